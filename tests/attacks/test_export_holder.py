@@ -19,7 +19,7 @@ from plinth.compute.context import Context
 from plinth.errors import GateError, SignatureError
 from plinth.trust import dsse, enrolment, standalone_verify
 from plinth.trust.standalone_verify import EXPORT
-from plinth_jobs.cli import models
+from plinth_jobs.cli import generate
 from plinth_jobs.cli.root import call
 from plinth_registry import taint
 from plinth_registry.candidate import Candidate
@@ -98,7 +98,7 @@ def test_both_commands_ask_the_workspace_about_an_old_export(
     assert call(command) == 8
     assert "demo/2 was rolled back" in capfd.readouterr().err
     with pytest.raises(GateError, match="was rolled back"):
-        models.engine(export.ctx, str(export.directory))
+        generate.engine(export.ctx, str(export.directory))
 
 
 BESIDE = ("pytorch_model.bin", "papers/tokenizer.py", "evidence/.hidden.json", "model.safetensors ", "CONFIG.JSON",

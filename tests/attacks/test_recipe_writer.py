@@ -18,7 +18,7 @@ from plinth.extensions import Catalogue
 from plinth.recipe.load import load
 from plinth.recipe.recipe import Recipe
 from plinth_jobs import targets
-from plinth_jobs.cli import models
+from plinth_jobs.cli import generate
 from plinth_jobs.cli.root import call
 from plinth_registry import approval, attestations, evidence, gates, policy, signing, verified, waivers
 from plinth_registry.candidate import Candidate
@@ -208,7 +208,7 @@ def test_a_folder_with_the_name_of_a_release(
     for refused in (
         lambda: verified.verify_model(ctx, folder.name),
         lambda: targets.model(ctx, folder.name, lambda: "demo"),
-        lambda: models.engine(ctx, folder.name),
+        lambda: generate.engine(ctx, folder.name),
     ):
         with pytest.raises(MissingError, match="has no previous"):
             refused()

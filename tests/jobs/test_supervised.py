@@ -16,7 +16,7 @@ import pytest
 from plinth import processes
 from plinth.storage.workspace import Workspace
 from plinth_jobs import running, supervised
-from plinth_jobs.cli.start import machine
+from plinth_jobs.cli import doctor
 from plinth_jobs.supervised import PartSupervisor, ServerPart, SharedProcess, UpRecord, WatchedProcess
 
 SLEEP = [sys.executable, "-c", "import time; time.sleep(600)"]
@@ -62,13 +62,13 @@ def test_one_that_is_killed_is_started_again_and_stays_named(
     parts = [ServerPart(name, sleeping(children)) for name in names]
     supervisor = PartSupervisor(parts, supervised.record_path(workspace), said.append, clock)
     supervisor.start()
-    assert machine.servers(workspace.root).state == "ok"
+    assert doctor.servers(workspace.root).state == "ok"
     daemon, exporter = children
     daemon.send_signal(signal.SIGKILL)
     daemon.wait()
     supervisor.check()
     assert said == ["Dagster daemon ended (signal 9); it is started again in 1 s"]
-    finding = machine.servers(workspace.root)
+    finding = doctor.servers(workspace.root)
     assert (finding.state, "Dagster daemon ended (signal 9 at 20" in finding.found) == ("warn", True)
     assert "runs again" not in finding.found
     supervisor.check()
@@ -79,7 +79,7 @@ def test_one_that_is_killed_is_started_again_and_stays_named(
     assert exporter.poll() is None
     listed = [(one.name, one.pid) for one in running.started(workspace)]
     assert listed == [("plinth up", os.getpid()), ("Dagster daemon", children[2].pid), ("exporter", exporter.pid)]
-    assert "and runs again" in machine.servers(workspace.root).found  # until `plinth up` is stopped
+    assert "and runs again" in doctor.servers(workspace.root).found  # until `plinth up` is stopped
     supervisor.stop()
     assert [child.wait() for child in children] == [-signal.SIGKILL, -signal.SIGTERM, -signal.SIGTERM]
     assert running.started(workspace) == running.ended(workspace) == []
@@ -147,13 +147,13 @@ def test_a_shared_server_is_watched_and_not_stopped(
 def test_one_that_was_killed_is_named_and_stopped_by_down(workspace: Workspace) -> None:
     own = UpRecord(pid=os.getpid(), started_at_s=1.0)  # another process of the same number
     supervised.record_path(workspace).write_text(own.model_dump_json())
-    finding = machine.servers(workspace.root)
+    finding = doctor.servers(workspace.root)
     assert (finding.state, finding.found.partition(".")[0]) == (
         "warn",
         "plinth up ended (killed: its servers ended with it)",
     )
     assert running.down(workspace) == []
-    assert machine.servers(workspace.root).found == "none"
+    assert doctor.servers(workspace.root).found == "none"
 
 
 def test_parts_end_with_the_process_that_supervises_them() -> None:

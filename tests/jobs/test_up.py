@@ -21,7 +21,7 @@ import pytest
 
 from plinth.storage.workspace import Workspace
 from plinth_jobs import running
-from plinth_jobs.cli.start import machine
+from plinth_jobs.cli import doctor
 
 ROOT = Path(__file__).resolve().parents[2]
 PATIENCE_S = 900.0
@@ -148,11 +148,11 @@ def test_planted_packages_foreign_requests_and_killed_parts(workspace: Workspace
             name: before[name] for name in ("plinth up", "Dagster pages")
         }
         until(lambda: is_up(address), "Dagster is up again")
-        finding = machine.servers(workspace.root)
+        finding = doctor.servers(workspace.root)
         assert finding.state == "warn"
         assert all(f"{name} ended" in finding.found for name in killed)
         family = [psutil.Process(pid) for pid in pids(workspace).values()]
         family += [child for one in family for child in one.children(recursive=True)]
     assert psutil.wait_procs(family, timeout=300)[1] == []
     assert not (tmp_path / "planted").exists()
-    assert machine.servers(workspace.root).found == "none"
+    assert doctor.servers(workspace.root).found == "none"

@@ -4,7 +4,7 @@
     nouns    the table of commands, and those that installed packages add
     options  --workspace, --recipe, --json, and the settings that they fill
     output   tables for people, JSON for programs
-    models   a model by any of its names
+    generate  `plinth model generate`; a model by any of its names, ready for the evaluation engine
 
     start/     set up, run, state of the workspace
     corpus/    from sources to the ledger

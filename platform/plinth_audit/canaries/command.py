@@ -97,7 +97,7 @@ def _at(ctx: Context, config: RunConfig, step: str, texts: Manifest, seen: Mappi
     from plinth.storage.parts import read_table
     from plinth.training.checkpoint import checkpoint
     from plinth_audit.canaries import canaries
-    from plinth_jobs.cli.models import engine
+    from plinth_jobs.cli.generate import engine
 
     model = engine(ctx, f"{config.run_id}:{step}", label=f"{canaries.ASSET}, step {step}")
     record = checkpoint.record_path(config.directory, int(step)).read_text()

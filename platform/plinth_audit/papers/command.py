@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from plinth_jobs.cli.gates import owner_option
 from plinth_jobs.cli.options import Settings, examples, json_option, recipe_option, shared
-from plinth_jobs.cli.release.gates import owner_option
 
 if TYPE_CHECKING:
     from plinth.compute.context import Context

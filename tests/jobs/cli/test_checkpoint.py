@@ -17,7 +17,7 @@ from plinth.training.checkpoint import checkpoint
 from plinth.training.parameters.checkpoints import Checkpoints
 from plinth.training.parameters.engine import Optimizer
 from plinth.training.parameters.parallel import Parallel
-from plinth_jobs.cli.run.checkpoint import in_words
+from plinth_jobs.cli.steps import in_words
 
 Plinth = Callable[..., Any]
 

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from plinth_jobs.cli.start import machine
+from plinth_jobs.cli import doctor
 
 Plinth = Callable[..., Any]
 
@@ -33,14 +33,14 @@ def test_findings_in_json(plinth: Plinth) -> None:
 
 
 def test_table_fits_80_columns(plinth: Plinth, monkeypatch: pytest.MonkeyPatch) -> None:
-    long = machine.MachineFinding("BF16 on the CPU", "warn", "found something " * 9, "do something about it " * 9)
-    monkeypatch.setattr(machine, "bf16", lambda: long)
+    long = doctor.MachineFinding("BF16 on the CPU", "warn", "found something " * 9, "do something about it " * 9)
+    monkeypatch.setattr(doctor, "bf16", lambda: long)
     assert max(map(len, plinth("doctor").out.splitlines())) <= 80
 
 
 def test_missing_package_is_named_and_exits_1(plinth: Plinth, monkeypatch: pytest.MonkeyPatch) -> None:
-    known = machine._version
-    monkeypatch.setattr(machine, "_version", lambda name: None if name == "deepspeed" else known(name))
+    known = doctor._version
+    monkeypatch.setattr(doctor, "_version", lambda name: None if name == "deepspeed" else known(name))
     outcome = plinth("doctor")
     assert outcome.code == 1
     assert "not installed: deepspeed" in outcome.out
@@ -49,21 +49,21 @@ def test_missing_package_is_named_and_exits_1(plinth: Plinth, monkeypatch: pytes
 
 def test_an_installed_package_advises_pip_with_our_requirements(monkeypatch: pytest.MonkeyPatch) -> None:
     """An image has neither a Makefile nor constraints.txt."""
-    monkeypatch.setattr(machine, "_source_tree", lambda: False)
-    monkeypatch.setattr(machine, "_version", lambda name: None if name in ("deepspeed", "trafilatura") else "1")
+    monkeypatch.setattr(doctor, "_source_tree", lambda: False)
+    monkeypatch.setattr(doctor, "_version", lambda name: None if name in ("deepspeed", "trafilatura") else "1")
     command = f"`{sys.executable} -m pip install"
     pin = next(one for one in requires("plinth") or () if one.startswith("trafilatura=="))
-    assert machine.packages().advice.startswith(f"run {command} 'deepspeed' '{pin}'`")
-    assert machine.deep_learning().advice.startswith(f"run {command} 'deepspeed'`")
-    monkeypatch.setattr(machine, "_version", lambda name: "4.9.3" if name.startswith("antlr4") else "1")
-    assert machine.packages().advice.startswith(f"run {command} 'antlr4-python3-runtime==4.13.*'`")
+    assert doctor.packages().advice.startswith(f"run {command} 'deepspeed' '{pin}'`")
+    assert doctor.deep_learning().advice.startswith(f"run {command} 'deepspeed'`")
+    monkeypatch.setattr(doctor, "_version", lambda name: "4.9.3" if name.startswith("antlr4") else "1")
+    assert doctor.packages().advice.startswith(f"run {command} 'antlr4-python3-runtime==4.13.*'`")
     monkeypatch.setattr(shutil, "which", lambda name: None)
-    assert "make" not in machine.chromium().advice
+    assert "make" not in doctor.chromium().advice
 
 
 def test_the_pin_that_breaks_selections_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(machine, "_version", lambda name: "4.9.3" if name.startswith("antlr4") else "1")
-    finding = machine.packages()
+    monkeypatch.setattr(doctor, "_version", lambda name: "4.9.3" if name.startswith("antlr4") else "1")
+    finding = doctor.packages()
     assert finding.state == "missing"
     assert "4.9.3" in finding.found
 
@@ -71,22 +71,22 @@ def test_the_pin_that_breaks_selections_is_found(monkeypatch: pytest.MonkeyPatch
 def test_unwritable_workspace(tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.write_text("")
-    assert machine.workspace(file / "workspace").state == "missing"
-    assert machine.workspace(tmp_path / "new").found.endswith("(made by the first run)")
-    assert machine.workspace(tmp_path).found == str(tmp_path)
+    assert doctor.workspace(file / "workspace").state == "missing"
+    assert doctor.workspace(tmp_path / "new").found.endswith("(made by the first run)")
+    assert doctor.workspace(tmp_path).found == str(tmp_path)
 
 
 @pytest.mark.parametrize(("free", "state"), [(2**40, "ok"), (2 * 2**30, "warn"), (2**20, "missing")])
 def test_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, free: int, state: str) -> None:
     usage = namedtuple("usage", "total used free")
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage(2**41, 0, free))
-    assert machine.disk(tmp_path / "deep" / "er").state == state
+    assert doctor.disk(tmp_path / "deep" / "er").state == state
 
 
 @pytest.mark.parametrize(("flags", "state"), [({"avx2", "amx_bf16"}, "ok"), ({"avx2"}, "warn"), (set(), "warn")])
 def test_bf16(monkeypatch: pytest.MonkeyPatch, flags: set[str], state: str) -> None:
-    monkeypatch.setattr(machine, "_cpu_flags", lambda: flags)
-    assert machine.bf16().state == state
+    monkeypatch.setattr(doctor, "_cpu_flags", lambda: flags)
+    assert doctor.bf16().state == state
 
 
 def test_gpus_are_listed_by_the_drivers_tool(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -94,9 +94,9 @@ def test_gpus_are_listed_by_the_drivers_tool(monkeypatch: pytest.MonkeyPatch, tm
     tool.write_text("#!/bin/sh\necho 'H200, 143771 MiB'\necho 'H200, 143771 MiB'\n")
     tool.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert machine.cuda() == machine.MachineFinding("GPU", "ok", "2: H200, 143771 MiB")
+    assert doctor.cuda() == doctor.MachineFinding("GPU", "ok", "2: H200, 143771 MiB")
     tool.write_text("#!/bin/sh\nexit 9\n")
-    assert machine.cuda().state == "warn"
+    assert doctor.cuda().state == "warn"
 
 
 class Answering(http.server.BaseHTTPRequestHandler):
@@ -124,12 +124,12 @@ def port() -> Iterator[int]:
 
 
 def test_dagster_answers(port: int) -> None:
-    assert machine.dagster(port) == machine.MachineFinding("Dagster pages", "ok", f"answer at http://127.0.0.1:{port}")
+    assert doctor.dagster(port) == doctor.MachineFinding("Dagster pages", "ok", f"answer at http://127.0.0.1:{port}")
 
 
 def test_another_server_on_the_port(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Answering, "path_known", "/elsewhere")
-    finding = machine.dagster(port)
+    finding = doctor.dagster(port)
     assert finding.state == "warn"
     assert "another server (status 404)" in finding.found
 
@@ -138,8 +138,8 @@ def test_ports_without_an_answer() -> None:
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))
         port = silent.getsockname()[1]
-        assert machine.dagster(port).found == f"port {port} is taken"
-    assert "is free" in machine.dagster(port).found
+        assert doctor.dagster(port).found == f"port {port} is taken"
+    assert "is free" in doctor.dagster(port).found
 
 
 def test_extensions_that_cannot_be_used_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -150,7 +150,7 @@ def test_extensions_that_cannot_be_used_are_named(tmp_path: Path, monkeypatch: p
     points += "[plinth.commands]\nstatus = acme:STATUS\n"
     (info / "entry_points.txt").write_text(points)
     monkeypatch.syspath_prepend(str(tmp_path))
-    found = {finding.name: finding for finding in machine.extensions()}
+    found = {finding.name: finding for finding in doctor.extensions()}
     assert found["annotator shout"].state == "warn"
     assert "the annotator 'shout' of acme 2.0 cannot be imported: ModuleNotFoundError" in found["annotator shout"].found
     assert "repair or uninstall acme" in found["annotator shout"].advice
@@ -168,6 +168,6 @@ def test_every_group_that_the_guide_names_is_known(tmp_path: Path, monkeypatch: 
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: acme\nVersion: 2.0\n")
     (info / "entry_points.txt").write_text("".join(f"[{group}]\nshout = acme_nothing:SHOUT\n" for group in groups))
     monkeypatch.syspath_prepend(str(tmp_path))
-    found = list(machine.extensions())
+    found = list(doctor.extensions())
     assert len(found) == len(groups)
     assert [one.name for one in found if "cannot be imported" not in one.found] == []

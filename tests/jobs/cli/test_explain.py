@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from plinth_jobs.cli.corpus import explain
+from plinth_jobs.cli import provenance
 
 
 def test_what_has_no_value_is_left_out(capsys: pytest.CaptureFixture[str]) -> None:
@@ -21,7 +21,7 @@ def test_what_has_no_value_is_left_out(capsys: pytest.CaptureFixture[str]) -> No
         "policy": {"keep": True, "reason": None, "fired": None},
         "protected": {"reason": None, "set": None},
     }  # fmt: skip
-    explain._show(trace)
+    provenance._show(trace)
     shown = capsys.readouterr().out
     assert "None" not in shown
     assert "captured_at" not in shown

@@ -16,8 +16,7 @@ from hypothesis import strategies as st
 import plinth_jobs.cli
 from plinth.compute.progress import ProgressBars, ProgressLines
 from plinth.text.terminal import escaped, visible
-from plinth_jobs.cli import output
-from plinth_jobs.cli.corpus import sample
+from plinth_jobs.cli import output, sample
 
 #: A title, a cleared screen, a hyperlink, a reply that is typed, an 8-bit command, a reversed name, half a character.
 HOSTILE = [

@@ -21,7 +21,7 @@ from plinth.storage import listing, off_limits, seal
 from plinth.storage.workspace import Workspace
 from plinth.training.directory import without_result
 from plinth_assets.catalog import stages
-from plinth_jobs.cli.start import status
+from plinth_jobs.cli import status
 from tests import tiny_corpus
 from tests.jobs.conftest import RECIPE
 

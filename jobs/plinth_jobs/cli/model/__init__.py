@@ -1,6 +1,5 @@
 """Commands about what a checkpoint can do: `plinth model COMMAND`.
 
-generate    `plinth model generate`: text after prompts
 probes      `plinth model probes list | explain | check`: probes, their items, and files of your own
 evaluation  `plinth model evaluation`: bits per byte by slice, the worst documents, the spans where two models differ
 compare     `plinth model compare`: two models side by side, and the page

@@ -1,8 +1,6 @@
 """Commands to set up and run.
 
-doctor   `plinth doctor`: check this machine
 check    `plinth ops check`: a checklist of this workspace; waivers of its lines
-machine  the checks of `plinth doctor`, one function each
 recipe   `plinth recipe check | show | schema`: the recipe, before anything runs
 gameday  `plinth ops gameday`: a fault on purpose, with verdict, signed record and page
 scale    `plinth corpus scale`: an estimate of a corpus of any size
@@ -13,5 +11,4 @@ cost     `plinth ops cost`: what was spent, and limits
 run      `plinth run` and `plinth up`: the commands that start work
 retention  `plinth ops gc`: storage by age, and the deletion of what nothing needs
 backup   `plinth ops backup`: back up, restore, drill
-status   `plinth status` and `plinth report`: the state of every asset, and results pages
 """

@@ -1,4 +1,4 @@
-"""`plinth export model`: a release, signed and with its papers, in Hugging Face's layout."""
+"""`plinth export pointers | restore | tokens | model`: files of assets and releases, for other programs."""
 
 from __future__ import annotations
 
@@ -6,18 +6,179 @@ import getpass
 import hashlib
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
 from plinth.model.export_forms import FORMS
 from plinth.text.plural import counted
-from plinth_jobs.cli.options import Settings, examples, json_option, recipe_option, shared
+from plinth_jobs.cli.options import Commands, Settings, examples, json_option, recipe_option, shared, unsigned_option
 
 if TYPE_CHECKING:
     from plinth.compute.context import Context
     from plinth.model.export import Exported
+    from plinth.records import Manifest
     from plinth_registry.exports.sealed import ExportClaim
+
+
+@click.command(
+    epilog=examples("plinth status --json | jq -r '.[].digest'", "plinth export restore 3fa9c1d2 /tmp/shards")
+)
+@click.argument("digest")
+@click.argument("directory", type=click.Path(path_type=Path, file_okay=False))
+@click.option("--unreleased", is_flag=True, help="Write the files of a checkpoint that is no release.")
+@shared
+@json_option
+def restore(settings: Settings, digest: str, directory: Path, unreleased: bool, as_json: bool) -> None:
+    """Write every part of the manifest DIGEST below DIRECTORY, verified.
+
+    DIGEST may be a unique prefix; `plinth status` lists the published digests. What is tainted is not written.
+    """
+    from plinth.storage import dvc
+    from plinth.storage.state import resolve
+    from plinth_jobs.cli import output
+    from plinth_registry.exports import data
+
+    ctx = settings.context()
+    data.leave(ctx, [resolve(ctx.refs, digest)], str(directory.absolute()), unreleased=unreleased)
+    manifest = dvc.restore(ctx, digest, directory)
+    if as_json:
+        output.emit_json(
+            {"asset": manifest.asset, "digest": manifest.digest, "parts": [p.name for p in manifest.parts]}
+        )
+    else:
+        parts, total = len(manifest.parts), output.size(manifest.bytes)
+        output.say(f"{manifest.asset}: {counted(parts, 'file')}, {total}, in {directory}")
+
+
+class Exports(Commands):
+    """`export DIRECTORY …` writes DVC pointers; the others are commands of their own."""
+
+    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
+        return super().get_command(ctx, name) or pointers
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return ["DIRECTORY", *super().list_commands(ctx)]
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        command = self.get_command(ctx, args[0])
+        return args[0], command, args if command is pointers else args[1:]
+
+
+@click.command(
+    cls=Exports,
+    epilog=examples(
+        "plinth export data 'web/shards' mixture",
+        "plinth export text --to corpus",
+        "plinth export tokens web --format megatron --to out",
+        "plinth export model release llama",
+    ),
+)
+def export() -> None:
+    """Export published assets for other programs.
+
+    `plinth export DIRECTORY [ASSETS]`: DVC pointers. `plinth export text [BUCKETS]`: curated text with its ledger
+    columns and a data card, which `plinth export verify PLACE` compares with its digests. `plinth export tokens NAME`:
+    token files for other trainers. `plinth export model RELEASE FOLDER`: a release in Hugging Face's layout,
+    signed, with its papers. For a folder of one of these names, write `./tokens`.
+    """
+
+
+@click.command("export", epilog=examples("plinth export data 'web/shards' mixture", "(cd data && dvc pull)"))
+@click.argument("directory", type=click.Path(path_type=Path, file_okay=False))
+@click.argument("assets", nargs=-1)
+@click.option("--unreleased", is_flag=True, help="Also the checkpoint, which is no release.")
+@shared
+@json_option
+def pointers(
+    settings: Settings, directory: Path, assets: tuple[str, ...], unreleased: bool, as_json: bool
+) -> None:
+    """Make DIRECTORY a DVC project with pointers to ASSETS (default: all), for plain `dvc pull` (extra `dvc`).
+
+    A checkpoint is among them with --unreleased only; what is tainted never.
+    """
+    from plinth.storage import dvc
+    from plinth_jobs.cli import output
+    from plinth_registry.exports import data
+
+    ctx = settings.context()
+    names = assets or tuple(ref.asset for ref in ctx.refs.all() if ref.asset != "checkpoint" or unreleased)
+    going = [ctx.refs.current(name) for name in names]
+    data.leave(ctx, going, str(directory.absolute()), unreleased=unreleased)
+    written = dvc.export(ctx, going, directory)
+    if as_json:
+        output.emit_json([str(pointer) for pointer in written])
+    else:
+        output.say(f"{len(written)} pointers in {directory}; now: (cd {directory} && dvc pull)")
+
+
+@click.command(
+    epilog=examples(
+        "plinth export tokens web --format megatron --to /data/web",
+        "plinth export tokens latest --format shards --to s3://bucket/shards",
+    )
+)
+@click.argument("name")
+@click.option(
+    "--format",
+    "kind",
+    type=click.Choice(["megatron", "bin", "shards"]),
+    required=True,
+    help="megatron: .bin and .idx; bin: tokens alone and document offsets (.npy); shards: files named as the parts.",
+)
+@click.option("--to", required=True, help="Folder or s3:// prefix to write below.")
+@unsigned_option
+@shared
+@json_option
+def tokens(settings: Settings, name: str, kind: Any, to: str, unsigned: bool, as_json: bool) -> None:
+    """Write the tokens of NAME (a bucket, or a run: `latest`, its id or a prefix of it) for another trainer.
+
+    Every stream is a data set of its own. For a run, the output also has the share of sequences of each stream: the
+    weights of a blend. The key of compliance signs the files (`EXPORT.json`); `plinth export verify PLACE` proves them.
+    """
+    from plinth.tokens.shards.export import export
+    from plinth_jobs.cli import output
+    from plinth_registry.exports import signed_data
+
+    ctx = settings.context()
+    shards, weights = _chosen(ctx, name)
+    with signed_data.leaving(ctx, shards, to, f"tokens of {name}", unsigned=unsigned) as seal:
+        written = export(ctx.store, shards, kind, to)
+        digests = {name: own for one in written for name, own in one.pop("sha256").items()}
+        signed = seal.sign(digests, {one.asset: one.digest for one in shards})
+    for one in written:
+        if weights and "stream" in one:
+            one["weight"] = weights.get(one["stream"], 0.0)
+    if as_json:
+        output.emit_json(written)
+        return
+    for one in written:
+        what = (
+            f"{counted(one['tokens'], 'token')}, {counted(one['documents'], 'document')}"
+            if "tokens" in one
+            else counted(one["files"], "file")
+        )
+        weight = f", weight {one['weight']:.6g}" if "weight" in one else ""
+        output.say(f"{one['at']}: {what}{weight}")
+    output.say(f"signed: SHA-256 of EXPORT.json {signed}" if signed else "not signed: nobody can prove it elsewhere")
+
+
+def _chosen(ctx: Context, name: str) -> tuple[list[Manifest], dict[str, float]]:
+    """The shard sets of a bucket, or of a run with the share of each stream.
+
+    Raises:
+        MissingError: neither is there.
+    """
+    from plinth_jobs.runs import find_run
+
+    if ctx.refs.ref(f"{name}/shards") is not None:
+        return [ctx.refs.current(f"{name}/shards")], {}
+    config = find_run(ctx, name)
+    stats = ctx.refs.load(config.mixture).stats
+    weights = {stream: own["needed"] / stats["sequences"] for stream, own in stats["buckets"].items()}
+    return [ctx.refs.load(digest) for _, digest in sorted(config.shards.items())], weights
 
 #: Gigabytes of a file of weights, unless said otherwise.
 DEFAULT_FILE_GB = 5.0

@@ -1,5 +1,6 @@
 """`plinth status`, `plinth report` and `plinth report pages`: the state of every asset, results pages, the index of
-pages."""
+pages.
+"""
 
 from __future__ import annotations
 

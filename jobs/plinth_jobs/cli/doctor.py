@@ -1,4 +1,4 @@
-"""The checks of `plinth doctor`. Each function checks one thing and returns a finding."""
+"""`plinth doctor`: check this machine. One function per check; imports nothing heavy."""
 
 from __future__ import annotations
 
@@ -7,16 +7,20 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+import textwrap
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict, dataclass
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+import click
+
 import plinth_jobs
 from plinth import processes
 from plinth.text.plural import counted
+from plinth_jobs.cli.options import Settings, examples, json_option, shared
 
 if TYPE_CHECKING:
     from plinth.extensions import Catalogue
@@ -340,3 +344,79 @@ def _output(command: list[str | None]) -> str:
     except (OSError, subprocess.TimeoutExpired):
         return ""
     return str(done.stdout) if done.returncode == 0 else ""
+
+
+#: Characters of the last column: the table fits 80.
+WORDS_WIDTH = 50
+COLOURS = {"ok": "green", "warn": "yellow", "missing": "red"}
+
+
+@click.command(
+    epilog=examples(
+        "plinth doctor",
+        "plinth doctor --security",
+        "plinth doctor --json | jq '.[] | select(.state != \"ok\")'",
+    ),
+    short_help="Check this machine: packages, memory, GPU, ports.",
+)
+@click.option("--security", is_flag=True, help="The security checklist instead: `plinth ops check security`.")
+@shared
+@json_option
+def doctor(settings: Settings, security: bool, as_json: bool) -> int:
+    """Check this machine: packages, memory, GPU, ports.
+
+    `missing` marks a requirement of every run: the exit code is then 1. `warn` marks something slow or optional;
+    the last column has the remedy.
+    """
+    from plinth_jobs.cli import output
+
+    if security:
+        from plinth_jobs.cli.nouns import Below
+
+        check, words = Below("ops")["check"], ["security", *(["--json"] if as_json else [])]
+        with check.make_context("check", words, parent=click.get_current_context(), obj=settings) as below:
+            check.invoke(below)
+        return 0
+    findings = list(examine(settings.workspace))
+    if as_json:
+        output.emit_json([asdict(finding) for finding in findings])
+    else:
+        rows = [
+            (finding.name, output.coloured(finding.state, COLOURS[finding.state]), _words(finding))
+            for finding in findings
+        ]
+        output.table(("check", "state", "found"), rows)
+        lacking = [finding.name for finding in findings if finding.state == "missing"]
+        output.say(f"Needed and missing: {', '.join(lacking)}." if lacking else "Everything that a run needs is here.")
+    return 1 if any(finding.state == "missing" for finding in findings) else 0
+
+
+def examine(path: Path) -> Iterator[MachineFinding]:
+    """Every finding, in the order in which to fix them."""
+
+    checks: tuple[Callable[[], MachineFinding], ...] = (
+        python,
+        packages,
+        cores,
+        memory,
+        lambda: workspace(path),
+        lambda: disk(path),
+        shared_memory,
+        compiler,
+        deep_learning,
+        cuda,
+        bf16,
+        manuals,
+        chromium,
+        lambda: dagster(3000),
+        lambda: mlflow(path),
+        lambda: servers(path),
+    )
+    for check in checks:
+        yield check()
+    yield from extensions()
+
+
+def _words(finding: MachineFinding) -> str:
+    shown = [finding.found, finding.advice] if finding.advice and finding.state != "ok" else [finding.found]
+    return "\n".join(textwrap.fill(text, WORDS_WIDTH, break_long_words=False) for text in shown)

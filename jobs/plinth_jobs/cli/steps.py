@@ -1,0 +1,390 @@
+"""Commands about steps of a training run: `plinth run batch | replay | blame | checkpoint`."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from plinth import processes
+from plinth.text.plural import counted
+from plinth_jobs.cli.options import Settings, examples, group, json_option, shared
+
+if TYPE_CHECKING:
+    from plinth.compute.context import Context
+    from plinth.records import Manifest
+    from plinth.tokens.order.batch import BatchSequence
+    from plinth.training.config import RunConfig
+    from plinth.training.directory import RunDirectory
+
+#: Documents shown in the table; JSON has all.
+SHOWN = 60
+
+
+@click.command(
+    epilog=examples(
+        "plinth run batch latest 100", "plinth run batch latest 100 --json | jq -r '.sequences[].documents[].uri'"
+    )
+)
+@click.argument("run")
+@click.argument("step", type=click.IntRange(min=1))
+@shared
+@json_option
+def batch(settings: Settings, run: str, step: int, as_json: bool) -> None:
+    """List the documents, buckets and token spans of STEP of RUN (`latest`, a run id or a prefix of it).
+
+    Steps count from 1, as in the run's timeline. Nothing was logged: the data order is arithmetic, and is computed
+    again from the run's mixture.
+    """
+    from plinth_jobs.cli import output
+
+    found = describe(settings.context(), run, step)
+    if as_json:
+        output.emit_json(found)
+    else:
+        _show(found)
+
+
+def describe(ctx: Context, run: str, step: int) -> dict[str, Any]:
+    """A step's sequences with the spans of their documents, as JSON.
+
+    Raises:
+        MissingError: no such run or step.
+    """
+    from plinth.errors import MissingError
+    from plinth.records import bucket_of
+    from plinth.tokens.order.batch import documents_of_step
+    from plinth_jobs.runs import find_run
+
+    config = find_run(ctx, run)
+    if not 1 <= step <= config.total_steps:
+        raise MissingError(f"run {config.run_id} has no step {step}", expected=f"a step from 1 to {config.total_steps}")
+    shards = {bucket: ctx.refs.load(digest) for bucket, digest in config.shards.items()}
+    mixture = ctx.refs.load(config.mixture)
+    sequences = documents_of_step(ctx, mixture, shards, step - 1, config.draws)
+    uris = _uris(ctx, shards, sequences)
+    return {
+        "run": config.run_id,
+        "step": step,
+        "tokens": len(sequences) * config.sequence_tokens,
+        "sequences": [
+            {
+                "row": each.row,
+                "bucket": bucket_of(each.sequence.stream),
+                "stream": each.sequence.stream,
+                "epoch": each.sequence.epoch,
+                "sequence": each.sequence.index,
+                "documents": [
+                    {
+                        "id": piece.document.id,
+                        "uri": uris[bucket_of(each.sequence.stream), piece.document.part, piece.document.row],
+                        "first": piece.first,
+                        "tokens": piece.tokens,
+                        "document_tokens": piece.document.tokens,
+                    }
+                    for piece in each.documents
+                ],
+            }
+            for each in sequences
+        ],
+    }
+
+
+def _uris(
+    ctx: Context, shards: Mapping[str, Manifest], sequences: list[BatchSequence]
+) -> dict[tuple[str, int, int], str]:
+    """URI of each document by bucket, curated part and row; each part's column is read once."""
+    from plinth.records import bucket_of
+    from plinth.storage.parts import read_table
+
+    wanted: dict[tuple[str, int], set[int]] = defaultdict(set)
+    for each in sequences:
+        for piece in each.documents:
+            wanted[bucket_of(each.sequence.stream), piece.document.part].add(piece.document.row)
+    found = {}
+    for (bucket, part), rows in wanted.items():
+        curated = ctx.refs.load(shards[bucket].inputs[f"{bucket}/curated"])
+        column = read_table(ctx.store, curated.named("part-")[part], ["uri"]).column("uri")
+        found.update({(bucket, part, row): column[row].as_py() for row in rows})
+    return found
+
+
+def _show(found: Mapping[str, Any]) -> None:
+    from plinth_jobs.cli import output
+
+    counts: dict[str, int] = defaultdict(int)
+    rows = []
+    for sequence in found["sequences"]:
+        counts[sequence["stream"]] += 1
+        for document in sequence["documents"]:
+            span = f"{document['first']}+{document['tokens']}"
+            rows.append((sequence["row"], sequence["stream"], span, document["id"][:12], document["uri"]))
+    shares = ", ".join(f"{stream} {count}" for stream, count in sorted(counts.items()))
+    output.heading(f"{found['run']} step {found['step']}: {counted(len(found['sequences']), 'sequence')} ({shares})")
+    output.table(("row", "stream", "tokens", "document", "uri"), rows[:SHOWN], right=("row", "tokens"))
+    if len(rows) > SHOWN:
+        output.say(f"and {counted(len(rows) - SHOWN, 'more document')}; --json lists all")
+
+
+#: Documents shown in the table; JSON has all.
+FORENSICS_SHOWN = 15
+
+#: Characters of a span's text that are shown.
+SPAN_CHARACTERS = 48
+
+_checkpoint = click.option(
+    "--checkpoint",
+    type=click.IntRange(min=1),
+    metavar="STEP",
+    help="Checkpoint to score with; the newest before STEP by default.",
+)
+
+
+@click.command(
+    epilog=examples("plinth run replay latest 100", "plinth run replay latest 100 --json | jq '.documents[0].spans'")
+)
+@click.argument("run")
+@click.argument("step", type=click.IntRange(min=1))
+@_checkpoint
+@shared
+@json_option
+def replay(settings: Settings, run: str, step: int, checkpoint: int | None, as_json: bool) -> None:
+    """Score the batch of STEP of RUN again, offline: the loss of every document, and its worst spans.
+
+    The parameters are those of the newest committed checkpoint before the batch; the batch is computed from the
+    mixture, whether or not the run trained on it.
+    """
+    from plinth_jobs.cli import output
+
+    found = _forensics(settings.run_config(run), "replay", step, checkpoint)
+    if as_json:
+        output.emit_json(found)
+        return
+    _head(found)
+    rows = [
+        (f"{row['loss']:.3f}", row["bucket"], row["source"], row["id"][:12], _span(row)) for row in found["documents"]
+    ]
+    output.table(("loss", "bucket", "source", "document", "worst span"), rows[:FORENSICS_SHOWN], right=("loss",))
+    _rest(len(rows))
+
+
+@click.command(epilog=examples("plinth run blame latest 100", "plinth run blame latest 100 --json | jq '.sources'"))
+@click.argument("run")
+@click.argument("step", type=click.IntRange(min=1))
+@_checkpoint
+@click.option(
+    "--baseline", type=click.IntRange(1, 64), default=4, show_default=True, help="Number of earlier steps to compare."
+)
+@shared
+@json_option
+def blame(settings: Settings, run: str, step: int, checkpoint: int | None, baseline: int, as_json: bool) -> None:
+    """Attribute the loss of STEP of RUN to documents, sources and buckets.
+
+    Earlier steps are scored under the same parameters. The excess of a document is its loss above the typical loss
+    of its bucket, weighted by its share of the batch; excesses add up to that of the batch.
+    """
+    from plinth_jobs.cli import output
+
+    found = _forensics(settings.run_config(run), "blame", step, checkpoint, baseline)
+    if as_json:
+        output.emit_json(found)
+        return
+    _head(found)
+    output.say(f"  excess {found['excess']:+.3f} nats over steps {', '.join(map(str, found['baseline_steps']))}")
+    sources = [
+        (f"{row['excess']:+.3f}", f"{row['loss']:.3f}", row["bucket"], row["source"], row["documents"], row["tokens"])
+        for row in found["sources"]
+    ]
+    columns = ("excess", "loss", "bucket", "source", "documents", "tokens")
+    output.table(columns, sources, right=("excess", "loss", "documents", "tokens"))
+    rows = [
+        (f"{row['excess']:+.3f}", f"{row['loss']:.3f}", row["source"], row["id"][:12], row["uri"], _span(row))
+        for row in found["documents"][:FORENSICS_SHOWN]
+    ]
+    output.table(("excess", "loss", "source", "document", "uri", "worst span"), rows, right=("excess", "loss"))
+    _rest(found["documents_count"])
+
+
+def _forensics(
+    config: RunConfig, what: str, step: int, checkpoint: int | None, baseline: int | None = None
+) -> dict[str, Any]:
+    """The result of `plinth.training.forensics.replay`, run as a child process.
+
+    Raises:
+        MissingError: the run has no such step, or no checkpoint or manifest to score it with.
+        TrainingError: the child process failed.
+    """
+    from plinth.errors import MissingError, TrainingError
+
+    if step > config.total_steps:
+        raise MissingError(f"run {config.run_id} has no step {step}", expected=f"a step from 1 to {config.total_steps}")
+    command = processes.python("plinth.training.forensics.replay", what, str(config.directory.config), str(step))
+    for option, value in (("--checkpoint", checkpoint), ("--baseline", baseline)):
+        command += [option, str(value)] if value is not None else []
+    done = processes.run(command, *processes.STORES, *processes.KEYS, capture_output=True, text=True)
+    if done.returncode == MissingError.exit_code:
+        raise MissingError(done.stderr.strip())  # as the child puts it: what, found, expected, remedy
+    if done.returncode:
+        raise TrainingError(f"`{what}` of step {step} failed", found=done.stderr.strip()[-2000:])
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def _head(found: dict[str, Any]) -> None:
+    from plinth_jobs.cli import output
+
+    trained = "trained" if found["trained"] else "not trained"
+    output.heading(f"{found['run']} step {found['step']} ({trained}) under checkpoint {found['checkpoint']}")
+    output.facts(
+        {"loss now": found["loss"], "loss in training": found["seen_loss"], "gradient norm": found["seen_grad_norm"]}
+    )
+
+
+def _span(row: dict[str, Any]) -> str:
+    if not row.get("spans"):
+        return ""
+    worst = row["spans"][0]
+    return f"{worst['loss']:.1f} {worst.get('text', '')!r}"[:SPAN_CHARACTERS]
+
+
+def _rest(documents: int) -> None:
+    from plinth_jobs.cli import output
+
+    if documents > FORENSICS_SHOWN:
+        output.say(f"and {counted(documents - FORENSICS_SHOWN, 'more document')}; --json has more")
+
+
+#: Degrees of a layout that are shown when they are not 1.
+_DEGREES = ("tensor", "pipeline", "sequence")
+
+CHANGED = 1
+
+
+@group(epilog=examples("plinth run checkpoint list latest", "plinth run checkpoint verify latest"))
+def checkpoint() -> None:
+    """The checkpoints of a run. Each resumes on any layout of ranks that the recipe accepts."""
+
+
+@checkpoint.command(
+    "list", epilog=examples("plinth run checkpoint list latest", "plinth run checkpoint list latest --json")
+)
+@click.argument("run")
+@shared
+@json_option
+def list_(settings: Settings, run: str, as_json: bool) -> None:
+    """List the committed checkpoints of RUN: step, tokens, the layout that wrote each, and bytes."""
+    from plinth.training.checkpoint import checkpoint as files
+    from plinth_jobs.cli import output
+
+    directory = settings.run_config(run).directory
+    rows = [_row(directory, step) for step in files.committed(directory)]
+    if as_json:
+        output.emit_json(rows)
+        return
+    columns = ("step", "tokens", "written by", "precision", "GB", "remote")
+    table = [
+        (
+            row["step"],
+            f"{row['tokens']:,}",
+            in_words(row["layout"]),
+            row["precision"],
+            f"{row['bytes'] / 1e9:.3f}",
+            "yes" if row["uploaded"] else "",
+        )
+        for row in rows
+    ]
+    output.table(columns, table, right=("step", "tokens", "GB"))
+
+
+@checkpoint.command(
+    epilog=examples("plinth run checkpoint verify latest", "plinth run checkpoint verify latest 5000 --json")
+)
+@click.argument("run")
+@click.argument("step", type=click.IntRange(min=1), required=False)
+@shared
+@json_option
+def verify(settings: Settings, run: str, step: int | None, as_json: bool) -> None:
+    """Compare every byte of the checkpoints of RUN, or of STEP, with its record. Exit code 1 when any differs."""
+    from plinth.errors import CheckpointError
+    from plinth.training.checkpoint import checkpoint as files
+    from plinth_jobs.cli import output
+
+    directory, rows = settings.run_config(run).directory, []
+    for number in files.committed(directory) if step is None else [step]:
+        try:
+            files.verify(directory, number)
+        except CheckpointError as error:
+            rows.append({"step": number, "intact": False, "reason": error.what})
+        else:
+            rows.append({"step": number, "intact": True, "reason": ""})
+    if as_json:
+        output.emit_json(rows)
+    else:
+        for row in rows:
+            output.say(f"step {row['step']}: " + ("intact" if row["intact"] else f"refused: {row['reason']}"))
+    if not all(row["intact"] for row in rows):
+        raise click.exceptions.Exit(CHANGED)
+
+
+@checkpoint.command(
+    epilog=examples(
+        "plinth run checkpoint average latest --steps 900,950,1000",
+        "plinth run checkpoint average latest --steps 900,1000 --weights 1,3 --json",
+        "plinth run checkpoint average latest --steps 1000 --ema",
+    )
+)
+@click.argument("run")
+@click.option("--steps", required=True, help="The checkpoints, as `900,950,1000`.")
+@click.option("--weights", default="", help="A number above 0 for each; left out: all alike.")
+@click.option("--ema", is_flag=True, help="The mean of weights that each keeps (training.optimizer.ema_decay).")
+@shared
+@json_option
+def average(settings: Settings, run: str, steps: str, weights: str, ema: bool, as_json: bool) -> None:
+    """Average committed checkpoints of RUN in FP32, as a checkpoint of its own, named by its digest.
+
+    Commands that take a model take the digest. Every parent is verified first, and named by digest in the result, which
+    is signed as trainer. training.checkpoints.average in a recipe evaluates and releases such a mean.
+    """
+    from plinth.training.averaging import average as averaged
+    from plinth.training.checkpoint.mean_record import in_words as mean_in_words
+    from plinth_jobs.cli import output
+    from plinth_jobs.runs import find_run
+
+    ctx = settings.context()
+    config, chosen = find_run(ctx, run), _numbers(steps, int, "--steps")
+    shares = _numbers(weights, float, "--weights") or [1.0] * len(chosen)
+    made = averaged(ctx, config, chosen, shares, ema=ema)
+    parents = {name: digest for name, digest in made.inputs.items() if name.startswith("checkpoint/")}
+    if as_json:
+        output.emit_json({"digest": made.digest, "parents": parents, **made.params})
+        return
+    output.say(f"checkpoint {made.digest}: {mean_in_words(made)}")
+    output.table(("parent", "digest"), list(parents.items()))
+
+
+def _numbers(text: str, kind: Any, option: str) -> list[Any]:
+    try:
+        return [kind(one) for one in text.split(",") if one]
+    except ValueError as error:
+        raise click.BadParameter(f"{error}; expected numbers between commas", param_hint=option) from error
+
+
+def in_words(layout: dict[str, int]) -> str:
+    """A layout in words: `4 ranks, ZeRO 1, tensor 2`."""
+    ranks = layout["ranks"]
+    divided = [f"{name} {layout[name]}" for name in _DEGREES if layout[name] > 1]
+    return ", ".join([counted(ranks, "rank"), f"ZeRO {layout['zero_stage']}", *divided])
+
+
+def _row(directory: RunDirectory, step: int) -> dict[str, Any]:
+    from plinth.training.checkpoint import checkpoint as files
+
+    state = files.read_state(directory, step)
+    return {
+        **{name: state[name] for name in ("step", "tokens", "layout", "precision", "parameters_sha256")},
+        "bytes": files.stated_bytes(directory, step),
+        "uploaded": files.is_uploaded(directory, step),
+    }

@@ -1,0 +1,298 @@
+"""What follows from unfit data or a release: `plinth release taint | impact | consumer`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from plinth.text.plural import counted
+from plinth_jobs.cli.options import Commands, examples, group, json_option, shared
+from plinth_jobs.cli.release.release import person
+
+if TYPE_CHECKING:
+    from plinth_jobs.cli.options import Settings
+    from plinth_registry.impact import Impact
+
+
+class MarkFirst(Commands):
+    """A group whose first argument may be a target: then it is the target of `mark`."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        named = not args or args[0] in self.list_commands(ctx) or args[0] in ctx.help_option_names
+        return super().parse_args(ctx, args if named else ["mark", *args])
+
+
+@group(
+    cls=MarkFirst,
+    epilog=examples(
+        "plinth release taint web/curated --by dpo@example.org --reason 'licence withdrawn'",
+        "plinth release taint 3fa9c1d2 --by ops@example.org --reason 'trained on a broken shard'",
+        "plinth release taint lift 3fa9c1d2 --by dpo@example.org --reason 'the licence was granted'",
+        "plinth release taint list",
+    ),
+)
+def taint() -> None:
+    """Mark TARGET as unfit: an asset, a bucket, a digest, a document id or a commit. What was made of it is frozen.
+
+    The gate `taint` fails for everything downstream, and for everything measured with it; loaders refuse it. Released
+    versions are listed, and stay until `plinth release rollback`. Marks are signed by compliance and stay in the
+    history.
+    """
+
+
+@taint.command()
+@click.argument("target")
+@shared
+@person()
+@json_option
+def mark(settings: Settings, target: str, by: str, reason: str, as_json: bool) -> None:
+    """Mark TARGET as unfit, and freeze what was made of it."""
+    from plinth_jobs.cli import output
+    from plinth_registry import freeze
+
+    done = freeze.mark_tainted(settings.context(), target, by, reason)
+    if as_json:
+        return output.emit_json(done)
+    frozen = counted(len(done.manifests), "manifest", "be")
+    output.say(f"{output.plain_markup(output.visible(target))} is marked; {frozen} frozen")
+    output.facts({"versions": ", ".join(done.versions) or "none", "aliases": ", ".join(done.aliases) or "none"})
+    for row in done.consumers:
+        output.say(output.plain_markup(output.visible(f"  {row.name}  {row.owner}  {row.uses}")))
+    for gap in done.gaps:
+        output.say(output.plain_markup(output.visible(f"Not done: {gap}")))
+    if done.aliases:
+        output.say("These are in use now: `plinth release rollback --by PERSON --reason TEXT` moves them back.")
+    return None
+
+
+@taint.command()
+@click.argument("target")
+@shared
+@person()
+@json_option
+def lift(settings: Settings, target: str, by: str, reason: str, as_json: bool) -> None:
+    """State that the mark on TARGET (its digest or document id, or the beginning) no longer holds."""
+    from plinth_jobs.cli import output
+    from plinth_registry import freeze
+
+    done = freeze.lift_taint(settings.context(), target, by, reason)
+    if as_json:
+        return output.emit_json(done)
+    output.say(f"The mark on {done.mark.kind} {done.mark.target[:16]} is lifted; both statements stay in the history.")
+    return None
+
+
+@taint.command("list")
+@shared
+@json_option
+def list_(settings: Settings, as_json: bool) -> None:
+    """List every mark, who stated it, and whether it stands."""
+    from plinth_jobs.cli import output
+    from plinth_registry import taint as marks
+
+    found = marks.statements(settings.context())
+    if as_json:
+        return output.emit_json(found)
+    states = {("mark", True): "stands", ("mark", False): "lifted"}
+    output.table(
+        ("number", "at", "", "target", "by", "signed by", "reason"),
+        [
+            (each.number, each.at, states.get((each.action, each.standing), f"lifts {each.lifts}"),
+             f"{each.mark.kind} {each.mark.target[:16]}", output.visible(each.by), ", ".join(each.signed_by),
+             output.visible(each.reason))
+            for each in found
+        ],
+        right=("number",),
+    )  # fmt: skip
+    return None
+
+
+SHOWN = 40
+
+
+@click.command(
+    epilog=examples(
+        "plinth release impact web                  what was read from a bucket's sources",
+        "plinth release impact 3fa9c1d2             a manifest, by the beginning of its digest",
+        "plinth release impact 8c1f…                a document, by its 32 digits; or a commit of the code",
+        "plinth release impact web/curated --page   write a page with the graph",
+    )
+)
+@click.argument("target")
+@shared
+@click.option("--page", "as_page", is_flag=True, help="Write a page with the graph and the whole list.")
+@json_option
+def impact(settings: Settings, target: str, as_page: bool, as_json: bool) -> None:
+    """List everything that came of TARGET, nearest first: manifests, runs, versions of models, consumers.
+
+    TARGET is an asset, a bucket, the domain of a source, a digest, a document's 32 digits, or a commit of the code.
+    What failed before it made anything does not count.
+    """
+    from plinth_jobs.cli import output
+    from plinth_registry import impact as impacts
+
+    found = impacts.impact(settings.context(), target)
+    written = _write(settings.workspace, found) if as_page else None
+    if as_json:
+        output.emit_json(found.model_dump(mode="json") | ({"page": str(written)} if written else {}))
+        return
+    _show(found)
+    if written:
+        output.say(f"\nThe page: {output.plain_markup(str(written))}")
+
+
+def _write(workspace: Path, found: Impact) -> Path:
+    from plinth.report.impact_page import page
+    from plinth.storage.atomic import write_bytes
+    from plinth_registry.impact import contents
+
+    name = "".join(letter if letter.isalnum() or letter in "-_." else "-" for letter in found.origin.target[:40])
+    path = Path(workspace) / "reports" / f"impact-{name}.html"
+    write_bytes(path, page(contents(found)).encode())
+    return path
+
+
+def _show(found: Impact) -> None:
+    from plinth_jobs.cli import output
+
+    target = output.plain_markup(output.visible(found.origin.target))
+    output.heading(f"{found.origin.kind} {target}: {counted(len(found.manifests), 'manifest')}")
+    rows = [(each.steps, output.visible(each.asset), each.digest[:16], each.state) for each in found.manifests]
+    output.table(("steps", "asset", "digest", ""), rows[:SHOWN], right=("steps",))
+    if len(rows) > SHOWN:
+        output.say(f"{len(rows) - SHOWN} more: --json lists them, --page draws them.")
+    if found.runs:
+        output.table(("run", "committed checkpoints"), [(run.run_id, _steps(run.checkpoints)) for run in found.runs])
+    versions = [(row.model, row.version, ", ".join(row.aliases)) for row in found.versions]
+    if versions:
+        output.table(("model", "version", "aliases"), [tuple(map(output.visible, row)) for row in versions])
+    if found.consumers:
+        users = [(row.name, row.owner, row.uses) for row in found.consumers]
+        output.table(("consumer", "owner", "uses"), [tuple(map(output.visible, row)) for row in users])
+    for sentence in (*found.marks, *(f"Not looked at: {gap}" for gap in found.gaps)):
+        output.say(output.plain_markup(output.visible(sentence)))
+
+
+def _steps(steps: tuple[int, ...]) -> str:
+    return ", ".join(map(str, steps))
+
+
+@group(
+    epilog=examples(
+        "plinth release consumer add search --owner search@example.org --model demo@champion --canary",
+        "plinth release consumer add web --owner web@example.org --model demo --webhook https://a.example",
+        "plinth release consumer add chat --owner chat@example.org --child chat/3",
+        "plinth release consumer list",
+        "plinth release consumer feed --after 12",
+    )
+)
+def consumer() -> None:
+    """Enrol services that use a release and models made of one; show what they must learn.
+
+    `plinth release impact` and `plinth release taint` name those that are concerned, with their owners. A canary serves
+    only services that were added with --canary.
+    """
+
+
+@consumer.command()
+@click.argument("name")
+@shared
+@click.option("--owner", required=True, metavar="MAIL", help="Who answers for it.")
+@click.option("--model", metavar="NAME@PLACE", help="The release that a service uses; by default its champion.")
+@click.option("--child", metavar="MODEL/VERSION", help="A model in MLflow whose tag `parent` is a released checkpoint.")
+@click.option("--webhook", metavar="URL", help="Where the feed is sent; prints the secret of its HMAC once.")
+@click.option("--canary", is_flag=True, help="Canaries of the release may serve it.")
+@json_option
+def add(
+    settings: Settings,
+    name: str,
+    owner: str,
+    model: str | None,
+    child: str | None,
+    webhook: str | None,
+    canary: bool,
+    as_json: bool,
+) -> None:
+    """Enrol NAME, or change its enrolment."""
+    from pydantic import ValidationError
+
+    from plinth_jobs.cli import output
+    from plinth_registry import consumers
+    from plinth_registry import feed as webhooks
+
+    ctx = settings.context()
+    try:
+        made = consumers.enrol(ctx, name, owner, model=model, child=child, webhook=webhook, canary=canary)
+    except ValidationError as error:
+        wrong = "; ".join(f"{each['loc'][0]}: {each['msg']}" for each in error.errors())
+        raise click.UsageError(f"no consumer can be enrolled so: {wrong}") from error
+    secret = webhooks.make_secret(ctx, made.name) if webhook else None
+    if as_json:
+        return output.emit_json(made.model_dump(mode="json") | ({"secret": secret} if secret else {}))
+    output.say(f"{made.name} is enrolled: {output.plain_markup(made.uses)}, {output.plain_markup(made.owner)}")
+    if secret:
+        output.say(f"The secret of its webhook, shown once: {secret}")
+    return None
+
+
+@consumer.command()
+@click.argument("name")
+@shared
+def remove(settings: Settings, name: str) -> None:
+    """Remove NAME; its enrolment stays in the history."""
+    from plinth_jobs.cli import output
+    from plinth_registry import consumers
+
+    output.say(f"{consumers.leave(settings.context(), name).name} is no longer enrolled")
+
+
+@consumer.command("list")
+@shared
+@json_option
+def list_consumers(settings: Settings, as_json: bool) -> None:
+    """List consumers, and for models made of a release the time from its release to their registration."""
+    from plinth_jobs.cli import output
+    from plinth_registry import consumers
+
+    ctx = settings.context()
+    known = consumers.enrolled(ctx)
+    rows = [(one, _first(consumers.versions_now(ctx, one)), consumers.seconds_after_release(ctx, one)) for one in known]
+    if as_json:
+        return output.emit_json(
+            [one.model_dump(mode="json") | {"version": held, "after_release_s": after} for one, held, after in rows]
+        )
+    output.table(
+        ("name", "owner", "uses", "version", "canaries", "after release", "since"),
+        [
+            (one.name, output.visible(one.owner), output.visible(one.uses), held, one.canary,
+             None if after is None else output.duration(after), one.since)
+            for one, held, after in rows
+        ],
+    )  # fmt: skip
+    return None
+
+
+@consumer.command()
+@shared
+@click.option("--after", default=0, type=click.IntRange(min=0), help="Number of the last entry that is known.")
+@json_option
+def feed(settings: Settings, after: int, as_json: bool) -> None:
+    """Show verified entries of the feed: marks, lifts and movements of releases."""
+    from plinth_jobs.cli import output
+    from plinth_registry import feed as feeds
+
+    found = feeds.entries(settings.context(), after)
+    if as_json:
+        return output.emit_json(found)
+    output.table(
+        ("number", "at", "what", "signed by"),
+        [(each.number, each.at, output.visible(each.sentence), ", ".join(each.signed_by)) for each in found],
+        right=("number",),
+    )
+    return None
+
+
+def _first(versions: tuple[str, ...]) -> str | None:
+    return versions[0] if versions else None
