@@ -34,7 +34,7 @@ def packing(settings: Settings, widths: tuple[int, ...], as_json: bool) -> None:
     """
     from plinth_jobs.cli import output
 
-    rows = describe(settings.context(), widths)
+    rows = packings(settings.context(), widths)
     if as_json:
         output.emit_json(rows)
         return
@@ -50,7 +50,7 @@ def packing(settings: Settings, widths: tuple[int, ...], as_json: bool) -> None:
         output.table(columns, shown, right=columns[1:])
 
 
-def describe(ctx: Context, widths: tuple[int, ...]) -> list[dict[str, Any]]:
+def packings(ctx: Context, widths: tuple[int, ...]) -> list[dict[str, Any]]:
     """A row per stream, sequence length and packing: sequences, and shares of targets, tokens and documents.
 
     Raises:
