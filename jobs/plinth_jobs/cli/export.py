@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
+from plinth.errors import GateError, MissingError, WorkspaceError
 from plinth.model.export_forms import FORMS
 from plinth.text.plural import counted
+from plinth_jobs.cli import output
 from plinth_jobs.cli.options import Commands, Settings, examples, json_option, recipe_option, shared, unsigned_option
 
 if TYPE_CHECKING:
@@ -19,6 +21,12 @@ if TYPE_CHECKING:
     from plinth.model.export import Exported
     from plinth.records import Manifest
     from plinth_registry.exports.sealed import ExportClaim
+
+#: Gigabytes of a file of weights, unless said otherwise.
+DEFAULT_FILE_GB = 5.0
+
+#: Writes weights, configuration and tokenizer into a folder.
+Writer = Callable[[Path], "Exported"]
 
 
 @click.command(
@@ -36,7 +44,6 @@ def restore(settings: Settings, digest: str, directory: Path, unreleased: bool, 
     """
     from plinth.storage import dvc
     from plinth.storage.state import resolve
-    from plinth_jobs.cli import output
     from plinth_registry.exports import data
 
     ctx = settings.context()
@@ -92,15 +99,12 @@ def export() -> None:
 @click.option("--unreleased", is_flag=True, help="Also the checkpoint, which is no release.")
 @shared
 @json_option
-def pointers(
-    settings: Settings, directory: Path, assets: tuple[str, ...], unreleased: bool, as_json: bool
-) -> None:
+def pointers(settings: Settings, directory: Path, assets: tuple[str, ...], unreleased: bool, as_json: bool) -> None:
     """Make DIRECTORY a DVC project with pointers to ASSETS (default: all), for plain `dvc pull` (extra `dvc`).
 
     A checkpoint is among them with --unreleased only; what is tainted never.
     """
     from plinth.storage import dvc
-    from plinth_jobs.cli import output
     from plinth_registry.exports import data
 
     ctx = settings.context()
@@ -139,7 +143,6 @@ def tokens(settings: Settings, name: str, kind: Any, to: str, unsigned: bool, as
     weights of a blend. The key of compliance signs the files (`EXPORT.json`); `plinth export verify PLACE` proves them.
     """
     from plinth.tokens.shards.export import export
-    from plinth_jobs.cli import output
     from plinth_registry.exports import signed_data
 
     ctx = settings.context()
@@ -179,12 +182,6 @@ def _chosen(ctx: Context, name: str) -> tuple[list[Manifest], dict[str, float]]:
     stats = ctx.refs.load(config.mixture).stats
     weights = {stream: own["needed"] / stats["sequences"] for stream, own in stats["buckets"].items()}
     return [ctx.refs.load(digest) for _, digest in sorted(config.shards.items())], weights
-
-#: Gigabytes of a file of weights, unless said otherwise.
-DEFAULT_FILE_GB = 5.0
-
-#: Writes weights, configuration and tokenizer into a folder.
-Writer = Callable[[Path], "Exported"]
 
 
 class ExportLayout(NamedTuple):
@@ -256,8 +253,6 @@ def model(
     slice by slice, must pass the gate `compressed` and stands signed in the export; of an unreleased checkpoint nothing
     is measured.
     """
-    from plinth.errors import GateError, WorkspaceError
-    from plinth_jobs.cli import output
     from plinth_registry.audit_log import AuditedAction, audited
 
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
@@ -333,7 +328,6 @@ def _as_it_is(source: Path, tokenizer: Path, layout: ExportLayout) -> Writer:
 def _run(
     ctx: Context, run: str, checkpoint: int | None, folder: Path, layout: ExportLayout
 ) -> tuple[Exported, ExportClaim]:
-    from plinth.errors import MissingError
     from plinth.training.checkpoint import checkpoint as files
     from plinth_jobs.runs import find_run
     from plinth_registry.exports import unreleased

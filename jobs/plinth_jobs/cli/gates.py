@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING
 
 import click
 
+from plinth.errors import RequestError
 from plinth.text.plural import counted
+from plinth_jobs.cli import output
 from plinth_jobs.cli.options import PackagedFile, Settings, examples, group, json_option, recipe_option, shared
 
 if TYPE_CHECKING:
@@ -42,7 +44,6 @@ def gates() -> None:
 @json_option
 def check(settings: Settings, file: Path, as_json: bool) -> None:
     """Check a policy FILE; with a recipe (-r), name the gates that it measures nothing for."""
-    from plinth_jobs.cli import output
     from plinth_registry import policy
 
     found = policy.load(file)
@@ -72,7 +73,6 @@ def sign(settings: Settings, file: Path, owner: str | None, yes: bool, as_json: 
 
     Shows what is weaker, stronger or different in comparison with the policy in force, and asks before it signs.
     """
-    from plinth_jobs.cli import output
     from plinth_registry import policy
     from plinth_registry.policy import changes
 
@@ -91,8 +91,6 @@ def sign(settings: Settings, file: Path, owner: str | None, yes: bool, as_json: 
 
 
 def _show_changes(title: str, made: Sequence[PolicyChange]) -> None:
-    from plinth_jobs.cli import output
-
     output.heading(f"Changes to {title}, the policy in force")
     colors = {"weaker": "red", "stronger": "green", "changed": "yellow"}
     rows = [(output.coloured(one.direction, colors[one.direction]), one.key, one.before, one.after) for one in made]
@@ -106,8 +104,6 @@ def _require_confirmation(made: Sequence[PolicyChange], as_json: bool) -> None:
         RequestError: the answer is no, or no one can be asked.
     """
     import sys
-
-    from plinth.errors import RequestError
 
     weaker = [one.key for one in made if one.direction == "weaker"]
     words = f"{counted(len(weaker), 'setting')} weaker, {len(made) - len(weaker)} others changed"
@@ -125,7 +121,6 @@ def _require_confirmation(made: Sequence[PolicyChange], as_json: bool) -> None:
 @json_option
 def show(settings: Settings, release: str | None, as_json: bool) -> None:
     """Show the policy that governs RELEASE (default: the recipe's): its gates, who signed it, what it leaves out."""
-    from plinth_jobs.cli import output
     from plinth_registry import policy
 
     name = release or settings.load_recipe().required_release().name
@@ -152,7 +147,6 @@ def waive(
     settings: Settings, version: str, gate: str, expires: str, reason: str, owner: str | None, as_json: bool
 ) -> None:
     """Let candidate VERSION pass one GATE all the same, until a date. The gate still shows as failed."""
-    from plinth_jobs.cli import output
     from plinth_registry import review
 
     wanted = None if version == "latest" else version

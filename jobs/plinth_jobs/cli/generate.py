@@ -10,12 +10,20 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from plinth.errors import MissingError
+from plinth_jobs.cli import output
 from plinth_jobs.cli.options import Settings, Utf8Text, examples, json_option, shared
 
 if TYPE_CHECKING:
     from plinth.compute.context import Context
     from plinth.evaluation.engine.client import ModelEngine
     from plinth.records import Manifest
+
+LATEST = "latest"
+
+EXPECTED = (
+    "`latest`, a run or RUN:STEP, a checkpoint's digest, a version NAME/VERSION or NAME@ALIAS, or a folder with "
+    "weights, config.json and tokenizer.json"
+)
 
 
 @click.command(
@@ -70,7 +78,6 @@ def generate(
     on; a longer prompt loses its beginning.
     """
     from plinth.evaluation.engine.records import Sampling
-    from plinth_jobs.cli import output
 
     lines, rejects = _read(file) if file else ([], 0)
     asked = [*prompts, *lines]
@@ -108,13 +115,6 @@ def _read(file: Path) -> tuple[list[str], int]:
         elif line.strip():
             rejects += 1
     return prompts, rejects
-
-
-LATEST = "latest"
-EXPECTED = (
-    "`latest`, a run or RUN:STEP, a checkpoint's digest, a version NAME/VERSION or NAME@ALIAS, or a folder with "
-    "weights, config.json and tokenizer.json"
-)
 
 
 def engine(ctx: Context, target: str, **options: Any) -> ModelEngine:

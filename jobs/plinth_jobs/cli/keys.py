@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from plinth.errors import SignatureError, TrustError
+from plinth_jobs.cli import output
 from plinth_jobs.cli.options import F, Settings, examples, group, json_option, shared
 
 if TYPE_CHECKING:
@@ -22,6 +24,25 @@ if TYPE_CHECKING:
 
 #: Approver of a demo root: the one that the demo's recipe names.
 DEMO_APPROVER = "demo-approver@example.org"
+
+file_argument = click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+
+instead_option = click.option("--instead", is_flag=True, help="This machine signed another such version; give that up.")
+
+
+def propose_option(function: F) -> F:
+    """`--propose FILE`, as `propose`: the change is written there for other holders of the root to sign."""
+
+    @click.option("--propose", "file", default=None, metavar="FILE", type=click.Path(path_type=Path),
+                  help="Write the next version of the root to FILE, for its other holders to sign.")  # fmt: skip
+    @instead_option
+    @wraps(function)
+    def run(*args: Any, file: Path | None, instead: bool, **given: Any) -> Any:
+        from plinth.trust.versions import Proposing
+
+        return function(*args, propose=Proposing(file=file, instead=instead) if file else None, **given)
+
+    return run  # type: ignore[return-value]
 
 
 @group(
@@ -52,7 +73,6 @@ def init(settings: Settings, name: str | None, people: tuple[str, ...], days: in
     """
     from plinth.compute.context import Context
     from plinth.trust import enrolment, root
-    from plinth_jobs.cli import output
     from plinth_registry.signed_log import AUDIT
 
     workspace = workspace_of(settings)
@@ -77,8 +97,6 @@ def init(settings: Settings, name: str | None, people: tuple[str, ...], days: in
 @json_option
 def show(settings: Settings, as_json: bool) -> None:
     """List roles, keys, owners and revocations, and which private keys are on this machine."""
-    from plinth_jobs.cli import output
-
     trust = _trust(settings)
     if as_json:
         return output.emit_json(trust.root)
@@ -110,27 +128,11 @@ def new(settings: Settings, role: str, owner: str, source: str | None) -> None:
     With --source nothing is made: where the key is kept is noted. PLINTH_PIN_FILE, or a question, gives its PIN.
     """
     from plinth.trust import enrolment
-    from plinth_jobs.cli import output
 
     folder = workspace_of(settings).trust_folder
     if source is not None:
         return output.say(enrolment.note_key(folder, role, owner, source).strip())
     return output.say(enrolment.new_key(folder, role, owner).strip())
-
-
-def propose_option(function: F) -> F:
-    """`--propose FILE`, as `propose`: the change is written there for other holders of the root to sign."""
-
-    @click.option("--propose", "file", default=None, metavar="FILE", type=click.Path(path_type=Path),
-                  help="Write the next version of the root to FILE, for its other holders to sign.")  # fmt: skip
-    @instead_option
-    @wraps(function)
-    def run(*args: Any, file: Path | None, instead: bool, **given: Any) -> Any:
-        from plinth.trust.versions import Proposing
-
-        return function(*args, propose=Proposing(file=file, instead=instead) if file else None, **given)
-
-    return run  # type: ignore[return-value]
 
 
 @keys.command()
@@ -187,6 +189,57 @@ def threshold(settings: Settings, role: str, count: int, propose: Proposing | No
 
 
 @keys.command()
+@click.argument("role")
+@click.argument("name", metavar="IDENTITY")
+@click.option("--issuer", required=True, metavar="URL", help="OpenID Connect issuer that vouches for it.")
+@click.option("--remove", is_flag=True, help="Its bundles count no more.")
+@propose_option
+@shared
+def identity(settings: Settings, role: str, name: str, issuer: str, remove: bool, propose: Proposing | None) -> None:
+    """Let Sigstore bundles of IDENTITY count for ROLE: an e-mail address, or the URI of a workflow, as certified."""
+    from plinth.trust import enrolment
+    from plinth.trust.authority import SigstoreIdentity
+
+    given = SigstoreIdentity(identity=name, issuer=issuer)
+    change = enrolment.drop if remove else enrolment.name
+    said = f"{'no more ' if remove else ''}{name} of {issuer} as {role}"
+    with audited_change(settings, f"identity {said}", proposed=bool(propose)):
+        tell_change(change(workspace_of(settings), role, given, propose=propose), propose)
+
+
+@keys.command()
+@file_argument
+@instead_option
+@click.option("--yes", is_flag=True, help="Sign without a question.")
+@shared
+def sign(settings: Settings, file: Path, instead: bool, yes: bool) -> None:
+    """Show what the proposal FILE changes, and add the signature of this machine's root key."""
+    from plinth.trust import versions
+    from plinth.trust.root import Trust
+
+    workspace = workspace_of(settings)
+    proposal = versions.read(Trust.newest(workspace), file)
+    tell(proposal, file)
+    if not (yes or click.confirm("Sign it?")):
+        return
+    with audited_change(settings, f"sign {_named(proposal)}", proposed=True):
+        tell(versions.sign(workspace, file, expected=proposal.record, instead=instead), file)
+
+
+@keys.command()
+@file_argument
+@shared
+def publish(settings: Settings, file: Path) -> None:
+    """Publish the proposal FILE, when enough holders of the root signed it; needs no key."""
+    from plinth.trust import versions
+
+    with noted_change(settings, f"publish {file.name}") as asked:
+        trust = versions.publish_proposal(workspace_of(settings), file)
+        asked.subject = f"publish {trust.root.title}, SHA-256 {trust.root.digest()}"
+    tell_change(trust)
+
+
+@keys.command()
 @click.option("--days", default=365, show_default=True, type=click.IntRange(1, 3650))
 @propose_option
 @shared
@@ -203,7 +256,6 @@ def renew(settings: Settings, days: int, propose: Proposing | None) -> None:
 def adopt(settings: Settings) -> None:
     """Seal what this workspace published before it had a root of trust, on your word that it is what was made."""
     from plinth.trust.authority import TRAINER
-    from plinth_jobs.cli import output
     from plinth_registry.audit_log import AuditedAction, audited, may_record
 
     ctx = settings.context()
@@ -249,49 +301,6 @@ def audited_change(settings: Settings, change: str, *, proposed: bool = False) -
     )
 
 
-file_argument = click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
-instead_option = click.option("--instead", is_flag=True, help="This machine signed another such version; give that up.")
-
-
-@click.command()
-@file_argument
-@instead_option
-@click.option("--yes", is_flag=True, help="Sign without a question.")
-@shared
-def sign(settings: Settings, file: Path, instead: bool, yes: bool) -> None:
-    """Show what the proposal FILE changes, and add the signature of this machine's root key."""
-    from plinth.trust import versions
-    from plinth.trust.root import Trust
-
-    workspace = workspace_of(settings)
-    proposal = versions.read(Trust.newest(workspace), file)
-    tell(proposal, file)
-    if not (yes or click.confirm("Sign it?")):
-        return
-    with audited_change(settings, f"sign {_named(proposal)}", proposed=True):
-        tell(versions.sign(workspace, file, expected=proposal.record, instead=instead), file)
-
-
-def tell(proposal: RootProposal, file: Path) -> None:
-    """Print what a proposal changes, who signed it, and what it lacks."""
-    from plinth.trust import root
-    from plinth_jobs.cli import output
-
-    keys = {**proposal.record.keys, **proposal.before.keys}
-    by = sorted({keys[key_id].owner for key_id in (*proposal.signed_old, *proposal.signed_new)})
-    rest = f"missing: {proposal.missing}" if proposal.missing else "ready: `plinth keys publish FILE`"
-    changes = (f"  {line}" for line in root.changes(proposal.before, proposal.record))
-    lines = (f"{file}: {_named(proposal)}", *changes, f"signed by {', '.join(by) or 'nobody'}; {rest}")
-    output.say(output.plain_markup("\n".join(lines)))
-
-
-def _named(proposal: RootProposal) -> str:
-    return f"version {proposal.record.version} of root {proposal.record.name}, SHA-256 {proposal.record.digest()}"
-
-
-keys.add_command(sign)
-
-
 @contextmanager
 def noted_change(settings: Settings, change: str) -> Iterator[AuditedAction]:
     """As `audited_change`, for what needs no root key: where none is here, what is done is not recorded.
@@ -300,8 +309,6 @@ def noted_change(settings: Settings, change: str) -> Iterator[AuditedAction]:
     signed cannot be continued; that is said.
     """
     from plinth.compute.context import Context
-    from plinth.errors import SignatureError, TrustError
-    from plinth_jobs.cli import output
     from plinth_registry.audit_log import AuditedAction, may_record, record
 
     ctx, asked = Context(workspace_of(settings)), AuditedAction("keys", change, getpass.getuser())
@@ -320,47 +327,26 @@ def noted_change(settings: Settings, change: str) -> Iterator[AuditedAction]:
 def tell_change(trust: Trust, propose: Proposing | None = None) -> None:
     """Print the root as it is now, or the proposal that was written."""
     from plinth.trust import versions
-    from plinth_jobs.cli import output
 
     if propose is not None:
         return tell(versions.read(trust, propose.file), propose.file)
     return output.say(f"{trust.root.title}, until {trust.root.expires}")
 
 
-@click.command()
-@file_argument
-@shared
-def publish(settings: Settings, file: Path) -> None:
-    """Publish the proposal FILE, when enough holders of the root signed it; needs no key."""
-    from plinth.trust import versions
+def tell(proposal: RootProposal, file: Path) -> None:
+    """Print what a proposal changes, who signed it, and what it lacks."""
+    from plinth.trust import root
 
-    with noted_change(settings, f"publish {file.name}") as asked:
-        trust = versions.publish_proposal(workspace_of(settings), file)
-        asked.subject = f"publish {trust.root.title}, SHA-256 {trust.root.digest()}"
-    tell_change(trust)
-keys.add_command(publish)
+    keys = {**proposal.record.keys, **proposal.before.keys}
+    by = sorted({keys[key_id].owner for key_id in (*proposal.signed_old, *proposal.signed_new)})
+    rest = f"missing: {proposal.missing}" if proposal.missing else "ready: `plinth keys publish FILE`"
+    changes = (f"  {line}" for line in root.changes(proposal.before, proposal.record))
+    lines = (f"{file}: {_named(proposal)}", *changes, f"signed by {', '.join(by) or 'nobody'}; {rest}")
+    output.say(output.plain_markup("\n".join(lines)))
 
 
-@click.command()
-@click.argument("role")
-@click.argument("name", metavar="IDENTITY")
-@click.option("--issuer", required=True, metavar="URL", help="OpenID Connect issuer that vouches for it.")
-@click.option("--remove", is_flag=True, help="Its bundles count no more.")
-@propose_option
-@shared
-def identity(
-    settings: Settings, role: str, name: str, issuer: str, remove: bool, propose: Proposing | None
-) -> None:
-    """Let Sigstore bundles of IDENTITY count for ROLE: an e-mail address, or the URI of a workflow, as certified."""
-    from plinth.trust import enrolment
-    from plinth.trust.authority import SigstoreIdentity
-
-    given = SigstoreIdentity(identity=name, issuer=issuer)
-    change = enrolment.drop if remove else enrolment.name
-    said = f"{'no more ' if remove else ''}{name} of {issuer} as {role}"
-    with audited_change(settings, f"identity {said}", proposed=bool(propose)):
-        tell_change(change(workspace_of(settings), role, given, propose=propose), propose)
-keys.add_command(identity)
+def _named(proposal: RootProposal) -> str:
+    return f"version {proposal.record.version} of root {proposal.record.name}, SHA-256 {proposal.record.digest()}"
 
 
 def _trust(settings: Settings) -> Trust:
@@ -370,8 +356,6 @@ def _trust(settings: Settings) -> Trust:
 
 
 def _state(trust: Trust, role: str, key_id: str) -> str:
-    from plinth.errors import SignatureError
-
     key = trust.root.keys[key_id]
     if key.revoked_from:
         return f"revoked from {key.revoked_from} on"

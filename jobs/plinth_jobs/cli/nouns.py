@@ -23,16 +23,16 @@ GROUP = "plinth.commands"
 #: command itself; one that a package of the ring adds has GROUP for a module, and is listed without an import.
 SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
     "Commands": {
-        "doctor": ("plinth_jobs.cli.doctor", "Check this machine: packages, memory, GPU, ports."),
-        "recipe": ("plinth_jobs.cli.start.recipe", "Check, print or describe a recipe."),
-        "run": ("plinth_jobs.cli.start.run", "Run the pipeline, from sources to release; inspect training."),
-        "status": ("plinth_jobs.cli.status", "List every asset: up to date, stale or never materialized."),
-        "report": ("plinth_jobs.cli.status", "Write the results page of a candidate; the index of pages."),
-        "explain": ("plinth_jobs.cli.provenance", "Trace one document through every stage."),
-        "approve": ("plinth_jobs.cli.release.release", "Sign an approval of a candidate."),
-        "verify": ("plinth_jobs.cli.provenance", "Verify every link from a model or asset to its sources."),
-        "up": ("plinth_jobs.cli.start.run", "Serve Dagster, MLflow and the pages of the workspace."),
-        "down": ("plinth_jobs.cli.start.run", "Stop the servers that Plinth has started."),
+        "doctor": ("doctor", "Check this machine: packages, memory, GPU, ports."),
+        "recipe": ("run", "Check, print or describe a recipe."),
+        "run": ("run", "Run the pipeline, from sources to release; inspect training."),
+        "status": ("status", "List every asset: up to date, stale or never materialized."),
+        "report": ("status", "Write the results page of a candidate; the index of pages."),
+        "explain": ("provenance", "Trace one document through every stage."),
+        "approve": ("release", "Sign an approval of a candidate."),
+        "verify": ("provenance", "Verify every link from a model or asset to its sources."),
+        "up": ("run", "Serve Dagster, MLflow and the pages of the workspace."),
+        "down": ("run", "Stop the servers that Plinth has started."),
     },
     "Groups of commands": {
         "corpus": ("", "Text: funnel, samples, labels, policies, takedowns."),
@@ -41,69 +41,69 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "experiment": (GROUP, "Compare arms of a recipe over seeds; scaling laws."),
         "release": ("", "Promote, roll back, trace; taints, consumers, documents."),
         "ops": ("", "Metrics, alerts, costs, backups, incidents, accounts."),
-        "keys": ("plinth_jobs.cli.keys", "Make and change the root of trust: which key signs what."),
-        "gates": ("plinth_jobs.cli.gates", "Sign, show or check the policy that a release must pass."),
-        "export": ("plinth_jobs.cli.export", "Export DVC pointers, text, tokens or a model; restore files."),
+        "keys": ("keys", "Make and change the root of trust: which key signs what."),
+        "gates": ("gates", "Sign, show or check the policy that a release must pass."),
+        "export": ("export", "Export DVC pointers, text, tokens or a model; restore files."),
     },
 }
 
 #: Noun -> command below it -> (module in this package, one line of help).
 BELOW: dict[str, dict[str, tuple[str, str]]] = {
     "corpus": {
-        "funnel": ("plinth_jobs.cli.corpus.funnel", "Count documents and bytes through every stage, with reasons."),
-        "card": ("plinth_jobs.cli.corpus.card", "Print the data card: text by bucket, its screening."),
-        "ledger": ("plinth_jobs.cli.corpus.ledger", "Export one row per document for any query engine."),
-        "sample": ("plinth_jobs.cli.sample", "Draw documents that a reason removed."),
-        "review": ("plinth_jobs.cli.sample", "Label a sample, or summarise all labels."),
-        "label": ("plinth_jobs.cli.sample", "Label one removed document good or bad."),
-        "near": ("plinth_jobs.cli.corpus.near", "Find documents similar to a text: copies, leaks, takedowns."),
-        "slices": ("plinth_jobs.cli.policies", "Show the error rates of learned gates by slice."),
-        "policy": ("plinth_jobs.cli.policies", "Compare another policy; show what learned rules remove."),
-        "limits": ("plinth_jobs.cli.corpus.limits", "Fit limits and stop words by language from a bucket."),
-        "arpa": ("plinth_jobs.cli.corpus.arpa", "Export an n-gram model as ARPA."),
+        "funnel": ("corpus", "Count documents and bytes through every stage, with reasons."),
+        "card": ("corpus", "Print the data card: text by bucket, its screening."),
+        "ledger": ("corpus", "Export one row per document for any query engine."),
+        "sample": ("sample", "Draw documents that a reason removed."),
+        "review": ("sample", "Label a sample, or summarise all labels."),
+        "label": ("sample", "Label one removed document good or bad."),
+        "near": ("corpus", "Find documents similar to a text: copies, leaks, takedowns."),
+        "slices": ("policies", "Show the error rates of learned gates by slice."),
+        "policy": ("policies", "Compare another policy; show what learned rules remove."),
+        "limits": ("corpus", "Fit limits and stop words by language from a bucket."),
+        "arpa": ("corpus", "Export an n-gram model as ARPA."),
     },
     "tokens": {
-        "tokenizer": ("plinth_jobs.cli.tokens.tokenizer", "Show the tokenizer's audit, or the tokens of a text."),
-        "packing": ("plinth_jobs.cli.tokens.packing", "Compare packings: padded, masked, dropped and cut tokens."),
-        "mixture": ("plinth_jobs.cli.tokens.mixture", "Show the shares and epochs of every stream by phase."),
+        "tokenizer": ("tokens", "Show the tokenizer's audit, or the tokens of a text."),
+        "packing": ("tokens", "Compare packings: padded, masked, dropped and cut tokens."),
+        "mixture": ("tokens", "Show the shares and epochs of every stream by phase."),
     },
     "run": {
-        "batch": ("plinth_jobs.cli.steps", "List the documents of a training step."),
-        "timeline": ("plinth_jobs.cli.runs", "Write the page of a run: metrics, events, cost."),
-        "goodput": ("plinth_jobs.cli.runs", "Show where every rank-second of a run went."),
-        "replay": ("plinth_jobs.cli.steps", "Score a step's batch again, document by document."),
-        "blame": ("plinth_jobs.cli.steps", "Attribute the loss of a step to documents and sources."),
-        "checkpoint": ("plinth_jobs.cli.steps", "List and verify the checkpoints of a run."),
-        "profile": ("plinth_jobs.cli.runs", "Trace chosen steps of a run under way, for Perfetto."),
-        "audit": ("plinth_jobs.cli.runs", "Prove that a resumed run equals the uninterrupted one."),
-        "job": ("plinth_jobs.cli.runs", "Submit, inspect or cancel the job of a run."),
+        "batch": ("steps", "List the documents of a training step."),
+        "timeline": ("runs", "Write the page of a run: metrics, events, cost."),
+        "goodput": ("runs", "Show where every rank-second of a run went."),
+        "replay": ("steps", "Score a step's batch again, document by document."),
+        "blame": ("steps", "Attribute the loss of a step to documents and sources."),
+        "checkpoint": ("steps", "List and verify the checkpoints of a run."),
+        "profile": ("runs", "Trace chosen steps of a run under way, for Perfetto."),
+        "audit": ("runs", "Prove that a resumed run equals the uninterrupted one."),
+        "job": ("runs", "Submit, inspect or cancel the job of a run."),
     },
     "model": {
-        "evaluation": ("plinth_jobs.cli.model.evaluation", "Show bits per byte by slice, the worst documents and spans."),
-        "probes": ("plinth_jobs.cli.model.probes", "List probes and their scores, explain an item, check a file."),
-        "generate": ("plinth_jobs.cli.generate", "Write what a model says after prompts."),
-        "compare": ("plinth_jobs.cli.model.compare", "Compare two models, with intervals; write the page."),
+        "evaluation": ("model", "Show bits per byte by slice, the worst documents and spans."),
+        "probes": ("model", "List probes and their scores, explain an item, check a file."),
+        "generate": ("generate", "Write what a model says after prompts."),
+        "compare": ("model", "Compare two models, with intervals; write the page."),
     },
     "release": {
-        "promote": ("plinth_jobs.cli.release.release", "Release an approved candidate that passes its gates."),
-        "canary": ("plinth_jobs.cli.release.canary", "Show how the canary compares; give it back."),
-        "rollback": ("plinth_jobs.cli.release.release", "Return the release to the last good version."),
-        "mirror": ("plinth_jobs.cli.release.release", "Make MLflow show what the signed history says."),
-        "taint": ("plinth_jobs.cli.taint", "Mark data or a model unfit; freeze all derived from it."),
-        "consumer": ("plinth_jobs.cli.taint", "Enrol services and models that use a release; their feed."),
-        "log": ("plinth_jobs.cli.release.log", "List every decision and every refused one; prove the list."),
-        "impact": ("plinth_jobs.cli.taint", "List all that came of a digest, source, document or commit."),
+        "promote": ("release", "Release an approved candidate that passes its gates."),
+        "canary": ("release", "Show how the canary compares; give it back."),
+        "rollback": ("release", "Return the release to the last good version."),
+        "mirror": ("release", "Make MLflow show what the signed history says."),
+        "taint": ("taint", "Mark data or a model unfit; freeze all derived from it."),
+        "consumer": ("taint", "Enrol services and models that use a release; their feed."),
+        "log": ("release", "List every decision and every refused one; prove the list."),
+        "impact": ("taint", "List all that came of a digest, source, document or commit."),
     },
     "ops": {
-        "people": ("plinth_jobs.cli.people", "Let MLflow ask for a login; make accounts."),
+        "people": ("people", "Let MLflow ask for a login; make accounts."),
     },
     "report": {
-        "pages": ("plinth_jobs.cli.status", "Write the index of all pages: state, runs, links."),
+        "pages": ("status", "Write the index of all pages: state, runs, links."),
     },
     "export": {
-        "tokens": ("plinth_jobs.cli.export", "Write the tokens of a bucket or a run for another trainer."),
-        "model": ("plinth_jobs.cli.export", "Write a release in Hugging Face's layout, signed."),
-        "restore": ("plinth_jobs.cli.export", "Write the files of a manifest into a folder."),
+        "tokens": ("export", "Write the tokens of a bucket or a run for another trainer."),
+        "model": ("export", "Write a release in Hugging Face's layout, signed."),
+        "restore": ("export", "Write the files of a manifest into a folder."),
     },
 }
 
@@ -174,7 +174,7 @@ def find(words: str) -> click.Command | None:
     own: click.Command | None = None
     module, line = COMMANDS.get(words, ("", ""))
     if module and module != GROUP:
-        own = getattr(importlib.import_module(module), words.rpartition(" ")[2])
+        own = getattr(importlib.import_module(f"plinth_jobs.cli.{module}"), words.rpartition(" ")[2])
     elif module == GROUP or not line:
         own = load(entry) if (entry := installed().get(words)) else None
     if isinstance(own, Commands):

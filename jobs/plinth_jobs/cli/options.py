@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 import click
 
 from plinth import processes
+from plinth.errors import MissingError
 
 if TYPE_CHECKING:
     from plinth.compute.context import Context
@@ -77,7 +78,6 @@ class Settings:
             MissingError: neither exists; says so of the workspace, where that is what is not there.
             RequestError: the one that the workspace names was not run by this user.
         """
-        from plinth.errors import MissingError
         from plinth_jobs.last_recipe import recall
 
         if self.recipe:
@@ -107,7 +107,6 @@ class Settings:
         """
         from plinth.compute.context import Context
         from plinth.compute.progress import for_command
-        from plinth.errors import MissingError
         from plinth.storage.workspace import Workspace
 
         workspace = Workspace(self.workspace)

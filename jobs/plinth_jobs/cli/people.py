@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from plinth_jobs.cli import output
 from plinth_jobs.cli.options import Settings, examples, group, recipe_option, shared
 
 
@@ -39,7 +40,6 @@ def login(settings: Settings, behind_proxy: bool, header: str, origin: str, sign
     from pydantic import ValidationError
 
     from plinth.storage.workspace import Workspace
-    from plinth_jobs.cli import output
     from plinth_registry.login import settings as logins
     from plinth_registry.server import stop_server
 
@@ -73,7 +73,6 @@ def add(settings: Settings, person: str, renew: bool) -> None:
     PERSON may read everything, and set tags of the candidates of the recipe's release.
     """
     from plinth.storage.workspace import Workspace
-    from plinth_jobs.cli import output
     from plinth_registry.candidate import model_name
     from plinth_registry.login import accounts
     from plinth_registry.login import settings as logins
@@ -93,7 +92,6 @@ def add(settings: Settings, person: str, renew: bool) -> None:
 def remove(settings: Settings, person: str) -> None:
     """End the account of PERSON; what they decided stays decided."""
     from plinth.storage.workspace import Workspace
-    from plinth_jobs.cli import output
     from plinth_registry.login import accounts
 
     accounts.remove(Workspace(settings.workspace), person)
@@ -105,7 +103,6 @@ def remove(settings: Settings, person: str) -> None:
 def list_people(settings: Settings) -> None:
     """List everybody who may log in."""
     from plinth.storage.workspace import Workspace
-    from plinth_jobs.cli import output
     from plinth_registry.login import accounts
 
     for person in accounts.people(Workspace(settings.workspace)):

@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from plinth.errors import MissingError
 from plinth.text.plural import counted
+from plinth_jobs.cli import output
 from plinth_jobs.cli.options import Settings, examples, group, json_option, recipe_option, shared
 
 if TYPE_CHECKING:
@@ -20,88 +22,6 @@ if TYPE_CHECKING:
 @group(epilog=examples("plinth corpus policy try stricter.yaml", "plinth corpus policy removal --reason toxic"))
 def policy() -> None:
     """Try policies on stored annotations."""
-
-
-@click.command(
-    epilog=examples(
-        "plinth corpus policy removal",
-        "plinth corpus policy removal --reason toxic --bucket books --samples 20",
-        "plinth corpus policy removal --reason toxic --samples 100 --out toxic.jsonl",
-        "plinth corpus review toxic.jsonl",
-    )
-)
-@shared
-@recipe_option
-@click.option("--reason", help="Only this rule.")
-@click.option("-b", "--bucket", help="Only this bucket.")
-@click.option("-n", "--samples", type=click.IntRange(0, 1000), default=5, show_default=True, help="Of each rule.")
-@click.option("--out", type=click.Path(path_type=Path, dir_okay=False), help="Write a file for `plinth corpus review`.")
-@json_option
-def removal(
-    settings: Settings, reason: str | None, bucket: str | None, samples: int, out: Path | None, as_json: bool
-) -> None:
-    """Show the shares of every bucket that rules which rest on models remove, and samples of what they remove.
-
-    The sidecars are enough: it works before any verdict, and after the bound on reference text stopped a run.
-    """
-    from plinth.storage.atomic import write_bytes
-    from plinth_jobs.cli import output
-
-    found, rows = _measured(settings, reason, bucket, samples)
-    if out:
-        write_bytes(out, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows).encode())
-        documents = counted(len(rows), "document")
-        output.say(f"{documents} in {out}; fill in `label` (good or bad), then: `plinth corpus review {out}`")
-    elif as_json:
-        output.emit_json({"rules": found, "samples": rows})
-    else:
-        _show_removal(found, rows)
-
-
-def _measured(
-    settings: Settings, reason: str | None, bucket: str | None, samples: int
-) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    from plinth.compute.threads import Threads, cores
-    from plinth.corpus.slices import removal_rates
-    from plinth.errors import MissingError
-    from plinth_assets.removal_rates import reference_of, rules_in_use, sidecars
-
-    ctx, recipe = settings.context(), settings.load_recipe()
-    rules, trusted = rules_in_use(recipe), reference_of(recipe)
-    chosen = tuple(rule for rule in rules if reason in (None, rule.reason))
-    buckets = [name for name in recipe.corpus.buckets if bucket in (None, name)]
-    if not chosen or not buckets:
-        have = f"rules {', '.join(rule.reason for rule in rules) or 'none'}; buckets {', '.join(recipe.corpus.buckets)}"
-        raise MissingError("no rule that rests on a model fits", expected=have)
-    ctx.engine = Threads(cores())
-    documents = {name: ctx.refs.current(f"{name}/documents") for name in buckets}
-    annotations = {side: {name: ctx.refs.current(f"{name}/{side}") for name in buckets} for side in sidecars(chosen)}
-    made = removal_rates.run(ctx, chosen, documents, annotations)
-    found, rows = list(made.stats["rules"]), []
-    for number, row in enumerate(found):
-        row["reference"] = [name for name in trusted if name in buckets]
-        rows += removal_rates.samples(ctx, made, documents, annotations, number, buckets, samples)
-    return found, rows
-
-
-def _show_removal(found: Sequence[dict[str, Any]], rows: Sequence[dict[str, Any]]) -> None:
-    from plinth.corpus.slices.removal_rates import in_words
-    from plinth_jobs.cli import output
-
-    for row in found:
-        output.heading(f"{row['reason']}: {row['rule']}")
-        buckets = row["buckets"].items()
-        shown = [(name, "yes" if name in row["reference"] else "", in_words(one)) for name, one in buckets]
-        output.table(("bucket", "reference", "removed"), shown)
-        for one in rows:
-            if one["rule"] == row["rule"]:
-                values = ", ".join(f"{name} = {value}" for name, value in one["values"].items())
-                output.say(f"  {output.plain_markup(one['uri'])}  [dim]{one['bucket']} {one['id']}[/dim]")
-                output.say(f"    {output.plain_markup(values)}")
-                output.say(f"    [dim]{output.plain_markup(one['excerpt'])}[/dim]")
-
-
-policy.add_command(removal)
 
 
 @policy.command(
@@ -132,7 +52,6 @@ def try_(
     from plinth.compute.threads import Threads, cores
     from plinth.corpus.policy import whatif
     from plinth.recipe.load import load_tried
-    from plinth_jobs.cli import output
     from plinth_jobs.recipes import FOLDER
 
     ctx, recipe = settings.context(), load_tried(new, settings.recipe_path(), FOLDER)
@@ -162,8 +81,6 @@ def _unused(tried: Recipe, present: Recipe) -> set[str]:
 
 
 def _buckets(policies: Mapping[str, str], bucket: str | None, named: str | None) -> dict[str, str]:
-    from plinth.errors import MissingError
-
     found = {name: own for name, own in policies.items() if bucket in (None, name) and named in (None, own)}
     if not found:
         wanted = " and ".join([f"bucket {bucket}"] * bool(bucket) + [f"policy {named}"] * bool(named))
@@ -173,8 +90,6 @@ def _buckets(policies: Mapping[str, str], bucket: str | None, named: str | None)
 
 
 def _show(found: dict[str, Any], samples: list[dict[str, Any]], policies: Mapping[str, str], seconds: float) -> None:
-    from plinth_jobs.cli import output
-
     columns = ("bucket", "documents", "kept", "+ kept", "+ text", "- dropped", "- text")
     rows: list[tuple[object, ...] | None] = [
         (f"{name} ({policies[name]})", *_changes(one)) for name, one in found["buckets"].items()
@@ -189,8 +104,6 @@ def _show(found: dict[str, Any], samples: list[dict[str, Any]], policies: Mappin
 
 
 def _changes(one: Mapping[str, Any]) -> tuple[object, ...]:
-    from plinth_jobs.cli import output
-
     dropped, kept = one["newly_dropped"], one["newly_kept"]
     share = f"{one['kept'] / one['documents']:.1%}" if one["documents"] else "-"
     lost, won = output.size(dropped["bytes"]), output.size(kept["bytes"])
@@ -199,8 +112,6 @@ def _changes(one: Mapping[str, Any]) -> tuple[object, ...]:
 
 def _show_bucket(name: str, one: Mapping[str, Any]) -> None:
     """Changes of a bucket and of its rules; nothing for an unchanged bucket."""
-    from plinth_jobs.cli import output
-
     dropped, kept = one["newly_dropped"], one["newly_kept"]
     rules = [row for row in _rules(one) if any(row[1:])]
     changed = dropped["documents"] or kept["documents"] or one["other_reason"]
@@ -239,8 +150,6 @@ def _rules(one: Mapping[str, Any]) -> list[tuple[object, ...]]:
 
 
 def _show_samples(direction: str, rows: list[dict[str, Any]]) -> None:
-    from plinth_jobs.cli import output
-
     if not rows:
         return
     output.heading(f"samples: {direction.replace('_', ' ')}")
@@ -254,6 +163,82 @@ def _show_samples(direction: str, rows: list[dict[str, Any]]) -> None:
 
 def _short(value: object) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+@policy.command(
+    epilog=examples(
+        "plinth corpus policy removal",
+        "plinth corpus policy removal --reason toxic --bucket books --samples 20",
+        "plinth corpus policy removal --reason toxic --samples 100 --out toxic.jsonl",
+        "plinth corpus review toxic.jsonl",
+    )
+)
+@shared
+@recipe_option
+@click.option("--reason", help="Only this rule.")
+@click.option("-b", "--bucket", help="Only this bucket.")
+@click.option("-n", "--samples", type=click.IntRange(0, 1000), default=5, show_default=True, help="Of each rule.")
+@click.option("--out", type=click.Path(path_type=Path, dir_okay=False), help="Write a file for `plinth corpus review`.")
+@json_option
+def removal(
+    settings: Settings, reason: str | None, bucket: str | None, samples: int, out: Path | None, as_json: bool
+) -> None:
+    """Show the shares of every bucket that rules which rest on models remove, and samples of what they remove.
+
+    The sidecars are enough: it works before any verdict, and after the bound on reference text stopped a run.
+    """
+    from plinth.storage.atomic import write_bytes
+
+    found, rows = _measured(settings, reason, bucket, samples)
+    if out:
+        write_bytes(out, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows).encode())
+        documents = counted(len(rows), "document")
+        output.say(f"{documents} in {out}; fill in `label` (good or bad), then: `plinth corpus review {out}`")
+    elif as_json:
+        output.emit_json({"rules": found, "samples": rows})
+    else:
+        _show_removal(found, rows)
+
+
+def _measured(
+    settings: Settings, reason: str | None, bucket: str | None, samples: int
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    from plinth.compute.threads import Threads, cores
+    from plinth.corpus.slices import removal_rates
+    from plinth_assets.removal_rates import reference_of, rules_in_use, sidecars
+
+    ctx, recipe = settings.context(), settings.load_recipe()
+    rules, trusted = rules_in_use(recipe), reference_of(recipe)
+    chosen = tuple(rule for rule in rules if reason in (None, rule.reason))
+    buckets = [name for name in recipe.corpus.buckets if bucket in (None, name)]
+    if not chosen or not buckets:
+        have = f"rules {', '.join(rule.reason for rule in rules) or 'none'}; buckets {', '.join(recipe.corpus.buckets)}"
+        raise MissingError("no rule that rests on a model fits", expected=have)
+    ctx.engine = Threads(cores())
+    documents = {name: ctx.refs.current(f"{name}/documents") for name in buckets}
+    annotations = {side: {name: ctx.refs.current(f"{name}/{side}") for name in buckets} for side in sidecars(chosen)}
+    made = removal_rates.run(ctx, chosen, documents, annotations)
+    found, rows = list(made.stats["rules"]), []
+    for number, row in enumerate(found):
+        row["reference"] = [name for name in trusted if name in buckets]
+        rows += removal_rates.samples(ctx, made, documents, annotations, number, buckets, samples)
+    return found, rows
+
+
+def _show_removal(found: Sequence[dict[str, Any]], rows: Sequence[dict[str, Any]]) -> None:
+    from plinth.corpus.slices.removal_rates import in_words
+
+    for row in found:
+        output.heading(f"{row['reason']}: {row['rule']}")
+        buckets = row["buckets"].items()
+        shown = [(name, "yes" if name in row["reference"] else "", in_words(one)) for name, one in buckets]
+        output.table(("bucket", "reference", "removed"), shown)
+        for one in rows:
+            if one["rule"] == row["rule"]:
+                values = ", ".join(f"{name} = {value}" for name, value in one["values"].items())
+                output.say(f"  {output.plain_markup(one['uri'])}  [dim]{one['bucket']} {one['id']}[/dim]")
+                output.say(f"    {output.plain_markup(values)}")
+                output.say(f"    [dim]{output.plain_markup(one['excerpt'])}[/dim]")
 
 
 @click.command(
@@ -279,8 +264,6 @@ def slices(settings: Settings, gates: tuple[str, ...], misses: int, folder: Path
 
     The numbers come from the assets `slices/…`, which `corpus.slices` of the recipe defines.
     """
-    from plinth_jobs.cli import output
-
     if folder is not None:
         for path in _write(folder):
             output.say(str(path))
@@ -308,8 +291,6 @@ def _published(ctx: Any) -> list[str]:
     Raises:
         MissingError: none was.
     """
-    from plinth.errors import MissingError
-
     found = [ref.asset.removeprefix("slices/") for ref in ctx.refs.all() if ref.asset.startswith("slices/")]
     if not found:
         raise MissingError(
@@ -321,8 +302,6 @@ def _published(ctx: Any) -> list[str]:
 
 
 def _show_origin(stats: Mapping[str, Any]) -> None:
-    from plinth_jobs.cli import output
-
     kinds = ((name, row["documents"], row["removed"]) for name, row in stats["made_as"].items())
     output.table(("made as", "documents", "removed"), kinds, right=("documents", "removed"))
     output.say("documents: " + ", ".join(f"{count} {origin}" for origin, count in stats["origins"].items()))

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from plinth.text.plural import counted
+from plinth_jobs.cli import output
 from plinth_jobs.cli.options import Settings, Utf8Text, examples, json_option, recipe_option, shared
 
 if TYPE_CHECKING:
@@ -40,7 +41,6 @@ def explain(settings: Settings, target: str, as_json: bool) -> None:
     TEXT is the beginning of the document's text.
     """
     from plinth.provenance.explain import explain_document
-    from plinth_jobs.cli import output
 
     trace = explain_document(settings.context(), target)
     if as_json:
@@ -50,8 +50,6 @@ def explain(settings: Settings, target: str, as_json: bool) -> None:
 
 
 def _show(trace: Mapping[str, Any]) -> None:
-    from plinth_jobs.cli import output
-
     reason = f" ({trace['reason']})" if trace.get("reason") else ""
     output.heading(f"{trace['uri']}: {trace['status']}{reason}")
     output.facts({"id": trace.get("id"), "bucket": trace["bucket"]})
@@ -86,8 +84,6 @@ def _show(trace: Mapping[str, Any]) -> None:
 
 
 def _section(title: str, values: Mapping[str, Any]) -> None:
-    from plinth_jobs.cli import output
-
     if not values:
         return
     output.heading(title)
@@ -153,7 +149,6 @@ def verify(
     (`plinth keys identity`).
     """
     from plinth_jobs import targets
-    from plinth_jobs.cli import output
     from plinth_registry.history import names_place
 
     if (sigstore is None) != (trusted_root is None):
@@ -190,7 +185,6 @@ def _show_export(
 ) -> None:
     from plinth.storage.workspace import Workspace
     from plinth.trust.root import ROOT_FILE
-    from plinth_jobs.cli import output
     from plinth_registry.exports import released, sealed
 
     workspace = Workspace(settings.workspace)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from plinth.text.plural import counted
+from plinth_jobs.cli import output
 from plinth_jobs.cli.options import Settings, examples, group, json_option, shared
 
 if TYPE_CHECKING:
@@ -41,7 +42,6 @@ def status(settings: Settings, run: str, as_json: bool) -> None:
 def logs(settings: Settings, run: str, lines: int) -> None:
     """Show the last log lines of the supervisor and ranks of RUN."""
     from plinth.training.run_state import launcher_of
-    from plinth_jobs.cli import output
 
     config = settings.run_config(run)
     output.line(launcher_of(config).logs(config.directory.log, lines))
@@ -85,7 +85,6 @@ def manifest(settings: Settings, run: str) -> None:
     """Print the scheduler's input for RUN: a Slurm batch script, or Kubernetes manifests."""
     from plinth.launch.choose import given
     from plinth.training.job import command
-    from plinth_jobs.cli import output
 
     config = settings.run_config(run)
     directory, grace_s = config.directory, config.supervision.grace_s
@@ -119,8 +118,6 @@ def _facts(config: RunConfig) -> dict[str, Any]:
 
 
 def _show(facts: dict[str, Any], as_json: bool) -> None:
-    from plinth_jobs.cli import output
-
     if as_json:
         output.emit_json(facts)
         return
@@ -161,7 +158,6 @@ def timeline(
     """
     from plinth.operation.spending import parameters
     from plinth.report.run import run_page
-    from plinth_jobs.cli import output
     from plinth_jobs.runs import find_run
 
     ctx = settings.context()
@@ -186,7 +182,6 @@ def goodput(settings: Settings, run: str, as_json: bool) -> None:
     Shares are of all rank-seconds, with those in a queue, and add up to 100.0; goodput is of those that were held.
     """
     from plinth.operation import goodput as operation
-    from plinth_jobs.cli import output
 
     config = settings.run_config(run)
     ledger = operation.of_run(config)
@@ -244,7 +239,6 @@ def profile(settings: Settings, run: str, steps: tuple[int, int], ranks: tuple[i
     """
     from plinth.training import amendments
     from plinth.training.telemetry import profiler
-    from plinth_jobs.cli import output
 
     config = settings.run_config(run)
     request = profiler.submit(config, amendments.reached(config), *steps, ranks)
@@ -278,7 +272,6 @@ def resume(settings: Settings, run: str, start: int | None, as_json: bool) -> in
     once more, to measure how far kernels are apart on this hardware.
     """
     from plinth.training.forensics.offline_audit import audit as run_audit
-    from plinth_jobs.cli import output
 
     config = settings.run_config(run)
     found = run_audit(config, start)
@@ -291,7 +284,6 @@ def resume(settings: Settings, run: str, start: int | None, as_json: bool) -> in
 
 def _show_audit(run: str, found: dict[str, Any]) -> None:
     from plinth.training.forensics.proof import PARAMETERS, examined
-    from plinth_jobs.cli import output
 
     original = found["commits"][-1]["parts"][PARAMETERS]["original"]
     measured = examined(found, step=found["to_step"], parameters_sha256=original).tolerance

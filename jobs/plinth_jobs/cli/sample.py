@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from plinth.errors import MissingError, RecipeError
 from plinth.text.terminal import visible
+from plinth_jobs.cli import output
 from plinth_jobs.cli.options import Settings, examples, json_option, shared
 
 if TYPE_CHECKING:
@@ -57,7 +59,6 @@ def sample(
     """Draw a sample of the documents or records that a reason removed. The same seed draws the same sample."""
     from plinth.corpus.slices import removed_samples
     from plinth.storage.atomic import write_bytes
-    from plinth_jobs.cli import output
 
     ctx = settings.context(waits=not (out or as_json))
     rows = removed_samples.sample(ctx, reason, _buckets(ctx, bucket), count, seed, fired=fired)
@@ -88,7 +89,6 @@ def review(settings: Settings, what: str, reviewer: str | None, as_json: bool) -
     `bad` means that the document was rightly removed, `good` that it should have stayed.
     """
     from plinth.corpus.slices import review_labels
-    from plinth_jobs.cli import output
 
     ctx = settings.context(waits=True)
     if what == "summary":
@@ -124,7 +124,6 @@ def label(
 ) -> None:
     """Label one document: rightly removed (bad) or wrongly removed (good)."""
     from plinth.corpus.slices import review_labels
-    from plinth_jobs.cli import output
 
     ctx = settings.context()
     made = _label(document, reason or _reason(ctx, document), word, reviewer, note)
@@ -136,8 +135,6 @@ def label(
 
 
 def _buckets(ctx: Context, bucket: str | None) -> list[str]:
-    from plinth.errors import MissingError
-
     have = [ref.asset.removesuffix("/documents") for ref in ctx.refs.all() if ref.asset.endswith("/documents")]
     if bucket is not None and bucket not in have:
         raise MissingError(f"no bucket {bucket}", expected=f"one of {', '.join(have)}" if have else "documents")
@@ -145,7 +142,6 @@ def _buckets(ctx: Context, bucket: str | None) -> list[str]:
 
 
 def _reason(ctx: Context, document: str) -> str:
-    from plinth.errors import MissingError
     from plinth.provenance.explain import explain_document
 
     found = explain_document(ctx, document)
@@ -158,7 +154,6 @@ def _label(document: str, reason: str, word: str, reviewer: str | None, note: st
     from pydantic import ValidationError
 
     from plinth.corpus.slices.review_labels import Review
-    from plinth.errors import RecipeError
 
     moment = datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
     given = {"id": document, "reason": reason, "label": word, "reviewer": reviewer or getpass.getuser()}
@@ -174,8 +169,6 @@ def _label(document: str, reason: str, word: str, reviewer: str | None, note: st
 
 
 def _rows(path: Path) -> Iterator[dict[str, Any]]:
-    from plinth.errors import MissingError, RecipeError
-
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
@@ -225,7 +218,6 @@ def _page(row: dict[str, Any]) -> str:
 def _show_summary(ctx: Context, as_json: bool) -> None:
     from plinth.corpus.slices import review_labels
     from plinth.corpus.slices.removed_samples import summary
-    from plinth_jobs.cli import output
 
     rows = summary(review_labels.read(ctx.workspace))
     if as_json:

@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from plinth.errors import IntegrityError, PlinthError
 from plinth.text.plural import counted
+from plinth_jobs.cli import output
 from plinth_jobs.cli.options import Settings, examples, json_option, recipe_option, shared
 
 if TYPE_CHECKING:
@@ -40,7 +42,6 @@ def status(settings: Settings, every: bool, as_json: bool) -> None:
     one line.
     """
     from plinth_jobs import asset_states
-    from plinth_jobs.cli import output
 
     ctx, recipe = settings.context(), settings.load_recipe()
     rows = asset_states.status(ctx, recipe)
@@ -63,8 +64,6 @@ def _require_whole(rows: list[dict[str, Any]]) -> None:
     Raises:
         IntegrityError: some are broken.
     """
-    from plinth.errors import IntegrityError
-
     if broken := [row for row in rows if row["error"]]:
         are = "is" if len(broken) == 1 else "are"
         raise IntegrityError(
@@ -77,7 +76,6 @@ def _require_whole(rows: list[dict[str, Any]]) -> None:
 
 def _under_way(ctx: Context) -> Iterator[str]:
     """A line for each run whose job is alive, and for each that was lost."""
-    from plinth.errors import PlinthError
     from plinth.training import config
     from plinth.training.directory import without_result
     from plinth.training.run_state import RunState, run_state
@@ -114,8 +112,6 @@ def _line(
     name: str, state: str, rows: list[dict[str, Any]], count: int | None = None, digest: str | None = None
 ) -> tuple[object, ...]:
     """One line of the table: the size is that of all `rows`."""
-    from plinth_jobs.cli import output
-
     known = [row["bytes"] for row in rows if row["bytes"] is not None]
     size = output.size(sum(known)) if known else None
     return name, output.coloured(state, COLOURS[state]), count or None, size, digest[:12] if digest else None
@@ -132,7 +128,6 @@ def report(settings: Settings, candidate: str | None, as_json: bool) -> None:
     Before the first candidate, the page is about the newest checkpoint or corpus. Each has a page of its own.
     """
     from plinth_jobs import results
-    from plinth_jobs.cli import output
 
     page = results.write(settings.context(), settings.load_recipe(), candidate)
     if as_json:
@@ -149,9 +144,7 @@ def pages(settings: Settings, as_json: bool) -> None:
 
     `plinth run` writes it too, and `plinth up` keeps it up to date and serves it. It opens without a server.
     """
-    from plinth.errors import PlinthError
     from plinth_jobs import results, workspace_index
-    from plinth_jobs.cli import output
 
     ctx, recipe = settings.context(), None
     try:

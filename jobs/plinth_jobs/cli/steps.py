@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from plinth import processes
+from plinth.errors import CheckpointError, MissingError, TrainingError
 from plinth.text.plural import counted
+from plinth_jobs.cli import output
 from plinth_jobs.cli.options import Settings, examples, group, json_option, shared
 
 if TYPE_CHECKING:
@@ -39,8 +41,6 @@ def batch(settings: Settings, run: str, step: int, as_json: bool) -> None:
     Steps count from 1, as in the run's timeline. Nothing was logged: the data order is arithmetic, and is computed
     again from the run's mixture.
     """
-    from plinth_jobs.cli import output
-
     found = describe(settings.context(), run, step)
     if as_json:
         output.emit_json(found)
@@ -54,7 +54,6 @@ def describe(ctx: Context, run: str, step: int) -> dict[str, Any]:
     Raises:
         MissingError: no such run or step.
     """
-    from plinth.errors import MissingError
     from plinth.records import bucket_of
     from plinth.tokens.order.batch import documents_of_step
     from plinth_jobs.runs import find_run
@@ -113,8 +112,6 @@ def _uris(
 
 
 def _show(found: Mapping[str, Any]) -> None:
-    from plinth_jobs.cli import output
-
     counts: dict[str, int] = defaultdict(int)
     rows = []
     for sequence in found["sequences"]:
@@ -157,8 +154,6 @@ def replay(settings: Settings, run: str, step: int, checkpoint: int | None, as_j
     The parameters are those of the newest committed checkpoint before the batch; the batch is computed from the
     mixture, whether or not the run trained on it.
     """
-    from plinth_jobs.cli import output
-
     found = _forensics(settings.run_config(run), "replay", step, checkpoint)
     if as_json:
         output.emit_json(found)
@@ -186,8 +181,6 @@ def blame(settings: Settings, run: str, step: int, checkpoint: int | None, basel
     Earlier steps are scored under the same parameters. The excess of a document is its loss above the typical loss
     of its bucket, weighted by its share of the batch; excesses add up to that of the batch.
     """
-    from plinth_jobs.cli import output
-
     found = _forensics(settings.run_config(run), "blame", step, checkpoint, baseline)
     if as_json:
         output.emit_json(found)
@@ -217,8 +210,6 @@ def _forensics(
         MissingError: the run has no such step, or no checkpoint or manifest to score it with.
         TrainingError: the child process failed.
     """
-    from plinth.errors import MissingError, TrainingError
-
     if step > config.total_steps:
         raise MissingError(f"run {config.run_id} has no step {step}", expected=f"a step from 1 to {config.total_steps}")
     command = processes.python("plinth.training.forensics.replay", what, str(config.directory.config), str(step))
@@ -234,8 +225,6 @@ def _forensics(
 
 
 def _head(found: dict[str, Any]) -> None:
-    from plinth_jobs.cli import output
-
     trained = "trained" if found["trained"] else "not trained"
     output.heading(f"{found['run']} step {found['step']} ({trained}) under checkpoint {found['checkpoint']}")
     output.facts(
@@ -251,8 +240,6 @@ def _span(row: dict[str, Any]) -> str:
 
 
 def _rest(documents: int) -> None:
-    from plinth_jobs.cli import output
-
     if documents > FORENSICS_SHOWN:
         output.say(f"and {counted(documents - FORENSICS_SHOWN, 'more document')}; --json has more")
 
@@ -277,7 +264,6 @@ def checkpoint() -> None:
 def list_(settings: Settings, run: str, as_json: bool) -> None:
     """List the committed checkpoints of RUN: step, tokens, the layout that wrote each, and bytes."""
     from plinth.training.checkpoint import checkpoint as files
-    from plinth_jobs.cli import output
 
     directory = settings.run_config(run).directory
     rows = [_row(directory, step) for step in files.committed(directory)]
@@ -308,9 +294,7 @@ def list_(settings: Settings, run: str, as_json: bool) -> None:
 @json_option
 def verify(settings: Settings, run: str, step: int | None, as_json: bool) -> None:
     """Compare every byte of the checkpoints of RUN, or of STEP, with its record. Exit code 1 when any differs."""
-    from plinth.errors import CheckpointError
     from plinth.training.checkpoint import checkpoint as files
-    from plinth_jobs.cli import output
 
     directory, rows = settings.run_config(run).directory, []
     for number in files.committed(directory) if step is None else [step]:
@@ -350,7 +334,6 @@ def average(settings: Settings, run: str, steps: str, weights: str, ema: bool, a
     """
     from plinth.training.averaging import average as averaged
     from plinth.training.checkpoint.mean_record import in_words as mean_in_words
-    from plinth_jobs.cli import output
     from plinth_jobs.runs import find_run
 
     ctx = settings.context()

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 import click
 
 from plinth.text.plural import counted
+from plinth_jobs.cli import output
 from plinth_jobs.cli.options import Commands, examples, group, json_option, shared
-from plinth_jobs.cli.release.release import person
+from plinth_jobs.cli.release import person
 
 if TYPE_CHECKING:
     from plinth_jobs.cli.options import Settings
@@ -49,7 +50,6 @@ def taint() -> None:
 @json_option
 def mark(settings: Settings, target: str, by: str, reason: str, as_json: bool) -> None:
     """Mark TARGET as unfit, and freeze what was made of it."""
-    from plinth_jobs.cli import output
     from plinth_registry import freeze
 
     done = freeze.mark_tainted(settings.context(), target, by, reason)
@@ -74,7 +74,6 @@ def mark(settings: Settings, target: str, by: str, reason: str, as_json: bool) -
 @json_option
 def lift(settings: Settings, target: str, by: str, reason: str, as_json: bool) -> None:
     """State that the mark on TARGET (its digest or document id, or the beginning) no longer holds."""
-    from plinth_jobs.cli import output
     from plinth_registry import freeze
 
     done = freeze.lift_taint(settings.context(), target, by, reason)
@@ -89,7 +88,6 @@ def lift(settings: Settings, target: str, by: str, reason: str, as_json: bool) -
 @json_option
 def list_(settings: Settings, as_json: bool) -> None:
     """List every mark, who stated it, and whether it stands."""
-    from plinth_jobs.cli import output
     from plinth_registry import taint as marks
 
     found = marks.statements(settings.context())
@@ -130,7 +128,6 @@ def impact(settings: Settings, target: str, as_page: bool, as_json: bool) -> Non
     TARGET is an asset, a bucket, the domain of a source, a digest, a document's 32 digits, or a commit of the code.
     What failed before it made anything does not count.
     """
-    from plinth_jobs.cli import output
     from plinth_registry import impact as impacts
 
     found = impacts.impact(settings.context(), target)
@@ -155,8 +152,6 @@ def _write(workspace: Path, found: Impact) -> Path:
 
 
 def _show(found: Impact) -> None:
-    from plinth_jobs.cli import output
-
     target = output.plain_markup(output.visible(found.origin.target))
     output.heading(f"{found.origin.kind} {target}: {counted(len(found.manifests), 'manifest')}")
     rows = [(each.steps, output.visible(each.asset), each.digest[:16], each.state) for each in found.manifests]
@@ -218,7 +213,6 @@ def add(
     """Enrol NAME, or change its enrolment."""
     from pydantic import ValidationError
 
-    from plinth_jobs.cli import output
     from plinth_registry import consumers
     from plinth_registry import feed as webhooks
 
@@ -242,7 +236,6 @@ def add(
 @shared
 def remove(settings: Settings, name: str) -> None:
     """Remove NAME; its enrolment stays in the history."""
-    from plinth_jobs.cli import output
     from plinth_registry import consumers
 
     output.say(f"{consumers.leave(settings.context(), name).name} is no longer enrolled")
@@ -253,7 +246,6 @@ def remove(settings: Settings, name: str) -> None:
 @json_option
 def list_consumers(settings: Settings, as_json: bool) -> None:
     """List consumers, and for models made of a release the time from its release to their registration."""
-    from plinth_jobs.cli import output
     from plinth_registry import consumers
 
     ctx = settings.context()
@@ -280,7 +272,6 @@ def list_consumers(settings: Settings, as_json: bool) -> None:
 @json_option
 def feed(settings: Settings, after: int, as_json: bool) -> None:
     """Show verified entries of the feed: marks, lifts and movements of releases."""
-    from plinth_jobs.cli import output
     from plinth_registry import feed as feeds
 
     found = feeds.entries(settings.context(), after)

@@ -1,4 +1,7 @@
-"""`plinth approve`, `promote`, `mirror`, `rollback`: decisions about models, each signed or recorded."""
+"""Decisions about models, each signed or recorded.
+
+`plinth approve`, `plinth release promote | rollback | mirror | canary | log`.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +10,15 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import click
 
+from plinth.errors import RegistryError
+from plinth.text.plural import counted
+from plinth_jobs.cli import output
 from plinth_jobs.cli.options import Settings, examples, json_option, recipe_option, shared
 
 if TYPE_CHECKING:
+    from plinth.compute.context import Context
+    from plinth_registry.canary import CanaryStatus, StreamTrial
+    from plinth_registry.history import ReleaseRecord
     from plinth_registry.review import CandidateStatus
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -57,7 +66,6 @@ def approve(settings: Settings, version: str, by: str | None, reason: str | None
     Without --by: list the pending candidates, with every gate and its reason. If MLflow requires a login
     (`plinth ops people`) and the policy accepts it, setting the version's `approval` tags there has the same effect.
     """
-    from plinth_jobs.cli import output
     from plinth_registry import review
     from plinth_registry.gates import blocking, summary
     from plinth_registry.review import next_step
@@ -96,7 +104,6 @@ def promote(
     settings: Settings, version: str, by: str, reason: str, stage: Literal["canary", "champion"], as_json: bool
 ) -> None:
     """Release candidate VERSION (default: the newest): verify everything, evaluate every gate, move the alias."""
-    from plinth_jobs.cli import output
     from plinth_registry import decisions
 
     made = decisions.promote(settings.context(), settings.load_recipe(), _version(version), by, reason, stage)
@@ -116,8 +123,6 @@ def mirror(settings: Settings) -> None:
     you sign that one, since an older history put back looks the same. Exit status 8 where the history itself does not
     hold, 9 where MLflow has lost a released version.
     """
-    from plinth.errors import RegistryError
-    from plinth_jobs.cli import output
     from plinth_registry import decisions
 
     ctx, recipe = settings.context(), settings.load_recipe()
@@ -144,7 +149,6 @@ def mirror(settings: Settings) -> None:
 @json_option
 def rollback(settings: Settings, by: str, reason: str, withdraw: bool, as_json: bool) -> None:
     """Return the champion's alias to the last good version: released before, verified now, not tainted."""
-    from plinth_jobs.cli import output
     from plinth_registry import decisions
 
     made = decisions.rollback(settings.context(), settings.load_recipe(), by, reason, withdraw)
@@ -157,7 +161,6 @@ def rollback(settings: Settings, by: str, reason: str, withdraw: bool, as_json: 
 
 
 def _show(candidates: tuple[CandidateStatus, ...]) -> None:
-    from plinth_jobs.cli import output
     from plinth_registry.gates import summary
 
     if not candidates:
@@ -172,3 +175,138 @@ def _show(candidates: tuple[CandidateStatus, ...]) -> None:
 
 def _version(given: str) -> str | None:
     return None if given == "latest" else given
+
+
+@click.command(
+    epilog=examples(
+        "plinth release canary",
+        "plinth release canary --json",
+        "plinth release canary --judge               one look of the sensor, without `plinth up`",
+        "plinth release canary --return --by ops@example.org --reason 'slower answers on code'",
+    )
+)
+@shared
+@recipe_option
+@click.option("--judge", is_flag=True, help="Take in what was observed since, and act as the sensor does.")
+@click.option("--return", "back", is_flag=True, help="Take the canary's place away.")
+@person(required=False)
+@json_option
+def canary(settings: Settings, judge: bool, back: bool, by: str | None, reason: str | None, as_json: bool) -> None:
+    """Show what was observed of the canary beside the champion, what follows from it now, and what decides next.
+
+    Every interval holds at all looks together, so looking often changes nothing. `plinth up` looks every minute, gives
+    a canary back that is worse, and makes it champion where the policy lets that happen without a person. With
+    --return it is given back at once: the champion stays, and the version does not verify any more. `plinth release
+    promote --stage canary` puts a version on trial. Repeat --return after a crash: it completes it.
+    """
+    from plinth_registry import decisions
+
+    if judge and back:
+        raise click.UsageError("--judge decides by what was observed, --return without it: give one of them")
+    if back and not (by and reason):
+        raise click.UsageError("--return needs --by and --reason")
+    ctx, recipe = settings.context(), settings.load_recipe()
+    if back:
+        made = decisions.return_canary(ctx, recipe, str(by), str(reason))
+        return output.emit_json(made) if as_json else _moved(made)
+    if not judge and decisions.history(ctx, recipe).standing.canary is None:
+        return output.emit_json(None) if as_json else _show_canary(None)
+    from plinth_registry import api  # measures pairs of documents
+
+    tick = api.watch_canary(ctx, recipe, by or api.CANARY_SENSOR) if judge else None
+    status = tick.status if tick else api.canary_status(ctx, recipe)
+    promoted = api.promote_if_proved(ctx, recipe, by or api.CANARY_SENSOR) if judge else ()
+    moved = [record for record in (tick and tick.returned, *promoted) if record is not None]
+    if as_json:
+        return output.emit_json({"status": status, "moved": moved} if judge else status)
+    _show_canary(status)
+    for record in moved:
+        _moved(record)
+    return None
+
+
+def _moved(record: ReleaseRecord) -> None:
+    back = record.action == "returned"
+    what = f"{record.previous} was given back" if back else f"{record.version} is {record.action}"
+    output.say(f"{record.model} version {what}; champion: {record.version or 'none'}")
+
+
+def _show_canary(status: CanaryStatus | None) -> None:
+    if status is None:
+        output.say("No canary is on trial.")
+        return
+    output.heading(f"{status.release} version {status.canary} beside champion {status.champion or 'none'}")
+    shown = {"return": "worse", "promote": "within", "continue": "undecided"}
+    output.table(
+        ("stream", "role", "pairs", "beyond the margin", "interval", "champion", "p", "finding"),
+        [(one.name, one.role, *_numbers(one), shown[one.decision]) for one in status.trial.streams],
+        right=("pairs", "beyond the margin", "champion", "p"),
+    )
+    for name, feed in status.feeds.items():
+        rejects = (f"{count} rejected: {why}" for why, count in feed.rejects.items())
+        said = [f"{name}: {counted(feed.pairs, 'pair')}", f"{feed.earlier} from before the trial", *rejects, feed.fault]
+        output.say(output.plain_markup("; ".join(filter(None, said))))
+    for name in status.small:
+        output.say(f"too small to judge: {output.plain_markup(name)}")
+    if status.missing:
+        output.say(output.plain_markup(f"not paired: {status.missing}"))
+    output.say(f"On trial since {status.since}. {output.plain_markup(status.next)}.")
+
+
+def _numbers(stream: StreamTrial) -> tuple[object, ...]:
+    if stream.worse is None:
+        return 0, None, None, None, None
+    found = stream.worse
+    interval = f"[{found.low:+.4g}, {found.high:+.4g}]"
+    return found.n, f"{found.value:+.4g}", interval, f"{stream.champion:.4g}", f"{found.p:.2g}"
+
+
+@click.command(
+    epilog=examples(
+        "plinth release log",
+        "plinth release log --json | jq '.[] | select(.outcome == \"refused\")'",
+        "plinth release log --verify           exit status 8 where an entry was edited, moved or removed",
+    )
+)
+@shared
+@click.option("--verify", "proof", is_flag=True, help="Also compare the log with what every release record names.")
+@json_option
+def log(settings: Settings, proof: bool, as_json: bool) -> None:
+    """List approvals, promotions, rollbacks, marks, waivers, policies, exports, changes of keys and exclusions.
+
+    Refused ones too, each with its actor: the owner of the key that signed the entry, or `unauthenticated NAME`; and
+    for whom, as the caller stated it.
+    """
+    from plinth_registry import audit_log
+
+    ctx = settings.context()
+    if proof:
+        return _prove(ctx, as_json)
+    found = audit_log.entries(ctx)
+    if as_json:
+        return output.emit_json(found)
+    rows = [
+        (
+            each.number,
+            each.at,
+            f"{each.action} {each.outcome}",
+            output.visible(each.who) + ("" if each.signed_by else " (key revoked)"),
+            output.visible(each.subject),
+            output.visible("; ".join(part for part in (each.reason, each.refusal) if part)),
+        )
+        for each in found
+    ]
+    output.table(("number", "at", "action", "actor", "subject", "reason"), rows, right=("number",))
+    return None
+
+
+def _prove(ctx: Context, as_json: bool) -> None:
+    from plinth_registry import releases
+
+    proof = releases.prove_log(ctx)
+    if as_json:
+        return output.emit_json(proof)
+    anchors = counted(len(proof.anchors), "release record", "name")
+    newest = f", the newest {proof.sha256[:16]}" if proof.sha256 else ""
+    output.say(f"{counted(proof.entries, 'entry', 'hold')}{newest}; {anchors} one of them")
+    return None

@@ -1,1 +1,0 @@
-"""Commands about training runs: `plinth run COMMAND`."""
