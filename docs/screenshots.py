@@ -47,8 +47,6 @@ def main() -> None:
         with served(workspace) as url:
             graph(page, f"{url}/asset-groups")
             page.screenshot(path=IMAGES / "asset-graph.png")
-            graph(page, f"{url}/assets/web/policy?view=lineage&lineageScope=upstream&lineageDepth=3")
-            page.screenshot(path=IMAGES / "bucket.png")
     print(*sorted(IMAGES.glob("*.png")), sep="\n")
 
 

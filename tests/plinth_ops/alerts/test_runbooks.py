@@ -33,7 +33,7 @@ def test_the_head_of_a_page_is_what_the_table_says() -> None:
         assert lines[2].startswith(f"{one.severity} · {one.owner} · within "), one.name
         if one.name != "MetricAbsent":
             assert lines[2].endswith(f"within {duration(one.promised_s)}"), one.name
-        assert [line for line in lines if line.startswith("## ")] == ["## See", "## Do", "## Over"]
+        assert [line for line in lines if line.startswith("## ")] == ["## Diagnose", "## Mitigate", "## Resolve"]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
