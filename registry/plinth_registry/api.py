@@ -115,7 +115,7 @@ def register_candidate(
             evaluation=evaluation,
             run=run,
             facts=facts,
-            source=mlflow_client.source_uri(ctx.workspace, directory),
+            source=candidate.source_uri(ctx.workspace, directory),
         )
         scores.log_scores(client, version, checkpoint, measured, records.read(ctx, checkpoint.digest))
     judged = judgement.judge(ctx, client, recipe, version)

@@ -23,6 +23,7 @@ from plinth.evaluation.measurement import is_measured
 from plinth.provenance.statements import Chain, chain
 from plinth.recipe.recipe import Recipe
 from plinth.records import Frozen, Manifest
+from plinth.storage.workspace import Workspace
 from plinth.training.checkpoint import mean_record
 from plinth.training.forensics.proof import examined
 from plinth.trust import dsse
@@ -30,7 +31,6 @@ from plinth.trust.authority import TRAINER
 from plinth.trust.root import Trust
 from plinth_registry import attestations, trained
 from plinth_registry.gates.facts import GrantedUses, ResumeFacts, ToleranceFacts
-from plinth_registry.mlflow_client import source_directory
 from plinth_registry.signing import verify
 
 KEY = re.compile(r"[0-9a-f]{64}")
@@ -38,6 +38,9 @@ RESUME_FILE = "resume.json"
 #: Of the registered model that trainers write, after the release's name.
 SUFFIX = "-candidate"
 EVIDENCE_PREDICATE = "urn:plinth:evidence:v1"
+#: Sources of versions in MLflow are `plinth:///models/<12>`: relative to the workspace, so that neither a moved one
+#: nor a server on another machine breaks them. MLflow refuses local paths outside a run's artifacts.
+SCHEME = "plinth://"
 
 
 class Facts(Frozen):
@@ -215,6 +218,28 @@ def read(ctx: Context, version: Any) -> Candidate:
     """
     directory = source_directory(ctx.workspace, version.source)
     return stated(ctx, version.name, str(version.version), directory, version.tags.get("candidate", ""))
+
+
+def source_uri(workspace: Workspace, directory: Path) -> str:
+    """The source URI of a model directory in MLflow."""
+    return f"{SCHEME}/{directory.relative_to(workspace.root).as_posix()}"
+
+
+def source_directory(workspace: Workspace, uri: str) -> Path:
+    """The directory that a source URI names.
+
+    Raises:
+        LineageError: when it names something outside the workspace's models.
+    """
+    relative = Path(uri.removeprefix(f"{SCHEME}/"))
+    directory = workspace.root / relative
+    if not uri.startswith(f"{SCHEME}/") or directory.parent != workspace.models or ".." in relative.parts:
+        raise LineageError(
+            f"the registry names a source that is not a model of this workspace: {uri}",
+            expected=f"{SCHEME}/models/…",
+            remedy="register the checkpoint in this workspace",
+        )
+    return directory
 
 
 def stated(ctx: Context, model: str, version: str, directory: Path, key: str) -> Candidate:

@@ -1,8 +1,6 @@
 """The connection to MLflow: one client, quiet, with named failures; its library is imported for runs and artifacts.
 
-Source URIs of model versions are `plinth:///models/<12>`: relative to the workspace, so that neither a
-moved workspace nor a server on another machine breaks them (MLflow itself refuses local paths outside
-a run's artifacts). Weights never pass through MLflow.
+Weights never pass through MLflow.
 """
 
 from __future__ import annotations
@@ -14,10 +12,9 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import lru_cache, partial, wraps
-from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
-from plinth.errors import LineageError, MissingError, RegistryError
+from plinth.errors import MissingError, RegistryError
 from plinth.storage.workspace import Workspace
 from plinth_registry import artifact_places
 from plinth_registry.login import accounts
@@ -26,7 +23,6 @@ from plinth_registry.model_database import ModelDatabase
 from plinth_registry.model_registry import Refused, Server
 from plinth_registry.server import ensure_server, find_server, is_own, is_running
 
-SCHEME = "plinth://"
 ABSENT = ("RESOURCE_DOES_NOT_EXIST", "NOT_FOUND")
 
 P = ParamSpec("P")
@@ -149,25 +145,3 @@ def _pages(ask: Callable[[str | None], Any]) -> list[Any]:
         token = page.token
         if not token:
             return found
-
-
-def source_uri(workspace: Workspace, directory: Path) -> str:
-    """The source URI of a model directory in MLflow."""
-    return f"{SCHEME}/{directory.relative_to(workspace.root).as_posix()}"
-
-
-def source_directory(workspace: Workspace, uri: str) -> Path:
-    """The directory that a source URI names.
-
-    Raises:
-        LineageError: when it names something outside the workspace's models.
-    """
-    relative = Path(uri.removeprefix(f"{SCHEME}/"))
-    directory = workspace.root / relative
-    if not uri.startswith(f"{SCHEME}/") or directory.parent != workspace.models or ".." in relative.parts:
-        raise LineageError(
-            f"the registry names a source that is not a model of this workspace: {uri}",
-            expected=f"{SCHEME}/models/…",
-            remedy="register the checkpoint in this workspace",
-        )
-    return directory

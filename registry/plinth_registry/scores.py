@@ -10,10 +10,10 @@ from plinth.errors import LineageError
 from plinth.evaluation.measurement import measurement_of
 from plinth.evaluation.serving import bounds
 from plinth.records import Manifest
-from plinth_registry.registration import logged_model
+from plinth_registry.registration import BATCH, logged_model
 
-#: MLflow takes at most this many metrics in one request, and so many characters of a digest.
-BATCH, DIGEST = 1000, 32
+#: Characters that MLflow takes of a digest.
+DIGEST = 32
 
 
 class LoggedScore(NamedTuple):

@@ -17,9 +17,9 @@ passed. Does not belong here: how evidence is gathered (`plinth_registry.evidenc
 
 from plinth_registry.gates.all_gates import evaluate, of_exports
 from plinth_registry.gates.facts import Approval, CheckResult, EvaluationFacts, Evidence, SliceScore
-from plinth_registry.gates.people import APPROVALS, approvals
+from plinth_registry.gates.people import approvals
 from plinth_registry.gates.result import GateResult, account, blocking, is_open, outcome, summary
-from plinth_registry.gates.settings import FeedPolicy, GatePolicy, TrialPolicy
+from plinth_registry.gates.settings import APPROVALS, FeedPolicy, GatePolicy, TrialPolicy
 
 __all__ = [
     "APPROVALS",

@@ -13,9 +13,8 @@ from plinth.errors import RecipeError
 from plinth.evaluation.gate import GATES, Gate, GateVerdict
 from plinth.records import Frozen
 from plinth_registry.gates.facts import Evidence
-from plinth_registry.gates.people import APPROVALS
 from plinth_registry.gates.result import MISCOUNTED, GateResult, missing
-from plinth_registry.gates.settings import GatePolicy, absent_gates, always, release_gates
+from plinth_registry.gates.settings import APPROVALS, GatePolicy, absent_gates, always, release_gates
 
 
 def evaluate(

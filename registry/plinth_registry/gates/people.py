@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from plinth.evaluation.gate import GateState, release_gate
 from plinth_registry.gates.facts import Approval, Evidence
 from plinth_registry.gates.result import GateResult, missing
-from plinth_registry.gates.settings import ApprovalPolicy
-
-APPROVALS: Final = "approvals"
+from plinth_registry.gates.settings import APPROVALS, ApprovalPolicy
 
 
 class CountedApprovals(NamedTuple):

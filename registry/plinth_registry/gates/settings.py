@@ -19,6 +19,8 @@ from plinth.records import Frozen
 from plinth.training.forensics.proof import ToleranceClass
 
 SHORTEST_REASON: Final = 10
+#: The gate of the people who approve, asked last.
+APPROVALS: Final = "approvals"
 
 
 @lru_cache(maxsize=1)
@@ -244,7 +246,7 @@ class GatePolicy(Frozen):
     def asked(self) -> tuple[str, ...]:
         """Gates of every candidate that are asked, in their order: people last."""
         names = (name for name in (*release_gates(), *absent_gates()) if name not in self.without)
-        return tuple(sorted(names, key=lambda name: name == "approvals"))
+        return tuple(sorted(names, key=lambda name: name == APPROVALS))
 
     def parameters(self, gate: Gate) -> Frozen:
         """What the policy asks of a gate that it does not name under `extensions`."""
