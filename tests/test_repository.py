@@ -154,12 +154,12 @@ HEAVY = {"dagster", "mlflow", "torch", "ray", "great_expectations", "pandas", "s
 STAGES = {"plinth_assets", "scipy", "pyarrow", "fsspec", "matplotlib"}
 #: Commands with what they must not import, down to the connection to MLflow. Each set contains the next.
 LIGHT = {
-    "plinth_registry.login.accounts plinth_registry.server": HEAVY | STAGES | {"requests"},  # people
+    "plinth_registry.mlflow.connection plinth_registry.mlflow.server": HEAVY | STAGES | {"requests"},  # people
     "plinth_jobs.last_recipe plinth.recipe.load": HEAVY | STAGES,
-    "plinth_registry.review": HEAVY | STAGES,  # approve, reject
+    "plinth_registry.decisions": HEAVY | STAGES,  # approve, reject
     "plinth_registry.verified plinth.provenance.lineage plinth_jobs.targets": HEAVY | STAGES,  # verify
     "plinth_registry.policy plinth_registry.waivers": HEAVY | STAGES,  # gates
-    "plinth_registry.decisions plinth_registry.mlflow_client": HEAVY
+    "plinth_registry.decisions plinth_registry.mlflow.connection": HEAVY
     | STAGES,  # promote, rollback, canary --return, mirror
     "plinth_registry.freeze": HEAVY | STAGES,  # taint
     "plinth_registry.releases plinth_registry.consumers plinth_registry.incidents": HEAVY

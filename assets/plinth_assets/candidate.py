@@ -19,8 +19,8 @@ from plinth_assets.framework.inputs import by_bucket, each, shared_owner
 from plinth_assets.framework.present import markdown, table
 from plinth_assets.framework.stage import Inputs, Say, Stage
 from plinth_registry import api, candidate
-from plinth_registry.gates import blocking, summary
 from plinth_registry.gates.facts import GrantedUses
+from plinth_registry.gates.result import blocking, summary
 
 VERSION = "1"
 CANDIDATE = Step(name="candidate", version=VERSION)

@@ -27,7 +27,7 @@ from plinth_assets.framework.inputs import shared_owner
 from plinth_assets.framework.present import markdown, table
 from plinth_assets.framework.stage import Inputs, Say, Stage
 from plinth_registry import releases, taint
-from plinth_registry.released import verify_release
+from plinth_registry.verified import verify_release
 
 
 def stages(recipe: Recipe) -> list[Stage]:

@@ -39,7 +39,7 @@ from plinth_assets.framework.present import markdown, page_value, picture, table
 from plinth_assets.framework.stage import Inputs, Say, Stage
 from plinth_assets.initial import begun
 from plinth_registry import api
-from plinth_registry.page_links import NOTE
+from plinth_registry.registration import NOTE
 
 RELAY_INTERVAL_S = 10.0
 LOGGED_EVENTS = frozenset(

@@ -122,7 +122,7 @@ def _candidates(ctx: Context, recipe: Recipe) -> StateTile:
 
 def _canary(ctx: Context, recipe: Recipe) -> StateTile:
     from plinth_registry import api
-    from plinth_registry.canary import page_name
+    from plinth_registry.canary.watch import page_name
 
     found = api.canary_status(ctx, recipe)
     if found is None:

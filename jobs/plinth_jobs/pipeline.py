@@ -126,7 +126,7 @@ def _release(ctx: Context, recipe: Recipe, compute: Compute) -> dict[str, Any]:
     """Run what the approval sensor would request now."""
     from plinth_jobs.release_requests import requests
     from plinth_registry import api
-    from plinth_registry.gates import summary
+    from plinth_registry.gates.result import summary
 
     if person := recipe.required_release().auto_approve_as:
         for status in api.pending(ctx, recipe):

@@ -33,8 +33,8 @@ from plinth_assets import comparison, evaluation_page
 from plinth_assets.framework.expectations import docs_index
 from plinth_registry import api
 from plinth_registry.candidate import model_name
-from plinth_registry.gates import GateResult, summary
-from plinth_registry.history import ReleaseRecord
+from plinth_registry.gates.result import GateResult, summary
+from plinth_registry.releases import ReleaseRecord
 
 #: Characters of a digest in a file's name.
 DIGITS = 12

@@ -14,7 +14,7 @@ import psutil
 from plinth.storage.workspace import Workspace
 from plinth_jobs import supervised
 from plinth_jobs.supervised import STOP_GRACE_S, PartState
-from plinth_registry.server import find_server, stop_server
+from plinth_registry.mlflow.server import find_server, stop_server
 
 
 class StartedServer(NamedTuple):

@@ -31,7 +31,7 @@ from plinth_jobs.last_recipe import remember
 from plinth_jobs.recipes import load
 from plinth_jobs.supervised import PartSupervisor, ServerPart, SharedProcess
 from plinth_registry import api
-from plinth_registry.server import MODELS, ensure_server, find_server
+from plinth_registry.mlflow.server import MODELS, ensure_server, find_server
 
 HOST = "127.0.0.1"
 #: Of the exporter; the next free one of ten.

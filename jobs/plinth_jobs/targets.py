@@ -76,7 +76,7 @@ def names(ctx: Context) -> list[str]:
 
 
 def _model(ctx: Context, target: str, release: Callable[[], str]) -> Manifest:
-    from plinth_registry.history import names_place
+    from plinth_registry.releases import names_place
 
     if target in ALIASES:
         return _verified(ctx, f"{release()}@{ALIASES[target]}")

@@ -35,7 +35,7 @@ from plinth_jobs.last_recipe import recall
 from plinth_jobs.recipes import load
 from plinth_jobs.results import FILE as RESULTS
 from plinth_jobs.results import INDEX
-from plinth_registry.server import MODELS, find_server
+from plinth_registry.mlflow.server import MODELS, find_server
 
 #: Kinds of pages: name, pattern of the file's name, and the command that writes one. What fits none is listed last.
 KINDS: tuple[tuple[str, str, str], ...] = (

@@ -13,27 +13,28 @@ from plinth.evaluation.serving import records
 from plinth.provenance import statements
 from plinth.recipe.recipe import Recipe
 from plinth.records import Manifest
-from plinth_registry import (
-    canary,
-    candidate,
-    judgement,
-    materialise,
-    mlflow_client,
-    page_links,
-    registration,
-    review,
-    scores,
-    timeline,
-    trained,
-)
+from plinth_registry import candidate, decisions, judgement, registration, run_metrics, signing, trained
+from plinth_registry.canary.watch import CanaryStatus, CanaryTick, observe, tick
 from plinth_registry.candidate import Candidate, CandidateRun, Facts
-from plinth_registry.decisions import history, promote, repair, return_canary, rollback
+from plinth_registry.decisions import (
+    CandidateStatus,
+    approve,
+    find_candidate,
+    history,
+    pending,
+    promote,
+    ready,
+    repair,
+    return_canary,
+    rollback,
+    status,
+    waive,
+)
 from plinth_registry.freeze import Tainted, champion_gives_way, lift_taint, mark_tainted
-from plinth_registry.gates import GateResult, summary
-from plinth_registry.history import ReleaseRecord
+from plinth_registry.gates.result import GateResult, summary
+from plinth_registry.mlflow import connection
 from plinth_registry.promotion import CANARY, CHAMPION, Stage
-from plinth_registry.releases import prove_log
-from plinth_registry.review import CandidateStatus, approve, find_candidate, pending, ready, status, waive
+from plinth_registry.releases import ReleaseRecord, prove_log
 
 __all__ = [
     "Candidate",
@@ -73,7 +74,7 @@ __all__ = [
 CANARY_SENSOR = "canary sensor"
 
 
-@mlflow_client.named("register a candidate")
+@connection.named("register a candidate")
 def register_candidate(
     ctx: Context,
     recipe: Recipe,
@@ -100,10 +101,10 @@ def register_candidate(
     training = trained.gathered(ctx, checkpoint, run.id)
     provenance = statements.provenance(recipe, checkpoint, chain, run_id=run.id, run_key=run.key, training=training)
     trained.proved(ctx, checkpoint, provenance)
-    directory = materialise.materialise(ctx, checkpoint, provenance)
+    directory = signing.materialise(ctx, checkpoint, provenance)
     key = candidate.state_facts(ctx, directory, checkpoint.digest, evaluation.digest, run, facts)
     candidate.attest(ctx, recipe, checkpoint, directory, facts, materials)
-    client = mlflow_client.connect(ctx.workspace)
+    client = connection.connect(ctx.workspace)
     with registration.locked(ctx):
         version = registration.ensure_version(
             ctx,
@@ -117,45 +118,45 @@ def register_candidate(
             facts=facts,
             source=candidate.source_uri(ctx.workspace, directory),
         )
-        scores.log_scores(client, version, checkpoint, measured, records.read(ctx, checkpoint.digest))
+        run_metrics.log_scores(client, version, checkpoint, measured, records.read(ctx, checkpoint.digest))
     judged = judgement.judge(ctx, client, recipe, version)
     return judged.candidate, judged.results
 
 
-@mlflow_client.named("relay a timeline")
+@connection.named("relay a timeline")
 def relay_timeline(ctx: Context, recipe: Recipe, run_id: str, events: list[dict[str, Any]]) -> int:
     """Log a run's events to MLflow, each once. Returns how many steps were new."""
-    return timeline.relay(mlflow_client.connect(ctx.workspace), recipe.name, run_id, events)
+    return run_metrics.relay(connection.connect(ctx.workspace), recipe.name, run_id, events)
 
 
-@mlflow_client.named("keep the page of a run")
+@connection.named("keep the page of a run")
 def keep_files(ctx: Context, recipe: Recipe, run_id: str, paths: Iterable[Path]) -> None:
     """Keep files, such as a run's page and its timeline, as artifacts of its MLflow run."""
-    timeline.keep(mlflow_client.connect(ctx.workspace), recipe.name, run_id, paths)
+    run_metrics.keep(connection.connect(ctx.workspace), recipe.name, run_id, paths)
 
 
-@mlflow_client.named("describe a run")
+@connection.named("describe a run")
 def describe_run(
     ctx: Context, recipe: Recipe, run_id: str, params: Mapping[str, Any], tags: Mapping[str, str],
     figures: Mapping[str, float] = MappingProxyType({}),
 ) -> None:  # fmt: skip
     """Write parameters, requester, source and figures of a training run on its MLflow run."""
-    timeline.describe(
-        mlflow_client.connect(ctx.workspace), recipe.name, run_id, params=params, tags=tags, figures=figures
+    run_metrics.describe(
+        connection.connect(ctx.workspace), recipe.name, run_id, params=params, tags=tags, figures=figures
     )
 
 
-@mlflow_client.named("link the pages")
+@connection.named("link the pages")
 def link_pages(ctx: Context, recipe: Recipe, url: str) -> tuple[str, ...]:
     """Link the pages of the workspace from MLflow's experiment and models; the names of what was changed."""
-    return page_links.link(mlflow_client.connect(ctx.workspace), recipe, url)
+    return registration.link_to_pages(connection.connect(ctx.workspace), recipe, url)
 
 
 def promote_if_approved(ctx: Context, recipe: Recipe, by: str = "approval sensor") -> tuple[ReleaseRecord, ...]:
     """Promote every candidate that no gate blocks: to champion, or to canary if the policy requires a trial, one after
     another; and the canary that is proved to be good enough. Called by the sensors' job."""
     proved = promote_if_proved(ctx, recipe)
-    stage, waiting = review.next_stage(ctx, recipe), ready(ctx, recipe)
+    stage, waiting = decisions.next_stage(ctx, recipe), ready(ctx, recipe)
     chosen = waiting[:1] if stage == CANARY else waiting
     return (*proved, *(_promote_ready(ctx, recipe, one, by, stage or CHAMPION) for one in chosen))
 
@@ -168,7 +169,7 @@ def promote_if_proved(ctx: Context, recipe: Recipe, by: str = CANARY_SENSOR) -> 
     """Make the canary champion if the policy lets that happen without a person, it is proved to be within the margin,
     and every gate passes again."""
     try:
-        seen = canary.observe(ctx, recipe)
+        seen = observe(ctx, recipe)
     except GateError:  # no policy is signed
         return ()
     if seen is None or (seen.policy.promote, seen.status.trial.decision) != ("automatic", "promote"):
@@ -177,19 +178,19 @@ def promote_if_proved(ctx: Context, recipe: Recipe, by: str = CANARY_SENSOR) -> 
     return (promote(ctx, recipe, seen.status.candidate_version, by, reason),)
 
 
-def canary_status(ctx: Context, recipe: Recipe) -> canary.CanaryStatus | None:
+def canary_status(ctx: Context, recipe: Recipe) -> CanaryStatus | None:
     """The canary of a release beside its champion, judged by what is known now; None where none is on trial.
 
     Raises:
         GateError: no gate policy is signed.
         SignatureError: the history or the policy does not hold.
     """
-    found = canary.observe(ctx, recipe)
+    found = observe(ctx, recipe)
     return None if found is None else found.status
 
 
-@mlflow_client.named("judge the canary")
-def watch_canary(ctx: Context, recipe: Recipe, by: str = CANARY_SENSOR) -> canary.CanaryTick | None:
+@connection.named("judge the canary")
+def watch_canary(ctx: Context, recipe: Recipe, by: str = CANARY_SENSOR) -> CanaryTick | None:
     """Judge the canary by everything that is known now and give it back if it is worse; None where none is on trial.
     Called by the sensor.
 
@@ -198,4 +199,4 @@ def watch_canary(ctx: Context, recipe: Recipe, by: str = CANARY_SENSOR) -> canar
     """
     if history(ctx, recipe).standing.canary is None:
         return None
-    return canary.tick(ctx, mlflow_client.connect(ctx.workspace), recipe, by)
+    return tick(ctx, connection.connect(ctx.workspace), recipe, by)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -19,8 +20,8 @@ from pydantic import Field, ValidationError
 
 from plinth import fingerprint
 from plinth.compute.context import Context
-from plinth.errors import SignatureError
-from plinth.evaluation.measurement import measurement_of
+from plinth.errors import PlinthError, SignatureError
+from plinth.evaluation.measurement import JudgedCheckpoint, Measurement, measurement_of
 from plinth.recipe.recipe import Recipe
 from plinth.records import Frozen, Manifest
 from plinth.training.attempts import code_version
@@ -122,7 +123,7 @@ def attest(
 def _known(trust: Trust, path: Path, checkpoint: str) -> Attestation | None:
     """The statement that stands; None where there is none, or it does not hold."""
     try:
-        return _read(trust, path, checkpoint)
+        return _read_attestations(trust, path, checkpoint)
     except SignatureError:
         return None
 
@@ -159,7 +160,7 @@ def attest_measurement(ctx: Context, recipe: Recipe, checkpoint: str, made: Mani
 def is_attested(ctx: Context, checkpoint: str, made: Manifest) -> bool:
     """Whether the statement of the role that answers for it holds about this very manifest."""
     try:
-        found = _read(Trust.of(ctx.workspace), path_of(ctx, checkpoint, made.asset), checkpoint)
+        found = _read_attestations(Trust.of(ctx.workspace), path_of(ctx, checkpoint, made.asset), checkpoint)
     except SignatureError:
         return False
     return (found.kind, found.manifest) == (kind_of(made.asset), made.digest)
@@ -174,7 +175,7 @@ def about(ctx: Context, checkpoint: str) -> Attested:
     trust, valid, faults = Trust.of(ctx.workspace), {}, []
     for path in sorted(folder_of(ctx, checkpoint).glob("*.json")):
         try:
-            found = _read(trust, path, checkpoint)
+            found = _read_attestations(trust, path, checkpoint)
         except SignatureError as error:
             faults.append(f"{path.name}: {error.what}")
         else:
@@ -192,7 +193,7 @@ def folder_of(ctx: Context, checkpoint: str) -> Path:
     return ctx.workspace.attestations / checkpoint[:16]
 
 
-def _read(trust: Trust, path: Path, checkpoint: str) -> Attestation:
+def _read_attestations(trust: Trust, path: Path, checkpoint: str) -> Attestation:
     envelope = dsse.envelope_of(path)
     kind = str(dsse.unverified(envelope, str(path)).get("predicate", {}).get("kind"))
     if kind not in KINDS:
@@ -221,3 +222,42 @@ def _read(trust: Trust, path: Path, checkpoint: str) -> Attestation:
         )
     _remember(trust, path, found)
     return found
+
+
+# What was measured of a checkpoint, as facts for gates: from the statistics of attested manifests.
+
+
+def measurements_of(ctx: Context, checkpoint: str, attested: Mapping[str, Attestation]) -> dict[str, Manifest]:
+    """Measurements of a checkpoint by asset: manifests that the role which answers for them has signed."""
+    found = {}
+    for asset, one in attested.items():
+        if one.manifest is None:
+            continue
+        with suppress(PlinthError):  # a manifest that cannot be read, or its measurement not used, is no evidence
+            made = ctx.refs.load(one.manifest)
+            if one.kind == kind_of(asset) and made.asset == asset and checkpoint in made.inputs.values():
+                found[asset] = made
+    return found
+
+
+def by_measurement(found: Mapping[str, Manifest]) -> dict[str, tuple[Measurement, dict[str, Manifest]]]:
+    """Manifests of a checkpoint by measurement; a measurement that cannot be used is no evidence."""
+    sorted_out: dict[str, tuple[Measurement, dict[str, Manifest]]] = {}
+    for asset, made in sorted(found.items()):
+        with suppress(PlinthError):
+            if one := measurement_of(asset):
+                sorted_out.setdefault(one.name, (one, {}))[1][asset] = made
+    return sorted_out
+
+
+def measured_facts(found: Mapping[str, Manifest], judged: JudgedCheckpoint) -> dict[str, Frozen]:
+    """Facts of every measurement that gates read, by its name."""
+    read = {name: _facts_of(one, made, judged) for name, (one, made) in by_measurement(found).items()}
+    return {name: one for name, one in read.items() if one is not None}
+
+
+def _facts_of(one: Measurement, made: Mapping[str, Manifest], judged: JudgedCheckpoint) -> Frozen | None:
+    try:
+        return one.read(made, judged) if one.read else None
+    except Exception:  # statistics may hold anything, and so may the code of another package
+        return None

@@ -23,7 +23,8 @@ from plinth.records import Frozen, Name
 from plinth.trust.authority import COMPLIANCE, PROMOTER
 from plinth.trust.log_record import LogRecord
 from plinth.trust.root import Trust
-from plinth_registry import mlflow_client, releases
+from plinth_registry import releases
+from plinth_registry.mlflow import connection
 from plinth_registry.signed_log import CONSUMERS, FEED
 
 #: Tags of a model in MLflow that was made of a release's checkpoint.
@@ -225,11 +226,11 @@ def _service(ctx: Context, model: str) -> dict[str, Any]:
     return {"model": name, "place": place or "champion"}
 
 
-@mlflow_client.named("find a child")
+@connection.named("find a child")
 def _child(ctx: Context, child: str) -> dict[str, Any]:
     name, _, version = child.rpartition("/")
-    client = mlflow_client.connect(ctx.workspace)
-    held = mlflow_client.optional(lambda: client.get_model_version(name, version)) if name else None
+    client = connection.connect(ctx.workspace)
+    held = connection.optional(lambda: client.get_model_version(name, version)) if name else None
     if held is None:
         raise MissingError(f"no model {child} in MLflow", expected="MODEL/VERSION")
     parent, digest = held.tags.get(PARENT, ""), held.tags.get(DIGEST)

@@ -1,18 +1,288 @@
-"""Decisions about releases, each with the connection to MLflow that it writes to.
+"""Candidates before they are released, and decisions about candidates and releases.
 
-Does not belong here: decisions about candidates (`review`), marks (`freeze`), what assets and sensors call (`api`).
+Gates as they are now, what people decide, who is ready; promotion and the ways back, each with the connection to MLflow
+that it writes to. Does not belong here: marks (`freeze`), what assets and sensors call (`api`).
 """
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 from plinth.compute.context import Context
+from plinth.errors import GateError, MissingError, TrustError
 from plinth.recipe.recipe import Recipe
-from plinth_registry import mirror, mlflow_client, promotion, registration, releases, review
-from plinth_registry.history import ReleaseHistory, ReleaseRecord
-from plinth_registry.promotion import CHAMPION, Stage
+from plinth.records import Frozen
+from plinth_registry import (
+    approval,
+    audit_log,
+    candidate,
+    incidents,
+    judgement,
+    policy,
+    promotion,
+    registration,
+    releases,
+    verified,
+    waivers,
+)
+from plinth_registry.audit_log import AuditedAction
+from plinth_registry.candidate import Candidate
+from plinth_registry.gates.facts import Evidence
+from plinth_registry.gates.origin import approvals, not_counted
+from plinth_registry.gates.result import GateResult, blocking, is_open
+from plinth_registry.gates.settings import APPROVALS, ApprovalPolicy
+from plinth_registry.mlflow import connection
+from plinth_registry.mlflow import settings as login
+from plinth_registry.promotion import CANARY, CHAMPION, Stage
+from plinth_registry.registration import ANSWER
+from plinth_registry.releases import ReleaseHistory, ReleaseRecord
 
 
-@mlflow_client.named("promote a candidate")
+class CandidateStatus(Frozen):
+    """A candidate with its gates, and whether only approval is missing."""
+
+    model: str
+    version: str
+    checkpoint: str
+    gates: tuple[GateResult, ...]
+    error: str | None = None
+
+    @property
+    def ready(self) -> bool:
+        """True if no gate blocks promotion, approvals among them."""
+        return self.error is None and is_open(self.gates)
+
+    @property
+    def refusal(self) -> str:
+        """Reason why it may not be promoted."""
+        return self.error or "; ".join(f"{gate.name}: {gate.reason}" for gate in blocking(self.gates))
+
+    @property
+    def waits_for_approval(self) -> bool:
+        """True if only approvals are missing, and no one has rejected it."""
+        held = blocking(self.gates)
+        return self.error is None and [(gate.name, gate.state) for gate in held] == [(APPROVALS, "pending")]
+
+
+@connection.named("judge the candidates")
+def pending(ctx: Context, recipe: Recipe) -> tuple[CandidateStatus, ...]:
+    """Candidates that have not reached their goal, judged now, oldest first."""
+    client = connection.connect(ctx.workspace)
+    return tuple(_status(ctx, client, recipe, version) for version in _unsettled(ctx, client, recipe))
+
+
+@connection.named("judge a candidate")
+def status(ctx: Context, recipe: Recipe, version: str | None) -> CandidateStatus:
+    """A candidate version (None: the newest) with its gates, judged now, settled or not.
+
+    Raises:
+        MissingError: no such candidate.
+    """
+    return _status(ctx, None, recipe, version_of(connection.connect(ctx.workspace), recipe, version))
+
+
+@connection.named("read a candidate")
+def find_candidate(ctx: Context, recipe: Recipe, version: str | None) -> Candidate:
+    """A candidate version (None: the newest), its signature and lineage proved.
+
+    Raises:
+        MissingError: no such candidate.
+        SignatureError, LineageError: a file, a statement or the chain was changed.
+    """
+    found = candidate.read(ctx, version_of(connection.connect(ctx.workspace), recipe, version))
+    candidate.verify_candidate(ctx, found)
+    return found
+
+
+@connection.named("read a candidate")
+def approve(
+    ctx: Context,
+    recipe: Recipe,
+    version: str | None,
+    by: str,
+    reason: str,
+    decision: approval.Decision = "approved",
+) -> Path:
+    """Sign a person's decision about a candidate version (None: the newest). Returns the statement's path.
+
+    Raises:
+        GateError: no gate policy is signed, or the one that governs does not let this person approve.
+        MissingError: no such candidate.
+        SignatureError: the candidate or the person's key cannot be used.
+    """
+    action, person = "approve" if decision == "approved" else "reject", by.strip()
+    with audit_log.audited(ctx, AuditedAction(action, _named(recipe, version), person, reason, owner=person)) as asked:
+        signed = policy.current(ctx, recipe.required_release().name)
+        allowed = signed.policy.approvals.approvers
+        if allowed and person not in allowed:
+            raise GateError(
+                f"{by} may not approve {recipe.required_release().name}", expected=f"one of {', '.join(allowed)}"
+            )
+        client = connection.connect(ctx.workspace)
+        found = candidate.read(ctx, version_of(client, recipe, version))
+        asked.subject = found.title
+        candidate.verify_candidate(ctx, found)
+        return approval.sign(ctx, found, by, reason, decision, signed.digest)
+
+
+@connection.named("read a candidate")
+def waive(
+    ctx: Context, recipe: Recipe, version: str | None, gate: str, reason: str, expires: str, owner: str | None = None
+) -> waivers.Waiver:
+    """Let a candidate version (None: the newest) pass one gate until a date, signed as `policy`.
+
+    Raises:
+        GateError: no policy is signed, or this gate is not waived; see `waivers.sign`.
+        MissingError: no such candidate.
+        SignatureError: the candidate or the key cannot be used.
+    """
+    subject = f"{gate} of {_named(recipe, version)} until {expires}"
+    with audit_log.audited(ctx, AuditedAction("waive", subject, owner or "", reason, owner)) as asked:
+        found = candidate.read(ctx, version_of(connection.connect(ctx.workspace), recipe, version))
+        asked.subject = f"{gate} of {found.title} until {expires}"
+        governing = policy.current(ctx, recipe.required_release().name)
+        return waivers.sign(ctx, governing, gate, found.key, reason, expires, owner)
+
+
+@connection.named("judge the approved candidates")
+def ready(ctx: Context, recipe: Recipe) -> tuple[CandidateStatus, ...]:
+    """Return unsettled candidates that may be promoted now; weights are read only for approved ones.
+
+    An approved one that is blocked is recorded once per reason. If the policy requires a trial, they wait until that of
+    the present canary has ended; while an incident is open, all wait. Approval tags that do not count are answered on
+    their version.
+    """
+    client = connection.connect(ctx.workspace)
+    approved = [version for version in _unsettled(ctx, client, recipe) if _is_approved(ctx, client, recipe, version)]
+    if next_stage(ctx, recipe) is None or incidents.open_ones(ctx):
+        return ()
+    judged = [_status(ctx, client, recipe, version, whole=True) for version in approved]
+    for refused in (status for status in judged if not status.ready):
+        asked = AuditedAction("promote", _named(recipe, refused.version), "approved candidates", "it was approved")
+        audit_log.record(ctx, asked, refused.refusal, once=True)
+    return tuple(status for status in judged if status.ready)
+
+
+def next_step(ctx: Context, recipe: Recipe, status: CandidateStatus) -> str:
+    """Say what a candidate needs next, with the command: what blocks it, what it waits for, or who promotes it."""
+    if status.error is not None:
+        return "`plinth verify candidate` names the first broken link"
+    history = releases.history(ctx, recipe.required_release().name)
+    if done := [one.version for one in history if one.candidate_version == status.version and one.version]:
+        return f"none, it was released as version {done[0]}"
+    if held := blocking(status.gates):
+        names = ", ".join(gate.name for gate in held)
+        return f"blocked by {names}: {judgement.remedy(status.version, status.gates)}"
+    if frozen := incidents.open_ones(ctx):
+        return f"promotions are frozen by incident {frozen[0].number}: `plinth ops incident show`"
+    stage = next_stage(ctx, recipe)
+    if stage is None:
+        return "waits for the end of the canary's trial: `plinth release canary`"
+    promote = f"`plinth release promote {status.version} --stage {stage} --by PERSON --reason TEXT`"
+    return f"the approval sensor makes it {stage} while `plinth up` runs; {promote} does it now"
+
+
+def next_stage(ctx: Context, recipe: Recipe) -> Stage | None:
+    """Where an approved candidate goes now; None while another one is on trial."""
+    name = recipe.required_release().name
+    try:
+        governing = policy.current(ctx, name)
+    except GateError:  # none is signed, and no gate passes
+        return CHAMPION
+    held = releases.history(ctx, name).standing
+    if governing.policy.trial.promote == "at once" or held.champion is None:
+        return CHAMPION
+    return CANARY if held.canary is None else None
+
+
+def _unsettled(ctx: Context, client: Any, recipe: Recipe) -> list[Any]:
+    done = verified.settled(ctx, recipe.required_release().name)
+    versions = connection.versions(client, candidate.model_name(recipe))
+    return [version for version in versions if version.tags.get("candidate") not in done]
+
+
+def _is_approved(ctx: Context, client: Any, recipe: Recipe, version: Any) -> bool:
+    """True if approvals do not block a version; approval tags that do not count are answered on it."""
+    try:
+        found, governing = candidate.read(ctx, version), policy.current(ctx, recipe.required_release().name)
+        decisions, faults = approval.collect(ctx, found, version.tags, governing.digest)
+    except TrustError:
+        return False
+    known = Evidence(approvals=decisions, approval_faults=faults, requested_by=found.facts.requested_by)
+    asked = governing.policy.approvals
+    blocks = approvals(asked, known).blocks
+    _answer(client, version, _how_to_decide(ctx, version, asked, known) if blocks else "")
+    return not blocks
+
+
+def _how_to_decide(ctx: Context, version: Any, asked: ApprovalPolicy, known: Evidence) -> str:
+    """Say why the approval tags of a version do not count, and what to do; empty if there are none."""
+    wanted = {value.strip().lower() for tag, value in version.tags.items() if approval.TAG.fullmatch(tag)} - {""}
+    uncounted = not_counted(asked, known)
+    if not (wanted and uncounted):
+        return ""
+    reject = " --reject" if wanted == {"rejected"} else ""
+    sign = f"Sign it: `plinth approve {version.version}{reject} --by PERSON --reason TEXT`."
+    if login.load(ctx.workspace) is None:
+        other = "MLflow requires no login, so anyone can set a tag; `plinth ops people login` makes it require one."
+    elif "tag" in asked.accepted:
+        other = "Or log in to MLflow, and set the tags again."
+    else:
+        other = "The gate policy does not accept tags."
+    return f"{'; '.join(uncounted)}. {sign} {other}"
+
+
+def _answer(client: Any, version: Any, text: str) -> None:
+    """Show an answer to approval tags on a version, or take it away; only a change is written."""
+    if version.tags.get(ANSWER, "") == text:
+        return
+    if text:
+        client.set_model_version_tag(version.name, version.version, ANSWER, text)
+    else:
+        client.delete_model_version_tag(version.name, version.version, ANSWER)
+    version.tags[ANSWER] = text  # whoever describes this version later in the same tick
+    registration.describe(client, version, version.tags)
+
+
+def _status(ctx: Context, client: Any | None, recipe: Recipe, version: Any, *, whole: bool = False) -> CandidateStatus:
+    """The status of a version; one that cannot be read is reported, and does not hide the others."""
+    checkpoint = str(version.tags.get("checkpoint", ""))
+    try:
+        judged = judgement.judge(ctx, client, recipe, version, whole=whole)
+    except TrustError as error:
+        return CandidateStatus(
+            model=version.name, version=str(version.version), checkpoint=checkpoint, gates=(), error=str(error)
+        )
+    return CandidateStatus(
+        model=version.name, version=str(version.version), checkpoint=checkpoint, gates=judged.results
+    )
+
+
+def _named(recipe: Recipe, version: str | None) -> str:
+    """A candidate in words, before it was looked up."""
+    return f"{candidate.model_name(recipe)} version {version or 'newest'}"
+
+
+def version_of(client: Any, recipe: Recipe, version: str | None) -> Any:
+    """A candidate's version in MLflow (None: the newest).
+
+    Raises:
+        MissingError: no such candidate.
+    """
+    name = candidate.model_name(recipe)
+    found = connection.versions(client, name)
+    wanted = [each for each in found if version is None or str(each.version) == str(version)]
+    if not wanted:
+        raise MissingError(
+            f"no candidate {version or ''} of {recipe.required_release().name}".replace("  ", " "),
+            found=f"{len(found)} versions of {name}",
+            remedy="`plinth run` makes and registers one",
+        )
+    return wanted[-1]
+
+
+@connection.named("promote a candidate")
 def promote(
     ctx: Context, recipe: Recipe, version: str | None, by: str, reason: str, stage: Stage = CHAMPION
 ) -> ReleaseRecord:
@@ -21,26 +291,24 @@ def promote(
     Raises:
         SignatureError, LineageError, GateError, MissingError: see `promotion.promote`.
     """
-    client = mlflow_client.connect(ctx.workspace)
-    found = review.version_of(client, recipe, version)
+    client = connection.connect(ctx.workspace)
+    found = version_of(client, recipe, version)
     return promotion.promote(ctx, client, recipe, str(found.version), by=by, reason=reason, stage=stage)
 
 
-@mlflow_client.named("roll back")
+@connection.named("roll back")
 def rollback(ctx: Context, recipe: Recipe, by: str, reason: str, withdraw: bool = False) -> ReleaseRecord:
     """Give the champion's alias back to the last good version; see `promotion.rollback`."""
-    return promotion.rollback(
-        ctx, mlflow_client.connect(ctx.workspace), recipe, by=by, reason=reason, withdraw=withdraw
-    )
+    return promotion.rollback(ctx, connection.connect(ctx.workspace), recipe, by=by, reason=reason, withdraw=withdraw)
 
 
-@mlflow_client.named("give a canary back")
+@connection.named("give a canary back")
 def return_canary(ctx: Context, recipe: Recipe, by: str, reason: str) -> ReleaseRecord:
     """Take the canary's place away; see `promotion.return_canary`."""
-    return promotion.return_canary(ctx, mlflow_client.connect(ctx.workspace), recipe, by=by, reason=reason)
+    return promotion.return_canary(ctx, connection.connect(ctx.workspace), recipe, by=by, reason=reason)
 
 
-@mlflow_client.named("repair MLflow's aliases")
+@connection.named("repair MLflow's aliases")
 def repair(ctx: Context, recipe: Recipe, *, expired: bool = False) -> tuple[str, ...]:
     """Make MLflow show what the signed history says, and sign its head again when it is old.
 
@@ -58,7 +326,7 @@ def repair(ctx: Context, recipe: Recipe, *, expired: bool = False) -> tuple[str,
         return ()
     with registration.locked(ctx):
         releases.refresh(ctx, expired=expired)
-        return mirror.repair(ctx, mlflow_client.connect(ctx.workspace), name)
+        return promotion.repair(ctx, connection.connect(ctx.workspace), name)
 
 
 def missing_in_mlflow(ctx: Context, recipe: Recipe) -> tuple[str, ...]:
@@ -68,7 +336,9 @@ def missing_in_mlflow(ctx: Context, recipe: Recipe) -> tuple[str, ...]:
         SignatureError: the history does not hold.
     """
     name = recipe.required_release().name
-    return mirror.missing(ctx, mlflow_client.connect(ctx.workspace), name) if releases.history(ctx, name) else ()
+    return (
+        promotion.missing_in_mlflow(ctx, connection.connect(ctx.workspace), name) if releases.history(ctx, name) else ()
+    )
 
 
 def history(ctx: Context, recipe: Recipe) -> ReleaseHistory:

@@ -1,42 +1,46 @@
-"""Gather the evidence of the gates, from sources in which forgery is noticed.
+"""Gather the evidence of the gates, from sources in which forgery is noticed, and count its figures again.
 
-Numbers come from manifests that the evaluator has signed for (`plinth_registry.measured`), facts from statements of the
-role that may make them (`plinth_registry.attestations`), marks from the signed log, the champion from the signed
-history, decisions from signatures and tags. Evidence that is missing stays None, and its gate fails.
+Numbers come from manifests that the evaluator has signed for, facts from statements of the role that may make them
+(`plinth_registry.attestations`), marks from the signed log, the champion from the signed history, decisions from
+signatures and tags. Evidence that is missing stays None, and its gate fails. No signature stands in for counting again:
+figures that gates read must be those of the tables that they were counted from. What the model said of an item is taken
+from its table, since counting that again needs the model; events and cost of a run have no table, and are believed as
+signed.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from typing import Any
+from typing import Any, Final
 
 from pydantic import ValidationError
 
 from plinth.compute.context import Context
 from plinth.corpus.canaries.parameters import BUCKET as CANARIES
 from plinth.errors import PlinthError, TrustError
-from plinth.evaluation.measurement import JudgedCheckpoint
+from plinth.evaluation.measurement import JudgedCheckpoint, Measurement
 from plinth.provenance.statements import INITIAL, Chain, attempts_of
 from plinth.recipe.recipe import Recipe
 from plinth.records import Manifest
 from plinth.text.plural import counted
 from plinth.trust.authority import TRAINER
 from plinth.trust.root import Trust
-from plinth_registry import approval, attestations, measured, policy, releases, signing, taint, trained
-from plinth_registry.attestations import Attestation
+from plinth_registry import approval, attestations, policy, releases, signing, taint, trained
+from plinth_registry.attestations import Attestation, by_measurement
 from plinth_registry.candidate import Candidate, evidence_of, resume_facts, signed_chain
-from plinth_registry.gates import CheckResult, Evidence
 from plinth_registry.gates.facts import (
+    CheckResult,
     CodeFacts,
     ContaminationFacts,
     CostFacts,
+    Evidence,
     LicenceFacts,
     ResumeFacts,
     StabilityFacts,
 )
 from plinth_registry.gates.settings import release_gates
-from plinth_registry.recount.measurements import differences
 
 
 def gather(
@@ -52,7 +56,7 @@ def gather(
     chain, lineage, code = _lineage(ctx, candidate, provenance)
     approvals, faults = approval.collect(ctx, candidate, tags, policy.governing(ctx, recipe.required_release().name))
     stated = attestations.about(ctx, candidate.checkpoint)
-    found = measured.of(ctx, candidate.checkpoint, stated.valid)
+    found = attestations.measurements_of(ctx, candidate.checkpoint, stated.valid)
     return Evidence(
         signature=_with_faults(signature, stated.faults),
         lineage=lineage,
@@ -61,7 +65,9 @@ def gather(
         champion=_champion(ctx, recipe.required_release().name, candidate.checkpoint),
         parent=_parent(chain),
         expected_slices=tuple(sorted({*recipe.corpus.buckets, *(provenance or {}).get("materials", {})})),
-        measured=measured.facts(found, JudgedCheckpoint(candidate.evaluation, provenance, _trained_on(chain))),
+        measured=attestations.measured_facts(
+            found, JudgedCheckpoint(candidate.evaluation, provenance, _trained_on(chain))
+        ),
         own=_own(ctx, recipe.required_release().name),
         requested_by=candidate.facts.requested_by,
         approvals=approvals,
@@ -88,11 +94,9 @@ def _miscounted(
     chain: Chain | None,
 ) -> dict[str, tuple[str, ...]]:
     """Figures that the tables do not give; of training text only with its ancestry."""
-    from plinth_registry.recount import corpus, measurements  # compiled kernels, which only a candidate needs
-
-    wrong = measurements.faults(ctx, found)
+    wrong = miscounted_measurements(ctx, found)
     if chain is not None:
-        wrong |= corpus.faults(ctx, stated, chain)
+        wrong |= miscounted_text(ctx, stated, chain)
     if "resume" in stated:
         counted = resume_facts(ctx.refs.load(candidate.checkpoint), candidate.directory)
         if own := differences(dict(stated["resume"].facts), counted):
@@ -195,3 +199,175 @@ def _taints(ctx: Context, candidate: Candidate, chain: Chain | None) -> tuple[st
         return taint.marks_on(ctx, chain, evidence_of(ctx, candidate.checkpoint, candidate.evaluation))
     except PlinthError:
         return None
+
+
+# Figures of measurements, counted again from the rows of their items.
+
+#: Relative difference up to which two numbers are one: sums and draws repeat to the last bits on the same libraries.
+CLOSE: Final = 1e-6
+#: Differences that are listed of one piece of evidence; the others are counted.
+LISTED: Final = 3
+
+
+def differences(stated: Any, counted: Any) -> tuple[str, ...]:
+    """A sentence for each figure that is not what was counted; several for one piece of evidence end in how many more.
+
+    Args:
+        stated, counted: plain data of the same form, by name.
+    """
+    found = list(_differences(stated, counted, ""))
+    more = (f"{len(found) - LISTED} more figures differ",) if len(found) > LISTED else ()
+    return (*found[:LISTED], *more)
+
+
+def _differences(stated: Any, counted: Any, where: str) -> Iterator[str]:
+    if isinstance(stated, Mapping) and isinstance(counted, Mapping):
+        ours, theirs = ({str(name): one for name, one in side.items()} for side in (stated, counted))
+        for name in sorted({*ours, *theirs}):
+            inside = f"{where}/{name}" if where else name
+            yield from _differences(ours.get(name, "absent"), theirs.get(name, "absent"), inside)
+    elif not _same(stated, counted):
+        yield f"{where}: stated {_shown(stated)}, counted {_shown(counted)}"
+
+
+def _same(stated: Any, counted: Any) -> bool:
+    if isinstance(stated, bool) or isinstance(counted, bool) or not _numbers(stated, counted):
+        return bool(stated == counted)
+    return math.isclose(stated, counted, rel_tol=CLOSE, abs_tol=1e-12)
+
+
+def _numbers(*given: Any) -> bool:
+    return all(isinstance(one, int | float) for one in given)
+
+
+def _shown(value: Any) -> str:
+    return f"{value:.6g}" if isinstance(value, float) else str(value)[:80]
+
+
+#: Faults by digests of a manifest and of what is measured beside it: tables are named by digest, so that one look in a
+#: process is enough.
+_COUNTED_FAULTS: dict[tuple[str, ...], tuple[str, ...]] = {}
+MOST_KNOWN: Final = 4096
+
+
+def miscounted_measurements(ctx: Context, found: Mapping[str, Manifest]) -> dict[str, tuple[str, ...]]:
+    """What is wrong with the figures of measurements, by their names; those without a fault are left out.
+
+    Args:
+        found: manifests by asset, which the role that answers for them has signed.
+    """
+    listed = {}
+    for name, (one, made) in by_measurement(found).items():
+        if wrong := tuple(f"{asset}: {said}" for asset in made for said in _counted(ctx, one, asset, found)):
+            listed[name] = wrong
+    return listed
+
+
+def _counted(ctx: Context, one: Measurement, asset: str, found: Mapping[str, Manifest]) -> tuple[str, ...]:
+    if one.recount is None:
+        return ()
+    key = (found[asset].digest, *sorted(made.digest for made in found.values()))
+    if key in _COUNTED_FAULTS:
+        return _COUNTED_FAULTS[key]
+    try:
+        wrong = differences(*one.recount(ctx, found[asset], found))
+    except PlinthError as error:  # a table that is absent may come back
+        return (f"cannot be counted again: {error.what}",)
+    except Exception as error:  # tables may hold anything, and so may the code of another package
+        return (f"cannot be counted again: {type(error).__name__}: {error}",)
+    if len(_COUNTED_FAULTS) >= MOST_KNOWN:
+        _COUNTED_FAULTS.clear()
+    _COUNTED_FAULTS[key] = wrong
+    return wrong
+
+
+# Claims about training text, counted again at promotion. Text that trained stands in the checkpoint's own ancestry: a
+# statement that was found out from other text, or left a bucket out, is none about this checkpoint.
+
+CONTAMINATION: Final = "contamination"
+#: Counted claims by the digests that they were counted from.
+_COUNTED_TEXT: dict[tuple[str, ...], Any] = {}
+
+
+def miscounted_text(ctx: Context, stated: Mapping[str, Attestation], chain: Chain) -> dict[str, tuple[str, ...]]:
+    """What is wrong with statements about training text, by piece of evidence; those without a fault are left out.
+
+    Args:
+        stated: valid attestations, by kind for these.
+        chain: the ancestry of the checkpoint.
+    """
+    made: dict[str, Callable[[Context, Attestation], tuple[str, ...]]] = {
+        "licences": _licences,
+        CONTAMINATION: _contamination,
+    }
+    found = {}
+    for kind, count in made.items():
+        if (one := stated.get(kind)) is None:
+            continue
+        try:
+            own = _of_this_ancestry(one, chain) or count(ctx, one)
+        except PlinthError as error:
+            own = (f"cannot be counted again: {error.what}",)
+        except (KeyError, TypeError, ValueError) as error:
+            own = (f"cannot be counted again: {type(error).__name__}: {error}",)
+        if own:
+            found[kind] = tuple(f"{kind}: {each}" for each in own)
+    return found
+
+
+def _of_this_ancestry(one: Attestation, chain: Chain) -> tuple[str, ...]:
+    """Materials that the ancestry has in another version, or not at all though it was trained on."""
+    versions = chain.data_versions
+    other = [name for name, digest in sorted(one.materials.items()) if versions.get(name, digest) != digest]
+    trained = (name for name in versions if name.endswith("/curated") and name != f"{CANARIES}/curated")
+    lacking = [name for name in sorted(trained) if name not in one.materials]
+    said = (f"counted on another {', '.join(other)} than was trained on",) if other else ()
+    return (*said, f"not counted on {', '.join(lacking)}") if lacking else said
+
+
+def _licences(ctx: Context, one: Attestation) -> tuple[str, ...]:
+    from plinth.corpus.curate import claims  # compiled kernels, which only a candidate needs
+
+    curated, documents = (_by_bucket(ctx, one, stage) for stage in ("curated", "documents"))
+    read = (*(made.digest for made in curated.values()), *(made.digest for made in documents.values()))
+    counted = _once(
+        ("licences", *read),
+        lambda: {
+            "documents": claims.licences(ctx.store, curated),
+            "sources": claims.terms(ctx.store, documents, curated),
+        },
+    )
+    return differences({name: one.facts[name] for name in ("documents", "sources")}, counted)
+
+
+def _contamination(ctx: Context, one: Attestation) -> tuple[str, ...]:
+    from plinth.corpus.curate import claims  # compiled kernels, which only a candidate needs
+
+    verdicts, compared = _by_bucket(ctx, one, "verdicts"), ctx.refs.load(one.materials[CONTAMINATION])
+    curated = _by_bucket(ctx, one, "curated")
+    if set(verdicts) != set(curated):
+        return (f"verdicts of {', '.join(sorted(verdicts)) or 'no bucket'}, text of {', '.join(sorted(curated))}",)
+    read = (compared.digest, *(made.digest for made in verdicts.values()), *(made.digest for made in curated.values()))
+    counted = _once(
+        (CONTAMINATION, *read),
+        lambda: {
+            "contaminated": claims.contaminated(ctx.store, verdicts, compared),
+            "documents": sum(claims.licences(ctx.store, curated).values()),
+        },
+    )
+    return differences({name: one.facts[name] for name in ("contaminated", "documents")}, counted)
+
+
+def _by_bucket(ctx: Context, one: Attestation, stage: str) -> dict[str, Manifest]:
+    return {
+        name.removesuffix(f"/{stage}"): ctx.refs.load(digest)
+        for name, digest in sorted(one.materials.items())
+        if name.endswith(f"/{stage}") and name != f"{CANARIES}/{stage}"
+    }
+
+
+def _once(key: tuple[str, ...], count: Callable[[], Any]) -> Any:
+    """Counted once in a process: manifests name their parts by digest."""
+    if key not in _COUNTED_TEXT:
+        _COUNTED_TEXT[key] = count()
+    return _COUNTED_TEXT[key]

@@ -30,7 +30,7 @@ from plinth.trust.log_record import LogRecord
 from plinth.trust.root import Trust
 from plinth_registry import consumers, impact, releases, taint
 from plinth_registry.consumers import Consumer, enrolled
-from plinth_registry.history import ReleaseRecord
+from plinth_registry.releases import ReleaseRecord
 from plinth_registry.signed_log import FEED
 from plinth_registry.taint import TaintStatement
 

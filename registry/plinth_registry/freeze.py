@@ -14,11 +14,12 @@ from plinth.provenance.impact.targets import DOCUMENT_ID, origin
 from plinth.recipe.recipe import Recipe
 from plinth.records import Frozen
 from plinth.report.impact_page import ConsumerRow, VersionRow
-from plinth_registry import audit_log, feed, impact, mlflow_client, policy, promotion, releases, taint
+from plinth_registry import audit_log, feed, impact, policy, promotion, releases, taint
 from plinth_registry.audit_log import AuditedAction
 from plinth_registry.feed import FeedEntry
-from plinth_registry.history import ReleaseRecord
+from plinth_registry.mlflow import connection
 from plinth_registry.registration import describe, locked
+from plinth_registry.releases import ReleaseRecord
 
 #: Tag of a version in MLflow that a mark freezes; for people to read.
 TAG = "taint"
@@ -85,7 +86,7 @@ def champion_gives_way(ctx: Context, recipe: Recipe, entry: FeedEntry) -> Releas
         return None
     if not any(one.standing for one in taint.statements(ctx) if one.number == entry.record):
         return None
-    client = mlflow_client.connect(ctx.workspace)
+    client = connection.connect(ctx.workspace)
     reason = f"{entry.target} is marked by {entry.by}: {entry.reason}"
     return promotion.rollback(ctx, client, recipe, by=f"policy of {name}", reason=reason, withdraw=True)
 
@@ -136,11 +137,11 @@ def _concerned(ctx: Context, marks: tuple[taint.Taint, ...], words: str) -> Tain
     )
 
 
-@mlflow_client.named("show marks")
+@connection.named("show marks")
 def _show(ctx: Context, versions: Iterable[VersionRow], words: str) -> None:
-    client = mlflow_client.connect(ctx.workspace)
+    client = connection.connect(ctx.workspace)
     for row in versions:
-        known = mlflow_client.optional(partial(client.get_model_version, row.model, row.version))
+        known = connection.optional(partial(client.get_model_version, row.model, row.version))
         if known is None:
             continue
         if words:

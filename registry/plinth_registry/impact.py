@@ -21,7 +21,8 @@ from plinth.provenance.impact.targets import ImpactOrigin, origin
 from plinth.records import Frozen
 from plinth.report.impact_figure import ImpactArrow, ImpactBox
 from plinth.report.impact_page import LISTED, ConsumerRow, ImpactData, ImpactRow, VersionRow
-from plinth_registry import consumers, mlflow_client, releases, taint
+from plinth_registry import consumers, releases, taint
+from plinth_registry.mlflow import connection
 
 
 class Impact(Frozen):
@@ -126,15 +127,15 @@ def contents(found: Impact) -> ImpactData:
     )
 
 
-@mlflow_client.named("list versions")
+@connection.named("list versions")
 def _registered(
     ctx: Context, checkpoints: Collection[str], released: dict[tuple[str, str], str]
 ) -> dict[tuple[str, str], VersionRow]:
     """What MLflow has of these checkpoints, with aliases; a release counts by its record, whatever its tags say."""
-    client = mlflow_client.connect(ctx.workspace)
+    client = connection.connect(ctx.workspace)
     found: dict[tuple[str, str], VersionRow] = {}
-    for model in mlflow_client.models(client):
-        for version in mlflow_client.versions(client, model.name):
+    for model in connection.models(client):
+        for version in connection.versions(client, model.name):
             key = (model.name, str(version.version))
             checkpoint = released.get(key) or str(version.tags.get("checkpoint", ""))
             if checkpoint in checkpoints:

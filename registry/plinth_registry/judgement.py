@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+import hashlib
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any, Final, NamedTuple
 
 from plinth.compute.context import Context
 from plinth.errors import GateError, LineageError, PlinthError, SignatureError, TrustError
 from plinth.recipe.recipe import Recipe
+from plinth.trust import dsse
+from plinth.trust.authority import PROMOTER
 from plinth.trust.root import Trust
-from plinth_registry import attestations, evidence, gates, policy, signing, verdict, waivers
+from plinth_registry import attestations, evidence, policy, signing, waivers
 from plinth_registry import candidate as candidates
 from plinth_registry.candidate import Candidate
+from plinth_registry.gates.facts import Evidence
+from plinth_registry.gates.result import GateResult, blocking, evaluate, is_open
 from plinth_registry.gates.settings import always
 from plinth_registry.policy import SignedPolicy
-from plinth_registry.registration import show_gates
-from plinth_registry.version_text import scores
+from plinth_registry.registration import scores_text, show_gates
 
 
 class Judgement(NamedTuple):
@@ -25,14 +32,14 @@ class Judgement(NamedTuple):
     """
 
     candidate: Candidate
-    evidence: gates.Evidence
-    results: tuple[gates.GateResult, ...]
+    evidence: Evidence
+    results: tuple[GateResult, ...]
     policy: SignedPolicy | None
     faults: tuple[str, ...] = ()
 
     @property
     def passed(self) -> bool:
-        return gates.is_open(self.results)
+        return is_open(self.results)
 
 
 def judge(ctx: Context, client: Any | None, recipe: Recipe, version: Any, *, whole: bool = True) -> Judgement:
@@ -64,7 +71,7 @@ def write_verdict(ctx: Context, recipe: Recipe, judged: Judgement) -> None:
     read += sorted(attestations.folder_of(ctx, found.checkpoint).glob("*.json"))
     signed = (signing.signature_path(found.directory), signing.slsa_path(found.directory))
     read += [path for path in signed if path.exists()]
-    verdict.write(ctx, found, judged.policy, judged.results, read, judged.faults)
+    sign_verdict(ctx, found, judged.policy, judged.results, read, judged.faults)
 
 
 def require_open(judged: Judgement) -> None:
@@ -75,7 +82,7 @@ def require_open(judged: Judgement) -> None:
     """
     if judged.passed:
         return
-    closed = gates.blocking(judged.results)
+    closed = blocking(judged.results)
     kinds: dict[str, type[TrustError]] = {"signature": SignatureError, "lineage": LineageError}
     raise kinds.get(closed[0].name, GateError)(
         f"{judged.candidate.model} version {judged.candidate.version} may not be promoted",
@@ -85,9 +92,9 @@ def require_open(judged: Judgement) -> None:
     )
 
 
-def remedy(version: str, results: Sequence[gates.GateResult]) -> str:
+def remedy(version: str, results: Sequence[GateResult]) -> str:
     """Command that unblocks a candidate: approve it, waive a gate, or look at what proves it."""
-    held = gates.blocking(results)
+    held = blocking(results)
     failed = [one.name for one in held if one.state == "failed"]
     waivable = [name for name in failed if name not in (*always(), "policy")]
     if "policy" in failed:
@@ -101,20 +108,151 @@ def remedy(version: str, results: Sequence[gates.GateResult]) -> str:
     return f"fix the cause and run again, or let the policy's owner waive each gate: {waive}"
 
 
-def _judged(ctx: Context, recipe: Recipe, found: Candidate, gathered: gates.Evidence) -> Judgement:
+def _judged(ctx: Context, recipe: Recipe, found: Candidate, gathered: Evidence) -> Judgement:
     """Every gate of the signed policy that governs now; nothing else says what is asked."""
     try:
         signed = policy.current(ctx, recipe.required_release().name)
     except TrustError as error:
         reason = error.brief
-        return Judgement(found, gathered, (gates.GateResult(name="policy", state="failed", reason=reason),), None)
+        return Judgement(found, gathered, (GateResult(name="policy", state="failed", reason=reason),), None)
     waived = waivers.of(ctx, signed, found.key)
-    return Judgement(found, gathered, gates.evaluate(signed.policy, gathered, waived.said), signed, waived.faults)
+    return Judgement(found, gathered, evaluate(signed.policy, gathered, waived.said), signed, waived.faults)
 
 
 def _measured(ctx: Context, found: Candidate) -> str:
     """The scores of the evaluation that the candidate names, whatever somebody wrote on its page; empty without it."""
     try:
-        return scores(found.checkpoint, ctx.refs.load(found.evaluation).stats.get("slices") or {})
+        return scores_text(found.checkpoint, ctx.refs.load(found.evaluation).stats.get("slices") or {})
     except PlinthError:
         return ""
+
+
+# Verdicts: what the gates said of a candidate, as a signed verification summary that any in-toto tool reads.
+#
+#     models/<12>.<candidate 12>.verdict.json    DSSE envelope, signed as `promoter`
+#     models/<12>.<candidate 12>.refused.json    of a later promotion that was refused: the verdict that passed stays
+#
+# The predicate is SLSA's Verification Summary Attestation v1 (https://slsa.dev/spec/v1.0/verification_summary): who
+# verified what, when, under which policy, from which attestations. Gates with their reasons stand in an extension
+# field of ours, which other readers pass over. Levels say no more than is known: provenance is there and signed, but
+# the trainer states it of its own run, which is build level 1. Levels of our own begin with `PLINTH_`.
+
+VERDICT_PREDICATE: Final = "https://slsa.dev/verification_summary/v1"
+#: Field of the predicate with our gates; its name is a URI, as in-toto asks of extensions.
+GATES: Final = "urn:plinth:gates:v1"
+VERIFIER: Final = "urn:plinth:registry"
+SLSA_VERSION: Final = "1.0"
+
+
+def verdict_predicate(
+    found: Candidate,
+    policy: SignedPolicy,
+    results: Sequence[GateResult],
+    inputs: Mapping[str, str],
+    at: datetime,
+    faults: Sequence[str] = (),
+) -> dict[str, Any]:
+    """The verification summary of a candidate.
+
+    Args:
+        inputs: SHA-256 of the signed statements that were read, by URI.
+        faults: statements that did not count, in words.
+    """
+    passed = is_open(results)
+    return {
+        "verifier": {"id": VERIFIER, "version": {"plinth": _plinth_version()}},
+        "timeVerified": at.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        "resourceUri": f"plinth:///models/{found.directory.name}",
+        "policy": {
+            "uri": f"plinth:///policies/{policy.policy.release}/{policy.policy.version}",
+            "digest": {"sha256": policy.digest},
+        },
+        "inputAttestations": [{"uri": uri, "digest": {"sha256": own}} for uri, own in sorted(inputs.items())],
+        "verificationResult": "PASSED" if passed else "FAILED",
+        "verifiedLevels": list(levels(results)),
+        "slsaVersion": SLSA_VERSION,
+        GATES: {
+            "results": [_result(one) for one in results],
+            "not_asked": dict(policy.policy.without),
+            "did_not_count": list(faults),
+        },
+    }
+
+
+def levels(results: Sequence[GateResult]) -> tuple[str, ...]:
+    """What was verified, and no more."""
+    by_name = {result.name: result.passed for result in results}
+    found = ["SLSA_BUILD_LEVEL_1"] if by_name.get("signature") and by_name.get("lineage") else []
+    if not is_open(results):
+        return (*found, "FAILED")
+    waived = any(result.state == "waived" for result in results)
+    return (*found, "PLINTH_GATES_PASSED_WITH_WAIVERS" if waived else "PLINTH_GATES_PASSED")
+
+
+def sign_verdict(
+    ctx: Context,
+    found: Candidate,
+    policy: SignedPolicy,
+    results: Sequence[GateResult],
+    inputs: Sequence[Path],
+    faults: Sequence[str] = (),
+) -> Path:
+    """Sign the verdict next to the candidate's directory; the newest replaces an earlier one, but none that passed is
+    replaced by one that did not: exports of the release need it.
+
+    Raises:
+        SignatureError: no key as `promoter` on this machine.
+    """
+    read = {_uri(ctx, one): hashlib.sha256(dsse.bytes_of(one)).hexdigest() for one in inputs}
+    content = verdict_predicate(found, policy, results, read, datetime.now(UTC), faults)
+    signer = Trust.of(ctx.workspace).signer(PROMOTER)
+    target = verdict_path(found)
+    refused = target.with_name(target.name.replace(".verdict.", ".refused."))
+    refused.unlink(missing_ok=True)
+    if content["verificationResult"] != "PASSED" and _passed(ctx, found):
+        target = refused
+    dsse.write(target, dsse.statement(VERDICT_PREDICATE, found.subjects, content), signer)
+    return target
+
+
+def read_verdict(ctx: Context, found: Candidate) -> dict[str, Any]:
+    """The signed verdict of a candidate: the predicate.
+
+    Raises:
+        SignatureError: there is none, it was changed, or it is of another candidate.
+    """
+    where = verdict_path(found)
+    content = dsse.read(where, Trust.of(ctx.workspace).authority(PROMOTER), VERDICT_PREDICATE)
+    if dsse.subjects(content) != found.subjects:
+        raise SignatureError(
+            f"{where} is the verdict of another candidate", found=dsse.subjects(content), expected=found.subjects
+        )
+    return dict(content["predicate"])
+
+
+def _passed(ctx: Context, found: Candidate) -> bool:
+    try:
+        return bool(read_verdict(ctx, found)["verificationResult"] == "PASSED")
+    except SignatureError:
+        return False
+
+
+def verdict_path(found: Candidate) -> Path:
+    """Where the verdict of a candidate lies."""
+    return found.directory.with_name(f"{found.directory.name}.{found.key[:12]}.verdict.json")
+
+
+def _result(one: GateResult) -> dict[str, Any]:
+    return {"gate": one.name, "result": one.state, "reason": one.reason, "waiver": one.waived, "evidence": one.evidence}
+
+
+def _uri(ctx: Context, file: Path) -> str:
+    root = ctx.workspace.root
+    return f"plinth:///{file.relative_to(root).as_posix()}" if file.is_relative_to(root) else f"plinth:///{file.name}"
+
+
+def _plinth_version() -> str:
+    try:
+        return version("plinth")
+    except PackageNotFoundError:
+        return "unknown"

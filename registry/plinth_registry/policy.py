@@ -9,9 +9,9 @@ policy stands in verdicts, approvals and release records, so that what was decid
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple, TypeVar
 
 from pydantic import SerializeAsAny, ValidationError
 
@@ -21,14 +21,15 @@ from plinth.entry_points import not_here
 from plinth.errors import GateError, RecipeError, SignatureError, TrustError
 from plinth.evaluation.gate import GATES
 from plinth.evaluation.measurement import MEASUREMENTS
+from plinth.recipe import yaml_lines
 from plinth.recipe.recipe import Recipe
 from plinth.records import Frozen
 from plinth.trust.authority import POLICY
 from plinth.trust.log_record import LogRecord
 from plinth.trust.signed_log import SignedLog
-from plinth_registry import audit_log, releases, signed_file
+from plinth_registry import audit_log, releases
 from plinth_registry.audit_log import AuditedAction
-from plinth_registry.gates.all_gates import by_name
+from plinth_registry.gates.result import by_name
 from plinth_registry.gates.settings import (
     GatePolicy,
     absent_gates,
@@ -62,7 +63,7 @@ def load(path: Path) -> GatePolicy:
     Raises:
         RecipeError: it cannot be read or is wrong; lists every problem with its line and key.
     """
-    return signed_file.load(path, policy_model(), "gate policy", "docs/gates.md", _extensions, _absent)
+    return load_signed(path, policy_model(), "gate policy", "docs/gates.md", _extensions, _absent)
 
 
 def digest(policy: GatePolicy) -> str:
@@ -325,3 +326,52 @@ def _words(value: Any) -> str:
     if isinstance(value, tuple | list):
         return ", ".join(map(str, value)) or "none"
     return str(dict(value)) if isinstance(value, Mapping) else str(value)
+
+
+# YAML files that somebody signs, read as records: every problem with its line and key.
+
+M = TypeVar("M", bound=Frozen)
+
+
+def load_signed(
+    path: Path,
+    record: type[M],
+    what: str,
+    page: str,
+    more: Callable[[M], Iterable[Exception]] = lambda _: (),
+    unknown: Callable[[str], str] = lambda _: "",
+) -> M:
+    """The record in a file.
+
+    Args:
+        what: names the kind of file in errors, `page` the document that describes its keys.
+        more: problems that the record itself cannot see.
+        unknown: why the record has no such key, where there is more to say.
+
+    Raises:
+        RecipeError: it cannot be read or is wrong; lists every problem with its line and key.
+    """
+    lined = yaml_lines.read(path, str(path))
+    problems = [str(problem) for problem in lined.problems]
+    if not problems:
+        try:
+            found = record.model_validate(lined.data)
+        except ValidationError as error:
+            problems = [_problem(lined, path, detail, unknown) for detail in error.errors(include_url=False)]
+        else:
+            problems = [str(error) for error in more(found)]
+    if problems:
+        raise RecipeError(
+            f"{len(problems)} problem{'s' * (len(problems) > 1)} in the {what} {path}\n"
+            + "\n".join(f"  {one}" for one in problems),
+            remedy=f"correct the lines above; {page} describes every key",
+        )
+    return found
+
+
+def _problem(lined: yaml_lines.Lined, path: Path, detail: Any, unknown: Callable[[str], str]) -> str:
+    key = tuple(step for step in detail["loc"] if step != "[key]")
+    mark = lined.mark(key, yaml_lines.Position(str(path), 1))
+    dotted = yaml_lines.dotted(key)
+    why = unknown(dotted) if detail["type"] == "extra_forbidden" else ""
+    return f"{mark}  {dotted}: {why or detail['msg']}"

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import io
-from collections.abc import Iterator
+from collections.abc import Container, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final, Literal
 
@@ -19,12 +19,13 @@ from plinth.compute.context import Context
 from plinth.errors import GateError, MissingError, RegistryError
 from plinth.recipe.recipe import Recipe
 from plinth.trust.authority import now
-from plinth_registry import audit_log, incidents, judgement, mirror, mlflow_client, released, releases
+from plinth_registry import audit_log, incidents, judgement, releases, verified
 from plinth_registry import candidate as candidates
 from plinth_registry.audit_log import AuditedAction
 from plinth_registry.candidate import Candidate
-from plinth_registry.history import ReleaseRecord
+from plinth_registry.mlflow import connection
 from plinth_registry.registration import locked
+from plinth_registry.releases import ReleaseRecord
 
 Stage = Literal["canary", "champion"]
 CANARY: Final = "canary"
@@ -65,7 +66,7 @@ def promote(
         record = _move(ctx, client, CANARY, facts)
         if stage == CHAMPION:
             # Read back as a consumer would, before it becomes champion.
-            released.verify_release(ctx, recipe.required_release().name, version)
+            verified.verify_release(ctx, recipe.required_release().name, version)
             record = _move(ctx, client, CHAMPION, facts)
         return record
 
@@ -89,9 +90,9 @@ def rollback(
         history = releases.history(ctx, name)
         champion = history.standing.champion
         if champion is None:
-            mirror.repair(ctx, client, name)
+            repair(ctx, client, name)
             raise MissingError(f"{name} has no champion", remedy="promote a candidate first")
-        good = released.last_good(ctx, name, history.standing)
+        good = verified.last_good(ctx, name, history.standing)
         asked.subject = f"{name} version {champion} to {good or 'none'}"
         if good is None and not withdraw:
             raise GateError(
@@ -103,8 +104,8 @@ def rollback(
         action = "rollback" if good else "withdrawn"
         moved = {"model": name, "version": good, "previous": champion, "by": by, "reason": reason, "at": now()}
         record = releases.append(ctx, action=action, goal=action, **moved, **about)
-        mirror.note(client, name, champion, "rolled_back", f"{record.at} {by}: {reason}")
-        mirror.repair(ctx, client, name)
+        note(client, name, champion, "rolled_back", f"{record.at} {by}: {reason}")
+        repair(ctx, client, name)
         return record
 
 
@@ -134,12 +135,12 @@ def return_canary(
         elif records and records[-1].action == "returned":
             record = records[-1]
         else:
-            mirror.repair(ctx, client, name)
+            repair(ctx, client, name)
             remedy = "`plinth release promote --stage canary --by PERSON --reason TEXT` puts one on trial"
             raise MissingError(f"{name} has no canary", remedy=remedy)
         asked.subject = f"{name} version {record.previous}"
-        mirror.note(client, name, record.previous, "returned", f"{record.at} {record.by}: {record.reason}")
-        mirror.repair(ctx, client, name)
+        note(client, name, record.previous, "returned", f"{record.at} {record.by}: {record.reason}")
+        repair(ctx, client, name)
         return record
 
 
@@ -163,9 +164,9 @@ def _given_away(ctx: Context, found: Candidate, recipe: Recipe) -> frozenset[str
 
 def _ensure_copy(client: Any, recipe: Recipe, found: Candidate, taken: frozenset[str]) -> str:
     """The release version copied from a candidate version, copied unless it is there; its number is none of `taken`."""
-    name, source = recipe.required_release().name, mirror.source_of(found.model, found.version)
-    mlflow_client.ensure_model(client, name, f"{recipe.description or name}: written by the promoter only.")
-    for version in mlflow_client.versions(client, name):
+    name, source = recipe.required_release().name, source_of(found.model, found.version)
+    connection.ensure_model(client, name, f"{recipe.description or name}: written by the promoter only.")
+    for version in connection.versions(client, name):
         if version.source == source and str(version.version) not in taken:
             return str(version.version)
     for _ in range(len(taken) + 1):
@@ -188,6 +189,89 @@ def _move(ctx: Context, client: Any, stage: Stage, facts: dict[str, Any]) -> Rel
         incidents.require_none(ctx)  # opened while the gates were judged, which takes minutes
         previous = held.champion
         last = releases.append(ctx, action=stage, previous=previous, at=now(), **facts)
-        mirror.note(client, name, version, f"release.{stage}", f"{now()} {facts['by']}: {facts['reason']}")
-    mirror.repair(ctx, client, name)
+        note(client, name, version, f"release.{stage}", f"{now()} {facts['by']}: {facts['reason']}")
+    repair(ctx, client, name)
     return last
+
+
+# MLflow's aliases follow the signed history; what differs is repaired and reported. Nobody decides by setting an alias.
+
+#: Tag of a version in a release's model that the promoter never released.
+FOREIGN = "unreleased"
+
+
+def repair(ctx: Context, client: Any, name: str) -> tuple[str, ...]:
+    """Write the places of a release's versions to MLflow. Returns what differed, a sentence each.
+
+    Raises:
+        SignatureError: the history does not hold; then nothing is written.
+    """
+    records = releases.history(ctx, name)
+    model = connection.optional(lambda: client.get_registered_model(name))
+    if model is None:
+        return (f"{name} is not in MLflow: somebody has deleted it",) if records else ()
+    shown = {which: str(version) for which, version in model.aliases.items()}
+    there = {str(version.version): version for version in connection.versions(client, name)}
+    differed = []
+    for which, wanted in records.standing.aliases.items():
+        if shown.get(which) == wanted:
+            continue
+        gone = ", which is not in MLflow" if wanted and wanted not in there else ""
+        said = f"the signed history says {wanted or 'unset'}{gone}"
+        differed.append(f"{name}@{which} was {shown.get(which, 'unset')}, {said}")
+        if wanted and not gone:
+            client.set_registered_model_alias(name, which, wanted)
+        elif which in shown:
+            client.delete_registered_model_alias(name, which)
+    return (*differed, *_foreign(client, name, there, _released(records)))
+
+
+def missing_in_mlflow(ctx: Context, client: Any, name: str) -> tuple[str, ...]:
+    """What MLflow lacks of the signed history and `repair` cannot write: a deleted version keeps its number.
+
+    Raises:
+        SignatureError: the history does not hold.
+    """
+    records = releases.history(ctx, name)
+    if connection.optional(lambda: client.get_registered_model(name)) is None:
+        return (f"the registered model {name}",) if records else ()
+    there = {str(version.version) for version in connection.versions(client, name)}
+    places = records.standing.aliases.items()
+    return tuple(f"{name} version {wanted} ({which})" for which, wanted in places if wanted and wanted not in there)
+
+
+def note(client: Any, name: str, version: str | None, tag: str, value: str) -> None:
+    """Show something on a version, for people; nothing where somebody has deleted it, since the record stands."""
+    connection.optional(lambda: client.set_model_version_tag(name, version, tag, value))
+
+
+def source_of(model: str, version: str | None) -> str:
+    """Where MLflow says that the version of a release was copied from."""
+    return f"models:/{model}/{version}"
+
+
+def alias(client: Any, name: str, which: str) -> str | None:
+    """The version that MLflow shows under an alias, or None."""
+    model = connection.optional(lambda: client.get_registered_model(name))
+    version = None if model is None else model.aliases.get(which)
+    return None if version is None else str(version)
+
+
+def _released(records: Iterable[ReleaseRecord]) -> set[tuple[str | None, str]]:
+    """Number and source of every version that was ever released."""
+    return {(one.version, source_of(f"{one.model}-candidate", one.candidate_version)) for one in records}
+
+
+def _foreign(
+    client: Any, name: str, there: Mapping[str, Any], released: Container[tuple[str | None, str]]
+) -> list[str]:
+    """Versions that somebody else put into the release's model, each reported once."""
+    found = []
+    for version in there.values():
+        if (str(version.version), version.source) in released:
+            if FOREIGN in version.tags:  # a promotion that was interrupted before its record, finished since
+                client.delete_model_version_tag(name, version.version, FOREIGN)
+        elif FOREIGN not in version.tags:
+            client.set_model_version_tag(name, version.version, FOREIGN, "no record signed by the promoter")
+            found.append(f"{name} version {version.version} was never released: no record signed by the promoter")
+    return found

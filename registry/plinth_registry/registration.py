@@ -1,28 +1,35 @@
-"""Write a candidate into MLflow: experiment, run, model, metrics, version. Each is made once.
+"""Write a candidate into MLflow: experiment, run, model, metrics, version, each made once; and what MLflow shows of it.
 
-The version is made last, in one call, with all its tags: a crash before it leaves nothing that looks
-like a candidate, and the next call reuses the parts that exist.
+The version is made last, in one call, with all its tags: a crash before it leaves nothing that looks like a candidate,
+and the next call reuses the parts that exist. Descriptions and links are for people and decide nothing.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager
-from typing import Any, Final
+from typing import Any, Final, get_args
 
 from plinth import fingerprint
 from plinth.compute.context import Context
+from plinth.evaluation.gate import BLOCKING, GateState
 from plinth.provenance.statements import INITIAL, Chain
 from plinth.recipe.recipe import Recipe
 from plinth.records import Manifest
 from plinth.storage import locks
+from plinth.text.markdown import plain
 from plinth.training.checkpoint import mean_record
-from plinth_registry import mlflow_client
 from plinth_registry.candidate import CandidateRun, Facts, model_name
 from plinth_registry.consumers import DIGEST, PARENT
-from plinth_registry.gates import GateResult, summary
+from plinth_registry.gates.result import GateResult, summary
+from plinth_registry.mlflow import connection
 from plinth_registry.policy import SignedPolicy
-from plinth_registry.version_text import scores, version_text
+
+# Write a candidate into MLflow: experiment, run, model, metrics, version. Each is made once.
+#
+# The version is made last, in one call, with all its tags: a crash before it leaves nothing that looks
+# like a candidate, and the next call reuses the parts that exist.
 
 RUN_TAG = "plinth.run"
 KEY_TAG = "plinth.candidate"
@@ -60,10 +67,10 @@ def ensure_version(
 ) -> Any:
     """The candidate version with this key, made unless it is there."""
     name = model_name(recipe)
-    mlflow_client.ensure_model(
+    connection.ensure_model(
         client, name, f"Candidates of {recipe.required_release().name}: written by trainers, judged by gates."
     )
-    for version in mlflow_client.versions(client, name):
+    for version in connection.versions(client, name):
         if version.tags.get("candidate") == key and version.source == source:  # others may set tags
             return version
     mlflow_run = ensure_run(client, recipe.name, run.id)
@@ -79,7 +86,7 @@ def ensure_version(
         run_id=mlflow_run.info.run_id,
         model_id=model.model_id,
         tags=_tags(recipe, key, chain, checkpoint, evaluation, run, facts),
-        description=scores(checkpoint.digest, evaluation.stats.get("slices") or {}),
+        description=scores_text(checkpoint.digest, evaluation.stats.get("slices") or {}),
         await_creation_for=None,
     )
 
@@ -102,7 +109,7 @@ def show_gates(
 
     Args:
         root: the root of trust in words.
-        measured: the scores, as `version_text.scores` writes them; empty to keep what is there.
+        measured: the scores, as `scores_text` writes them; empty to keep what is there.
     """
     results = tuple(results)
     tags = {f"gate/{result.name}": result.text for result in results}
@@ -185,3 +192,131 @@ def _tags(
     if facts.requested_by:
         tags["requested_by"] = facts.requested_by
     return tags
+
+
+# A version's description: marks, its trial, the gates with what they saw, scores. A look at the gates writes all of it
+# again; a mark keeps the scores that are there.
+
+SCORES = "## Scores"
+HOW_TO_APPROVE = (
+    "To approve, run `plinth approve`. Where MLflow asked for your login and the gate policy accepts it, two tags on "
+    "this version do the same: `approval` = `approved`, `approval.reason` = why. A second person uses `approval.2`, "
+    "`approval.2.reason`."
+)
+#: Tag that answers approval tags which do not count (`plinth_registry.decisions`).
+ANSWER = "approval.answer"
+#: Characters that MLflow's databases keep of a description.
+DESCRIPTION_CHARACTERS = 5000
+#: Tags of gates: state and reason.
+GATE_TAG = "gate/"
+#: Characters of a gate's reason; the tag `gate/NAME` has all.
+REASON_CHARACTERS = 150
+#: Characters of a trial's finding; the tag `trial` has all.
+TRIAL_CHARACTERS = 400
+
+
+def scores_text(checkpoint: str, slices: Mapping[str, Any]) -> str:
+    """The part about what was measured: bits per byte by slice."""
+    rows = ["| slice | bytes | model | gzip -9 | byte trigram |", "|---|---|---|---|---|"]
+    for name, row in sorted(slices.items()):
+        cells = [str(row.get(column, "")) for column in ("bytes", "model", "gzip", "trigram")]
+        rows.append(f"| {plain(name)} | {' | '.join(cells)} |")
+    head = f"Checkpoint `{checkpoint}`, in bits per byte of held-out text (lower is better):"
+    return "\n".join([SCORES, "", HOW_TO_APPROVE, "", head, "", *rows])
+
+
+def version_text(known: str, tags: Mapping[str, str]) -> str:
+    """A version's description, of at most `LIMIT` characters: later slices are left out where there are too many.
+
+    Args:
+        known: the description as it is, whose scores are kept.
+        tags: of the version, as `registration` and `freeze` write them.
+    """
+    lines = [*_banner(tags), *_gates(tags)]
+    kept = known[known.index(SCORES) :] if SCORES in known else known
+    text = "\n".join([*lines, kept]) if lines else kept
+    if len(text) > DESCRIPTION_CHARACTERS:
+        note = "\n| … more: metrics `bits_per_byte/…` of the run | | | | |"
+        text = text[: DESCRIPTION_CHARACTERS - len(note)].rpartition("\n")[0] + note
+    return text
+
+
+def _banner(tags: Mapping[str, str]) -> Iterable[str]:
+    if tags.get("taint"):
+        yield f"> **MARKED AS UNFIT, do not use.** {plain(tags['taint'])}"
+        yield f"> What it came of and what came of it: `plinth release impact {tags.get('checkpoint', '')[:16]}`"
+        yield ""
+    if tags.get("root", "").startswith("demo root"):
+        yield f"> Signed under a **{plain(tags['root'])}**, whose keys protect nothing."
+        yield ""
+    if tags.get(ANSWER):
+        yield f"> **Approval tags are not counted.** {plain(tags[ANSWER])}"
+        yield ""
+    if tags.get("mean"):
+        yield f"> The weights are a {plain(tags['mean'])}."
+        yield ""
+    if tags.get("trial"):
+        yield f"> **Canary, at the last look:** {_short(tags['trial'], TRIAL_CHARACTERS)}"
+        yield f"> Plot: `{plain(tags.get('trial.page', ''))}` among the artifacts of the source run."
+        yield ""
+
+
+def _gates(tags: Mapping[str, str]) -> Iterable[str]:
+    rows = [
+        row
+        for name in sorted(tags)
+        if name.startswith(GATE_TAG)
+        for row in _row(name.removeprefix(GATE_TAG), tags[name])
+    ]
+    if not rows:
+        return
+    yield f"## Gates: {plain(tags.get('gates', ''))}"
+    yield ""
+    yield from ("| gate | state | evidence |", "|---|---|---|")
+    yield from rows
+    yield ""
+    where = "`gates-….json` among the artifacts of the source run"
+    yield f"{plain(tags.get('policy', 'No signed policy'))}. Evidence: {where}."
+    yield ""
+
+
+def _row(name: str, text: str) -> Iterable[str]:
+    """The row of a gate from its tag; none if the policy does not require it, or someone has set something else."""
+    state, _, detail = text.partition(": ")
+    if state in get_args(GateState):
+        shown = f"**{state}**" if state in BLOCKING else state
+        yield f"| {plain(name)} | {shown} | {_short(detail, REASON_CHARACTERS)} |"
+
+
+def _short(text: str, most: int) -> str:
+    shown = plain(text)
+    return shown if len(shown) <= most else f"{shown[:most]}…"
+
+
+NOTE = "mlflow.note.content"
+_LINK = re.compile(r"\s*\[State and pages of this workspace\]\([^)]*\)")
+
+
+def link_to_pages(client: Any, recipe: Recipe, url: str) -> tuple[str, ...]:
+    """Write the link to what there is of the recipe; returns the names of what was changed."""
+    changed = []
+    experiment = client.get_experiment_by_name(recipe.name)
+    if experiment is not None:
+        before = experiment.tags.get(NOTE, "")
+        if (text := _linked(before, url)) != before:
+            client.set_experiment_tag(experiment.experiment_id, NOTE, text)
+            changed.append(f"experiment {recipe.name}")
+        for key, value in MODEL_TRAINING.items():  # one that an earlier version made has none
+            if key not in experiment.tags:
+                client.set_experiment_tag(experiment.experiment_id, key, value)
+    wanted = {model_name(recipe), recipe.required_release().name} if recipe.release else set()
+    for model in client.search_registered_models() if wanted else ():
+        before = model.description or ""
+        if model.name in wanted and (text := _linked(before, url)) != before:
+            client.update_registered_model(model.name, description=text)
+            changed.append(f"model {model.name}")
+    return tuple(changed)
+
+
+def _linked(text: str, url: str) -> str:
+    return f"{_LINK.sub('', text).rstrip()}\n\n[State and pages of this workspace]({url})".lstrip()

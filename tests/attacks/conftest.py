@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from plinth.compute.context import Context
-from plinth_registry import mlflow_client
+from plinth_registry.mlflow import connection
 from tests.registry.conftest import ctx, line, make_line, unregistered
 from tests.registry.exports.conftest import export
 
@@ -31,4 +31,4 @@ def mlflow_database(tmp_path_factory: pytest.TempPathFactory) -> str:
 def mlflow(ctx: Context, mlflow_database: str, monkeypatch: pytest.MonkeyPatch) -> Any:
     """A client of an MLflow that everybody can write: its own code and database, without the network between."""
     monkeypatch.setenv("MLFLOW_TRACKING_URI", mlflow_database)
-    return mlflow_client.connect(ctx.workspace)
+    return connection.connect(ctx.workspace)

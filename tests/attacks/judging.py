@@ -9,9 +9,10 @@ from typing import Any
 from plinth.compute.context import Context
 from plinth.evaluation.gate import Gate, GateVerdict
 from plinth.recipe.recipe import Recipe
-from plinth_registry import approval, evidence, gates, policy
+from plinth_registry import approval, evidence, policy
 from plinth_registry.candidate import Candidate
-from plinth_registry.gates import Approval
+from plinth_registry.gates.facts import Approval
+from plinth_registry.gates.result import blocking, evaluate
 
 
 def _forging(params: Any, seen: Any) -> GateVerdict:
@@ -30,8 +31,8 @@ def closed(
 ) -> dict[str, str]:
     """Reason by gate that does not pass under the policy that governs."""
     governing = policy.current(ctx, recipe.required_release().name).policy
-    results = gates.evaluate(governing, evidence.gather(ctx, recipe, found, tags or {}))
-    return {one.name: one.reason for one in gates.blocking(results)}
+    results = evaluate(governing, evidence.gather(ctx, recipe, found, tags or {}))
+    return {one.name: one.reason for one in blocking(results)}
 
 
 def decide(

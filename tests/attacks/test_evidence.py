@@ -14,8 +14,9 @@ from plinth.training.attempts import BUNDLE
 from plinth.training.checkpoint import checkpoint
 from plinth.training.validation.kept_looks import LOOKS
 from plinth_assets.measurements import probes
-from plinth_registry import attestations, candidate, evidence, gates, trained
+from plinth_registry import attestations, candidate, evidence, trained
 from plinth_registry.candidate import Candidate
+from plinth_registry.gates.result import evaluate
 from plinth_registry.gates.settings import gate_policy
 from tests.attacks.judging import BEN, closed, decide
 from tests.registry.conftest import Line, sign_candidate, small_policy
@@ -113,7 +114,7 @@ def test_code_that_no_commit_names(ctx: Context, line: Line, changes: dict[str, 
     gathered, asked = evidence.gather(ctx, line.recipe, found, {}), small_policy("x")
     clean = gate_policy(asked.model_dump() | {"lineage": {"clean_commit": True}})
     for policy, said in ((asked, ""), (clean, reason)):
-        (lineage,) = [one for one in gates.evaluate(policy, gathered) if one.name == "lineage"]
+        (lineage,) = [one for one in evaluate(policy, gathered) if one.name == "lineage"]
         assert lineage.passed is not bool(said)
         assert said in lineage.reason
     assert gathered.lineage is not None

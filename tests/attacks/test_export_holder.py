@@ -23,7 +23,7 @@ from plinth_jobs.cli import generate
 from plinth_jobs.cli.root import call
 from plinth_registry import taint
 from plinth_registry.candidate import Candidate
-from plinth_registry.exports import released
+from plinth_registry.exports import models as released
 from plinth_registry.exports.sealed import MODEL_SIGNATURE, verify
 from tests.registry.conftest import moved
 from tests.registry.exports.conftest import CLAIM, SealedFolder

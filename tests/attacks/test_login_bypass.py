@@ -7,8 +7,8 @@ import json
 import flask
 import pytest
 
-from plinth_registry.login import server
-from plinth_registry.login.server import TagChange
+from plinth_registry.mlflow import login
+from plinth_registry.mlflow.login import TagChange
 from tests.peers import Peer
 
 handlers = Peer("mlflow.server.handlers")
@@ -29,7 +29,7 @@ REQUESTS = [
 def test_what_mlflow_reads_is_what_the_hooks_judge(body: str, kind: str, prefix: str) -> None:
     """A client may send JSON in a string, which MLflow decodes twice: the hook saw no change of a tag in it."""
     with flask.Flask("tests", root_path=".").test_request_context(
-        f"{prefix}{server.SET}", method="POST", data=body, content_type=kind
+        f"{prefix}{login.SET}", method="POST", data=body, content_type=kind
     ):
         try:
             read = handlers._get_normalized_request_json()
@@ -37,7 +37,7 @@ def test_what_mlflow_reads_is_what_the_hooks_judge(body: str, kind: str, prefix:
             return
         if not isinstance(read, dict):
             return
-        judged = server._change()
+        judged = login._change()
         decides = read.get("key") == "approval.by"
         assert judged == (TagChange(*map(str, (read["name"], read["version"], read["key"], read["value"])))
                           if decides else None)  # fmt: skip

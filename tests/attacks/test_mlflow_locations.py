@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from plinth.errors import RegistryError
-from plinth_registry import artifact_places
+from plinth_registry.mlflow import artifact_places
 
 KEY = b"-----BEGIN PRIVATE KEY-----"
 ARTIFACTS = "/api/2.0/mlflow-artifacts/artifacts"

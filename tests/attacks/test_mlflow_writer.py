@@ -11,10 +11,9 @@ import pytest
 
 from plinth.compute.context import Context
 from plinth.errors import GateError, LineageError, MissingError, SignatureError
-from plinth_registry import api, audit_log, candidate, decisions, feed, mirror, verified
-from plinth_registry.history import ReleaseRecord
-from plinth_registry.registration import ensure_run
-from plinth_registry.version_text import version_text
+from plinth_registry import api, audit_log, candidate, decisions, feed, promotion, verified
+from plinth_registry.registration import ensure_run, version_text
+from plinth_registry.releases import ReleaseRecord
 
 ADA, BEN = "ada@example.org", "ben@example.org"
 
@@ -46,7 +45,7 @@ def test_models_deleted_and_made_again_give_no_number_twice(ctx: Context, make_l
     mlflow.delete_registered_model(name)
     assert api.repair(ctx, first.recipe) == (f"{name} is not in MLflow: somebody has deleted it",)
     assert release(ctx, third).version == "3"
-    assert mlflow.get_model_version(name, "1").tags[mirror.FOREIGN]
+    assert mlflow.get_model_version(name, "1").tags[promotion.FOREIGN]
     for version, line in (("1", first), ("2", second), ("3", third)):
         assert verified.verify_model(ctx, f"{name}/{version}").checkpoint == line.checkpoint.digest
 

@@ -26,7 +26,7 @@ from plinth.training.telemetry.timeline import Timeline
 from plinth_jobs.sensors.alarms import record_failure
 from plinth_ops.backup.snapshot import BackupArchive
 from plinth_ops.backup.taking import take
-from plinth_registry import server
+from plinth_registry.mlflow import server
 
 KEPT = b"ssh-ed25519 AAAA operator"  # no line end: what appends would cut or extend it
 

@@ -17,7 +17,7 @@ from plinth_assets.framework.present import Code, table
 from plinth_jobs.recipes import load
 from plinth_ops.service_levels import export as level_export
 from plinth_ops.service_levels.parameters import Objectives
-from plinth_registry.version_text import SCORES, scores, version_text
+from plinth_registry.registration import SCORES, scores_text, version_text
 
 PAYLOADS = (
     "<script>alert(1)</script>",
@@ -77,7 +77,7 @@ def test_a_document_in_the_metadata_of_the_evaluation() -> None:
 
 
 def test_reasons_and_slices_in_mlflow() -> None:
-    known = scores("c" * 64, {PAGE: {"bytes": 1, "model": 1.0}})
+    known = scores_text("c" * 64, {PAGE: {"bytes": 1, "model": 1.0}})
     tags = dict.fromkeys(("taint", "root", "mean", "gates", "policy", "trial", "trial.page"), PAGE)
     text = version_text(known, tags)
     assert SCORES in text

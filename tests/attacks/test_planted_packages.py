@@ -22,7 +22,7 @@ from plinth import processes
 from plinth.errors import PlinthError, WorkspaceError
 from plinth.storage.workspace import Workspace
 from plinth.training import config as configuration
-from plinth_registry import server
+from plinth_registry.mlflow import server
 from tests.plinth.training.conftest import tiny
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -195,7 +195,7 @@ def test_the_server_of_mlflow_has_no_keys_and_starts_outside(workspace: Path, mo
     with pytest.raises(OSError, match="not started"):
         server.ensure_server(Workspace(workspace))
     ((command, options),) = asked
-    assert command[:4] == [sys.executable, "-P", "-m", "plinth_registry.mlflow_process"]
+    assert command[:4] == [sys.executable, "-P", "-m", "plinth_registry.mlflow.server"]
     assert options["cwd"] == processes.elsewhere()
     environment = options["env"]
     assert {"PLINTH_TRUST", "PLINTH_KEY_PROMOTER", "SECRET"}.isdisjoint(environment)

@@ -20,7 +20,7 @@ from plinth.storage.workspace import TRUST_VARIABLE, Workspace
 from plinth.trust import dsse, enrolment, root
 from plinth.trust.authority import TRAINER
 from plinth.trust.root import Trust
-from plinth_registry import candidate, materialise, signing
+from plinth_registry import candidate, signing
 from plinth_registry.signed_log import AUDIT
 
 
@@ -117,7 +117,7 @@ def _pipe(path: Path) -> None:
 def test_a_pipe_or_a_link_as_a_statement_is_refused_and_nobody_waits(
     attack: Callable[[Path], None], ctx: Context, line: Any
 ) -> None:
-    directory = materialise.materialise(ctx, line.checkpoint, line.provenance())
+    directory = signing.materialise(ctx, line.checkpoint, line.provenance())
     authority = Trust.of(ctx.workspace).authority(TRAINER)
     AUDIT.append(ctx, {"action": "approve"}, {}, AUDIT.roles[0])
     attack(signing.slsa_path(directory))
@@ -150,7 +150,7 @@ def test_a_provenance_that_is_exchanged_after_the_check_is_refused(
     """The forged one is there for the reader of its content, the genuine one for the reader of its digest."""
     from model_signing.verifying import Config
 
-    directory = materialise.materialise(ctx, line.checkpoint, line.provenance())
+    directory = signing.materialise(ctx, line.checkpoint, line.provenance())
     path = directory / signing.PROVENANCE_FILE
     genuine, verify, read = path.read_bytes(), Config.verify, dsse.read
     path.chmod(0o644)
@@ -170,7 +170,7 @@ def test_a_provenance_that_is_exchanged_after_the_check_is_refused(
 
 
 def test_a_proof_of_resume_that_the_manifest_does_not_name_states_nothing(ctx: Context, line: Any) -> None:
-    directory = materialise.materialise(ctx, line.checkpoint, line.provenance())
+    directory = signing.materialise(ctx, line.checkpoint, line.provenance())
     path = directory / candidate.RESUME_FILE
     assert candidate.resume_facts(line.checkpoint, directory)
     path.chmod(0o644)

@@ -20,8 +20,9 @@ from plinth.recipe.recipe import Recipe
 from plinth_jobs import targets
 from plinth_jobs.cli import generate
 from plinth_jobs.cli.root import call
-from plinth_registry import approval, attestations, evidence, gates, policy, signing, verified, waivers
+from plinth_registry import approval, attestations, evidence, policy, signing, verified, waivers
 from plinth_registry.candidate import Candidate
+from plinth_registry.gates.result import evaluate
 from plinth_registry.gates.settings import LicencePolicy
 from tests.attacks.judging import ANNA, BEN, closed, decide
 from tests.registry.conftest import TERMS, Line, make_recipe, moved, sign_candidate, small_policy
@@ -161,10 +162,10 @@ def test_a_plug_in_gate_cannot_change_what_other_gates_read(
 ) -> None:
     """It is asked before the people's gate."""
     found = Catalogue("plinth.none", "gate", Gate, {"forging": "tests.attacks.judging:FORGING"})
-    monkeypatch.setattr("plinth_registry.gates.all_gates.GATES", found)
+    monkeypatch.setattr("plinth_registry.gates.result.GATES", found)
     asked = small_policy(line.recipe.release.name).model_copy(update={"extensions": {"forging": {}}})
     known = evidence.gather(ctx, line.recipe, unregistered, {})
-    results = {one.name: one.passed for one in gates.evaluate(asked, known)}
+    results = {one.name: one.passed for one in evaluate(asked, known)}
     assert (results["forging"], results["approvals"]) == (True, False)
 
 

@@ -8,10 +8,10 @@ import pytest
 
 from plinth.compute.context import Context
 from plinth.errors import GateError
-from plinth_registry import api, approval, gates, policy
+from plinth_registry import api, approval, policy
 from plinth_registry.candidate import Candidate
-from plinth_registry.history import Action
-from plinth_registry.login import log
+from plinth_registry.gates.facts import Evidence
+from plinth_registry.releases import Action
 from tests.attacks.test_mlflow_writer import ADA, BEN, register, release
 from tests.registry.conftest import moved
 
@@ -56,7 +56,7 @@ def test_both_ways_to_approve_are_of_one_promotion(ctx: Context, unregistered: C
             approval.sign(ctx, found, person, "good", policy=governs)
         else:
             for tag, value in (("approval", "approved"), ("approval.reason", "good")):
-                log.write(ctx, found, PROXY, person, tag, value, governs)
+                approval.write_login(ctx, found, PROXY, person, tag, value, governs)
 
     def counted() -> list[str]:
         return [one.by for one in approval.collect(ctx, found, {}, governs)[0]]
@@ -69,6 +69,6 @@ def test_both_ways_to_approve_are_of_one_promotion(ctx: Context, unregistered: C
     assert counted() == []
     decide(BEN)
     assert counted() == [BEN]
-    given = gates.Evidence(approvals=approval.collect(ctx, found, {}, governs)[0])
+    given = Evidence(approvals=approval.collect(ctx, found, {}, governs)[0])
     assert given.approvals is not None
     assert given.approvals[0].after == ended

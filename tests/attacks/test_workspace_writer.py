@@ -16,7 +16,7 @@ from plinth.storage.workspace import TRUST_VARIABLE
 from plinth.trust import dsse, enrolment
 from plinth.trust.authority import EVALUATOR
 from plinth.trust.root import Trust
-from plinth_registry import approval, attestations, candidate, policy, releases, taint, verdict
+from plinth_registry import approval, attestations, candidate, judgement, policy, releases, taint
 from plinth_registry.candidate import Candidate
 from tests.attacks.judging import ANNA, BEN, closed, decide
 from tests.registry.conftest import small_policy
@@ -123,10 +123,12 @@ def test_making_keys_by_removing_those_that_are_there(ctx: Context, tmp_path: Pa
 
 
 def test_a_verdict_that_passed_in_place_of_one_that_failed(ctx: Context, make_line: Any, approved: Candidate) -> None:
-    where = verdict.path(approved)
-    where.write_text(json.dumps(dsse.statement(verdict.PREDICATE, approved.subjects, {"verificationResult": "PASSED"})))
+    where = judgement.verdict_path(approved)
+    where.write_text(
+        json.dumps(dsse.statement(judgement.VERDICT_PREDICATE, approved.subjects, {"verificationResult": "PASSED"}))
+    )
     with pytest.raises(SignatureError):
-        verdict.read(ctx, approved)
+        judgement.read_verdict(ctx, approved)
 
 
 def test_a_record_of_release_signed_by_nobody(ctx: Context) -> None:

@@ -21,9 +21,9 @@ from plinth_assets.catalog import stages
 from plinth_jobs import definitions
 from plinth_registry import api, policy
 from plinth_registry.gates.settings import ApprovalPolicy
-from plinth_registry.login import accounts
-from plinth_registry.login import settings as login
-from plinth_registry.server import ensure_server, stop_server
+from plinth_registry.mlflow import connection
+from plinth_registry.mlflow import settings as login
+from plinth_registry.mlflow.server import ensure_server, stop_server
 from tests import services
 from tests.jobs.conftest import ROOT, UNAPPROVED, plinth, variant
 from tests.registry.login.conftest import ADA, enrol_server
@@ -71,7 +71,7 @@ def password(workspace, trust_folder, tmp_path_factory):
         before = policy.current(Context(space), "tiny").policy
         asked = ApprovalPolicy(accepted=("statement", "tag"), proxies=(login.SIGNER,), approvers=(ADA,))
         policy.sign(Context(space), before.model_copy(update={"version": 2, "approvals": asked}))
-        yield accounts.add(space, ADA, "tiny-candidate")
+        yield connection.add_person(space, ADA, "tiny-candidate")
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,7 @@ from plinth.provenance import lineage
 from plinth.storage.workspace import Workspace
 from plinth.trust import enrolment
 from plinth_registry import releases
-from plinth_registry.server import stop_server
+from plinth_registry.mlflow.server import stop_server
 from tests import tiny_corpus
 
 HERE = Path(__file__).parent

@@ -184,7 +184,7 @@ def has(command: click.Command, option: str) -> bool:
 def shapes(text: str, workspace: Path, out: Path, run: Callable[..., Any]) -> dict[str, Any]:
     """The shape of every answer, by command; of a call that fails, the last line of its error."""
     from plinth.storage.workspace import Workspace
-    from plinth_registry.server import ensure_server
+    from plinth_registry.mlflow.server import ensure_server
 
     given, known = _given(workspace, out), with_json()
     if "down" in calls(text):

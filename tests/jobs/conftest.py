@@ -14,7 +14,7 @@ import pytest
 
 from plinth.storage.workspace import Workspace
 from plinth_jobs.cli.root import call
-from plinth_registry.server import stop_server
+from plinth_registry.mlflow.server import stop_server
 from tests import tiny_corpus
 from tests.shared import copied, once
 

@@ -12,8 +12,8 @@ import yaml
 
 from plinth.storage.state import Refs
 from plinth.storage.workspace import Workspace
-from plinth_registry.server import stop_server
-from plinth_registry.verdict import GATES
+from plinth_registry.judgement import GATES
+from plinth_registry.mlflow.server import stop_server
 from tests.jobs.conftest import RECIPE, answer, digests, plinth, variant
 from tests.shared import copied
 

@@ -9,7 +9,7 @@ import pytest
 
 from plinth.storage.state import Refs
 from plinth.storage.workspace import Workspace
-from plinth_registry.server import stop_server
+from plinth_registry.mlflow.server import stop_server
 from tests.jobs.conftest import answer, digests, plinth, variant
 from tests.shared import copied
 

@@ -12,7 +12,7 @@ import pytest
 from plinth.records import Manifest
 from plinth.storage.state import Refs
 from plinth.storage.workspace import Workspace
-from plinth_registry.server import stop_server
+from plinth_registry.mlflow.server import stop_server
 from tests.jobs.conftest import ROOT, answer, digests, plinth, variant
 from tests.shared import copied
 

@@ -17,7 +17,8 @@ from plinth.recipe.load import written
 from plinth.records import Manifest
 from plinth_jobs.cli.root import call
 from plinth_jobs.sensors.release import approval, mirror
-from plinth_registry import mlflow_client, releases
+from plinth_registry import releases
+from plinth_registry.mlflow import connection
 from tests.registry.conftest import ctx, make_recipe
 from tests.registry.test_releases import write
 
@@ -33,7 +34,7 @@ def tick(ctx: Context, monkeypatch: pytest.MonkeyPatch) -> Iterator[Tick]:
     def absent(workspace: object) -> None:
         raise RegistryError("MLflow does not run")
 
-    monkeypatch.setattr(mlflow_client, "connect", absent)
+    monkeypatch.setattr(connection, "connect", absent)
     sensor = mirror(make_recipe("demo"), ctx.workspace.root)
     cursors: list[str | None] = [None]
 
@@ -47,9 +48,9 @@ def tick(ctx: Context, monkeypatch: pytest.MonkeyPatch) -> Iterator[Tick]:
 
 
 def mlflow_agrees(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(mlflow_client, "connect", lambda workspace: None)
-    patch.setattr("plinth_registry.mirror.repair", lambda *_: ())
-    patch.setattr("plinth_registry.mirror.missing", lambda *_: ())
+    patch.setattr(connection, "connect", lambda workspace: None)
+    patch.setattr("plinth_registry.promotion.repair", lambda *_: ())
+    patch.setattr("plinth_registry.promotion.missing_in_mlflow", lambda *_: ())
 
 
 def alerts(ctx: Context) -> list[Any]:
@@ -125,7 +126,7 @@ def test_an_expired_head_is_signed_by_a_person_only(
     command = ["release", "mirror", "-w", str(ctx.workspace.root), "--recipe", str(recipe)]
     assert call(command) == 0
     with pytest.MonkeyPatch.context() as patch:  # a version of the history was deleted in MLflow: nothing repairs that
-        patch.setattr("plinth_registry.mirror.missing", lambda *_: ("demo version 1 (champion)",))
+        patch.setattr("plinth_registry.promotion.missing_in_mlflow", lambda *_: ("demo version 1 (champion)",))
         assert call(command) == 9
     assert head.read_bytes() != signed
     assert len(releases.history(ctx)) == 1

@@ -14,7 +14,7 @@ from plinth.storage.workspace import Workspace
 from plinth.trust import dsse
 from plinth_assets.framework.up_to_date import Decision
 from plinth_jobs import pipeline
-from plinth_registry.server import stop_server
+from plinth_registry.mlflow.server import stop_server
 from tests import tiny_corpus
 from tests.golden import commands
 from tests.golden import data as golden_data

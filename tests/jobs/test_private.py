@@ -11,7 +11,7 @@ from plinth.storage.workspace import Workspace
 from plinth.training.telemetry.timeline import timeline
 from plinth_extras.privacy import secret
 from plinth_extras.privacy.accounting import epsilon
-from plinth_registry.server import stop_server
+from plinth_registry.mlflow.server import stop_server
 from tests.jobs.conftest import answer, digests, plinth, variant
 from tests.shared import copied
 

@@ -29,7 +29,7 @@ from plinth.records import Manifest
 from plinth.storage.workspace import Workspace
 from plinth_assets.catalog import selected, stages
 from plinth_jobs import pipeline
-from plinth_registry.server import find_server
+from plinth_registry.mlflow.server import find_server
 from tests import tiny_corpus
 from tests.jobs.conftest import RECIPE, ROOT, digests, plinth, variant
 from tests.shared import copied

@@ -16,7 +16,7 @@ from plinth.records import Manifest
 from plinth.storage.workspace import Workspace
 from plinth_jobs import pipeline, results
 from plinth_registry import api
-from plinth_registry.history import ReleaseHistory, ReleaseRecord
+from plinth_registry.releases import ReleaseHistory, ReleaseRecord
 from tests.jobs.conftest import RECIPE
 
 

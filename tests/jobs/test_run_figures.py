@@ -25,7 +25,7 @@ from plinth.training.telemetry import run_figures
 from plinth.training.telemetry.timeline import read_events, timeline
 from plinth_assets import training
 from plinth_jobs import results, workspace_index
-from plinth_registry import timeline as mlflow_timeline
+from plinth_registry import run_metrics as mlflow_timeline
 from tests.jobs.conftest import RECIPE
 from tests.plinth.training.conftest import tiny
 

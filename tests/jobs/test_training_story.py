@@ -163,7 +163,7 @@ def sigterm_waits_for(rank: psutil.Process) -> bool:
 def end(run: Told, clis: list[subprocess.Popen[bytes]]) -> None:
     """Leave nothing behind, whatever happened."""
     from plinth.storage.workspace import Workspace
-    from plinth_registry.server import stop_server
+    from plinth_registry.mlflow.server import stop_server
 
     for cli in clis:
         cli.kill()

@@ -22,7 +22,7 @@ from plinth_jobs import index_tiles, workspace_index
 from plinth_ops.gamedays import signed_record
 from plinth_ops.gamedays.gameday import GameDayRecord, Instant, Outcome
 from plinth_registry import incidents
-from plinth_registry.mlflow_process import DATABASE
+from plinth_registry.mlflow.server import DATABASE
 from tests.jobs.conftest import RECIPE
 from tests.shared import copied
 

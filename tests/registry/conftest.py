@@ -26,11 +26,11 @@ from plinth.training.directory import RunDirectory
 from plinth.training.forensics.proof import COMPARED
 from plinth.training.forensics.proof import PARAMETERS as PARAMETERS_KEY
 from plinth.trust.authority import now
-from plinth_registry import attestations, candidate, materialise, policy, releases, server, trained
+from plinth_registry import attestations, candidate, policy, releases, signing, trained
 from plinth_registry.candidate import Candidate, CandidateRun, Facts
-from plinth_registry.gates import GatePolicy
-from plinth_registry.gates.settings import gate_policy
-from plinth_registry.history import ReleaseRecord
+from plinth_registry.gates.settings import GatePolicy, gate_policy
+from plinth_registry.mlflow import server
+from plinth_registry.releases import ReleaseRecord
 from tests import document_rows
 from tests.training_host import HOST
 
@@ -294,7 +294,7 @@ def mlflow_uri(mlflow_workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> 
     """One server for every test's workspace, which counts as the workspace's own."""
     uri = server.ensure_server(mlflow_workspace)
     monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
-    monkeypatch.setattr("plinth_registry.mlflow_client.is_own", lambda *_: True)
+    monkeypatch.setattr("plinth_registry.mlflow.connection.is_own", lambda *_: True)
     return uri
 
 
@@ -315,7 +315,7 @@ def moved(
 
 def sign_candidate(ctx: Context, line: Line) -> Candidate:
     checkpoint, evaluation, facts = line.checkpoint.digest, line.evaluation.digest, line.facts()
-    directory = materialise.materialise(ctx, line.checkpoint, line.provenance())
+    directory = signing.materialise(ctx, line.checkpoint, line.provenance())
     key = candidate.state_facts(ctx, directory, checkpoint, evaluation, line.run, facts)
     candidate.attest(ctx, line.recipe, line.checkpoint, directory, facts, line.materials)
     return Candidate(

@@ -7,23 +7,26 @@ from typing import Any
 from plinth.evaluation.measurement import MEASUREMENTS
 from plinth_assets.measurements.pii import PiiShare
 from plinth_ops.service_levels.tallies import ErrorBudget
-from plinth_registry.gates import Approval, CheckResult, Evidence, GatePolicy, SliceScore
 from plinth_registry.gates.facts import (
+    Approval,
+    CheckResult,
     ComparisonFacts,
     ContaminationFacts,
     CostFacts,
     EvaluationFacts,
+    Evidence,
     GrantedUses,
     LicenceFacts,
     PairedLine,
     ProbeFacts,
     ProbeWorth,
     ResumeFacts,
+    SliceScore,
     StabilityFacts,
     TaskFacts,
     TaskScore,
 )
-from plinth_registry.gates.settings import absent_gates, gate_policy
+from plinth_registry.gates.settings import GatePolicy, absent_gates, gate_policy
 
 OURS, THEIRS = "a" * 64, "b" * 64
 

@@ -23,20 +23,18 @@ from plinth_registry import (
     consumers,
     feed,
     impact,
-    mirror,
-    mlflow_client,
     policy,
+    promotion,
     registration,
-    released,
     releases,
-    server,
     signing,
     verified,
 )
-from plinth_registry import materialise as directories
-from plinth_registry.exports.unreleased import UNRELEASED
-from plinth_registry.history import ReleaseRecord
-from plinth_registry.mlflow_process import DATABASE
+from plinth_registry import signing as directories
+from plinth_registry.exports.models import UNRELEASED
+from plinth_registry.mlflow import connection, server
+from plinth_registry.mlflow.server import DATABASE
+from plinth_registry.releases import ReleaseRecord
 from tests.registry.conftest import small_policy
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("mlflow_uri")]
@@ -46,7 +44,7 @@ ADA, BEN = "ada@example.org", "ben@example.org"
 
 @pytest.fixture
 def mlflow(ctx: Context, mlflow_uri: str) -> Any:
-    return mlflow_client.connect(ctx.workspace)
+    return connection.connect(ctx.workspace)
 
 
 def register(ctx: Context, line: Any, **facts: object) -> tuple[Any, dict[str, Any]]:
@@ -148,7 +146,7 @@ def test_the_same_work_is_registered_once(ctx: Context, line: Any, mlflow: Any) 
     first, _ = register(ctx, line)
     again, _ = register(ctx, line, requested_by="somebody else", cost={"wall_s": 11})
     assert again.version == first.version
-    assert len(mlflow_client.versions(mlflow, first.model)) == 1
+    assert len(connection.versions(mlflow, first.model)) == 1
     version = mlflow.get_model_version(first.model, first.version)
     assert len(mlflow.get_metric_history(version.run_id, "bits_per_byte/web/model")) == 1
 
@@ -175,7 +173,7 @@ def test_a_crash_before_the_version_leaves_no_candidate_and_is_mended(
         patched.setattr(registration, "_tags", crash)
         with pytest.raises(KeyboardInterrupt):
             register(ctx, line)
-    assert mlflow_client.versions(mlflow, f"{line.recipe.release.name}-candidate") == []
+    assert connection.versions(mlflow, f"{line.recipe.release.name}-candidate") == []
     found, _ = register(ctx, line)
     experiment = mlflow.get_experiment_by_name(line.recipe.name).experiment_id
     assert found.version == "1"
@@ -215,7 +213,7 @@ def test_nothing_is_promoted_without_approval(ctx: Context, line: Any, mlflow: A
     with pytest.raises(GateError, match="may not be promoted") as caught:
         api.promote(ctx, line.recipe, None, "ben", "in a hurry")
     assert "0 of 1 approvals" in str(caught.value)
-    assert mirror.alias(mlflow, line.recipe.release.name, "champion") is None
+    assert promotion.alias(mlflow, line.recipe.release.name, "champion") is None
 
 
 def test_a_signed_approval_makes_a_champion(ctx: Context, line: Any, mlflow: Any) -> None:
@@ -232,7 +230,7 @@ def test_a_signed_approval_makes_a_champion(ctx: Context, line: Any, mlflow: Any
 
 @pytest.mark.exhaustive
 def test_nothing_is_printed(ctx: Context, line: Any, capfd: pytest.CaptureFixture[str]) -> None:
-    mlflow_client.connect(ctx.workspace)
+    connection.connect(ctx.workspace)
     capfd.readouterr()
     release(ctx, line)
     assert capfd.readouterr() == ("", "")
@@ -244,7 +242,7 @@ def test_promoting_twice_is_promoting_once(ctx: Context, line: Any, mlflow: Any)
     assert api.promote_if_approved(ctx, line.recipe) == ()
     assert api.promote(ctx, line.recipe, "1", "ben", "again") == record
     assert len(api.history(ctx, line.recipe)) == 2
-    assert len(mlflow_client.versions(mlflow, line.recipe.release.name)) == 1
+    assert len(connection.versions(mlflow, line.recipe.release.name)) == 1
 
 
 def test_decisions_start_no_server(
@@ -254,7 +252,7 @@ def test_decisions_start_no_server(
     shutil.copy(mlflow_workspace.mlflow / DATABASE, ctx.workspace.mlflow / DATABASE)
     monkeypatch.delenv("MLFLOW_TRACKING_URI")
     monkeypatch.setattr(server, "_start", lambda *_: pytest.fail("a server was started"))
-    release_name, mlflow = line.recipe.release.name, mlflow_client.connect(ctx.workspace)
+    release_name, mlflow = line.recipe.release.name, connection.connect(ctx.workspace)
     api.approve(ctx, line.recipe, found.version, ADA, "good")
     (record,) = api.promote_if_approved(ctx, line.recipe)
     assert (record.action, record.version) == ("champion", "1")
@@ -343,7 +341,7 @@ def test_a_promotion_interrupted_before_its_record_is_finished_by_the_next(
     (record,) = api.promote_if_approved(ctx, line.recipe)
     assert (record.action, record.version) == ("champion", "1")
     assert aliases(mlflow, line) == {"champion": "1"}
-    assert len(mlflow_client.versions(mlflow, line.recipe.release.name)) == 1
+    assert len(connection.versions(mlflow, line.recipe.release.name)) == 1
 
 
 def test_weights_are_read_only_where_people_have_approved(
@@ -363,7 +361,7 @@ def test_weights_are_read_only_where_people_have_approved(
     api.approve(ctx, line.recipe, None, ADA, "good")
     (status,) = api.ready(ctx, line.recipe)
     assert (status.version, status.ready) == ("1", True)
-    assert read == [directories.path_of(ctx, line.checkpoint.digest)]
+    assert read == [directories.directory_of(ctx, line.checkpoint.digest)]
 
 
 def test_an_approved_candidate_with_a_closed_gate_is_not_ready(ctx: Context, line: Any) -> None:
@@ -399,7 +397,7 @@ def test_a_flipped_byte_is_refused_everywhere(ctx: Context, line: Any, mlflow: A
     with pytest.raises(SignatureError, match=name):
         api.approve(ctx, line.recipe, found.version, BEN, "go")
     assert api.promote_if_approved(ctx, line.recipe) == ()
-    assert mirror.alias(mlflow, line.recipe.release.name, "champion") is None
+    assert promotion.alias(mlflow, line.recipe.release.name, "champion") is None
 
 
 @pytest.mark.exhaustive
@@ -480,7 +478,7 @@ def test_a_model_copied_to_another_name_is_refused(ctx: Context, make_line: Any)
     first, _ = register(ctx, one)
     second, _ = register(ctx, other)
     for suffix in ("", ".sig", ".slsa.json"):
-        source, target = (directories.path_of(ctx, each.checkpoint) for each in (first, second))
+        source, target = (directories.directory_of(ctx, each.checkpoint) for each in (first, second))
         source, target = source.with_name(source.name + suffix), target.with_name(target.name + suffix)
         shutil.rmtree(target) if target.is_dir() else target.unlink()
         shutil.copytree(source, target) if source.is_dir() else shutil.copy(source, target)
@@ -522,7 +520,7 @@ def test_a_rollback_interrupted_before_mlflow_is_shown_by_the_next_look(
         release(ctx, line)
 
     with monkeypatch.context() as patched:
-        patched.setattr(mirror, "repair", _killed)
+        patched.setattr(promotion, "repair", _killed)
         with pytest.raises(KeyboardInterrupt):
             api.rollback(ctx, lines[0].recipe, ADA, "worse")
     assert aliases(mlflow, lines[0]) == {"champion": "3", "previous": "2"}
@@ -550,7 +548,7 @@ def test_a_canary_is_given_back_also_after_a_kill(
     assert aliases(mlflow, first) == {"champion": "1", "canary": "2"}
 
     with monkeypatch.context() as patched:
-        patched.setattr(mirror, "repair", _killed)
+        patched.setattr(promotion, "repair", _killed)
         with pytest.raises(KeyboardInterrupt):
             api.return_canary(ctx, first.recipe, ADA, "worse on web")
     assert aliases(mlflow, first) == {"champion": "1", "canary": "2"}
@@ -573,7 +571,7 @@ def test_a_promotion_that_was_given_back_half_way_is_not_taken_up_again(
     register(ctx, line)
     api.approve(ctx, line.recipe, None, ADA, "good")
     with monkeypatch.context() as patched:
-        patched.setattr(released, "verify_release", _killed)
+        patched.setattr(verified, "verify_release", _killed)
         with pytest.raises(KeyboardInterrupt):
             api.promote_if_approved(ctx, line.recipe)
     assert aliases(mlflow, line) == {"canary": "1"}
@@ -745,7 +743,7 @@ def test_a_version_made_by_hand_is_reported_once(ctx: Context, line: Any, mlflow
 @pytest.mark.exhaustive
 def test_a_champion_is_verified_without_mlflow(ctx: Context, line: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     release(ctx, line)
-    monkeypatch.setattr(mlflow_client, "connect", None)
+    monkeypatch.setattr(connection, "connect", None)
     assert verified.verify_model(ctx, f"{line.recipe.release.name}@champion").checkpoint == line.checkpoint.digest
 
 

@@ -16,7 +16,7 @@ from plinth.trust.authority import APPROVER
 from plinth.trust.root import Trust
 from plinth_registry import approval
 from plinth_registry.candidate import Candidate
-from plinth_registry.gates import Approval
+from plinth_registry.gates.facts import Approval
 
 ADA = "ada@example.org"
 

@@ -29,7 +29,7 @@ from plinth_audit.fairness import bias as fairness_bias
 from plinth_audit.fairness.measurement import BiasFacts
 from plinth_audit.fairness.pairs import Pair
 from plinth_audit.pii_outputs.measurement import WrittenPii
-from plinth_registry import attestations, candidate, evidence, measured
+from plinth_registry import attestations, candidate, evidence
 from plinth_registry.candidate import Candidate
 from plinth_registry.gates.facts import ComparisonFacts, ProbeFacts, TaskFacts
 from tests.catalogues import Including
@@ -52,7 +52,7 @@ def test_only_attested_measurements_of_this_checkpoint_count(ctx: Context, line:
         attestations.attest_measurement(ctx, line.recipe, OURS, one)
     stated = attestations.about(ctx, OURS).valid
     assert sorted(stated) == ["probes", "tasks/small"]
-    assert list(measured.of(ctx, OURS, stated)) == ["probes"]
+    assert list(attestations.measurements_of(ctx, OURS, stated)) == ["probes"]
 
 
 def test_probes_decide_by_the_noise_of_their_run(ctx: Context, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -60,12 +60,12 @@ def test_probes_decide_by_the_noise_of_their_run(ctx: Context, monkeypatch: pyte
     found = {"probes": made(ctx, "probes", {"probes": {"maths": row, "code": {"items": 0}}})}
     looks = {"maths": worth(0.5, [1.0, 1.1, 0.9])}
     monkeypatch.setattr(probes, "worth", lambda provenance: looks if provenance else {})
-    facts = measured.facts(found, JudgedCheckpoint(provenance={"training": {}}))["probes"]
+    facts = attestations.measured_facts(found, JudgedCheckpoint(provenance={"training": {}}))["probes"]
     assert isinstance(facts, ProbeFacts)
     assert (facts.probes["maths"].signal, facts.probes["maths"].decides) == (0.5, True)
     assert facts.probes["maths"].snr == pytest.approx(5.0)
     assert (facts.probes["code"].items, facts.probes["code"].decides) == (0, False)
-    unknown = measured.facts(found, JudgedCheckpoint())["probes"]
+    unknown = attestations.measured_facts(found, JudgedCheckpoint())["probes"]
     assert isinstance(unknown, ProbeFacts)
     assert not unknown.probes["maths"].decides
 
@@ -82,7 +82,9 @@ def test_extraction_is_read_as_it_is_written() -> None:
 
 def facts_of(asset: str, stats: dict[str, Any]) -> Frozen | None:
     """The facts of the only measurement."""
-    return next(iter(measured.facts({asset: manifest_of(asset, stats)}, JudgedCheckpoint()).values()), None)
+    return next(
+        iter(attestations.measured_facts({asset: manifest_of(asset, stats)}, JudgedCheckpoint()).values()), None
+    )
 
 
 def manifest_of(asset: str, stats: dict[str, Any]) -> Manifest:
@@ -189,18 +191,23 @@ def test_only_compliance_states_what_is_left_in_training_text(ctx: Context, line
     attestations.attest(
         ctx, line.recipe, "measurement", made.asset, checkpoint, materials={made.asset: made.digest, **made.inputs}
     )
-    assert list(measured.of(ctx, checkpoint, attestations.about(ctx, checkpoint).valid)) == ["evaluation"]
+    assert list(attestations.measurements_of(ctx, checkpoint, attestations.about(ctx, checkpoint).valid)) == [
+        "evaluation"
+    ]
     assert not attestations.is_attested(ctx, checkpoint, made)
     assert attestations.attest_measurement(ctx, line.recipe, checkpoint, made).kind == "personal_data"
     assert attestations.KINDS["personal_data"] == COMPLIANCE
     assert attestations.is_attested(ctx, checkpoint, made)
-    assert set(measured.of(ctx, checkpoint, attestations.about(ctx, checkpoint).valid)) == {"evaluation", "pii/data"}
+    assert set(attestations.measurements_of(ctx, checkpoint, attestations.about(ctx, checkpoint).valid)) == {
+        "evaluation",
+        "pii/data",
+    }
 
 
 @pytest.mark.parametrize("stats", [{}, {"slices": {}, "tasks": 3, "lines": [], "probes": {"x": {}}}, {"attributes": 1}])
 def test_numbers_that_cannot_be_read_are_no_evidence(stats: dict[str, Any]) -> None:
     found = {name: manifest_of(name, stats) for name in MEASURING}
-    facts = measured.facts(found, JudgedCheckpoint())
+    facts = attestations.measured_facts(found, JudgedCheckpoint())
     assert not [one for one in facts.values() if one != ExtractionFacts(slices={})]  # which opens no gate either
 
 
@@ -257,7 +264,7 @@ def test_one_that_cannot_be_used_is_no_evidence_and_its_manifest_still_marked(
     published = made(ctx, "length", {"words": 1})
     ctx.refs.publish(published, "key")
     monkeypatch.setattr(measurement, "MEASUREMENTS", Broken(measurement.MEASUREMENTS, own))
-    assert list(measured.of(ctx, OURS, attestations.about(ctx, OURS).valid)) == ["probes"]
+    assert list(attestations.measurements_of(ctx, OURS, attestations.about(ctx, OURS).valid)) == ["probes"]
     assert set(candidate.evidence_of(ctx, OURS)) == {one.digest for one in (asked, other, published)}
 
 

@@ -9,17 +9,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plinth_registry.gates import APPROVALS, Evidence, GatePolicy, GateResult, SliceScore, evaluate
 from plinth_registry.gates.facts import (
     EvaluationFacts,
+    Evidence,
     GrantedUses,
     LicenceFacts,
     ResumeFacts,
+    SliceScore,
     StabilityFacts,
     ToleranceFacts,
 )
-from plinth_registry.gates.result import shown
-from plinth_registry.gates.settings import release_gates
+from plinth_registry.gates.result import GateResult, evaluate, shown
+from plinth_registry.gates.settings import APPROVALS, GatePolicy, release_gates
 from tests.registry.gate_evidence import LINES, MEASURED, THEIRS, line, person, policy, proof, set_fact
 
 OFF = {"max_bits_per_byte": "no absolute bound in this test"}

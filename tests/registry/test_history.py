@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from plinth_registry.history import Action, ReleaseRecord, Standing, ended, standing_after
+from plinth_registry.releases import Action, ReleaseRecord, Standing, ended, standing_after
 
 
 def record(action: Action, version: str | None, previous: str | None = None) -> ReleaseRecord:

@@ -16,10 +16,10 @@ from plinth.records import Manifest
 from plinth.training.checkpoint import checkpoint as checkpoints
 from plinth.training.checkpoint import mean_record
 from plinth_audit.papers.gather import PaperSubject, gather
-from plinth_registry import evidence, gates, policy, taint, trained
-from plinth_registry.registration import _tags
+from plinth_registry import evidence, policy, taint, trained
+from plinth_registry.gates.result import blocking, evaluate
+from plinth_registry.registration import _tags, version_text
 from plinth_registry.verified import verify_model
-from plinth_registry.version_text import version_text
 from tests.registry.conftest import PARAMETERS, Line, resume_evidence, sign_candidate
 
 STEPS = (5, 6)
@@ -69,8 +69,8 @@ def mean(ctx: Context, line: Line) -> Manifest:
 def test_a_mean_passes_every_gate_and_is_called_what_it_is(ctx: Context, line: Line, mean: Manifest) -> None:
     found = sign_candidate(ctx, line)
     gathered = evidence.gather(ctx, line.recipe, found, {})
-    results = gates.evaluate(policy.current(ctx, line.recipe.required_release().name).policy, gathered)
-    assert {one.name for one in gates.blocking(results)} <= {"approvals"}
+    results = evaluate(policy.current(ctx, line.recipe.required_release().name).policy, gathered)
+    assert {one.name for one in blocking(results)} <= {"approvals"}
     said = next(one.reason for one in results if one.name == "lineage")
     assert "a mean of the weights of steps 5, 6, weighted 1, 3, trained in 2 attempts" in said
     assert gathered.resume is not None

@@ -15,11 +15,11 @@ from typing import Any
 import pytest
 
 from plinth.storage.workspace import Workspace
-from plinth_registry import mlflow_client
-from plinth_registry.mlflow_process import ARTIFACTS, DATABASE
-from plinth_registry.model_database import REVISION, ModelDatabase
-from plinth_registry.model_database import rows as rows_of
-from plinth_registry.model_registry import Server
+from plinth_registry.mlflow import connection
+from plinth_registry.mlflow.database import REVISION, ModelDatabase
+from plinth_registry.mlflow.database import rows as rows_of
+from plinth_registry.mlflow.rest import Server
+from plinth_registry.mlflow.server import ARTIFACTS, DATABASE
 
 SHOWN = ("name", "version", "source", "run_id", "description", "tags", "creation_timestamp")
 
@@ -45,7 +45,7 @@ def change(client: Any, library: Any, run: str, name: str) -> None:
     """Every change that Plinth makes to models, to `name` and its candidates."""
     candidates = f"{name}-candidate"
     for made in (candidates, candidates, name):
-        mlflow_client.ensure_model(client, made, "made here")
+        connection.ensure_model(client, made, "made here")
     library.create_model_version(candidates, "plinth:///models/x", run, tags={"candidate": "a'b"}, description="d")
     client.set_model_version_tag(candidates, "1", "approval", "rejected")
     client.set_model_version_tag(candidates, "1", "approval", "approved")
@@ -95,10 +95,10 @@ def rows(database: Path, name: str) -> dict[str, list[Any]]:
 def test_server_and_database_write_the_same_rows(mlflow_workspace: Workspace, mlflow_uri: str, tmp_path: Path) -> None:
     place = mlflow_workspace.mlflow / DATABASE
     clients = {
-        "words": mlflow_client.connect(mlflow_workspace),
+        "words": connection.connect(mlflow_workspace),
         "texts": ModelDatabase(place, mlflow_workspace.mlflow / ARTIFACTS, no_server),
     }
-    library = mlflow_client._library(mlflow_workspace, mlflow_uri)
+    library = connection._library(mlflow_workspace, mlflow_uri)
     run = library.create_run(library.create_experiment("words")).info.run_id
     for name, client in clients.items():
         change(client, library, run, name)
@@ -109,8 +109,8 @@ def test_server_and_database_write_the_same_rows(mlflow_workspace: Workspace, ml
         assert _names(client) == _names(library) >= {"words", "texts-candidate"}, name
         assert client.get_registered_model("words").aliases == {"champion": "2"} == _aliases(library), name
         for model in ("words", "texts-candidate"):
-            found = mlflow_client.versions(client, model)
-            assert [shown(one) for one in found] == [shown(one) for one in mlflow_client.versions(library, model)], name
+            found = connection.versions(client, model)
+            assert [shown(one) for one in found] == [shown(one) for one in connection.versions(library, model)], name
         assert shown(client.get_model_version("words", "2")) == shown(library.get_model_version("words", "2")), name
         assert outcome(client.get_model_version, "words", "1") == "RESOURCE_DOES_NOT_EXIST", name
         assert outcome(client.get_registered_model, "other") == "RESOURCE_DOES_NOT_EXIST", name
@@ -122,7 +122,7 @@ def test_server_and_database_write_the_same_rows(mlflow_workspace: Workspace, ml
 
 
 def _names(client: Any) -> set[str]:
-    return {one.name for one in mlflow_client.models(client)}
+    return {one.name for one in connection.models(client)}
 
 
 def _aliases(library: Any) -> dict[str, str]:

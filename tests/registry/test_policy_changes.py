@@ -10,8 +10,7 @@ import pytest
 import yaml
 
 from plinth.storage.workspace import Workspace
-from plinth_registry.gates import GatePolicy
-from plinth_registry.gates.settings import FeedPolicy, release_gates
+from plinth_registry.gates.settings import FeedPolicy, GatePolicy, release_gates
 from plinth_registry.policy import PolicyChange, changes, direction, settings
 from tests.jobs.cli.conftest import plinth
 from tests.registry.gate_evidence import policy

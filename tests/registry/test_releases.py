@@ -18,7 +18,7 @@ from plinth.trust.log_record import LogRecord
 from plinth.trust.root import Trust
 from plinth.trust.signed_log import SignedLog
 from plinth_registry import policy, releases
-from plinth_registry.history import ReleaseRecord
+from plinth_registry.releases import ReleaseRecord
 from tests.registry.conftest import moved, small_policy
 
 

@@ -11,9 +11,10 @@ import pytest
 from plinth.compute.context import Context
 from plinth_jobs.cli.root import cli
 from plinth_registry import incidents
-from plinth_registry.gates import Evidence, evaluate
-from plinth_registry.login import settings as login
-from plinth_registry.review import CandidateStatus, _how_to_decide, next_step
+from plinth_registry.decisions import CandidateStatus, _how_to_decide, next_step
+from plinth_registry.gates.facts import Evidence
+from plinth_registry.gates.result import evaluate
+from plinth_registry.mlflow import settings as login
 from tests.command_lines import resolve
 from tests.registry.gate_evidence import person, policy, proof
 

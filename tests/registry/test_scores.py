@@ -14,8 +14,9 @@ from plinth.evaluation.serving import bounds, records
 from plinth.launch.devices import DEVICES
 from plinth.model.parameters import Model
 from plinth.records import Manifest
-from plinth_registry import api, mlflow_client, registration
-from plinth_registry.scores import scores_of, speeds_of
+from plinth_registry import api, registration
+from plinth_registry.mlflow import connection
+from plinth_registry.run_metrics import scores_of, speeds_of
 
 ESTIMATE = {"value": 0.25, "low": 0.2, "high": 0.3, "n": 40, "flags": []}
 FILES = fingerprint.digest("task files")
@@ -91,7 +92,7 @@ def test_mlflow_has_each_number_once_with_model_and_data(ctx: Context, line: Any
     api.register_candidate(*given)
     for _ in range(2):  # a candidate that was registered without them gets them too
         found, _ = api.register_candidate(*given, made)
-    mlflow = mlflow_client.connect(ctx.workspace)
+    mlflow = connection.connect(ctx.workspace)
     version = mlflow.get_model_version(found.model, found.version)
     run = mlflow.get_run(version.run_id)
     model = registration.logged_model(mlflow, run.info.experiment_id, version.tags["candidate"])

@@ -17,8 +17,8 @@ import pytest
 
 from plinth.errors import DiskFullError, RegistryError
 from plinth.storage.workspace import Workspace
-from plinth_registry import server
-from plinth_registry.mlflow_client import connect, models, optional, versions
+from plinth_registry.mlflow import server
+from plinth_registry.mlflow.connection import connect, models, optional, versions
 
 
 @pytest.fixture
@@ -115,7 +115,7 @@ def test_the_server_ends_after_its_last_user(workspace: Workspace, monkeypatch: 
     """The next command finds it still there; without one it ends by itself, also when its user was killed."""
     code = (
         "import os, sys; from plinth.storage.workspace import Workspace\n"
-        "from plinth_registry.server import ensure_server\n"
+        "from plinth_registry.mlflow.server import ensure_server\n"
         "print(ensure_server(Workspace(sys.argv[1])), flush=True); os.kill(os.getpid(), 9)"
     )
     starting = [sys.executable, "-c", code, str(workspace.root)]

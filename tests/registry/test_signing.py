@@ -15,7 +15,7 @@ from plinth.errors import IntegrityError, LineageError, SignatureError
 from plinth.trust import dsse
 from plinth.trust.authority import APPROVER, TRAINER, Authority
 from plinth.trust.root import Trust
-from plinth_registry import materialise, signing
+from plinth_registry import signing
 
 
 @pytest.fixture
@@ -29,7 +29,7 @@ def key(ctx: Context) -> Authority:
 
 
 def build(ctx: Context, line: Any) -> Path:
-    return materialise.materialise(ctx, line.checkpoint, line.provenance())
+    return signing.materialise(ctx, line.checkpoint, line.provenance())
 
 
 def flip(path: Path, position: int = -1) -> None:
@@ -161,13 +161,13 @@ def test_a_damaged_store_never_becomes_a_model(ctx: Context, line: Any) -> None:
     flip(ctx.store.path(part.blob))
     with pytest.raises(IntegrityError, match=r"model\.safetensors"):
         build(ctx, line)
-    assert not materialise.path_of(ctx, line.checkpoint.digest).exists()
+    assert not signing.directory_of(ctx, line.checkpoint.digest).exists()
 
 
 def test_a_checkpoint_without_weights_is_no_model(ctx: Context, line: Any) -> None:
     bare = line.checkpoint.model_copy(update={"parts": line.checkpoint.parts[1:]})
     with pytest.raises(LineageError, match="not a model"):
-        materialise.materialise(ctx, bare, {})
+        signing.materialise(ctx, bare, {})
 
 
 def test_a_statement_of_another_kind_is_refused(ctx: Context, signed: Path, key: Authority) -> None:

@@ -17,10 +17,10 @@ from plinth.errors import SignatureError
 from plinth.trust import dsse
 from plinth.trust.authority import PROMOTER, TRAINER
 from plinth.trust.root import Trust
-from plinth_registry import policy, verdict
+from plinth_registry import judgement, policy
 from plinth_registry.candidate import Candidate, evidence_path
-from plinth_registry.gates import Evidence, evaluate
-from plinth_registry.gates.result import GateResult
+from plinth_registry.gates.facts import Evidence
+from plinth_registry.gates.result import GateResult, evaluate
 from tests.registry.gate_evidence import policy as strict
 from tests.registry.gate_evidence import proof
 
@@ -34,14 +34,14 @@ def governing(ctx: Context) -> policy.SignedPolicy:
 
 def summary(found: Candidate, governing: policy.SignedPolicy, evidence: Evidence, **waived: str) -> dict[str, object]:
     results = evaluate(governing.policy, evidence, waived)
-    return verdict.predicate(found, governing, results, {"plinth:///a": "b" * 64}, AT)
+    return judgement.verdict_predicate(found, governing, results, {"plinth:///a": "b" * 64}, AT)
 
 
 def test_it_says_who_verified_what_when_under_which_policy_from_which_evidence(
     unregistered: Candidate, governing: policy.SignedPolicy
 ) -> None:
     found = summary(unregistered, governing, proof())
-    gates = found.pop(verdict.GATES)
+    gates = found.pop(judgement.GATES)
     verifier = found.pop("verifier")
     assert found == {
         "timeVerified": "2026-11-23T12:00:30Z",
@@ -67,20 +67,20 @@ def test_levels_are_those_that_were_verified(unregistered: Candidate, governing:
     let_through = summary(unregistered, governing, proof(cost=None), cost="waived by ada")
     assert let_through["verificationResult"] == "PASSED"
     assert let_through["verifiedLevels"] == ["SLSA_BUILD_LEVEL_1", "PLINTH_GATES_PASSED_WITH_WAIVERS"]
-    (shown,) = (one for one in let_through[verdict.GATES]["results"] if one["gate"] == "cost")  # type: ignore[index]
+    (shown,) = (one for one in let_through[judgement.GATES]["results"] if one["gate"] == "cost")  # type: ignore[index]
     assert (shown["result"], shown["reason"], shown["waiver"]) == ("waived", "no evidence", "waived by ada")
 
 
 def test_in_toto_reads_it(ctx: Context, unregistered: Candidate, governing: policy.SignedPolicy) -> None:
     results = evaluate(governing.policy, proof())
     facts = evidence_path(unregistered.directory, unregistered.key)
-    path = verdict.write(ctx, unregistered, governing, results, [facts], ["a waiver that expired"])
-    content = dsse.read(path, Trust.of(ctx.workspace).authority(PROMOTER), verdict.PREDICATE)
+    path = judgement.sign_verdict(ctx, unregistered, governing, results, [facts], ["a waiver that expired"])
+    content = dsse.read(path, Trust.of(ctx.workspace).authority(PROMOTER), judgement.VERDICT_PREDICATE)
     statement = json_format.ParseDict(content, Statement([], "", {}).pb)
     Statement.copy_from_pb(statement).validate()
     assert statement.predicate_type == "https://slsa.dev/verification_summary/v1"
     predicate = copy.deepcopy(content["predicate"])
-    ours = predicate.pop(verdict.GATES)
+    ours = predicate.pop(judgement.GATES)
     levels = predicate.pop("verifiedLevels")  # a list by the specification, one string in this library's message
     assert all(isinstance(one, str) for one in levels)
     del predicate["verifier"]["version"]  # of SLSA 1.0, which the message does not know
@@ -92,7 +92,7 @@ def test_in_toto_reads_it(ctx: Context, unregistered: Candidate, governing: poli
     (read,) = content["predicate"]["inputAttestations"]
     assert read["uri"] == f"plinth:///models/{facts.name}"
     assert read["digest"] == {"sha256": hashlib.sha256(facts.read_bytes()).hexdigest()}
-    assert verdict.read(ctx, unregistered) == content["predicate"]
+    assert judgement.read_verdict(ctx, unregistered) == content["predicate"]
 
 
 def test_a_refusal_does_not_replace_the_verdict_that_released_a_candidate(
@@ -100,12 +100,12 @@ def test_a_refusal_does_not_replace_the_verdict_that_released_a_candidate(
 ) -> None:
     passed = [GateResult(name="slices", passed=True, reason="good")]
     failed = [GateResult(name="slices", passed=False, reason="worse")]
-    assert verdict.write(ctx, unregistered, governing, failed, []) == verdict.path(unregistered)
-    assert verdict.write(ctx, unregistered, governing, passed, []) == verdict.path(unregistered)
-    refused = verdict.write(ctx, unregistered, governing, failed, [])
+    assert judgement.sign_verdict(ctx, unregistered, governing, failed, []) == judgement.verdict_path(unregistered)
+    assert judgement.sign_verdict(ctx, unregistered, governing, passed, []) == judgement.verdict_path(unregistered)
+    refused = judgement.sign_verdict(ctx, unregistered, governing, failed, [])
     assert refused.name.endswith(".refused.json")
-    assert verdict.read(ctx, unregistered)["verificationResult"] == "PASSED"
-    verdict.write(ctx, unregistered, governing, passed, [])
+    assert judgement.read_verdict(ctx, unregistered)["verificationResult"] == "PASSED"
+    judgement.sign_verdict(ctx, unregistered, governing, passed, [])
     assert not refused.exists()
 
 
@@ -113,14 +113,14 @@ def test_a_verdict_of_another_candidate_or_by_another_role_is_refused(
     ctx: Context, unregistered: Candidate, governing: policy.SignedPolicy
 ) -> None:
     results = evaluate(governing.policy, proof())
-    path = verdict.write(ctx, unregistered, governing, results, [])
-    content = dsse.read(path, Trust.of(ctx.workspace).authority(PROMOTER), verdict.PREDICATE)
+    path = judgement.sign_verdict(ctx, unregistered, governing, results, [])
+    content = dsse.read(path, Trust.of(ctx.workspace).authority(PROMOTER), judgement.VERDICT_PREDICATE)
     dsse.write(path, content, Trust.of(ctx.workspace).signer(TRAINER))
     with pytest.raises(SignatureError, match="does not hold"):
-        verdict.read(ctx, unregistered)
-    verdict.write(ctx, unregistered, governing, results, [])
+        judgement.read_verdict(ctx, unregistered)
+    judgement.sign_verdict(ctx, unregistered, governing, results, [])
     other = unregistered.model_copy(update={"evaluation": "f" * 64})
     with pytest.raises(SignatureError, match="of another candidate"):
-        verdict.read(ctx, other)
+        judgement.read_verdict(ctx, other)
     envelope = json.loads(path.read_bytes())
     assert envelope["payloadType"] == "application/vnd.in-toto+json"

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from plinth_registry.gates import GateResult
-from plinth_registry.version_text import LIMIT, scores, version_text
+from plinth_registry.gates.result import GateResult
+from plinth_registry.registration import DESCRIPTION_CHARACTERS, scores_text, version_text
 
 SLICES = {"all": {"bytes": 10, "model": 2.2, "gzip": 3.0, "trigram": 2.9}}
 GATES = [
@@ -22,7 +22,7 @@ TAGS = {
 
 
 def test_gates_stand_above_scores_and_are_written_again() -> None:
-    first = scores("ab" * 32, SLICES)
+    first = scores_text("ab" * 32, SLICES)
     text = version_text(first, TAGS)
     assert text.endswith(first)
     assert text.splitlines()[:6] == [
@@ -40,7 +40,7 @@ def test_gates_stand_above_scores_and_are_written_again() -> None:
 
 
 def test_a_mark_and_a_demo_root_are_said_first_and_go_with_their_tags() -> None:
-    text = version_text(scores("ab" * 32, SLICES), TAGS)
+    text = version_text(scores_text("ab" * 32, SLICES), TAGS)
     marked = version_text(text, {**TAGS, "taint": "dpo: must <i>go</i>", "root": "demo root x version 1"})
     assert marked.startswith("> **MARKED AS UNFIT, do not use.** dpo: must &lt;i&gt;go&lt;/i&gt;\n")
     assert "`plinth release impact abababababababab`" in marked.splitlines()[1]
@@ -49,7 +49,7 @@ def test_a_mark_and_a_demo_root_are_said_first_and_go_with_their_tags() -> None:
 
 
 def test_a_trial_is_said_in_short_and_goes_with_its_tag() -> None:
-    text = version_text(scores("ab" * 32, SLICES), TAGS)
+    text = version_text(scores_text("ab" * 32, SLICES), TAGS)
     tried = version_text(text, {**TAGS, "trial": "it is given back. <b>latency</b>: worse " + "x" * 900})
     assert tried.startswith("> **Canary, at the last look:** it is given back. &lt;b&gt;latency&lt;/b&gt;: worse x")
     assert len(tried.splitlines()[0]) < 500
@@ -58,11 +58,11 @@ def test_a_trial_is_said_in_short_and_goes_with_its_tag() -> None:
 
 def test_it_is_never_longer_than_what_databases_keep() -> None:
     many = {f"bucket {n}": SLICES["all"] for n in range(500)}
-    text = version_text(scores("ab" * 32, many), TAGS)
-    assert len(text) <= LIMIT
+    text = version_text(scores_text("ab" * 32, many), TAGS)
+    assert len(text) <= DESCRIPTION_CHARACTERS
     assert text.splitlines()[-1].startswith("| … more")
     assert version_text(text, TAGS) == text
 
 
 def test_tags_that_somebody_broke_hide_nothing_else() -> None:
-    assert version_text(scores("ab" * 32, SLICES), {"gate/cost": "fine"}) == scores("ab" * 32, SLICES)
+    assert version_text(scores_text("ab" * 32, SLICES), {"gate/cost": "fine"}) == scores_text("ab" * 32, SLICES)

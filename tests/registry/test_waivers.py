@@ -13,7 +13,7 @@ from plinth.trust import dsse
 from plinth.trust.authority import PROMOTER
 from plinth.trust.root import Trust
 from plinth_registry import policy, waivers
-from plinth_registry.gates import blocking, evaluate
+from plinth_registry.gates.result import blocking, evaluate
 from plinth_registry.gates.settings import always
 from tests.registry.gate_evidence import policy as strict
 from tests.registry.gate_evidence import proof

@@ -56,7 +56,7 @@ CATALOGUES = {
     "plinth.tiles": "plinth_jobs.index_tiles:ADDED",
     "plinth.model_forms": "plinth.model.export_forms:FORMS",
     "plinth.run_sections": "plinth.report.run.added_sections:SECTIONS",
-    "plinth.papers": "plinth_registry.exports.released:PAPERS",
+    "plinth.papers": "plinth_registry.exports.models:PAPERS",
 }
 
 #: What to do about a server that ended.
@@ -331,7 +331,7 @@ def dagster(port: int) -> MachineFinding:
 def mlflow(path: Path) -> MachineFinding:
     """Whether the workspace's MLflow server runs and answers."""
     from plinth.storage.workspace import Workspace
-    from plinth_registry.server import find_server
+    from plinth_registry.mlflow.server import find_server
 
     state = find_server(Workspace(path))
     found = f"answers at {state.uri}" if state else "not running; started when something is registered"

@@ -143,11 +143,11 @@ def tokens(settings: Settings, name: str, kind: Any, to: str, unsigned: bool, as
     weights of a blend. The key of compliance signs the files (`EXPORT.json`); `plinth export verify PLACE` proves them.
     """
     from plinth.tokens.shards.export import export
-    from plinth_registry.exports import signed_data
+    from plinth_registry.exports import data
 
     ctx = settings.context()
     shards, weights = _chosen(ctx, name)
-    with signed_data.leaving(ctx, shards, to, f"tokens of {name}", unsigned=unsigned) as seal:
+    with data.leaving(ctx, shards, to, f"tokens of {name}", unsigned=unsigned) as seal:
         written = export(ctx.store, shards, kind, to)
         digests = {name: own for one in written for name, own in one.pop("sha256").items()}
         signed = seal.sign(digests, {one.asset: one.digest for one in shards})
@@ -297,23 +297,23 @@ def _release(
     settings: Settings, ctx: Context, target: str, folder: Path, layout: ExportLayout
 ) -> tuple[Exported, ExportClaim]:
     from plinth.model.hugging_face import TOKENIZER
-    from plinth_registry.exports import forms, released
+    from plinth_registry.exports import models, sealed
 
-    found = released.find(ctx, target)
+    found = models.find(ctx, target)
     source = found.candidate.directory
     if layout.form == "hf":
         form = f"hf-{layout.dtype}"
 
         def state(staged: Path) -> ExportClaim:
-            forms.state_plain(ctx, forms.source_of(ctx, source), form, staged)
-            return released.add_papers(ctx, found, form, staged)
+            sealed.state_plain(ctx, sealed.form_source(ctx, source), form, staged)
+            return models.add_papers(ctx, found, form, staged)
 
         return _sealed(ctx, folder, _as_it_is(source, source / TOKENIZER, layout), state)
     with FORMS.find(layout.form).export(ctx, layout.form, source, source / TOKENIZER) as made:
 
         def judge(staged: Path) -> ExportClaim:
             judged = made.judged(settings, ctx, found.record.model, staged)
-            return released.add_papers(ctx, found, layout.form, staged).model_copy(update={"form": judged})
+            return models.add_papers(ctx, found, layout.form, staged).model_copy(update={"form": judged})
 
         return _sealed(ctx, folder, made.write, judge)
 
@@ -330,7 +330,7 @@ def _run(
 ) -> tuple[Exported, ExportClaim]:
     from plinth.training.checkpoint import checkpoint as files
     from plinth_jobs.runs import find_run
-    from plinth_registry.exports import unreleased
+    from plinth_registry.exports import models
     from plinth_registry.exports.sealed import ExportClaim
 
     config = find_run(ctx, run)
@@ -342,13 +342,13 @@ def _run(
             found=f"checkpoints of steps {', '.join(map(str, steps)) or 'none'}",
             remedy="`plinth run checkpoint list RUN` shows them",
         )
-    unreleased.require_untainted(ctx, config.run_id, (config.tokenizer, config.mixture, *config.shards.values()))
+    models.require_untainted(ctx, config.run_id, (config.tokenizer, config.mixture, *config.shards.values()))
     (part,) = ctx.refs.load(config.tokenizer).named("tokenizer.json")
     weights, name = files.verify(config.directory, step) / "model", f"{config.run_id}:{step}"
     committed = hashlib.sha256(files.record_path(config.directory, step).read_bytes()).hexdigest()
 
     def mark(staged: Path) -> ExportClaim:
-        unreleased.add_card(staged, name)
+        models.add_card(staged, name)
         return ExportClaim(name=name, status="UNRELEASED", checkpoint=committed)
 
     tokenizer = ctx.store.open_path(part.blob)
@@ -368,7 +368,7 @@ def _sealed(
     from plinth.trust.root import ROOT_FILE
     from plinth.trust.standalone_verify import EXPORT
     from plinth_registry.exports import sealed
-    from plinth_registry.exports.unreleased import UNRELEASED
+    from plinth_registry.exports.models import UNRELEASED
 
     with named_failures(folder):
         folder.parent.mkdir(parents=True, exist_ok=True)

@@ -15,7 +15,7 @@ from plinth_jobs.cli.options import PackagedFile, Settings, examples, group, jso
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from plinth_registry.gates import GatePolicy
+    from plinth_registry.gates.settings import GatePolicy
     from plinth_registry.policy import PolicyChange
 
 file_argument = click.argument("file", type=PackagedFile("policies", exists=True))
@@ -147,11 +147,11 @@ def waive(
     settings: Settings, version: str, gate: str, expires: str, reason: str, owner: str | None, as_json: bool
 ) -> None:
     """Let candidate VERSION pass one GATE all the same, until a date. The gate still shows as failed."""
-    from plinth_registry import review
+    from plinth_registry import decisions
 
     wanted = None if version == "latest" else version
     until = expires if "T" in expires else f"{expires}T23:59:59+00:00"
-    made = review.waive(settings.context(), settings.load_recipe(), wanted, gate, reason, until, owner)
+    made = decisions.waive(settings.context(), settings.load_recipe(), wanted, gate, reason, until, owner)
     if as_json:
         output.emit_json(made)
     else:

@@ -128,7 +128,7 @@ def engine(ctx: Context, target: str, **options: Any) -> ModelEngine:
         TrustError: a version or a signed folder does not verify.
     """
     from plinth.evaluation.engine.client import ModelEngine
-    from plinth_registry.history import names_place
+    from plinth_registry.releases import names_place
 
     folder = Path(target)
     if folder.is_dir() and not names_place(target):
@@ -158,12 +158,12 @@ def _published(ctx: Context) -> Manifest | None:
 def _signed(ctx: Context, folder: Path) -> dict[str, str] | None:
     """SHA-256 of the files of a signed folder, which are verified; None of one that nobody signed."""
     from plinth.trust.root import ROOT_FILE
-    from plinth_registry.exports import released, sealed
+    from plinth_registry.exports import models, sealed
 
     if sealed.is_export(folder):
         root = ctx.workspace.trust_folder / ROOT_FILE
         proved = sealed.verify(folder, root, unreleased=True)
-        released.require_standing(ctx, proved)
+        models.require_standing(ctx, proved)
         return dict(proved["digests"])
     from plinth.trust.authority import TRAINER
     from plinth.trust.root import Trust

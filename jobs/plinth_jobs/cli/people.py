@@ -40,8 +40,8 @@ def login(settings: Settings, behind_proxy: bool, header: str, origin: str, sign
     from pydantic import ValidationError
 
     from plinth.storage.workspace import Workspace
-    from plinth_registry.login import settings as logins
-    from plinth_registry.server import stop_server
+    from plinth_registry.mlflow import settings as logins
+    from plinth_registry.mlflow.server import stop_server
 
     workspace = Workspace(settings.workspace)
     if off:
@@ -74,12 +74,12 @@ def add(settings: Settings, person: str, renew: bool) -> None:
     """
     from plinth.storage.workspace import Workspace
     from plinth_registry.candidate import model_name
-    from plinth_registry.login import accounts
-    from plinth_registry.login import settings as logins
+    from plinth_registry.mlflow import connection
+    from plinth_registry.mlflow import settings as logins
 
     workspace = Workspace(settings.workspace)
     model = model_name(settings.load_recipe())
-    password = accounts.add(workspace, person, model, renew=renew)
+    password = connection.add_person(workspace, person, model, renew=renew)
     output.say(f"{output.plain_markup(person)} may set tags of {model}")
     known = logins.load(workspace)
     if password and known is not None and known.kind == "password":
@@ -92,9 +92,9 @@ def add(settings: Settings, person: str, renew: bool) -> None:
 def remove(settings: Settings, person: str) -> None:
     """End the account of PERSON; what they decided stays decided."""
     from plinth.storage.workspace import Workspace
-    from plinth_registry.login import accounts
+    from plinth_registry.mlflow import connection
 
-    accounts.remove(Workspace(settings.workspace), person)
+    connection.remove_person(Workspace(settings.workspace), person)
     output.say(f"{output.plain_markup(person)} may no longer log in")
 
 
@@ -103,7 +103,7 @@ def remove(settings: Settings, person: str) -> None:
 def list_people(settings: Settings) -> None:
     """List everybody who may log in."""
     from plinth.storage.workspace import Workspace
-    from plinth_registry.login import accounts
+    from plinth_registry.mlflow import connection
 
-    for person in accounts.people(Workspace(settings.workspace)):
+    for person in connection.people(Workspace(settings.workspace)):
         output.say(output.plain_markup(person))

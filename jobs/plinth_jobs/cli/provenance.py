@@ -149,7 +149,7 @@ def verify(
     (`plinth keys identity`).
     """
     from plinth_jobs import targets
-    from plinth_registry.history import names_place
+    from plinth_registry.releases import names_place
 
     if (sigstore is None) != (trusted_root is None):
         raise click.UsageError("--sigstore BUNDLE and --trusted-root FILE belong together")
@@ -185,13 +185,13 @@ def _show_export(
 ) -> None:
     from plinth.storage.workspace import Workspace
     from plinth.trust.root import ROOT_FILE
-    from plinth_registry.exports import released, sealed
+    from plinth_registry.exports import models, sealed
 
     workspace = Workspace(settings.workspace)
     pinned = root or workspace.trust_folder / ROOT_FILE
     proved = sealed.verify(target, pinned, unreleased=unreleased)
     if root is None and workspace.releases.is_dir():
-        released.require_standing(settings.context(), proved)
+        models.require_standing(settings.context(), proved)
     if sigstore:
         proved["sigstore"] = sealed.verify_bundle(target, pinned, *sigstore, proved["role"]).model_dump()
     if as_json:

@@ -17,9 +17,10 @@ from plinth_jobs.cli.options import Settings, examples, json_option, recipe_opti
 
 if TYPE_CHECKING:
     from plinth.compute.context import Context
-    from plinth_registry.canary import CanaryStatus, StreamTrial
-    from plinth_registry.history import ReleaseRecord
-    from plinth_registry.review import CandidateStatus
+    from plinth_registry.canary.judgement import StreamTrial
+    from plinth_registry.canary.watch import CanaryStatus
+    from plinth_registry.decisions import CandidateStatus
+    from plinth_registry.releases import ReleaseRecord
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -66,17 +67,17 @@ def approve(settings: Settings, version: str, by: str | None, reason: str | None
     Without --by: list the pending candidates, with every gate and its reason. If MLflow requires a login
     (`plinth ops people`) and the policy accepts it, setting the version's `approval` tags there has the same effect.
     """
-    from plinth_registry import review
-    from plinth_registry.gates import blocking, summary
-    from plinth_registry.review import next_step
+    from plinth_registry import decisions
+    from plinth_registry.decisions import next_step
+    from plinth_registry.gates.result import blocking, summary
 
     ctx, recipe = settings.context(), settings.load_recipe()
     if by is None:
-        waiting = review.pending(ctx, recipe)
+        waiting = decisions.pending(ctx, recipe)
         return output.emit_json(waiting) if as_json else _show(waiting)
     decision: Literal["approved", "rejected"] = "rejected" if reject else "approved"
-    path = review.approve(ctx, recipe, _version(version), by, reason or "", decision)
-    status = review.status(ctx, recipe, _version(version))
+    path = decisions.approve(ctx, recipe, _version(version), by, reason or "", decision)
+    status = decisions.status(ctx, recipe, _version(version))
     if as_json:
         held = {gate.name: gate.state for gate in blocking(status.gates)}
         made = {"decision": decision, "by": by, "statement": str(path), "version": status.version, "blocked_by": held}
@@ -161,7 +162,7 @@ def rollback(settings: Settings, by: str, reason: str, withdraw: bool, as_json: 
 
 
 def _show(candidates: tuple[CandidateStatus, ...]) -> None:
-    from plinth_registry.gates import summary
+    from plinth_registry.gates.result import summary
 
     if not candidates:
         output.say("No pending candidates.")

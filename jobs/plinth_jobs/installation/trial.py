@@ -30,7 +30,7 @@ from plinth.storage.workspace import Workspace, folder_of
 from plinth_jobs.installation import database, object_store
 from plinth_jobs.installation.database import Certificate
 from plinth_jobs.installation.object_store import infra
-from plinth_registry.server import ensure_server, stop_server
+from plinth_registry.mlflow.server import ensure_server, stop_server
 
 MODULES: Final = Path("/usr/lib/apache2/modules")
 LOADED: Final = (
@@ -228,13 +228,13 @@ def _log_in(workspace: Workspace, recipe_path: Path, front: Front) -> str:
     from plinth.trust import enrolment
     from plinth_jobs.recipes import load
     from plinth_registry.candidate import model_name
-    from plinth_registry.login import accounts, settings
+    from plinth_registry.mlflow import connection, settings
 
     enrolment.initialise(workspace, "full", (PERSON, settings.SIGNER), demo=True)
     settings.ask(workspace, settings.LoginSettings(kind="proxy", origin=front.mlflow))
     recipe = load(recipe_path)
     if recipe.release is not None:
-        accounts.add(workspace, front.person, model_name(recipe))
+        connection.add_person(workspace, front.person, model_name(recipe))
     return settings.proxy_secret(workspace).decode()
 
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from plinth.compute.context import Context
     from plinth.recipe.recipe import Recipe
-    from plinth_registry.gates import GatePolicy
+    from plinth_registry.gates.settings import GatePolicy
     from plinth_registry.policy import SignedPolicy
 
 FOLDER = Path(__file__).parent

@@ -137,8 +137,8 @@ GATES = Catalogue(
         "stability": f"{_ORIGIN}:STABILITY",
         "cost": f"{_ORIGIN}:COST",
         "taint": f"{_ORIGIN}:TAINT",
-        "approvals": "plinth_registry.gates.people:GATE",
-        "compressed": "plinth_registry.gates.compressed:GATE",
-        "forgetting": "plinth_registry.gates.forgetting:GATE",
+        "approvals": "plinth_registry.gates.origin:APPROVALS_GATE",
+        "compressed": "plinth_registry.gates.margins:COMPRESSED_GATE",
+        "forgetting": "plinth_registry.gates.margins:FORGETTING_GATE",
     },
 )

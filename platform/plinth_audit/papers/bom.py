@@ -13,7 +13,7 @@ from typing import Any
 
 from plinth import fingerprint
 from plinth_audit.papers.facts import BucketText, PaperFacts, ReplayedBucket, SliceResult, StatedFact
-from plinth_registry.exports.unreleased import UNRELEASED
+from plinth_registry.exports.models import UNRELEASED
 
 FILE = "bom.cdx.json"
 SPEC = "1.6"

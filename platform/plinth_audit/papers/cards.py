@@ -24,7 +24,7 @@ from plinth_audit.papers.facts import (
     TrainedText,
 )
 from plinth_audit.papers.hub_card import language_codes, licence_keys, size_category
-from plinth_registry.exports.unreleased import UNRELEASED
+from plinth_registry.exports.models import UNRELEASED
 
 #: Digits of a digest in a row; the list at the end has all 64.
 SHORT = 12

@@ -120,14 +120,14 @@ def _made(settings: Settings, ctx: Context, target: str) -> MadePapers:
     the signed history has released it."""
     from plinth_audit.papers import signed
     from plinth_jobs.targets import ALIASES
-    from plinth_registry import review
-    from plinth_registry.exports import released
+    from plinth_registry import decisions
+    from plinth_registry.exports import models
 
     if target in ALIASES:
         target = f"{settings.load_recipe().required_release().name}@{ALIASES[target]}"
     if "/" in target or "@" in target:
-        return signed.papers_of(ctx, released.find(ctx, target))
-    found = review.find_candidate(ctx, settings.load_recipe(), None if target in ("candidate", "latest") else target)
+        return signed.papers_of(ctx, models.find(ctx, target))
+    found = decisions.find_candidate(ctx, settings.load_recipe(), None if target in ("candidate", "latest") else target)
     return signed.papers_of_candidate(ctx, found)
 
 

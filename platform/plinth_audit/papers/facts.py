@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from typing import Literal
 
 from plinth.records import Frozen
-from plinth_registry.exports.unreleased import UNRELEASED
+from plinth_registry.exports.models import UNRELEASED
 
 NOT_STATED = "not stated"
 #: Marks the papers of a version that the signed history has taken back.

@@ -25,7 +25,7 @@ from plinth.trust import dsse
 from plinth.trust.authority import COMPLIANCE
 from plinth.trust.log_record import LogRecord
 from plinth_audit.papers.facts import SignedText
-from plinth_registry import audit_log, releases, signed_file
+from plinth_registry import audit_log, policy, releases
 from plinth_registry.audit_log import AuditedAction
 from plinth_registry.signed_log import PROVIDERS
 
@@ -91,7 +91,7 @@ def load(path: Path) -> ProviderStatement:
     Raises:
         RecipeError: it is wrong; lists every problem with its line and key.
     """
-    return signed_file.load(path, ProviderStatement, "statement of a provider", "docs/papers.md")
+    return policy.load_signed(path, ProviderStatement, "statement of a provider", "docs/papers.md")
 
 
 def sign(ctx: Context, stated: ProviderStatement, owner: str | None = None) -> SignedProvider:

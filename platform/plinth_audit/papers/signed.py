@@ -29,10 +29,10 @@ from plinth_audit.papers.facts import PaperFacts, SignedText
 from plinth_audit.papers.gather import AttestedFacts, PaperSubject, gather
 from plinth_audit.papers.training_summary import FILE as TRAINING_SUMMARY
 from plinth_audit.papers.training_summary import training_summary
-from plinth_registry import approval, audit_log, candidate, policy, released, releases, signing
+from plinth_registry import approval, audit_log, candidate, policy, releases, signing, verified
 from plinth_registry.audit_log import AuditedAction
 from plinth_registry.candidate import Candidate
-from plinth_registry.exports.released import (
+from plinth_registry.exports.models import (
     EVIDENCE,
     LeavingPapers,
     Papers,
@@ -42,7 +42,7 @@ from plinth_registry.exports.released import (
     role_of,
     statements_about,
 )
-from plinth_registry.history import ReleaseRecord
+from plinth_registry.releases import ReleaseRecord
 
 FOLDER: Final = "papers"
 #: What writes each paper, by file name.
@@ -211,7 +211,7 @@ def papers_of(ctx: Context, found: ReleasedModel) -> MadePapers:
 def papers_of_candidate(ctx: Context, found: Candidate) -> MadePapers:
     """The papers of a verified candidate: those of its release, if there is one. Another candidate with a released
     checkpoint keeps its own evidence, and its papers say that the checkpoint was released."""
-    known = released.released_as(ctx, found)
+    known = verified.released_as(ctx, found)
     if known and known[0].candidate["candidate"] == found.key:
         return papers_of(ctx, ReleasedModel(known[0], found))
     subject = subject_of(ctx, found, f"{found.model}/{found.version}")

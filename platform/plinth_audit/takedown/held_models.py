@@ -16,7 +16,7 @@ from plinth_audit.takedown.exposed_runs import ExposedRun
 from plinth_audit.takedown.remaining import HOLDS_TEXT, Remaining, taint_state
 from plinth_registry import releases
 from plinth_registry.exports.sealed import EXPORT_NOTES
-from plinth_registry.materialise import path_of
+from plinth_registry.signing import directory_of
 
 
 class HeldModel(Frozen):
@@ -46,7 +46,7 @@ def models_of(ctx: Context, runs: Sequence[ExposedRun], manifests: Iterable[str]
     candidates = [
         HeldModel(kind="candidate", name=path.name, checkpoint=digest)
         for digest in sorted(digests)
-        if (path := path_of(ctx, digest)).is_dir()
+        if (path := directory_of(ctx, digest)).is_dir()
     ]
     released = _releases(ctx, digests) if digests else ()
     return [*candidates, *released, *_exports(ctx, digests, steps, {*manifests})]

@@ -39,7 +39,7 @@ def text(settings: Settings, buckets: tuple[str, ...], kind: str, to: str, unsig
     from plinth_audit.text_export.export import export, require_corpus
     from plinth_audit.text_export.manifest import MANIFEST
     from plinth_jobs.cli import output
-    from plinth_registry.exports import signed_data
+    from plinth_registry.exports import data
 
     ctx = settings.context()
     require_corpus(buckets)
@@ -48,7 +48,7 @@ def text(settings: Settings, buckets: tuple[str, ...], kind: str, to: str, unsig
     going = [ctx.refs.current(f"{bucket}/curated") for bucket in chosen]
     ctx.engine = LocalEngine(cores())
     try:
-        with signed_data.leaving(ctx, going, to, f"text of {card.stats['name']}", unsigned=unsigned) as seal:
+        with data.leaving(ctx, going, to, f"text of {card.stats['name']}", unsigned=unsigned) as seal:
             made = export(ctx, chosen, kind, to.rstrip("/"), card.stats["name"], card, text_of(ctx, card))
             digests = {name: file.sha256 for name, file in made.files.items()}
             signed = seal.sign({**digests, MANIFEST: made.digest}, made.inputs)
@@ -95,7 +95,7 @@ def verify(
     from plinth.trust.root import ROOT_FILE
     from plinth_audit.text_export import manifest
     from plinth_jobs.cli import output
-    from plinth_registry.exports import signed_data
+    from plinth_registry.exports import data
 
     if unsigned or digest:
         made = manifest.verify(place.rstrip("/"), digest)
@@ -103,13 +103,13 @@ def verify(
             return output.emit_json({"at": place, "digest": made.digest, "files": len(made.files)})
         files = counted(len(made.files), "file")
         return output.say(f"{place}: {files} as manifest.json has them, whose SHA-256 is {made.digest}")
-    if not signed_data.is_signed(place.rstrip("/")):
+    if not data.is_signed(place.rstrip("/")):
         raise SignatureError(
             f"{place} is not signed",
             expected="EXPORT.json beside its files",
             remedy="export it again; or compare it with its manifest: --digest as the export printed it, or --unsigned",
         )
-    proved = signed_data.verify(place, root or Workspace(settings.workspace).trust_folder / ROOT_FILE)
+    proved = data.verify(place, root or Workspace(settings.workspace).trust_folder / ROOT_FILE)
     if as_json:
         return output.emit_json({"at": place, **proved})
     output.say(f"{place} holds: {counted(proved['files'], 'file')}, {proved['name']}.")

@@ -10,5 +10,5 @@
     pruned_file      the smallest weights of every matrix set to zero
 
 A form that is read back has the numbers of the file, never those it was made of. How much it loses is measured by
-the evaluation (`plinth_registry.exports.forms`), not here.
+the evaluation (`plinth_registry.exports.sealed`), not here.
 """

@@ -48,12 +48,12 @@ class FormExport:
             MissingError: the workspace has no held-out text to measure it on.
         """
         from plinth_extras.compressed import forms
-        from plinth_registry.exports import forms as judging
+        from plinth_registry.exports import sealed as judging
 
         forms.restore(self.form, self._plain, folder, self._back)
-        source = judging.source_of(ctx, self._source)
+        source = judging.form_source(ctx, self._source)
         compared = _compared(settings, ctx, self.form, ctx.refs.load(source.checkpoint), self._back)
-        return judging.judge(ctx, source, release, self.form, compared, folder)
+        return judging.judge_form(ctx, source, release, self.form, compared, folder)
 
 
 @contextmanager

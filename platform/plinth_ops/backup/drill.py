@@ -30,7 +30,7 @@ from plinth_ops.backup import databases
 from plinth_ops.backup.restoring import restore
 from plinth_ops.backup.snapshot import GROUPS, BackupArchive, BackupSnapshot, files
 from plinth_ops.backup.taking import DatabaseSource
-from plinth_registry import mlflow_process
+from plinth_registry.mlflow import server
 from plinth_registry.signed_log import RELEASES, beside_releases
 
 #: In the trust folder: names of the backups that this machine has taken, one a line.
@@ -47,7 +47,7 @@ class DrillFinding(NamedTuple):
 
 def databases_of(workspace: Workspace) -> Iterator[DatabaseSource]:
     """The databases of an installation: MLflow's, the ledger's, Dagster's, in SQLite or PostgreSQL."""
-    mlflow, _ = mlflow_process.stores(workspace.mlflow)
+    mlflow, _ = server.stores(workspace.mlflow)
     ledger = parameters.ledger_place(workspace, parameters.load(workspace))
     for name, place in (("mlflow", mlflow), ("ledger", ledger)):
         if place.startswith("postgresql"):

@@ -29,10 +29,9 @@ from plinth_ops.checklists.check import (
     warned,
 )
 from plinth_ops.checklists.place_checks import ANSWER_S
-from plinth_registry import consumers, incidents, policy, released, releases, taint
-from plinth_registry.login import settings
-from plinth_registry.mlflow_process import HOST
-from plinth_registry.server import find_server
+from plinth_registry import consumers, incidents, policy, releases, taint, verified
+from plinth_registry.mlflow import settings
+from plinth_registry.mlflow.server import HOST, find_server
 from plinth_registry.signed_log import AUDIT, beside_releases
 
 #: A head that was signed so much later than now has met a wrong clock: it would hold for that much longer.
@@ -138,7 +137,7 @@ def champion_holds(scope: CheckScope) -> CheckAnswer:
     name, champion = _champion(scope)
     if champion is None:
         return not_applicable("no champion")
-    released.verify_release(scope.ctx, name, champion)
+    verified.verify_release(scope.ctx, name, champion)
     return passed(f"{name} version {champion}, its records and model; `plinth verify champion` reads all behind it")
 
 
@@ -147,7 +146,7 @@ def way_back(scope: CheckScope) -> CheckAnswer:
     name, champion = _champion(scope)
     if champion is None:
         return not_applicable("no champion")
-    good = released.last_good(scope.ctx, name, releases.history(scope.ctx, name).standing)
+    good = verified.last_good(scope.ctx, name, releases.history(scope.ctx, name).standing)
     return passed(f"{name} version {good}") if good else warned(f"none before {name} version {champion}")
 
 
@@ -184,7 +183,7 @@ def _champion(scope: CheckScope) -> tuple[str, str | None]:
 
 #: A request that an MLflow without a login answers.
 _ASKED = "/api/2.0/mlflow/experiments/search?max_results=1"
-_MODULE = "plinth_registry.mlflow_process"
+_MODULE = "plinth_registry.mlflow.server"
 
 
 def behind_login(scope: CheckScope) -> CheckAnswer:

@@ -22,7 +22,8 @@ from plinth.training.sinks.metric import MetricSample
 from plinth_jobs.last_recipe import recall
 from plinth_ops.service_levels import objectives
 from plinth_registry import releases, taint
-from plinth_registry.history import ReleaseHistory
+from plinth_registry.canary.watch import observe
+from plinth_registry.releases import ReleaseHistory
 
 if TYPE_CHECKING:
     from plinth.recipe.recipe import Recipe
@@ -59,9 +60,8 @@ def canary_samples(ctx: Context, recipe: Callable[[], Recipe | None]) -> Iterato
     named = recipe()
     if named is None or named.release is None:
         return
-    from plinth_registry import canary
 
-    found = canary.observe(ctx, named)
+    found = observe(ctx, named)
     if found is None:
         return
     status = found.status

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from plinth.evaluation.statistics import Estimate, Sequential
 from plinth.records import Frozen
-from plinth_registry.gates import TrialPolicy
+from plinth_registry.gates.settings import TrialPolicy
 
 Decision = Literal["continue", "return", "promote"]
 #: What a stream can do: `measured` is signed evidence on the whole, without which nothing becomes champion; `guard` and

@@ -1,11 +1,10 @@
 """What leaves the workspace: a verified release with its papers and evidence, signed as one directory.
 
-    released    a release out of the signed history, proved again; its papers and signed statements
-    forms       a quantised or pruned form: measured against its release, stated by the evaluator, judged by gates
-    unreleased  a checkpoint that no history released: marks on it, and the card that says so
-    data        text, tokens and files of a manifest: what is tainted stays, and each export is noted
-    signed_data text and tokens with a statement over their files, signed as compliance; verified offline
-    sealed      the statement over every file, the model signature, the record in `exports/`
+    models      a release out of the signed history, proved again, with its papers and signed statements; or a
+                checkpoint that no history released, with a card that says so
+    data        text and tokens: what is tainted stays, each export is noted and signed; verified offline
+    sealed      the statement over every file, the model signature, the record in `exports/`; quantised or pruned forms:
+                measured against their release, stated by the evaluator, judged by gates
 
     DIRECTORY/README.md, *.safetensors, config.json, …    the model, with its card
     DIRECTORY/papers/                                     data card, bill of materials, summary of training content

@@ -1,14 +1,35 @@
-"""Text, tokens and files of a manifest that leave the workspace: what is tainted stays, and each export is noted."""
+"""Text, tokens and files of a manifest that leave the workspace: what is tainted stays, each export is noted and
+signed.
+
+`EXPORT.json` names every file with its SHA-256, and what it was made of. It is signed as `compliance`, whose statement
+the terms of the text are; a key of the promoter or trainer is not needed. The place is a folder or a URI. What lies
+there and was signed before stays in the next statement, so that several exports of tokens can share a folder; a file
+that nobody exported is none of the export, and `verify` refuses it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import getpass
+import hashlib
+import json
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
 
 from plinth.compute.context import Context
-from plinth.errors import GateError
+from plinth.errors import GateError, PlinthError, SignatureError, StorageError
 from plinth.provenance.statements import Chain
-from plinth.records import Manifest
+from plinth.records import Frozen, Manifest
+from plinth.storage.destination import read_file, sizes, write_file
+from plinth.trust import dsse, standalone_verify
+from plinth.trust.authority import COMPLIANCE, now
+from plinth.trust.root import Trust
+from plinth.trust.signers import Signer
+from plinth.trust.standalone_verify import DATA, EXPORT, EXPORT_TYPE, RefusedExport
 from plinth_registry import taint
+from plinth_registry.audit_log import AuditedAction, audited
 from plinth_registry.exports.sealed import record
 
 
@@ -41,3 +62,164 @@ def leave(ctx: Context, manifests: Iterable[Manifest], to: str, *, unreleased: b
     for one in going:
         status = "UNRELEASED" if one.asset == "checkpoint" else "data"
         record(ctx, name=one.asset, status=status, subject=one.digest, to=to)
+
+
+#: Of the envelope; no export of a hundred thousand files comes near this.
+MOST_BYTES = 1 << 28
+
+
+class SignedFiles(Frozen):
+    """SHA-256 by file name, digests of the manifests that they were made of, by asset, and names of the exports."""
+
+    names: tuple[str, ...] = ()
+    files: Mapping[str, str] = {}
+    materials: Mapping[str, str] = {}
+
+
+class DataSeal:
+    """Signs what was written to a place; without a signer it does nothing."""
+
+    def __init__(self, ctx: Context, to: str, name: str, signer: Signer | None = None) -> None:
+        self._ctx, self._to, self._name, self._signer = ctx, to.rstrip("/"), name, signer
+        self._before = _signed_before(ctx, self._to) if signer else SignedFiles()
+
+    def sign(self, files: Mapping[str, str], materials: Mapping[str, str]) -> str | None:
+        """Write `EXPORT.json`, last of all; returns its SHA-256.
+
+        Args:
+            files: SHA-256 of everything that was written, by name below the place.
+            materials: digests of the manifests that it was made of.
+        """
+        if self._signer is None:
+            return None
+        there = sizes(self._to)
+        kept = {name: own for name, own in self._before.files.items() if name in there}
+        stays = self._before if set(kept) - set(files) else SignedFiles()
+        names = sorted({*stays.names, self._name})
+        root = Trust.of(self._ctx.workspace).root
+        predicate: dict[str, Any] = {
+            "name": ", ".join(names),
+            "status": DATA,
+            "exports": names,
+            "materials": {**stays.materials, **materials},
+            "evidence": {},
+            "at": now(),
+            "root": {"name": root.name, "version": root.version, "sha256": root.digest()},
+        }
+        predicate |= dict.fromkeys(("checkpoint", "number", "policy", "released_at"))
+        statement = dsse.statement(EXPORT_TYPE, kept | dict(files), predicate)
+        sealed = json.dumps(dsse.seal(statement, self._signer), indent=1, sort_keys=True).encode()
+        write_file(f"{self._to}/{EXPORT}", lambda out: out.write(sealed))
+        return hashlib.sha256(sealed).hexdigest()
+
+
+@contextmanager
+def leaving(
+    ctx: Context, manifests: Iterable[Manifest], to: str, name: str, *, unsigned: bool = False
+) -> Iterator[DataSeal]:
+    """Let manifests be written to a place outside; what is inside writes them, then signs.
+
+    Args:
+        name: of the export, such as `tokens of web`.
+        unsigned: nothing is signed, and nothing but the note in `exports/` records it.
+
+    Raises:
+        GateError: what would leave is tainted, or a checkpoint.
+        SignatureError: no root is pinned, or no compliance key is on this machine.
+        StorageError: the place has an export that this would overwrite.
+    """
+    if unsigned:
+        leave(ctx, manifests, to)
+        yield DataSeal(ctx, to, name)
+        return
+    with audited(ctx, AuditedAction("export data", name, getpass.getuser(), f"to {to}")):
+        try:
+            signer = Trust.of(ctx.workspace).signer(COMPLIANCE)
+        except SignatureError as error:
+            remedy = f"{error.remedy}; --unsigned exports what nobody can prove elsewhere"
+            raise SignatureError(error.what, found=error.found, expected=error.expected, remedy=remedy) from error
+        seal = DataSeal(ctx, to, name, signer)
+        leave(ctx, manifests, to)
+        yield seal
+
+
+def is_signed(to: str) -> bool:
+    """Whether a place claims to be a signed export; nothing is verified."""
+    return EXPORT in sizes(to)
+
+
+def verify(to: str, root: Path) -> dict[str, Any]:
+    """Prove an export of text or tokens with the root alone: every file, and that there are no others.
+
+    Raises:
+        SignatureError: a file, the statement, its signer or the root is not as it must be.
+        StorageError: the place cannot be read.
+    """
+    place = to.rstrip("/")
+    try:
+        if "://" not in place:
+            return standalone_verify.verify(Path(place), root, data=True)
+        with tempfile.TemporaryDirectory() as folder:
+            (Path(folder) / EXPORT).write_bytes(_content(f"{place}/{EXPORT}"))
+            return standalone_verify.verify(
+                Path(folder), root, data=True, same=lambda _, files, __: _same_files(place, files)
+            )
+    except (RefusedExport, OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise SignatureError(
+            f"{to} is not a verified export of text or tokens",
+            found=str(error) or type(error).__name__,
+            expected=f"every file as {COMPLIANCE} of the root in {root} signed it, and no others",
+            remedy="do not use it; export it again into an empty folder",
+        ) from error
+
+
+def _same_files(place: str, files: Mapping[str, Mapping[str, str]]) -> None:
+    """Every file below a URI as it was signed, and no others.
+
+    Raises:
+        RefusedExport: names the first that differs.
+    """
+    for name in sorted((set(sizes(place)) - {EXPORT}) ^ set(files)):
+        raise RefusedExport(f"{name} {'is missing' if name in files else 'was added'}")
+    for name, own in sorted(files.items()):
+        found = hashlib.sha256()
+        for piece in read_file(f"{place}/{name}"):
+            found.update(piece)
+        if found.hexdigest() != own["sha256"]:
+            raise RefusedExport(f"{name} has changed")
+
+
+def _signed_before(ctx: Context, to: str) -> SignedFiles:
+    """What lies at a place and was signed before, by this workspace's root.
+
+    Raises:
+        StorageError: something else is exported there.
+    """
+    if not is_signed(to):
+        return SignedFiles()
+    try:
+        envelope = json.loads(_content(f"{to}/{EXPORT}"))
+        stated = dsse.opened(envelope, Trust.of(ctx.workspace).authority(COMPLIANCE), EXPORT_TYPE, f"{to}/{EXPORT}")
+        own = stated["predicate"]
+        if own["status"] == DATA:
+            return SignedFiles(names=own["exports"], files=dsse.subjects(stated), materials=own["materials"])
+        found = f"status {own['status']}"
+    except (ValueError, KeyError, TypeError) as error:
+        found = repr(error)
+    except PlinthError as error:
+        found = error.what
+    raise StorageError(
+        f"{to} has another export",
+        found=found,
+        expected=f"no {EXPORT}, or one of text or tokens that this root's {COMPLIANCE} signed",
+        remedy="name another folder",
+    )
+
+
+def _content(uri: str) -> bytes:
+    pieces, length = [], 0
+    for piece in read_file(uri):
+        pieces.append(piece)
+        if (length := length + len(piece)) > MOST_BYTES:
+            raise StorageError(f"{uri} is too long to be a statement", expected=f"at most {MOST_BYTES:,} bytes")
+    return b"".join(pieces)

@@ -1,4 +1,6 @@
-"""For gates of what was measured of two models: paired differences from the champion, and upper bounds of shares."""
+"""For gates of what was measured of two models: paired differences, upper bounds of shares; and two gates of a model
+that is derived from another one: `forgetting` and `compressed`.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +8,11 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from plinth.evaluation.gate import GateState
+from pydantic import Field
+
+from plinth.evaluation.gate import Gate, GateState, GateVerdict
+from plinth.evaluation.parameters import PARENT_SLICES
+from plinth.records import Frozen
 from plinth.text.plural import counted
 from plinth_registry.gates.facts import ComparisonFacts, Evidence, PairedLine
 from plinth_registry.gates.result import GateResult, decided, missing, named, number, percent, shown, skipped
@@ -183,3 +189,127 @@ def worst_share(
         bound=limit,
         **evidence,
     )
+
+
+# The gate `forgetting`: a model that started from another is within a margin of it, on text that either held out.
+#
+# A gate policy requires it under `extensions`; if the parent is the champion, `quality.slices` checks the same. Uses
+# the comparison that `evaluation.against: initial` makes: paired by document, the upper end of the interval decides.
+# The parent's held-out text is known only if its run is in this workspace.
+
+FORGETTING = "forgetting"
+#: The kind of lines on held-out text of the recipe.
+OWN_SLICES = "slices"
+
+
+class ForgettingBound(Frozen):
+    """How much worse than its parent a model may be, in bits per byte."""
+
+    margin: float = Field(0.02, gt=0, description="Margin of the whole and of each slice.")
+    margins: Mapping[str, float] = Field(default_factory=dict, description="Margins of single slices, by label.")
+    parents_text: bool = Field(
+        True, description="Require a comparison on the parent's held-out text; imported weights have none."
+    )
+    min_documents: int = Field(30, ge=2, description="Slices with fewer documents are skipped.")
+
+    def of(self, slice_label: str) -> float:
+        """Margin of a slice."""
+        return self.margins.get(slice_label, self.margin)
+
+
+def forgetting(params: ForgettingBound, evidence: Evidence) -> GateVerdict:
+    """Require the whole, and every slice with enough documents, to be within its margin of the parent."""
+    parent, compared = evidence.parent, evidence.of("comparison", ComparisonFacts)
+    if not parent:
+        return GateVerdict(state="not applicable", reason="the run started from random weights")
+    if compared is None or compared.champion != parent:
+        other = "nothing" if compared is None else compared.champion[:12]
+        reason = f"compared with {other}, not with the parent {parent[:12]}: set evaluation.against: initial"
+        return GateVerdict(state="failed", reason=reason)
+    lines = [one for one in compared.lines if one.kind in (OWN_SLICES, PARENT_SLICES)]
+    judged = [one for one in lines if one.slice == WHOLE or one.clusters >= params.min_documents]
+    wholes = {one.kind for one in judged if one.slice == WHOLE}
+    if OWN_SLICES not in wholes:
+        return GateVerdict(state="failed", reason="held-out text as a whole was not compared with the parent")
+    if params.parents_text and PARENT_SLICES not in wholes:
+        reason = "the parent's held-out text was not compared; imported weights have none (parents_text: false)"
+        return GateVerdict(state="failed", reason=reason)
+    bounded = [Bounded(one, params.of(one.slice), _named(one, label(one))) for one in judged]
+    small = [one for one in lines if one not in judged]
+    left = skipped("slice", params.min_documents, [(_named(one, label(one)), one.clusters) for one in small])
+    result = within_margins(FORGETTING, bounded, left, small, "parent")
+    found = {
+        _named(one, one.slice): {"worse_at_most": number(one.worse_at_most), "margin": params.of(one.slice)}
+        for one in judged
+    }
+    return GateVerdict(state=result.state, reason=result.reason, evidence={"parent": parent, "compared": found})
+
+
+def _named(line: PairedLine, name: str) -> str:
+    """Name of a slice; of the parent's text as such."""
+    return name if line.kind == OWN_SLICES else f"{name} of the parent's text"
+
+
+FORGETTING_GATE = Gate(
+    name=FORGETTING,
+    description="A model that started from another is within a margin of it on held-out text.",
+    needs=("parent",),
+    rests_on=("comparison",),
+    judge=forgetting,
+    params=ForgettingBound,
+)
+
+
+# The gate `compressed`: a quantised or pruned form of a release loses few bits per byte of held-out text.
+#
+# A gate of exports: evaluated when a form is about to be exported, not for candidates. The upper end of the interval of
+# form minus release, paired by document, is below the margin: as a whole, and on every slice with enough documents.
+
+COMPRESSED = "compressed"
+
+
+class CompressedPolicy(Frozen):
+    """Loss of a form against the release that it is derived from, in bits per byte."""
+
+    margin: float = Field(0.02, ge=0, description="By how much a slice may be worse than the release's.")
+    margins: Mapping[str, float] = Field(
+        default_factory=dict, description="Other margins, by label, such as `bucket web`; `all` is the whole."
+    )
+    min_documents: int = Field(10, ge=2, description="A slice of fewer is shown and not judged; the whole always is.")
+
+
+def compressed(asked: CompressedPolicy, evidence: Evidence) -> GateVerdict:
+    """Require every slice below its margin; a form that was not measured fails."""
+    known = evidence.of("comparison", ComparisonFacts)
+    lines = [one for one in known.lines if one.kind == "slices"] if known else []
+    judged = [one for one in lines if one.slice == WHOLE or one.clusters >= asked.min_documents]
+    if not any(one.slice == WHOLE for one in judged):
+        return GateVerdict(state="failed", reason="no evidence: held-out text as a whole was not compared")
+    small = [one for one in lines if one not in judged]
+    left = skipped("slice", asked.min_documents, [(label(one), one.clusters) for one in small])
+    result = within_margins(
+        COMPRESSED, [Bounded.of(one, _margin(asked, one)) for one in judged], left, small, "release"
+    )
+    found = {
+        one.slice: {
+            **{name: number(getattr(one, name)) for name in ("value", "low", "high")},
+            "margin": _margin(asked, one),
+            "documents": one.clusters,
+        }
+        for one in judged
+    }
+    return GateVerdict(state=result.state, reason=result.reason, evidence={"bits_per_byte": found})
+
+
+def _margin(asked: CompressedPolicy, line: PairedLine) -> float:
+    return asked.margins.get(line.slice, asked.margin)
+
+
+COMPRESSED_GATE = Gate(
+    name=COMPRESSED,
+    description="A quantised or pruned form loses few bits per byte of held-out text.",
+    needs=("comparison",),
+    judge=compressed,
+    params=CompressedPolicy,
+    of_exports=True,
+)

@@ -11,7 +11,7 @@ from click.testing import CliRunner, Result
 
 from plinth.storage.workspace import Workspace
 from plinth_jobs.cli.root import cli
-from plinth_registry.login import settings
+from plinth_registry.mlflow import settings
 from tests.registry.login.conftest import enrol_server
 
 
@@ -42,7 +42,7 @@ def test_a_login_is_asked_for_and_not_any_more(workspace: Workspace) -> None:
     assert found is not None
     assert (found.kind, found.header, found.origin) == ("proxy", "X-Forwarded-User", "https://ml.example")
     password, secret = settings.password(workspace), settings.proxy_secret(workspace)
-    assert authenticator(workspace) == "plinth_registry.login.server:authenticate"
+    assert authenticator(workspace) == "plinth_registry.mlflow.login:authenticate"
     assert run(workspace, "login").exit_code == 0
     assert authenticator(workspace) == "mlflow.server.auth:authenticate_request_basic_auth"  # which reads no header
     assert (settings.password(workspace), settings.proxy_secret(workspace)) == (password, secret)

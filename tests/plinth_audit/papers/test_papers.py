@@ -19,7 +19,7 @@ from plinth_audit.papers.provider import SUBJECTS
 from plinth_audit.papers.signed import papers
 from plinth_audit.papers.training_summary import FILE as TRAINING_SUMMARY
 from plinth_audit.papers.training_summary import size_range
-from plinth_registry.exports.unreleased import UNRELEASED
+from plinth_registry.exports.models import UNRELEASED
 from tests.plinth_audit.papers.conftest import APPROVED, child_of, subject_of
 
 PAGES = (MODEL_CARD, DATA_CARD, TRAINING_SUMMARY)

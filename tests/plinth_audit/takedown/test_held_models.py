@@ -17,7 +17,7 @@ from plinth_audit.takedown.held_models import models_of, remaining_models
 from plinth_audit.takedown.remaining import HOLDS_TEXT, NOT_TAINTED, TAINTED
 from plinth_registry import releases
 from plinth_registry.exports.sealed import record
-from plinth_registry.materialise import path_of
+from plinth_registry.signing import directory_of
 
 FIRST, SECOND = "1" * 64, "2" * 64
 
@@ -38,7 +38,7 @@ def release(ctx: Context, version: str | None, checkpoint: str, action: Any = "c
 
 
 def test_what_came_of_a_checkpoint_and_what_it_is_now(ctx: Context) -> None:
-    path_of(ctx, FIRST).mkdir()
+    directory_of(ctx, FIRST).mkdir()
     release(ctx, "1", FIRST, "canary")
     release(ctx, "1", FIRST)
     release(ctx, "2", SECOND, previous="1")
@@ -59,7 +59,7 @@ def test_what_came_of_a_checkpoint_and_what_it_is_now(ctx: Context) -> None:
 def test_two_candidates_one_of_them_rolled_back_one_of_them_tainted(ctx: Context) -> None:
     """Each is listed with what it is now; a rollback and a mark are told apart."""
     for digest in (FIRST, SECOND):
-        path_of(ctx, digest).mkdir()
+        directory_of(ctx, digest).mkdir()
     release(ctx, "1", FIRST)
     release(ctx, "2", SECOND, previous="1")
     release(ctx, "1", FIRST, "rollback", previous="2")

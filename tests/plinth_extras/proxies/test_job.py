@@ -17,7 +17,7 @@ from plinth.storage.workspace import Workspace
 from plinth_assets.catalog import stages
 from plinth_extras.proxies import job
 from plinth_extras.proxies.parameters import Proxies
-from plinth_registry.scores import scores_of
+from plinth_registry.run_metrics import scores_of
 from tests.assets.test_tasks import recipe
 from tests.plinth.evaluation.tasks.conftest import trained_folder
 from tests.plinth.evaluation.tasks.measure import put

@@ -9,7 +9,7 @@ import pytest
 from plinth.compute.context import Context
 from plinth.storage.parts import read_table
 from plinth.storage.workspace import Workspace
-from plinth_registry.server import stop_server
+from plinth_registry.mlflow.server import stop_server
 from tests.jobs.conftest import answer, plinth
 from tests.shared import copied
 

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from plinth.storage.workspace import Workspace
-from plinth_registry.server import stop_server
+from plinth_registry.mlflow.server import stop_server
 from tests.jobs.conftest import answer, plinth
 from tests.plinth_lab.mixture.test_swarm_run import RECIPE, _texts, _write
 

@@ -162,7 +162,7 @@ def _recipe(**changes: Any) -> Plant:
 def _orphan(site: Site, patch: pytest.MonkeyPatch, kept: Kept) -> None:
     words = [sys.executable, "-c", "import time; print(1, flush=True); time.sleep(3600)"]
     gone = str(site.root / "gone")
-    process = subprocess.Popen([*words, "plinth_registry.mlflow_process", gone, "1"], stdout=subprocess.PIPE)
+    process = subprocess.Popen([*words, "plinth_registry.mlflow.server", gone, "1"], stdout=subprocess.PIPE)
     assert process.stdout is not None
     process.stdout.readline()
     patch.setattr(site, "orphan", process, raising=False)

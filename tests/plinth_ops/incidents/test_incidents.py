@@ -14,7 +14,7 @@ from plinth.errors import GateError, MissingError, RequestError, SignatureError
 from plinth.trust.authority import PROMOTER
 from plinth_ops.incidents import page as incident_page
 from plinth_ops.incidents import postmortem
-from plinth_registry import api, audit_log, incidents, releases, review
+from plinth_registry import api, audit_log, decisions, incidents, releases
 from plinth_registry.signed_log import INCIDENTS
 from tests.attacks.conftest import mlflow, mlflow_database
 
@@ -39,10 +39,10 @@ def test_nothing_is_promoted_while_an_incident_is_open(ctx: Context, line: Any, 
     assert "loss diverges" in str(refused.value.found)
     assert releases.history(ctx) == ()
     assert (audit_log.entries(ctx)[-1].outcome, audit_log.entries(ctx)[-1].action) == ("refused", "promote")
-    assert review.ready(ctx, line.recipe) == ()
+    assert decisions.ready(ctx, line.recipe) == ()
     assert api.promote_if_approved(ctx, line.recipe) == ()
     incidents.close(ctx, opened.number, "a wrong alarm", BEN)
-    assert [one.version for one in review.ready(ctx, line.recipe)] == [approved]
+    assert [one.version for one in decisions.ready(ctx, line.recipe)] == [approved]
     assert api.promote(ctx, line.recipe, approved, "ops", "weekly").action == "champion"
 
 

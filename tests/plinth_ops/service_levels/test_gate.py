@@ -17,9 +17,8 @@ from plinth.training import config as configuration
 from plinth_ops.service_levels.gate import ErrorBudgetPolicy, error_budget
 from plinth_ops.service_levels.tallies import ErrorBudget
 from plinth_registry import api, policy, waivers
-from plinth_registry.gates import GatePolicy
 from plinth_registry.gates.facts import Evidence
-from plinth_registry.gates.settings import gate_policy
+from plinth_registry.gates.settings import GatePolicy, gate_policy
 from tests.plinth.training.conftest import tiny
 from tests.plinth_ops.service_levels.test_indicators import event, healthy
 from tests.registry.conftest import NOT_MEASURED, small_policy

@@ -16,10 +16,10 @@ from typing import Any
 
 import pytest
 
-from plinth_registry.canary import feeds, journal
+from plinth_registry.canary import feeds
 from plinth_registry.canary import feeds as prometheus_api
 from plinth_registry.canary.feeds import FeedState, take
-from plinth_registry.gates import FeedPolicy
+from plinth_registry.gates.settings import FeedPolicy
 
 SINCE = datetime(2026, 1, 1, tzinfo=UTC)
 LINES = FeedPolicy(lines="feed.jsonl")
@@ -107,13 +107,13 @@ def test_a_source_that_is_not_there_is_a_fault_that_ends(tmp_path: Path) -> None
 def test_a_damaged_journal_is_made_again(tmp_path: Path) -> None:
     append(tmp_path, line(1))
     path = tmp_path / "trials" / "demo" / "00002-1.json"
-    made = journal.take(path, tmp_path, {"latency": LINES}, SINCE)
-    assert journal.load(path) == made
+    made = feeds.take_all(path, tmp_path, {"latency": LINES}, SINCE)
+    assert feeds.load_journal(path) == made
     path.write_bytes(path.read_bytes()[:-9])
-    assert journal.load(path) == journal.Journal()
-    assert journal.take(path, tmp_path, {"latency": LINES}, SINCE) == made
+    assert feeds.load_journal(path) == feeds.Journal()
+    assert feeds.take_all(path, tmp_path, {"latency": LINES}, SINCE) == made
     path.unlink()
-    assert journal.take(path, tmp_path, {"latency": LINES}, SINCE) == made
+    assert feeds.take_all(path, tmp_path, {"latency": LINES}, SINCE) == made
 
 
 # Prometheus

@@ -5,9 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from plinth_registry.canary import PairedStream, Trial, judge
-from plinth_registry.canary.judgement import POINTS, evidence_curve
-from plinth_registry.gates import TrialPolicy
+from plinth_registry.canary.judgement import POINTS, PairedStream, Trial, evidence_curve, judge
+from plinth_registry.gates.settings import TrialPolicy
 
 CANARIES, LOOKS = 200, 500
 

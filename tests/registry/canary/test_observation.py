@@ -12,8 +12,7 @@ import pytest
 from plinth.compute.context import Context
 from plinth_ops.metrics.signed import canary_samples
 from plinth_registry import policy
-from plinth_registry.canary import observe
-from plinth_registry.canary.measured_pairs import WHOLE
+from plinth_registry.canary.watch import WHOLE, observe
 from tests.registry.canary.conftest import measured
 from tests.registry.conftest import small_policy
 

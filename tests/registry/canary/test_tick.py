@@ -13,7 +13,8 @@ import pytest
 from plinth.compute.context import Context
 from plinth.errors import GateError, MissingError
 from plinth_jobs.sensors.release import canary, feed
-from plinth_registry import api, mirror, mlflow_client, policy, promotion
+from plinth_registry import api, policy, promotion
+from plinth_registry.mlflow import connection
 from tests.registry.canary.conftest import measured
 from tests.registry.conftest import small_policy
 
@@ -26,7 +27,7 @@ Tick = Callable[[], tuple[Any, str | None]]
 
 @pytest.fixture
 def mlflow(ctx: Context, mlflow_uri: str) -> Any:
-    return mlflow_client.connect(ctx.workspace)
+    return connection.connect(ctx.workspace)
 
 
 @pytest.fixture
@@ -124,7 +125,7 @@ def test_a_kill_between_record_and_alias_is_mended(
     first, second = champion(promote="by hand"), lines[1]
     candidate(ctx, second, WORSE)
     api.promote_if_approved(ctx, second.recipe)
-    for broken, alias in ((promotion.releases, "2"), (mirror, "2")):
+    for broken, alias in ((promotion.releases, "2"), (promotion, "2")):
         with monkeypatch.context() as patched:
             patched.setattr(broken, "append" if broken is promotion.releases else "repair", _killed)
             with pytest.raises(KeyboardInterrupt):

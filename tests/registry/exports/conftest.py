@@ -20,7 +20,7 @@ from plinth.trust.authority import APPROVER, EVALUATOR, PROMOTER, TRAINER
 from plinth.trust.root import Trust
 from plinth.trust.standalone_verify import MEASUREMENT_TYPE as MEASUREMENT
 from plinth.trust.standalone_verify import digest_of
-from plinth_registry import approval, policy, releases, verdict
+from plinth_registry import approval, judgement, policy, releases
 from plinth_registry.candidate import EVIDENCE_PREDICATE
 from plinth_registry.exports.sealed import ExportClaim, seal
 from plinth_registry.gates.settings import ApprovalPolicy
@@ -85,7 +85,7 @@ class SealedFolder:
             "attestations/evaluation.json": (MEASUREMENT, _without(ABOUT, "candidate"), measured, EVALUATOR),
             "attestations/forms.hf-saved.json": (MEASUREMENT, about, form, EVALUATOR),
             "policy.json": (policy.PREDICATE, {"demo": POLICY}, {"policy": asked, "at": at}, "policy"),
-            "verdict.json": (verdict.PREDICATE, ABOUT, passed, PROMOTER),
+            "verdict.json": (judgement.VERDICT_PREDICATE, ABOUT, passed, PROMOTER),
             "approvals/anna.json": (approval.PREDICATE, ABOUT, decided, APPROVER),
         }
         trust = Trust.of(self.ctx.workspace)

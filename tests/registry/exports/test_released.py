@@ -21,16 +21,14 @@ from plinth_audit.papers.facts import ROLLED_BACK
 from plinth_audit.papers.provider import ProviderStatement
 from plinth_audit.papers.signed import papers_of, papers_of_candidate
 from plinth_jobs.cli.root import call
-from plinth_registry import approval, audit_log, policy, releases, taint, verdict
+from plinth_registry import approval, audit_log, judgement, policy, releases, taint
 from plinth_registry.candidate import Candidate
-from plinth_registry.exports import released as exported
-from plinth_registry.exports.released import find
+from plinth_registry.exports import models as exported
+from plinth_registry.exports.models import UNRELEASED, find
 from plinth_registry.exports.sealed import verify
-from plinth_registry.exports.unreleased import UNRELEASED
 from plinth_registry.gates.result import GateResult
 from plinth_registry.gates.settings import gate_policy
-from plinth_registry.login import log
-from plinth_registry.released import released_as
+from plinth_registry.verified import released_as
 from tests.model_folder import byte_level, save_folder
 from tests.registry.conftest import Line, make_recipe, sign_candidate
 from tests.registry.exports.conftest import make_root
@@ -62,11 +60,11 @@ def release_in(ctx: Context) -> Context:
     """Two versions of one candidate, under a policy that asks for signed papers."""
     line = ModelLine(ctx, make_recipe("demo"))
     found = sign_candidate(ctx, line)
-    log.write(ctx, found, "anna@example.org", "ada@example.org", "approval.reason", "read it", "")
+    approval.write_login(ctx, found, "anna@example.org", "ada@example.org", "approval.reason", "read it", "")
     unbounded = {"max_bits_per_byte": "a tiny model has no bound"}
     governs = policy.sign(ctx, gate_policy({"release": "demo", "papers": "signed", "without": unbounded}))
     approval.sign(ctx, found, "anna@example.org", "better on every slice", policy=governs.digest)
-    verdict.write(ctx, found, governs, [GateResult(name="slices", passed=True, reason="good")], [])
+    judgement.sign_verdict(ctx, found, governs, [GateResult(name="slices", passed=True, reason="good")], [])
     attest(ctx, found.checkpoint)
     provider.sign(ctx, ProviderStatement(release="demo", provider="Example GmbH", placed_on_the_market=MARKET))
     move(ctx, found, "champion", "1", None)

@@ -20,7 +20,7 @@ from plinth.trust.standalone_verify import EXPORT
 from plinth_jobs.cli.root import call
 from plinth_registry import audit_log, taint
 from plinth_registry.exports import sealed
-from plinth_registry.exports.signed_data import leaving, verify
+from plinth_registry.exports.data import leaving, verify
 from tests.registry.exports.conftest import SealedFolder, make_root
 from tests.s3_server import serving
 

@@ -15,10 +15,10 @@ from plinth.compute.context import Context
 from plinth.storage.workspace import TRUST_VARIABLE, Workspace
 from plinth.trust import enrolment
 from plinth.trust.authority import APPROVER
-from plinth_registry import api, server
+from plinth_registry import api
 from plinth_registry.candidate import Candidate
-from plinth_registry.login import accounts, settings
-from plinth_registry.login.settings import SIGNER, LoginSettings
+from plinth_registry.mlflow import connection, server, settings
+from plinth_registry.mlflow.settings import SIGNER, LoginSettings
 from tests.registry.conftest import Line
 
 ADA, BEN, EVE = "ada@example.org", "ben@example.org", "eve@example.org"
@@ -92,7 +92,9 @@ def registered(served: Served, line: Line, **facts: object) -> Candidate:
     given = line.recipe, line.checkpoint, line.evaluation, line.run, line.facts(**facts)
     found, _ = api.register_candidate(served.ctx, *given, materials=line.materials)
     for person in (ADA, BEN, EVE):
-        served.passwords[person] = accounts.add(served.ctx.workspace, person, found.model) or served.passwords[person]
+        served.passwords[person] = (
+            connection.add_person(served.ctx.workspace, person, found.model) or served.passwords[person]
+        )
     return found
 
 

@@ -18,9 +18,10 @@ from plinth.compute.context import Context
 from plinth.errors import RegistryError, SignatureError
 from plinth.storage import locks, running
 from plinth.storage.workspace import Workspace
-from plinth_registry import api, audit_log, mlflow_client, server
-from plinth_registry.login import account_database, accounts, log, settings
-from plinth_registry.login.settings import SIGNER
+from plinth_registry import api, approval, audit_log
+from plinth_registry.mlflow import connection, server, settings
+from plinth_registry.mlflow import database as account_database
+from plinth_registry.mlflow.settings import SIGNER
 from plinth_registry.signed_log import LOGINS
 from tests.registry.login.conftest import ADA, BEN, EVE, Served, registered
 
@@ -39,7 +40,7 @@ def gate(served: Served, line: Any) -> Any:
 
 
 def tags(served: Served, candidate: Any) -> dict[str, str]:
-    return dict(mlflow_client.connect(served.ctx.workspace).get_model_version(candidate.model, candidate.version).tags)
+    return dict(connection.connect(served.ctx.workspace).get_model_version(candidate.model, candidate.version).tags)
 
 
 def test_two_people_with_two_logins_release_and_one_does_not(served: Served, make_line: Any) -> None:
@@ -87,7 +88,7 @@ def test_a_tag_written_into_the_database_or_by_the_administrator_is_a_request(
             database.execute(f"INSERT INTO model_version_tags ({', '.join(row)}) VALUES ({places})", [*row.values()])
         database.commit()
     assert tags(served, candidate).items() >= written.items()
-    client = mlflow_client.connect(served.ctx.workspace)
+    client = connection.connect(served.ctx.workspace)
     for key, value in {"approval.2": "approved", "approval.2.by": BEN, "approval.2.reason": "I administer"}.items():
         client.set_model_version_tag(candidate.model, candidate.version, key, value)
     found = gate(served, line)
@@ -143,10 +144,10 @@ def test_a_person_speaks_for_nobody_else(served: Served, line: Any, candidate: A
     assert requests.delete(url, json=removal, timeout=60, **served.by(ADA)).status_code == 403
     assert served.write(candidate, "approval", "withdrawn", **served.by(ADA)).status_code == 200
     assert f"rejected by {BEN}: read the evidence" in gate(served, line).reason
-    (bens,) = log.decisions(served.ctx, candidate)
+    (bens,) = approval.login_decisions(served.ctx, candidate)
     assert (bens.by, bens.decision) == (BEN, "rejected")
     for other in ({"version": "2"}, {"key": "0" * 64}):
-        assert log.decisions(served.ctx, candidate.model_copy(update=other)) == ()
+        assert approval.login_decisions(served.ctx, candidate.model_copy(update=other)) == ()
     decide(served, candidate, served.by(BEN))
     assert gate(served, line).passed
     actions = [one.action for one in audit_log.entries(served.ctx) if candidate.key[:12] in one.subject]
@@ -185,7 +186,7 @@ def test_a_removed_or_edited_statement_is_noticed(served: Served, line: Any, can
     for torn in (None, content.replace(b"payload", b"payloaf", 1)):
         newest.unlink() if torn is None else newest.write_bytes(torn)
         with pytest.raises(SignatureError):
-            log.decisions(served.ctx, candidate)
+            approval.login_decisions(served.ctx, candidate)
         (status,) = api.pending(served.ctx, line.recipe)
         assert not status.ready
         assert status.error
@@ -211,18 +212,18 @@ def test_secrets_stay_out_of_the_workspace_and_of_processes(served: Served) -> N
 
 def test_an_account_is_made_renewed_and_ended(served: Served, candidate: Any) -> None:
     workspace, dora = served.ctx.workspace, "dora@example.org"
-    first = accounts.add(workspace, dora, candidate.model)
-    assert accounts.add(workspace, dora, candidate.model) == ""
-    second = accounts.add(workspace, dora, candidate.model, renew=True)
+    first = connection.add_person(workspace, dora, candidate.model)
+    assert connection.add_person(workspace, dora, candidate.model) == ""
+    second = connection.add_person(workspace, dora, candidate.model, renew=True)
     for password, status in ((first, 401), (second, 200)):
         assert served.write(candidate, "note", "read", auth=(dora, password)).status_code == status
-    assert dora in accounts.people(workspace)
-    accounts.remove(workspace, dora)
+    assert dora in connection.people(workspace)
+    connection.remove_person(workspace, dora)
     assert served.write(candidate, "note", "again", auth=(dora, second)).status_code == 401
     with pytest.raises(RegistryError, match=f"refused 2.0/mlflow/users/delete for {dora}"):
-        accounts.remove(workspace, dora)
+        connection.remove_person(workspace, dora)
     with pytest.raises(RegistryError, match="the account of Plinth itself"):
-        accounts.add(workspace, settings.ACCOUNT, candidate.model)
+        connection.add_person(workspace, settings.ACCOUNT, candidate.model)
 
 
 def test_an_account_has_the_same_rows_with_and_without_a_server(
@@ -231,14 +232,14 @@ def test_an_account_has_the_same_rows_with_and_without_a_server(
     place = tmp_path / settings.PEOPLE
     place.touch(mode=0o600)
     given, passwords = (served.ctx.workspace, "fay@example.org", "words-candidate"), {"served": "", "alone": ""}
-    made = [accounts.add(*given), accounts.add(*given), accounts.add(*given, renew=True)]
+    made = [connection.add_person(*given), connection.add_person(*given), connection.add_person(*given, renew=True)]
     passwords["served"] = made[2]
     assert [bool(password) for password in made] == [True, False, True]
     found = account(settings.folder(served.ctx.workspace) / settings.PEOPLE, given[1], passwords["served"])
-    monkeypatch.setattr(accounts, "_database", lambda _: place)
-    monkeypatch.setattr(accounts, "ensure_server", lambda _: pytest.fail("a server was started"))
-    monkeypatch.setattr(accounts, "without_server", lambda _: nullcontext(True))
-    made = [accounts.add(*given), accounts.add(*given), accounts.add(*given, renew=True)]
+    monkeypatch.setattr(connection, "_database", lambda _: place)
+    monkeypatch.setattr(connection, "ensure_server", lambda _: pytest.fail("a server was started"))
+    monkeypatch.setattr(connection, "without_server", lambda _: nullcontext(True))
+    made = [connection.add_person(*given), connection.add_person(*given), connection.add_person(*given, renew=True)]
     assert [bool(password) for password in made] == [True, False, True]
     assert account(place, given[1], made[2]) == found
     assert stat.S_IMODE(place.stat().st_mode) == 0o600
@@ -266,7 +267,9 @@ def test_the_tables_of_another_mlflow_are_left_to_its_server(tmp_path: Path) -> 
         database.execute("INSERT INTO alembic_version_auth VALUES ('newer')")
         database.commit()
     before = (tmp_path / "people.db").read_bytes()
-    assert not account_database.write(tmp_path / "people.db", ADA, "secret", ("registered_model", "words"), "EDIT")
+    assert not account_database.write_account(
+        tmp_path / "people.db", ADA, "secret", ("registered_model", "words"), "EDIT"
+    )
     assert (tmp_path / "people.db").read_bytes() == before
 
 
@@ -277,7 +280,7 @@ def test_accounts_that_are_made_at_once_are_all_there(tmp_path: Path) -> None:
     place = path.stat().st_ino
     with ThreadPoolExecutor() as pool:
         given = ("secret", ("registered_model", "words"), "EDIT")
-        assert all(pool.map(lambda person: account_database.write(path, person, *given), people))
+        assert all(pool.map(lambda person: account_database.write_account(path, person, *given), people))
     with closing(sqlite3.connect(path)) as opened:
         assert sorted(opened.execute("SELECT username FROM users")) == [(person,) for person in people]
     assert path.stat().st_ino == place
@@ -286,9 +289,9 @@ def test_accounts_that_are_made_at_once_are_all_there(tmp_path: Path) -> None:
 def test_no_account_is_sent_to_another_server(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://other.example.org")
     monkeypatch.setattr(server, "healthy", lambda _: True)
-    monkeypatch.setattr(accounts.Server, "request", lambda *_: pytest.fail("a password was sent"))
+    monkeypatch.setattr(connection.Server, "request", lambda *_: pytest.fail("a password was sent"))
     with pytest.raises(RegistryError, match="accounts are those of the workspace's own server"):
-        accounts.add(served.ctx.workspace, ADA, "words-candidate", renew=True)
+        connection.add_person(served.ctx.workspace, ADA, "words-candidate", renew=True)
 
 
 def test_an_account_is_made_without_a_server_only_while_none_can_start(served: Served, tmp_path: Path) -> None:
@@ -301,9 +304,9 @@ def test_an_account_is_made_without_a_server_only_while_none_can_start(served: S
 
 
 def test_the_password_goes_to_the_own_server_only(served: Served, ctx: Context) -> None:
-    mlflow_client.connect(ctx.workspace)
+    connection.connect(ctx.workspace)
     host = served.uri.removeprefix("http://")
     urls = {f"{served.uri}/api": True, f"http://example.org/{host}/": False}
     for url, known in urls.items():
         prepared = requests.Request("GET", url).prepare()
-        assert ("Authorization" in accounts._authenticated(prepared).headers) is known
+        assert ("Authorization" in connection._authenticated(prepared).headers) is known

@@ -9,9 +9,9 @@ import pytest
 import requests
 from cryptography.hazmat.primitives.asymmetric import rsa
 
-from plinth_registry import api
+from plinth_registry import api, approval
 from plinth_registry.candidate import Candidate
-from plinth_registry.login import log, settings
+from plinth_registry.mlflow import settings
 from tests.registry.login import openid
 from tests.registry.login.conftest import ADA, BEN, EVE, Served, registered
 from tests.registry.login.openid import Provider
@@ -62,7 +62,7 @@ def test_two_people_who_logged_in_release_and_one_does_not(
             answer = write(session, front, candidate, key, value, **{"X-Forwarded-Email": EVE})
             assert answer.status_code == 200, answer.text
         assert len(api.promote_if_approved(served.ctx, line.recipe)) == released
-    assert {one.by for one in log.decisions(served.ctx, candidate)} == {ADA, BEN}
+    assert {one.by for one in approval.login_decisions(served.ctx, candidate)} == {ADA, BEN}
 
 
 @pytest.mark.exhaustive
@@ -86,4 +86,4 @@ def test_who_has_not_logged_in_is_nobody(
         (ada, {"Origin": "https://evil.example.org"}, 403),
     ):
         assert write(session, front, candidate, "approval", "approved", **headers).status_code == status
-    assert log.decisions(served.ctx, candidate) == ()
+    assert approval.login_decisions(served.ctx, candidate) == ()

@@ -10,8 +10,7 @@ import pytest
 from plinth import fingerprint
 from plinth.compute.context import Context
 from plinth.provenance.statements import chain
-from plinth_registry import attestations
-from plinth_registry.recount import corpus
+from plinth_registry import attestations, evidence
 
 LICENCES = {"documents": {"MIT": 2}, "permitted": ["MIT"]}
 GRANTED = {"documents": 2, "train": True, "redistribute": True, "commercial": True}
@@ -24,7 +23,7 @@ def faults(ctx: Context, line: Any, kind: str, facts: dict[str, Any], **material
     stated = attestations.attest(
         ctx, line.recipe, kind, kind, line.checkpoint.digest, materials=named, facts=facts
     )
-    return corpus.faults(ctx, {kind: stated}, chain(ctx.refs, line.checkpoint))
+    return evidence.miscounted_text(ctx, {kind: stated}, chain(ctx.refs, line.checkpoint))
 
 
 def test_true_claims_have_no_fault(ctx: Context, line: Any) -> None:
@@ -73,7 +72,7 @@ def test_a_claim_is_about_the_text_that_was_trained_on(
 def test_terms_are_those_that_the_text_was_read_under(ctx: Context, line: Any) -> None:
     """The owner refuses commercial use; the statement says otherwise."""
     line.documents = line.made("web/documents", {}, sources=[{"domain": "test", "snapshot": "2026-01", "terms": {}}])
-    found = corpus._licences(ctx, statement(ctx, line, LICENCES | TERMS))
+    found = evidence._licences(ctx, statement(ctx, line, LICENCES | TERMS))
     assert "sources/test 2026-01/commercial: stated True, counted False" in found
 
 

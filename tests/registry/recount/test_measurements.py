@@ -28,9 +28,10 @@ from plinth_audit.fairness import job as fairness
 from plinth_audit.fairness.bias import by_attribute
 from plinth_audit.fairness.pairs import Pair
 from plinth_audit.pii_outputs import outputs, parameters
-from plinth_registry.gates import Evidence, GatePolicy, all_gates
-from plinth_registry.gates.settings import release_gates
-from plinth_registry.recount import measurements
+from plinth_registry import evidence
+from plinth_registry.gates import result
+from plinth_registry.gates.facts import Evidence
+from plinth_registry.gates.settings import GatePolicy, release_gates
 from tests.registry.conftest import document_table
 from tests.registry.gate_evidence import policy, proof, set_fact
 
@@ -162,7 +163,7 @@ MAKERS: dict[str, Callable[[Context], Manifest]] = {
 
 @pytest.mark.parametrize("asset", MAKERS)
 def test_what_a_stage_states_is_what_its_tables_give(ctx: Context, asset: str) -> None:
-    assert measurements.faults(ctx, {asset: MAKERS[asset](ctx)}) == {}
+    assert evidence.miscounted_measurements(ctx, {asset: MAKERS[asset](ctx)}) == {}
 
 
 @pytest.mark.parametrize(
@@ -197,7 +198,9 @@ def test_a_figure_that_no_table_gives_is_named(ctx: Context, asset: str, path: s
     stats = made.model_dump(mode="json")["stats"]
     set_fact(stats, path, value)
     forged = made.model_copy(update={"stats": stats})
-    (faults,) = measurements.faults(ctx, {asset: Manifest.model_validate(forged.model_dump(mode="json"))}).values()
+    (faults,) = evidence.miscounted_measurements(
+        ctx, {asset: Manifest.model_validate(forged.model_dump(mode="json"))}
+    ).values()
     assert said in " ".join(faults)
     assert all(one.startswith(f"{asset}: ") for one in faults)
 
@@ -210,14 +213,14 @@ def test_the_ranks_of_canaries_follow_from_their_bits(ctx: Context) -> None:
     ranks = pa.array([None if rank is None else 64 for rank in table["rank"].to_pylist()])
     changed = table.set_column(at, "rank", ranks)
     forged = manifest(ctx, good.asset, {canaries.TABLE: changed}, canaries.summary(changed))
-    (faults,) = measurements.faults(ctx, {good.asset: forged}).values()
+    (faults,) = evidence.miscounted_measurements(ctx, {good.asset: forged}).values()
     assert "wrong ranks: stated 0, counted 24" in " ".join(faults)
 
 
 def test_a_comparison_is_of_the_measurements_that_are_attested(ctx: Context) -> None:
     made = compared(ctx)
     found = {"comparison": made, "evaluation": evaluation(ctx, shift=9.0)}
-    (said,) = measurements.faults(ctx, found)["comparison"]
+    (said,) = evidence.miscounted_measurements(ctx, found)["comparison"]
     assert said.startswith("comparison: attested/evaluation: stated ")
 
 
@@ -227,7 +230,7 @@ def test_without_its_table_or_its_statistics_nothing_counts(ctx: Context, asset:
     lost = {"parts": ()} if asset != "comparison" else {"inputs": {}}
     for changes in (lost, {"stats": {}}):
         bare = Manifest.model_validate(made.model_copy(update=changes).model_dump(mode="json"))
-        (faults,) = measurements.faults(ctx, {asset: bare}).values()
+        (faults,) = evidence.miscounted_measurements(ctx, {asset: bare}).values()
         assert "cannot be counted again" in faults[0] or "stated" in faults[0]
 
 
@@ -237,22 +240,22 @@ def test_a_table_that_is_gone_is_looked_for_again(ctx: Context) -> None:
     kept = blob.read_bytes()
     blob.chmod(0o644)
     blob.unlink()
-    measurements._KNOWN.clear()
-    assert "cannot be counted again" in measurements.faults(ctx, {"tasks/small": made})["tasks"][0]
+    evidence._COUNTED_FAULTS.clear()
+    assert "cannot be counted again" in evidence.miscounted_measurements(ctx, {"tasks/small": made})["tasks"][0]
     blob.write_bytes(kept)
-    assert measurements.faults(ctx, {"tasks/small": made}) == {}
+    assert evidence.miscounted_measurements(ctx, {"tasks/small": made}) == {}
 
 
 def test_figures_by_number_are_compared_too() -> None:
-    assert measurements.differences({1: 2, 4: 2}, {1: 2, 4: 3}) == ("4: stated 2, counted 3",)
-    assert measurements.differences({"1": 2}, {1: 2}) == ()
+    assert evidence.differences({1: 2, 4: 2}, {1: 2, 4: 3}) == ("4: stated 2, counted 3",)
+    assert evidence.differences({"1": 2}, {1: 2}) == ()
 
 
 def test_numbers_that_differ_in_their_last_bits_are_the_same() -> None:
-    assert measurements.differences({"a": 1.0, "b": [1]}, {"a": 1.0 + 1e-9, "b": [1]}) == ()
-    assert measurements.differences({"a": True}, {"a": 1.5}) == ("a: stated True, counted 1.5",)
-    assert measurements.differences({"a": float("nan")}, {"a": 1.0}) == ("a: stated nan, counted 1",)
-    many = measurements.differences({str(i): i for i in range(9)}, {})
+    assert evidence.differences({"a": 1.0, "b": [1]}, {"a": 1.0 + 1e-9, "b": [1]}) == ()
+    assert evidence.differences({"a": True}, {"a": 1.5}) == ("a: stated True, counted 1.5",)
+    assert evidence.differences({"a": float("nan")}, {"a": 1.0}) == ("a: stated nan, counted 1",)
+    many = evidence.differences({str(i): i for i in range(9)}, {})
     assert (len(many), many[-1]) == (4, "6 more figures differ")
 
 
@@ -260,6 +263,6 @@ def test_numbers_that_differ_in_their_last_bits_are_the_same() -> None:
 def test_what_was_miscounted_fails_every_gate_that_rests_on_it_and_no_other(kind: str) -> None:
     asked: GatePolicy = policy()
     evidence = Evidence.model_validate(proof().model_dump(mode="json") | {"miscounted": {kind: ["x: stated 1"]}})
-    failed = {one.name: one.reason for one in all_gates.evaluate(asked, evidence) if not one.passed}
+    failed = {one.name: one.reason for one in result.evaluate(asked, evidence) if not one.passed}
     assert set(failed) == {name for name, gate in release_gates().items() if kind in gate.counted}
     assert set(failed.values()) == {"does not match its tables: x: stated 1"}

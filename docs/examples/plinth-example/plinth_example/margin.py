@@ -8,7 +8,7 @@ from pydantic import Field
 
 from plinth.evaluation.gate import Gate, GateVerdict
 from plinth.records import Frozen
-from plinth_registry.gates import EvaluationFacts, Evidence
+from plinth_registry.gates.facts import EvaluationFacts, Evidence
 
 
 class Params(Frozen):

@@ -20,9 +20,9 @@ from plinth_ops.gamedays.faulty_line import FaultyLine
 from plinth_ops.gamedays.gameday import OWN, GameDay, Outcome, Struck, finding
 from plinth_ops.gamedays.play import variables
 from plinth_ops.gamedays.rehearsal import Rehearsal
-from plinth_registry import mlflow_client
+from plinth_registry.mlflow import connection
+from plinth_registry.mlflow.server import ensure_server, stop_server
 from plinth_registry.registration import ensure_run
-from plinth_registry.server import ensure_server, stop_server
 
 _SERVER = "MLFLOW_TRACKING_URI"
 
@@ -93,7 +93,7 @@ def _relay(
 
 def _steps(made: Served, name: str) -> list[tuple[int, float]]:
     """What MLflow has of the loss, in order of steps."""
-    client = mlflow_client.connect(made.workspace)
+    client = connection.connect(made.workspace)
     run = ensure_run(client, made.recipe.name, name)
     return sorted((point.step, point.value) for point in client.get_metric_history(run.info.run_id, "loss"))
 

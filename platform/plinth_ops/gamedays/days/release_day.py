@@ -43,13 +43,15 @@ from plinth_ops.gamedays.gameday import OWN, GameDay, Outcome, Struck, finding
 from plinth_ops.gamedays.play import PERSON, variables
 from plinth_ops.gamedays.warm_job import WarmJob
 from plinth_ops.metrics import signed as metrics
-from plinth_registry import api, attestations, canary, gates, policy, released, releases
-from plinth_registry.canary.measured_pairs import measured_pairs
+from plinth_registry import api, attestations, policy, releases, verified
+from plinth_registry.canary.judgement import judge
+from plinth_registry.canary.watch import measured_pairs
 from plinth_registry.candidate import CandidateRun, Facts
+from plinth_registry.gates.result import GateResult
 from plinth_registry.gates.settings import GatePolicy, TrialPolicy, always, gate_policy, release_gates
-from plinth_registry.history import ReleaseRecord
 from plinth_registry.impact import impact
-from plinth_registry.server import ensure_server, stop_server
+from plinth_registry.mlflow.server import ensure_server, stop_server
+from plinth_registry.releases import ReleaseRecord
 
 #: Buckets of text that a model should learn, and of letters without order.
 GOOD, BAD = ("web", "code"), "dump"
@@ -143,7 +145,7 @@ class ModelMaker:
         self.policy = policy.sign(self.ctx, gate_policy(given)).policy
         return self.policy
 
-    def judged(self, record: ReleaseRecord) -> dict[str, gates.GateResult]:
+    def judged(self, record: ReleaseRecord) -> dict[str, GateResult]:
         """The gates of a released candidate as they are now, by name."""
         return {one.name: one for one in api.status(self.ctx, self.recipe, record.candidate_version).gates}
 
@@ -267,7 +269,7 @@ def _released(maker: ModelMaker, share: float) -> _Rehearsed:
     made.phases["release"] = round(time.monotonic() - begun, 3)
     name = made.second.model
     made.see("the bad model is champion: its policy asked too little", _champion(made), made.second.version)
-    made.see("it verifies", released.verify_release(maker.ctx, name, str(made.second.version))[0].key,
+    made.see("it verifies", verified.verify_release(maker.ctx, name, str(made.second.version))[0].key,
              made.second.candidate["candidate"])  # fmt: skip
     return made
 
@@ -277,8 +279,8 @@ def _detect(made: _Rehearsed) -> None:
     with made.phase("detect"):
         ours, theirs = made.bad.checkpoint.digest, made.good.checkpoint.digest
         policy = TrialPolicy(least=LEAST)
-        worse = canary.judge(policy, measured_pairs(made.maker.ctx, ours, theirs, LEAST).streams)
-        back = canary.judge(policy, measured_pairs(made.maker.ctx, theirs, ours, LEAST).streams)
+        worse = judge(policy, measured_pairs(made.maker.ctx, ours, theirs, LEAST).streams)
+        back = judge(policy, measured_pairs(made.maker.ctx, theirs, ours, LEAST).streams)
     made.found.append(
         Outcome(what="signed measurements say it is worse", passed=worse.decision == "return", seen=worse.reason)
     )
@@ -306,7 +308,7 @@ def _roll_back(made: _Rehearsed) -> None:
     with made.phase("roll back"):
         back = api.rollback(made.maker.ctx, made.maker.recipe, PERSON, "the champion is tainted")
     made.see("the one before is champion again", (back.version, _champion(made)), (made.first.version,) * 2)
-    key = released.verify_release(made.maker.ctx, made.first.model, str(made.first.version))[0].key
+    key = verified.verify_release(made.maker.ctx, made.first.model, str(made.first.version))[0].key
     made.see("and verifies", key, made.first.candidate["candidate"])
     made.see("the bad one was taken back", _refused(made, made.second), "rolled back")
 
@@ -361,7 +363,7 @@ def _champion(made: _Rehearsed) -> str | None:
 def _refused(made: _Rehearsed, record: ReleaseRecord) -> str:
     """`tainted` or `rolled back`, as the refusal of a release says; else what it says."""
     try:
-        released.verify_release(made.maker.ctx, record.model, str(record.version))
+        verified.verify_release(made.maker.ctx, record.model, str(record.version))
     except GateError as error:
         return next((word for word in ("rolled back", "tainted") if word in error.what), error.what)
     return "verifies"

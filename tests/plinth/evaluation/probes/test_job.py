@@ -18,7 +18,7 @@ from plinth.evaluation.probes.parameters import Probes, UserProbe
 from plinth.evaluation.statistics import Estimate
 from plinth.records import Manifest
 from plinth.storage.parts import read_table, write_table
-from plinth_registry.scores import scores_of
+from plinth_registry.run_metrics import scores_of
 
 pytestmark = pytest.mark.slow
 

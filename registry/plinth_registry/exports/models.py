@@ -1,4 +1,5 @@
-"""A release that may leave the workspace: proved again, with its papers and the signed statements about it.
+"""Models that leave the workspace: a release, proved again, with its papers and the signed statements about it; or a
+checkpoint that nobody released, with a card that says so.
 
 The signed history says what was released; MLflow is not asked. A version that was rolled back, or that is tainted, is
 refused, and no option changes that.
@@ -14,7 +15,7 @@ from typing import Any, NamedTuple
 
 from plinth.compute.context import Context
 from plinth.entry_points import absent, not_here
-from plinth.errors import GateError, MissingError, SignatureError
+from plinth.errors import GateError, MissingError, PlinthError, SignatureError
 from plinth.extensions import Catalogue
 from plinth.provenance.statements import chain
 from plinth.trust import dsse
@@ -22,12 +23,11 @@ from plinth.trust.authority import ROLES, ROOT, TRAINER
 from plinth.trust.root import Trust
 from plinth.trust.standalone_verify import FORMS, RELEASE
 from plinth.trust.standalone_verify import ROLES as ROLE_OF
-from plinth_registry import attestations, candidate, policy, released, releases, signing, taint, waivers
+from plinth_registry import approval, attestations, candidate, policy, releases, signing, taint, verified, waivers
 from plinth_registry.candidate import Candidate
-from plinth_registry.exports import forms
+from plinth_registry.exports import sealed
 from plinth_registry.exports.sealed import ExportClaim
-from plinth_registry.history import ReleaseHistory, ReleaseRecord
-from plinth_registry.login import log
+from plinth_registry.releases import ReleaseHistory, ReleaseRecord
 from plinth_registry.signed_log import LOGINS, RELEASES
 
 EVIDENCE = "evidence"
@@ -76,7 +76,7 @@ def find(ctx: Context, target: str) -> ReleasedModel:
         SignatureError, LineageError: a statement, a file or the chain was changed.
     """
     name, version = _named(ctx, target)
-    found, _ = released.verify_release(ctx, name, version)
+    found, _ = verified.verify_release(ctx, name, version)
     return ReleasedModel(releases.history(ctx, name).releasing(name, version), found)
 
 
@@ -205,12 +205,12 @@ def _statements(ctx: Context, found: ReleasedModel, form: str) -> Iterator[tuple
         files[f"{EVIDENCE}/{path.name.removeprefix(f'{beside}.{own.key[:12]}.')}"] = path
     for path in sorted((ctx.workspace.approvals / own.key[:12]).glob("*.json")):
         files[f"{EVIDENCE}/approvals/{path.name}"] = path
-    for record in log.about(ctx, own):
+    for record in approval.logins_about(ctx, own):
         path = LOGINS.path(ctx, record.number)
         files[f"{EVIDENCE}/logins/{path.name}"] = path
     for path in waivers.paths(ctx, found.record.model, own.key):
         files[f"{EVIDENCE}/waivers/{path.name}"] = path
-    for path in (*statements_about(ctx, own.checkpoint), forms.statement_of(ctx, own.checkpoint, form)):
+    for path in (*statements_about(ctx, own.checkpoint), sealed.form_statement(ctx, own.checkpoint, form)):
         files[f"{EVIDENCE}/attestations/{path.name}"] = path
     governed = (one for one in policy.history(ctx, found.record.model) if one.digest == found.record.policy)
     for one in governed:
@@ -226,3 +226,56 @@ def _statements(ctx: Context, found: ReleasedModel, form: str) -> Iterator[tuple
 def _write(path: Path, content: bytes) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(content)
+
+
+# A checkpoint that no signed history released.
+
+#: Marks the papers and the card of a model that no signed history released.
+UNRELEASED = "UNRELEASED"
+CARD = """---
+library_name: transformers
+pipeline_tag: text-generation
+tags:
+- plinth
+- {status}
+---
+
+# {name}
+
+**{status}**: no signed history released this model. It passed no gate and nobody approved it. It has no papers: nothing
+about its text, its scores or its licences is stated here.
+"""
+
+
+def require_untainted(ctx: Context, run_id: str, inputs: tuple[str, ...]) -> None:
+    """Refuse the checkpoint of a run that is marked, or made of what is.
+
+    Args:
+        inputs: digests of the manifests that the run reads.
+
+    Raises:
+        GateError: it is tainted.
+        LineageError: a manifest of the ancestry is absent or has changed, so that nobody can tell.
+    """
+    found = [mark for digest in inputs for mark in taint.marks_on(ctx, chain(ctx.refs, ctx.refs.load(digest)))]
+    own = (one for one in taint.records(ctx) if _is_of(ctx, one, run_id))
+    found += [f"{one.target[:12]} is marked by {one.by}: {one.reason}" for one in own]
+    if found:
+        raise GateError(
+            f"run {run_id} is tainted",
+            found="; ".join(dict.fromkeys(found)),
+            remedy="export another run: no option exports what is tainted",
+        )
+
+
+def add_card(directory: Path, name: str) -> None:
+    """Write the card of an unreleased model."""
+    (directory / "README.md").write_text(CARD.format(name=name, status=UNRELEASED))
+
+
+def _is_of(ctx: Context, mark: taint.Taint, run_id: str) -> bool:
+    """Whether a mark is on a manifest of this run or of one of its checkpoints."""
+    try:
+        return mark.kind == "manifest" and ctx.refs.load(mark.target).stats.get("run_id") == run_id
+    except PlinthError:
+        return False

@@ -19,12 +19,12 @@ from typing import Any, NamedTuple
 from plinth.compute.context import Context
 from plinth.errors import GateError, PlinthError, SignatureError, TrustError
 from plinth.storage.workspace import Workspace
-from plinth_registry import audit_log, candidate, policy
+from plinth_registry import approval, audit_log, candidate, policy
 from plinth_registry.audit_log import AuditedAction
 from plinth_registry.candidate import Candidate
-from plinth_registry.gates import Approval
-from plinth_registry.login import log, settings
-from plinth_registry.login.settings import LoginSettings
+from plinth_registry.gates.facts import Approval
+from plinth_registry.mlflow import settings
+from plinth_registry.mlflow.settings import LoginSettings
 
 CONFIGURED = "PLINTH_LOGIN"
 SET, DELETE = "/mlflow/model-versions/set-tag", "/mlflow/model-versions/delete-tag"
@@ -87,7 +87,7 @@ def _change() -> TagChange | None:
     given = request.get_json(force=True, silent=True) if request.path.endswith((SET, DELETE)) else None
     if isinstance(given, str):  # MLflow decodes the JSON of older clients twice
         given = _decoded(given)
-    if not isinstance(given, dict) or not log.WRITTEN.fullmatch(str(given.get("key"))):
+    if not isinstance(given, dict) or not approval.WRITTEN.fullmatch(str(given.get("key"))):
         return None
     value = given.get("value", "") if request.path.endswith(SET) else ""
     return TagChange(str(given.get("name")), str(given.get("version")), str(given["key"]), str(value))
@@ -113,7 +113,7 @@ def _refuse(ctx: Context, login: LoginSettings) -> Any:
         return None
     if change.tag.endswith(".by") and change.value.strip() not in ("", person):
         return _answer(FORBIDDEN, f"{change.tag} is set by the server: you are logged in as {person}")
-    if not log.TAG.fullmatch(change.tag) or change.value.strip().lower() != "approved":
+    if not approval.TAG.fullmatch(change.tag) or change.value.strip().lower() != "approved":
         return None
     asked = AuditedAction("approve", f"{change.model} version {change.version}", person, owner=login.signer)
     try:
@@ -163,8 +163,8 @@ def _state(ctx: Context, login: LoginSettings, person: str, change: TagChange) -
     about, release = candidate.read(ctx, version), change.model.removesuffix(candidate.SUFFIX)
     before = _decided(ctx, about, login, person)
     governing = policy.governing(ctx, release)
-    log.write(ctx, about, login.signer, person, change.tag, change.value, governing)
-    if log.TAG.fullmatch(change.tag) and change.value:
+    approval.write_login(ctx, about, login.signer, person, change.tag, change.value, governing)
+    if approval.TAG.fullmatch(change.tag) and change.value:
         _name(store, change, person)
     after = _decided(ctx, about, login, person)
     if after != before:
@@ -180,7 +180,7 @@ def _name(store: Any, change: TagChange, person: str) -> None:
 
 
 def _decided(ctx: Context, about: Candidate, login: LoginSettings, person: str) -> Approval | None:
-    mine = (one for one in log.decisions(ctx, about) if (one.by, one.proxy) == (person, login.signer))
+    mine = (one for one in approval.login_decisions(ctx, about) if (one.by, one.proxy) == (person, login.signer))
     return next(mine, None)
 
 

@@ -1,26 +1,32 @@
-"""The local MLflow server: started when needed, found again, stopped on request.
+"""The local MLflow server: started when needed, found again, stopped on request; and what its process does.
 
-SQLite and artifacts are in the workspace's `mlflow/`, unless the environment names others (`mlflow_process`). A record
-in a private folder has the process and its port (`plinth.storage.running`), so that the address stays the same over
-restarts and nobody who writes the workspace names a process to end. The server ends soon after the last process that
-uses it; one with other stores, or that asks for another login than the workspace's settings say (`login.settings`), is
-replaced. `MLFLOW_TRACKING_URI` names another server, which then takes precedence.
+SQLite and artifacts are in the workspace's `mlflow/`, unless `PLINTH_MLFLOW_DATABASE` and `PLINTH_MLFLOW_ARTIFACTS`
+name a database (`postgresql+psycopg2://…`) and a place of artifacts (`s3://…`). Passwords are libpq's matter
+(PGPASSFILE), and belong into no URL. A record in a private folder has the process and its port, so that the address
+stays the same over restarts and nobody who writes the workspace names a process to end. The server ends soon after
+the last process that uses it; one with other stores, or that asks for another login than the workspace's settings
+say, is replaced. `MLFLOW_TRACKING_URI` names another server, which then takes precedence.
 """
 
 from __future__ import annotations
 
 import contextlib
+import gc
 import json
 import os
 import signal
 import socket
 import subprocess
+import sys
+import threading
 import time
 import urllib.error
 import urllib.request
+import uuid
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
+from typing import Any
 
 import psutil
 
@@ -30,11 +36,15 @@ from plinth.launch.base import tail
 from plinth.storage import running
 from plinth.storage.atomic import append_to, write_bytes
 from plinth.storage.locks import locked
-from plinth.storage.running import RunningProcess
+from plinth.storage.running import RunningProcess, wait_until_unused
 from plinth.storage.workspace import Workspace
-from plinth_registry.login import settings
-from plinth_registry.mlflow_process import HOST, stores
+from plinth_registry.mlflow import settings
+from plinth_registry.mlflow.artifact_places import confine
 
+HOST, DATABASE, ARTIFACTS = "127.0.0.1", "mlflow.db", "artifacts"
+DATABASE_VARIABLE, ARTIFACTS_VARIABLE = "PLINTH_MLFLOW_DATABASE", "PLINTH_MLFLOW_ARTIFACTS"
+#: Seconds that a server waits for its next user.
+LINGER_S = 20.0
 #: Longest wait for an answer of a live server; a busy machine may need most of it.
 START_TIMEOUT_S = 300.0
 HEALTH_TIMEOUT_S = 60.0
@@ -70,6 +80,12 @@ class ServerState(RunningProcess):
     @property
     def uri(self) -> str:
         return f"http://{HOST}:{self.port}"
+
+
+def stores(home: Path) -> tuple[str, str]:
+    """URL of the database and place of the artifacts of the server in a folder."""
+    database = os.environ.get(DATABASE_VARIABLE) or f"sqlite:///{home / DATABASE}"
+    return database, os.environ.get(ARTIFACTS_VARIABLE) or str(home / ARTIFACTS)
 
 
 def ensure_server(workspace: Workspace) -> str:
@@ -186,7 +202,7 @@ def _port(before: int | None) -> int:
 
 def _command(workspace: Workspace, port: int) -> list[str]:
     words = (str(workspace.mlflow), str(port), str(_users(workspace)))
-    command = processes.python("plinth_registry.mlflow_process", *words)
+    command = processes.python("plinth_registry.mlflow.server", *words)
     return command if settings.load(workspace) is None else [*command, str(workspace.root)]
 
 
@@ -283,3 +299,63 @@ def _becomes_free(port: int) -> bool:
         if time.monotonic() > deadline:
             return False
         time.sleep(POLL_S)
+
+
+# The process: `python -m plinth_registry.mlflow.server HOME PORT USERS [WORKSPACE]`.
+#
+# `mlflow server` loads MLflow in one process to prepare the database, then again in another that answers. This does
+# both in one, in half the time. With a workspace it asks for a login (`login`). It ends when no process has held the
+# lock USERS for `LINGER_S`: commands that follow each other share one server, and none outlives them.
+
+
+def serve(home: Path, port: int, users: Path, root: Path | None = None) -> None:
+    """Prepare the database in a folder and answer on a port of loopback until a signal comes, or nobody uses it.
+
+    Args:
+        users: the lock of the processes that use it.
+        root: the workspace whose login is asked for; None: everybody may do everything.
+    """
+    gc.disable()  # what is imported stays
+    import uvicorn  # before MLflow, which guards its pages only where it sees a server's package
+    from mlflow import environment_variables as variables
+    from mlflow.server import constants, handlers
+
+    database, destination = stores(home)
+    artifacts = "mlflow-artifacts:/"  # through the server
+    os.environ |= {
+        constants.BACKEND_STORE_URI_ENV_VAR: database,
+        constants.REGISTRY_STORE_URI_ENV_VAR: database,
+        constants.ARTIFACT_ROOT_ENV_VAR: artifacts,
+        constants.ARTIFACTS_DESTINATION_ENV_VAR: destination,
+        constants.SERVE_ARTIFACTS_ENV_VAR: "true",
+        variables._MLFLOW_SGI_NAME.name: "uvicorn",
+        variables._MLFLOW_SERVER_BOOT_ID.name: uuid.uuid4().hex,
+        variables._MLFLOW_IN_JOB_EXECUTOR.name: "false",
+    }
+    confine(destination)
+    handlers.initialize_backend_stores(database, database, artifacts)
+    app = _app(root)
+    gc.freeze()
+    gc.enable()
+    threading.Thread(target=_end_unused, args=(users,), daemon=True).start()
+    uvicorn.run(app, host=HOST, port=port)
+
+
+def _end_unused(users: Path) -> None:
+    wait_until_unused(users, LINGER_S)  # the lock is held until this process has ended: a new user starts another
+    print(f"no process has used this server for {LINGER_S:g} s", flush=True)
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def _app(root: Path | None) -> Any:
+    if root is not None:
+        from plinth_registry.mlflow.login import create_app
+
+        return create_app(root)
+    from mlflow.server.fastapi_app import app
+
+    return app
+
+
+if __name__ == "__main__":
+    serve(Path(sys.argv[1]), int(sys.argv[2]), *map(Path, sys.argv[3:]))

@@ -1,7 +1,7 @@
 """MLflow's model registry without MLflow's library, whose import takes longer than a command: over a server's REST.
 
 `Server`, and `ModelDatabase` where no server runs (`model_database`), answer as `MlflowClient` does: names, arguments,
-errors with `error_code`. `mlflow_client` chooses between them; the library does everything else.
+errors with `error_code`. `connection` chooses between them; the library does everything else.
 """
 
 from __future__ import annotations

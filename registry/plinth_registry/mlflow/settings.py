@@ -1,10 +1,10 @@
 """How people log in to the MLflow server of a workspace. Kept outside the workspace, in the trust folder.
 
-    <trust folder>/login/            mode 700, its files 600
-        settings.json                kind, key of the server, header, public address
-        basic_auth.ini               MLflow's settings of its login, with the password of Plinth's own account
-        people.db                    accounts, with hashes of passwords, written by MLflow
-        proxy-secret                 what a reverse proxy sends to show that a request comes through it
+<trust folder>/login/            mode 700, its files 600
+    settings.json                kind, key of the server, header, public address
+    basic_auth.ini               MLflow's settings of its login, with the password of Plinth's own account
+    people.db                    accounts, with hashes of passwords, written by MLflow
+    proxy-secret                 what a reverse proxy sends to show that a request comes through it
 """
 
 from __future__ import annotations
@@ -154,7 +154,7 @@ def _auth(place: Path, given: LoginSettings) -> str:
         "admin_password": _known(place) or secrets.token_urlsafe(32),
         # A password is hashed once a minute; this one process forgets it at once when it is changed through it.
         "auth_cache_ttl_seconds": "60",
-        "authorization_function": function.get(given.kind, "plinth_registry.login.server:authenticate"),
+        "authorization_function": function.get(given.kind, "plinth_registry.mlflow.login:authenticate"),
     }
     parser, text = configparser.ConfigParser(), io.StringIO()
     parser["mlflow"] = {key: value.replace("%", "%%") for key, value in content.items()}

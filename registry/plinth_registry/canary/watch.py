@@ -1,0 +1,357 @@
+"""The canary on trial: what is observed of it beside the champion, and what follows from one look of the sensor.
+
+A look can be repeated: the record of a return is the decision, and what was taken in before a crash is kept. The return
+names the version that was judged, so that a canary which came since is left alone.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from plinth.compute.context import Context
+from plinth.errors import PlinthError
+from plinth.evaluation.comparison import readers
+from plinth.evaluation.comparison.job import ASSET as COMPARISON
+from plinth.evaluation.comparison.job import FILE
+from plinth.evaluation.comparison.pairs import ROWS, Pairs, largest_slices
+from plinth.evaluation.measurement import UNREADABLE
+from plinth.recipe.recipe import Recipe
+from plinth.records import Frozen, Manifest
+from plinth.report.trial_page import FeedRow, TrialData, TrialStream, page
+from plinth.storage.atomic import write_bytes
+from plinth.storage.parts import read_table
+from plinth_registry import attestations, policy, promotion, releases, run_metrics
+from plinth_registry.canary import feeds
+from plinth_registry.canary.feeds import FeedState, Journal
+from plinth_registry.canary.judgement import PairedStream, StreamTrial, Trial, evidence_curve, judge
+from plinth_registry.gates.settings import TrialPolicy
+from plinth_registry.registration import describe
+from plinth_registry.releases import Action, ReleaseRecord
+
+#: Movements after which a version is champion.
+CHAMPION_BY: Final[tuple[Action, ...]] = ("champion", "rollback")
+
+
+class FeedCount(Frozen):
+    """What was taken in of one of the owner's metrics: pairs, lines from before the trial, rejects by reason; `fault`
+    is why nothing more could be."""
+
+    pairs: int
+    earlier: int
+    rejects: Mapping[str, int]
+    fault: str
+
+
+class CanaryStatus(Frozen):
+    """A canary with everything observed of it, judged now.
+
+    `number` is that of the release record that put it on trial, `since` when its comparison with this champion began
+    (UTC). `small` are streams with too few pairs to be judged; `missing` says why nothing signed could be paired.
+    """
+
+    release: str
+    canary: str
+    champion: str | None
+    candidate_version: str | None
+    number: int
+    since: str
+    policy: str
+    trial: Trial
+    small: tuple[str, ...] = ()
+    missing: str = ""
+    manifests: Mapping[str, str] = {}
+    feeds: Mapping[str, FeedCount] = {}
+
+    @property
+    def next(self) -> str:
+        """What decides next, for people."""
+        if self.champion is None:
+            return "there is no champion to compare with: a person promotes it, or gives it back"
+        if self.trial.decision == "return":
+            return "it is given back"
+        if self.trial.decision == "promote":
+            promote = f"`plinth release promote {self.candidate_version} --by PERSON --reason TEXT`"
+            return f"it may become champion: {promote} judges its gates again"
+        open_ = [one.name for one in self.trial.streams if one.role != "guard" and one.decision == "continue"]
+        waits = f"undecided: {', '.join(open_)}" if open_ else f"nothing signed decides: {self.missing}"
+        return f"{waits}; any stream that is worse than the margin gives it back"
+
+
+class Observed(NamedTuple):
+    """The streams of a trial and its status."""
+
+    status: CanaryStatus
+    policy: TrialPolicy
+    streams: tuple[PairedStream, ...]
+
+
+def observe(ctx: Context, recipe: Recipe, *, take: bool = False) -> Observed | None:
+    """The standing canary of a release, judged by what is known of it now; None where there is none.
+
+    Args:
+        take: also take in what the owner's metrics say now, and keep it; else what was kept counts.
+
+    Raises:
+        GateError: no policy is signed, which would say what counts as worse.
+        SignatureError: the history or the policy does not hold.
+    """
+    name = recipe.required_release().name
+    records = releases.history(ctx, name)
+    held = records.standing
+    if held.canary is None:
+        return None
+    governing = policy.current(ctx, name)
+    ours, theirs = _newest(records, held.canary, ("canary",)), _newest(records, held.champion, CHAMPION_BY)
+    assert ours is not None  # a canary stands because a record put it there
+    rules = governing.policy.trial
+    since = max(one.at for one in (ours, theirs) if one is not None)
+    found, known = MeasuredPairs(missing="there is no champion"), Journal()
+    if theirs is not None:
+        found = measured_pairs(ctx, ours.candidate["checkpoint"], theirs.candidate["checkpoint"], rules.least)
+        path = feeds.journal_path(ctx, name, ours.number, str(theirs.version))
+        began = datetime.fromisoformat(since)
+        known = feeds.take_all(path, ctx.workspace.root, rules.feeds, began) if take else feeds.load_journal(path)
+    streams = (*found.streams, *_streams_observation(rules, known))
+    status = CanaryStatus(
+        release=name,
+        canary=held.canary,
+        champion=held.champion,
+        candidate_version=ours.candidate_version,
+        number=ours.number,
+        since=since,
+        policy=governing.digest,
+        trial=judge(rules, streams),
+        small=found.small,
+        missing=found.missing,
+        manifests=found.manifests,
+        feeds={name: _counted(known.feeds.get(name, FeedState())) for name in sorted(rules.feeds)},
+    )
+    return Observed(status, rules, streams)
+
+
+def _streams_observation(rules: TrialPolicy, known: Journal) -> Iterator[PairedStream]:
+    """The owner's metrics, by name; one that has said nothing yet still has to."""
+    for place, name in enumerate(sorted(rules.feeds), start=1):
+        pairs = known.feeds.get(name, FeedState()).pairs
+        values = [(canary, champion) for _, canary, champion in pairs]
+        yield PairedStream(name, values, place=2 * place, role="metric")
+
+
+def _counted(state: FeedState) -> FeedCount:
+    return FeedCount(pairs=len(state.pairs), earlier=state.earlier, rejects=state.rejects, fault=state.fault)
+
+
+def _newest(
+    records: tuple[ReleaseRecord, ...], version: str | None, actions: tuple[Action, ...]
+) -> ReleaseRecord | None:
+    """The record that put a version where it is."""
+    for record in reversed(records):
+        if record.version == version and record.action in actions:
+            return record
+    return None
+
+
+#: Characters of a tag in MLflow.
+LONGEST_TAG = 4900
+
+
+class CanaryTick(NamedTuple):
+    """What was seen of a canary and what was done: `returned` is the record of its return; `due` says that the policy
+    lets it become champion without a person. `data` are the contents of its page."""
+
+    status: CanaryStatus
+    data: TrialData
+    page: Path
+    returned: ReleaseRecord | None
+    due: bool
+
+
+def tick(ctx: Context, client: Any, recipe: Recipe, by: str) -> CanaryTick | None:
+    """Take in what the owner's metrics say, judge the canary, give it back if it is worse, and show what was seen.
+
+    Raises:
+        GateError: no policy is signed.
+        SignatureError: the history or the policy does not hold, or the promoter's key is not usable.
+    """
+    found = observe(ctx, recipe, take=True)
+    if found is None:
+        return None
+    status, data = found.status, shown(found)
+    path, content = ctx.workspace.reports / page_name(status), page(data).encode()
+    fresh = not path.exists() or path.read_bytes() != content
+    write_bytes(path, content)
+    returned = None
+    if status.trial.decision == "return":
+        reason = f"worse than champion {status.champion}: {status.trial.reason}"
+        returned = promotion.return_canary(ctx, client, recipe, by=by, reason=reason, version=status.canary)
+    if fresh:
+        _show(client, recipe, status, path)
+    automatic = found.policy.promote == "automatic"
+    return CanaryTick(status, data, path, returned, automatic and status.trial.decision == "promote")
+
+
+def page_name(status: CanaryStatus) -> str:
+    """The file of the page of one trial: the canary's version and the champion that it is compared with."""
+    against = f"-champion-{status.champion}" if status.champion else ""
+    return f"{status.release}-canary-{status.canary}{against}.html"
+
+
+def _show(client: Any, recipe: Recipe, status: CanaryStatus, path: Path) -> None:
+    """The state of the trial on the canary's version in MLflow, and the page among the artifacts of its run."""
+    tags = {"trial": f"{status.next}. {status.trial.reason}"[:LONGEST_TAG], "trial.page": path.name}
+    held = client.get_model_version(status.release, status.canary)
+    for key, value in tags.items():
+        client.set_model_version_tag(status.release, status.canary, key, value)
+    describe(client, held, {**held.tags, **tags})
+    if run := held.tags.get("run"):
+        run_metrics.keep(client, recipe.name, run, [path])
+
+
+def shown(found: Observed) -> TrialData:
+    """The streams with their curves, in shares of the champion's mean where it has one."""
+    status, rules = found.status, found.policy
+    pairs = zip(found.streams, status.trial.streams, strict=True)
+    return TrialData(
+        release=status.release,
+        canary=status.canary,
+        champion=status.champion or "none",
+        since=status.since,
+        decision=status.trial.decision,
+        next=status.next,
+        margin=rules.margin,
+        level=rules.level,
+        policy=status.policy,
+        streams=tuple(_stream(rules, stream, judged) for stream, judged in pairs),
+        small=status.small,
+        missing=status.missing,
+        feeds=tuple(_feed(name, one) for name, one in status.feeds.items()),
+        manifests=tuple(status.manifests.items()),
+    )
+
+
+def _feed(name: str, one: FeedCount) -> FeedRow:
+    rejects = tuple(one.rejects.items())
+    return FeedRow(name=name, pairs=one.pairs, earlier=one.earlier, rejects=rejects, fault=one.fault)
+
+
+def _stream(rules: TrialPolicy, stream: PairedStream, judged: StreamTrial) -> TrialStream:
+    by = abs(judged.champion or 0.0)
+    scale = 100 / by if by else 1.0
+    points = evidence_curve(rules, stream, judged.decided_at)
+    return TrialStream(
+        name=judged.name,
+        role=judged.role,
+        decision=judged.decision,
+        finding=judged.sentence,
+        unit="%" if by else "",
+        margin=100 * rules.margin if by else 0.0,
+        points=tuple((one.pairs, scale * one.value, scale * one.low, scale * one.high) for one in points),
+        decided_at=judged.decided_at,
+    )
+
+
+# Values of canary and champion on held-out text and probes, out of what the evaluator has signed for.
+#
+# The canary's own comparison with this champion is taken where there is one: there both were measured alike. Else the
+# measurements of both are paired. A document or template is one pair: bits per byte of the document, the mean of the
+# template. They come in the order of the SHA-256 of their names, in which no bucket and no length stands first, and
+# which is the same whoever looks. Held-out text as a whole is asked for a promotion; its slices and the probes are
+# guards. Signed evidence that replaces other in the middle of a trial begins its streams again.
+
+KINDS: Final = ("slices", "probes")
+WHOLE: Final = "held-out text"
+#: Slices of an axis, by their bytes.
+MOST_SLICES = 8
+
+
+class MeasuredPairs(NamedTuple):
+    """Streams out of signed evidence. `small` have too few pairs ever to be judged; `missing` says why there is none;
+    `manifests` are the digests of what was read, by asset, the champion's with `champion `."""
+
+    streams: tuple[PairedStream, ...] = ()
+    small: tuple[str, ...] = ()
+    missing: str = ""
+    manifests: Mapping[str, str] = {}
+
+
+def measured_pairs(ctx: Context, canary: str, champion: str, least: int) -> MeasuredPairs:
+    """What the evaluator has measured of both checkpoints, pair by pair.
+
+    Args:
+        canary, champion: digests of checkpoints.
+        least: pairs of a stream below which it is listed and not judged.
+
+    Raises:
+        SignatureError: no root of trust is pinned.
+    """
+    ours, theirs = (
+        attestations.measurements_of(ctx, one, attestations.about(ctx, one).valid) for one in (canary, champion)
+    )
+    try:
+        pairs, manifests = _read(ctx, ours, theirs, champion)
+        found = _streams_measured_pairs(pairs)
+    except (PlinthError, *UNREADABLE) as error:
+        return MeasuredPairs(missing=f"the signed measurements cannot be paired: {error}")
+    judged = [one for one in found if len(one.values) >= least]
+    streams = tuple(one._replace(place=2 * place - 1) for place, one in enumerate(judged, start=1))
+    small = tuple(f"{one.name} ({len(one.values)})" for one in found if len(one.values) < least)
+    missing = "" if streams else f"nothing of at least {least} documents or templates is signed for both"
+    return MeasuredPairs(streams, small, missing, manifests)
+
+
+def _read(
+    ctx: Context, ours: Mapping[str, Manifest], theirs: Mapping[str, Manifest], champion: str
+) -> tuple[Iterator[Pairs], dict[str, str]]:
+    made = ours.get(COMPARISON)
+    if made is not None and made.stats["models"].get("b", {}).get("checkpoint") == champion:
+        return _compared(ctx, made), {COMPARISON: made.digest}
+    both = sorted(set(ours) & set(theirs) & {"evaluation", "probes"})
+    digests = {name: ours[name].digest for name in both} | {f"champion {name}": theirs[name].digest for name in both}
+    return readers.read(ctx.store, {name: ours[name] for name in both}, theirs), digests
+
+
+def _compared(ctx: Context, made: Manifest) -> Iterator[Pairs]:
+    """The pairs of a comparison, whose lines say which way is better."""
+    (part,) = made.named(FILE)
+    rows = read_table(ctx.store, part)
+    fewer = {(line["kind"], line["measure"]): bool(line["fewer_is_better"]) for line in made.stats["lines"]}
+    for (kind, measure), better in sorted(fewer.items()):
+        own = rows.filter(pc.and_(pc.equal(rows["kind"], kind), pc.equal(rows["measure"], measure)))
+        yield Pairs(kind, measure, own.select(ROWS.names), fewer_is_better=better, ratio=True)
+
+
+def _streams_measured_pairs(pairs: Iterable[Pairs]) -> list[PairedStream]:
+    """The whole of held-out text first, then its slices, then probes, each by name."""
+    found: list[tuple[int, PairedStream]] = []
+    for one in pairs:
+        if one.kind not in KINDS or not one.rows.num_rows:
+            continue
+        whole = one.kind == "slices"
+        if not whole:
+            more = not one.fewer_is_better
+            name = f"probe {one.measure}"
+            found.append((2, PairedStream(name, _values(one.rows), role="guard", higher_is_better=more)))
+            continue
+        found.append((0, PairedStream(WHOLE, _values(one.rows))))
+        for label, rows in largest_slices(one, MOST_SLICES)[0].items():
+            found.append((1, PairedStream(f"{WHOLE}: {label}", _values(one.rows, rows), role="guard")))
+    return [one for _, one in sorted(found, key=lambda each: (each[0], each[1].name))]
+
+
+def _values(rows: pa.Table, taken: NDArray[np.int64] | None = None) -> list[tuple[float, float]]:
+    """Of each cluster the canary's and the champion's sum over the sum of weights, clusters by the digest of names."""
+    own = rows if taken is None else rows.take(pa.array(taken))
+    sums = own.group_by("cluster").aggregate([(name, "sum") for name in ("a", "b", "weight")])
+    names: list[str] = sums["cluster"].to_pylist()
+    order = sorted(range(len(names)), key=lambda at: hashlib.sha256(names[at].encode()).digest())
+    a, b, weight = (sums[f"{name}_sum"].to_numpy()[order] for name in ("a", "b", "weight"))
+    return list(zip((a / weight).tolist(), (b / weight).tolist(), strict=True))
