@@ -14,8 +14,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from plinth.compute.context import Context
-from plinth.compute.stage import manifest
+from plinth.compute.context import Context, manifest
 from plinth.corpus import annotate, funnel
 from plinth.corpus.curate import curate, verdicts
 from plinth.corpus.dedup import exact

@@ -278,7 +278,7 @@ def test_the_logic_of_every_stage_is_where_the_map_of_stages_says() -> None:
 def test_one_module_locks_files() -> None:
     """One beside it does: kernels are compiled below the storage, and a lock that fails costs them nothing."""
     found = [name for name, path in modules().items() if re.search(r"\b(flock|lockf)\(", path.read_text())]
-    assert found == ["plinth_text.compiled.build", "plinth.storage.locks"]
+    assert found == ["plinth_text.compiled.build", "plinth.storage.atomic"]
 
 
 def test_nothing_is_left_to_do() -> None:

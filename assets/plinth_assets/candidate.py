@@ -6,8 +6,7 @@ from functools import partial
 from typing import Any
 
 from plinth import fingerprint
-from plinth.compute.context import Context
-from plinth.compute.stage import manifest
+from plinth.compute.context import Context, manifest
 from plinth.corpus.curate import claims
 from plinth.errors import GateError
 from plinth.evaluation.measurement import measurements

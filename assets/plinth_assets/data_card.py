@@ -6,8 +6,7 @@ from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any
 
-from plinth.compute.context import Context
-from plinth.compute.stage import manifest
+from plinth.compute.context import Context, manifest
 from plinth.corpus.annotate.registry import REPEATED
 from plinth.corpus.policy.compiled_policy import compile_policy
 from plinth.corpus.policy.parameters import Policy

@@ -7,8 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from plinth.compute.context import Context
-from plinth.compute.stage import manifest
+from plinth.compute.context import Context, manifest
 from plinth.evaluation.measurement import Stats, measurements
 from plinth.evaluation.probes.noise import Worth
 from plinth.recipe.recipe import Recipe

@@ -10,7 +10,7 @@ from plinth.compute.context import Context
 from plinth.corpus import funnel
 from plinth.recipe.recipe import Recipe
 from plinth.records import Manifest
-from plinth.text.plural import counted
+from plinth.text import counted
 from plinth_assets.framework.expectations import Suite, between, docs_index, equal_columns, rows_between
 from plinth_assets.framework.inputs import by_bucket, each, shared_owner
 from plinth_assets.framework.present import markdown, page_value, picture, table

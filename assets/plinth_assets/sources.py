@@ -6,8 +6,7 @@ from functools import partial
 from typing import Any
 
 from plinth import fingerprint
-from plinth.compute.context import Context
-from plinth.compute.stage import manifest
+from plinth.compute.context import Context, manifest
 from plinth.corpus.sources.inventory import Inventory, inventory, not_read, remembered, wanted_suffixes
 from plinth.corpus.sources.parameters import Bucket, Source
 from plinth.corpus.sources.sampled import KIND, STAGE
@@ -16,7 +15,7 @@ from plinth.operation.asset_log import ARRIVED
 from plinth.recipe.recipe import Recipe
 from plinth.records import Manifest, Step
 from plinth.storage import listing
-from plinth.text.markdown import plain
+from plinth.text import markdown_text
 from plinth.training import sampled_text
 from plinth_assets.framework.expectations import Suite, between, no_nulls, rows_between
 from plinth_assets.framework.present import markdown, table
@@ -39,7 +38,7 @@ def stages(recipe: Recipe) -> list[Stage]:
             version=VERSION,
             params=[source.model_dump(mode="json") for source in bucket.sources],
             group="sources",
-            description=f"Source files of {name}: {plain(bucket.description)}",
+            description=f"Source files of {name}: {markdown_text(bucket.description)}",
             owner=bucket.owner,
             kinds=("file",),
             suite=_suite,

@@ -22,7 +22,7 @@ from plinth.evaluation.probes import probe_sets
 from plinth.model import flops
 from plinth.recipe.recipe import Recipe
 from plinth.records import Manifest
-from plinth.text.markdown import plain
+from plinth.text import markdown_text
 from plinth.training import attempts, config, hooks, job, manifests, preparation
 from plinth.training.checkpoint import checkpoint, mean_record
 from plinth.training.config import RunConfig
@@ -203,7 +203,7 @@ def _run_tags(ctx: Context, recipe: Recipe, prepared: RunConfig) -> dict[str, st
         "mlflow.user": ctx.requested_by or getpass.getuser(),
         "mlflow.source.type": "JOB",
         "mlflow.source.name": f"plinth run, recipe {recipe.name}",
-        NOTE: f"Training run `{prepared.run_id}`. {plain(recipe.description)}\n\n"
+        NOTE: f"Training run `{prepared.run_id}`. {markdown_text(recipe.description)}\n\n"
         f"Figures of the whole run:\n\n{figures}",
     }
     return tags | ({"mlflow.source.git.commit": hosts[-1].commit} if hosts else {})

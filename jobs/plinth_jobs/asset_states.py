@@ -7,7 +7,7 @@ from typing import Any
 from plinth.compute.context import Context
 from plinth.errors import IntegrityError, MissingError, PlinthError
 from plinth.recipe.recipe import Recipe
-from plinth.text.plural import counted
+from plinth.text import counted
 from plinth_assets.catalog import stages
 from plinth_assets.framework.up_to_date import Decision, decide
 

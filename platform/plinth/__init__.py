@@ -19,7 +19,7 @@ launch/      submit, poll, cancel and find training jobs again
 compute/     map a function over parts on any number of workers
 trust/       keys, and statements in signed envelopes
 storage/     the only package that touches bytes at rest
-text/        foreign text as it is shown; host names in one form
+text         foreign text as it is shown; host names in one form
 sections     keys of the recipe that packages of the ring add
 extensions   catalogues of annotators, readers, gates and launchers: built in, or of plug-ins
 entry_points   what installed packages add, read without an import

@@ -23,8 +23,7 @@ from plinth.compute.context import Context
 from plinth.errors import SignatureError
 from plinth.provenance.impact.descendants import Descendant, descent
 from plinth.records import Frozen
-from plinth.storage.atomic import write_bytes
-from plinth.storage.locks import locked
+from plinth.storage.atomic import locked, write_bytes
 from plinth.trust import dsse
 from plinth.trust.log_record import LogRecord
 from plinth.trust.root import Trust

@@ -17,8 +17,8 @@ from plinth.evaluation.gate import BLOCKING, GateState
 from plinth.provenance.statements import INITIAL, Chain
 from plinth.recipe.recipe import Recipe
 from plinth.records import Manifest
-from plinth.storage import locks
-from plinth.text.markdown import plain
+from plinth.storage import atomic
+from plinth.text import markdown_text
 from plinth.training.checkpoint import mean_record
 from plinth_registry.candidate import CandidateRun, Facts, model_name
 from plinth_registry.consumers import DIGEST, PARENT
@@ -41,7 +41,7 @@ BATCH = 1000
 
 def locked(ctx: Context) -> AbstractContextManager[None]:
     """One writer of the registry at a time; MLflow itself has no transactions over several calls."""
-    return locks.locked(ctx.workspace.mlflow / "registry.lock")
+    return atomic.locked(ctx.workspace.mlflow / "registry.lock")
 
 
 def ensure_run(client: Any, experiment: str, run_id: str) -> Any:
@@ -220,7 +220,7 @@ def scores_text(checkpoint: str, slices: Mapping[str, Any]) -> str:
     rows = ["| slice | bytes | model | gzip -9 | byte trigram |", "|---|---|---|---|---|"]
     for name, row in sorted(slices.items()):
         cells = [str(row.get(column, "")) for column in ("bytes", "model", "gzip", "trigram")]
-        rows.append(f"| {plain(name)} | {' | '.join(cells)} |")
+        rows.append(f"| {markdown_text(name)} | {' | '.join(cells)} |")
     head = f"Checkpoint `{checkpoint}`, in bits per byte of held-out text (lower is better):"
     return "\n".join([SCORES, "", HOW_TO_APPROVE, "", head, "", *rows])
 
@@ -243,21 +243,21 @@ def version_text(known: str, tags: Mapping[str, str]) -> str:
 
 def _banner(tags: Mapping[str, str]) -> Iterable[str]:
     if tags.get("taint"):
-        yield f"> **MARKED AS UNFIT, do not use.** {plain(tags['taint'])}"
+        yield f"> **MARKED AS UNFIT, do not use.** {markdown_text(tags['taint'])}"
         yield f"> What it came of and what came of it: `plinth release impact {tags.get('checkpoint', '')[:16]}`"
         yield ""
     if tags.get("root", "").startswith("demo root"):
-        yield f"> Signed under a **{plain(tags['root'])}**, whose keys protect nothing."
+        yield f"> Signed under a **{markdown_text(tags['root'])}**, whose keys protect nothing."
         yield ""
     if tags.get(ANSWER):
-        yield f"> **Approval tags are not counted.** {plain(tags[ANSWER])}"
+        yield f"> **Approval tags are not counted.** {markdown_text(tags[ANSWER])}"
         yield ""
     if tags.get("mean"):
-        yield f"> The weights are a {plain(tags['mean'])}."
+        yield f"> The weights are a {markdown_text(tags['mean'])}."
         yield ""
     if tags.get("trial"):
         yield f"> **Canary, at the last look:** {_short(tags['trial'], TRIAL_CHARACTERS)}"
-        yield f"> Plot: `{plain(tags.get('trial.page', ''))}` among the artifacts of the source run."
+        yield f"> Plot: `{markdown_text(tags.get('trial.page', ''))}` among the artifacts of the source run."
         yield ""
 
 
@@ -270,13 +270,13 @@ def _gates(tags: Mapping[str, str]) -> Iterable[str]:
     ]
     if not rows:
         return
-    yield f"## Gates: {plain(tags.get('gates', ''))}"
+    yield f"## Gates: {markdown_text(tags.get('gates', ''))}"
     yield ""
     yield from ("| gate | state | evidence |", "|---|---|---|")
     yield from rows
     yield ""
     where = "`gates-….json` among the artifacts of the source run"
-    yield f"{plain(tags.get('policy', 'No signed policy'))}. Evidence: {where}."
+    yield f"{markdown_text(tags.get('policy', 'No signed policy'))}. Evidence: {where}."
     yield ""
 
 
@@ -285,11 +285,11 @@ def _row(name: str, text: str) -> Iterable[str]:
     state, _, detail = text.partition(": ")
     if state in get_args(GateState):
         shown = f"**{state}**" if state in BLOCKING else state
-        yield f"| {plain(name)} | {shown} | {_short(detail, REASON_CHARACTERS)} |"
+        yield f"| {markdown_text(name)} | {shown} | {_short(detail, REASON_CHARACTERS)} |"
 
 
 def _short(text: str, most: int) -> str:
-    shown = plain(text)
+    shown = markdown_text(text)
     return shown if len(shown) <= most else f"{shown[:most]}…"
 
 

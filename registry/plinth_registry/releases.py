@@ -5,7 +5,7 @@
 
 Read and proved once (`history`), then handed on as a value: which version is champion, on trial, or gone. MLflow's
 aliases are a mirror of it; whoever sets one by hand changes nothing here. A head that nobody has signed again expires,
-and `refresh` signs it again (`plinth.trust.log_head`).
+and `refresh` signs it again (`plinth.trust.signed_log`).
 """
 
 from __future__ import annotations
@@ -20,11 +20,10 @@ from pydantic import ValidationError
 from plinth.compute.context import Context
 from plinth.errors import GateError, SignatureError
 from plinth.records import Frozen
-from plinth.trust import log_head
+from plinth.trust import signed_log
 from plinth.trust.authority import PROMOTER
-from plinth.trust.log_head import LogHead
 from plinth.trust.log_record import LogRecord
-from plinth.trust.signed_log import SignedLog, anchor_of
+from plinth.trust.signed_log import LogHead, SignedLog, anchor_of
 from plinth_registry import audit_log
 from plinth_registry.audit_log import AuditProof
 from plinth_registry.gates.facts import Approval
@@ -192,7 +191,7 @@ class ReleaseHistory(tuple[ReleaseRecord, ...]):
 
 PREDICATE: Final = RELEASES.predicate
 HEAD_PREDICATE: Final = "urn:plinth:release-head:v1"
-HEAD: Final = log_head.FILE
+HEAD: Final = signed_log.FILE
 #: For how long a head that nobody has signed again is believed. As long as a promoter's sensor may be down.
 HEAD_DAYS = 30
 #: A head older than this is signed again by `refresh`.

@@ -23,7 +23,7 @@ from plinth.errors import LineageError, SignatureError
 from plinth.model.hugging_face import required_files
 from plinth.provenance.statements import PROVENANCE_SCHEMA, SLSA_PREDICATE, slsa_statement
 from plinth.records import Manifest
-from plinth.storage import locks
+from plinth.storage import atomic
 from plinth.storage.atomic import named_failures, replacing, sync_directory
 from plinth.storage.state import checkout
 from plinth.storage.store import Store
@@ -277,7 +277,7 @@ def materialise(ctx: Context, checkpoint: Manifest, provenance: Mapping[str, Any
     _require_files(checkpoint)
     target = directory_of(ctx, checkpoint.digest)
     trust = Trust.of(ctx.workspace)
-    with locks.locked(ctx.workspace.models / ".lock"):
+    with atomic.locked(ctx.workspace.models / ".lock"):
         if not is_signed(target):
             _build(ctx.store, target, checkpoint, provenance)
             subjects = {part.name: part.blob.sha256 for part in checkpoint.parts}

@@ -9,9 +9,7 @@ import dagster as dg
 import pytest
 
 from plinth import processes
-from plinth.compute.context import Context
-from plinth.compute.costs import load
-from plinth.compute.stage import manifest
+from plinth.compute.context import Context, load, manifest
 from plinth.errors import CheckFailedError
 from plinth.operation.spending.ledger import Ledger, Limit
 from plinth.records import Step

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from plinth.compute.stage import manifest
+from plinth.compute.context import manifest
 from plinth.records import Step
 from plinth_assets import data_card
 from plinth_jobs.recipes import load

@@ -17,7 +17,7 @@ import pytest
 
 from plinth import processes
 from plinth.errors import CheckFailedError
-from plinth.storage import locks
+from plinth.storage import atomic
 from plinth.storage.workspace import Workspace
 from plinth_assets.framework import data_docs
 from plinth_assets.framework.data_docs import contradictions, store, write_pages
@@ -225,7 +225,7 @@ def test_what_is_stored_is_stored_by_one_process_at_a_time(root: Path, monkeypat
     free, run = [], gx.ValidationDefinition.run
 
     def watched(definition: Any, **arguments: Any) -> Any:
-        fd = locks.try_take(root / data_docs.LOCK)
+        fd = atomic.try_take(root / data_docs.LOCK)
         free.append(fd is not None)
         if fd is not None:
             os.close(fd)

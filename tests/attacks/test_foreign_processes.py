@@ -19,7 +19,7 @@ from plinth.launch.base import Handle
 from plinth.launch.local import LocalLauncher
 from plinth.launch.parameters import Launch
 from plinth.launch.slurm import SlurmLauncher
-from plinth.storage import locks
+from plinth.storage import atomic
 from plinth.storage import running as started
 from plinth.storage.workspace import Workspace
 from plinth.training.checkpoint.writer import writer_process
@@ -97,7 +97,7 @@ def test_a_slurm_job_of_another_name_is_not_taken(tmp_path: Path) -> None:
 def test_a_lock_that_names_another_process_kills_none(tmp_path: Path, bystander: psutil.Popen) -> None:
     run = RunDirectory(tmp_path)
     lock = writer_process.lock_path(run, 0)
-    fd = locks.take(lock, owner=f"{bystander.pid} {socket.gethostname()}")
+    fd = atomic.take(lock, owner=f"{bystander.pid} {socket.gethostname()}")
     try:
         monotonic = time.monotonic
         with pytest.MonkeyPatch.context() as patch:
@@ -119,11 +119,11 @@ def test_a_server_that_nobody_uses_ends(tmp_path: Path) -> None:
     )
     assert user.stdout is not None
     assert user.stdout.readline() == b"used\n"
-    assert locks.try_take(users) is None
+    assert atomic.try_take(users) is None
     user.kill()
     user.wait()
     fd = started.wait_until_unused(users, 0.1, 0.01)
-    assert locks.held(users)
+    assert atomic.held(users)
     os.close(fd)
     started.use(users)
-    assert locks.try_take(users) is None
+    assert atomic.try_take(users) is None

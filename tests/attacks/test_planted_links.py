@@ -14,7 +14,7 @@ from plinth.corpus.slices import review_labels
 from plinth.errors import RegistryError, WorkspaceError
 from plinth.launch.base import tail
 from plinth.launch.local import LocalLauncher
-from plinth.storage import atomic, blob_cache, locks, safe_path
+from plinth.storage import atomic, blob_cache, safe_path
 from plinth.storage.objects import Folder
 from plinth.storage.state import State
 from plinth.storage.store import Store
@@ -34,7 +34,7 @@ REVIEW = review_labels.Review(id="0" * 32, reason="toxic", label="bad", reviewer
 
 WRITERS: dict[str, tuple[str, Callable[[Path, Path], Any]]] = {
     "timeline": ("runs/r/events.jsonl", lambda root, path: Timeline(path).append("step", step=1)),
-    "lock": ("plinth.lock", lambda root, path: os.close(locks.take(path, owner="plinth run"))),
+    "lock": ("plinth.lock", lambda root, path: os.close(atomic.take(path, owner="plinth run"))),
     "alarms": ("alerts.jsonl", lambda root, path: record_failure(root, "", "job", "text")),
     "job log": ("runs/r/job.log", lambda root, path: LocalLauncher().submit(["true"], path.parent, path)),
     "labels": ("reviews/ada.jsonl", lambda root, path: review_labels.append(Workspace(root), [REVIEW])),

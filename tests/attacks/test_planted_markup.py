@@ -10,7 +10,7 @@ import pytest
 from plinth.compute.context import Context
 from plinth.report.data_card import CardBucket, Screening, card
 from plinth.storage.workspace import Workspace
-from plinth.text.markdown import code, plain
+from plinth.text import markdown_code, markdown_text
 from plinth_assets import sources
 from plinth_assets.evaluation import _worst
 from plinth_assets.framework.present import Code, table
@@ -47,9 +47,9 @@ def live(text: str) -> list[str]:
 @pytest.mark.parametrize("payload", PAYLOADS)
 def test_foreign_text_in_markdown_is_text(payload: str) -> None:
     assert live(payload) or set("`|\\") & set(payload)  # what is searched for is found as it is
-    assert live(plain(payload)) == []
-    assert not {"\n", "\r", "\u2028"} & set(plain(payload) + code(payload))
-    assert code(payload).count("`") == 2
+    assert live(markdown_text(payload)) == []
+    assert not {"\n", "\r", "\u2028"} & set(markdown_text(payload) + markdown_code(payload))
+    assert markdown_code(payload).count("`") == 2
     (row,) = table(["a", "b"], [[payload, Code(payload)]]).splitlines()[2:]
     assert live(row) == []
     assert len(re.findall(r"(?<!\\)(?:\\\\)*\|", row)) == 3  # two cells

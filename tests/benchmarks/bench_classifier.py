@@ -30,8 +30,7 @@ import numpy as np  # noqa: E402
 import pyarrow as pa  # noqa: E402
 from cpu import best  # noqa: E402
 
-from plinth.compute.context import Context  # noqa: E402
-from plinth.compute.stage import manifest  # noqa: E402
+from plinth.compute.context import Context, manifest  # noqa: E402
 from plinth.corpus import models  # noqa: E402
 from plinth.corpus.annotate import domain, quality_classifier  # noqa: E402
 from plinth.corpus.annotate.stage import BATCH_ROWS  # noqa: E402

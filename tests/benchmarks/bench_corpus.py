@@ -29,8 +29,7 @@ from typing import Any
 import pyarrow as pa
 import yaml
 
-from plinth.compute.context import Context
-from plinth.compute.stage import manifest
+from plinth.compute.context import Context, manifest
 from plinth.corpus.curate import curate, verdicts
 from plinth.corpus.dedup import exact
 from plinth.corpus.dedup.near import minhash

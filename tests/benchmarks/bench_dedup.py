@@ -29,9 +29,8 @@ import numpy.typing as npt
 import pyarrow as pa
 from cpu import of_process
 
-from plinth.compute.context import Context
+from plinth.compute.context import Context, manifest
 from plinth.compute.engine import InlineEngine, LocalEngine
-from plinth.compute.stage import manifest
 from plinth.corpus.dedup import exact
 from plinth.corpus.dedup.near import minhash
 from plinth.corpus.dedup.parameters import Dedup, MinHash

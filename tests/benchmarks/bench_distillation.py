@@ -31,7 +31,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "platform")]
 
 from plinth.evaluation.statistics import Estimate, paired_difference, ratio_difference  # noqa: E402
 from plinth.model.decoder import Decoder, build  # noqa: E402
-from plinth.model.distillation import Teacher, TopTokens, top_tokens  # noqa: E402
+from plinth.model.loss import Teacher, TopTokens, top_tokens  # noqa: E402
 from plinth.model.parameters import Model  # noqa: E402
 from plinth.training.engine.parameter_groups import learning_rate  # noqa: E402
 from plinth.training.parameters.engine import Optimizer  # noqa: E402

@@ -18,8 +18,7 @@ from typing import Any
 
 import torch
 
-from plinth.model.decoder import Decoder
-from plinth.model.generation import generate
+from plinth.model.decoder import Decoder, generate
 from plinth.model.parameters import Model
 from tests.benchmarks import model_text
 

@@ -31,7 +31,7 @@ import pyarrow as pa
 from plinth import private
 from plinth.compute.context import Context
 from plinth.records import Blob, Manifest, Part
-from plinth.storage import verified
+from plinth.storage import store
 from plinth.storage.workspace import Workspace
 from plinth.tokens.mixture import mixture
 from plinth.tokens.mixture.parameters import Mixture, Phase
@@ -142,7 +142,7 @@ class _Drawn:
     def first_read(self) -> dict[str, Any]:
         """What the first reader of a part on a machine adds."""
         started = time.perf_counter()
-        verified.require_unchanged(self.path, self.form.blob)
+        store.require_unchanged(self.path, self.form.blob)
         return _row(f"first read of a part of {self.form.blob.bytes / 1e6:.0f} MB on a machine: SHA-256", started)
 
     def fill(self, steps: Sequence[tuple[int, int]]) -> None:
@@ -171,7 +171,7 @@ class _Drawn:
                 if column is not None:
                     out.seek(at)
                     out.write(column.data)
-        verified.remember(self.path, self.form.blob)  # what was drawn is what is searched
+        store.remember(self.path, self.form.blob)  # what was drawn is what is searched
         stats = {**self.form.stats, "start": number * self.span, "tokens": self.span, "parts": [number, number]}
         return self.form.model_copy(update={"name": f"index-{number:05d}.arrow", "stats": stats})
 
@@ -200,7 +200,7 @@ class _Drawn:
             for at, size in self.read:
                 out.seek(at)
                 out.write(os.pread(whole.fileno(), size, at))
-        verified.remember(path, blob)  # as after the first reader of the machine, who would find holes here
+        store.remember(path, blob)  # as after the first reader of the machine, who would find holes here
         return part.model_copy(update={"blob": blob})
 
     def publish(self) -> tuple[str, str]:

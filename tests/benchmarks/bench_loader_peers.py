@@ -32,7 +32,7 @@ from cpu import best, seconds
 
 from plinth.compute.context import Context
 from plinth.records import Manifest, Part
-from plinth.storage.verified import require_unchanged
+from plinth.storage.store import require_unchanged
 from plinth.storage.workspace import Workspace
 from plinth.tokens.mixture import mixture
 from plinth.tokens.mixture.parameters import Mixture, Phase

@@ -35,9 +35,8 @@ import pyarrow as pa  # noqa: E402
 import pyarrow.compute as pc  # noqa: E402
 import yaml  # noqa: E402
 
-from plinth.compute.context import Context  # noqa: E402
+from plinth.compute.context import Context, manifest  # noqa: E402
 from plinth.compute.engine import InlineEngine  # noqa: E402
-from plinth.compute.stage import manifest  # noqa: E402
 from plinth.compute.threads import Threads, cores  # noqa: E402
 from plinth.corpus.annotate.registry import annotator  # noqa: E402
 from plinth.corpus.curate import verdicts  # noqa: E402

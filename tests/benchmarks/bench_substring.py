@@ -26,8 +26,7 @@ from typing import Any
 import pyarrow as pa
 from bench_minhash import real_documents
 
-from plinth.compute.context import Context
-from plinth.compute.stage import manifest
+from plinth.compute.context import Context, manifest
 from plinth.corpus.dedup import lines
 from plinth.corpus.dedup.parameters import LineParameters, Semantic, Substring
 from plinth.corpus.dedup.semantic import semantic

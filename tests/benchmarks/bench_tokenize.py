@@ -23,9 +23,8 @@ from typing import Any
 import pyarrow as pa
 from bench_minhash import megabytes, real_documents
 
-from plinth.compute.context import Context
+from plinth.compute.context import Context, manifest
 from plinth.compute.engine import LocalEngine
-from plinth.compute.stage import manifest
 from plinth.records import Manifest, Step
 from plinth.schemas import DOCUMENT_SCHEMA
 from plinth.storage.parts import write_table

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from plinth.compute import costs
+from plinth.compute import context
 from plinth.compute.context import Context
 from plinth.recipe.load import load
 from plinth.storage.workspace import TRUST_VARIABLE, Workspace
@@ -148,7 +148,7 @@ def within_three_clicks(workspace: Path, dagster: str, page: Any, asset: str) ->
     versions = (stage.code_version, ctx.refs.ref(asset).digest)
     for words in (stage.owner, "Kinds", "cpu_seconds", *versions, "Latest materialization", fresh):
         _until(lambda words=words: words in page.locator("body").inner_text(), 120, words)
-    assert costs.load(ctx.workspace, asset).wall_s > 0
+    assert context.load(ctx.workspace, asset).wall_s > 0
     page.get_by_text("Plots", exact=True).click()
     page.locator("canvas").first.wait_for()
     page.goto(two_clicks)

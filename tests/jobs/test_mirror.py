@@ -113,7 +113,7 @@ def test_an_expired_head_is_signed_by_a_person_only(
     head = ctx.workspace.releases / releases.HEAD
     signed = head.read_bytes()
     later = datetime.now(UTC) + timedelta(days=releases.HEAD_DAYS + 1)
-    monkeypatch.setattr("plinth.trust.log_head.now", lambda: later.isoformat(timespec="seconds"))
+    monkeypatch.setattr("plinth.trust.signed_log.now", lambda: later.isoformat(timespec="seconds"))
     for _ in range(2):
         assert "has expired" in tick()
     assert head.read_bytes() == signed

@@ -21,7 +21,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from plinth.compute import costs
+from plinth.compute import context
 from plinth.compute.engine import InlineEngine
 from plinth.compute.select_engine import Compute
 from plinth.recipe.load import load
@@ -152,7 +152,7 @@ def _ran(written: set[str]) -> set[str]:
 
 
 def _worked(workspace: Path, ran: set[str]) -> set[str]:
-    spent = {asset: costs.load(Workspace(workspace), asset) for asset in ran}
+    spent = {asset: context.load(Workspace(workspace), asset) for asset in ran}
     return {asset for asset, cost in spent.items() if cost is not None and cost.tasks.tasks}
 
 

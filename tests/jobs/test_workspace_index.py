@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from plinth.compute.context import Context
-from plinth.compute.stage import manifest
+from plinth.compute.context import Context, manifest
 from plinth.operation import asset_log
 from plinth.operation.asset_log import CHECKED
 from plinth.recipe.load import load

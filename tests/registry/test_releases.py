@@ -13,10 +13,9 @@ from plinth.corpus.exclusions import exclusion_list
 from plinth.errors import SignatureError
 from plinth.trust import dsse
 from plinth.trust.authority import TRAINER
-from plinth.trust.log_head import LogHead
 from plinth.trust.log_record import LogRecord
 from plinth.trust.root import Trust
-from plinth.trust.signed_log import SignedLog
+from plinth.trust.signed_log import LogHead, SignedLog
 from plinth_registry import policy, releases
 from plinth_registry.releases import ReleaseRecord
 from tests.registry.conftest import moved, small_policy
@@ -70,7 +69,7 @@ def test_a_whole_history_cannot_be_removed(ctx: Context) -> None:
 def test_a_machine_that_has_seen_nothing_refuses_an_old_head(ctx: Context, monkeypatch: pytest.MonkeyPatch) -> None:
     write(ctx, "1")
     later = datetime.now(UTC) + timedelta(days=releases.HEAD_DAYS)
-    monkeypatch.setattr("plinth.trust.log_head.now", lambda: later.isoformat(timespec="seconds"))
+    monkeypatch.setattr("plinth.trust.signed_log.now", lambda: later.isoformat(timespec="seconds"))
     with pytest.raises(SignatureError, match="has expired"):
         releases.history(ctx)
 

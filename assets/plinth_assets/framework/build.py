@@ -17,14 +17,14 @@ from typing import Any, NamedTuple
 import dagster as dg
 from dagster import BetaWarning
 
-from plinth.compute import costs
+from plinth.compute import context
 from plinth.compute.context import Context
 from plinth.errors import CheckFailedError, PlinthError
 from plinth.operation import asset_log
 from plinth.operation.asset_log import CHECKED, PUBLISHED
 from plinth.operation.spending import corpus_admission
 from plinth.records import Manifest
-from plinth.text.markdown import plain
+from plinth.text import markdown_text
 from plinth_assets.framework import data_docs, marks
 from plinth_assets.framework.expectations import Suite, SuiteOutcome, evaluate
 from plinth_assets.framework.present import metadata, page_link
@@ -197,11 +197,11 @@ def _made(stage: Stage, ctx: Context, inputs: Inputs, say: Say) -> Manifest:
         manifest = stage.make(ctx, inputs, say)
     finally:
         own, wall = time.process_time() - cpu_s, time.monotonic() - wall_s
-        cost = costs.AssetCost(
+        cost = context.AssetCost(
             asset=stage.asset, steps=ctx.costs, driver_cpu_s=own, wall_s=wall, input_bytes=read, run=ctx.run
         )
         corpus_admission.settle(ctx, held, cost)
-    costs.save(ctx.workspace, cost)
+    context.save(ctx.workspace, cost)
     return manifest
 
 
@@ -214,8 +214,12 @@ def _check_result(stage: Stage, suite: Suite, outcome: SuiteOutcome) -> dg.Asset
         metadata={
             "suite": suite.name,
             "evaluated": outcome.evaluated,
-            "failures": dg.MetadataValue.md("\n".join(f"- {plain(line)}" for line in outcome.failures) or "none"),
-            "warnings": dg.MetadataValue.md("\n".join(f"- {plain(line)}" for line in outcome.warnings) or "none"),
+            "failures": dg.MetadataValue.md(
+                "\n".join(f"- {markdown_text(line)}" for line in outcome.failures) or "none"
+            ),
+            "warnings": dg.MetadataValue.md(
+                "\n".join(f"- {markdown_text(line)}" for line in outcome.warnings) or "none"
+            ),
         },
     )
 

@@ -30,7 +30,7 @@ from typing import Any
 
 from plinth import processes
 from plinth.errors import CheckFailedError
-from plinth.storage import locks
+from plinth.storage import atomic
 from plinth.storage.workspace import Workspace
 from plinth_assets.framework.expectations import Expect, Suite, breaches, docs_index
 
@@ -178,7 +178,7 @@ def store(suite: Suite, root: Path) -> frozenset[tuple[str, str]]:
         getattr(gx.expectations, f"Expect{item.kind}")(**item.arguments, severity=item.severity)
         for item in suite.expectations
     ]
-    with locks.locked(root / LOCK):
+    with atomic.locked(root / LOCK):
         stored = context.suites.add_or_update(gx.ExpectationSuite(name=suite.name, expectations=expectations))
         definition = gx.ValidationDefinition(name=suite.name, data=validator.batch, suite=stored)
         context.validation_definitions.add_or_update(definition)
@@ -200,7 +200,7 @@ def write_pages(root: Path, suites: Iterable[str]) -> Path:
     docs, first = _docs(root), docs_index(Workspace(root))
     from great_expectations.data_context.types.resource_identifiers import ExpectationSuiteIdentifier
 
-    with locks.locked(root / LOCK):
+    with atomic.locked(root / LOCK):
         pages = first.parent / "validations"
         results = docs.validation_results_store.list_keys()
         new = [key for key in results if not pages.joinpath(*key.to_tuple()).with_suffix(".html").exists()]

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from plinth.compute import costs
+from plinth.compute import context
 from plinth.compute.context import Context
 from plinth.records import Manifest
-from plinth.text.markdown import code, plain
+from plinth.text import markdown_code, markdown_text
 from plinth_assets.framework.stage import Inputs, Stage
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ def _making(ctx: Context, asset: str, cached: bool) -> dict[str, Any]:
 
     from plinth.operation.spending import corpus_admission, parameters
 
-    last = costs.load(ctx.workspace, asset)
+    last = context.load(ctx.workspace, asset)
     if cached:
         made_by = {"made_by": dg.MetadataValue.dagster_run(last.run)} if last and last.run else {}
         return {"cost_usd": money(0.0), "cpu_seconds": 0.0, "duration_seconds": 0.0, **made_by}
@@ -163,4 +163,4 @@ def _cell(value: Any) -> str:
         return f"{value:,.4g}"
     if isinstance(value, int):
         return f"{value:,}"
-    return code(value) if isinstance(value, Code) else plain(value)
+    return markdown_code(value) if isinstance(value, Code) else markdown_text(value)

@@ -10,7 +10,7 @@ from plinth.evaluation.gate import release_gate
 from plinth.evaluation.measurement import UNREADABLE, JudgedCheckpoint, Measurement, no_stages
 from plinth.extensions import late
 from plinth.records import Manifest
-from plinth.text.plural import counted
+from plinth.text import counted
 from plinth_registry.gates.facts import EvaluationFacts, Evidence, SliceScore
 from plinth_registry.gates.margins import WHOLE, Bounded, compared, label, within_margins
 from plinth_registry.gates.result import GateResult, decided, missing, number, shown, skipped

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from plinth.compute.context import Context
-from plinth.compute.stage import sum_stats
+from plinth.compute.context import Context, sum_stats
 from plinth.evaluation.measurement import Figures, Stats
 from plinth.evaluation.pii import training
 from plinth.records import Manifest, Part

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from plinth.errors import MissingError
-from plinth.text.plural import counted
+from plinth.text import counted
 from plinth_jobs.cli import output
 from plinth_jobs.cli.options import Settings, Utf8Text, examples, group, json_option, shared
 

@@ -20,7 +20,7 @@ import click
 import plinth_jobs
 from plinth import processes
 from plinth.errors import PlinthError
-from plinth.text.plural import counted
+from plinth.text import counted
 from plinth_jobs.cli import output
 from plinth_jobs.cli.options import Settings, examples, json_option, shared
 
@@ -46,7 +46,7 @@ CATALOGUES = {
     "plinth.readers": "plinth.corpus.sources.readers:READERS",
     "plinth.measurements": "plinth.evaluation.measurement:MEASUREMENTS",
     "plinth.gates": "plinth.evaluation.gate:GATES",
-    "plinth.launchers": "plinth.launch.choose:LAUNCHERS",
+    "plinth.launchers": "plinth.launch.base:LAUNCHERS",
     "plinth.probes": "plinth.evaluation.probes.registry:PROBES",
     "plinth.optimizers": "plinth.training.parameters.optimizers:OPTIMIZERS",
     "plinth.training_hooks": "plinth.training.hooks:HOOKS",
@@ -54,7 +54,7 @@ CATALOGUES = {
     "plinth.sections": "plinth.sections:SECTIONS",
     "plinth.definitions": "plinth_jobs.asset_jobs:ADDED",
     "plinth.tiles": "plinth_jobs.index_tiles:ADDED",
-    "plinth.model_forms": "plinth.model.export_forms:FORMS",
+    "plinth.model_forms": "plinth.model.hugging_face:FORMS",
     "plinth.run_sections": "plinth.report.run.added_sections:SECTIONS",
     "plinth.papers": "plinth_registry.exports.models:PAPERS",
 }

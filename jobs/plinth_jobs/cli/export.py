@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 from plinth.errors import GateError, MissingError, WorkspaceError
-from plinth.model.export_forms import FORMS
-from plinth.text.plural import counted
+from plinth.model.hugging_face import FORMS
+from plinth.text import counted
 from plinth_jobs.cli import output
 from plinth_jobs.cli.options import Commands, Settings, examples, json_option, recipe_option, shared, unsigned_option
 
@@ -187,7 +187,7 @@ def _chosen(ctx: Context, name: str) -> tuple[list[Manifest], dict[str, float]]:
 class ExportLayout(NamedTuple):
     """How the weights are written."""
 
-    form: str  # `hf`, or one of `plinth.model.export_forms`
+    form: str  # `hf`, or one of `plinth.model.hugging_face`
     dtype: str
     file_bytes: int
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from plinth.errors import RequestError
-from plinth.text.plural import counted
+from plinth.text import counted
 from plinth_jobs.cli import output
 from plinth_jobs.cli.options import PackagedFile, Settings, examples, group, json_option, recipe_option, shared
 

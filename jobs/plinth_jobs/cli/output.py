@@ -1,7 +1,7 @@
 """Tables for people, JSON for programs: the one way from a command to a terminal.
 
 Documents, addresses and names are others' text. Nothing that is printed here has a character that commands a terminal
-(`plinth.text.terminal`), or markup but for a few styles.
+(`plinth.text`), or markup but for a few styles.
 """
 
 from __future__ import annotations
@@ -15,8 +15,7 @@ from typing import Any
 
 import click
 
-from plinth.text.terminal import escaped
-from plinth.text.terminal import visible as visible
+from plinth.text import escaped, visible
 
 #: Markup that commands use; anything else in brackets is text.
 _STYLES = frozenset(("bold", "dim", "italic", "red", "green", "yellow", "blue", "magenta", "cyan"))

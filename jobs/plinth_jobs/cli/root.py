@@ -12,7 +12,7 @@ import click
 
 from plinth import private
 from plinth.errors import EXTRAS, PlinthError, not_installed
-from plinth.text.terminal import visible
+from plinth.text import visible
 from plinth_jobs.cli.nouns import COMMANDS, RENAMED, SECTIONS, Below
 from plinth_jobs.cli.options import Commands, PackagedFile, Settings, WorkspacePlace, examples
 

@@ -12,7 +12,7 @@ import click
 from plinth.compute.context import TaskShare
 from plinth.compute.select_engine import ENGINES, Compute
 from plinth.compute.threads import cores
-from plinth.text.plural import counted
+from plinth.text import counted
 from plinth_jobs.cli import output
 from plinth_jobs.cli.options import PackagedFile, Settings, examples, group, json_option, recipe_option, shared
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from plinth.text.plural import counted
+from plinth.text import counted
 from plinth_jobs.cli import output
 from plinth_jobs.cli.options import Settings, examples, group, json_option, shared
 
@@ -83,7 +83,7 @@ def submit(settings: Settings, run: str, as_json: bool) -> None:
 @shared
 def manifest(settings: Settings, run: str) -> None:
     """Print the scheduler's input for RUN: a Slurm batch script, or Kubernetes manifests."""
-    from plinth.launch.choose import given
+    from plinth.launch.base import given
     from plinth.training.job import command
 
     config = settings.run_config(run)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from plinth.errors import MissingError, RecipeError
-from plinth.text.terminal import visible
+from plinth.text import visible
 from plinth_jobs.cli import output
 from plinth_jobs.cli.options import Settings, examples, json_option, shared
 

@@ -11,7 +11,7 @@ import click
 
 from plinth import processes
 from plinth.errors import CheckpointError, MissingError, TrainingError
-from plinth.text.plural import counted
+from plinth.text import counted
 from plinth_jobs.cli import output
 from plinth_jobs.cli.options import Settings, examples, group, json_option, shared
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from plinth.text.plural import counted
+from plinth.text import counted
 from plinth_jobs.cli import output
 from plinth_jobs.cli.options import Commands, examples, group, json_option, shared
 from plinth_jobs.cli.release import person

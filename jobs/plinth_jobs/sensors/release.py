@@ -16,7 +16,7 @@ from plinth.compute.context import Context
 from plinth.errors import PlinthError, TrustError
 from plinth.recipe.recipe import Recipe
 from plinth.storage.workspace import Workspace
-from plinth.text.plural import counted
+from plinth.text import counted
 from plinth_assets.framework.marks import evaluations
 from plinth_jobs import marks
 from plinth_jobs.release_requests import requests

@@ -1,6 +1,7 @@
 """Map a pure function over parts, on any number of workers, with the same bytes out.
 
-    context        the runtime context of a stage; its share of the tasks, for schedulers that know only indices
+    context        the runtime context of a stage, its items through the step cache, what its tasks cost; its share of
+                   the tasks, for schedulers that know only indices
     worker         a worker as its owner sees it: pipes that never block both ends; many small items through one
                    worker
     worker_process its other side: time limits of an item in kernel timers, the end with its owner
@@ -9,8 +10,6 @@
     select_engine  the engine of a recipe: local processes, or the same map over a Ray cluster
     threads        tasks on threads of this process; how many threads PyTorch works with, for a while
     progress       bars in a terminal, plain lines in a log
-    stage          run a step over items through the step cache; build its manifest
-    costs          what tasks cost: CPU time, operations of the store, bytes
 
 Task functions are module-level, `fn(store, task) -> tuple[Part, ...]`, over small picklable tasks.
 """

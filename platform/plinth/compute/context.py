@@ -1,18 +1,31 @@
-"""The runtime context of a stage, and the share of its tasks that one of several processes begins with. None of it
-enters an identity.
+"""The runtime context of a stage, its items through the step cache, and what its tasks cost.
+
+A stage is: cut the work into items, `run_items`, `manifest`; or `cached`, where it is not for workers. Only items
+without a record are run, so a crashed stage resumes at the part it was on and one new part costs only itself. The
+context and the costs enter no identity.
 """
 
 from __future__ import annotations
 
+import os
 import re
 from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
 
-from plinth.compute.costs import StepCost
+from plinth import fingerprint
 from plinth.compute.engine import Engine, InlineEngine
 from plinth.compute.progress import Progress, Silent
-from plinth.errors import RecipeError
-from plinth.storage.state import State
+from plinth.errors import PlinthError, RecipeError
+from plinth.records import Frozen, Manifest, Part, Step
+from plinth.storage.atomic import write_bytes
+from plinth.storage.state import State, StepCache
+from plinth.storage.store import Store
+from plinth.storage.workspace import Workspace
 
 # The share of a stage's tasks that one of several processes begins with, for schedulers that know only indices.
 #
@@ -60,8 +73,26 @@ class TaskShare:
         return sorted(tasks, key=place)
 
 
-# The runtime context of a stage; none of it enters an identity.
-#
+class StepCost(Frozen):
+    """Tasks of a step, and items that a record spared."""
+
+    tasks: int = 0
+    spared: int = 0
+    cpu_s: float = 0.0
+    opened: int = 0
+    written: int = 0
+    read_bytes: int = 0
+    written_bytes: int = 0
+
+    def __add__(self, other: StepCost) -> StepCost:
+        return StepCost(**{name: value + getattr(other, name) for name, value in self})
+
+    @property
+    def operations(self) -> int:
+        """Files of the store opened and written."""
+        return self.opened + self.written
+
+
 # Static configuration (the recipe's frozen parameters) and the runtime context are separate types:
 # a stage function is `run(ctx, params, inputs…) -> Manifest`.
 
@@ -79,3 +110,237 @@ class Context(State):
     requested_by: str | None = None
     run: str = ""
     costs: defaultdict[str, StepCost] = field(default_factory=lambda: defaultdict(StepCost))
+
+
+TaskFn = Callable[[Store, Any], tuple[Part, ...]]
+
+
+@dataclass(frozen=True)
+class Item:
+    """One unit of cached work.
+
+    Args:
+        inputs: digests that identify what the task reads, in order.
+        task: a small picklable record for the task function.
+        rows: how many documents it stands for, for the progress bar.
+        also: keys of other steps that the task may do on the way. It then returns one part of its own and one for
+            each of them, and those are recorded under their keys; or only its own.
+    """
+
+    inputs: tuple[str, ...]
+    task: Any
+    rows: int = 1
+    also: tuple[str, ...] = ()
+
+
+def run_items(
+    ctx: Context,
+    step: Step,
+    fn: TaskFn,
+    items: Sequence[Item],
+    *,
+    label: str,
+    timeout_s: float | None = None,
+) -> list[tuple[Part, ...]]:
+    """The parts of every item, in item order; cached where a record exists, computed where not.
+
+    Raises:
+        PlinthError: what the task function raised; finished items keep their records.
+    """
+    keys = [step.key(item.inputs) for item in items]
+    found = ctx.cache.get_many(keys)
+    missing = [i for i, parts in enumerate(found) if parts is None]
+    ctx.costs[step.name] += StepCost(spared=len(items) - len(missing))
+    if ctx.share:
+        missing = ctx.share.order(missing)
+    if missing:
+        with ctx.progress.meter(label, sum(items[i].rows for i in missing)) as meter:
+
+            def done(position: int, answer: tuple[tuple[Part, ...], StepCost]) -> None:
+                index, (parts, cost) = missing[position], answer
+                ctx.costs[step.name] += cost
+                if also := items[index].also:
+                    for key, part in zip(also, parts[1:], strict=False):
+                        ctx.cache.put(key, (part,))
+                    parts = parts[:1]
+                found[index] = ctx.cache.put(keys[index], parts)
+                meter.advance(items[index].rows)
+
+            call = partial(_call, fn, step.name, dict(step.libraries), ctx.store, ctx.cache if ctx.share else None)
+            tasks = [(keys[i], items[i].task) for i in missing]
+            for _ in ctx.engine.map(call, tasks, timeout_s=timeout_s, done=done):
+                pass
+    return [parts for parts in found if parts is not None]
+
+
+def cached(
+    ctx: Context, step: Step, inputs: Iterable[Manifest | str], make: Callable[[], Sequence[Part]]
+) -> tuple[Part, ...]:
+    """The parts of a step that is done in this process: cached where a record exists, made where not.
+
+    Args:
+        inputs: manifests or digests that identify what the step reads, in order.
+    """
+    key = step.key([one if isinstance(one, str) else one.digest for one in inputs])
+    found = ctx.cache.get(key)
+    return ctx.cache.put(key, make()) if found is None else found
+
+
+def manifest(
+    asset: str,
+    step: Step,
+    inputs: Mapping[str, Manifest | str],
+    parts: Iterable[Part],
+    stats: Mapping[str, Any] | None = None,
+) -> Manifest:
+    """A manifest with parts named uniquely, in order, and inputs given as manifests or digests.
+
+    Raises:
+        ValueError: the number in a part's name is not its place. What the step cache returns bears the name of the run
+            that made it, and parts may have come before it since: `renamed` gives it the one that it has now.
+    """
+    made = Manifest(
+        asset=asset,
+        step=step.name,
+        version=step.version,
+        params=step.params,
+        libraries=step.libraries,
+        inputs={key: value if isinstance(value, str) else value.digest for key, value in inputs.items()},
+        parts=tuple(parts),
+        stats=dict(stats or {}),
+    )
+    if made.misplaced:
+        raise ValueError(f"{made.misplaced} of {asset} is not in its place")
+    return made
+
+
+def renamed(parts: Iterable[Part], stem: str) -> list[Part]:
+    """The parts under names numbered in order (`stem-00000.parquet`), as manifests want them."""
+    return [
+        part.model_copy(update={"name": f"{stem}-{index:05d}{Path(part.name).suffix}"})
+        for index, part in enumerate(parts)
+    ]
+
+
+def add_stats(parts: Iterable[Part]) -> dict[str, Any]:
+    """Sum numeric statistics of parts by name; nested mappings are summed inside."""
+    return sum_stats(part.stats for part in parts)
+
+
+def sum_stats(many: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """Sum numbers by name; nested mappings are summed inside, everything else is left out."""
+    total: dict[str, Any] = {}
+    for stats in many:
+        _add(total, stats)
+    return total
+
+
+def _add(total: dict[str, Any], stats: Mapping[str, Any]) -> None:
+    for key, value in stats.items():
+        if isinstance(value, (int, float)):  # nearly all are numbers, and asking for a mapping is slow
+            total[key] = total.get(key, 0) + value
+        elif isinstance(value, Mapping):
+            _add(total.setdefault(key, {}), value)
+
+
+def _call(
+    fn: TaskFn, step: str, libraries: Mapping[str, str], store: Store, shared: StepCache | None, work: tuple[str, Any]
+) -> tuple[tuple[Part, ...], StepCost]:
+    """In a worker. `shared` is the step cache where other processes may have done the task by now."""
+    fingerprint.require_libraries(step, libraries)
+    key, task = work
+    if shared and (done := shared.get(key)) is not None:
+        return done, StepCost()
+    with store.for_task() as own:
+        try:
+            return measured(fn, own, task)
+        except PlinthError:
+            # Another process may have finished the task and removed what it needs only until then.
+            if shared and (done := shared.get(key)) is not None:
+                return done, StepCost()
+            raise
+
+
+# What the tasks of a stage cost: CPU time, operations of the store, bytes. Recorded beside the results for `plinth
+# corpus scale`, and part of no identity.
+#
+# CPU time is that of the worker and of the processes it started. Bytes read are those that the worker asked the system
+# for; what it maps into memory is not among them.
+
+_TICK_S = 1 / os.sysconf("SC_CLK_TCK")
+
+
+class AssetCost(Frozen):
+    """One making of an asset: its tasks by step, and the driver's own CPU time beside the wall clock."""
+
+    asset: str
+    steps: dict[str, StepCost]
+    driver_cpu_s: float
+    wall_s: float
+    input_bytes: int = 0  # of the parts that it was made from; 0: not recorded
+    run: str = ""  # the orchestrator's run that made it; empty: not recorded
+
+    @property
+    def tasks(self) -> StepCost:
+        """All its tasks."""
+        return sum(self.steps.values(), StepCost())
+
+
+def measured(fn: Callable[[Store, Any], Any], store: Store, task: Any) -> tuple[Any, StepCost]:
+    """What a task returns, and what it cost."""
+    cpu_s, read_bytes = _cpu_s(), _read_bytes()
+    found = fn(store, task)
+    return found, StepCost(
+        tasks=1,
+        cpu_s=_cpu_s() - cpu_s,
+        opened=store.opened,
+        written=store.written,
+        read_bytes=_read_bytes() - read_bytes,
+        written_bytes=store.written_bytes,
+    )
+
+
+def save(workspace: Workspace, cost: AssetCost) -> None:
+    """Keep the cost of an asset's last making."""
+    write_bytes(_path(workspace, cost.asset), cost.model_dump_json().encode())
+
+
+def load(workspace: Workspace, asset: str) -> AssetCost | None:
+    """The cost of an asset's last making, or None where none was recorded."""
+    path = _path(workspace, asset)
+    return AssetCost.model_validate_json(path.read_bytes()) if path.exists() else None
+
+
+def _path(workspace: Workspace, asset: str) -> Path:
+    return workspace.costs / f"{asset}.json"
+
+
+def _cpu_s() -> float:
+    """CPU time of this process, of the children that it waited for and of those that live."""
+    spent = sum(os.times()[:4])
+    try:
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:  # none: nothing to search in /proc, which costs more than a small task
+        return spent
+    return spent + sum(map(_of_child, _children(os.getpid())))
+
+
+def _children(pid: int) -> list[int]:
+    found = list[int]()
+    with suppress(OSError):  # it has ended, or the system has no such list
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            found += map(int, Path(f"/proc/{pid}/task/{thread}/children").read_text().split())
+    return found
+
+
+def _of_child(pid: int) -> float:
+    with suppress(OSError):
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        return sum(map(int, fields[11:15])) * _TICK_S + sum(map(_of_child, _children(pid)))
+    return 0.0
+
+
+def _read_bytes() -> int:
+    with suppress(OSError):
+        return int(Path("/proc/self/io").read_text().split()[1])
+    return 0

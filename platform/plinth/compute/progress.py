@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager, contextmanager
 from functools import cached_property
 from typing import IO, TYPE_CHECKING, Protocol, TypeVar
 
-from plinth.text.terminal import visible
+from plinth.text import visible
 
 if TYPE_CHECKING:
     from rich.console import Console

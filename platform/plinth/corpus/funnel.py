@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from plinth.compute.context import Context
-from plinth.compute.stage import manifest, sum_stats
+from plinth.compute.context import Context, manifest, sum_stats
 from plinth.corpus.curate import verdicts as verdicts_stage
 from plinth.corpus.curate.verdicts import CASCADE, STAGES
 from plinth.corpus.documents.account import published

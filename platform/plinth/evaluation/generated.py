@@ -7,8 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from plinth.compute.context import Context
-from plinth.compute.stage import manifest
+from plinth.compute.context import Context, manifest
 from plinth.corpus.documents.documents import document_id
 from plinth.records import Manifest, Step
 from plinth.schemas import DOCUMENT_SCHEMA

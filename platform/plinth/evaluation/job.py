@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from plinth.compute import stage
+from plinth.compute import context
 from plinth.compute.context import Context
 from plinth.evaluation.baselines import Trigram
 from plinth.evaluation.engine.client import ModelEngine
@@ -58,13 +58,13 @@ def run(
     step, read = Step(name=ASSET, version=VERSION, params=params.of_held_out()), tuple(inputs.values())
 
     def sliced() -> list[Part]:
-        first, *more = stage.cached(
+        first, *more = context.cached(
             ctx, _scores(params), read, lambda: _measured(ctx, params, checkpoint, curated, protected, sets)
         )
         return [_sliced(ctx, params, ledger, first), *more]
 
-    parts = stage.cached(ctx, step, (*read, ledger), sliced)
-    return stage.manifest(ASSET, step, inputs | {"ledger": ledger}, parts, _stats(ctx, parts))
+    parts = context.cached(ctx, step, (*read, ledger), sliced)
+    return context.manifest(ASSET, step, inputs | {"ledger": ledger}, parts, _stats(ctx, parts))
 
 
 def of_parent(ctx: Context, params: Evaluation, checkpoint: Manifest, curated: Mapping[str, Manifest]) -> Manifest:
@@ -74,11 +74,11 @@ def of_parent(ctx: Context, params: Evaluation, checkpoint: Manifest, curated: M
         CheckpointError, StageError, TrainingError: as `run`.
     """
     inputs = {"checkpoint": checkpoint} | {f"{bucket}/curated": made for bucket, made in sorted(curated.items())}
-    parts = stage.cached(
+    parts = context.cached(
         ctx, _scores(params), inputs.values(), lambda: _measured(ctx, params, checkpoint, curated, None, None)
     )
     stats = {"overall": totals.row(read_table(ctx.store, parts[0]))}
-    return stage.manifest(PARENT, _scores(params), inputs, parts, stats)
+    return context.manifest(PARENT, _scores(params), inputs, parts, stats)
 
 
 def _scores(params: Evaluation) -> Step:

@@ -1,10 +1,12 @@
-"""The interface of launchers, and what all of them share: the handle, the submission lock and the log in a job's
-directory, and a cache of a scheduler's answers.
+"""The interface of launchers, the launcher of a kind, and what all of them share: the handle, the submission lock and
+the log in a job's directory, a cache of a scheduler's answers, and the shell around a command.
 """
 
 from __future__ import annotations
 
 import os
+import shlex
+import signal
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, suppress
@@ -15,10 +17,10 @@ from typing import Protocol
 
 from plinth import fingerprint
 from plinth.errors import LaunchError, WorkspaceError
-from plinth.extensions import NoParams
+from plinth.extensions import Catalogue, NoParams
 from plinth.launch.parameters import Launch
 from plinth.records import Frozen
-from plinth.storage import locks, safe_path
+from plinth.storage import atomic, safe_path
 from plinth.storage.atomic import write_bytes
 
 
@@ -194,7 +196,7 @@ def tail(log: Path, lines: int) -> str:
 
 def locked(directory: Path) -> AbstractContextManager[None]:
     """One submission at a time, on any machine that sees the directory; the lock dies with its holder."""
-    return locks.locked(directory / "submit.lock")
+    return atomic.locked(directory / "submit.lock")
 
 
 # Cache of a scheduler's answers: few queries, and tolerance for a scheduler that restarts.
@@ -241,3 +243,98 @@ class StatusCache:
     def forget(self) -> None:
         """Discard the last answer."""
         self._answers.clear()
+
+
+#: Built-in launchers, and those of installed packages (entry points of the group `plinth.launchers`).
+LAUNCHERS = Catalogue(
+    "plinth.launchers",
+    "launcher",
+    LauncherKind,
+    {
+        "local": "plinth.launch.local:KIND",
+        "slurm": "plinth.launch.slurm:KIND",
+        "ray": "plinth.launch.ray_jobs:KIND",
+        "kubernetes": "plinth.launch.kubernetes:KIND",
+    },
+)
+
+
+def choose(kind: str, launch: Launch, grace_s: float) -> Launcher:
+    """The launcher of a kind, with the settings of the recipe.
+
+    Args:
+        kind: of the recipe, or of a handle.
+        launch: the recipe's block.
+        grace_s: how long a job may take to leave after SIGTERM.
+
+    Raises:
+        LaunchError: no launcher of this kind.
+        ExtensionError: the package that provides it cannot be used.
+    """
+    if kind not in LAUNCHERS:
+        raise LaunchError(
+            f"no launcher {kind!r}",
+            expected=", ".join(LAUNCHERS),
+            remedy="install the package that has it; `plinth doctor` lists what is installed",
+        )
+    return LAUNCHERS[kind].make(launch, grace_s)
+
+
+def given(launch: Launch, grace_s: float, command: Sequence[str], directory: Path, log: Path) -> str:
+    """The script for `sbatch`, the manifests for `kubectl apply -f -`, or the request of an installed launcher.
+
+    Raises:
+        LaunchError: this kind has none.
+        RecipeError: no launcher of this kind.
+    """
+    kind = LAUNCHERS.find(launch.kind)
+    if kind.preview is None:
+        raise LaunchError(
+            f"the launcher {launch.kind} has no manifest",
+            expected="training.launch.kind slurm or kubernetes, or an installed launcher that shows its request",
+            remedy="`plinth run job submit RUN` starts it",
+        )
+    return kind.preview(launch, grace_s, command, directory.absolute(), log.absolute())
+
+
+#: Exit status (EX_TEMPFAIL) of a supervisor that left after a signal, with the state committed: start it again.
+LEFT = 75
+
+#: Ask the command itself to stop. Ends as a command of a list does, with `;` or `&`.
+TERMINATE = 'kill -TERM "$job" 2>/dev/null;'
+
+
+def waiting(words: str, ask: str = TERMINATE) -> list[str]:
+    """Lines of bash that run `words`, do `ask` at SIGTERM, and leave the status in `$status`.
+
+    A signal before `words` begin keeps them from beginning; one that comes while they are started is repeated to them
+    once they have a number. What SIGTERM then ends before it could handle the signal has done nothing: status `LEFT`.
+
+    The shell looks twice a second instead of waiting: where the signal ends the command at the same moment as it
+    interrupts `wait`, bash 5.2 may wait for ever.
+    """
+    return [
+        f"asked= job= status={LEFT}",
+        f"trap 'asked=1; if [ -n \"$job\" ]; then {ask} fi' TERM INT",
+        'if [ -z "$asked" ]; then',
+        f"  {words} &",
+        "  job=$!",
+        f'  if [ -n "$asked" ]; then {ask} fi',
+        '  while kill -0 "$job" 2>/dev/null; do sleep 0.5; done',
+        '  wait "$job"; status=$?',
+        f'  if [ -n "$asked" ] && [ "$status" = {128 + signal.SIGTERM} ]; then status={LEFT}; fi',
+        "fi",
+    ]
+
+
+def logged(command: Sequence[str], log: Path) -> str:
+    """A script for `bash -c`: runs a command, its output both to the caller's and to `log`, to the last line."""
+    lines = [
+        f"exec > >(trap '' TERM INT; exec tee -a {shlex.quote(str(log))}) 2>&1",
+        "tee=$!",
+        *waiting(shlex.join(command)),
+        "exec >&- 2>&-",
+        'wait "$tee"',
+        'exit "$status"',
+    ]
+    return "\n".join(lines)

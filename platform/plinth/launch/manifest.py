@@ -22,7 +22,7 @@ from types import MappingProxyType
 from typing import Any
 
 from plinth.errors import LaunchError
-from plinth.launch import script
+from plinth.launch import base
 from plinth.launch.base import excluded_hosts
 from plinth.launch.parameters import NORMAL, Launch
 
@@ -160,7 +160,7 @@ def _rules() -> list[Manifest]:
     """The pod failure policy; the first rule that matches counts."""
     codes = {"containerName": CONTAINER, "operator": "In"}
     return [
-        {"action": "Ignore", "onExitCodes": {**codes, "values": [script.LEFT]}},
+        {"action": "Ignore", "onExitCodes": {**codes, "values": [base.LEFT]}},
         {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]},
         {"action": "FailJob", "onExitCodes": {**codes, "values": NAMED}},
     ]
@@ -191,7 +191,7 @@ def _container(launch: Launch, command: Sequence[str], directory: Path, log: Pat
         "name": CONTAINER,
         "image": asked.image,
         "workingDir": "/",
-        "command": ["bash", "-c", script.logged([launch.python or "python", *command[1:]], log)],
+        "command": ["bash", "-c", base.logged([launch.python or "python", *command[1:]], log)],
         "env": [
             {"name": "PYTHONUNBUFFERED", "value": "1"},
             {"name": "PYTHONSAFEPATH", "value": "1"},

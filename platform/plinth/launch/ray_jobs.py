@@ -24,10 +24,11 @@ from pathlib import Path
 from typing import Any
 
 from plinth.errors import LaunchError
-from plinth.launch import script
+from plinth.launch import base
 from plinth.launch.base import (
     EVERY_S,
     EXCLUDED,
+    LEFT,
     Handle,
     JobStatus,
     LauncherKind,
@@ -38,7 +39,6 @@ from plinth.launch.base import (
 )
 from plinth.launch.parameters import NORMAL, Launch, Ray
 from plinth.launch.ray_nodes import EXCLUDED_VARIABLE
-from plinth.launch.script import LEFT
 from plinth.storage.atomic import write_bytes
 from plinth.storage.workspace import TRUST_VARIABLE
 
@@ -149,13 +149,13 @@ class RayLauncher:
             "entrypoint_resources": own or None,
         }
         if self._launch.nodes > 1:  # the entry point takes no resources; each node's are a bundle
-            each = ["bash", "-c", script.logged(words, log)]
+            each = ["bash", "-c", base.logged(words, log)]
             nodes, bundle = str(self._launch.nodes), json.dumps(_bundle(asked))
             words, needs = [python, "-P", "-m", "plinth.launch.ray_nodes", nodes, bundle, *each], {}
         unless = f'if [ "$(cat {shlex.quote(str(directory / CANCELLED))} 2>/dev/null)" = {name} ]; then exit {LEFT}; fi'
         return {
             # `exec`: Ray runs this by a shell and stops what it sees below it at that moment; dash would fork once more
-            "entrypoint": "exec " + shlex.join(["bash", "-c", f"{unless}\n{script.logged(words, log)}"]),
+            "entrypoint": "exec " + shlex.join(["bash", "-c", f"{unless}\n{base.logged(words, log)}"]),
             "submission_id": name,
             "metadata": {"plinth_directory": str(directory), "plinth_mark": uuid.uuid4().hex, **self._queueing()},
             "runtime_env": {"env_vars": self._environment(directory)},

@@ -29,7 +29,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from plinth.launch.script import LEFT
+from plinth.launch.base import LEFT
 
 POLL_S = 0.5
 

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from plinth import processes
 from plinth.errors import LaunchError
-from plinth.launch import script
+from plinth.launch import base
 from plinth.launch.base import (
     EVERY_S,
     EXCLUDED,
@@ -138,9 +138,9 @@ def sbatch_script(launch: Launch, grace_s: float, command: Sequence[str], direct
     if nodes > 1:
         lines += [*_ADDRESS, f"export PLINTH_NODES={nodes}"]
         words = f"{_SRUN.format(nodes=nodes)} {words}"
-    lines += script.waiting(words, _ASK_ALL if nodes > 1 else script.TERMINATE)
+    lines += base.waiting(words, _ASK_ALL if nodes > 1 else base.TERMINATE)
     lines += ["kill $(jobs -p) 2>/dev/null"] if nodes > 1 else []
-    lines += [f'if [ "$status" = {script.LEFT} ]; then', *_requeue(directory), "fi", 'exit "$status"', ""]
+    lines += [f'if [ "$status" = {base.LEFT} ]; then', *_requeue(directory), "fi", 'exit "$status"', ""]
     return "\n".join(lines)
 
 

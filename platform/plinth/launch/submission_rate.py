@@ -15,8 +15,7 @@ from plinth.errors import LaunchError
 from plinth.launch.base import Handle
 from plinth.launch.parameters import SubmissionRate
 from plinth.records import Frozen
-from plinth.storage.atomic import write_bytes
-from plinth.storage.locks import locked
+from plinth.storage.atomic import locked, write_bytes
 
 #: Folder of a workspace with a file for each launcher.
 FOLDER = "launch"

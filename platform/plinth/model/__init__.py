@@ -2,28 +2,21 @@
 
 Free of torch, so that recipes, plans and reports can read them:
 
-    parameters      the configuration
-    architecture    the description of an architecture, and where to find each
+    parameters      the configuration, and descriptions of architectures
     llama/ olmo2/   the architectures: counts, published names, and the block
     flops           parameters and floating-point operations
-    hugging_face    names and configurations in Hugging Face's layout
+    hugging_face    names and configurations in Hugging Face's layout; forms of exports
 
 With torch:
 
-    decoder         embedding, blocks, head: whole, or the part that one rank holds
+    decoder         embedding, blocks, head: whole, or the part that one rank holds; generation
     blocks          what blocks are made of: attention, feed-forward
-    attention       rotary positions, document masks, kernels
-    division        how parameters divide over ranks, and which part a rank holds
+    attention       rotary positions, document masks, kernels; layouts of tokens, keys and values seen before
+    division        how parameters and the vocabulary divide over ranks, and which part a rank holds
     initialisation  initial weights of any part of any parameter
-    loss            cross-entropy without all logits
-    layout          positions and outputs of a forward pass that is not plain training; keys and values of tokens seen
-                    before
-    distillation    cross-entropy mixed with the divergence from a teacher
-    generation      tokens after prompts
-    vocabulary      embedding and loss over a vocabulary that tensor ranks divide
+    loss            cross-entropy and distillation without all logits
     folder          model folders, read
     export          a checkpoint as a folder that other programs load
-    export_forms    further forms of an export, which packages add
 
 A new architecture is a folder like `olmo2/` and its name in `parameters.ArchitectureName`. Its block derives from
 `blocks.Block`; each class with parameters of its own declares them (`DECLARED`), from which initial weights, tensor

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from plinth.model.architecture import architecture
-from plinth.model.parameters import Model
+from plinth.model.parameters import Model, architecture
 from plinth.records import Frozen
 
 

@@ -1,4 +1,4 @@
-"""Names and configurations of models in Hugging Face's layout, both ways. Free of torch.
+"""Names and configurations of models in Hugging Face's layout, both ways, and forms of exports. Free of torch.
 
 Names and shapes are those of `transformers`' class for the architecture, so that files load there as they are, and
 theirs here. The multipliers of muP have no place there: a run's own files then carry a `model_type` that Hugging Face
@@ -10,11 +10,13 @@ Does not belong here: files (folder).
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from typing import Any
 
-from plinth.model.architecture import Published, architecture, published
-from plinth.model.parameters import Model, MuP, RopeScaling
+from plinth.extensions import Catalogue
+from plinth.model.parameters import Model, MuP, Published, RopeScaling, architecture, published
 
 WEIGHTS = "model.safetensors"
 CONFIG = "config.json"
@@ -205,3 +207,20 @@ def _yarn(rope: Mapping[str, Any]) -> RopeScaling:
     if stated in (None, scaling.attention_factor):
         return scaling
     return scaling.model_copy(update={"temperature": stated})
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelForm:
+    """A form, such as a quantised one.
+
+    Args:
+        name: as `plinth export model --format` and the gates of exports name it.
+        export: `(context, name, folder of the model, its tokenizer.json)` -> a context with what writes and judges the
+            form: `write(folder)` and `judged(settings, context, release, folder)`.
+    """
+
+    name: str
+    export: Callable[..., AbstractContextManager[Any]]
+
+
+FORMS = Catalogue("plinth.model_forms", "form of a model", ModelForm, {})

@@ -23,7 +23,7 @@ def problems_of_extensions(data: Mapping[str, Any]) -> Iterator[Found]:
     from plinth.corpus.sources.readers import READERS
     from plinth.evaluation.measurement import MEASUREMENTS
     from plinth.evaluation.probes.registry import PROBES
-    from plinth.launch.choose import LAUNCHERS
+    from plinth.launch.base import LAUNCHERS
     from plinth.training.hooks import HOOKS
     from plinth.training.parameters.optimizers import OPTIMIZERS
 

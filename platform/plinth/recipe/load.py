@@ -26,7 +26,7 @@ from plinth.recipe.retired import MESSAGE, retired, settable
 from plinth.recipe.yaml_lines import Key, Lined, Position, Problem, dotted, follow, merge, read, shown
 from plinth.records import OneValue, is_internal, is_spelling
 from plinth.sections import refusal
-from plinth.text.plural import counted
+from plinth.text import counted
 
 #: pydantic's messages in the words of YAML.
 _PLAIN = {"missing": "missing", "extra_forbidden": "unknown key"}

@@ -14,7 +14,7 @@ from plinth.report.evaluation.data import Section, TextTable
 from plinth.report.page import template
 from plinth.report.render import svg
 from plinth.report.style import ACCENT, FAINT, MUTED, SOFT_INK, WARNING, WIDTH_INCHES
-from plinth.text.plural import counted
+from plinth.text import counted
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

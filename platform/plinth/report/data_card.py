@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from plinth.text.markdown import code, plain
+from plinth.text import markdown_code, markdown_text
 
 NOT_SCREENED = "not screened"
 TEST = "**This is a test recipe**: labelled sets may be generated, and gates may be without evidence."
@@ -53,17 +53,19 @@ def card(
 ) -> str:
     """The page, in Markdown; the same facts give the same bytes."""
     names = [bucket.name for bucket in buckets]
-    lines = [f"# Data card: {plain(name)}", "", *([plain(description), ""] if description else [])]
+    lines = [f"# Data card: {markdown_text(name)}", "", *([markdown_text(description), ""] if description else [])]
     lines += [TEST, ""] if test else []
     lines += ["## Text", "", *_table(("bucket", "what", "licences", "documents", "curated", "curated text, bytes"))]
     for one in buckets:
         counts = (one.documents, one.curated, one.text_bytes)
-        lines.append(_row((*map(plain, (one.name, one.description, ", ".join(one.licences))), *counts)))
+        lines.append(_row((*map(markdown_text, (one.name, one.description, ", ".join(one.licences))), *counts)))
     lines += ["", "## Screening", "", *_table(("subject", "state", "rules", "how often they are right"))]
     for screening in screenings:
         rules = dict.fromkeys(rule for own in screening.rules.values() for rule in own)
-        shown, evidence = "; ".join(map(code, rules)) or "-", plain("; ".join(screening.evidence)) or "-"
-        lines.append(_row((plain(screening.subject), f"**{plain(screening.state(names))}**", shown, evidence)))
+        shown = "; ".join(map(markdown_code, rules)) or "-"
+        evidence = markdown_text("; ".join(screening.evidence)) or "-"
+        subject, state = markdown_text(screening.subject), f"**{markdown_text(screening.state(names))}**"
+        lines.append(_row((subject, state, shown, evidence)))
     return "\n".join([*lines, ""])
 
 

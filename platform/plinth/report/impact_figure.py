@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from plinth.records import Frozen
 from plinth.report.style import ACCENT, FAINT, INK, MUTED, SOFT_INK, WARNING, count
-from plinth.text.plural import counted
+from plinth.text import counted
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

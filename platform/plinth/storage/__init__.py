@@ -1,9 +1,8 @@
 """The only package that touches bytes at rest.
 
-    uris        locations: `file://`, `s3://`, `https://`, `cc://`, `hf://`, through fsspec
+    uris        locations: `file://`, `s3://`, `https://`, `cc://`, `hf://`, through fsspec; files written for others
     http        files of web servers, over lines that break
     common_crawl  files of a crawl by its list, records by its index
-    hub         files of the Hugging Face Hub, at one commit
     safe_path   names that others have written, as paths below their folder; files that are verified: no link or pipe,
                 read once
     running     processes started for a workspace, recorded where no writer of the workspace reaches, and where they
@@ -12,15 +11,12 @@
     files       files of a source, read once and compared with the inventory; SHA-256 of files and pieces, remembered
                 while a file does not change
     listing     the files at a location: names, digests, marks of change
-    atomic      write to a temporary name, flush, rename; a full disk is a named error
+    atomic      write to a temporary name, flush, rename; a full disk is a named error; locks between processes
     database    rows that several processes write, in SQLite or PostgreSQL
-    locks       locks between processes: exclusive, inherited by children, with an owner; leases
     objects     small named objects with conditional writes, as files of a folder or in S3; blobs in S3 with checked
                 uploads
     workspace   the folder, or the prefix with a folder on each machine, that holds all state, and its layout
-    verified    blobs compared with their SHA-256: now, or by their first reader on this machine
-    store       content store in DVC's `files/md5` layout: put, open, verify
-    destination files for other programs, local or remote: whole or not at all, with their digests
+    store       content store in DVC's `files/md5` layout: put, open, verify, once on a machine
     blob_cache  blobs of a remote, read in spans or fetched into a bounded cache that the processes of a machine share
     shared_store  the content store of a shared workspace: a bucket behind such a cache
     state       a workspace, opened: its store, the step cache (key -> parts, written last), manifests by digest,

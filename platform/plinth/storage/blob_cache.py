@@ -23,9 +23,8 @@ from typing import Any, TypeVar
 
 from plinth.errors import IntegrityError, MissingError, StorageError
 from plinth.records import Blob, Manifest
-from plinth.storage import locks, verified
-from plinth.storage.atomic import named_failures, require_no_link
-from plinth.storage.locks import held, locked
+from plinth.storage import atomic, store
+from plinth.storage.atomic import held, locked, named_failures, require_no_link
 from plinth.storage.safe_path import relative
 from plinth.storage.store import Store
 from plinth.storage.uris import filesystem
@@ -38,7 +37,7 @@ class Lease:
         with named_failures(folder):
             folder.mkdir(parents=True, exist_ok=True)
             self._stream = (folder / f"{os.getpid()}-{uuid.uuid4().hex[:8]}").open("w")
-            locks.lock(self._stream.fileno())
+            atomic.lock(self._stream.fileno())
         self._held: set[str] = set()
 
     def add(self, md5: str) -> None:
@@ -58,7 +57,7 @@ def leases(folder: Path) -> set[str]:
     require_no_link(folder)
     every: set[str] = set()
     for path in folder.glob("*"):
-        if locks.held(path):
+        if atomic.held(path):
             every.update(path.read_text().split())
         else:
             path.unlink(missing_ok=True)
@@ -236,7 +235,7 @@ class CachedStore(Store):
         started = time.perf_counter()
         path = self.located(blob)
         self.opened += 1
-        self.checked += verified.verify_once(path, blob)
+        self.checked += store.verify_once(path, blob)
         self.traffic.add(wait_s=time.perf_counter() - started)
         return path
 
@@ -260,7 +259,7 @@ class CachedStore(Store):
                     self.path(blob).parent.mkdir(parents=True, exist_ok=True)
                     partial.chmod(0o444)
                     partial.replace(self.path(blob))
-                    verified.remember(self.path(blob), blob)
+                    store.remember(self.path(blob), blob)
                     self._lease.add(blob.md5)
             finally:
                 partial.unlink(missing_ok=True)
@@ -275,7 +274,7 @@ class CachedStore(Store):
             self.path(blob).parent.mkdir(parents=True, exist_ok=True)
             path.chmod(0o444)
             path.replace(self.path(blob))
-            verified.remember(self.path(blob), blob)
+            store.remember(self.path(blob), blob)
 
     def held_bytes(self) -> int:
         """Bytes of cached blobs and of blobs being fetched."""
@@ -287,10 +286,10 @@ class CachedStore(Store):
             if not self._cached(blob):
                 return False
             self._lease.add(blob.md5)
-            compared = verified.known(self.path(blob), blob)
+            compared = store.known(self.path(blob), blob)
             os.utime(self.path(blob))  # the time of last use, which makes it another file to the memory
             if compared:
-                verified.remember(self.path(blob), blob)
+                store.remember(self.path(blob), blob)
         return True
 
     def _cached(self, blob: Blob) -> bool:

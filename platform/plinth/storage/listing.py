@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from plinth.errors import SourceError
-from plinth.storage import hub, off_limits
+from plinth.storage import off_limits
 from plinth.storage.files import (
     PRIVATE_FILE,
     SPECIAL_FILE,
@@ -38,7 +38,16 @@ from plinth.storage.files import (
     digests,
     range_digest,
 )
-from plinth.storage.uris import absolute, filesystem, open_stream, printable, readable, source_filesystem
+from plinth.storage.uris import (
+    HUB_SCHEME,
+    absolute,
+    filesystem,
+    open_stream,
+    pinned,
+    printable,
+    readable,
+    source_filesystem,
+)
 
 #: Maps a module-level function over small tasks and yields the results in order (`compute.engine`).
 Spread = Callable[[Callable[[Any], Any], Sequence[Any]], Iterable[Any]]
@@ -223,10 +232,10 @@ def _find(
     """File system, the folder below which no part of a path may be a link, the files wanted, and how many others."""
     uri = absolute(location, base)
     fs, named = source_filesystem(uri)
-    if hub.SCHEME in fs.protocol:
+    if HUB_SCHEME in fs.protocol:
         with readable(uri, "list"):
             fs.invalidate_cache()
-            fs, named = filesystem(hub.pinned(fs, uri))
+            fs, named = filesystem(pinned(fs, uri))
     if "cc" in fs.protocol:
         with readable(uri, "list"):
             named_ones = [(one["name"], path, one) for path, one in sorted(fs.find(named).items())]

@@ -23,8 +23,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 from plinth.errors import MissingError, StorageError, WorkspaceError
 from plinth.records import Blob
 from plinth.storage import safe_path
-from plinth.storage.atomic import named_failures, require_no_link, write_bytes
-from plinth.storage.locks import locked
+from plinth.storage.atomic import locked, named_failures, require_no_link, write_bytes
 
 T = TypeVar("T")
 R = TypeVar("R")

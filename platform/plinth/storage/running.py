@@ -20,7 +20,7 @@ import psutil
 from plinth import private
 from plinth.errors import PlinthError
 from plinth.records import Frozen
-from plinth.storage import locks
+from plinth.storage import atomic
 from plinth.storage.atomic import write_bytes
 from plinth.storage.workspace import Workspace
 
@@ -64,14 +64,14 @@ def use(path: Path) -> None:
     """Hold a server's lock until this process ends; waits for a server that is just ending."""
     held = _USED.get(path)
     if held is None or held[0] != os.getpid():
-        _USED[path] = (os.getpid(), locks.share(path))
+        _USED[path] = (os.getpid(), atomic.share(path))
 
 
 def wait_until_unused(path: Path, linger_s: float, poll_s: float = POLL_S) -> int:
     """Wait until no process has used a server for `linger_s` seconds; returns the lock, held against new users."""
     since = time.monotonic()
     while True:
-        fd = locks.try_take(path)
+        fd = atomic.try_take(path)
         if fd is None:
             since = time.monotonic()
         elif time.monotonic() - since >= linger_s:

@@ -17,8 +17,7 @@ from plinth.records import Blob
 from plinth.storage.atomic import named_failures
 from plinth.storage.blob_cache import CachedStore, RemoteBlobs
 from plinth.storage.objects import ObjectFacts, S3Objects, at_once
-from plinth.storage.store import Store, hash_stream
-from plinth.storage.verified import require_unchanged
+from plinth.storage.store import Store, hash_stream, require_unchanged
 from plinth.storage.workspace import Workspace, folder_of
 
 #: Names the bound of a machine's cache of a shared workspace, in bytes.

@@ -18,8 +18,7 @@ from plinth.storage.objects import Folder, ObjectFacts, Objects, ObjectVersion, 
 from plinth.storage.safe_path import join, relative
 from plinth.storage.seal import Seal, load
 from plinth.storage.shared_store import open_store
-from plinth.storage.store import Store
-from plinth.storage.verified import require_unchanged
+from plinth.storage.store import Store, require_unchanged
 from plinth.storage.workspace import Workspace
 
 # The step cache: what was done once for the same inputs is never done twice.

@@ -56,7 +56,7 @@ from pathlib import Path
 
 from plinth import private
 from plinth.errors import WorkspaceError
-from plinth.storage import locks
+from plinth.storage import atomic
 from plinth.storage.atomic import named_failures, require_no_link, write_bytes
 from plinth.storage.objects import Folder, Objects, S3Objects
 
@@ -246,11 +246,11 @@ class Workspace:
             WorkspaceError: when another process holds it.
         """
         path = self.root / "lock"
-        fd = locks.try_take(path, owner=f"process {os.getpid()}: {purpose}")
+        fd = atomic.try_take(path, owner=f"process {os.getpid()}: {purpose}")
         if fd is None:
             raise WorkspaceError(
                 f"the workspace {self.root} is in use",
-                found=locks.owner(path) or "a lock without an owner's name",
+                found=atomic.owner(path) or "a lock without an owner's name",
                 expected="one writing command at a time",
                 remedy="wait for it to end, or use another --workspace",
             )

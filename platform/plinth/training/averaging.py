@@ -22,7 +22,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from plinth.compute import stage
+from plinth.compute import context
 from plinth.compute.context import Context
 from plinth.errors import CheckpointError
 from plinth.model.hugging_face import CONFIG, WEIGHTS, config_text, hf_config, hf_name
@@ -78,7 +78,7 @@ def average(ctx: Context, config: RunConfig, steps: Sequence[int], weights: Sequ
         files += final.named("resume.json")
         stats["resume"] = {name: final.stats[name] for name in ("step", "parameters_sha256")}
     run = (final or parents[f"{PARENT}{max(steps)}"]).inputs["run"]
-    made = stage.manifest(
+    made = context.manifest(
         "checkpoint",
         Step(name=AVERAGE, version=VERSION, params=_params(steps, weights, ema=ema)),
         {"run": run, "tokenizer": config.tokenizer, **parents},

@@ -13,8 +13,7 @@ from collections.abc import Callable
 from plinth import processes
 from plinth.compute.context import Context
 from plinth.errors import StoppedRunError, TrainingError
-from plinth.launch.base import Handle, Launcher
-from plinth.launch.choose import choose
+from plinth.launch.base import Handle, Launcher, choose
 from plinth.launch.submission_rate import submit_within
 from plinth.training import amendments
 from plinth.training import config as configuration

@@ -13,7 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from plinth.compute import stage
+from plinth.compute import context
 from plinth.compute.context import Context
 from plinth.errors import CheckpointError, MissingError, TrainingError
 from plinth.records import Manifest, Part, Step
@@ -68,7 +68,7 @@ def run_manifest(ctx: Context, config: RunConfig) -> Manifest:
         **_of_hooks(config, history, state),
     }
     inputs = _inputs(config)
-    return stage.manifest(
+    return context.manifest(
         "run", _step(config), inputs, [parts.write_table(ctx.store, "timeline.parquet", table)], stats
     )
 
@@ -103,7 +103,7 @@ def checkpoint_manifest(ctx: Context, config: RunConfig, run: Manifest) -> Manif
         **_of_hooks(config, None, checkpoint.read_state(config.directory, last)),
     }
     step = Step(name="checkpoint", version=configuration.VERSION)
-    return stage.manifest("checkpoint", step, {"run": run, "tokenizer": config.tokenizer}, [*made, tokenizer], stats)
+    return context.manifest("checkpoint", step, {"run": run, "tokenizer": config.tokenizer}, [*made, tokenizer], stats)
 
 
 def committed_step(config: RunConfig, number: int | None = None) -> int:
@@ -146,12 +146,12 @@ def committed_manifest(ctx: Context, config: RunConfig, number: int | None = Non
     inputs = _inputs(config)
     skipped = sorted(step for step in timeline(config.directory.events).skipped if step <= chosen)
     of_run = stats | {"final_loss_ema": loss, "skipped_steps": skipped}
-    run = stage.manifest("run", _step(config), inputs, [], of_run)
+    run = context.manifest("run", _step(config), inputs, [], of_run)
     ctx.refs.save(run)
     files = _model_parts(ctx, folder, checkpoint.digests(config.directory, chosen))
     (tokenizer,) = ctx.refs.load(config.tokenizer).named("tokenizer.json")
     step = Step(name="checkpoint", version=configuration.VERSION)
-    return stage.manifest("checkpoint", step, {"run": run, "tokenizer": config.tokenizer}, [*files, tokenizer], stats)
+    return context.manifest("checkpoint", step, {"run": run, "tokenizer": config.tokenizer}, [*files, tokenizer], stats)
 
 
 def facts(ctx: Context, config: RunConfig) -> dict[str, Any]:

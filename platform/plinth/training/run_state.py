@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from plinth.errors import LaunchError
-from plinth.launch.base import JobStatus, Launcher, read_handle
-from plinth.launch.choose import choose
+from plinth.launch.base import JobStatus, Launcher, choose, read_handle
 from plinth.training.config import RunConfig
 from plinth.training.supervise.result import JobResult
 from plinth.training.telemetry.timeline import JOB_ENDS, last_event

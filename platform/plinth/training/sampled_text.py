@@ -13,8 +13,7 @@ import hashlib
 import json
 from collections.abc import Iterable
 
-from plinth.compute.context import Context
-from plinth.compute.stage import manifest, renamed
+from plinth.compute.context import Context, manifest, renamed
 from plinth.corpus.sources.inventory import Inventory
 from plinth.corpus.sources.sampled import STAGE, SampledText
 from plinth.evaluation.engine.records import Generated, Sampling

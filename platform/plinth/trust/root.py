@@ -21,7 +21,7 @@ from pydantic import Field, SerializerFunctionWrapHandler, ValidationError, mode
 from plinth import fingerprint
 from plinth.errors import SignatureError
 from plinth.records import Frozen
-from plinth.storage import locks
+from plinth.storage import atomic
 from plinth.storage.atomic import write_bytes
 from plinth.storage.off_limits import KEY_VARIABLE
 from plinth.storage.workspace import Workspace
@@ -316,14 +316,14 @@ class Trust:
         known = self.proved(what)
         if number < known.number or found == known:
             return
-        with locks.locked(self.folder / ".lock"):
+        with atomic.locked(self.folder / ".lock"):
             seen = self._seen()
             if number >= _proof(seen.get(what, 0), self.folder).number:
                 seen[what] = list(found) if sha256 else number
                 write_bytes(self.folder / SEEN, json.dumps(seen, indent=1, sort_keys=True).encode(), mode=0o600)
 
     def _forget(self, what: str) -> None:
-        with locks.locked(self.folder / ".lock"):
+        with atomic.locked(self.folder / ".lock"):
             kept = {name: known for name, known in self._seen().items() if name != what}
             write_bytes(self.folder / SEEN, json.dumps(kept, indent=1, sort_keys=True).encode(), mode=0o600)
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from plinth.errors import SignatureError
 from plinth.records import Frozen
-from plinth.storage import locks
+from plinth.storage import atomic
 from plinth.storage.atomic import write_bytes
 from plinth.storage.workspace import Workspace
 from plinth.trust import dsse, root, signers
@@ -178,7 +178,7 @@ def _write(file: Path, envelope: Mapping[str, Any], record: Root, before: Root) 
 def _put(workspace: Workspace, folder: Path, found: Root, envelope: Mapping[str, Any]) -> Trust:
     place, data = version_path(workspace, found.version), _encoded(envelope)
     place.parent.mkdir(parents=True, exist_ok=True)
-    with locks.locked(place.parent / ".lock"):
+    with atomic.locked(place.parent / ".lock"):
         if found.version > 1 and place.exists():
             raise SignatureError(
                 f"version {found.version} of root {found.name} is published already",
@@ -192,7 +192,7 @@ def _put(workspace: Workspace, folder: Path, found: Root, envelope: Mapping[str,
 
 def _remember(folder: Path, record: Root, *, instead: bool) -> None:
     path = folder / SIGNED_FILE
-    with locks.locked(folder / ".lock"):
+    with atomic.locked(folder / ".lock"):
         known = json.loads(path.read_bytes()) if path.exists() else {}
         earlier = known.get(str(record.version))
         if earlier not in (None, record.digest()) and not instead:

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from plinth.compute import stage
+from plinth.compute import context
 from plinth.compute.context import Context
 from plinth.corpus.canaries import plant
 from plinth.evaluation import statistics
@@ -58,7 +58,7 @@ def run(ctx: Context, checkpoint: Manifest, canaries: Manifest, seen: Mapping[in
     """
     part = measured(ctx, ModelEngine.of(ctx, checkpoint, label=ASSET), checkpoint.digest, canaries, seen)
     stats = summary(read_table(ctx.store, part)) | {"seed": canaries.stats["seed"]}
-    return stage.manifest(ASSET, _step(seen), {"checkpoint": checkpoint, canaries.asset: canaries}, [part], stats)
+    return context.manifest(ASSET, _step(seen), {"checkpoint": checkpoint, canaries.asset: canaries}, [part], stats)
 
 
 def measured(ctx: Context, engine: ModelEngine, model: str, canaries: Manifest, seen: Mapping[int, int]) -> Part:
@@ -70,7 +70,7 @@ def measured(ctx: Context, engine: ModelEngine, model: str, canaries: Manifest, 
     Raises:
         TrainingError, CheckpointError: the model cannot be scored.
     """
-    return stage.cached(ctx, _step(seen), [model, canaries], lambda: [_scored(ctx, engine, canaries, seen)])[0]
+    return context.cached(ctx, _step(seen), [model, canaries], lambda: [_scored(ctx, engine, canaries, seen)])[0]
 
 
 def _step(seen: Mapping[int, int]) -> Step:

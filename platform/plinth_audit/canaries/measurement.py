@@ -10,7 +10,7 @@ from plinth.evaluation.gate import release_gate
 from plinth.evaluation.measurement import Measurement, Stats, single
 from plinth.extensions import late
 from plinth.records import Frozen
-from plinth.text.plural import counted
+from plinth.text import counted
 from plinth_registry.gates.facts import Evidence
 from plinth_registry.gates.result import GateResult, decided, missing, number, shown
 

@@ -22,7 +22,7 @@ from plinth.report.evaluation.data import Section, group, measure
 from plinth.report.style import ACCENT, MUTED, WIDTH_INCHES
 from plinth.storage.parts import named_table
 from plinth.storage.store import Store
-from plinth.text.plural import counted
+from plinth.text import counted
 from plinth.tokens.order.planted import draws, seen_through
 from plinth.training import config
 from plinth_assets.framework.expectations import Suite, between

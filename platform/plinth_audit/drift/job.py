@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from plinth.compute import stage
+from plinth.compute import context
 from plinth.compute.context import Context
 from plinth.evaluation.engine.client import ModelEngine
 from plinth.evaluation.parameters import BUILT_IN, Evaluation
@@ -85,13 +85,13 @@ def run(
     step = Step(name=ASSET, version=VERSION, params={"slices": dict(params.slices)})
     inputs = {f"{bucket}/curated": made for bucket, made in sorted(curated.items())} | {"ledger": ledger}
     if champion is None:
-        return stage.manifest(ASSET, step, inputs, [], {"champion": "", "looks": [], "slices": []})
+        return context.manifest(ASSET, step, inputs, [], {"champion": "", "looks": [], "slices": []})
     before = _before(ctx, step, champion, earlier)
     scored = frozenset(before["id"].to_pylist()) if before is not None else frozenset[bytes]()
     fresh = choose(ctx.store, curated, heldout_ids(ctx.store, own), scored)
     tables = [one for one in (before, _scored(ctx, params, champion, ledger, fresh, before, score)) if one is not None]
     if not tables:
-        return stage.manifest(ASSET, step, inputs, [], {"champion": champion.digest, "looks": [], "slices": []})
+        return context.manifest(ASSET, step, inputs, [], {"champion": champion.digest, "looks": [], "slices": []})
     table = pa.concat_tables(tables)
     part = write_table(ctx.store, SCORES, table)
     found = judge.judged(table)
@@ -100,7 +100,7 @@ def run(
         "looks": _looks(table),
         "slices": [one.model_dump(mode="json") for one in found],
     }
-    return stage.manifest(ASSET, step, {"checkpoint": champion, **inputs}, [part], stats)
+    return context.manifest(ASSET, step, {"checkpoint": champion, **inputs}, [part], stats)
 
 
 def slices(made: Manifest) -> list[SliceDrift]:

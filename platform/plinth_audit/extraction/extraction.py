@@ -15,7 +15,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from plinth.compute import stage
+from plinth.compute import context
 from plinth.compute.context import Context
 from plinth.errors import RecipeError
 from plinth.evaluation import statistics
@@ -91,11 +91,11 @@ def run(
         chosen, counted = _windows(ctx, params, trained, ledger, curated, shards, taken, listed)
         return [_written(ctx, params, checkpoint, chosen).model_copy(update={"stats": counted})]
 
-    parts = stage.cached(ctx, step, (*inputs.values(), *sorted(listed)), tried)
+    parts = context.cached(ctx, step, (*inputs.values(), *sorted(listed)), tried)
     counted = dict(parts[0].stats)
     stats = summary(read_table(ctx.store, parts[0]), counted.pop("asked")) | counted
     stats |= {"prefix_tokens": params.prefix_tokens, "suffix_tokens": params.suffix_tokens, "seed": params.seed}
-    return stage.manifest(ASSET, step, inputs, parts, stats)
+    return context.manifest(ASSET, step, inputs, parts, stats)
 
 
 def summary(tried: pa.Table, asked: Sequence[str] = ()) -> dict[str, Any]:

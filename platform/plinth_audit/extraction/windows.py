@@ -19,8 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from plinth.compute.context import Context
-from plinth.compute.stage import Item, run_items
+from plinth.compute.context import Context, Item, run_items
 from plinth.corpus.policy.expressions import Expression, parse
 from plinth.errors import RecipeError
 from plinth.evaluation.slices.axes import columns, ledger_column

@@ -14,7 +14,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from plinth import fingerprint
-from plinth.compute import stage
+from plinth.compute import context
 from plinth.compute.context import Context
 from plinth.corpus import annotate
 from plinth.errors import SourceError
@@ -95,7 +95,7 @@ def run(ctx: Context, params: Fairness, checkpoint: Manifest, judge: ToxicityJud
     step = Step(name=ASSET, version=VERSION, params=facts, libraries=libraries)
     inputs: dict[str, Manifest | str] = {"checkpoint": checkpoint, **files}
     inputs |= dict(judge.resources) if judge else {}
-    parts = stage.cached(
+    parts = context.cached(
         ctx, step, inputs.values(), lambda: _measured(ctx, params, checkpoint, judge, known, rejects)
     )
     scored = read_table(ctx.store, parts[0])
@@ -106,7 +106,7 @@ def run(ctx: Context, params: Fairness, checkpoint: Manifest, judge: ToxicityJud
         "rejects": len(rejects),
         "seed": 0,
     }
-    return stage.manifest(ASSET, step, inputs, parts, stats)
+    return context.manifest(ASSET, step, inputs, parts, stats)
 
 
 def load(ctx: Context, params: Fairness) -> tuple[list[Pair], list[RejectedLine], dict[str, str]]:

@@ -11,7 +11,7 @@ from plinth.evaluation.gate import release_gate
 from plinth.evaluation.measurement import Measurement, Stats, single
 from plinth.extensions import late
 from plinth.records import Frozen
-from plinth.text.plural import counted
+from plinth.text import counted
 from plinth_registry.gates.facts import Evidence, PairedLine
 from plinth_registry.gates.margins import WHOLE, Bounded, UpperBound, compared, is_known, label
 from plinth_registry.gates.result import GateResult, decided, missing, number, shown

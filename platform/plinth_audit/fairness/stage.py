@@ -21,7 +21,7 @@ from plinth.records import Manifest
 from plinth.report.evaluation.data import Section, group, measure
 from plinth.storage.parts import named_table
 from plinth.storage.store import Store
-from plinth.text.plural import counted
+from plinth.text import counted
 from plinth_assets.annotate import annotator_parameters
 from plinth_assets.framework.expectations import Suite, between
 from plinth_assets.framework.inputs import shared_owner

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from plinth.text.markdown import plain
+from plinth.text import markdown_text
 from plinth_audit.papers.facts import (
     NOT_STATED,
     ROLLED_BACK,
@@ -87,7 +87,7 @@ def shown(value: object) -> str:
         return "yes" if value else "no"
     if isinstance(value, float):
         return f"{value:.6g}"
-    return f"{value:,}" if isinstance(value, int) else plain(value)
+    return f"{value:,}" if isinstance(value, int) else markdown_text(value)
 
 
 def _row(cells: Iterable[str]) -> str:
@@ -95,18 +95,19 @@ def _row(cells: Iterable[str]) -> str:
 
 
 def _item(one: EvidenceItem) -> str:
-    return f"- `{one.sha256}` {one.kind}: {plain(one.name)}"
+    return f"- `{one.sha256}` {one.kind}: {markdown_text(one.name)}"
 
 
 def model_card(facts: PaperFacts) -> str:
     """Front matter and page."""
     page = PaperPage(facts)
-    page.say(f"# Model card: {plain(facts.name)}")
+    page.say(f"# Model card: {markdown_text(facts.name)}")
     if facts.state in _WARNINGS:
         page.say(f"**{facts.state}**: {_WARNINGS[facts.state]}")
     page.say(
-        f"Checkpoint `{facts.checkpoint}`, recipe `{facts.recipe}`, code {plain(facts.code.get('version', ''))} "
-        f"`{facts.code.get('sha256', '')}`. A row's evidence is the beginning of a SHA-256 of the last section."
+        f"Checkpoint `{facts.checkpoint}`, recipe `{facts.recipe}`, code "
+        f"{markdown_text(facts.code.get('version', ''))} `{facts.code.get('sha256', '')}`. A row's evidence is the "
+        "beginning of a SHA-256 of the last section."
     )
     page.say("## Model")
     page.stated(facts.model)
@@ -167,7 +168,7 @@ def languages(facts: PaperFacts) -> list[str] | None:
 def data_card(facts: PaperFacts) -> str:
     """Front matter and page."""
     page = PaperPage(facts)
-    page.say(f"# Data card: {plain(facts.name)}", "", f"The text that trained checkpoint `{facts.checkpoint}`.")
+    page.say(f"# Data card: {markdown_text(facts.name)}", "", f"The text that trained checkpoint `{facts.checkpoint}`.")
     page.say("## Text")
     texts = ((o.name, o.documents, o.curated, o.text_bytes, o.tokens, o.epochs, o.evidence) for o in facts.buckets)
     page.table(("bucket", "documents", "kept", "bytes kept", "tokens", "epochs"), texts)

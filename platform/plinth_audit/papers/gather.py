@@ -32,7 +32,7 @@ from plinth.provenance.statements import INITIAL, TEACHER, Chain
 from plinth.records import Frozen, Manifest, bucket_of
 from plinth.storage.parts import iter_batches
 from plinth.storage.store import Store
-from plinth.text.hosts import of_name
+from plinth.text import host_name
 from plinth.training.checkpoint import mean_record
 from plinth_audit.papers.facts import (
     BucketRule,
@@ -380,7 +380,8 @@ def _sums(batch: pa.RecordBatch) -> list[dict[str, Any]]:
     """Documents and tokens by domain."""
     hosts = pc.struct_field(pc.extract_regex(pc.utf8_lower(batch.column("uri")), _HOST), "host")
     coded = hosts.dictionary_encode()  # each host is read once
-    names = pa.array([of_name(name).removeprefix("www.") or None for name in coded.dictionary.to_pylist()], pa.string())
+    dictionary = coded.dictionary.to_pylist()
+    names = pa.array([host_name(name).removeprefix("www.") or None for name in dictionary], pa.string())
     domains = pc.coalesce(names.take(coded.indices), batch.column("domain"), pa.scalar(UNKNOWN))
     table = pa.table({"domain": domains, "tokens": batch.column("tokens")})
     return list(table.group_by("domain").aggregate([("domain", "count"), ("tokens", "sum")]).to_pylist())

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from plinth.text.markdown import plain
+from plinth.text import markdown_text
 from plinth.trust.authority import COMPLIANCE
 from plinth_audit.papers.cards import PaperPage, domain_table, source
 from plinth_audit.papers.facts import NOT_STATED, BucketRule, PaperFacts, SourceTerms
@@ -28,7 +28,7 @@ OPT_OUT = "opt_out"
 def training_summary(facts: PaperFacts) -> str:
     """The page."""
     page = PaperPage(facts)
-    page.say(f"# Public summary of training content: {plain(facts.name)}")
+    page.say(f"# Public summary of training content: {markdown_text(facts.name)}")
     _general(page, facts)
     _sources(page, facts)
     _processing(page, facts)
@@ -43,7 +43,7 @@ def size_range(tokens: int) -> str:
 def _general(page: PaperPage, facts: PaperFacts) -> None:
     page.say("## 1. General information", "", "### 1.1 Provider")
     _said(page, facts, *PROVIDER)
-    page.say("### 1.2 Model", "", f"- model: {plain(facts.name)}", f"- checkpoint: `{facts.checkpoint}`")
+    page.say("### 1.2 Model", "", f"- model: {markdown_text(facts.name)}", f"- checkpoint: `{facts.checkpoint}`")
     page.say("### 1.3 Modalities and size", "", "- modality: text; no other is read or trained on")
     page.table(("fact", "value"), _size(facts))
     texts = ((one.name, one.curated, one.tokens, one.evidence) for one in facts.buckets)

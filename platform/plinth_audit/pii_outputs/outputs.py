@@ -18,7 +18,7 @@ from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 
-from plinth.compute import stage
+from plinth.compute import context
 from plinth.compute.context import Context
 from plinth.evaluation import generated, statistics
 from plinth.evaluation.engine.client import ModelEngine
@@ -115,10 +115,10 @@ def run(
     inputs: dict[str, Manifest] = {"checkpoint": checkpoint, **dict(detector.resources)}
     inputs |= {f"{bucket}/curated": made for bucket, made in sorted(curated.items())}
     read: list[Manifest | str] = [f"{detector.facts['version']}", *inputs.values()]
-    parts = stage.cached(ctx, step, read, lambda: _measured(ctx, params, checkpoint, curated, detector))
+    parts = context.cached(ctx, step, read, lambda: _measured(ctx, params, checkpoint, curated, detector))
     stats = summary(*(read_table(ctx.store, part) for part in parts))
     stats |= {"seed": params.seed, "level": LEVEL, "detector": detector.facts}
-    return stage.manifest(ASSET, step, inputs, parts, stats)
+    return context.manifest(ASSET, step, inputs, parts, stats)
 
 
 def summary(outputs: pa.Table, finds: pa.Table) -> dict[str, Any]:

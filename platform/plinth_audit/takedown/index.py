@@ -21,8 +21,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from plinth import fingerprint
-from plinth.compute.context import Context
-from plinth.compute.stage import Item, manifest, run_items
+from plinth.compute.context import Context, Item, manifest, run_items
 from plinth.corpus.exclusions import addresses
 from plinth.errors import IntegrityError, MissingError
 from plinth.provenance.ledger.ledger import ASSET as LEDGER

@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import plinth.report
-from plinth.text.plural import counted
-from plinth.text.terminal import visible
+from plinth.text import counted, visible
 from plinth_audit.takedown.states import UP_TO_DATE
 
 STYLE = Path(plinth.report.__file__).parent / "page_style.css.j2"

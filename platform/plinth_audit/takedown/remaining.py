@@ -25,7 +25,7 @@ from plinth.provenance.document_rows import DOCUMENTS
 from plinth.provenance.impact.descendants import Descendant, downstream
 from plinth.records import Frozen, bucket_of
 from plinth.storage.objects import files_below
-from plinth.text.plural import counted
+from plinth.text import counted
 from plinth.training.config import load
 from plinth_audit.takedown.exposed_runs import HERE, PUBLISHED, REFUSED, RETIRED, ExposedRun
 from plinth_audit.takedown.search import NEAR, FoundDocuments, snapshots_of

@@ -26,7 +26,7 @@ from plinth.errors import CheckFailedError, MissingError
 from plinth.provenance.document_rows import DOCUMENTS, published
 from plinth.records import Frozen
 from plinth.storage.atomic import write_bytes
-from plinth.text.plural import counted
+from plinth.text import counted
 from plinth.trust import dsse
 from plinth.trust.authority import COMPLIANCE
 from plinth.trust.root import Trust

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from plinth.text.plural import counted
+from plinth.text import counted
 from plinth_jobs.cli.options import Settings, examples, json_option, shared, unsigned_option
 
 FORMATS = ("parquet", "jsonl", "jsonl.gz", "jsonl.zst")

@@ -28,17 +28,16 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from plinth import fingerprint
-from plinth.compute.context import Context
-from plinth.compute.stage import sum_stats
+from plinth.compute.context import Context, sum_stats
 from plinth.corpus.canaries.parameters import BUCKET as CANARIES
 from plinth.corpus.policy.rights import LICENCE, Rights
 from plinth.errors import IntegrityError, SourceError
 from plinth.provenance.ledger.columns import BASE, JOIN, hexadecimal
 from plinth.provenance.ledger.ledger import ASSET as LEDGER
 from plinth.records import Frozen, Manifest, Part
-from plinth.storage.destination import DigestWriter, Sink, WrittenFile, write_file
 from plinth.storage.parts import RowGroups, iter_batches, parquet_encoding
 from plinth.storage.store import Store
+from plinth.storage.uris import DigestWriter, Sink, WrittenFile, write_file
 from plinth_audit.papers.hub_card import CardFacts, hub_card
 from plinth_audit.text_export.manifest import CARD, DATA, VERSION, ExportFile, TextExport, begin, finish, record
 

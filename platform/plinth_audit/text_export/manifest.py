@@ -10,8 +10,8 @@ from pathlib import Path
 from plinth import fingerprint
 from plinth.errors import IntegrityError, StorageError
 from plinth.records import Frozen
-from plinth.storage.destination import read_file, remove_file, sizes, write_file
 from plinth.storage.safe_path import relative
+from plinth.storage.uris import read_file, remove_file, sizes, write_file
 
 VERSION = "1"
 MANIFEST, CARD, DATA, PROGRESS = "manifest.json", "README.md", "data/", ".progress/"

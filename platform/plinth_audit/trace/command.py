@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from plinth.text.plural import counted
+from plinth.text import counted
 from plinth_jobs.cli.options import Settings, Utf8Text, examples, json_option, shared
 
 #: Characters shown of a span; --json has all.

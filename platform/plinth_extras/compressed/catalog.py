@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from plinth.extensions import late
-from plinth.model.export_forms import ModelForm
+from plinth.model.hugging_face import ModelForm
 
 
 def _form(name: str) -> ModelForm:

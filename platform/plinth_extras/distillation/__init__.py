@@ -7,6 +7,6 @@
     stage           its Dagster stage
     stored_logits   its files, read by position
 
-The loss itself is `plinth.model.distillation`. The teacher is found and proved as `initial` weights are; its digest is
+The loss itself is `plinth.model.loss`. The teacher is found and proved as `initial` weights are; its digest is
 in the run's key and among the inputs of its `run`, so that lineage and taint go through it.
 """

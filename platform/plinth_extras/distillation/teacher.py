@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from plinth.model.decoder import Decoder
-from plinth.model.distillation import Teacher, TopTokens
 from plinth.model.folder import described_model, load_weights, read_config
+from plinth.model.loss import Teacher, TopTokens
 from plinth.storage.shared_store import open_store
 from plinth.storage.state import Refs, checkout
 from plinth.storage.workspace import Workspace

@@ -18,14 +18,12 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from plinth.compute.context import Context
+from plinth.compute.context import Context, Item, manifest, renamed, run_items
 from plinth.compute.engine import LocalEngine
-from plinth.compute.stage import Item, manifest, renamed, run_items
 from plinth.compute.threads import torch_threads
 from plinth.errors import TrainingError
 from plinth.model.decoder import Decoder
-from plinth.model.distillation import top_tokens
-from plinth.model.loss import chunk_rows, logits_of
+from plinth.model.loss import chunk_rows, logits_of, top_tokens
 from plinth.records import Frozen, Manifest, Part, Step
 from plinth.storage.store import Store
 from plinth.storage.workspace import Workspace

@@ -15,7 +15,7 @@ import secrets
 from pathlib import Path
 
 from plinth.errors import SignatureError
-from plinth.storage import locks
+from plinth.storage import atomic
 from plinth.storage.atomic import write_bytes
 from plinth.storage.workspace import Workspace
 
@@ -30,7 +30,7 @@ def path_of(workspace: Workspace, run_id: str) -> Path:
 def make(workspace: Workspace, run_id: str) -> str:
     """The commitment to a run's key, which is drawn where there is none yet."""
     path = path_of(workspace, run_id)
-    with locks.locked(path.with_suffix(".lock")):
+    with atomic.locked(path.with_suffix(".lock")):
         if not path.exists():
             write_bytes(path, secrets.token_bytes(BYTES), mode=0o600)
     return hashlib.sha256(path.read_bytes()).hexdigest()

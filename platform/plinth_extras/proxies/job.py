@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 
 from plinth import fingerprint
-from plinth.compute import stage
+from plinth.compute import context
 from plinth.compute.context import Context
 from plinth.evaluation.comparison.pairs import Pairs, by_name, part_table
 from plinth.evaluation.engine.client import ModelEngine
@@ -109,8 +109,8 @@ def run(ctx: Context, params: Proxies, checkpoint: Manifest) -> Manifest:
         table = pa.Table.from_pylist(rows, schema=ITEMS)
         return [write_table(ctx.store, FILE, table, stats=summary(rows, params.seed))]
 
-    parts = stage.cached(ctx, step, [checkpoint], made)
-    return stage.manifest(ASSET, step, {"checkpoint": checkpoint}, parts, parts[0].stats)
+    parts = context.cached(ctx, step, [checkpoint], made)
+    return context.manifest(ASSET, step, {"checkpoint": checkpoint}, parts, parts[0].stats)
 
 
 def answered(engine: ModelEngine, asked: Sequence[Proxy], max_tokens: int) -> list[dict[str, Any]]:

@@ -12,7 +12,7 @@ from plinth.report.render import svg
 from plinth.report.run.added_sections import AddedSection
 from plinth.report.run.panels import UNITS_PER_INCH, WIDTH
 from plinth.report.style import ACCENT, FAINT, MUTED, SOFT_INK, WARNING
-from plinth.text.plural import counted
+from plinth.text import counted
 from plinth.training.config import RunConfig
 from plinth.training.telemetry import machine_speed
 from plinth.training.telemetry.machine_speed import Roof

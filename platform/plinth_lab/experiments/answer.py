@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from plinth.compute import stage
+from plinth.compute import context
 from plinth.compute.context import Context
 from plinth.errors import RequestError
 from plinth.records import Manifest, Step
@@ -43,7 +43,7 @@ def forecast_of(experiment: Experiment, arms: Sequence[Arm], made: Mapping[str, 
     found = forecast(arms, made, experiment.ladder.held_out)
     step = Step(name="experiment/forecast", version=FORECAST_VERSION, params=experiment.ladder.model_dump())
     stats = found.model_dump(mode="json")
-    return stage.manifest(f"{PREFIX}/{experiment.name}/forecast", step, made, [], stats)
+    return context.manifest(f"{PREFIX}/{experiment.name}/forecast", step, made, [], stats)
 
 
 def sample_of(experiment: Experiment, arms: Sequence[Arm], found: Mapping[str, Any]) -> Manifest:
@@ -63,7 +63,7 @@ def sample_of(experiment: Experiment, arms: Sequence[Arm], found: Mapping[str, A
     asked = experiment.source.model_dump(mode="json", exclude=PRICE)  # another price makes no other sample
     step = Step(name="experiment/sample", version=SAMPLE_VERSION, params=asked)
     stats = {**found, "needs": needs, "refusal": question.refusal(found, needs, least_rate)}
-    return stage.manifest(f"{PREFIX}/{experiment.name}/sample", step, {}, [], stats)
+    return context.manifest(f"{PREFIX}/{experiment.name}/sample", step, {}, [], stats)
 
 
 def of(
@@ -118,7 +118,7 @@ def of(
             experiment.source, list(experiment.sizes), sample.stats, scores, measured, unmeasured
         ).model_dump(mode="json")
     step = Step(name="experiment/effects", version=VERSION, params=params)
-    return stage.manifest(f"{PREFIX}/{experiment.name}/effects", step, made, [], stats)
+    return context.manifest(f"{PREFIX}/{experiment.name}/effects", step, made, [], stats)
 
 
 def _measured_pairs(ctx: Context, arms: Sequence[Arm], runs: Sequence[Manifest]) -> list[MeasuredPair]:

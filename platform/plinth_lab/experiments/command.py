@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from plinth.compute.threads import cores
-from plinth.text.plural import counted
+from plinth.text import counted
 from plinth_jobs.cli.options import Settings, examples, group, json_option, shared
 from plinth_lab.source_value.command import say_verdict
 

@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from plinth.compute import stage
+from plinth.compute import context
 from plinth.compute.context import Context
 from plinth.corpus.protected import item_table
 from plinth.evaluation.comparison import readers
@@ -118,7 +118,7 @@ def score(ctx: Context, checkpoint: Manifest, sets: Mapping[str, Manifest]) -> P
         table = table.append_column("bits", pa.array(on_grid(found.bits)))
         return [write_table(ctx.store, SCORES, table.cast(COLUMNS))]
 
-    return stage.cached(ctx, step, (checkpoint, *(sets[name] for name in sorted(sets))), scored)[0]
+    return context.cached(ctx, step, (checkpoint, *(sets[name] for name in sorted(sets))), scored)[0]
 
 
 def texts(ctx: Context, sets: Mapping[str, Manifest]) -> list[str]:
@@ -209,7 +209,9 @@ def kept(
     """The manifest of a run of an experiment, however it ended."""
     step = Step(name="experiment/arm", version=VERSION, params={"arm": arm.arm, "size": arm.size, "seed": arm.seed})
     spent = arm.flops * stats.get("tokens", 0) / arm.tokens
-    return stage.manifest(arm.asset, step, inputs, parts, {"status": status, "reason": reason, "flops": spent, **stats})
+    return context.manifest(
+        arm.asset, step, inputs, parts, {"status": status, "reason": reason, "flops": spent, **stats}
+    )
 
 
 def common_scores(ctx: Context, runs: Sequence[Manifest]) -> list[ArmScores]:

@@ -17,8 +17,7 @@ from typing import Any
 from pydantic import Field
 
 from plinth import fingerprint
-from plinth.compute.context import Context
-from plinth.compute.costs import StepCost
+from plinth.compute.context import Context, StepCost
 from plinth.errors import (
     BudgetError,
     CheckpointError,

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 from pydantic import Field
 
-from plinth.compute import costs
+from plinth.compute import context
 from plinth.errors import MissingError
 from plinth.operation.planning.prices import CorpusPrices
 from plinth.records import Frozen
@@ -95,7 +95,7 @@ def of_run(state: State) -> RunCosts:
             made = state.refs.load(ref.digest)
             text_bytes, parts = text_bytes + made.stats["text_bytes"], parts + len(made.named("part-"))
             documents += made.stats["documents"]
-        cost = costs.load(state.workspace, ref.asset)
+        cost = context.load(state.workspace, ref.asset)
         if cost is None:
             continue
         stage, tasks = STAGES.get(kind, kind), cost.tasks

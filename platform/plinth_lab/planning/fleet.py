@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from plinth.text.plural import counted
+from plinth.text import counted
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from plinth.text.plural import counted
+from plinth.text import counted
 from plinth_jobs.cli.options import Settings, examples, group, json_option, shared
 
 if TYPE_CHECKING:
@@ -115,7 +115,7 @@ def predict(
 ) -> None:
     """Foretell loss and probes of a larger run, with 80% intervals for one run."""
     from plinth import fingerprint
-    from plinth.storage.destination import write_file
+    from plinth.storage.uris import write_file
     from plinth_jobs.cli import output
     from plinth_lab.scaling.predict import predict as make
 

@@ -29,8 +29,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from plinth.compute.context import Context
-from plinth.compute.stage import Item, add_stats, manifest, renamed, run_items
+from plinth.compute.context import Context, Item, add_stats, manifest, renamed, run_items
 from plinth.corpus import annotate
 from plinth.corpus.dedup.parameters import MinHash
 from plinth.corpus.documents import documents

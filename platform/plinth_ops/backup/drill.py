@@ -19,11 +19,10 @@ from plinth.compute.context import Context
 from plinth.compute.progress import Progress
 from plinth.errors import MissingError, PlinthError
 from plinth.operation.spending import parameters
-from plinth.storage.atomic import write_bytes
-from plinth.storage.locks import locked
+from plinth.storage.atomic import locked, write_bytes
 from plinth.storage.seal import SECRET_FILE
 from plinth.storage.workspace import TRUST_VARIABLE, Workspace
-from plinth.text.plural import counted
+from plinth.text import counted
 from plinth.trust.root import ROOT_FILE
 from plinth.trust.signed_log import SignedLog
 from plinth_ops.backup import databases

@@ -14,8 +14,8 @@ from typing import Final
 from plinth.compute.progress import Progress, metered
 from plinth.errors import IntegrityError, MissingError, WorkspaceError
 from plinth.records import Blob
-from plinth.storage.destination import DigestWriter, sizes, write_file
 from plinth.storage.safe_path import relative
+from plinth.storage.uris import DigestWriter, sizes, write_file
 from plinth.storage.workspace import Workspace
 from plinth_ops.backup import databases, snapshot
 from plinth_ops.backup.snapshot import GROUPS, BackupArchive, BackupSnapshot, DatabaseCopy

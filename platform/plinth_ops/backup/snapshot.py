@@ -23,8 +23,8 @@ from pydantic import ValidationError
 from plinth import fingerprint
 from plinth.errors import IntegrityError, MissingError, StorageError, WorkspaceError
 from plinth.records import Blob, Frozen
-from plinth.storage.destination import DigestWriter, WrittenFile, read_file, remove_file, sizes, write_file
 from plinth.storage.safe_path import refused
+from plinth.storage.uris import DigestWriter, WrittenFile, read_file, remove_file, sizes, write_file
 from plinth.storage.workspace import Workspace
 
 #: Folders that lie in the bucket of a shared workspace.

@@ -18,8 +18,8 @@ from plinth.compute.progress import Progress, metered
 from plinth.errors import MissingError, SignatureError, StorageError
 from plinth.records import Blob, Manifest
 from plinth.storage import off_limits
-from plinth.storage.destination import read_file
 from plinth.storage.state import State
+from plinth.storage.uris import read_file
 from plinth.storage.workspace import Workspace
 from plinth.trust import dsse
 from plinth.trust.root import Trust

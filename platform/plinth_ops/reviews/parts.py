@@ -13,7 +13,7 @@ from plinth.errors import PlinthError
 from plinth.operation.spending import parameters
 from plinth.operation.spending.ledger import MICROS, Ledger, Reservation
 from plinth.provenance import lineage
-from plinth.text.plural import counted
+from plinth.text import counted
 from plinth.training.telemetry.timeline import read_events
 from plinth_jobs.sensors.alarms import ALARMS
 from plinth_ops.reviews.page import Period, PeriodSection, first_line, section, when

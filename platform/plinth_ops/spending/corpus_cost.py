@@ -1,15 +1,15 @@
 """What the corpus costs: storage of what is published, requests and core hours of its last making, by bucket.
 
 Of a blob that several assets hold one pays: a bucket's, before one that is common, the first by key. Requests are the
-files of the store that tasks opened and wrote, as recorded (`plinth.compute.costs`); assets without a record count with
-their bytes alone.
+files of the store that tasks opened and wrote, as recorded (`plinth.compute.context`); assets without a record count
+with their bytes alone.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 
-from plinth.compute import costs
+from plinth.compute import context
 from plinth.operation.planning.prices import CorpusPrices
 from plinth.records import Frozen, bucket_of
 from plinth.storage.state import State
@@ -44,7 +44,7 @@ def corpus_costs(state: State, prices: CorpusPrices) -> list[CorpusRow]:
             if part.blob.md5 not in seen:
                 seen.add(part.blob.md5)
                 stored[bucket] += part.blob.bytes
-        cost = costs.load(state.workspace, ref.asset)
+        cost = context.load(state.workspace, ref.asset)
         if cost is not None:
             reads[bucket] += cost.tasks.opened
             writes[bucket] += cost.tasks.written

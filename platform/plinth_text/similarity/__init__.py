@@ -51,7 +51,7 @@ def permutations(count: int, seed: int) -> tuple[U64, U64]:
 
 
 def signatures(texts: pa.Array, n: int, a: U64, b: U64) -> tuple[U32, Bools]:
-    """Signatures [D, K] of the word n-grams of every text, and whether it has any [D].
+    """MinHash signatures [D, K] of the word n-grams of every text, and whether it has any [D].
 
     A text without words has the signature of nothing, all ones; it must never be compared.
     """

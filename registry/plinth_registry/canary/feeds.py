@@ -20,7 +20,7 @@ from pydantic import ValidationError
 
 from plinth.compute.context import Context
 from plinth.records import Frozen
-from plinth.storage import locks
+from plinth.storage import atomic
 from plinth.storage.atomic import write_bytes
 from plinth_registry.gates.settings import FeedPolicy, PrometheusPolicy
 
@@ -259,7 +259,7 @@ def take_all(path: Path, root: Path, asked: Mapping[str, FeedPolicy], since: dat
         since: when the trial began.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    with locks.locked(path.parent / ".lock"):
+    with atomic.locked(path.parent / ".lock"):
         known, now = load_journal(path), datetime.now(UTC)
         found = {
             name: take(feed, known.feeds.get(name, FeedState()), root, since, now)

@@ -22,7 +22,7 @@ from plinth.compute.context import Context
 from plinth.errors import GateError, PlinthError, SignatureError, StorageError
 from plinth.provenance.statements import Chain
 from plinth.records import Frozen, Manifest
-from plinth.storage.destination import read_file, sizes, write_file
+from plinth.storage.uris import read_file, sizes, write_file
 from plinth.trust import dsse, standalone_verify
 from plinth.trust.authority import COMPLIANCE, now
 from plinth.trust.root import Trust

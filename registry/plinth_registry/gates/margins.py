@@ -13,7 +13,7 @@ from pydantic import Field
 from plinth.evaluation.gate import Gate, GateState, GateVerdict
 from plinth.evaluation.parameters import PARENT_SLICES
 from plinth.records import Frozen
-from plinth.text.plural import counted
+from plinth.text import counted
 from plinth_registry.gates.facts import ComparisonFacts, Evidence, PairedLine
 from plinth_registry.gates.result import GateResult, decided, missing, named, number, percent, shown, skipped
 

@@ -13,7 +13,7 @@ from plinth.entry_points import not_here
 from plinth.errors import RecipeError
 from plinth.evaluation.gate import GATES, Gate, GateState, GateVerdict
 from plinth.records import Frozen
-from plinth.text.plural import counted
+from plinth.text import counted
 from plinth_registry.gates.facts import Evidence
 from plinth_registry.gates.settings import APPROVALS, GatePolicy, absent_gates, always, release_gates
 

@@ -34,8 +34,7 @@ from plinth import processes
 from plinth.errors import RegistryError, StorageError
 from plinth.launch.base import tail
 from plinth.storage import running
-from plinth.storage.atomic import append_to, write_bytes
-from plinth.storage.locks import locked
+from plinth.storage.atomic import append_to, locked, write_bytes
 from plinth.storage.running import RunningProcess, wait_until_unused
 from plinth.storage.workspace import Workspace
 from plinth_registry.mlflow import settings

@@ -16,7 +16,7 @@ import pytest
 
 from plinth.errors import SignatureError
 from plinth.storage.workspace import TRUST_VARIABLE, Workspace
-from plinth.trust import dsse, enrolment, foreign
+from plinth.trust import dsse, enrolment, signers
 from plinth.trust.authority import TRAINER
 from plinth.trust.root import Trust
 
@@ -45,14 +45,14 @@ def token(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[str]]:
 @pytest.fixture
 def trust(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, token: list[str]) -> Trust:
     monkeypatch.setenv(TRUST_VARIABLE, str(tmp_path / "trust"))
-    monkeypatch.setattr(foreign, "_REFUSED", set())
+    monkeypatch.setattr(signers, "_REFUSED", set())
     return enrolment.initialise(Workspace(tmp_path / "workspace").ensure(), "acme", [])
 
 
 def test_the_pages_commands_enrol_a_key_that_signs_and_show_its_pin_to_nobody(
     plinth: Plinth, tmp_path: Path, trust: Trust, token: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv(foreign.PIN_VARIABLE, PIN)
+    monkeypatch.setenv(signers.PIN_VARIABLE, PIN)
     said = ""
     for line in token:
         command, _, file = line.removeprefix("plinth ").partition(" > ")
@@ -66,7 +66,7 @@ def test_the_pages_commands_enrol_a_key_that_signs_and_show_its_pin_to_nobody(
     assert dsse.opened(signed, now.authority(TRAINER), KIND, "it")
     assert dsse.signed_by(signed, now.authority(TRAINER)) == ("host-7",)
     assert "private key here" in plinth("keys", "show").out
-    monkeypatch.setenv(foreign.PIN_VARIABLE, "11111111")
+    monkeypatch.setenv(signers.PIN_VARIABLE, "11111111")
     said += (refused := plinth("--debug", "keys", "new", "trainer", "other", "--source", "hsm:7?label=host-7")).err
     assert refused.code == 8
     files = [path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()]
@@ -75,14 +75,14 @@ def test_the_pages_commands_enrol_a_key_that_signs_and_show_its_pin_to_nobody(
 
 
 def test_a_wrong_pin_is_tried_once(trust: Trust, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(foreign.PIN_VARIABLE, PIN)
+    monkeypatch.setenv(signers.PIN_VARIABLE, PIN)
     public = enrolment.note_key(trust.folder, TRAINER, "host-7", SOURCE)
     now = enrolment.enrol(Workspace(trust.folder.parent / "workspace"), TRAINER, "host-7", public)
-    monkeypatch.setenv(foreign.PIN_VARIABLE, "11111111")
+    monkeypatch.setenv(signers.PIN_VARIABLE, "11111111")
     for expected in ("cannot be used\n.*PinIncorrect", "was refused before"):
         with pytest.raises(SignatureError, match=expected):
             now.signer(TRAINER, "host-7")
-    monkeypatch.setenv(foreign.PIN_VARIABLE, PIN)
+    monkeypatch.setenv(signers.PIN_VARIABLE, PIN)
     assert now.signer(TRAINER, "host-7").sign(b"bytes")
 
 
@@ -90,7 +90,7 @@ def test_a_wrong_pin_is_tried_once(trust: Trust, monkeypatch: pytest.MonkeyPatch
 def test_a_key_that_is_not_in_the_token_is_named_and_not_noted(
     trust: Trust, monkeypatch: pytest.MonkeyPatch, source: str
 ) -> None:
-    monkeypatch.setenv(foreign.PIN_VARIABLE, PIN)
+    monkeypatch.setenv(signers.PIN_VARIABLE, PIN)
     with pytest.raises(SignatureError, match=re.escape(source)):
         enrolment.note_key(trust.folder, TRAINER, "host-7", source)
     assert not list(trust.folder.rglob("*.source"))
@@ -100,19 +100,19 @@ def test_the_pin_comes_from_a_private_file(trust: Trust, tmp_path: Path, monkeyp
     file = tmp_path / "pin"
     file.write_text(f"{PIN}\n")
     file.chmod(0o600)
-    monkeypatch.setenv(foreign.PIN_FILE_VARIABLE, str(file))
-    assert foreign.pin("it") == PIN
+    monkeypatch.setenv(signers.PIN_FILE_VARIABLE, str(file))
+    assert signers.pin("it") == PIN
     file.chmod(0o644)
     with pytest.raises(SignatureError, match="others can read"):
-        foreign.pin("it")
-    monkeypatch.delenv(foreign.PIN_FILE_VARIABLE)
+        signers.pin("it")
+    monkeypatch.delenv(signers.PIN_FILE_VARIABLE)
     monkeypatch.setattr(sys, "stdin", open(os.devnull))  # noqa: SIM115
     with pytest.raises(SignatureError, match="no PIN for it"):
-        foreign.pin("it")
+        signers.pin("it")
 
 
 def test_the_pin_is_asked_for_once_at_a_terminal_and_not_shown() -> None:
-    code = "from plinth.trust.foreign import pin; print(pin('a key') == pin('a key') == '48291377')"
+    code = "from plinth.trust.signers import pin; print(pin('a key') == pin('a key') == '48291377')"
     child, terminal = pty.fork()
     if not child:
         os.execv(sys.executable, [sys.executable, "-c", code])

@@ -8,8 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from plinth.compute.context import Context
-from plinth.compute.stage import manifest
+from plinth.compute.context import Context, manifest
 from plinth.corpus import annotate
 from plinth.corpus.annotate.rules.language_limits import read
 from plinth.records import Step

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import plinth_jobs.cli
 from plinth.compute.progress import ProgressBars, ProgressLines
-from plinth.text.terminal import escaped, visible
+from plinth.text import escaped, visible
 from plinth_jobs.cli import output, sample
 
 #: A title, a cleared screen, a hyperlink, a reply that is typed, an 8-bit command, a reversed name, half a character.

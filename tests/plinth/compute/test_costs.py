@@ -8,11 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from plinth.compute import costs
-from plinth.compute.context import Context
-from plinth.compute.costs import AssetCost, StepCost
+from plinth.compute import context
+from plinth.compute.context import AssetCost, Context, Item, StepCost, run_items
 from plinth.compute.engine import Engine, InlineEngine, LocalEngine
-from plinth.compute.stage import Item, run_items
 from plinth.records import Part, Step
 from plinth.storage.store import Store
 from plinth.storage.workspace import Workspace
@@ -56,9 +54,9 @@ def test_the_time_of_processes_that_a_task_starts_counts(tmp_path: Path) -> None
         child.stdout.readline()
         return child
 
-    _, cost = costs.measured(waits, Store(tmp_path), None)
+    _, cost = context.measured(waits, Store(tmp_path), None)
     assert cost.cpu_s >= 0.35  # counted in hundredths
-    child, cost = costs.measured(leaves_running, Store(tmp_path), None)
+    child, cost = context.measured(leaves_running, Store(tmp_path), None)
     assert cost.cpu_s >= 0.35
     child.communicate(b"\n")
 
@@ -67,15 +65,15 @@ def test_a_process_without_children_searches_for_none(tmp_path: Path, monkeypatc
     def none(*given: object) -> None:
         raise ChildProcessError
 
-    monkeypatch.setattr(costs.os, "waitid", none)
-    monkeypatch.delattr(costs, "_children")
-    assert costs.measured(lambda store, task: task, Store(tmp_path), 1)[0] == 1
+    monkeypatch.setattr(context.os, "waitid", none)
+    monkeypatch.delattr(context, "_children")
+    assert context.measured(lambda store, task: task, Store(tmp_path), 1)[0] == 1
 
 
 def test_a_record_is_read_as_it_was_written(tmp_path: Path) -> None:
     space, one = Workspace(tmp_path), StepCost(tasks=2, cpu_s=1.5, opened=3, written=4)
-    assert costs.load(space, "web/c4") is None
+    assert context.load(space, "web/c4") is None
     kept = AssetCost(asset="web/c4", steps={"a": one, "b": one}, driver_cpu_s=0.5, wall_s=2.0)
-    costs.save(space, kept)
-    assert costs.load(space, "web/c4") == kept
+    context.save(space, kept)
+    assert context.load(space, "web/c4") == kept
     assert kept.tasks == StepCost(tasks=4, cpu_s=3.0, opened=6, written=8)

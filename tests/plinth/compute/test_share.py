@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plinth.compute.context import Context, TaskShare
-from plinth.compute.stage import Item, run_items
+from plinth.compute.context import Context, Item, TaskShare, run_items
 from plinth.errors import MissingError, RecipeError
 from plinth.records import Part, Step
 from plinth.storage.state import State

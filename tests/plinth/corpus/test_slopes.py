@@ -16,9 +16,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from plinth.compute.context import Context
+from plinth.compute.context import Context, manifest
 from plinth.compute.engine import InlineEngine, LocalEngine
-from plinth.compute.stage import manifest
 from plinth.corpus.dedup import clusters, lines, run_tree
 from plinth.corpus.dedup.near import minhash
 from plinth.corpus.dedup.parameters import Dedup, LineParameters, MinHash, Semantic, Substring

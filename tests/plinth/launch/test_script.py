@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from plinth.launch import script
+from plinth.launch import base
 
 #: Notes that it has begun, leaves in order at SIGTERM, and would work for minutes.
 COMMAND = (
@@ -33,12 +33,12 @@ def group_is_empty(group: int) -> bool:
 def stopped_after(folder: Path, milliseconds: int) -> None:
     """Start the command, and stop it."""
     where = folder / f"{milliseconds}"
-    words = script.logged([sys.executable, "-S", "-E", "-c", COMMAND, f"{where}.begun"], folder / f"{where}.log")
+    words = base.logged([sys.executable, "-S", "-E", "-c", COMMAND, f"{where}.begun"], folder / f"{where}.log")
     shell = subprocess.Popen(["bash", "-c", words], stdout=subprocess.DEVNULL, start_new_session=True)
     try:
         time.sleep(milliseconds / 1000)
         os.kill(shell.pid, signal.SIGTERM)
-        assert shell.wait(60) in (script.LEFT, -signal.SIGTERM), f"stopped after {milliseconds} ms"
+        assert shell.wait(60) in (base.LEFT, -signal.SIGTERM), f"stopped after {milliseconds} ms"
         until = time.monotonic() + 60
         while not group_is_empty(shell.pid):
             assert time.monotonic() < until, f"something outlives the shell that was stopped after {milliseconds} ms"
@@ -57,7 +57,7 @@ def test_a_signal_at_any_moment_stops_it(tmp_path: Path) -> None:
 
 def test_a_signal_before_the_command_keeps_it_from_beginning(tmp_path: Path) -> None:
     """The signal comes to a shell that is stopped before it starts the command: as if it were slow."""
-    lines = script.waiting(f"touch {tmp_path / 'begun'}")
+    lines = base.waiting(f"touch {tmp_path / 'begun'}")
     held = ["kill -STOP $$", *lines]  # the trap is the second line; the signal waits until the shell goes on
     trap, others = lines[:2], lines[2:]
     shell = subprocess.Popen(["bash", "-c", "\n".join([*trap, held[0], *others, 'exit "$status"'])])
@@ -65,11 +65,11 @@ def test_a_signal_before_the_command_keeps_it_from_beginning(tmp_path: Path) -> 
         time.sleep(0.01)
     shell.send_signal(signal.SIGTERM)
     shell.send_signal(signal.SIGCONT)
-    assert shell.wait(60) == script.LEFT
+    assert shell.wait(60) == base.LEFT
     assert not (tmp_path / "begun").exists()
 
 
 @pytest.mark.parametrize("status", [0, 3, 75])
 def test_the_status_of_the_command_is_kept(status: int) -> None:
-    lines = [*script.waiting(f"bash -c 'exit {status}'"), 'exit "$status"']
+    lines = [*base.waiting(f"bash -c 'exit {status}'"), 'exit "$status"']
     assert subprocess.run(["bash", "-c", "\n".join(lines)]).returncode == status

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
 from plinth.errors import CheckpointError
+from plinth.model.attention import Layout
 from plinth.model.blocks import FeedForward
 from plinth.model.decoder import Decoder, build
 from plinth.model.folder import load_model
 from plinth.model.hugging_face import hf_config
-from plinth.model.layout import Layout
 from plinth.model.parameters import Model
 from tests.model_folder import save_model, scrambled
 

@@ -7,15 +7,16 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from plinth.model.distillation import (
+from plinth.model.loss import (
+    IGNORED,
     Teacher,
     TopTokens,
+    cross_entropy,
     distilled_cross_entropy,
     divergence,
     divergence_of_top,
     top_tokens,
 )
-from plinth.model.loss import IGNORED, cross_entropy
 
 N, D, E, V = 24, 12, 20, 40
 

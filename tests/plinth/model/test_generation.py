@@ -6,8 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from plinth.model.decoder import Decoder
-from plinth.model.generation import generate
+from plinth.model.decoder import Decoder, generate
 from tests.model_folder import scrambled
 from tests.plinth.model.test_parity import KINDS, VOCABULARY, export
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from plinth.model.division import TensorRanks
+from plinth.model.division import TensorRanks, divided_cross_entropy
 from plinth.model.loss import cross_entropy
-from plinth.model.vocabulary import divided_cross_entropy
 
 
 @pytest.mark.parametrize("scale", [1.0, 0.3])

@@ -2,8 +2,7 @@
 
 from pathlib import Path
 
-from plinth.compute.context import Context
-from plinth.compute.stage import manifest
+from plinth.compute.context import Context, manifest
 from plinth.records import Step
 from plinth.storage.workspace import Workspace
 

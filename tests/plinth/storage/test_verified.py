@@ -17,7 +17,7 @@ import plinth
 from plinth import private
 from plinth.errors import IntegrityError
 from plinth.records import Blob
-from plinth.storage import verified
+from plinth.storage import store as verified
 from plinth.storage.store import Store
 from plinth_text.errors import PrivateFolderError
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plinth.text.hosts import domain, domains, host, of_name
+from plinth.text import domain, domains, host, host_name
 
 BOOKS = "xn--bcher-kva.example"
 
@@ -109,5 +109,5 @@ def test_domains_are_the_host_and_those_above_it() -> None:
 @given(st.text(max_size=40))
 def test_any_text_has_a_form_and_the_form_has_itself(text: str) -> None:
     once = host(f"https://{text}")
-    assert host(f"https://[{once}]" if ":" in once else f"https://{once}") in (once, of_name(once))
+    assert host(f"https://[{once}]" if ":" in once else f"https://{once}") in (once, host_name(once))
     host(text, bare=True)

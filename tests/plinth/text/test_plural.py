@@ -2,7 +2,7 @@
 
 import pytest
 
-from plinth.text.plural import counted
+from plinth.text import counted
 
 
 @pytest.mark.parametrize(

@@ -11,9 +11,8 @@ import fsspec
 import pyarrow.parquet as pq
 import pytest
 
-from plinth.compute.context import Context
+from plinth.compute.context import Context, manifest
 from plinth.compute.engine import LocalEngine
-from plinth.compute.stage import manifest
 from plinth.corpus.sources.readers import read
 from plinth.errors import IntegrityError, SourceError, StorageError
 from plinth.provenance.ledger import ledger

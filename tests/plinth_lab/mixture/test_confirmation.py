@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 import yaml
 
-from plinth.compute import stage
+from plinth.compute import context
 from plinth.compute.context import Context
 from plinth.errors import RecipeError, StageError
 from plinth.records import Manifest, Step
@@ -52,8 +52,8 @@ def run(ctx: Context, arm: Arm, law: Law, noise: float = NOISE) -> Manifest:
     counts = {name: round(10_000 * weights.get(name, 0)) for name in STREAMS}
     streams = {name: {"max_epochs": 4, "sequences": 1000} for name in STREAMS}
     stats = {"tokens": 10240, "sequence_tokens": 256, "buckets": streams, "phases": [{"counts": counts}]}
-    mixture = stage.manifest("mixture", Step(name="m", version="1"), {}, [], stats)
-    trained = stage.manifest("run", Step(name="r", version="1"), {"mixture": mixture}, [], {"run_id": "elsewhere"})
+    mixture = context.manifest("mixture", Step(name="m", version="1"), {}, [], stats)
+    trained = context.manifest("run", Step(name="r", version="1"), {"mixture": mixture}, [], {"run_id": "elsewhere"})
     whole = sum(counts.values())
     picks = np.random.default_rng([arm.seed, *counts.values()])
     level = law({name: count / whole for name, count in counts.items()}) + noise * picks.normal()

@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from plinth.compute import costs
-from plinth.compute.costs import AssetCost, StepCost
-from plinth.compute.stage import manifest
+from plinth.compute import context
+from plinth.compute.context import AssetCost, StepCost, manifest
 from plinth.records import Part, Step
 from plinth.storage.state import State
 from plinth.storage.workspace import Workspace
@@ -30,7 +29,7 @@ def finished(root: Path, parts: int) -> State:
 
     def record(asset: str, step: str, cpu_s: float, operations: int, spared: int = 0) -> None:
         cost = StepCost(tasks=parts, spared=spared, cpu_s=cpu_s, opened=operations, written_bytes=10 * parts)
-        costs.save(state.workspace, AssetCost(asset=asset, steps={step: cost}, driver_cpu_s=0.25, wall_s=9))
+        context.save(state.workspace, AssetCost(asset=asset, steps={step: cost}, driver_cpu_s=0.25, wall_s=9))
 
     record("web/documents", "documents", 0.75 + 2.0 * parts, 5 + 3 * parts)
     record("web/c4", "annotate/c4", 0.5 + 4.0 * parts, 5 + 7 * parts)

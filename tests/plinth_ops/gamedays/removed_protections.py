@@ -94,9 +94,9 @@ def _storage_stall() -> None:
 
 
 def _bad_shard() -> None:
-    from plinth.storage import verified
+    from plinth.storage import store
 
-    verified.require_unchanged = lambda *_, **__: None
+    store.require_unchanged = lambda *_, **__: None
 
 
 def _poisoned_batch() -> None:

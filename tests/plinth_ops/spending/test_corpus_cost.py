@@ -6,10 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from plinth.compute import costs
-from plinth.compute.context import Context
-from plinth.compute.costs import AssetCost, StepCost
-from plinth.compute.stage import manifest
+from plinth.compute import context
+from plinth.compute.context import AssetCost, Context, StepCost, manifest
 from plinth.operation.planning.prices import CorpusPrices
 from plinth.records import Blob, Part, Step
 from plinth.storage.workspace import Workspace
@@ -33,7 +31,7 @@ def test_by_bucket_every_blob_once(tmp_path: Path) -> None:
     published("code/documents", ("d", 10**9))
     published("dedup/minhash", ("a", 10**9), ("e", 5 * 10**8))
     spent = StepCost(tasks=2, cpu_s=3600.0, opened=1200, written=100)
-    costs.save(ctx.workspace, AssetCost(asset="web/curated", steps={"x": spent}, driver_cpu_s=3600.0, wall_s=9.0))
+    context.save(ctx.workspace, AssetCost(asset="web/curated", steps={"x": spent}, driver_cpu_s=3600.0, wall_s=9.0))
     rows = corpus_costs(ctx, CorpusPrices(gigabyte_month=0.02, million_requests=5.0, core_hour=0.04))
     found = [(row.bucket, row.stored_bytes) for row in rows]
     assert found == [("web", 4 * 10**9), ("code", 10**9), ("-", 5 * 10**8)]

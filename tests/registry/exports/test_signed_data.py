@@ -13,7 +13,7 @@ import pytest
 from plinth.compute.context import Context
 from plinth.errors import GateError, SignatureError, StorageError
 from plinth.records import Manifest
-from plinth.storage.destination import write_file
+from plinth.storage.uris import write_file
 from plinth.trust import dsse, standalone_verify
 from plinth.trust.root import Trust
 from plinth.trust.standalone_verify import EXPORT

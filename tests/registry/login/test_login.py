@@ -16,7 +16,7 @@ from werkzeug.security import check_password_hash
 
 from plinth.compute.context import Context
 from plinth.errors import RegistryError, SignatureError
-from plinth.storage import locks, running
+from plinth.storage import atomic, running
 from plinth.storage.workspace import Workspace
 from plinth_registry import api, approval, audit_log
 from plinth_registry.mlflow import connection, server, settings
@@ -300,7 +300,7 @@ def test_an_account_is_made_without_a_server_only_while_none_can_start(served: S
     other = Workspace(tmp_path / "workspace").ensure()
     with server.without_server(other) as alone:
         assert alone
-        assert locks.held(running.folder(other) / "mlflow.lock")
+        assert atomic.held(running.folder(other) / "mlflow.lock")
 
 
 def test_the_password_goes_to_the_own_server_only(served: Served, ctx: Context) -> None:

@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
-from plinth.launch import script
+from plinth.launch import base
 from plinth.launch.parameters import Launch
 from plinth.records import Frozen
 
@@ -126,7 +126,7 @@ def job_script(launch: Launch, options: Options, command: Sequence[str], directo
     ]
     if launch.nodes > 1:
         lines += [f'eval "$({shlex.quote(options.python)} -c {shlex.quote(_PLACE)} {HOSTS})"']
-    return "\n".join([*lines, script.logged([options.python, *command[1:]], log), ""])
+    return "\n".join([*lines, base.logged([options.python, *command[1:]], log), ""])
 
 
 #: Prints the variables by which supervisors of several nodes find each other.

@@ -13,8 +13,7 @@ from typing import Any
 import pyarrow as pa
 from pydantic import Field
 
-from plinth.compute.context import Context
-from plinth.compute.stage import cached, manifest
+from plinth.compute.context import Context, cached, manifest
 from plinth.evaluation import statistics
 from plinth.evaluation.comparison.pairs import Pairs, align, chosen
 from plinth.evaluation.engine.client import ModelEngine

@@ -16,8 +16,7 @@ from plinth_example.sagemaker import SageMaker
 from pydantic import ValidationError
 
 from plinth.errors import LaunchError, RecipeError
-from plinth.launch.base import HANDLE, Handle, JobStatus
-from plinth.launch.choose import LAUNCHERS, choose
+from plinth.launch.base import HANDLE, LAUNCHERS, Handle, JobStatus, choose
 from plinth.launch.parameters import Launch
 
 OPTIONS: dict[str, Any] = {

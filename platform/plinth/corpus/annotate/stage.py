@@ -18,8 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from plinth import fingerprint
-from plinth.compute.context import Context
-from plinth.compute.stage import Item, manifest, renamed, run_items
+from plinth.compute.context import Context, Item, manifest, renamed, run_items
 from plinth.corpus.annotate.base import TABLES, Annotator
 from plinth.corpus.annotate.registry import annotator, parameters
 from plinth.corpus.sidecars import slots

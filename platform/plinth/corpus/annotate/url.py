@@ -30,7 +30,7 @@ from plinth.corpus.exclusions.addresses import address
 from plinth.corpus.lists.list_table import ListTable
 from plinth.corpus.lists.listfiles import Counts, by_role, parsed, refused
 from plinth.records import Frozen, internal
-from plinth.text.hosts import domain, domains, host
+from plinth.text import domain, domains, host
 
 _LOG = logging.getLogger(__name__)
 

@@ -22,8 +22,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from plinth.compute.context import Context
-from plinth.compute.stage import cached, manifest
+from plinth.compute.context import Context, cached, manifest
 from plinth.corpus.canaries import generate
 from plinth.corpus.canaries.generate import Canary, Lexis
 from plinth.corpus.canaries.parameters import BUCKET, LONGEST, SHORTEST, Canaries, document_tokens

@@ -15,8 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from plinth.compute.context import Context
-from plinth.compute.stage import Item, add_stats, manifest, renamed, run_items
+from plinth.compute.context import Context, Item, add_stats, manifest, renamed, run_items
 from plinth.corpus.policy.rights import TEXTS, Rights
 from plinth.corpus.sidecars import Slot, slots
 from plinth.errors import StageError

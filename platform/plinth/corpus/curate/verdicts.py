@@ -18,8 +18,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from plinth.compute.context import Context
-from plinth.compute.stage import Item, add_stats, manifest, renamed, run_items
+from plinth.compute.context import Context, Item, add_stats, manifest, renamed, run_items
 from plinth.corpus.policy.policy import merged
 from plinth.corpus.policy.rights import GATE_REASONS
 from plinth.corpus.protected.protected import REASONS as protected_reasons

@@ -16,15 +16,13 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow.compute as pc
 
-from plinth.compute.context import Context
-from plinth.compute.stage import Item, run_items
+from plinth.compute.context import Context, Item, run_items
 from plinth.corpus.sidecars import Slot
 from plinth.errors import IntegrityError
 from plinth.records import Part, Step
 from plinth.storage.atomic import named_failures
 from plinth.storage.parts import iter_batches
-from plinth.storage.store import Store
-from plinth.storage.verified import CHUNK_BYTES
+from plinth.storage.store import CHUNK_BYTES, Store
 
 VERSION = "1"
 

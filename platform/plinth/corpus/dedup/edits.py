@@ -14,8 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from plinth.compute.context import Context
-from plinth.compute.stage import Item, add_stats, run_items, sum_stats
+from plinth.compute.context import Context, Item, add_stats, run_items, sum_stats
 from plinth.corpus.dedup.parameters import Remainder
 from plinth.records import Part, Step
 from plinth.schemas import EDIT_TYPE

@@ -18,8 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from plinth import fingerprint
-from plinth.compute.context import Context
-from plinth.compute.stage import Item, manifest, run_items
+from plinth.compute.context import Context, Item, manifest, run_items
 from plinth.corpus.dedup import clusters, document_numbers, rank_table, shuffle
 from plinth.corpus.dedup.parameters import Dedup
 from plinth.corpus.dedup.run_tree import Range, RangeReader, reduce, tree

@@ -13,8 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from plinth import fingerprint
-from plinth.compute.context import Context
-from plinth.compute.stage import Item, manifest, run_items
+from plinth.compute.context import Context, Item, manifest, run_items
 from plinth.corpus.dedup import clusters, document_numbers, edits, shuffle, sorted_runs
 from plinth.corpus.dedup.edits import I64, U64, Bools
 from plinth.corpus.dedup.parameters import LineParameters
@@ -23,7 +22,7 @@ from plinth.corpus.sidecars import Slot, slots
 from plinth.records import Manifest, Part, Step
 from plinth.storage.parts import iter_aligned, write_batches
 from plinth.storage.store import Store
-from plinth.text.hosts import host
+from plinth.text import host
 from plinth_text.compiled import compiled
 from plinth_text.similarity import HashedLines, close_gaps, edge_lines, lines, paragraphs
 

@@ -22,8 +22,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from plinth.compute.context import Context
-from plinth.compute.stage import Item, run_items
+from plinth.compute.context import Context, Item, run_items
 from plinth.corpus.dedup import document_numbers
 from plinth.corpus.dedup.parameters import Dedup
 from plinth.corpus.dedup.shuffle import U64, halves

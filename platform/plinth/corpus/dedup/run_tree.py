@@ -14,8 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from plinth import fingerprint
-from plinth.compute.context import Context
-from plinth.compute.stage import Item, run_items
+from plinth.compute.context import Context, Item, run_items
 from plinth.corpus.dedup import document_numbers, sorted_runs
 from plinth.corpus.dedup.document_numbers import SlotNumbers
 from plinth.corpus.dedup.shuffle import END, ranges

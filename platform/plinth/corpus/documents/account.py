@@ -15,7 +15,7 @@ from typing import Any
 from plinth.corpus.sources.record import EXCLUSIONS, SEEN_BEFORE
 from plinth.errors import StageError
 from plinth.records import Frozen, Manifest
-from plinth.text.plural import counted
+from plinth.text import counted
 
 
 class Account(Frozen):

@@ -17,8 +17,7 @@ from dataclasses import replace
 from typing import Any
 
 from plinth import fingerprint
-from plinth.compute.context import Context
-from plinth.compute.stage import Item, add_stats, manifest, renamed, run_items
+from plinth.compute.context import Context, Item, add_stats, manifest, renamed, run_items
 from plinth.corpus.documents.account import account
 from plinth.corpus.documents.normalize import normalize
 from plinth.corpus.documents.tables import RejectSpill, document_batches, drop_repeats

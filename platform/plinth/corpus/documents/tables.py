@@ -15,8 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from plinth.compute.context import Context
-from plinth.compute.stage import Item, run_items
+from plinth.compute.context import Context, Item, run_items
 from plinth.corpus.dedup import shuffle, sorted_runs
 from plinth.corpus.dedup.clusters import gather
 from plinth.corpus.dedup.document_numbers import SlotNumbers

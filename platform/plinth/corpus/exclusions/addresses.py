@@ -14,7 +14,7 @@ import re
 from functools import lru_cache
 from urllib.parse import quote, unquote_to_bytes
 
-from plinth.text import hosts
+from plinth import text
 
 #: Characters that an address may hold as they are: RFC 3986, section 2.2 and 2.3, and the escapes themselves.
 _PATH_SAFE = "/:@!$&'()*+,;=-._~"
@@ -35,9 +35,9 @@ def address(uri: str) -> str:
     if scheme:
         port = _PORT.search(name)
         number = port[1] if port and port[1] != _PORTS.get(scheme) else ""
-        name = (hosts.host(f"//{name}") or name) + (f":{number}" if number else "")
+        name = (text.host(f"//{name}") or name) + (f":{number}" if number else "")
     else:
-        name = hosts.folded(name)
+        name = text.folded(name)
     whole = f"{name.removeprefix('www.')}{slash}{_escaped(path, _PATH_SAFE)}".rstrip("/")
     return f"{whole}?{_escaped(query, _QUERY_SAFE)}" if question and query else whole
 
@@ -48,15 +48,15 @@ def domain(name: str) -> str:
     Raises:
         ValueError: no host name with a dot in it.
     """
-    found = hosts.domain(name)
-    if hosts.is_ip(found):
-        raise ValueError(hosts.EXPECTED)
+    found = text.domain(name)
+    if text.is_ip(found):
+        raise ValueError(text.EXPECTED)
     return found
 
 
 def domains_of(uri: str) -> list[str]:
     """The host of an address and every domain above it that has a dot, longest first; none of a name in a source."""
-    return hosts.domains(hosts.host(uri, bare=True).removeprefix("www."))
+    return text.domains(text.host(uri, bare=True).removeprefix("www."))
 
 
 @lru_cache(maxsize=65536)

@@ -16,8 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from plinth import fingerprint
-from plinth.compute.context import Context
-from plinth.compute.stage import Item, TaskFn, run_items, sum_stats
+from plinth.compute.context import Context, Item, TaskFn, run_items, sum_stats
 from plinth.corpus.dedup.near import shingles
 from plinth.corpus.documents.tables import drop_rows
 from plinth.corpus.exclusions import addresses

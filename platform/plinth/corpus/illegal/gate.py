@@ -23,7 +23,7 @@ from plinth.corpus.sources.record import QUARANTINED, RawRecord, Reject
 from plinth.errors import MissingError
 from plinth.records import Blob, Frozen, Manifest
 from plinth.storage.store import Store
-from plinth.text.hosts import host
+from plinth.text import host
 
 VERSION = "2"
 #: The reason of rejects.

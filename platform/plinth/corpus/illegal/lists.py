@@ -26,7 +26,7 @@ import numpy.typing as npt
 
 from plinth.corpus.illegal.parameters import Matching
 from plinth.corpus.lists.listfiles import by_role, entries, refused
-from plinth.text.hosts import domain
+from plinth.text import domain
 from plinth_text.arrays import U64
 from plinth_text.scoring.features import COMMON_WORDS
 from plinth_text.similarity import SimHashIndex

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from plinth.corpus.illegal.lists import Hashes, ListEntry, Lists
 from plinth.corpus.illegal.parameters import Matching
-from plinth.text.hosts import domains, host
+from plinth.text import domains, host
 from plinth_text.similarity import simhashes
 from plinth_text.unicode import utf8
 

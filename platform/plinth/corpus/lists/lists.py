@@ -6,8 +6,7 @@ Annotators read them as resources. A list that changed is another input, so depe
 from __future__ import annotations
 
 from plinth import fingerprint
-from plinth.compute.context import Context
-from plinth.compute.stage import manifest
+from plinth.compute.context import Context, manifest
 from plinth.errors import SourceError
 from plinth.records import Manifest, Part, Step
 from plinth.storage import listing

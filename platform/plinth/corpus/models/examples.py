@@ -21,8 +21,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from plinth import fingerprint
-from plinth.compute.context import Context
-from plinth.compute.stage import Item, run_items
+from plinth.compute.context import Context, Item, run_items
 from plinth.corpus.models import lexicon
 from plinth.corpus.models.classify.linear import Ragged
 from plinth.corpus.sampling import Smallest, ranks

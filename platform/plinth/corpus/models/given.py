@@ -14,8 +14,7 @@ from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
-from plinth.compute.context import Context
-from plinth.compute.stage import manifest
+from plinth.compute.context import Context, manifest
 from plinth.corpus.models import ready_fasttext, ready_transformer
 from plinth.corpus.models.base import ModelTrainer
 from plinth.corpus.models.classify import artefact

@@ -13,8 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from plinth.compute.context import Context
-from plinth.compute.stage import sum_stats
+from plinth.compute.context import Context, sum_stats
 from plinth.corpus.policy import rule_kernels
 from plinth.corpus.policy.compiled_policy import DOCUMENTS, CompiledPolicy, annotations_of, compile_policy, rule_values
 from plinth.corpus.policy.parameters import Policy

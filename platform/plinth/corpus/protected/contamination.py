@@ -23,8 +23,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from plinth import fingerprint
-from plinth.compute.context import Context
-from plinth.compute.stage import Item, manifest, run_items
+from plinth.compute.context import Context, Item, manifest, run_items
 from plinth.corpus.dedup.run_tree import levels
 from plinth.corpus.dedup.shuffle import iter_rows
 from plinth.corpus.protected import tallies

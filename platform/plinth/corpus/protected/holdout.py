@@ -22,8 +22,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from plinth.compute.context import Context
-from plinth.compute.stage import Item, manifest, run_items
+from plinth.compute.context import Context, Item, manifest, run_items
 from plinth.corpus.dedup.run_tree import levels
 from plinth.corpus.protected.parameters import Holdout
 from plinth.corpus.sidecars import Slot, slots, summed

@@ -20,8 +20,7 @@ from typing import Any
 import pyarrow as pa
 
 from plinth import fingerprint
-from plinth.compute.context import Context
-from plinth.compute.stage import Item, manifest, run_items
+from plinth.compute.context import Context, Item, manifest, run_items
 from plinth.corpus.protected import comparison, item_table, protected_index, tallies, training_text
 from plinth.corpus.protected.parameters import Protected
 from plinth.corpus.protected.training_text import Work

@@ -12,8 +12,7 @@ from typing import Any
 import pyarrow as pa
 
 from plinth import fingerprint
-from plinth.compute.context import Context
-from plinth.compute.stage import manifest
+from plinth.compute.context import Context, manifest
 from plinth.corpus.documents.normalize import normalize
 from plinth.corpus.extract.engines import LIBRARIES as EXTRACTORS
 from plinth.corpus.extract.extractor import Extractor

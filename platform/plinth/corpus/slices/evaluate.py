@@ -13,8 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from plinth.compute.context import Context
-from plinth.compute.stage import Item, manifest, run_items
+from plinth.compute.context import Context, Item, manifest, run_items
 from plinth.corpus.annotate.registry import annotator, parameters
 from plinth.corpus.models import lexicon
 from plinth.corpus.models.examples import read_labelled

@@ -14,8 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from plinth.compute.context import Context
-from plinth.compute.stage import Item, manifest, run_items
+from plinth.compute.context import Context, Item, manifest, run_items
 from plinth.corpus.annotate.registry import annotator, parameters
 from plinth.corpus.policy.compiled_policy import DOCUMENTS, by_sidecar, columns_of, rule_values
 from plinth.corpus.policy.expressions import Expression, parse

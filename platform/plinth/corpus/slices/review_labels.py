@@ -24,8 +24,7 @@ import pyarrow.parquet as pq
 from pydantic import Field, ValidationError, field_validator
 
 from plinth import fingerprint
-from plinth.compute.context import Context
-from plinth.compute.stage import Item, run_items
+from plinth.compute.context import Context, Item, run_items
 from plinth.corpus.slices.generate import Labelled
 from plinth.errors import SourceError
 from plinth.records import Frozen, Manifest, Part, Step

@@ -23,8 +23,7 @@ from plinth.errors import SourceError
 from plinth.records import Frozen
 from plinth.storage import listing
 from plinth.storage.files import MEMORY_FILE, DigestMemory, SourceFile, opened
-from plinth.storage.hub import revision_of
-from plinth.storage.uris import absolute
+from plinth.storage.uris import absolute, revision_of
 from plinth.storage.workspace import Workspace
 
 

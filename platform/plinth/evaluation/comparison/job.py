@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from plinth import fingerprint
-from plinth.compute import stage
+from plinth.compute import context
 from plinth.compute.context import Context
 from plinth.errors import MissingError, StageError
 from plinth.evaluation.comparison import changes, readers
@@ -58,8 +58,8 @@ def run(ctx: Context, a: MeasuredModel, b: MeasuredModel) -> Manifest:
         if readers.reader(asset) is not None:
             inputs |= {f"a/{asset}": a.measured[asset], f"b/{asset}": b.measured[asset]}
     named = [f"{name} {made.digest}" for name, made in inputs.items()]
-    parts = stage.cached(ctx, step, named, lambda: [_compared(ctx, a, b)])
-    return stage.manifest(ASSET, step, inputs, parts, parts[0].stats)
+    parts = context.cached(ctx, step, named, lambda: [_compared(ctx, a, b)])
+    return context.manifest(ASSET, step, inputs, parts, parts[0].stats)
 
 
 def _compared(ctx: Context, a: MeasuredModel, b: MeasuredModel) -> Part:
@@ -159,7 +159,7 @@ def alone(checkpoint: Manifest) -> Manifest:
     """The comparison of a model that has nothing to be compared with yet: no line."""
     step = Step(name=ASSET, version=VERSION, params={"seed": SEED})
     stats = {"models": {"a": _model(checkpoint)}, "lines": [], "seed": SEED}
-    return stage.manifest(ASSET, step, {"a/checkpoint": checkpoint}, [], stats)
+    return context.manifest(ASSET, step, {"a/checkpoint": checkpoint}, [], stats)
 
 
 def _model(checkpoint: Manifest) -> dict[str, Any]:

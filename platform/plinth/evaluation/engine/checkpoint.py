@@ -20,9 +20,8 @@ from plinth.errors import CheckpointError
 from plinth.evaluation.engine import encode, likelihood
 from plinth.evaluation.engine.generation import Writer
 from plinth.evaluation.engine.records import Generated, Likelihoods, Prompt, Request, Sampling, Scores
-from plinth.model.decoder import Decoder
+from plinth.model.decoder import Decoder, generate
 from plinth.model.folder import Digests, load_model, read_text
-from plinth.model.generation import generate
 from plinth.model.hugging_face import CONFIG, TOKENIZER
 
 Told = Callable[[int, int], None]

@@ -19,8 +19,7 @@ from torch import Tensor
 
 from plinth.compute.threads import torch_threads
 from plinth.evaluation.engine.records import Generated, Prompt, Sampling
-from plinth.model.decoder import Decoder
-from plinth.model.generation import generate
+from plinth.model.decoder import Decoder, generate
 from plinth.tokens.tokenizer.encode import encode_texts
 
 #: Prompts of a batch, and tokens of keys and values that it holds unless one prompt needs more.

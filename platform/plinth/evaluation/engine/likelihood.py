@@ -21,7 +21,7 @@ from torch import Tensor
 from plinth.errors import TrainingError
 from plinth.evaluation.engine.batches import BATCH_TOKENS, Batch, plan
 from plinth.evaluation.engine.encode import ScoredStream
-from plinth.model.layout import Layout, branch_mask
+from plinth.model.attention import Layout, branch_mask
 
 #: Tokens of a batch on a CPU: what a layer works on stays in the caches of a core.
 CPU_BATCH_TOKENS = 1024

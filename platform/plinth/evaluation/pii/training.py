@@ -13,8 +13,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from plinth.compute.context import Context
-from plinth.compute.stage import Item, add_stats, manifest, run_items
+from plinth.compute.context import Context, Item, add_stats, manifest, run_items
 from plinth.corpus.sidecars import Slot, slots
 from plinth.evaluation import statistics
 from plinth.evaluation.pii.detector import PiiDetector

@@ -11,8 +11,7 @@ from collections.abc import Sequence
 
 import pyarrow as pa
 
-from plinth.compute.context import Context
-from plinth.compute.stage import cached, manifest
+from plinth.compute.context import Context, cached, manifest
 from plinth.evaluation.engine import encode
 from plinth.evaluation.engine.client import ModelEngine
 from plinth.evaluation.engine.records import Request

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from plinth.compute import stage
+from plinth.compute import context
 from plinth.compute.context import Context
 from plinth.launch.devices import DEVICES, USABLE, Device
 from plinth.model import flops
@@ -40,7 +40,7 @@ def run(ctx: Context, checkpoint: Manifest) -> Manifest:
     (part,) = checkpoint.named(CONFIG)
     config = json.loads(ctx.store.read_bytes(part.blob))
     stats = bounds(model_of(config), int(config["vocab_size"]), int(config["max_position_embeddings"]))
-    return stage.manifest(ASSET, Step(name=ASSET, version=VERSION), {"checkpoint": checkpoint}, [], stats)
+    return context.manifest(ASSET, Step(name=ASSET, version=VERSION), {"checkpoint": checkpoint}, [], stats)
 
 
 def bounds(model: Model, vocab_size: int, context: int) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from typing import IO, Any
 import pyarrow as pa
 
 from plinth import fingerprint, processes
-from plinth.compute import stage
+from plinth.compute import context
 from plinth.compute.context import Context
 from plinth.errors import StageError
 from plinth.evaluation.engine.client import ModelEngine
@@ -62,10 +62,10 @@ def run(ctx: Context, name: str, params: TaskSet, checkpoint: Manifest, files: M
     """
     step = _step(params, {"tasks": list(params.tasks)})
     inputs = {"checkpoint": checkpoint, f"task_files/{name}": files}
-    parts = stage.cached(ctx, step, inputs.values(), _Harness(ctx, name, params, checkpoint, files).parts)
+    parts = context.cached(ctx, step, inputs.values(), _Harness(ctx, name, params, checkpoint, files).parts)
     tasks = {part.name.removesuffix(".parquet"): dict(part.stats) for part in parts}
     stats = {"tasks": tasks, "damaged": sum(one["damaged"] for one in tasks.values()), "seed": params.seed}
-    return stage.manifest(f"tasks/{name}", step, inputs, parts, stats)
+    return context.manifest(f"tasks/{name}", step, inputs, parts, stats)
 
 
 def _step(params: TaskSet, more: Mapping[str, Any]) -> Step:

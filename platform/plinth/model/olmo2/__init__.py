@@ -5,8 +5,7 @@
 
 from __future__ import annotations
 
-from plinth.model.architecture import Architecture, BlockCounts, Norm, Published
-from plinth.model.parameters import Model
+from plinth.model.parameters import Architecture, BlockCounts, Model, Norm, Published
 
 
 def counts(model: Model) -> BlockCounts:

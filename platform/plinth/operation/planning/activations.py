@@ -18,8 +18,7 @@ compares with `saved_tensors_hooks`. `compile` keeps less: what is cheap is comp
 
 from __future__ import annotations
 
-from plinth.model.architecture import Norm, architecture
-from plinth.model.parameters import Model, repeats
+from plinth.model.parameters import Model, Norm, architecture, repeats
 from plinth.training.parameters.parallel import Parallel
 
 

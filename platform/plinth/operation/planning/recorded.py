@@ -31,7 +31,7 @@ from plinth.operation.planning.machine import CPU, PlannedDevice
 from plinth.records import Frozen
 from plinth.storage.atomic import write_bytes
 from plinth.storage.workspace import Workspace
-from plinth.text.plural import counted
+from plinth.text import counted
 from plinth.training import attempts
 from plinth.training import config as configuration
 from plinth.training.config import RunConfig

@@ -15,8 +15,7 @@ import uuid
 from collections.abc import Iterable
 from pathlib import Path
 
-from plinth.compute.context import Context
-from plinth.compute.costs import AssetCost, load
+from plinth.compute.context import AssetCost, Context, load
 from plinth.operation.planning.prices import CorpusPrices
 from plinth.operation.spending import parameters
 from plinth.operation.spending.ledger import CORPUS, MICROS, JobCost, Ledger, Reservation

@@ -25,8 +25,7 @@ from plinth.compute.context import Context
 from plinth.compute.progress import metered
 from plinth.errors import IntegrityError, StorageError
 from plinth.provenance.impact.edges import Edges, SavedLinks, decoded, encoded, grown, none
-from plinth.storage.atomic import write_bytes
-from plinth.storage.locks import locked
+from plinth.storage.atomic import locked, write_bytes
 from plinth.storage.workspace import Workspace
 
 FILE = Path("impact") / "edges.npz"

@@ -11,7 +11,7 @@ from plinth.report import style
 from plinth.report.run.metrics import RunMetrics
 from plinth.report.run.panels import Panel, PanelLine
 from plinth.report.run.sections import number
-from plinth.text.plural import counted
+from plinth.text import counted
 from plinth.training.telemetry.goodput.account import account
 from plinth.training.validation.probe_curves import curves, value
 

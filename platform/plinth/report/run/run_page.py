@@ -27,7 +27,7 @@ from plinth.report.run.panels import Axis, Panel, PanelLine, TimeAxis
 from plinth.report.run.sections import degrees, interventions, number, percents, seconds, watts
 from plinth.report.style import ACCENT, MUTED, PALETTE
 from plinth.storage.atomic import write_bytes
-from plinth.text.plural import counted
+from plinth.text import counted
 from plinth.tokens.mixture.mixture_audit import shares_over_run
 from plinth.training.config import RunConfig
 from plinth.training.telemetry import run_figures

@@ -13,7 +13,7 @@ from plinth.report.run import panels
 from plinth.report.run.metrics import Event, RunMetrics
 from plinth.report.run.panels import INNER, LEFT, TimeAxis
 from plinth.report.style import colours
-from plinth.text.plural import counted
+from plinth.text import counted
 from plinth.training.telemetry.step_clock import PARTS
 
 

@@ -18,8 +18,7 @@ from itertools import accumulate, groupby
 from types import MappingProxyType
 from typing import Any
 
-from plinth.compute.context import Context
-from plinth.compute.stage import manifest
+from plinth.compute.context import Context, manifest
 from plinth.errors import RecipeError
 from plinth.records import Manifest, Step
 from plinth.tokens.mixture import caps, selectors

@@ -29,8 +29,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from plinth.compute.context import Context
-from plinth.compute.stage import Item, add_stats, manifest, run_items
+from plinth.compute.context import Context, Item, add_stats, manifest, run_items
 from plinth.errors import MissingError
 from plinth.records import Frozen, Manifest, Part, Step
 from plinth.storage.store import Store

@@ -15,12 +15,10 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from plinth.compute.context import Context
-from plinth.compute.stage import Item, manifest, run_items
+from plinth.compute.context import Context, Item, manifest, run_items
 from plinth.errors import IntegrityError, MissingError
 from plinth.records import Blob, Manifest, Part, Step
-from plinth.storage.store import Store
-from plinth.storage.verified import require_unchanged
+from plinth.storage.store import Store, require_unchanged
 from plinth.tokens.shards.mapped import map_file
 from plinth.tokens.shards.streams import streams_of
 

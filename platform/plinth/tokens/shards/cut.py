@@ -23,8 +23,7 @@ from plinth.errors import RecipeError
 from plinth.records import Manifest, Part
 from plinth.storage.atomic import named_failures
 from plinth.storage.parts import iter_aligned, iter_batches
-from plinth.storage.store import Store
-from plinth.storage.verified import CHUNK_BYTES
+from plinth.storage.store import CHUNK_BYTES, Store
 from plinth.tokens.shards import axes
 from plinth.tokens.shards.index import write_index
 from plinth.tokens.shards.parameters import Shards

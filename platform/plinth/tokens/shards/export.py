@@ -19,10 +19,9 @@ import numpy as np
 
 from plinth.errors import StorageError
 from plinth.records import Manifest, Part
-from plinth.storage.destination import Sink, WrittenFile, write_file
 from plinth.storage.safe_path import relative
-from plinth.storage.store import Store
-from plinth.storage.verified import require_unchanged
+from plinth.storage.store import Store, require_unchanged
+from plinth.storage.uris import Sink, WrittenFile, write_file
 from plinth.tokens.shards.reader import ShardReader, open_streams
 
 Format = Literal["megatron", "bin", "shards"]

@@ -19,8 +19,7 @@ from itertools import accumulate
 
 import numpy as np
 
-from plinth.compute.context import Context
-from plinth.compute.stage import Item, manifest, run_items
+from plinth.compute.context import Context, Item, manifest, run_items
 from plinth.records import Blob, Manifest, Part, Step
 from plinth.tokens.shards import cut, staged_tokens
 from plinth.tokens.shards.cut import DocumentChoice, IndexTask, StreamAssignment, TokenSlice, assign_streams, even_sizes

@@ -20,8 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from plinth import fingerprint
-from plinth.compute.context import Context
-from plinth.compute.stage import Item, run_items
+from plinth.compute.context import Context, Item, run_items
 from plinth.errors import IntegrityError, MissingError, StorageError
 from plinth.records import Blob, Manifest, Part, Step
 from plinth.storage.atomic import named_failures

@@ -15,8 +15,7 @@ from dataclasses import dataclass
 from tokenizers import Tokenizer
 
 from plinth import fingerprint
-from plinth.compute.context import Context
-from plinth.compute.stage import Item, manifest, run_items
+from plinth.compute.context import Context, Item, manifest, run_items
 from plinth.errors import StageError
 from plinth.records import Manifest, Part, Step
 from plinth.storage.store import Store

@@ -31,8 +31,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from plinth.model.attention import Layout
 from plinth.model.decoder import Decoder
-from plinth.model.layout import Layout
 from plinth.tokens.reading.compact_batch import CompactBatch
 from plinth.training.config import RunConfig
 from plinth.training.data import StepBatch

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from fractions import Fraction
 from typing import Final, NamedTuple
 
-from plinth.compute import stage
+from plinth.compute import context
 from plinth.compute.context import Context
 from plinth.errors import MissingError, PlinthError, RecipeError
 from plinth.model.hugging_face import TOKENIZER
@@ -112,7 +112,7 @@ def _renamed(bucket: str, shards: Manifest) -> Manifest:
     inputs: Mapping[str, Manifest | str] = {"parent/shards": shards} | {
         key.replace(bucket, name, 1): digest for key, digest in shards.inputs.items() if key == f"{bucket}/curated"
     }
-    return stage.manifest(f"{name}/shards", STEP, dict(inputs), shards.parts, dict(shards.stats))
+    return context.manifest(f"{name}/shards", STEP, dict(inputs), shards.parts, dict(shards.stats))
 
 
 def _gone(what: str, found: str) -> MissingError:

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from plinth.compute import stage
+from plinth.compute import context
 from plinth.compute.context import Context
 from plinth.errors import CheckpointError
 from plinth.evaluation.comparison.folder import weights
@@ -54,7 +54,7 @@ def _manifest(
     wanted = [part for part in parent.parts if part.name in (CONFIG, TOKENIZER, INDEX) or _holds_weights(part.name)]
     stats = _described(ctx, parent) | dict(known)
     step = Step(name=f"training.{asset.rsplit('/', 1)[-1]}", version=VERSION, params=params)
-    return stage.manifest(asset, step, {kind: parent}, wanted, stats)
+    return context.manifest(asset, step, {kind: parent}, wanted, stats)
 
 
 def _holds_weights(name: str) -> bool:

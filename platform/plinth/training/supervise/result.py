@@ -9,7 +9,7 @@ from typing import Literal
 
 from plinth.errors import LaunchError
 from plinth.records import Frozen
-from plinth.storage import locks
+from plinth.storage import atomic
 from plinth.training.rank_failure import RankFailure
 
 Ending = Literal["finished", "stopped", "failed"]
@@ -38,7 +38,7 @@ def hold(path: Path) -> int:
     Raises:
         LaunchError: another supervisor, or a rank of one, is alive.
     """
-    fd = locks.try_take(path, wait_s=TIMEOUT_S)
+    fd = atomic.try_take(path, wait_s=TIMEOUT_S)
     if fd is None:
         raise LaunchError(
             f"another supervisor works on the run in {path.parent}",

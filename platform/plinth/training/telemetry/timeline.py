@@ -68,7 +68,7 @@ from pathlib import Path
 from typing import Any
 
 from plinth.errors import IntegrityError
-from plinth.storage import locks
+from plinth.storage import atomic
 from plinth.storage.atomic import named_failures, open_plain, write_bytes
 
 Event = dict[str, Any]
@@ -96,7 +96,7 @@ class Timeline:
         fd = open_plain(self.path, os.O_RDWR)
         with named_failures(self.path):
             try:
-                locks.lock(fd)
+                atomic.lock(fd)
                 end = self._find_end(fd)
                 record = {"seq": self._seq + 1, "time": round(time.time(), 3), "event": event, **_plain(fields)}
                 line = json.dumps(record, ensure_ascii=False, allow_nan=False).encode() + b"\n"

@@ -16,8 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from plinth.compute.context import Context
-from plinth.compute.stage import cached, manifest
+from plinth.compute.context import Context, cached, manifest
 from plinth.errors import RecipeError, StageError, TrainingError
 from plinth.evaluation.slices.documents import Document, choose
 from plinth.records import Manifest, Part, Step

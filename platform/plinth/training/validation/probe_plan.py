@@ -22,8 +22,7 @@ import numpy as np
 import pyarrow as pa
 
 from plinth import fingerprint
-from plinth.compute.context import Context
-from plinth.compute.stage import cached, manifest
+from plinth.compute.context import Context, cached, manifest
 from plinth.evaluation.engine import encode
 from plinth.evaluation.engine.batches import plan
 from plinth.evaluation.engine.encode import ScoredStream

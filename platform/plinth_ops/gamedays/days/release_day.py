@@ -19,7 +19,7 @@ from pathlib import Path
 from random import Random
 from typing import Any, Final
 
-from plinth.compute import stage
+from plinth.compute import context
 from plinth.errors import GateError
 from plinth.evaluation import job as evaluations
 from plinth.evaluation.comparison import job as comparisons
@@ -123,7 +123,7 @@ class ModelMaker:
         stats = {"overall": totals.row(labelled), "slices": totals.by_axis(labelled)["bucket"]}
         inputs = {"checkpoint": model.checkpoint} | {f"{name}/curated": one for name, one in self.heldout.items()}
         step = Step(name=evaluations.ASSET, version=evaluations.VERSION)
-        made = stage.manifest(evaluations.ASSET, step, inputs, parts, stats)
+        made = context.manifest(evaluations.ASSET, step, inputs, parts, stats)
         return replace(model, evaluation=self._attested(model, made))
 
     def compare(self, model: SmallModel, other: SmallModel) -> Manifest:

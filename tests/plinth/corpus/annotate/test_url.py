@@ -21,7 +21,7 @@ from plinth.corpus.lists.list_table import ListTable
 from plinth.corpus.lists.listfiles import MAX_BAD_SHARE
 from plinth.errors import MissingError, SourceError
 from plinth.storage.parts import read_table
-from plinth.text.hosts import HOST
+from plinth.text import HOST
 
 LISTS = {
     "domains.txt": "# blocked\nbad.example\nspam.co.example\n",

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 from pydantic import ValidationError
 
-from plinth.compute.stage import manifest
+from plinth.compute.context import manifest
 from plinth.corpus.dedup import exact
 from plinth.corpus.dedup.near import minhash
 from plinth.corpus.dedup.parameters import Dedup

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from plinth.compute.stage import manifest
+from plinth.compute.context import manifest
 from plinth.corpus import funnel
 from plinth.corpus.protected.parameters import Holdout
 from plinth.records import Manifest, Step

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plinth.compute.stage import manifest
+from plinth.compute.context import manifest
 from plinth.corpus.annotate.registry import ANNOTATORS
 from plinth.corpus.policy import policy
 from plinth.corpus.policy.parameters import EditRule, Policy, Rule

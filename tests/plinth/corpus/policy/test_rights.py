@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plinth.compute.context import Context
-from plinth.compute.stage import manifest
+from plinth.compute.context import Context, manifest
 from plinth.corpus import annotate
 from plinth.corpus.annotate.licence import SCHEMA
 from plinth.corpus.curate import curate

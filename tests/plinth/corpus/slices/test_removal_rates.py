@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from plinth.compute.stage import manifest
+from plinth.compute.context import manifest
 from plinth.corpus import annotate, models
 from plinth.corpus.annotate.toxicity import SCHEMA
 from plinth.corpus.lists import lists

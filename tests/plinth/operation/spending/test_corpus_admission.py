@@ -7,10 +7,8 @@ from typing import Any
 
 import pytest
 
-from plinth.compute import costs
-from plinth.compute.context import Context, TaskShare
-from plinth.compute.costs import AssetCost, StepCost
-from plinth.compute.stage import manifest
+from plinth.compute import context
+from plinth.compute.context import AssetCost, Context, StepCost, TaskShare, manifest
 from plinth.errors import BudgetError
 from plinth.operation.planning.prices import CorpusPrices
 from plinth.operation.spending import corpus_admission, parameters, settlement
@@ -47,7 +45,7 @@ def test_reserved_refused_and_settled(tmp_path: Path) -> None:
     path.parent.mkdir(exist_ok=True)
     path.write_text("margin: 0\nteam: web\nprices: {core_hour: 36, million_requests: 1000000}\n")
     ledger = Ledger(parameters.ledger_place(ctx.workspace, parameters.load(ctx.workspace)))
-    costs.save(ctx.workspace, LAST)
+    context.save(ctx.workspace, LAST)
     held = corpus_admission.reserve(ctx, "web/curated", 1000)
     assert held is not None
     assert (held.run, held.reserved, held.reason) == ("corpus:web/curated", 32 * MICROS, "its last making")

@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from plinth.compute.context import Context
-from plinth.compute.stage import manifest
+from plinth.compute.context import Context, manifest
 from plinth.operation.spending.energy import Energy, sampled
 from plinth.operation.spending.ledger import MICROS, Reservation
 from plinth.operation.spending.parameters import Spending

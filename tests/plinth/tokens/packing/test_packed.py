@@ -9,7 +9,7 @@ from plinth.compute.context import Context
 from plinth.compute.engine import LocalEngine
 from plinth.errors import IntegrityError, MissingError
 from plinth.records import Manifest
-from plinth.storage import verified
+from plinth.storage import store
 from plinth.tokens.mixture import mixture
 from plinth.tokens.mixture.parameters import Mixture, Phase
 from plinth.tokens.packing import packing as packing_index
@@ -119,7 +119,7 @@ def test_what_is_not_there_or_not_it_is_refused(ctx: Context, shards: Manifest) 
     data = bytearray(path.read_bytes())
     path.chmod(0o644)
     path.write_bytes(bytes(len(data)))
-    verified.remember(path, packed.parts[0].blob)  # as a disk does that changes bytes and no time
+    store.remember(path, packed.parts[0].blob)  # as a disk does that changes bytes and no time
     with pytest.raises(IntegrityError, match="not an index of sequences"):
         BestFit(ctx.store, packed, "web").pieces(np.array([0]))
     data[-200] ^= 1

@@ -17,7 +17,7 @@ from plinth.compute.context import Context
 from plinth.errors import IntegrityError, MissingError, StorageError
 from plinth.launch.parameters import Launch
 from plinth.records import Blob, Manifest, Part
-from plinth.storage import dvc, verified
+from plinth.storage import dvc, store
 from plinth.storage.blob_cache import CachedStore, RemoteBlobs
 from plinth.storage.store import Store
 from plinth.storage.workspace import Workspace
@@ -319,7 +319,7 @@ def test_a_run_reads_the_same_batches_from_anywhere(
         assert all(np.array_equal(*pair) for pair in zip(here, there, strict=True))
     first = next(iter(pushed.shards.values())).parts[0].blob
     assert threads == {"loader"}  # fingerprint and screening, where batches are made
-    assert verified.known(ctx.store.path(first), first)  # what was read in place was compared with its digest
+    assert store.known(ctx.store.path(first), first)  # what was read in place was compared with its digest
 
 
 def _await_fetchers() -> None:

@@ -16,7 +16,7 @@ from plinth import private
 from plinth.compute.context import Context
 from plinth.errors import IntegrityError, StorageError
 from plinth.records import Blob
-from plinth.storage import verified
+from plinth.storage import store
 from plinth.storage.workspace import Workspace
 from plinth.tokens.mixture import mixture
 from plinth.tokens.mixture.parameters import Mixture, Phase
@@ -58,13 +58,13 @@ def hashed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, s
     """What is compared from now on, with a memory of this test's own: thread, and MD5 of the blob."""
     monkeypatch.setenv(private.VARIABLE, str(tmp_path / "private"))
     found: list[tuple[str, str]] = []
-    compare = verified.require_unchanged
+    compare = store.require_unchanged
 
     def counted(path: Path, blob: Blob, *more: Any, **named: Any) -> None:
         found.append((threading.current_thread().name, blob.md5))
         compare(path, blob, *more, **named)
 
-    monkeypatch.setattr(verified, "require_unchanged", counted)
+    monkeypatch.setattr(store, "require_unchanged", counted)
     return found
 
 

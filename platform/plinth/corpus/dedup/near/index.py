@@ -20,8 +20,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from plinth.compute.context import Context
-from plinth.compute.stage import Item, manifest, run_items
+from plinth.compute.context import Context, Item, manifest, run_items
 from plinth.corpus.dedup import exact, shuffle, sorted_runs
 from plinth.corpus.dedup.near import shingles
 from plinth.corpus.dedup.parameters import MinHash

@@ -22,8 +22,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from plinth.compute.context import Context
-from plinth.compute.stage import Item, manifest, run_items, sum_stats
+from plinth.compute.context import Context, Item, manifest, run_items, sum_stats
 from plinth.corpus.dedup import clusters, document_numbers, exact, rank_table, shuffle, sorted_runs
 from plinth.corpus.dedup.near import candidates
 from plinth.corpus.dedup.near.linking import COSINES

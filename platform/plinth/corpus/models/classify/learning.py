@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 from pydantic import Field
 
-from plinth.compute.context import Context
-from plinth.compute.stage import Item, manifest, run_items
+from plinth.compute.context import Context, Item, manifest, run_items
 from plinth.corpus.models import examples
 from plinth.corpus.models.classify import artefact, linear
 from plinth.corpus.models.classify.artefact import ClassifierModel

@@ -13,8 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from plinth import fingerprint
-from plinth.compute.context import Context
-from plinth.compute.stage import Item, run_items
+from plinth.compute.context import Context, Item, run_items
 from plinth.records import Manifest, Part, Step
 from plinth.storage.parts import iter_batches, read_table, write_table
 from plinth.storage.store import Store

@@ -15,8 +15,7 @@ import pyarrow as pa
 from pydantic import Field
 
 from plinth import fingerprint
-from plinth.compute.context import Context
-from plinth.compute.stage import Item, manifest, run_items
+from plinth.compute.context import Context, Item, manifest, run_items
 from plinth.corpus.models.base import ModelTrainer
 from plinth.corpus.models.ngram.estimate import (
     RESERVED,

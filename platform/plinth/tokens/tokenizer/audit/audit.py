@@ -23,8 +23,7 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
 from plinth import fingerprint
-from plinth.compute.context import Context
-from plinth.compute.stage import Item, add_stats, manifest, run_items
+from plinth.compute.context import Context, Item, add_stats, manifest, run_items
 from plinth.errors import IntegrityError
 from plinth.records import Blob, Manifest, Part, Step
 from plinth.storage.parts import iter_aligned, iter_batches, read_table, write_table

@@ -30,7 +30,7 @@ from typing import Any
 import psutil
 
 from plinth.errors import CheckpointError, PlinthError
-from plinth.storage import locks
+from plinth.storage import atomic
 from plinth.training.checkpoint.writer import rank_part
 from plinth.training.checkpoint.writer.rank_part import Lead, Timing, WritePlan
 from plinth.training.directory import RunDirectory
@@ -122,12 +122,12 @@ def lock_path(run: RunDirectory, rank: int) -> Path:
 
 def hold(run: RunDirectory, rank: int) -> int:
     """Take the lock of a rank's writer; returns its descriptor. The file then holds its number and host."""
-    return locks.take(lock_path(run, rank), owner=f"{os.getpid()} {socket.gethostname()}")
+    return atomic.take(lock_path(run, rank), owner=f"{os.getpid()} {socket.gethostname()}")
 
 
 def is_alive(run: RunDirectory, rank: int) -> bool:
     """Whether the writer of a rank lives."""
-    return locks.held(lock_path(run, rank))
+    return atomic.held(lock_path(run, rank))
 
 
 def alive(run: RunDirectory) -> list[int]:
@@ -150,7 +150,7 @@ def end(run: RunDirectory, rank: int) -> None:
     The lock is in the workspace, where anyone may write another number: only a writer of this run is killed.
     """
     if is_alive(run, rank):
-        number, _, host = locks.owner(lock_path(run, rank)).partition(" ")
+        number, _, host = atomic.owner(lock_path(run, rank)).partition(" ")
         if host != socket.gethostname():
             return  # its own node's supervisor ends it
         with contextlib.suppress(psutil.Error, ValueError):

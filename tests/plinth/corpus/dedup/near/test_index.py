@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from plinth.compute import stage
+from plinth.compute import context
 from plinth.corpus.dedup import run_tree, sorted_runs
 from plinth.corpus.dedup.near import index
 from plinth.corpus.dedup.parameters import Dedup, MinHash
 from plinth.errors import IntegrityError
 from plinth.records import Part
-from plinth.storage import verified
+from plinth.storage import store as verified
 
 WORDS = [f"word{i}" for i in range(3000)]
 
@@ -152,13 +152,13 @@ def near_docs(tiny: Any, seed: int, count: int, bases: int = 12) -> list[Any]:
 def opened_steps(monkeypatch: Any) -> dict[str, int]:
     """From now on: how many items of each step are run, not taken from the cache."""
     ran: dict[str, int] = {}
-    original = stage._call
+    original = context._call
 
     def call(fn: Any, *rest: Any) -> Any:
         ran[fn.__name__] = ran.get(fn.__name__, 0) + 1
         return original(fn, *rest)
 
-    monkeypatch.setattr(stage, "_call", call)
+    monkeypatch.setattr(context, "_call", call)
     return ran
 
 

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from plinth.compute.stage import manifest
+from plinth.compute.context import manifest
 from plinth.corpus.dedup.parameters import Dedup, Semantic
 from plinth.corpus.dedup.semantic import pairs as semantic_pairs
 from plinth.corpus.dedup.semantic import semantic

@@ -1,18 +1,73 @@
-"""Host names of addresses in one form, in which they are compared and stored, as browsers read them (WHATWG URL).
+"""Foreign text as a terminal or a page of Markdown may show it, counts in words, and host names in one form.
 
-    case, dots       lower case; no dot at the end; the full stops of East Asia are dots
-    beyond ASCII     punycode (`xn--`) of the compatibility form: bücher.example, BÜCHER.example, b%C3%BCcher.example
-    IP addresses     four decimal numbers out of one to four decimal, octal or hexadecimal ones; IPv6 in its short form
-    around it        credentials and ports are no part of it; backslashes are slashes, line ends and tabs nothing
+Kernels over text are in `plinth_text`.
 """
 
 from __future__ import annotations
 
+import html
 import re
 import unicodedata
 from functools import lru_cache
 from ipaddress import AddressValueError, IPv4Address, IPv6Address
 from urllib.parse import unquote
+
+
+def counted(number: int, what: str, verb: str = "") -> str:
+    """A count with its noun and its verb, which are given as `step` and `be`, `hold`.
+
+    `1 step`, `2 steps`, `1 file is`, `1,000 entries hold`.
+    """
+    one = number == 1
+    noun = what if one else f"{what[:-1]}ies" if what.endswith("y") and what[-2:-1] not in "aeiou" else f"{what}s"
+    said = ("is" if one else "are") if verb == "be" else f"{verb}s" if verb and one else verb
+    return f"{number:,} {noun} {said}".rstrip()
+
+#: Control characters of ASCII and Latin-1 but for line ends and tabs, marks of direction, line separators, and halves
+#: of surrogate pairs, which cannot be printed.
+_COMMANDS = re.compile(
+    "[\\x00-\\x08\\x0b-\\x1f\\x7f-\\x9f\\u061c\\u200e\\u200f\\u2028-\\u202e\\u2066-\\u2069\\ud800-\\udfff]"
+)
+
+
+def visible(text: str) -> str:
+    """Text with such characters as `\\x1b`, the escapes of Python; line ends and tabs stay."""
+    return _COMMANDS.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+
+
+def escaped(json_text: str) -> str:
+    """A JSON document with such characters as `\\u001b`: its meaning does not change."""
+    return _COMMANDS.sub(lambda found: f"\\u{ord(found[0]):04x}", json_text)
+
+
+# Text in a page of Markdown: no markup, no link, no picture, whatever renders it.
+
+#: What begins a link, a picture or a cell, and the backslash, which would end the meaning of the one before them.
+_MARKUP = re.compile(r"([\\\[|])")
+
+
+def markdown_text(text: object) -> str:
+    """Text on one line, without control characters, markup or direction marks."""
+    return _MARKUP.sub(r"\\\1", html.escape(_one_line(text), quote=False).replace("`", "'"))
+
+
+def markdown_code(text: object) -> str:
+    """Text on one line, as code. In a table a pipe needs a backslash of its own there, too."""
+    words = _one_line(text).replace("`", "'").replace("\\|", "\\ |").replace("|", "\\|")
+    return f"`{words}`"
+
+
+def _one_line(text: object) -> str:
+    visible = (c if unicodedata.category(c)[0] != "C" else " " for c in str(text))
+    return " ".join("".join(visible).split())
+
+
+# Host names of addresses in one form, in which they are compared and stored, as browsers read them (WHATWG URL).
+#
+# case, dots       lower case; no dot at the end; the full stops of East Asia are dots
+# beyond ASCII     punycode (`xn--`) of the compatibility form: bücher.example, BÜCHER.example, b%C3%BCcher.example
+# IP addresses     four decimal numbers out of one to four decimal, octal or hexadecimal ones; IPv6 in its short form
+# around it        credentials and ports are no part of it; backslashes are slashes, line ends and tabs nothing
 
 LABEL = r"[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?"
 #: A host name with a dot in it.
@@ -40,11 +95,11 @@ def host(uri: str, bare: bool = False) -> str:
     if found:
         return _of_authority(found[1])
     named = _BARE.match(uri)
-    return of_name(named[1]) if named and (bare or named[2]) else ""
+    return host_name(named[1]) if named and (bare or named[2]) else ""
 
 
 @lru_cache(maxsize=65536)
-def of_name(name: str) -> str:
+def host_name(name: str) -> str:
     """The form of a host name, or of an IP address; empty where it is a broken IPv6 address."""
     if name.startswith("["):
         try:
@@ -70,7 +125,7 @@ def domain(line: str) -> str:
     Raises:
         ValueError: no host name with a dot in it.
     """
-    name = of_name(line.strip().strip(".")).removeprefix("www.")
+    name = host_name(line.strip().strip(".")).removeprefix("www.")
     if not HOST.fullmatch(name):
         raise ValueError(EXPECTED)
     return name
@@ -92,8 +147,8 @@ def is_ip(name: str) -> bool:
 def _of_authority(text: str) -> str:
     name = text.rpartition("@")[2]
     if name.startswith("["):
-        return of_name(name.partition("]")[0] + "]")
-    return of_name(name.partition(":")[0])
+        return host_name(name.partition("]")[0] + "]")
+    return host_name(name.partition(":")[0])
 
 
 def _label(label: str) -> str:
