@@ -47,8 +47,7 @@ from plinth.storage.parts import iter_aligned, iter_batches
 from plinth.storage.store import Store
 from plinth.storage.uris import absolute
 from plinth.storage.workspace import Workspace
-from plinth_text import similarity
-from plinth_text.similarity import band_keys, permutations
+from plinth_text.similarity import band_keys, permutations, signatures
 from plinth_text.words.hashes import ngram_hashes
 
 #: Source bytes that one task reads.
@@ -231,7 +230,7 @@ class SampleSignatures:
 def signed(texts: Iterable[pa.Array], params: MinHash) -> SampleSignatures:
     """Signatures of the sample, batch by batch."""
     a, b = permutations(params.bands * params.rows, params.seed)
-    pairs = [similarity(batch, params.shingle_words, a, b) for batch in texts]
+    pairs = [signatures(batch, params.shingle_words, a, b) for batch in texts]
     width = params.bands * params.rows
     found = np.concatenate([np.empty((0, width), np.uint32), *(one for one, _ in pairs)])
     filled = np.concatenate([np.empty(0, np.bool_), *(one for _, one in pairs)])

@@ -24,10 +24,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from plinth_text import unicode
 from plinth_text.arrays import I32, I64, U8, U16, U64
 from plinth_text.compiled import compiled
-from plinth_text.unicode import C_DECIMAL, C_WORD, SPACE, flags
+from plinth_text.unicode import C_DECIMAL, C_WORD, SPACE, classes, flags
 from plinth_text.words.hashes import slot as slot_of
 from plinth_text.words.hashes import slots
 
@@ -112,7 +111,7 @@ def _flags() -> U16:
     for low, high in ((0x30, 0x39), (0x41, 0x5A), (0x61, 0x7A), (0xA1, 0xFFFF)):
         table[low : high + 1] |= np.uint16(HOST)
     table[[ord(one) for one in source()["sentence_ends"]]] |= np.uint16(END)
-    python = unicode()
+    python = classes()
     table[(python & C_WORD) != 0] |= np.uint16(NAME)
     table[(python & C_DECIMAL) != 0] |= np.uint16(NUMBER)
     table[[p for p in range(0x20000) if unicodedata.category(chr(p)).startswith("P")]] |= np.uint16(MARK)

@@ -12,11 +12,10 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from plinth_text import unicode
 from plinth_text.arrays import F64, I32, I64, U8, U16, U64
 from plinth_text.compiled import compiled
 from plinth_text.english import NO_WORDS, column_words
-from plinth_text.unicode import flags, utf8
+from plinth_text.unicode import classes, flags, utf8
 from plinth_text.words.hashes import ngram_buffers, slot_count
 from plinth_text.words.split import edge_buffer
 
@@ -190,7 +189,7 @@ def periods(texts: pa.Array) -> I64:
     data, offsets = utf8(texts)
     out = np.zeros((len(texts), 3), dtype=np.int64)
     tokens = np.empty(int(np.diff(offsets).max(initial=0)) + 1, dtype=np.uint64)
-    find_periods(data, offsets, unicode(), tokens, out)
+    find_periods(data, offsets, classes(), tokens, out)
     return out
 
 

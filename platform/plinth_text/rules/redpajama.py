@@ -18,10 +18,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from plinth_text import unicode
 from plinth_text.arrays import F64, I32, I64, U8, U16, U32, U64
 from plinth_text.compiled import compiled
-from plinth_text.unicode import expansions, utf8
+from plinth_text.unicode import classes, expansions, utf8
 from plinth_text.words.hashes import FNV, PRIME, ngram_buffers
 
 #: Columns of `signals`.
@@ -54,7 +53,7 @@ def signals(texts: pa.Array, stop_words: frozenset[str] = frozenset()) -> F64:
     data, offsets = utf8(texts)
     out = np.zeros((len(texts), len(COLUMNS)), dtype=np.float64)
     stops = np.sort(np.array([word_hash(word) for word in stop_words], dtype=np.uint64))
-    raw(data, offsets, unicode(), stops, out)
+    raw(data, offsets, classes(), stops, out)
     some = np.flatnonzero(_normalise(texts, False, out))
     if some.size:
         plain = pa.array([normalised(text) for text in texts.take(pa.array(some)).to_pylist()], pa.large_string())
@@ -71,7 +70,7 @@ def _normalise(texts: pa.Array, plain: bool, out: F64) -> npt.NDArray[np.bool_]:
     keys, counts, spots, ids, words, characters = ngram_buffers(int(np.diff(offsets).max(initial=0)))
     form = expansions()
     normal(
-        data, offsets, unicode(), form.starts, form.points, form.numeric, form.combines, plain, keys, counts, spots,
+        data, offsets, classes(), form.starts, form.points, form.numeric, form.combines, plain, keys, counts, spots,
         ids, words, characters, out, hard,
     )  # fmt: skip
     return hard
@@ -106,7 +105,7 @@ def tally(texts: pa.Array) -> I64:
     """Counts of each text, [documents, 13] in the order of `COLUMNS`."""
     data, offsets = utf8(texts)
     out = np.zeros((len(texts), len(TALLY_COLUMNS)), dtype=np.int64)
-    tally_all(data, offsets, unicode(), out)
+    tally_all(data, offsets, classes(), out)
     return out
 
 

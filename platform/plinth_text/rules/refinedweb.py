@@ -19,10 +19,9 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from plinth_text import unicode
 from plinth_text.arrays import I32, I64, U8, U16, Bools
 from plinth_text.compiled import compiled
-from plinth_text.unicode import utf8
+from plinth_text.unicode import classes, utf8
 
 #: Why a line is cut.
 UPPER_CASE, NUMERIC, COUNTER, ONE_WORD, NAVIGATION = range(1, 6)
@@ -70,7 +69,7 @@ def line_cuts(texts: pa.Array) -> LineCuts:
     of, places = np.zeros(most, dtype=np.int64), np.zeros((2, most), dtype=np.int32)
     why = np.zeros(most, dtype=np.uint8)
     facts = np.zeros((_FACTS, most + 1), dtype=np.int32)
-    n = cuts(data, offsets, unicode(), facts, per_text, emptied, hard, of, places, why)
+    n = cuts(data, offsets, classes(), facts, per_text, emptied, hard, of, places, why)
     return LineCuts(per_text[0], per_text[1], emptied, of[:n], places[0, :n], places[1, :n], why[:n], hard)
 
 

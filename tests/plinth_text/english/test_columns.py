@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from plinth.corpus.annotate.registry import annotator
 from plinth_text import english
+from plinth_text.english import words
 from plinth_text.unicode import utf8
 
 TEXT = st.text(st.sampled_from("aB.,:;()'$5 \n\u00a0é、"), max_size=30)
@@ -25,16 +26,16 @@ def split(texts: pa.Array) -> list[list[str]]:
 @given(texts=st.lists(TEXT, max_size=6), skip=st.integers(0, 3))
 def test_the_words_of_each_text(texts: list[str], skip: int) -> None:
     column = pa.array(texts, pa.large_string())[skip:]
-    assert split(column) == [english(text) for text in texts[skip:]]
+    assert split(column) == [words(text) for text in texts[skip:]]
 
 
 def test_words_of_the_last_column_are_kept_and_never_those_of_another() -> None:
     one, other = (pa.array(texts, pa.large_string()) for texts in (ONE, OTHER))
     first = english.column_words(*utf8(one))
     assert english.column_words(*utf8(one)) is first
-    assert split(one[1:]) == [english(text) for text in ONE[1:]]
-    assert split(one[:2]) == [english(text) for text in ONE[:2]]
-    assert split(other) == [english(text) for text in OTHER]
+    assert split(one[1:]) == [words(text) for text in ONE[1:]]
+    assert split(one[:2]) == [words(text) for text in ONE[:2]]
+    assert split(other) == [words(text) for text in OTHER]
     assert english.column_words(*utf8(one)) is not first
     english.forget()
     assert english._last.data is None

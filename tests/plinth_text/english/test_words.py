@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from plinth_text import english
-from plinth_text.english import sentence_count, source
+from plinth_text.english import sentence_count, source, words
 from tests.agreement.profiles import real_documents
 
 spacy = pytest.mark.skipif(
@@ -35,7 +34,7 @@ PIECES = [
     ],
 )  # fmt: skip
 def test_words_by_hand(text: str, expected: str) -> None:
-    assert english(text) == [word for word in expected.split("|") if word]
+    assert words(text) == [word for word in expected.split("|") if word]
 
 
 @pytest.mark.parametrize(
@@ -61,7 +60,7 @@ def test_the_data_is_that_of_the_installed_spacy() -> None:
 def same(text: str) -> None:
     from datatrove.utils.text import split_into_sentences, split_into_words
 
-    assert english(text) == split_into_words(text)
+    assert words(text) == split_into_words(text)
     assert sentence_count(text) == len(split_into_sentences(text))
 
 

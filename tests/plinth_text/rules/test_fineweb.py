@@ -2,7 +2,7 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from plinth_text import english as words
+from plinth_text.english import words
 from plinth_text.rules.fineweb import fineweb_counts
 from plinth_text.unicode import TERMINAL, flags, utf8
 

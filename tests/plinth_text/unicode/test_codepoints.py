@@ -6,15 +6,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from plinth_text import unicode
 from plinth_text.arrays import U8
-from plinth_text.unicode import CLASSES_SIZE, LETTER, SEPARATOR, SINGLE, class_table, lower, utf8
+from plinth_text.unicode import CLASSES_SIZE, LETTER, SEPARATOR, SINGLE, characters, class_table, lower, utf8
 
 
 def _points(data: U8) -> list[tuple[int, int]]:
     """Code point and length of each character."""
     points, sizes = np.zeros((2, data.size), dtype=np.int64)
-    count = unicode(data, points, sizes)
+    count = characters(data, points, sizes)
     return list(zip(points[:count].tolist(), sizes[:count].tolist(), strict=True))
 
 
