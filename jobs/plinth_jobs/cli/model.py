@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from plinth.errors import MissingError
-from plinth.text import counted
+from plinth.text import counted, visible
 from plinth_jobs.cli import output
 from plinth_jobs.cli.options import Settings, examples, group, json_option, recipe_option, shared
 
@@ -171,8 +171,8 @@ def explain(settings: Settings, name: str, as_json: bool) -> None:
     if as_json:
         output.emit_json(item._asdict() | score)
         return
-    output.heading(output.visible(name))
-    output.facts({"family": item.family, "template": output.visible(item.template)} | score)
+    output.heading(visible(name))
+    output.facts({"family": item.family, "template": visible(item.template)} | score)
     _show_text("examples", item.examples)
     _show_text("prompt", item.prompt)
     _show_text("right answer", item.gold)
@@ -212,7 +212,7 @@ def _show_text(title: str, text: str) -> None:
     """Each line of a text after a bar; nothing where there is none."""
     if text:
         output.heading(title)
-    for line in output.visible(text).split("\n") if text else ():
+    for line in visible(text).split("\n") if text else ():
         output.say(f"    |{output.plain_markup(line)}")
 
 

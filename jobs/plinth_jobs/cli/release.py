@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 import click
 
 from plinth.errors import RegistryError
-from plinth.text import counted
+from plinth.text import counted, visible
 from plinth_jobs.cli import output
 from plinth_jobs.cli.options import Settings, examples, json_option, recipe_option, shared
 
@@ -291,9 +291,9 @@ def log(settings: Settings, proof: bool, as_json: bool) -> None:
             each.number,
             each.at,
             f"{each.action} {each.outcome}",
-            output.visible(each.who) + ("" if each.signed_by else " (key revoked)"),
-            output.visible(each.subject),
-            output.visible("; ".join(part for part in (each.reason, each.refusal) if part)),
+            visible(each.who) + ("" if each.signed_by else " (key revoked)"),
+            visible(each.subject),
+            visible("; ".join(part for part in (each.reason, each.refusal) if part)),
         )
         for each in found
     ]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from plinth.text import counted
+from plinth.text import counted, visible
 from plinth_jobs.cli import output
 from plinth_jobs.cli.options import Commands, examples, group, json_option, shared
 from plinth_jobs.cli.release import person
@@ -56,12 +56,12 @@ def mark(settings: Settings, target: str, by: str, reason: str, as_json: bool) -
     if as_json:
         return output.emit_json(done)
     frozen = counted(len(done.manifests), "manifest", "be")
-    output.say(f"{output.plain_markup(output.visible(target))} is marked; {frozen} frozen")
+    output.say(f"{output.plain_markup(visible(target))} is marked; {frozen} frozen")
     output.facts({"versions": ", ".join(done.versions) or "none", "aliases": ", ".join(done.aliases) or "none"})
     for row in done.consumers:
-        output.say(output.plain_markup(output.visible(f"  {row.name}  {row.owner}  {row.uses}")))
+        output.say(output.plain_markup(visible(f"  {row.name}  {row.owner}  {row.uses}")))
     for gap in done.gaps:
-        output.say(output.plain_markup(output.visible(f"Not done: {gap}")))
+        output.say(output.plain_markup(visible(f"Not done: {gap}")))
     if done.aliases:
         output.say("These are in use now: `plinth release rollback --by PERSON --reason TEXT` moves them back.")
     return None
@@ -98,8 +98,8 @@ def list_(settings: Settings, as_json: bool) -> None:
         ("number", "at", "", "target", "by", "signed by", "reason"),
         [
             (each.number, each.at, states.get((each.action, each.standing), f"lifts {each.lifts}"),
-             f"{each.mark.kind} {each.mark.target[:16]}", output.visible(each.by), ", ".join(each.signed_by),
-             output.visible(each.reason))
+             f"{each.mark.kind} {each.mark.target[:16]}", visible(each.by), ", ".join(each.signed_by),
+             visible(each.reason))
             for each in found
         ],
         right=("number",),
@@ -152,9 +152,9 @@ def _write(workspace: Path, found: Impact) -> Path:
 
 
 def _show(found: Impact) -> None:
-    target = output.plain_markup(output.visible(found.origin.target))
+    target = output.plain_markup(visible(found.origin.target))
     output.heading(f"{found.origin.kind} {target}: {counted(len(found.manifests), 'manifest')}")
-    rows = [(each.steps, output.visible(each.asset), each.digest[:16], each.state) for each in found.manifests]
+    rows = [(each.steps, visible(each.asset), each.digest[:16], each.state) for each in found.manifests]
     output.table(("steps", "asset", "digest", ""), rows[:SHOWN], right=("steps",))
     if len(rows) > SHOWN:
         output.say(f"{len(rows) - SHOWN} more: --json lists them, --page draws them.")
@@ -167,7 +167,7 @@ def _show(found: Impact) -> None:
         users = [(row.name, row.owner, row.uses) for row in found.consumers]
         output.table(("consumer", "owner", "uses"), [tuple(map(output.visible, row)) for row in users])
     for sentence in (*found.marks, *(f"Not looked at: {gap}" for gap in found.gaps)):
-        output.say(output.plain_markup(output.visible(sentence)))
+        output.say(output.plain_markup(visible(sentence)))
 
 
 def _steps(steps: tuple[int, ...]) -> str:
@@ -258,7 +258,7 @@ def list_consumers(settings: Settings, as_json: bool) -> None:
     output.table(
         ("name", "owner", "uses", "version", "canaries", "after release", "since"),
         [
-            (one.name, output.visible(one.owner), output.visible(one.uses), held, one.canary,
+            (one.name, visible(one.owner), visible(one.uses), held, one.canary,
              None if after is None else output.duration(after), one.since)
             for one, held, after in rows
         ],
@@ -279,7 +279,7 @@ def feed(settings: Settings, after: int, as_json: bool) -> None:
         return output.emit_json(found)
     output.table(
         ("number", "at", "what", "signed by"),
-        [(each.number, each.at, output.visible(each.sentence), ", ".join(each.signed_by)) for each in found],
+        [(each.number, each.at, visible(each.sentence), ", ".join(each.signed_by)) for each in found],
         right=("number",),
     )
     return None
