@@ -162,10 +162,10 @@ def _show(found: Impact) -> None:
         output.table(("run", "committed checkpoints"), [(run.run_id, _steps(run.checkpoints)) for run in found.runs])
     versions = [(row.model, row.version, ", ".join(row.aliases)) for row in found.versions]
     if versions:
-        output.table(("model", "version", "aliases"), [tuple(map(output.visible, row)) for row in versions])
+        output.table(("model", "version", "aliases"), [tuple(map(visible, row)) for row in versions])
     if found.consumers:
         users = [(row.name, row.owner, row.uses) for row in found.consumers]
-        output.table(("consumer", "owner", "uses"), [tuple(map(output.visible, row)) for row in users])
+        output.table(("consumer", "owner", "uses"), [tuple(map(visible, row)) for row in users])
     for sentence in (*found.marks, *(f"Not looked at: {gap}" for gap in found.gaps)):
         output.say(output.plain_markup(visible(sentence)))
 
