@@ -6,15 +6,15 @@ not used, since windows are part of the question.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Final, Literal
-
-from plinth.records import Frozen
 
 #: Grafana's names of units.
 Unit = Literal["short", "s", "bytes", "percentunit", "dateTimeFromNow", "watt", "celsius", "percent", "flops", "none"]
 
 
-class DashboardPanel(Frozen):
+@dataclass(frozen=True, kw_only=True)
+class DashboardPanel:
     """One panel.
 
     Attributes:
@@ -30,7 +30,8 @@ class DashboardPanel(Frozen):
     description: str = ""
 
 
-class Dashboard(Frozen):
+@dataclass(frozen=True, kw_only=True)
+class Dashboard:
     """One dashboard; with `by_run`, of a run that the reader chooses."""
 
     name: str

@@ -154,23 +154,21 @@ def finding(what: str, seen: object, expected: object) -> Outcome:
     return Outcome(what=what, passed=seen == expected, seen=f"{seen}" if seen == expected else f"{seen} ≠ {expected}")
 
 
-_DAYS = "plinth_ops.gamedays.days"
-
 #: Name -> module and attribute.
 TABLE: Final[Mapping[str, str]] = {
-    "corrupted-checkpoint": f"{_DAYS}.checkpoint_days:CORRUPTED",
-    "partial-write": f"{_DAYS}.checkpoint_days:PARTIAL",
-    "full-disk": f"{_DAYS}.checkpoint_days:FULL_DISK",
-    "preemption": f"{_DAYS}.job_days:PREEMPTION",
-    "lost-node": f"{_DAYS}.job_days:LOST_NODE",
-    "clock-jump": f"{_DAYS}.job_days:CLOCK_JUMP",
-    "storage-stall": f"{_DAYS}.data_days:STORAGE_STALL",
-    "bad-shard": f"{_DAYS}.data_days:BAD_SHARD",
-    "poisoned-batch": f"{_DAYS}.data_days:POISONED",
-    "revoked-key": f"{_DAYS}.trust_days:REVOKED_KEY",
-    "orchestrator-death": f"{_DAYS}.orchestrator_day:DEATH",
-    "bad-release": f"{_DAYS}.release_day:RELEASE",
-    "mlflow-away": f"{_DAYS}.mlflow_day:MLFLOW",
+    "corrupted-checkpoint": "plinth_ops.gamedays.days.checkpoint_days:CORRUPTED",
+    "partial-write": "plinth_ops.gamedays.days.checkpoint_days:PARTIAL",
+    "full-disk": "plinth_ops.gamedays.days.checkpoint_days:FULL_DISK",
+    "preemption": "plinth_ops.gamedays.days.job_days:PREEMPTION",
+    "lost-node": "plinth_ops.gamedays.days.job_days:LOST_NODE",
+    "clock-jump": "plinth_ops.gamedays.days.job_days:CLOCK_JUMP",
+    "storage-stall": "plinth_ops.gamedays.days.data_days:STORAGE_STALL",
+    "bad-shard": "plinth_ops.gamedays.days.data_days:BAD_SHARD",
+    "poisoned-batch": "plinth_ops.gamedays.days.data_days:POISONED",
+    "revoked-key": "plinth_ops.gamedays.days.trust_days:REVOKED_KEY",
+    "orchestrator-death": "plinth_ops.gamedays.days.orchestrator_day:DEATH",
+    "bad-release": "plinth_ops.gamedays.days.release_day:RELEASE",
+    "mlflow-away": "plinth_ops.gamedays.days.mlflow_day:MLFLOW",
 }
 
 

@@ -8,17 +8,19 @@ with their bytes alone.
 from __future__ import annotations
 
 from collections import defaultdict
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from plinth.compute import context
-from plinth.operation.planning.prices import CorpusPrices
-from plinth.records import Frozen, bucket_of
-from plinth.storage.state import State
+if TYPE_CHECKING:
+    from plinth.operation.planning.prices import CorpusPrices
+    from plinth.storage.state import State
 
 #: The row of what belongs to no bucket.
 COMMON = "-"
 
 
-class CorpusRow(Frozen):
+@dataclass(frozen=True, kw_only=True)
+class CorpusRow:
     """One bucket. Money as the prices state it."""
 
     bucket: str
@@ -32,7 +34,10 @@ class CorpusRow(Frozen):
 
 
 def corpus_costs(state: State, prices: CorpusPrices) -> list[CorpusRow]:
-    """The dearest to store first."""
+    """Costs by bucket, the most expensive to store first."""
+    from plinth.compute import context
+    from plinth.records import bucket_of
+
     refs = list(state.refs.all())
     buckets = {bucket_of(ref.asset) for ref in refs if ref.asset.endswith("/documents")}
     refs.sort(key=lambda ref: (bucket_of(ref.asset) not in buckets, ref.asset))
