@@ -1,29 +1,22 @@
 """Everything that starts work.
 
-asset_states  every asset of a recipe with its state
+asset_states  every asset of a recipe with its state; runs of the release job that are due
 pipeline      run a recipe: assets that are up to date are left alone, the rest runs through Dagster
 dagster_run   Dagster runs in this process
-release_requests  runs of the release job that are due
 definitions   Dagster's view of a recipe, with overrides for tests
-asset_jobs    jobs over assets with their schedules; definitions that packages add
+asset_jobs    jobs over assets with their schedules, owner and priority of their runs; definitions that packages add
 sensors/      new source files, approvals, failed runs
 marks         the check of every asset against marks of unfitness
-queueing      whose a Dagster run is and how urgent: its tags
-run_launcher  Dagster's launcher, which finds runs whose process has ended
+dagster_parts  parts of the instance that its settings name: the launcher of runs, the SQLite databases
 instance      the Dagster instance of a workspace
-sqlite_storage  its SQLite databases, with one engine each
-last_recipe   the recipe that a workspace ran last
+last_recipe   the recipe that a workspace ran last; notes in a workspace that count only where this user wrote them
 results       pages of results, one per candidate
-own_notes     notes in a workspace that count only where this user wrote them
-workspace_index  the index of all pages: state, runs, links
+workspace_index  the index of all pages: state, runs, links; the pages over HTTP, for links from Dagster and MLflow
 index_tiles   its tiles
-page_server   the pages over HTTP, for links from Dagster and MLflow
-targets       models by the names that people have for them
-runs          runs by theirs
+targets       runs and models by the names that people have for them
 servers       the servers of `plinth up`, on loopback
-supervised    its parts: started again when they end, and recorded for other commands
+supervised    parts of `plinth up`: started again when they end, recorded for other commands, listed, stopped
 dagster_pages  Dagster's pages, for requests that name this server
-running       what was started for a workspace: listed, stopped
 installation/ a whole installation on this machine, to try: PostgreSQL, S3, TLS, logins
 harvest/      the demo's corpus, from text on this machine
 recipes/      recipes to run and to extend, found by name

@@ -1,6 +1,5 @@
-"""Dagster's jobs over assets, with their schedules, and the definitions that packages add.
-
-Does not belong here: which job of the core starts when (`definitions`).
+"""Dagster's jobs over assets, with their schedules and the tags that order their runs, and the definitions that
+packages add.
 """
 
 from __future__ import annotations
@@ -8,13 +7,37 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import dagster as dg
 
 from plinth.extensions import Catalogue
+from plinth.launch.parameters import NORMAL, Queueing
+from plinth.operation.spending import parameters
 from plinth.recipe.recipe import Recipe
-from plinth_jobs import queueing
+from plinth.storage.workspace import Workspace
+
+# Whose a Dagster run is and how urgent, as its tags: Dagster's queue orders runs by them and bounds each team.
+
+#: Bounded for each value by `concurrency.runs.tag_concurrency_limits` of `dagster.yaml`.
+TEAM: Final = "plinth/team"
+#: Of each job one run at a time, by the same setting: of two sensors and ticks that ask at once, the second run finds
+#: everything done.
+JOB: Final = "plinth/job"
+#: Of Dagster: runs with the greater number leave the queue first.
+RUN_PRIORITY: Final = "dagster/priority"
+_ORDER: Final = {"low": "-10", "high": "10"}
+
+
+def tags(recipe: Recipe, workspace: Workspace) -> dict[str, str]:
+    """Tags of every run of a recipe; the team of the workspace's budget where the recipe names none."""
+    asked = Queueing() if recipe.training is None else recipe.training.launch.queueing
+    team = asked.team or parameters.load(workspace).team
+    found = {TEAM: team} if team else {}
+    return found | ({} if asked.priority == NORMAL else {RUN_PRIORITY: _ORDER[asked.priority]})
+
+
+# Dagster's jobs over assets, with their schedules, and the definitions that packages add.
 
 
 @dataclass(frozen=True)
@@ -53,7 +76,7 @@ class AssetJob(NamedTuple):
             self.name,
             self.selection,
             executor_def=dg.in_process_executor,
-            tags={**(tags or {}), queueing.JOB: self.name},
+            tags={**(tags or {}), JOB: self.name},
             description=self.description,
         )
 

@@ -15,11 +15,10 @@ from plinth.recipe.recipe import Recipe
 from plinth.storage.workspace import Workspace
 from plinth_assets.framework.build import REQUESTED_BY
 from plinth_assets.framework.resources import Session
-from plinth_jobs import definitions, queueing
+from plinth_jobs import asset_jobs, definitions
+from plinth_jobs.alarms import record_failure
+from plinth_jobs.dagster_parts import HOST, host, kept_connections
 from plinth_jobs.instance import interruptible, of_code_location, open_instance
-from plinth_jobs.run_launcher import HOST, host
-from plinth_jobs.sensors.alarms import record_failure
-from plinth_jobs.sqlite_storage import kept_connections
 
 QUIET = {"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}}
 
@@ -52,7 +51,7 @@ def execute(
             instance=of_code_location(instance, job),
             asset_selection=[dg.AssetKey(asset.split("/")) for asset in assets],
             run_config=QUIET,
-            tags={REQUESTED_BY: requested_by(), HOST: host(), **queueing.tags(recipe, space)},
+            tags={REQUESTED_BY: requested_by(), HOST: host(), **asset_jobs.tags(recipe, space)},
             raise_on_error=False,
         )
         if not result.success:

@@ -22,7 +22,7 @@ from plinth_assets.catalog import stages
 from plinth_assets.framework.build import asset
 from plinth_assets.framework.resources import PlinthResource, Session
 from plinth_assets.framework.stage import Stage
-from plinth_jobs import CANDIDATE, RELEASE, marks, queueing
+from plinth_jobs import CANDIDATE, RELEASE, asset_jobs, marks
 from plinth_jobs.asset_jobs import ADDED, AssetJob, scheduled
 from plinth_jobs.recipes import find, load
 from plinth_jobs.sensors import release, upkeep
@@ -103,7 +103,7 @@ def build(
     table, named = _asset_jobs(recipe, all_stages), group_names(all_stages)
     marks_checks = marks.checks(named, workspace)
     # Marks are apart: whoever marks or makes an asset has it evaluated.
-    tags, apart = queueing.tags(recipe, Workspace(workspace)), dg.AssetSelection.checks(*marks_checks)
+    tags, apart = asset_jobs.tags(recipe, Workspace(workspace)), dg.AssetSelection.checks(*marks_checks)
     jobs = {
         one.name: one._replace(selection=one.selection - apart).job(tags if one.queued else None) for one in table
     }

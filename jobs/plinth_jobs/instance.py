@@ -16,7 +16,7 @@ import yaml
 from plinth.errors import WorkspaceError
 from plinth.storage.atomic import write_bytes
 from plinth.storage.workspace import Workspace
-from plinth_jobs import own_notes
+from plinth_jobs import last_recipe
 
 if TYPE_CHECKING:
     import dagster as dg
@@ -37,7 +37,7 @@ def home(workspace: Workspace) -> Path:
     They name classes that Dagster imports and calls, so they are not read from the workspace, which others may write;
     the databases stay there.
     """
-    folder = own_notes.folder(workspace.root) / "dagster"
+    folder = last_recipe.folder(workspace.root) / "dagster"
     target, wanted = folder / "dagster.yaml", yaml.safe_dump(_settings(workspace.dagster)).encode()
     if not target.exists() or target.read_bytes() != wanted:
         write_bytes(target, wanted)
@@ -54,7 +54,7 @@ def _settings(databases: Path) -> dict[str, Any]:
         ),
     }
     if not _STORAGES & given.keys():
-        own["storage"] = {"custom": _local("plinth_jobs.sqlite_storage", "SqliteStorage", databases)}
+        own["storage"] = {"custom": _local("plinth_jobs.dagster_parts", "SqliteStorage", databases)}
     return own | given
 
 

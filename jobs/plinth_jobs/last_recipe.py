@@ -1,19 +1,85 @@
-"""The recipe that a workspace was last run with, so that later commands need not name it.
-
-`recipe.json` holds its path, and a copy with `extends:` followed, which is used when the path no longer exists. It
-counts only where this user wrote it (`own_notes`). The file at the path is its owner's, who may edit it. A recipe with
-a file in the workspace may be edited by others: its private copy is used, and a change is confirmed with `-r`.
+"""The recipe that a workspace was last run with, so that later commands need not name it; notes in a workspace that
+count only where this user wrote them.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
+import os
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from plinth import private
 from plinth.errors import MissingError, RequestError
 from plinth.storage.atomic import write_bytes
-from plinth_jobs import own_notes
+
+# Notes in a workspace that name a file to load: they count only where this user wrote them.
+#
+# Other users may write the workspace, and a recipe reads files and starts jobs as its user. So each note has a twin in
+# this user's private folder; a note that differs from it is refused, and named again by the user once.
+#
+#     write    a note and its twin
+#     read     a note that has such a twin
+#     folder   the private folder of a workspace
+#     passes   True if one of some files is in the workspace, where others may have edited it
+
+FOLDER = "notes"
+
+
+def folder(workspace: Path) -> Path:
+    """The private folder of this user for a workspace, by its resolved path."""
+    return private.folder(FOLDER) / hashlib.sha256(os.fsencode(workspace.resolve())).hexdigest()[:32]
+
+
+def write(workspace: Path, name: str, data: bytes) -> None:
+    """Write a note and its twin.
+
+    Raises:
+        WorkspaceError: a folder cannot be written.
+    """
+    write_bytes(folder(workspace) / name, data)
+    write_bytes(workspace / name, data)
+
+
+def read(workspace: Path, name: str, remedy: str) -> bytes | None:
+    """A note, or None where the workspace has none.
+
+    Raises:
+        RequestError: this user did not write it.
+    """
+    try:
+        data = (workspace / name).read_bytes()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    try:
+        own = (folder(workspace) / name).read_bytes()
+    except FileNotFoundError:
+        own = b""
+    if data != own:
+        raise RequestError(
+            f"{workspace / name} was not written by this user on this machine",
+            found="a change since this user's last run" if own else "no run of this user",
+            expected=f"the note in {folder(workspace)}",
+            remedy=remedy,
+        )
+    return data
+
+
+def passes(workspace: Path, files: Iterable[Path]) -> bool:
+    """True if one of the files is in the workspace, or is reached through it."""
+    root = workspace.resolve()
+    steps = {step for path in files for step in (path.absolute(), *path.absolute().parents)}
+    places = {place for step in steps for place in (step.parent.resolve() / step.name, step.resolve())}
+    return any(place.is_relative_to(root) for place in places)
+
+
+# The recipe that a workspace was last run with, so that later commands need not name it.
+#
+# `recipe.json` holds its path, and a copy with `extends:` followed, which is used when the path no longer exists. It
+# counts only where this user wrote it (`own_notes`). The file at the path is its owner's, who may edit it. A recipe
+# with a file in the workspace may be edited by others: its private copy is used, and a change is confirmed with `-r`.
 
 NOTE = "recipe.json"
 COPY = "recipe.yaml"
@@ -29,7 +95,7 @@ def remember(workspace: Path, recipe: Path) -> Path:
     from plinth.recipe.load import fingerprint, written
     from plinth_jobs.recipes import load
 
-    copy = own_notes.folder(workspace) / COPY
+    copy = folder(workspace) / COPY
     if recipe.absolute() == copy:
         return copy
     loaded = load(recipe)
@@ -39,7 +105,7 @@ def remember(workspace: Path, recipe: Path) -> Path:
         "fingerprint": fingerprint(loaded),
         "recipe": written(loaded, defaults=False),
     }
-    own_notes.write(workspace, NOTE, json.dumps(note, indent=1).encode())
+    write(workspace, NOTE, json.dumps(note, indent=1).encode())
     return recall(workspace)
 
 
@@ -59,7 +125,7 @@ def recall(workspace: Path) -> Path:
     from plinth.recipe.recipe import Recipe
     from plinth.recipe.retired import without_defaults
 
-    copy = own_notes.folder(workspace) / COPY
+    copy = folder(workspace) / COPY
     write_bytes(copy, json.dumps(without_defaults(Recipe, note["recipe"]), indent=1).encode())  # JSON is YAML
     return copy
 
@@ -74,7 +140,7 @@ def checked(workspace: Path) -> str:
 
 
 def _note(workspace: Path) -> dict[str, Any]:
-    data = own_notes.read(workspace, NOTE, "name the recipe once: -r FILE")
+    data = read(workspace, NOTE, "name the recipe once: -r FILE")
     if data is None:
         raise MissingError(
             f"the workspace {workspace} has no recipe of an earlier run",
@@ -89,7 +155,7 @@ def _editable(workspace: Path, recipe: Path) -> bool:
     from plinth.recipe.yaml_lines import files
     from plinth_jobs.recipes import FOLDER
 
-    return own_notes.passes(workspace, files(recipe, FOLDER))
+    return passes(workspace, files(recipe, FOLDER))
 
 
 def _require_unchanged(path: Path, known: str) -> None:

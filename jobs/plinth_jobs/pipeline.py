@@ -124,7 +124,7 @@ def check_installed(recipe: Recipe, making: Iterable[str], groups: set[str]) -> 
 
 def _release(ctx: Context, recipe: Recipe, compute: Compute) -> dict[str, Any]:
     """Run what the approval sensor would request now."""
-    from plinth_jobs.release_requests import requests
+    from plinth_jobs.asset_states import requests
     from plinth_registry import api
     from plinth_registry.gates.result import summary
 

@@ -24,7 +24,7 @@ from plinth.errors import PlinthError, RegistryError, TrustError
 from plinth.storage import running
 from plinth.storage.atomic import append_to
 from plinth.storage.workspace import Workspace
-from plinth_jobs import page_server, policies, supervised, workspace_index
+from plinth_jobs import policies, supervised, workspace_index
 from plinth_jobs.cli.nouns import installed
 from plinth_jobs.instance import home
 from plinth_jobs.last_recipe import remember
@@ -194,7 +194,7 @@ def _serve_pages(space: Workspace, recipe_path: Path, port: int, url: str) -> Th
     workspace_index.refresh(space, lambda sentence: print(sentence, file=sys.stderr))
     with suppress(PlinthError):  # without the link the pages are there all the same
         api.link_pages(Context(space), recipe, url)
-    return page_server.serve(space, HOST, port)
+    return workspace_index.serve(space, HOST, port)
 
 
 def _export(log: Path, space: Workspace, recipe_path: Path, port: int) -> subprocess.Popen[bytes]:

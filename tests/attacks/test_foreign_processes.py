@@ -24,7 +24,7 @@ from plinth.storage import running as started
 from plinth.storage.workspace import Workspace
 from plinth.training.checkpoint.writer import writer_process
 from plinth.training.directory import RunDirectory
-from plinth_jobs import running
+from plinth_jobs import supervised
 
 SLEEP = [sys.executable, "-c", "import time; time.sleep(600)", "mlflow", "plinth"]
 
@@ -49,7 +49,7 @@ def test_down_ends_no_process_that_the_workspace_names(workspace: Workspace, bys
     exact = {"pid": bystander.pid, "started_at_s": bystander.create_time()}
     (workspace.dagster / "server.json").write_text(json.dumps(exact))
     (workspace.mlflow / "server.json").write_text(json.dumps({**exact, "port": 1, "login": "", "stores": []}))
-    assert running.started(workspace) == running.down(workspace) == []
+    assert supervised.started(workspace) == supervised.down(workspace) == []
 
 
 def test_the_records_are_outside_and_follow_the_workspace_through_links(workspace: Workspace) -> None:

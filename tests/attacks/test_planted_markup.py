@@ -16,7 +16,7 @@ from plinth_assets.evaluation import _worst
 from plinth_assets.framework.present import Code, table
 from plinth_jobs.recipes import load
 from plinth_ops.service_levels import export as level_export
-from plinth_ops.service_levels.parameters import Objectives
+from plinth_ops.service_levels.tallies import Objectives
 from plinth_registry.registration import SCORES, scores_text, version_text
 
 PAYLOADS = (

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from plinth.compute.progress import ProgressLines
-from plinth_jobs.harvest import manuals, pages, run, spdx, web
+from plinth_jobs.harvest import manuals, packages, pages, run, web
 from plinth_jobs.harvest.output import Caps, Output, level, take
 from plinth_jobs.harvest.run import harvest
 from plinth_jobs.harvest.web import render, warc_record
@@ -39,7 +39,7 @@ SMALL = Caps(web=300_000, code=600_000, prose=200_000, manuals=200_000)
     ],
 )
 def test_declared_licences(expression: str | None, field: str | None, classifiers: list[str], expected: str) -> None:
-    assert spdx.from_metadata(expression, field, classifiers) == expected
+    assert packages.from_metadata(expression, field, classifiers) == expected
 
 
 @pytest.mark.parametrize(
@@ -56,7 +56,7 @@ def test_declared_licences(expression: str | None, field: str | None, classifier
     ],
 )
 def test_debian_licences(name: str, expected: str) -> None:
-    assert spdx.from_debian(name) == expected
+    assert packages.from_debian(name) == expected
 
 
 def test_copyright_files() -> None:

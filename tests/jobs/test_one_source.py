@@ -17,7 +17,7 @@ from plinth.training.telemetry.timeline import Timeline
 from plinth_jobs import workspace_index
 from plinth_jobs.cli.root import call
 from plinth_ops.checklists import run_checks
-from plinth_ops.checklists.check import CheckScope
+from plinth_ops.checklists.review import CheckScope
 from plinth_ops.metrics import collectors
 from plinth_ops.metrics.collectors import RunsCollector
 from tests.living_job import give_job, kill_job_of

@@ -11,7 +11,7 @@ import pytest
 
 from plinth.storage.workspace import Workspace
 from plinth_assets.framework.expectations import docs_index
-from plinth_jobs import page_server
+from plinth_jobs import workspace_index
 
 
 @pytest.fixture
@@ -33,7 +33,7 @@ def workspace(tmp_path: Path) -> Workspace:
 
 @pytest.fixture
 def port(workspace: Workspace) -> Iterator[int]:
-    server = page_server.serve(workspace, "127.0.0.1", 0)
+    server = workspace_index.serve(workspace, "127.0.0.1", 0)
     yield server.server_address[1]
     server.shutdown()
     server.server_close()

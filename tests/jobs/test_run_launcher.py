@@ -14,7 +14,7 @@ from dagster._core.launcher import WorkerStatus
 from dagster._daemon.monitoring.run_monitoring import monitor_started_run
 
 from plinth.storage.workspace import Workspace
-from plinth_jobs import run_launcher
+from plinth_jobs import dagster_parts
 from plinth_jobs.instance import interruptible, open_instance
 
 
@@ -36,7 +36,7 @@ def dies() -> None:
 
 def left(instance: dg.DagsterInstance, host: str) -> dg.RunRecord:
     """A run whose process was killed in its only op."""
-    run = {"instance": instance, "tags": {run_launcher.HOST: host}}
+    run = {"instance": instance, "tags": {dagster_parts.HOST: host}}
     child = multiprocessing.get_context("fork").Process(target=dies.execute_in_process, kwargs=run)
     child.start()
     child.join()
@@ -47,7 +47,7 @@ def left(instance: dg.DagsterInstance, host: str) -> dg.RunRecord:
 
 
 def test_a_run_whose_process_is_gone_is_closed(instance: dg.DagsterInstance) -> None:
-    record = left(instance, run_launcher.host())
+    record = left(instance, dagster_parts.host())
     assert instance.run_launcher.supports_check_run_worker_health
     found = instance.run_launcher.check_run_worker_health(record.dagster_run)
     assert (found.status, "has ended" in str(found.msg)) == (WorkerStatus.FAILED, True)
@@ -68,8 +68,8 @@ def test_a_living_run_is_running_and_the_number_of_its_process_alone_is_not(
 
     @dg.op
     def asked(context) -> None:
-        for rounded in (run_launcher.ROUNDED_S, -1e9):  # as if this process had begun after the run
-            monkeypatch.setattr(run_launcher, "ROUNDED_S", rounded)
+        for rounded in (dagster_parts.ROUNDED_S, -1e9):  # as if this process had begun after the run
+            monkeypatch.setattr(dagster_parts, "ROUNDED_S", rounded)
             run = context.instance.get_run_by_id(context.run_id)
             assert run
             found.append(instance.run_launcher.check_run_worker_health(run).status)
@@ -79,5 +79,5 @@ def test_a_living_run_is_running_and_the_number_of_its_process_alone_is_not(
         asked()
 
     with interruptible():
-        asks.execute_in_process(instance=instance, tags={run_launcher.HOST: run_launcher.host()})
+        asks.execute_in_process(instance=instance, tags={dagster_parts.HOST: dagster_parts.host()})
     assert found == [WorkerStatus.RUNNING, WorkerStatus.FAILED]

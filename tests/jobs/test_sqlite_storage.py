@@ -11,8 +11,8 @@ import pytest
 from alembic.script import ScriptDirectory
 from dagster._core.storage.sqlite_storage import DagsterSqliteStorage
 
-from plinth_jobs import sqlite_storage
-from plinth_jobs.sqlite_storage import SqliteRuns, SqliteStorage, kept_connections
+from plinth_jobs import dagster_parts
+from plinth_jobs.dagster_parts import SqliteRuns, SqliteStorage, kept_connections
 
 
 def tables(folder: Path) -> dict[str, Any]:
@@ -37,14 +37,14 @@ def make(storage: type[DagsterSqliteStorage], folder: Path) -> dict[str, Any]:
 def test_migrations_are_read_once_and_the_tables_are_those_of_dagster(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    read, original = list[object](), sqlite_storage._read
+    read, original = list[object](), dagster_parts._read
 
     def counted(config: Any) -> ScriptDirectory:
         read.append(config)
         return original(config)
 
-    monkeypatch.setattr(sqlite_storage, "_MIGRATIONS", {})
-    monkeypatch.setattr(sqlite_storage, "_read", counted)
+    monkeypatch.setattr(dagster_parts, "_MIGRATIONS", {})
+    monkeypatch.setattr(dagster_parts, "_read", counted)
     own = make(SqliteStorage, tmp_path / "own")
     assert len(read) == 1
     monkeypatch.setattr(ScriptDirectory, "from_config", counted)

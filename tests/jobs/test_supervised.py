@@ -15,7 +15,7 @@ import pytest
 
 from plinth import processes
 from plinth.storage.workspace import Workspace
-from plinth_jobs import running, supervised
+from plinth_jobs import supervised
 from plinth_jobs.cli import doctor
 from plinth_jobs.supervised import PartSupervisor, ServerPart, SharedProcess, UpRecord, WatchedProcess
 
@@ -77,12 +77,12 @@ def test_one_that_is_killed_is_started_again_and_stays_named(
     supervisor.check()
     assert len(children) == 3
     assert exporter.poll() is None
-    listed = [(one.name, one.pid) for one in running.started(workspace)]
+    listed = [(one.name, one.pid) for one in supervised.started(workspace)]
     assert listed == [("plinth up", os.getpid()), ("Dagster daemon", children[2].pid), ("exporter", exporter.pid)]
     assert "and runs again" in doctor.servers(workspace.root).found  # until `plinth up` is stopped
     supervisor.stop()
     assert [child.wait() for child in children] == [-signal.SIGKILL, -signal.SIGTERM, -signal.SIGTERM]
-    assert running.started(workspace) == running.ended(workspace) == []
+    assert supervised.started(workspace) == supervised.ended(workspace) == []
 
 
 def test_the_wait_doubles_up_to_a_limit_and_starts_over_after_a_steady_life(workspace: Workspace) -> None:
@@ -152,7 +152,7 @@ def test_one_that_was_killed_is_named_and_stopped_by_down(workspace: Workspace) 
         "warn",
         "plinth up ended (killed: its servers ended with it)",
     )
-    assert running.down(workspace) == []
+    assert supervised.down(workspace) == []
     assert doctor.servers(workspace.root).found == "none"
 
 

@@ -12,7 +12,7 @@ from plinth.storage.workspace import Workspace
 from plinth.training import config as configuration
 from plinth.training.telemetry.timeline import Timeline
 from plinth_jobs import targets
-from plinth_jobs.runs import find_run
+from plinth_jobs.targets import find_run
 from tests.plinth.training.conftest import tiny
 
 

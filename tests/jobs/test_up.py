@@ -20,7 +20,7 @@ import psutil
 import pytest
 
 from plinth.storage.workspace import Workspace
-from plinth_jobs import running
+from plinth_jobs import supervised
 from plinth_jobs.cli import doctor
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -77,7 +77,7 @@ def is_up(address: str) -> bool:
 
 
 def pids(workspace: Workspace) -> dict[str, int]:
-    return {one.name: one.pid for one in running.started(workspace)}
+    return {one.name: one.pid for one in supervised.started(workspace)}
 
 
 @contextmanager
@@ -115,7 +115,7 @@ def plinth_up(workspace: Workspace) -> Iterator[tuple[str, list[str]]]:
                 break
         yield f"http://127.0.0.1:{given}", printed
     finally:
-        running.down(workspace)
+        supervised.down(workspace)
         printed += process.stdout.readlines()
         assert process.wait(300) == 0, printed
 

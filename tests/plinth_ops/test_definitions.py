@@ -8,7 +8,7 @@ import pytest
 from plinth.recipe.load import load
 from plinth_jobs import definitions
 from plinth_jobs.instance import interruptible
-from plinth_ops.checklists.check import CHECKLISTS
+from plinth_ops.checklists.review import CHECKLISTS
 from plinth_ops.service_levels import asset
 
 TINY = Path(definitions.__file__).parent / "recipes" / "tiny.yaml"

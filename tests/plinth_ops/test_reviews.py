@@ -15,8 +15,7 @@ from plinth.records import Manifest
 from plinth.storage.workspace import Workspace
 from plinth_jobs.instance import interruptible
 from plinth_ops.reviews import review, schedule
-from plinth_ops.reviews.page import Period, PeriodSection, period
-from plinth_ops.reviews.parts import is_unusual
+from plinth_ops.reviews.review import Period, PeriodSection, is_unusual, period
 
 
 def at(*date: int) -> float:

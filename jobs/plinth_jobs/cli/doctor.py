@@ -341,7 +341,7 @@ def mlflow(path: Path) -> MachineFinding:
 def servers(path: Path) -> MachineFinding:
     """What Plinth has started for the workspace, with its memory."""
     from plinth.storage.workspace import Workspace
-    from plinth_jobs.running import ended, started
+    from plinth_jobs.supervised import ended, started
 
     found = [f"{each.name} (process {each.pid}, {each.bytes / 2**20:,.0f} MiB)" for each in started(Workspace(path))]
     words = f"{', '.join(found)}; `plinth down` stops them" if found else "none"

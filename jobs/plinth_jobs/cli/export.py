@@ -174,7 +174,7 @@ def _chosen(ctx: Context, name: str) -> tuple[list[Manifest], dict[str, float]]:
     Raises:
         MissingError: neither is there.
     """
-    from plinth_jobs.runs import find_run
+    from plinth_jobs.targets import find_run
 
     if ctx.refs.ref(f"{name}/shards") is not None:
         return [ctx.refs.current(f"{name}/shards")], {}
@@ -329,7 +329,7 @@ def _run(
     ctx: Context, run: str, checkpoint: int | None, folder: Path, layout: ExportLayout
 ) -> tuple[Exported, ExportClaim]:
     from plinth.training.checkpoint import checkpoint as files
-    from plinth_jobs.runs import find_run
+    from plinth_jobs.targets import find_run
     from plinth_registry.exports import models
     from plinth_registry.exports.sealed import ExportClaim
 

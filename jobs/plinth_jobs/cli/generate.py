@@ -148,7 +148,7 @@ def engine(ctx: Context, target: str, **options: Any) -> ModelEngine:
 
 def _published(ctx: Context) -> Manifest | None:
     """The published checkpoint, unless a newer run exists; a workspace without runs may have one, too."""
-    from plinth_jobs.runs import configurations, find_run
+    from plinth_jobs.targets import configurations, find_run
 
     found = ctx.refs.published("checkpoint")
     newest = find_run(ctx, LATEST).run_id if found and configurations(ctx) else None
@@ -193,7 +193,7 @@ def _of_run(ctx: Context, target: str, options: dict[str, Any]) -> ModelEngine:
     from plinth.evaluation.engine.client import ModelEngine
     from plinth.model.hugging_face import TOKENIZER
     from plinth.training.checkpoint import checkpoint
-    from plinth_jobs.runs import find_run
+    from plinth_jobs.targets import find_run
 
     run, _, asked = target.partition(":")
     try:

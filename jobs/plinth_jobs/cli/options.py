@@ -126,7 +126,7 @@ class Settings:
         Raises:
             MissingError: there is no workspace; no run, or more than one, of that name.
         """
-        from plinth_jobs.runs import find_run
+        from plinth_jobs.targets import find_run
 
         return find_run(self.context(), run)
 

@@ -235,9 +235,9 @@ def down(settings: Settings, as_json: bool) -> None:
 
     Training runs go on; `plinth run job cancel` ends one. What needs the server again starts it.
     """
-    from plinth_jobs import running
+    from plinth_jobs import supervised
 
-    stopped = running.down(settings.context().workspace)
+    stopped = supervised.down(settings.context().workspace)
     if as_json:
         output.emit_json([each._asdict() for each in stopped])
     elif stopped:

@@ -158,7 +158,7 @@ def timeline(
     """
     from plinth.operation.spending import parameters
     from plinth.report.run import run_page
-    from plinth_jobs.runs import find_run
+    from plinth_jobs.targets import find_run
 
     ctx = settings.context()
     config = find_run(ctx, run)

@@ -56,7 +56,7 @@ def describe(ctx: Context, run: str, step: int) -> dict[str, Any]:
     """
     from plinth.records import bucket_of
     from plinth.tokens.order.batch import documents_of_step
-    from plinth_jobs.runs import find_run
+    from plinth_jobs.targets import find_run
 
     config = find_run(ctx, run)
     if not 1 <= step <= config.total_steps:
@@ -334,7 +334,7 @@ def average(settings: Settings, run: str, steps: str, weights: str, ema: bool, a
     """
     from plinth.training.averaging import average as averaged
     from plinth.training.checkpoint.mean_record import in_words as mean_in_words
-    from plinth_jobs.runs import find_run
+    from plinth_jobs.targets import find_run
 
     ctx = settings.context()
     config, chosen = find_run(ctx, run), _numbers(steps, int, "--steps")

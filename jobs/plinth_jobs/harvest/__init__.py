@@ -2,8 +2,7 @@
 
     run        `harvest(target, caps)`: all buckets and a set of tasks, once; kept until a new harvest is requested
     output     bounds and summary; write files only where they differ; choose among candidates by hash of their names
-    packages   installed packages with their licences; Python source (a tree), long descriptions (JSON lines)
-    spdx       licence names of Python metadata and Debian to SPDX
+    packages   installed packages with their licences, as SPDX; Python source (a tree), long descriptions (JSON lines)
     web        the standard library's documentation as HTML pages in WARC files
     pages      a script in a process of its own: renders the pages with pydoc
     manuals    the machine's manual pages in all its languages, rendered by groff, with `LICENCES.json`

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from plinth import processes
 from plinth_jobs.harvest.output import Caps, Output, level, take
-from plinth_jobs.harvest.spdx import UNKNOWN, from_debian
+from plinth_jobs.harvest.packages import UNKNOWN, from_debian
 from plinth_jobs.harvest.web import LICENCE as PYTHON_LICENCE
 
 ROOT = Path("/usr/share/man")

@@ -2,7 +2,6 @@
 
 release    approvals, the canary on trial, MLflow's view; the feed of taints and movements of releases, for consumers
 upkeep     new source files, pages, failed runs, automation conditions
-alarms     the line that a pager reads
 
 Does not belong here: what the clock starts (`definitions`).
 """

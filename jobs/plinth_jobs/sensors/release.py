@@ -19,8 +19,8 @@ from plinth.storage.workspace import Workspace
 from plinth.text import counted
 from plinth_assets.framework.marks import evaluations
 from plinth_jobs import marks
-from plinth_jobs.release_requests import requests
-from plinth_jobs.sensors.alarms import HEARTBEAT, record_failure
+from plinth_jobs.alarms import HEARTBEAT, record_failure
+from plinth_jobs.asset_states import requests
 
 RUNNING = dg.DefaultSensorStatus.RUNNING
 APPROVAL_INTERVAL_S, CANARY_INTERVAL_S = 15, 60

@@ -18,7 +18,7 @@ from plinth_assets.catalog import stages
 from plinth_assets.framework.up_to_date import decide
 from plinth_assets.sources import note_arrival
 from plinth_jobs import workspace_index
-from plinth_jobs.sensors.alarms import record_failure
+from plinth_jobs.alarms import record_failure
 
 RUNNING = dg.DefaultSensorStatus.RUNNING
 ARRIVAL_INTERVAL_S, PAGES_INTERVAL_S = 60, 30

@@ -62,7 +62,7 @@ def measured(ctx: Context, target: str) -> list[dict[str, Any]]:
     from plinth.tokens.order.planted import draws, seen_through
     from plinth.training.checkpoint import checkpoint
     from plinth.training.telemetry.timeline import timeline
-    from plinth_jobs.runs import find_run
+    from plinth_jobs.targets import find_run
 
     run, colon, step = target.partition(":")
     config = find_run(ctx, run)

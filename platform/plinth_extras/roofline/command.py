@@ -32,7 +32,7 @@ def roofline(settings: Settings, run: str, measure: bool, as_json: bool) -> None
     from plinth.training.telemetry import machine_speed
     from plinth_extras.roofline import bottleneck
     from plinth_jobs.cli import output
-    from plinth_jobs.runs import find_run
+    from plinth_jobs.targets import find_run
 
     ctx = settings.context()
     config = find_run(ctx, run)

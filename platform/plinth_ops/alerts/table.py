@@ -33,7 +33,7 @@ from plinth_ops.alerts.conditions import (
     metrics_of,
 )
 from plinth_ops.metrics.table import METRICS
-from plinth_ops.service_levels.parameters import Objectives
+from plinth_ops.service_levels.tallies import Objectives
 
 #: Seconds between two readings of an exporter, and between two evaluations of all rules.
 SCRAPE_S: Final = 15.0

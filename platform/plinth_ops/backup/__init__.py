@@ -1,10 +1,8 @@
 """Backup of a workspace: everything that cannot be rebuilt, with a test of the restore.
 
 snapshot    what belongs to a backup, in which order; the record of one backup and the archive of all
-databases   copies of SQLite and PostgreSQL at one moment each, and their restore
-taking      take a backup, while others write
-restoring   restore one into an empty place, each byte compared
-drill       the databases of an installation; a restore into a scratch place, proved
+taking      copies of databases at one moment and their way back; take a backup of a workspace while others write
+drill       put a backup back into an empty place; the drill that proves it, in a scratch place
 command     `plinth ops backup`
 
     TO/objects/ab/abcd…           content, by SHA-256, shared by all backups at TO

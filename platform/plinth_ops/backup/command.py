@@ -92,7 +92,7 @@ def restore(settings: Settings, place: str, name: str, given: tuple[str, ...]) -
     from plinth.compute.progress import for_command
     from plinth.storage.workspace import Workspace
     from plinth_jobs.cli import output
-    from plinth_ops.backup import restoring
+    from plinth_ops.backup import drill
     from plinth_ops.backup.snapshot import BackupArchive
 
     if wrong := [each for each in given if "=" not in each]:
@@ -100,7 +100,7 @@ def restore(settings: Settings, place: str, name: str, given: tuple[str, ...]) -
     urls = {database: url for database, _, url in (each.partition("=") for each in given)}
     archive, target = BackupArchive(place), Workspace(settings.workspace)
     snapshot = archive.read(name)
-    restoring.restore(archive, snapshot, target, urls, for_command())
+    drill.restore(archive, snapshot, target, urls, for_command())
     output.facts({"restored": target.uri or str(target.root), "taken": snapshot.at, **_facts(snapshot)})
     if snapshot.missing:
         output.say(f"{counted(len(snapshot.missing), 'blob', 'be')} made again by `plinth run`.")

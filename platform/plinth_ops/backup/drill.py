@@ -1,8 +1,5 @@
-"""Backups of an installation: its databases, and the drill that puts a backup back into a scratch place and proves it.
-
-A backup that was never restored is a hope. The drill restores one beside nothing that runs, with this machine's pinned
-root and the public halves of keys only, then proves every signed log from its first record, every reference and the
-manifest that it names, and compares rows and counts with the backup and with the workspace as it is now.
+"""Put a backup back into an empty place: content first, pointers last, each byte compared; the drill that proves it,
+with the databases of an installation.
 """
 
 from __future__ import annotations
@@ -16,21 +13,138 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from plinth.compute.context import Context
-from plinth.compute.progress import Progress
-from plinth.errors import MissingError, PlinthError
+from plinth.compute.progress import Progress, metered
+from plinth.errors import IntegrityError, MissingError, PlinthError, WorkspaceError
 from plinth.operation.spending import parameters
+from plinth.records import Blob
 from plinth.storage.atomic import locked, write_bytes
+from plinth.storage.safe_path import relative
 from plinth.storage.seal import SECRET_FILE
+from plinth.storage.uris import DigestWriter, sizes, write_file
 from plinth.storage.workspace import TRUST_VARIABLE, Workspace
 from plinth.text import counted
 from plinth.trust.root import ROOT_FILE
 from plinth.trust.signed_log import SignedLog
-from plinth_ops.backup import databases
-from plinth_ops.backup.restoring import restore
-from plinth_ops.backup.snapshot import GROUPS, BackupArchive, BackupSnapshot, files
+from plinth_ops.backup import snapshot, taking
+from plinth_ops.backup.snapshot import GROUPS, BackupArchive, BackupSnapshot, DatabaseCopy, files
 from plinth_ops.backup.taking import DatabaseSource
 from plinth_registry.mlflow import server
 from plinth_registry.signed_log import RELEASES, beside_releases
+
+# Put a backup back into an empty place: content first, pointers last, each byte compared.
+#
+# A folder appears when it is whole: killed anywhere, nothing shows, and the same command begins anew. Below an `s3://`
+# prefix references come last, so that a killed restore has published nothing; the same command goes on.
+
+#: Behind the name of a folder that is being restored.
+UNFINISHED: Final = ".restoring"
+
+
+def restore(
+    archive: BackupArchive,
+    snapshot: BackupSnapshot,
+    target: Workspace,
+    urls: Mapping[str, str],
+    progress: Progress,
+) -> None:
+    """Put a backup back.
+
+    Args:
+        target: a workspace with nothing in it; of a shared one, the folder of this machine too.
+        urls: databases of PostgreSQL by their names in the backup; each must be empty.
+
+    Raises:
+        WorkspaceError: something lies there already.
+        MissingError: a database of the backup has no place to go.
+        IntegrityError: the backup is torn or was changed; says which content.
+    """
+    _require_empty(target)
+    if lacking := [each.name for each in snapshot.databases if each.kind == taking.POSTGRES and each.name not in urls]:
+        raise MissingError(
+            f"no place for the databases {', '.join(lacking)}",
+            remedy="name empty ones: " + " ".join(f"--database {name}=postgresql://{name}@/NEW" for name in lacking),
+        )
+    place = _unfinished(target)
+    for blob in metered(progress, "blobs", snapshot.blobs, len(snapshot.blobs)):
+        _put(archive, place, _blob_path(blob), blob.sha256, blob.bytes, f"blob {blob.md5}")
+    entries = [entry for group in reversed(GROUPS) for entry in snapshot.entries if entry.group == group.name]
+    for entry in metered(progress, "files", entries, len(entries)):
+        _put(archive, place, relative(entry.path, "a backup").as_posix(), entry.sha256, entry.bytes, entry.path)
+    for copy in metered(progress, "databases", snapshot.databases, len(snapshot.databases)):
+        _database(archive, place, copy, urls)
+    if target.uri:
+        (target.root / UNFINISHED).unlink()
+    else:
+        place.ensure()
+        place.root.replace(target.root)
+
+
+def _require_empty(target: Workspace) -> None:
+    if target.uri:
+        found = [name for folder in ("refs", "manifests") for name in sizes(f"{target.uri}/{folder}")]
+        found = [] if (target.root / UNFINISHED).exists() else found
+    else:
+        found = [path.name for path in target.root.iterdir()] if target.root.exists() else []
+    if found:
+        raise WorkspaceError(
+            f"{target.uri or target.root} is not empty",
+            found=", ".join(sorted(found)[:5]),
+            expected="a place with nothing in it",
+            remedy="restore to another place, then move over what is needed",
+        )
+
+
+def _unfinished(target: Workspace) -> Workspace:
+    """Where files go until the backup is whole: beside a folder; of a shared workspace, its own place."""
+    if target.uri:
+        target.ensure()
+        (target.root / UNFINISHED).touch()
+        return target
+    target.root.parent.mkdir(parents=True, exist_ok=True)
+    if target.root.exists():
+        target.root.rmdir()
+    place = Workspace(target.root.with_name(target.root.name + UNFINISHED))
+    shutil.rmtree(place.root, ignore_errors=True)  # of a restore that was killed
+    return place
+
+
+def _put(archive: BackupArchive, place: Workspace, path: str, sha256: str, size: int, what: str) -> None:
+    def write(stream: DigestWriter) -> None:
+        for piece in archive.content(sha256, size, what):
+            stream.write(piece)
+
+    where = snapshot.location(place, path)
+    written = write_file(where, write)
+    if written.sha256 != sha256:
+        raise IntegrityError(f"{where} was not written as it is in the backup", found=written.sha256, expected=sha256)
+    if "://" not in where:
+        Path(where).chmod(0o444 if path.startswith("store/") else 0o600)
+
+
+def _blob_path(blob: Blob) -> str:
+    return f"store/files/md5/{blob.md5[:2]}/{blob.md5[2:]}"
+
+
+def _database(archive: BackupArchive, place: Workspace, copy: DatabaseCopy, urls: Mapping[str, str]) -> None:
+    path = copy.path if copy.kind == taking.SQLITE else f"tmp/{copy.name}.dump"
+    _put(archive, place, relative(path, "a backup").as_posix(), copy.sha256, copy.bytes, f"database {copy.name}")
+    where = place.root / path
+    if copy.kind == taking.SQLITE:
+        found = taking.rows_of_sqlite(where)
+    else:
+        try:
+            found = taking.restore_postgres(urls[copy.name], where)
+        finally:
+            where.unlink()
+    if wrong := taking.differences(found, copy.rows):
+        raise IntegrityError(f"the database {copy.name} was restored with other rows", found="; ".join(wrong))
+
+
+# Backups of an installation: its databases, and the drill that puts a backup back into a scratch place and proves it.
+#
+# A backup that was never restored is a hope. The drill restores one beside nothing that runs, with this machine's
+# pinned root and the public halves of keys only, then proves every signed log from its first record, every reference
+# and the manifest that it names, and compares rows and counts with the backup and with the workspace as it is now.
 
 #: In the trust folder: names of the backups that this machine has taken, one a line.
 KNOWN: Final = "backups"
@@ -172,15 +286,15 @@ def _trusting(folder: Path) -> Iterator[None]:
 @contextmanager
 def _scratch_databases(snapshot: BackupSnapshot, folder: Path) -> Iterator[dict[str, str]]:
     """A PostgreSQL server of the drill's own, where the backup has a database of one."""
-    wanted = [copy.name for copy in snapshot.databases if copy.kind == databases.POSTGRES]
+    wanted = [copy.name for copy in snapshot.databases if copy.kind == taking.POSTGRES]
     if not wanted:
         yield {}
         return
-    from plinth_jobs.installation import database
+    from plinth_jobs.installation import trial
 
     folder.chmod(0o711)
-    certificate = database.make_certificate(folder)
-    with database.postgres(folder, certificate) as settings:
+    certificate = trial.make_certificate(folder)
+    with trial.postgres(folder, certificate) as settings:
         query = f"sslmode=verify-full&sslrootcert={settings['PGSSLROOTCERT']}&passfile={settings['PGPASSFILE']}"
         host = f"localhost:{settings['PGPORT']}"
         yield {name: f"postgresql://{name}@{host}/{name}?{query}" for name in wanted}

@@ -1,6 +1,5 @@
 """Checklists that the platform evaluates itself: before production, for readiness, in an incident, for security.
 
-    check           one line: claim, owner, remedy, and the function that gives outcome and evidence; settings, scope
     review          all lines, their evaluation, signed waivers
     trust_checks    root of trust, secrets, code
     place_checks    modes, room, clocks, encryption, connections

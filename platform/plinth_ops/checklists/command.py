@@ -13,7 +13,7 @@ from plinth_jobs.cli.options import Commands, Settings, examples, group, json_op
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from plinth_ops.checklists.check import CheckedLine, ChecklistName, CheckScope
+    from plinth_ops.checklists.review import CheckedLine, ChecklistName, CheckScope
 
 COLOURS = {
     "pass": "green", "warn": "yellow", "fail": "red", "undetermined": "magenta", "not applicable": "dim",
@@ -107,7 +107,7 @@ def show(settings: Settings, name: ChecklistName, as_json: bool) -> None:
     """
     from plinth_jobs.cli import output
     from plinth_ops.checklists import review
-    from plinth_ops.checklists.check import PURPOSES
+    from plinth_ops.checklists.review import PURPOSES
 
     lines = review.evaluate(scope_of(settings), review.checks(name))
     if as_json:
@@ -121,7 +121,7 @@ def show(settings: Settings, name: ChecklistName, as_json: bool) -> None:
 def scope_of(settings: Settings) -> CheckScope:
     """The workspace with the recipe that is named, or that it ran last; without one where it ran none."""
     from plinth.errors import MissingError
-    from plinth_ops.checklists.check import CheckScope, settings_of
+    from plinth_ops.checklists.review import CheckScope, settings_of
 
     ctx = settings.context()
     try:

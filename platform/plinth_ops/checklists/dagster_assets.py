@@ -21,7 +21,7 @@ from plinth_assets.framework.present import page_link, table
 from plinth_jobs.asset_jobs import AddedDefinitions, AssetJob, with_schedule
 from plinth_jobs.last_recipe import recall
 from plinth_ops.checklists import review
-from plinth_ops.checklists.check import CHECKLISTS, PURPOSES, CheckedLine, ChecklistName, CheckScope, settings_of
+from plinth_ops.checklists.review import CHECKLISTS, PURPOSES, CheckedLine, ChecklistName, CheckScope, settings_of
 
 #: First part of the assets' keys, and their group.
 GROUP = "checklists"

@@ -15,7 +15,7 @@ from typing import Final
 
 from plinth import private
 from plinth.storage.atomic import named_failures
-from plinth_ops.checklists.check import (
+from plinth_ops.checklists.review import (
     Check,
     CheckAnswer,
     CheckScope,

@@ -17,8 +17,9 @@ import yaml
 from plinth.errors import GateError, LineageError, MissingError, TrustError
 from plinth.trust.authority import time_of
 from plinth_jobs.instance import settings_file
-from plinth_jobs.running import started
-from plinth_ops.checklists.check import (
+from plinth_jobs.supervised import started
+from plinth_ops.checklists.place_checks import ANSWER_S
+from plinth_ops.checklists.review import (
     Check,
     CheckAnswer,
     CheckScope,
@@ -28,7 +29,6 @@ from plinth_ops.checklists.check import (
     undetermined,
     warned,
 )
-from plinth_ops.checklists.place_checks import ANSWER_S
 from plinth_registry import consumers, incidents, policy, releases, taint, verified
 from plinth_registry.mlflow import settings
 from plinth_registry.mlflow.server import HOST, find_server

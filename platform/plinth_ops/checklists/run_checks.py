@@ -10,7 +10,7 @@ from typing import Final
 import plinth
 from plinth.errors import CheckFailedError, MissingError, RequestError
 from plinth.training.run_state import RunState, run_state
-from plinth_ops.checklists.check import (
+from plinth_ops.checklists.review import (
     Check,
     CheckAnswer,
     CheckScope,

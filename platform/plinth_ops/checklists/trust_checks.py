@@ -18,7 +18,7 @@ import plinth
 from plinth.errors import RecipeError, SignatureError
 from plinth.trust.authority import APPROVER, POLICY, PROMOTER, ROOT, TRAINER, time_of
 from plinth.trust.root import Trust
-from plinth_ops.checklists.check import (
+from plinth_ops.checklists.review import (
     Check,
     CheckAnswer,
     CheckScope,

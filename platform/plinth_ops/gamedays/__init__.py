@@ -6,13 +6,10 @@
 
     gameday        the records (what is stated before, findings, verdict), and the game days by name
     play           prepare once, strike at every instant, judge; the scratch folder, and what may not happen there
-    signed_record  the log of records in a workspace, and its tile on the index page
-    page           the page of a record
-    alerting       whether the right alert fires in time
+    signed_record  the signed log of game days, and the page of a record
     rehearsal      a small run with its undisturbed end, and what is compared with it
     warm_job       jobs whose processes are forked from one that has loaded torch; `loaded` is what it has loaded
     faults         what happens inside these processes, at which step, on which rank
-    faulty_line    a proxy that stalls or is cut
     days/          the game days: checkpoints, jobs, data, trust, orchestrator, MLflow, releases
     command        `plinth ops gameday`
 

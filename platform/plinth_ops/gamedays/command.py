@@ -76,7 +76,7 @@ def _list(ctx: Context, as_json: bool) -> None:
 def _play(ctx: Context, day: GameDay, seed: int, instants: int, first: int, unsigned: bool, as_json: bool) -> None:
     from plinth.errors import CheckFailedError
     from plinth_jobs.cli import output
-    from plinth_ops.gamedays import page, signed_record
+    from plinth_ops.gamedays import signed_record
     from plinth_ops.gamedays.play import play, require_playable
 
     require_playable(day, instants)
@@ -97,7 +97,7 @@ def _play(ctx: Context, day: GameDay, seed: int, instants: int, first: int, unsi
     with ctx.progress.meter("instants", instants) as meter:
         record = play(day, seed=seed, instants=instants, first=first, outside=outside, on_instant=shown)
     signed = "not signed: --unsigned" if unsigned else _signed(ctx, record)
-    written = page.write(ctx, record, signed)
+    written = signed_record.write(ctx, record, signed)
     if as_json:
         output.emit_json({**record.model_dump(mode="json"), "passed": record.passed, "record": signed,
                           "page": str(written)})  # fmt: skip

@@ -45,7 +45,7 @@ def open_(
     settings: Settings, title: str, runs: tuple[str, ...], targets: tuple[str, ...], by: str, as_json: bool
 ) -> None:
     """Open an incident and freeze promotions."""
-    from plinth_jobs.runs import find_run
+    from plinth_jobs.targets import find_run
     from plinth_registry import incidents
 
     ctx = settings.context()
@@ -107,8 +107,8 @@ def show(settings: Settings, number: int | None, as_page: bool, as_json: bool) -
 
     from plinth.storage.atomic import write_bytes
     from plinth_jobs.cli import output
-    from plinth_ops.incidents import page as incident_page
     from plinth_ops.incidents import postmortem
+    from plinth_ops.incidents import postmortem as incident_page
     from plinth_registry import incidents
 
     ctx = settings.context()

@@ -1,9 +1,5 @@
-"""The facts of a postmortem, from evidence alone: who did what when, what it cost, what is concerned.
-
-    collect(ctx, incident)    tables: course, lost work, impact, promotions refused meanwhile
-
-Times are those that records and events have. Every table names where it comes from; what cannot be read is named as a
-gap. No sentence is made up: what to learn is for people to write.
+"""The facts of a postmortem, from evidence alone: who did what when, what it cost, what is concerned; their page in
+HTML or Markdown. Writes no prose.
 """
 
 from __future__ import annotations
@@ -18,13 +14,67 @@ from plinth.compute.context import Context
 from plinth.errors import PlinthError
 from plinth.operation import goodput
 from plinth.operation.spending import parameters
+from plinth.records import Frozen
+from plinth.report.page import template
 from plinth.training import config as configuration
 from plinth.training.config import RunConfig
 from plinth.training.telemetry.timeline import Event, read_events
 from plinth.trust.authority import time_of
-from plinth_ops.incidents.page import FactTable, IncidentData
 from plinth_registry import audit_log, impact
 from plinth_registry.incidents import Incident
+
+
+class FactTable(Frozen):
+    """Facts of one kind. `source` names the evidence; without rows the page says that there is none."""
+
+    title: str
+    source: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...] = ()
+
+
+class IncidentData(Frozen):
+    """Contents of the page. `gaps` name evidence that could not be read."""
+
+    number: int
+    title: str
+    state: str
+    tables: tuple[FactTable, ...]
+    gaps: tuple[str, ...] = ()
+
+
+def page(data: IncidentData) -> str:
+    """The page as HTML. The same data gives the same bytes."""
+    return template("page.html.j2", __package__).render(data=data)
+
+
+def markdown(data: IncidentData) -> str:
+    """The same as Markdown."""
+    lines = [f"# Incident {data.number}: {_cell(data.title)}", "", data.state, ""]
+    lines += [f"- Not read: {_cell(gap)}" for gap in data.gaps]
+    for one in data.tables:
+        lines += ["", f"## {one.title}", "", f"From {one.source}.", ""]
+        if not one.rows:
+            lines.append("None.")
+            continue
+        lines += [f"| {' | '.join(one.columns)} |", f"|{'---|' * len(one.columns)}"]
+        lines += [f"| {' | '.join(map(_cell, row))} |" for row in one.rows]
+    return "\n".join(lines) + "\n"
+
+
+def _cell(text: str) -> str:
+    """Others' text: it ends no cell and no line, and is no markup."""
+    for mark in "\\`*_[]<>|":
+        text = text.replace(mark, f"\\{mark}" if mark not in "<>" else {"<": "&lt;", ">": "&gt;"}[mark])
+    return " ".join(text.split())
+
+
+# The facts of a postmortem, from evidence alone: who did what when, what it cost, what is concerned.
+#
+#     collect(ctx, incident)    tables: course, lost work, impact, promotions refused meanwhile
+#
+# Times are those that records and events have. Every table names where it comes from; what cannot be read is named as a
+# gap. No sentence is made up: what to learn is for people to write.
 
 #: Seconds before the opening that belong to the course: what was seen was there before somebody said so.
 BEFORE_S: Final = 24 * 3600.0

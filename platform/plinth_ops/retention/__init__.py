@@ -1,10 +1,7 @@
 """Retention: what a workspace must keep, and the deletion of unreferenced objects.
 
-roots      what signed records, models, runs, pins and references name
-pins       manifests that people keep
-reachable  everything that the roots need: manifests with their ancestry, blobs
-survey     the whole workspace: what is kept and why, what is unneeded, by age, with its price
-deletion   delete what two surveys found unneeded, in an order that leaves a whole workspace wherever it ends
+roots      what must be kept for its own sake, pins of people included, and everything that it needs
+deletion   what is kept and why, what is unneeded and what it costs; the deletion of what two surveys found unneeded
 command    `plinth ops gc`
 
     roots ──► reachable ──► survey ──► deletion

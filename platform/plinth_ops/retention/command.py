@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from plinth.compute.context import Context
-    from plinth_ops.retention.survey import StorageRow, StoredObject
+    from plinth_ops.retention.deletion import StorageRow, StoredObject
 
 
 @group(
@@ -61,8 +61,7 @@ def gc(
     from plinth.operation.spending import parameters
     from plinth_jobs.cli import output
     from plinth_ops.retention import deletion, roots
-    from plinth_ops.retention.deletion import delete, due
-    from plinth_ops.retention.survey import by_age, by_reason, survey
+    from plinth_ops.retention.deletion import by_age, by_reason, delete, due, survey
 
     ctx = settings.context()
     price = parameters.load(ctx.workspace).prices.gigabyte_month
@@ -114,12 +113,12 @@ def pin(settings: Settings, target: str, reason: str) -> None:
     """Keep the manifest TARGET, an asset or a digest, with all that it was made of."""
     from plinth.storage.state import SHORTEST_PREFIX, resolve
     from plinth_jobs.cli import output
-    from plinth_ops.retention import pins
+    from plinth_ops.retention import roots
 
     ctx = settings.context()
     digest = len(target) >= SHORTEST_PREFIX and not set(target) - set("0123456789abcdef")
     manifest = resolve(ctx.refs, target) if digest else ctx.refs.current(target)
-    made = pins.put(ctx, manifest, getpass.getuser(), reason, _moment(time.time()))
+    made = roots.put(ctx, manifest, getpass.getuser(), reason, _moment(time.time()))
     output.facts(made.model_dump())
 
 
@@ -129,9 +128,9 @@ def pin(settings: Settings, target: str, reason: str) -> None:
 def unpin(settings: Settings, digest: str) -> None:
     """Remove the pin of the manifest whose DIGEST begins so."""
     from plinth_jobs.cli import output
-    from plinth_ops.retention import pins
+    from plinth_ops.retention import roots
 
-    output.facts(pins.lift(settings.context(), digest).model_dump())
+    output.facts(roots.lift(settings.context(), digest).model_dump())
 
 
 @gc.command("pins", epilog=examples("plinth ops gc pins", "plinth ops gc pins --json"))
@@ -140,9 +139,9 @@ def unpin(settings: Settings, digest: str) -> None:
 def list_pins(settings: Settings, as_json: bool) -> None:
     """List what is pinned, by whom and why."""
     from plinth_jobs.cli import output
-    from plinth_ops.retention import pins
+    from plinth_ops.retention import roots
 
-    found = pins.every(settings.context())
+    found = roots.every(settings.context())
     if as_json:
         return output.emit_json(found)
     rows = [(one.digest[:12], one.asset, one.by, one.at, one.reason) for one in found]

@@ -1,29 +1,253 @@
-"""Delete what two surveys found unneeded, in an order that leaves a whole workspace wherever it ends.
-
-    retention/unneeded.json    since when each object is unneeded, under the seal of the workspace's workers
-
-A reader may still have open what a reference named a moment ago. So an object is deleted only when an earlier survey,
-at least `GRACE_S` ago, found it unneeded and nothing has needed it at any survey since. A person who edits the note can
-shorten the pause where there is no seal, and never make a needed thing unneeded.
-
-Records are deleted first, then manifests, each before those that it was made of, then blobs: what is still there has
-all that it names. Each is looked at again when its turn comes. One that was written again meanwhile stays, with all
-that it names; so does all that a newer manifest or record names.
+"""Survey of the whole workspace: what is kept and why, what is unneeded, what a month of it costs; and the deletion
+of what two surveys found unneeded, in an order that leaves a whole workspace wherever it ends.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, Literal, NamedTuple
 
 from plinth import fingerprint
 from plinth.compute.progress import SILENT, Progress, metered
+from plinth.errors import RequestError
+from plinth.records import Frozen
+from plinth.storage.dvc import MANIFEST_NAME
+from plinth.storage.objects import RENEW_AFTER_S, ObjectFacts, at_once
 from plinth.storage.seal import Seal, load
 from plinth.storage.state import State
 from plinth_ops.retention import roots
-from plinth_ops.retention.survey import StoredObject, Survey, record_names
+from plinth_ops.retention.roots import YOUNG, Reachable, named, reach
+
+# Survey of the whole workspace: what is kept and why, what is unneeded, and what a month of it costs.
+#
+# Roots are read first, then manifests, records and blobs are listed: writers write content before what points to it, so
+# that whatever a root came to name meanwhile is young when its turn comes. Nothing young is unneeded: no manifest that
+# is not published yet, no blob whose record is not written yet, no record that was used (`state.StepCache.get`).
+
+Kind = Literal["record", "manifest", "blob"]
+DAY_S: Final = 86400.0
+#: What is younger is kept, needed or not. Twice `RENEW_AFTER_S` is the least that is safe beside writers.
+KEEP_DAYS: Final = 30.0
+LEAST_DAYS: Final = 2 * RENEW_AFTER_S / DAY_S
+#: Why a record of the step cache is kept: all that it names is.
+CACHE: Final = "step cache"
+
+
+class StoredObject(NamedTuple):
+    """An object of the workspace; `name` is a key, a digest or an MD5, `modified` a Unix time."""
+
+    kind: Kind
+    name: str
+    bytes: int
+    modified: float
+
+    @property
+    def place(self) -> str:
+        """Its name among all objects."""
+        return f"{self.kind}/{self.name}"
+
+
+@dataclass(frozen=True)
+class Survey:
+    """Everything that lies in a workspace.
+
+    Args:
+        at: when the look began (Unix time).
+        before: what was written since is kept whatever needs it.
+        kept: what is kept, with the reason.
+        unneeded: what nothing needs, in the order in which it may be deleted: what points to something before that.
+        names: by place, what an unneeded record or manifest names.
+        manifests, records: everything that was listed, so that what came since is known.
+    """
+
+    at: float
+    before: float
+    kept: tuple[tuple[StoredObject, str], ...]
+    unneeded: tuple[StoredObject, ...]
+    names: Mapping[str, frozenset[str]]
+    manifests: frozenset[str]
+    records: frozenset[str]
+
+
+def survey(
+    state: State, now: float, keep_days: float = KEEP_DAYS, progress: Progress = SILENT
+) -> Survey:
+    """Look at a workspace. Every manifest and every record is read once, no blob.
+
+    Args:
+        now: Unix time.
+
+    Raises:
+        RequestError: too few days to keep.
+        StorageError: something cannot be read, so that it is not known what it needs.
+    """
+    if keep_days < LEAST_DAYS:
+        raise RequestError(f"{keep_days:g} days are too few to keep", expected=f"at least {LEAST_DAYS:g}")
+    before = now - keep_days * DAY_S
+    roots = named(state)
+    manifests = {one.name: one for one in state.refs.facts()}
+    young = {digest for digest, one in manifests.items() if one.modified >= before}
+    reachable = reach(state, manifests.keys(), young, roots, progress)
+    records = list(state.cache.records.facts())
+    kept, cache, names = _records(state, records, reachable, before, progress)
+    kept += [(_found("manifest", manifests[digest]), reason) for digest, reason in reachable.manifests.items()]
+    blobs, unneeded = _blobs(state, reachable, before, progress)
+    names |= {f"manifest/{digest}": frozenset(made.names) for digest, made in reachable.others.items()}
+    others = [_found("manifest", manifests[digest]) for digest in _consumers_first(reachable)]
+    return Survey(
+        at=now,
+        before=before,
+        kept=(*kept, *blobs),
+        unneeded=(*cache, *others, *unneeded),
+        names=names,
+        manifests=frozenset(manifests),
+        records=frozenset(one.name for one in records),
+    )
+
+
+def record_names(state: State, names: Iterable[str]) -> Iterator[tuple[str, frozenset[str]]]:
+    """The MD5s of the blobs that records name; a record that has vanished names none."""
+    objects, wanted = state.cache.records, list(names)
+    for name, found in zip(wanted, at_once(objects, objects.get, wanted), strict=True):
+        yield name, frozenset(roots.blobs(found.data) if found else ())
+
+
+def _records(
+    state: State, records: list[ObjectFacts], reachable: Reachable, before: float, progress: Progress
+) -> tuple[list[tuple[StoredObject, str]], list[StoredObject], dict[str, frozenset[str]]]:
+    """Records that are kept and that are not, and what these name; blobs of young ones are kept."""
+    names = record_names(state, (one.name for one in records))
+    read = dict(metered(progress, "reading records", names, len(records)))
+    for one in records:
+        if one.modified >= before:
+            for md5 in read[one.name]:
+                reachable.blobs.setdefault(md5, YOUNG)
+    kept, unneeded = [], []
+    for one in records:
+        if one.modified >= before:
+            kept.append((_found("record", one), YOUNG))
+        elif all(md5 in reachable.blobs for md5 in read[one.name]):
+            kept.append((_found("record", one), CACHE))
+        else:
+            unneeded.append(_found("record", one))
+    return kept, unneeded, {one.place: read[one.name] for one in unneeded}
+
+
+def _blobs(
+    state: State, reachable: Reachable, before: float, progress: Progress
+) -> tuple[list[tuple[StoredObject, str]], list[StoredObject]]:
+    kept, unneeded = [], []
+    for one in metered(progress, "listing blobs", state.store.facts(), 0):
+        reason = reachable.blobs.get(one.name, "")
+        if one.name.endswith(".dir") and one.modified < before:
+            reason = reachable.blobs.get(_listed_manifest(state.store.directory(one.name)), "")
+        if reason or one.modified >= before:
+            kept.append((_found("blob", one), reason or YOUNG))
+        else:
+            unneeded.append(_found("blob", one))
+    return kept, sorted(unneeded, key=lambda one: not one.name.endswith(".dir"))  # a directory before what it lists
+
+
+def _listed_manifest(directory: bytes) -> str:
+    """The MD5 of the manifest that a directory object of DVC lists (`plinth.storage.dvc`)."""
+    try:
+        return next(str(one["md5"]) for one in json.loads(directory) if one["relpath"] == MANIFEST_NAME)
+    except (ValueError, KeyError, TypeError, StopIteration):
+        return ""
+
+
+def _consumers_first(reachable: Reachable) -> list[str]:
+    """Unneeded manifests, each before those that it was made of."""
+    others = reachable.others
+    consumers = dict.fromkeys(others, 0)
+    for made in others.values():
+        for digest in set(made.inputs) & others.keys():
+            consumers[digest] += 1
+    waiting = sorted(digest for digest, count in consumers.items() if not count)
+    order = []
+    while waiting:
+        digest = waiting.pop()
+        order.append(digest)
+        for own in sorted(set(others[digest].inputs) & others.keys()):
+            consumers[own] -= 1
+            if not consumers[own]:
+                waiting.append(own)
+    return order
+
+
+def _found(kind: Kind, one: ObjectFacts) -> StoredObject:
+    return StoredObject(kind, one.name, one.bytes, one.modified)
+
+
+#: Upper ends of the ages that are told apart, in days.
+AGES: Final = ((7.0, "under 7 days"), (30.0, "7 to 30 days"), (90.0, "30 to 90 days"), (365.0, "90 days to a year"))
+OLDER: Final = "over a year"
+UNNEEDED: Final = "nothing needs it"
+
+
+class StorageRow(Frozen):
+    """Objects of one age or reason: bytes, those that nothing needs, and what a month of either costs."""
+
+    name: str
+    objects: int
+    bytes: int
+    unneeded_bytes: int
+    month: float
+    unneeded_month: float
+
+
+def by_age(looked: Survey, gigabyte_month: float) -> list[StorageRow]:
+    """The youngest first; the age of an object is the time since it was written, or used, last."""
+    order = [name for _, name in AGES] + [OLDER]
+    rows = _rows(looked, gigabyte_month, lambda modified, _: _age(looked.at - modified))
+    return [rows[name] for name in order if name in rows]
+
+
+def by_reason(looked: Survey, gigabyte_month: float) -> list[StorageRow]:
+    """The dearest first; what is kept for several reasons counts under the first."""
+    rows = _rows(looked, gigabyte_month, lambda _, reason: reason)
+    return sorted(rows.values(), key=lambda row: (-row.bytes, row.name))
+
+
+def _rows(looked: Survey, price: float, name: Callable[[float, str], str]) -> dict[str, StorageRow]:
+    objects, size, unneeded = defaultdict[str, int](int), defaultdict[str, int](int), defaultdict[str, int](int)
+    everything = [*looked.kept, *((one, UNNEEDED) for one in looked.unneeded)]
+    for one, reason in everything:
+        row = name(one.modified, reason)
+        objects[row] += 1
+        size[row] += one.bytes
+        unneeded[row] += one.bytes if reason == UNNEEDED else 0
+    return {
+        row: StorageRow(
+            name=row,
+            objects=objects[row],
+            bytes=size[row],
+            unneeded_bytes=unneeded[row],
+            month=size[row] / 1e9 * price,
+            unneeded_month=unneeded[row] / 1e9 * price,
+        )
+        for row in objects
+    }
+
+
+def _age(age_s: float) -> str:
+    return next((name for days, name in AGES if age_s < days * DAY_S), OLDER)
+
+
+# Delete what two surveys found unneeded, in an order that leaves a whole workspace wherever it ends.
+#
+#     retention/unneeded.json    since when each object is unneeded, under the seal of the workspace's workers
+#
+# A reader may still have open what a reference named a moment ago. So an object is deleted only when an earlier survey,
+# at least `GRACE_S` ago, found it unneeded and nothing has needed it at any survey since. A person who edits the note
+# can shorten the pause where there is no seal, and never make a needed thing unneeded.
+#
+# Records are deleted first, then manifests, each before those that it was made of, then blobs: what is still there has
+# all that it names. Each is looked at again when its turn comes. One that was written again meanwhile stays, with all
+# that it names; so does all that a newer manifest or record names.
 
 FOLDER: Final = "retention"
 NOTE: Final = "unneeded.json"

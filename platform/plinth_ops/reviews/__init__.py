@@ -1,8 +1,6 @@
 """The review of a week or month: failed jobs, cost anomalies, service levels, proofs of provenance, suites, promotions.
 
-page      the last whole week or month, one part as a table with a verdict, and the page
-parts     the sections
-review    all sections of a period, written as a page
+review    the period of a review, its sections, and the page
 schedule  Dagster's schedules of both
 command   `plinth ops retrospective`
 

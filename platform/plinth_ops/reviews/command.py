@@ -24,7 +24,7 @@ def retrospective(settings: Settings, month: bool, at: datetime | None, as_json:
     """
     from plinth_jobs.cli import output
     from plinth_ops.reviews import review
-    from plinth_ops.reviews.page import Length, period
+    from plinth_ops.reviews.review import Length, period
 
     until = (at.replace(tzinfo=UTC) if at else datetime.now(UTC)).timestamp()
     length: Length = "month" if month else "week"

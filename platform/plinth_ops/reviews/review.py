@@ -2,16 +2,330 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from datetime import UTC, datetime
+import json
+import statistics
+from collections.abc import Callable, Iterator, Sequence
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Literal, NamedTuple
 
 from plinth.compute.context import Context
 from plinth.errors import PlinthError
+from plinth.operation.spending import parameters
+from plinth.operation.spending.ledger import MICROS, Ledger, Reservation
+from plinth.provenance import lineage
+from plinth.records import Frozen
 from plinth.report.data import Fact
+from plinth.report.page import template
 from plinth.storage.atomic import write_bytes
-from plinth_ops.reviews.page import Length, Period, PeriodData, PeriodSection, page, period
-from plinth_ops.reviews.parts import cost, failures, levels, provenance, releases, suites
+from plinth.text import counted
+from plinth.training.telemetry.timeline import read_events
+from plinth_jobs.alarms import ALARMS
+from plinth_ops.service_levels import objectives
+from plinth_ops.service_levels.tallies import ErrorBudget
+
+Length = Literal["week", "month"]
+
+
+class Period(NamedTuple):
+    """Days that are looked at together. `begin` and `end` are Unix seconds; `end` does not belong to it."""
+
+    length: Length
+    begin: float
+    end: float
+
+    @property
+    def name(self) -> str:
+        """`2026-W48` or `2026-11`."""
+        begin = datetime.fromtimestamp(self.begin, UTC)
+        year, week, _ = begin.isocalendar()
+        return f"{year}-W{week:02d}" if self.length == "week" else f"{begin:%Y-%m}"
+
+    def has(self, at: float) -> bool:
+        """Whether a time in Unix seconds is in it."""
+        return self.begin <= at < self.end
+
+    @property
+    def before(self) -> Period:
+        """The one before it."""
+        return period(self.length, self.begin)
+
+
+def period(length: Length, until: float) -> Period:
+    """The last whole week (Monday to Sunday) or calendar month that had ended at a time, in UTC."""
+    day = datetime.fromtimestamp(until, UTC).replace(hour=0, minute=0, second=0, microsecond=0)
+    if length == "week":
+        end = day - timedelta(days=day.weekday())
+        begin = end - timedelta(days=7)
+    else:
+        end = day.replace(day=1)
+        begin = (end - timedelta(days=1)).replace(day=1)
+    return Period(length, begin.timestamp(), end.timestamp())
+
+
+class PeriodSection(Frozen):
+    """One table with a verdict.
+
+    Attributes:
+        good: whether nothing in it needs a person; None: there was nothing to judge.
+        verdict: in a word or two.
+        lead: what the rows are.
+        numbers: indices of columns that hold numbers.
+        more: rows that are left out.
+    """
+
+    title: str
+    good: bool | None
+    verdict: str
+    lead: str = ""
+    columns: tuple[str, ...] = ()
+    rows: tuple[tuple[str, ...], ...] = ()
+    numbers: tuple[int, ...] = ()
+    more: int = 0
+
+
+class PeriodData(Frozen):
+    """Contents of the page."""
+
+    title: str
+    subtitle: str
+    facts: tuple[Fact, ...] = ()
+    sections: tuple[PeriodSection, ...] = ()
+
+
+def page(data: PeriodData) -> str:
+    """The page as HTML. The same data gives the same bytes."""
+    return template("page.html.j2", __package__).render(data=data)
+
+
+#: Rows of a table; the rest is counted.
+ROWS = 50
+
+
+def section(
+    title: str,
+    good: bool | None,
+    verdict: str,
+    columns: tuple[str, ...],
+    rows: Sequence[tuple[str, ...]],
+    lead: str = "",
+    numbers: tuple[int, ...] = (),
+) -> PeriodSection:
+    """The section of these rows, of which the first are shown."""
+    return PeriodSection(
+        title=title,
+        good=good,
+        verdict=verdict,
+        lead=lead,
+        columns=columns,
+        rows=tuple(rows[:ROWS]),
+        numbers=numbers,
+        more=max(0, len(rows) - ROWS),
+    )
+
+
+def when(at: float) -> str:
+    """A time in Unix seconds to the minute, in UTC."""
+    return f"{datetime.fromtimestamp(at, UTC):%Y-%m-%d %H:%M}"
+
+
+def first_line(said: object) -> str:
+    """The first line of a reason."""
+    lines = str(said or "").strip().splitlines()
+    return lines[0] if lines else "no reason was given"
+
+
+#: Events of a timeline that say why a run failed.
+FAILURES = ("failed", "lost", "rank_failed", "hang", "device_error", "save_failed")
+
+
+def failures(ctx: Context, span: Period) -> PeriodSection:
+    """Every failure of the period, oldest first."""
+    found = sorted([*_failed_stages(ctx, span), *_failed_runs(ctx, span)])
+    rows = [(when(at), *words) for at, *words in found]
+    jobs = sum(row[2] in ("failed", "lost", "job") for row in rows)
+    return section(
+        "Failed jobs", not jobs, f"{jobs} failed" if jobs else "none", ("when", "what", "event", "reason"), rows,
+        lead="Jobs of the pipeline, and events of runs that say why ranks were lost.",
+    )  # fmt: skip
+
+
+def _failed_stages(ctx: Context, span: Period) -> Iterator[tuple[float, str, str, str]]:
+    path = ctx.workspace.root / ALARMS
+    for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
+        said = json.loads(line)
+        if span.has(float(said["time"])):
+            yield float(said["time"]), str(said["job"]), "job", first_line(said["message"])
+
+
+def _failed_runs(ctx: Context, span: Period) -> Iterator[tuple[float, str, str, str]]:
+    for path in sorted(ctx.workspace.runs.glob("*/events.jsonl")):
+        if path.stat().st_mtime < span.begin:
+            continue
+        for event in read_events(path):
+            if event["event"] in FAILURES and span.has(float(event["time"])):
+                why = event.get("reason") or event.get("what") or event.get("kind") or ""
+                yield float(event["time"]), path.parent.name, str(event["event"]), first_line(why)
+
+
+#: Periods before this one that its cost is compared with, and the fewest that say anything.
+BEFORE, FEWEST = 8, 3
+
+#: Robust deviations from the median of earlier periods, or of like jobs, from which on a cost is an anomaly.
+DEVIATIONS = 4.0
+
+
+def cost(ctx: Context, span: Period) -> PeriodSection:
+    """Spent, against earlier periods; and jobs that cost more a token than their like."""
+    place = parameters.ledger_place(ctx.workspace, parameters.load(ctx.workspace))
+    if "://" not in place and not Path(place).exists():
+        return section("Cost", None, "nothing was submitted", (), ())
+    rows = Ledger(place).find(parameters.workspace_name(ctx.workspace))
+    spans = [span]
+    for _ in range(BEFORE):
+        spans.append(spans[-1].before)
+    first = min((one.made for one in rows), default=span.end)
+    totals = [_spent(rows, one) for one in spans if one.end > first]
+    unusual = [*_unusual_total(totals), *_dear_jobs(rows, span)]
+    lead = f"{totals[0] if totals else 0:,.2f} spent by jobs that were submitted in this {span.length}."
+    verdict = f"{len(unusual)} unusual" if unusual else "as usual"
+    return section("Cost", not unusual, verdict, ("what", "cost", "usual", "times"), unusual, lead, numbers=(1, 2, 3))
+
+
+def _spent(rows: Sequence[Reservation], span: Period) -> float:
+    return sum(one.spent or 0 for one in rows if span.has(one.made)) / MICROS
+
+
+def _unusual_total(totals: Sequence[float]) -> Iterator[tuple[str, ...]]:
+    """The newest total, where it is far from those before it."""
+    if len(totals) > FEWEST and is_unusual(totals[0], totals[1:]):
+        yield _compared("all jobs", totals[0], statistics.median(totals[1:]))
+
+
+def _dear_jobs(rows: Sequence[Reservation], span: Period) -> Iterator[tuple[str, ...]]:
+    """Jobs of this period whose tokens cost far more than those of earlier jobs that trained alike."""
+    priced = [(one, one.spent / one.tokens) for one in rows if one.ended and one.spent and one.tokens]
+    for one, price in priced:
+        if span.has(one.made):
+            alike = [other for row, other in priced if row.work == one.work and row.made < one.made]
+            if len(alike) >= FEWEST and price > statistics.median(alike) and is_unusual(price, alike):
+                usual = statistics.median(alike) * (one.tokens or 0) / MICROS
+                yield _compared(one.run, (one.spent or 0) / MICROS, usual)
+
+
+def is_unusual(value: float, others: Sequence[float]) -> bool:
+    """Whether a value is far from others: by robust deviations, and by half of their median at least."""
+    median = statistics.median(others)
+    deviation = 1.4826 * statistics.median(abs(other - median) for other in others)
+    return abs(value - median) > max(DEVIATIONS * deviation, 0.5 * abs(median))
+
+
+def _compared(what: str, cost: float, usual: float) -> tuple[str, ...]:
+    return what, f"{cost:,.2f}", f"{usual:,.2f}", f"{cost / usual:.1f}" if usual else "–"
+
+
+def levels(ctx: Context, span: Period) -> PeriodSection:
+    """Indicators against their objectives, and what is spent of the error budgets."""
+    found: list[ErrorBudget] = objectives.measure(
+        ctx, objectives.load(ctx.workspace), span.end, objectives.completeness(ctx)
+    )
+    rows = [
+        (one.indicator, f"{one.value:.2%}", f"{one.target:.2%}", one.state.removesuffix(" spent"))
+        for one in found
+        if one.value is not None and one.spent is not None
+    ]
+    spent = [one.indicator for one in found if one.is_spent]
+    verdict = f"{len(spent)} spent" if spent else "within budget" if rows else "nothing measured"
+    return section(
+        "Service levels", not spent if rows else None, verdict,
+        ("indicator", "good", "objective", "budget spent"), rows,
+        lead=f"At the end of the {span.length}, over the window of the objectives.", numbers=(1, 2, 3),
+    )  # fmt: skip
+
+
+def provenance(ctx: Context, span: Period) -> PeriodSection:
+    """Every published asset that no other is made of, walked down to its sources; the log of decisions, proved."""
+    refs = {ref.digest: ref.asset for ref in ctx.refs.all()}
+    used, rows, links = set[str](), list[tuple[str, ...]](), 0
+    for digest, asset in refs.items():
+        try:
+            used |= set(ctx.refs.load(digest).inputs.values())
+        except PlinthError as error:
+            rows.append((asset, first_line(error)))
+    ends = {digest: asset for digest, asset in refs.items() if digest not in used}
+    for digest, asset in ends.items():
+        try:
+            links += len(lineage.walk(ctx, digest).links)
+        except PlinthError as error:
+            rows.append((asset, first_line(error)))
+    proved = ""
+    if _has_releases(ctx):
+        from plinth_registry import releases
+
+        try:
+            proved = f"; log of {releases.prove_log(ctx).entries} decisions proved"
+        except PlinthError as error:
+            rows.append(("log of decisions", first_line(error)))
+    rows = sorted(set(rows))
+    whole = f"{len(ends)} of {len(ends)} hold" if ends else "nothing is published"
+    verdict = f"{len(rows)} broken" if rows else whole
+    walked = f"{counted(links, 'manifest')} from {counted(len(ends), 'end')}"
+    lead = f"{walked} of the pipeline down to their sources, by digest{proved}."
+    return section("Provenance", not rows if refs else None, verdict, ("asset", "first broken link"), rows, lead)
+
+
+def suites(ctx: Context, span: Period) -> PeriodSection:
+    """Results of checks that Great Expectations has kept."""
+    folder = ctx.workspace.root / "gx" / "gx" / "uncommitted" / "validations"
+    passed, failed = 0, list[tuple[str, ...]]()
+    for path in sorted(folder.rglob("*.json")) if folder.is_dir() else ():
+        at = path.stat().st_mtime
+        if not span.has(at):
+            continue
+        said = json.loads(path.read_text(encoding="utf-8"))
+        if said["success"]:
+            passed += 1
+        else:
+            wrong = [one["expectation_config"]["type"] for one in said["results"] if not one["success"]]
+            failed.append((when(at), str(said.get("suite_name", path.parts[-4])), ", ".join(wrong)))
+    ran = passed + len(failed)
+    verdict = f"{len(failed)} of {ran} failed" if failed else f"{ran} passed" if ran else "none ran"
+    return section("Suites", not failed if ran else None, verdict, ("when", "suite", "expectation"), failed)
+
+
+def releases(ctx: Context, span: Period) -> PeriodSection:
+    """Movements, and decisions that were refused."""
+    if not _has_releases(ctx):
+        return section("Releases", None, "none", (), ())
+    from plinth_registry import audit_log
+    from plinth_registry.releases import history
+
+    rows: list[tuple[str, ...]] = [
+        (_minute(one.at), f"{one.model} {one.version or one.previous}", one.action, one.by, first_line(one.reason))
+        for one in history(ctx, expired=True)
+        if span.has(_seconds(one.at))
+    ]
+    moved = len(rows)
+    rows += [
+        (_minute(one.at), one.subject, f"{one.action} refused", one.by, first_line(one.refusal))
+        for one in audit_log.entries(ctx)
+        if one.outcome == "refused" and span.has(_seconds(one.at))
+    ]
+    back = [row for row in rows if row[2] in ("rollback", "returned", "withdrawn")]
+    verdict = f"{len(back)} given back" if back else f"{moved} moved"
+    return section("Releases", not back, verdict, ("when", "version", "decision", "by", "reason"), sorted(rows))
+
+
+def _has_releases(ctx: Context) -> bool:
+    return ctx.workspace.releases.is_dir() and any(ctx.workspace.releases.iterdir())
+
+
+def _minute(at: str) -> str:
+    return when(_seconds(at))
+
+
+def _seconds(at: str) -> float:
+    return datetime.fromisoformat(at).timestamp()
 
 
 def write(ctx: Context, length: Length, until: float) -> Path:

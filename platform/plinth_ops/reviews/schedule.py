@@ -10,7 +10,7 @@ from plinth.recipe.recipe import Recipe
 from plinth.storage.workspace import Workspace
 from plinth_jobs.asset_jobs import AddedDefinitions, scheduled
 from plinth_ops.reviews import review
-from plinth_ops.reviews.page import Length
+from plinth_ops.reviews.review import Length
 
 #: When each page is written, in UTC: after a week or month has ended.
 CRON: dict[Length, str] = {"week": "0 6 * * 1", "month": "0 6 1 * *"}

@@ -2,8 +2,6 @@
 
     timelines, samples, prices, log of assets ──▶ facts ──▶ an indicator each ──▶ tallies ──▶ any window ──▶ budget
 
-    parameters   objectives: shares that have to be good, and what a good second is
-    facts        facts of one run, or of the assets of a workspace, at a time
     tallies      good and total seconds of an interval; their share in a window; error budgets
     indicators   every indicator by name, with its unit and function; the budgets of all
     objectives   `objectives.yaml` of a workspace, and the indicators of all of its runs and assets

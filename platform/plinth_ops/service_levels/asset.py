@@ -20,8 +20,7 @@ from plinth_assets.framework.resources import PlinthResource, Session
 from plinth_jobs.asset_jobs import AddedDefinitions, AssetJob, with_schedule
 from plinth_ops.service_levels import objectives
 from plinth_ops.service_levels.indicators import budgets
-from plinth_ops.service_levels.parameters import Objectives
-from plinth_ops.service_levels.tallies import ErrorBudget, Tally, value
+from plinth_ops.service_levels.tallies import ErrorBudget, Objectives, Tally, value
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

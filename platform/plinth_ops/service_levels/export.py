@@ -17,8 +17,7 @@ import pyarrow.parquet as pq
 
 from plinth.storage.atomic import write_bytes
 from plinth_ops.service_levels.indicators import INDICATORS
-from plinth_ops.service_levels.parameters import Objectives
-from plinth_ops.service_levels.tallies import Tally
+from plinth_ops.service_levels.tallies import Objectives, Tally
 
 TALLIES, OBJECTIVES, VIEWS = "tallies.parquet", "objectives.parquet", "views.sql"
 

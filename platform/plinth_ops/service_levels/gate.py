@@ -14,8 +14,7 @@ from plinth.compute.context import Context
 from plinth.evaluation.gate import release_gate
 from plinth.records import Frozen
 from plinth_ops.service_levels.indicators import INDICATORS
-from plinth_ops.service_levels.parameters import Objectives
-from plinth_ops.service_levels.tallies import ErrorBudget
+from plinth_ops.service_levels.tallies import ErrorBudget, Objectives
 from plinth_registry.gates.facts import Evidence
 from plinth_registry.gates.result import GateResult, decided, missing
 

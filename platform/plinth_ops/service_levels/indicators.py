@@ -16,9 +16,19 @@ from typing import Any, Final, NamedTuple
 
 from plinth.operation.asset_log import ARRIVED, CHECKED, PUBLISHED
 from plinth.training.telemetry.goodput.ledger import TimeSpan
-from plinth_ops.service_levels.facts import AssetFacts, Event, RunFacts
-from plinth_ops.service_levels.parameters import Objectives
-from plinth_ops.service_levels.tallies import ErrorBudget, Tally, TallyPart, clipped, joined, up_to, whole
+from plinth_ops.service_levels.tallies import (
+    AssetFacts,
+    ErrorBudget,
+    Event,
+    Objectives,
+    RunFacts,
+    Tally,
+    TallyPart,
+    clipped,
+    joined,
+    up_to,
+    whole,
+)
 
 
 def job_success(run: RunFacts, objectives: Objectives) -> Iterator[Tally]:

@@ -25,10 +25,8 @@ from plinth.training import config as configuration
 from plinth.training.config import RunConfig
 from plinth.training.telemetry.devices import read_samples
 from plinth.training.telemetry.timeline import read_events
-from plinth_ops.service_levels.facts import AssetFacts, RunFacts, run_facts
 from plinth_ops.service_levels.indicators import budgets, of_assets, of_run
-from plinth_ops.service_levels.parameters import Objectives
-from plinth_ops.service_levels.tallies import ErrorBudget, Tally
+from plinth_ops.service_levels.tallies import AssetFacts, ErrorBudget, Objectives, RunFacts, Tally, run_facts
 
 #: Says of a run whether its data is known down to its sources; None: it cannot be said.
 Complete = Callable[[RunConfig], bool | None]

@@ -6,11 +6,89 @@ attempt counts in every window with the seconds that lie there, and a window of 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from typing import NamedTuple
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple
+
+from pydantic import Field
 
 from plinth.errors import CheckFailedError, MissingError
 from plinth.records import Frozen
+from plinth.training.telemetry.goodput.account import GoodputAccount
+from plinth.training.telemetry.goodput.ledger import AttemptTime, TimeSpan
+from plinth.training.telemetry.timeline import JOB_ENDS
+
+
+class Objectives(Frozen):
+    """Shares of seconds that have to be good, over a sliding window, and the bounds of a good second."""
+
+    window_days: float = Field(28.0, gt=0, description="Seconds within so many days count.")
+    silence_s: float = Field(7200.0, gt=0, description="Seconds without an event after which a job has been killed.")
+    job_success: float = Field(0.95, gt=0, lt=1, description="Of rank-seconds held: by jobs that were not lost.")
+    goodput: float = Field(0.90, gt=0, lt=1, description="Of rank-seconds held: by steps that count.")
+    goodput_after_s: float = Field(
+        3600.0,
+        ge=0,
+        description="Seconds that jobs must have held ranks before goodput is judged: a short run is mostly start-up.",
+        exclude_if=lambda given: given == 3600.0,
+    )
+    checkpoint_age: float = Field(0.99, gt=0, lt=1, description="Of rank-seconds since a first step: within the bound.")
+    checkpoint_age_s: float = Field(3600.0, gt=0, description="Seconds since a checkpoint, or since the first step.")
+    checkpoint_frequency: float = Field(
+        0.95, gt=0, lt=1, description="Of rank-seconds between checkpoints: of gaps that are within the bound, whole."
+    )
+    checkpoint_every_s: float = Field(3600.0, gt=0, description="Seconds from a checkpoint to the next.")
+    restore_time: float = Field(0.95, gt=0, lt=1, description="Of rank-seconds in restores: within the bound of each.")
+    restore_time_s: float = Field(300.0, gt=0, description="Seconds to download, verify and load a checkpoint.")
+    validation_trend: float = Field(
+        0.95, gt=0, lt=1, description="Of rank-seconds between looks at held-out text: that ended no worse than before."
+    )
+    validation_rise: float = Field(
+        0.02, ge=0, description="Bits per byte by which a look may be above the best one before it."
+    )
+    suite_pass_rate: float = Field(
+        0.99, gt=0, lt=1, description="Of seconds of every asset's suite: since a check that it passed."
+    )
+    device_utilisation: float = Field(
+        0.50,
+        gt=0,
+        lt=1,
+        description="Of device-seconds sampled, busy; without samples, of rank-seconds held, computing.",
+    )
+    cost_per_token: float = Field(
+        0.90, gt=0, lt=1, description="Of rank-seconds paid for: within what the tokens of their steps may cost."
+    )
+    cost_per_million_tokens: float | None = Field(
+        None, gt=0, description="Money that a million tokens may cost; null: the cost is shown without an objective."
+    )
+    ingestion_lag: float = Field(
+        0.95, gt=0, lt=1, description="Of seconds in which new source files waited to be documents: within the bound."
+    )
+    ingestion_lag_s: float = Field(3600.0, gt=0, description="Seconds from a file's arrival to published documents.")
+    lineage_completeness: float = Field(
+        0.999, gt=0, lt=1, description="Of rank-seconds held: by runs whose data is known down to its sources."
+    )
+    reproducibility_delta: float = Field(
+        0.95, gt=0, lt=1, description="Of rank-seconds of runs that were replayed: those that agree within the bound."
+    )
+    reproducibility_bound: float = Field(
+        0.01, ge=0, description="Largest relative difference of a replayed step's loss from the recorded one."
+    )
+    time_to_fine_tune: float = Field(
+        0.95, gt=0, lt=1, description="Of seconds of runs that began from weights: within the bound of each."
+    )
+    fine_tune_s: float = Field(86400.0, gt=0, description="Seconds from a fine-tuning's submission to its end.")
+
+    def minimum_s(self, indicator: str) -> float:
+        """Seconds that an indicator must cover before it is judged; fewer say little about it."""
+        return self.goodput_after_s if indicator == "goodput" else 0.0
+
+    def target(self, indicator: str) -> float:
+        """The share of an indicator's seconds that has to be good."""
+        found: float = getattr(self, indicator.replace(" ", "_").replace("-", "_"))
+        return found
 
 #: Pieces shorter than so many microseconds together are one tally.
 GRAIN_US = 10_000_000
@@ -194,3 +272,114 @@ def refuse_spent(found: Sequence[ErrorBudget]) -> None:
             expected="; ".join(f"{one.indicator} above {one.target:.2%}" for one in spent),
             remedy="`plinth run goodput RUN` names the causes; promote nothing until they are mended (docs/slis.md)",
         )
+
+Event = Mapping[str, Any]
+
+
+
+@dataclass(frozen=True)
+class RunFacts:
+    """One run.
+
+    Args:
+        run: its name.
+        events: of its timeline, in order, up to `until`.
+        ranks: of a job that has not said how many it holds.
+        until: Unix seconds.
+        silence_s: without an event, after which a job has been killed.
+        price: of a rank for an hour; 0: not known.
+        samples: of its devices, in order, up to `until`.
+        fine_tunes: whether it began from weights.
+        complete: whether its data is known down to the sources; None: nobody looked.
+    """
+
+    run: str
+    events: Sequence[Event]
+    ranks: int
+    until: float
+    silence_s: float = 7200.0
+    price: float = 0.0
+    samples: Sequence[Event] = ()
+    fine_tunes: bool = False
+    complete: bool | None = None
+
+    @cached_property
+    def _account(self) -> GoodputAccount:
+        taken = GoodputAccount(self.ranks)
+        for event in self.events:
+            taken.add(event)
+        return taken
+
+    @cached_property
+    def attempts(self) -> tuple[AttemptTime, ...]:
+        """Its attempts."""
+        return self._account.ledger().attempts
+
+    @cached_property
+    def spans(self) -> list[list[TimeSpan]]:
+        """Of each attempt its time in order, without the queue."""
+        found: list[list[TimeSpan]] = [[] for _ in self.attempts]
+        for span in self._account.spans():
+            if span.cause != "queue":
+                found[span.attempt].append(span)
+        return found
+
+    @cached_property
+    def inside(self) -> list[list[Event]]:
+        """The events of each attempt. The next job's queue begins when the last has ended: that event is the earlier
+        attempt's."""
+        begins = [one.begin for one in self.attempts]
+        found: list[list[Event]] = [[] for _ in self.attempts]
+        for event in self.events if begins else ():
+            found[max(0, bisect_left(begins, float(event["time"])) - 1)].append(event)
+        return found
+
+    @property
+    def silent(self) -> bool:
+        """Whether nothing has been heard for so long that a job under way has been killed."""
+        return bool(self.events) and self.until - float(self.events[-1]["time"]) > self.silence_s
+
+    @cached_property
+    def lost_jobs(self) -> set[int]:
+        """Numbers of the jobs that failed, lost work for good, or were killed: no end before the next, or silence."""
+        kinds: dict[int, set[str]] = {}
+        for one, its in zip(self.attempts, self.inside, strict=True):
+            kinds.setdefault(one.job, set()).update(str(event["event"]) for event in its)
+        last = 0 if self.silent else max(kinds, default=0)
+        return {job for job, had in kinds.items() if had & {"failed", "lost"} or (job != last and not had & JOB_ENDS)}
+
+    def held(self, number: int) -> tuple[float, float]:
+        """Unix seconds between which an attempt held its ranks: after its queue."""
+        one = self.attempts[number]
+        return one.begin + one.rank_us.get("queue", 0) / one.ranks / 1e6, one.end
+
+    @cached_property
+    def tokens(self) -> dict[int, int]:
+        """Tokens of each step, over all ranks."""
+        through = {int(event["step"]): int(event["tokens"]) for event in self.of("step") if "tokens" in event}
+        return {step: n - through.get(step - 1, 0) for step, n in through.items() if step == 1 or step - 1 in through}
+
+    def of(self, kind: str) -> Iterator[Event]:
+        """Events of a kind, in order."""
+        return (event for event in self.events if event["event"] == kind)
+
+
+def run_facts(
+    run: str, events: Iterable[Event], ranks: int, until: float, silence_s: float = 7200.0, **more: Any
+) -> RunFacts:
+    """The facts of a run as its timeline stood at a time; `more` as of `RunFacts`."""
+    seen = [event for event in events if float(event["time"]) <= until]
+    return RunFacts(run, seen, ranks, until, silence_s, **more)
+
+
+@dataclass(frozen=True)
+class AssetFacts:
+    """What was checked, published and seen to arrive in a workspace.
+
+    Args:
+        events: of the log of assets, in order, up to `until`.
+        until: Unix seconds.
+    """
+
+    events: Sequence[Event]
+    until: float

@@ -17,7 +17,7 @@ from plinth.compute.select_engine import DEFAULT
 from plinth.corpus.documents import documents
 from plinth.corpus.documents.account import Account
 from plinth.storage.workspace import Workspace
-from plinth_jobs import dagster_run, pipeline, release_requests
+from plinth_jobs import asset_states, dagster_run, pipeline
 from plinth_jobs.recipes import load
 from tests.jobs.conftest import RECIPE
 
@@ -116,7 +116,7 @@ def test_what_the_approval_sensor_would_request_is_run(monkeypatch: pytest.Monke
     recipe = load(RECIPE)
     release = recipe.required_release().model_copy(update={"auto_approve_as": None})
     asked = recipe.model_copy(update={"release": release})
-    monkeypatch.setattr(release_requests, "requests", lambda *_: tuple(wanted))
+    monkeypatch.setattr(asset_states, "requests", lambda *_: tuple(wanted))
     monkeypatch.setattr(pipeline, "describe_release", lambda *_: {})
     monkeypatch.setattr(dagster_run, "execute", lambda *given: executed.append((given[2], given[4])) or ())
     pipeline._release(Context(space), asked, DEFAULT)

@@ -13,7 +13,7 @@ from plinth_ops.alerts.conditions import BurnRate, BurnWindow, SeriesSelector, d
 from plinth_ops.alerts.prometheus import rules, written
 from plinth_ops.alerts.table import PAGE_WINDOWS, Alert, alerts, problems, require_sound
 from plinth_ops.metrics.table import METRICS
-from plinth_ops.service_levels.parameters import Objectives
+from plinth_ops.service_levels.tallies import Objectives
 from tests.plinth_ops.alerts.recorded import RECORDINGS, Recording, constant, promtool, whole
 
 ALL = alerts()

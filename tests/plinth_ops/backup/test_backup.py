@@ -22,9 +22,9 @@ from plinth.errors import IntegrityError, MissingError, SignatureError, Workspac
 from plinth.records import Manifest, Part
 from plinth.storage.workspace import Workspace, folder_of
 from plinth.trust.authority import COMPLIANCE
-from plinth_ops.backup import databases, snapshot
 from plinth_ops.backup import drill as backup_drill
-from plinth_ops.backup.restoring import restore
+from plinth_ops.backup import snapshot, taking
+from plinth_ops.backup.drill import restore
 from plinth_ops.backup.snapshot import BackupArchive, BackupSnapshot
 from plinth_ops.backup.taking import DatabaseSource, take
 from plinth_ops.gamedays.signed_record import GAMEDAYS
@@ -125,7 +125,7 @@ def test_what_cannot_be_made_again_comes_back_byte_for_byte(ctx: Context, tmp_pa
     assert same == {name: before[name] for name in same}
     assert [one.md5 for one in snapshot.missing] == [blob.md5]
     assert snapshot.databases[0].rows == {"experiments": 2}
-    assert databases.rows_of_sqlite(tmp_path / "new" / "mlflow" / "mlflow.db") == {"experiments": 2}
+    assert taking.rows_of_sqlite(tmp_path / "new" / "mlflow" / "mlflow.db") == {"experiments": 2}
     assert hashlib.sha256((tmp_path / "backups" / "snapshots" / name).read_bytes()).hexdigest() in name
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from plinth.errors import IntegrityError, StorageError
-from plinth_ops.backup import databases
+from plinth_ops.backup import taking
 from tests.postgres_server import postgres_server
 
 
@@ -28,23 +28,23 @@ def test_a_copy_of_sqlite_has_whole_transactions_of_the_log_too(tmp_path: Path) 
         writer.execute("INSERT INTO pairs VALUES (1, -1)")
         writer.commit()  # in the write-ahead log
         writer.execute("INSERT INTO pairs VALUES (2, -2)")  # not committed
-        assert databases.copy_sqlite(tmp_path / "a.db", tmp_path / "b.db") == {"pairs": 101}
-    assert databases.rows_of_sqlite(tmp_path / "b.db") == {"pairs": 101}
+        assert taking.copy_sqlite(tmp_path / "a.db", tmp_path / "b.db") == {"pairs": 101}
+    assert taking.rows_of_sqlite(tmp_path / "b.db") == {"pairs": 101}
 
 
 @pytest.mark.parametrize("how", ["torn", "changed"])
 def test_a_damaged_copy_of_sqlite_is_refused(tmp_path: Path, how: str) -> None:
     fill_sqlite(tmp_path / "a.db", 5000)
-    databases.copy_sqlite(tmp_path / "a.db", tmp_path / "b.db")
+    taking.copy_sqlite(tmp_path / "a.db", tmp_path / "b.db")
     data = (tmp_path / "b.db").read_bytes()
     cut = len(data) // 2
     (tmp_path / "b.db").write_bytes(data[:cut] if how == "torn" else data[:cut] + b"\xff" * (len(data) - cut))
     with pytest.raises(IntegrityError, match="is damaged"):
-        databases.rows_of_sqlite(tmp_path / "b.db")
+        taking.rows_of_sqlite(tmp_path / "b.db")
 
 
 def test_differences_are_named() -> None:
-    found = databases.differences({"a": 1, "b": 2}, {"a": 1, "b": 3, "c": 0})
+    found = taking.differences({"a": 1, "b": 2}, {"a": 1, "b": 3, "c": 0})
     assert found == ["b: 2 rows, expected 3", "c: None rows, expected 0"]
 
 
@@ -86,18 +86,18 @@ def test_a_dump_of_postgres_is_of_one_moment_and_comes_back(server: str, tmp_pat
     thread = threading.Thread(target=move)
     thread.start()
     try:
-        rows = databases.dump_postgres(source, tmp_path / "dump")
+        rows = taking.dump_postgres(source, tmp_path / "dump")
     finally:
         stop.set()
         thread.join()
-    assert databases.restore_postgres(target, tmp_path / "dump") == rows
+    assert taking.restore_postgres(target, tmp_path / "dump") == rows
     with contextlib.closing(psycopg2.connect(target)) as connection:
         cursor = connection.cursor()
         cursor.execute("SELECT sum(amount), max(amount), (SELECT count(*) FROM moves) FROM accounts")
         assert cursor.fetchone() == (0, rows["moves"], rows["moves"])
     with pytest.raises(StorageError, match="is not empty"):
-        databases.restore_postgres(target, tmp_path / "dump")
+        taking.restore_postgres(target, tmp_path / "dump")
     torn = tmp_path / "torn"
     torn.write_bytes((tmp_path / "dump").read_bytes()[:-40])
     with pytest.raises(StorageError, match="pg_restore failed"):
-        databases.restore_postgres(made("third"), torn)
+        taking.restore_postgres(made("third"), torn)

@@ -35,7 +35,7 @@ from plinth.training.supervise.result import JobResult
 from plinth.trust.root import SEEN
 from plinth_ops.backup.snapshot import BackupArchive, BackupSnapshot
 from plinth_ops.checklists import place_checks, release_checks, review, run_checks, trust_checks
-from plinth_ops.checklists.check import (
+from plinth_ops.checklists.review import (
     CHECKLISTS,
     Check,
     CheckAnswer,

@@ -21,7 +21,7 @@ from plinth.training.sinks.metric import MetricSample
 from plinth.training.telemetry.timeline import Timeline
 from plinth_ops.alerts.prometheus import rules, written
 from plinth_ops.alerts.table import alerts
-from plinth_ops.dashboards.table import DASHBOARDS, Dashboard, dashboard
+from plinth_ops.dashboards import DASHBOARDS, Dashboard, dashboard
 from plinth_ops.metrics.collectors import RunsCollector, WorkspaceState
 from plinth_ops.metrics.exporter import Exporter, ExportPart, serve
 from plinth_ops.metrics.table import METRICS

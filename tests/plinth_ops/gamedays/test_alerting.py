@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from plinth_ops.alerts.table import alerts
-from plinth_ops.gamedays import alerting
+from plinth_ops.gamedays import gameday
 from tests.plinth_ops.alerts.recorded import RUN, Curve, Recording, promtool
 
 OTHER = {"run": "r2"}
@@ -37,7 +37,7 @@ def test_first_firings_are_those_of_prometheus(tmp_path: Path) -> None:
     wanted = [one for one in alerts() if one.name in {sample[3] for sample in SAMPLES}]
     expected = {name: first for *_, name, first, _ in SAMPLES if first < inf}
     sampled = [*ACTIVE, *((metric, labels, value) for metric, labels, value, *_ in SAMPLES)]
-    assert alerting._first_fired(wanted, sampled, 0.0, SPAN_S) == expected
+    assert gameday._first_fired(wanted, sampled, 0.0, SPAN_S) == expected
 
     def from_15_s(value: float) -> Curve:
         return lambda time: value if time >= 15 else None

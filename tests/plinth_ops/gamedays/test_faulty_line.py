@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from plinth_ops.gamedays.faulty_line import FaultyLine
+from plinth_ops.gamedays.faults import FaultyLine
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import pytest
 from plinth.compute.context import Context
 from plinth.errors import SignatureError
 from plinth.storage.workspace import Workspace
-from plinth_ops.gamedays import page, signed_record
+from plinth_ops.gamedays import signed_record
 from plinth_ops.gamedays.gameday import GameDayRecord, Instant, Outcome
 
 
@@ -74,8 +74,8 @@ def test_without_a_root_nothing_is_played_that_could_not_be_signed(
 
 
 def test_the_page_says_what_failed_and_escapes_it(ctx: Context) -> None:
-    written = page.write(ctx, record(passed=False), "record 1").read_text()
+    written = signed_record.write(ctx, record(passed=False), "record 1").read_text()
     assert "Failed: 0 of 1 instants" in written
     assert "it &lt;holds&gt;: seen" in written
     assert "nobody may be woken" in written
-    assert written == page.write(ctx, record(passed=False), "record 1").read_text()
+    assert written == signed_record.write(ctx, record(passed=False), "record 1").read_text()

@@ -24,10 +24,9 @@ from plinth.records import Manifest, Part
 from plinth.storage import safe_path
 from plinth.storage.dvc import directory_object
 from plinth.trust.authority import COMPLIANCE
-from plinth_ops.retention import deletion, pins, roots
-from plinth_ops.retention.deletion import Deleted
-from plinth_ops.retention.reachable import SEARCHED, YOUNG
-from plinth_ops.retention.survey import Survey, by_age, by_reason, survey
+from plinth_ops.retention import deletion, roots
+from plinth_ops.retention.deletion import Deleted, Survey, by_age, by_reason, survey
+from plinth_ops.retention.roots import SEARCHED, YOUNG
 from plinth_registry.signed_log import MARKS
 from tests.plinth_ops.retention.graphs import DAY, NOW, Graph, Node, age, build, content, md5, save, stored
 
@@ -70,7 +69,7 @@ def make_root(graph: Graph, number: int, kind: str) -> None:
     if kind == "published":
         publish(graph, number)
     elif kind == "pin":
-        pins.put(ctx, graph.made[number], "ada", "an audit", "2030-01-01T00:00:00+00:00")
+        roots.put(ctx, graph.made[number], "ada", "an audit", "2030-01-01T00:00:00+00:00")
     else:
         folder = {"run": "runs/r1", "candidate": "models/m1", "signed record": "attestations"}[kind]
         path = ctx.workspace.root / folder / f"{number}.json"
@@ -227,7 +226,7 @@ def test_no_forged_name_gets_a_signed_thing_deleted(graph: Graph) -> None:
     """References and pins are replaced, emptied and removed: what a signed log names stays with its ancestry."""
     ctx, marked = graph.ctx, graph.made[4]
     MARKS.append(ctx, {"mark": "unfit"}, {"manifest": marked.digest}, COMPLIANCE)
-    pins.put(ctx, graph.made[1], "eve", "mine", "2030-01-01T00:00:00+00:00")
+    roots.put(ctx, graph.made[1], "eve", "mine", "2030-01-01T00:00:00+00:00")
     forged = ctx.workspace.refs / f"{marked.asset}.json"
     forged.parent.mkdir(parents=True, exist_ok=True)
     forged.write_text(json.dumps({"asset": marked.asset, "digest": "0" * 64, "key": "k"}))
@@ -243,9 +242,9 @@ def test_no_forged_name_gets_a_signed_thing_deleted(graph: Graph) -> None:
 
 
 def test_a_broken_pin_or_hold_keeps_what_it_names_or_stops(graph: Graph) -> None:
-    (graph.ctx.workspace.root / pins.FOLDER).mkdir()
-    (graph.ctx.workspace.root / pins.FOLDER / "x.json").write_text(f"no pin of {graph.made[4].digest}")
-    assert pins.every(graph.ctx) == []
+    (graph.ctx.workspace.root / roots.FOLDER).mkdir()
+    (graph.ctx.workspace.root / roots.FOLDER / "x.json").write_text(f"no pin of {graph.made[4].digest}")
+    assert roots.every(graph.ctx) == []
     assert places(list(look(graph.ctx).unneeded)) == {f"blob/{md5(20)}"}
     (graph.ctx.workspace.refs / "torn.json").write_text("{")
     with pytest.raises(IntegrityError, match="is not a reference"):
@@ -349,15 +348,15 @@ def test_a_blob_that_a_record_names_by_sha256_stays(graph: Graph) -> None:
 
 def test_pins_are_listed_and_lifted(graph: Graph) -> None:
     with pytest.raises(RequestError, match="needs a reason"):
-        pins.put(graph.ctx, graph.made[4], "ada", " ", "2030-01-01T00:00:00+00:00")
+        roots.put(graph.ctx, graph.made[4], "ada", " ", "2030-01-01T00:00:00+00:00")
     for reason in ("first", "second"):
-        made = pins.put(graph.ctx, graph.made[4], "ada", reason, "2030-01-01T00:00:00+00:00")
-    assert pins.every(graph.ctx) == [made]
+        made = roots.put(graph.ctx, graph.made[4], "ada", reason, "2030-01-01T00:00:00+00:00")
+    assert roots.every(graph.ctx) == [made]
     assert made.reason == "first"
     with pytest.raises(MissingError, match="0 pins begin"):
-        pins.lift(graph.ctx, "zz")
-    assert pins.lift(graph.ctx, made.digest[:6]) == made
-    assert pins.every(graph.ctx) == []
+        roots.lift(graph.ctx, "zz")
+    assert roots.lift(graph.ctx, made.digest[:6]) == made
+    assert roots.every(graph.ctx) == []
 
 
 def test_storage_is_priced_by_age_and_reason(graph: Graph) -> None:

@@ -14,8 +14,8 @@ from plinth.compute.context import Context
 from plinth.records import Manifest
 from plinth.storage import objects
 from plinth.storage.workspace import Workspace, folder_of
-from plinth_ops.retention import deletion, pins, roots
-from plinth_ops.retention.survey import survey
+from plinth_ops.retention import deletion, roots
+from plinth_ops.retention.deletion import survey
 from tests.plinth_ops.retention.graphs import DAY, content, md5, save, stored
 from tests.s3_server import Bucket, serving
 
@@ -54,7 +54,7 @@ def test_nothing_goes_that_another_machine_names(bucket: Bucket, machine: Any, m
     first.refs.publish(made[1], "k" * 64)
     (second.workspace.runs / "r").mkdir(parents=True)
     (second.workspace.runs / "r" / "config.json").write_text(json.dumps({"mixture": made[2].digest}))
-    pins.put(second, made[3], "ada", "an audit", "2030-01-01T00:00:00+00:00")
+    roots.put(second, made[3], "ada", "an audit", "2030-01-01T00:00:00+00:00")
     run = Manifest(asset="run", step="t", version="1", params={}, inputs={}, parts=(), stats={"run_id": "gone"})
     first.refs.save(run)
     roots.hold(second)

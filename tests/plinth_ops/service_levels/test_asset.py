@@ -14,7 +14,7 @@ from plinth_jobs.instance import interruptible
 from plinth_ops.service_levels import asset as service_levels
 from plinth_ops.service_levels import objectives
 from plinth_ops.service_levels.indicators import INDICATORS
-from plinth_ops.service_levels.parameters import Objectives
+from plinth_ops.service_levels.tallies import Objectives
 from tests.assets.test_build import _run, _stage
 from tests.jobs.conftest import RECIPE
 from tests.plinth_ops.service_levels.test_command import trained

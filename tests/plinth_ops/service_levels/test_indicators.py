@@ -11,10 +11,8 @@ from pydantic import ValidationError
 
 from plinth.errors import CheckFailedError, MissingError
 from plinth.training.telemetry.goodput.account import account
-from plinth_ops.service_levels.facts import run_facts
 from plinth_ops.service_levels.indicators import budgets, of_run
-from plinth_ops.service_levels.parameters import Objectives
-from plinth_ops.service_levels.tallies import ErrorBudget, Tally, clipped, refuse_spent, value
+from plinth_ops.service_levels.tallies import ErrorBudget, Objectives, Tally, clipped, refuse_spent, run_facts, value
 
 Events = list[dict[str, Any]]
 LATE = 1e6

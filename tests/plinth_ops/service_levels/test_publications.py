@@ -9,10 +9,8 @@ import pytest
 from plinth.compute.context import Context
 from plinth.operation import asset_log
 from plinth.storage.workspace import Workspace
-from plinth_ops.service_levels.facts import AssetFacts
 from plinth_ops.service_levels.indicators import budgets, of_assets
-from plinth_ops.service_levels.parameters import Objectives
-from plinth_ops.service_levels.tallies import ErrorBudget
+from plinth_ops.service_levels.tallies import AssetFacts, ErrorBudget, Objectives
 
 SOON = Objectives(ingestion_lag_s=10)
 

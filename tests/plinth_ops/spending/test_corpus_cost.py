@@ -11,7 +11,7 @@ from plinth.compute.context import AssetCost, Context, StepCost, manifest
 from plinth.operation.planning.prices import CorpusPrices
 from plinth.records import Blob, Part, Step
 from plinth.storage.workspace import Workspace
-from plinth_ops.spending.corpus_cost import corpus_costs
+from plinth_ops.spending import corpus_costs
 
 
 def test_by_bucket_every_blob_once(tmp_path: Path) -> None:

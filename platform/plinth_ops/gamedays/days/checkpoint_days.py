@@ -19,7 +19,7 @@ from plinth import processes
 from plinth.training.checkpoint import checkpoint
 from plinth.training.config import RunConfig
 from plinth.training.telemetry.timeline import timeline
-from plinth_ops.gamedays import alerting, faults, rehearsal, warm_job
+from plinth_ops.gamedays import faults, gameday, rehearsal, warm_job
 from plinth_ops.gamedays.faults import RehearsalFault
 from plinth_ops.gamedays.gameday import OWN, GameDay, Outcome, Struck, finding
 from plinth_ops.gamedays.rehearsal import Rehearsal, without_audit
@@ -67,7 +67,7 @@ def corrupted_checkpoint(made: Begun, folder: Path, chooser: Random) -> Struck:
     hit = sorted(known[-1 - place] for place in range(chooser.choice([1, 1, 2])))
     where = [_damage(checkpoint.path(run, step), chooser) for step in hit]
     status = warm_job.run(config)
-    story, (alert, after) = timeline(run.events), alerting.fired(config, CORRUPTED.alerts, "refused")
+    story, (alert, after) = timeline(run.events), gameday.fired(config, CORRUPTED.alerts, "refused")
     refused = sorted(event["step"] for event in story.of("refused"))
     resumed = [event["step"] for event in story.of("resumed")][-1:]
     found = [
@@ -121,7 +121,7 @@ def partial_write(made: Counted, folder: Path, chooser: Random) -> Struck:
     _, environment = faults.plan(folder / "plan", kill)
     status = warm_job.run(config, **environment)
     story, interval = timeline(config.directory.events), 3
-    alert, after = alerting.fired(config, PARTIAL.alerts, "restart")
+    alert, after = gameday.fired(config, PARTIAL.alerts, "restart")
     restarts = story.of("restart")
     lost = [event["lost_steps"] for event in restarts]
     found = [
@@ -166,7 +166,7 @@ def full_disk(made: Counted, folder: Path, chooser: Random) -> Struck:
         failed, log = warm_job.run(config, **environment), run.log.read_text(errors="replace")
         disk = shutil.disk_usage(run.root)
         free: tuple[str, dict[str, str], float] = ("plinth_workspace_free_ratio", {}, disk.free / disk.total)
-        alert, after = alerting.fired(config, FULL_DISK.alerts, "failed", [free])
+        alert, after = gameday.fired(config, FULL_DISK.alerts, "failed", [free])
         checkpoint.clean(run)
         newest, refused = checkpoint.newest_valid(run)
         faults.filler(run.root).unlink(missing_ok=True)

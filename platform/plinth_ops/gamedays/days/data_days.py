@@ -34,9 +34,8 @@ from plinth.training.parameters.checkpoints import Checkpoints
 from plinth.training.parameters.engine import Optimizer
 from plinth.training.parameters.guard import GuardParameters
 from plinth.training.telemetry.timeline import timeline
-from plinth_ops.gamedays import alerting, faults, rehearsal, warm_job
-from plinth_ops.gamedays.faults import RehearsalFault
-from plinth_ops.gamedays.faulty_line import FaultyLine
+from plinth_ops.gamedays import faults, gameday, rehearsal, warm_job
+from plinth_ops.gamedays.faults import FaultyLine, RehearsalFault
 from plinth_ops.gamedays.gameday import OWN, GameDay, Outcome, Struck, finding
 from plinth_ops.gamedays.rehearsal import Rehearsal, RehearsalData
 
@@ -173,7 +172,7 @@ def bad_shard(made: Shelved, folder: Path, chooser: Random) -> Struck:
     story = timeline(config.directory.events)
     found, after = list[Outcome](), None
     if first is not None:
-        alert, after = alerting.fired(config, BAD_SHARD.alerts, "failed")
+        alert, after = gameday.fired(config, BAD_SHARD.alerts, "failed")
         kinds = [event["kind"] for event in story.of("rank_failed")]
         said = " ".join(f"{event['what']} {event['found']}" for event in story.of("rank_failed"))
         named = blob.md5 in said.replace("/", "")
@@ -234,7 +233,7 @@ def poisoned_batch(made: RehearsalData, folder: Path, chooser: Random) -> Struck
     config = _poisoned(own, poison)
     rehearsal.without_audit(config)
     status, story = warm_job.run(config), timeline(config.directory.events)
-    alert, after = alerting.fired(config, POISONED.alerts, "intervention")
+    alert, after = gameday.fired(config, POISONED.alerts, "intervention")
     kept_back = [step for step, event in story.steps.items() if event.get("vetoed")]
     out = sorted({*story.skipped, *kept_back})
     expected = warm_job.call(trained_without, config, out)
@@ -316,7 +315,7 @@ def storage_stall(made: Stored, folder: Path, chooser: Random) -> Struck:
         finding("no attempt is lost to it", [event["event"] for event in story.of("restart")], []),
         rehearsal.finished(status),
         *made.whole.end_state(config),
-        *alerting.no_page(config),
+        *gameday.no_page(config),
     ]
     how = "cut" if not stall_s else f"held up for {stall_s:g} s"
     return Struck(f"{struck} answers {how} after {after} bytes", tuple(found))

@@ -31,7 +31,7 @@ from plinth.training import job
 from plinth.training.config import RunConfig
 from plinth.training.run_state import launcher_of
 from plinth.training.telemetry.timeline import timeline
-from plinth_ops.gamedays import alerting, faults, rehearsal
+from plinth_ops.gamedays import faults, gameday, rehearsal
 from plinth_ops.gamedays.days.orchestrated import ASSET, FOLLOWING
 from plinth_ops.gamedays.faults import ORCHESTRATOR, FaultPlan, RehearsalFault
 from plinth_ops.gamedays.gameday import OWN, GameDay, Outcome, Struck, finding
@@ -120,7 +120,7 @@ def orchestrator_death(made: Submitted, folder: Path, chooser: Random) -> Struck
 
 def _killed(
     whole: Rehearsal, config: RunConfig, folder: Path, plan: FaultPlan, environment: dict[str, str]
-) -> alerting.Alerted:
+) -> gameday.Alerted:
     waits = [fault for fault in plan.faults if fault.kind == "wait"]
     first = _dagster(config, folder, "first", environment)
     _until(lambda: plan.struck(waits[0]) or first.poll() is not None)
@@ -137,8 +137,8 @@ def _killed(
         time.sleep(0.1)
     found.append(finding("another Dagster follows the job to its end", second.wait(), 0))
     found += [*_one_execution(config, folder, begun), *whole.end_state(config)]
-    beat: alerting.Sample = ("plinth_orchestrator_timestamp_seconds", {}, killed)
-    alert, after = alerting.fires(DEATH.alerts, killed, [beat])
+    beat: gameday.Sample = ("plinth_orchestrator_timestamp_seconds", {}, killed)
+    alert, after = gameday.fires(DEATH.alerts, killed, [beat])
     return [*found, *alert], after
 
 

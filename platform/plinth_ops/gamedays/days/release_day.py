@@ -37,7 +37,7 @@ from plinth.training.config import RunConfig
 from plinth.training.parameters.checkpoints import Checkpoints
 from plinth.training.parameters.engine import Optimizer
 from plinth.training.step_documents import StepDocuments
-from plinth_ops.gamedays import alerting, rehearsal
+from plinth_ops.gamedays import gameday, rehearsal
 from plinth_ops.gamedays.days import data_days
 from plinth_ops.gamedays.gameday import OWN, GameDay, Outcome, Struck, finding
 from plinth_ops.gamedays.play import PERSON, variables
@@ -299,7 +299,7 @@ def _taint(made: _Rehearsed) -> None:
         for one in metrics.release_samples(maker.ctx)
         if one.name == "plinth_champion_tainted"
     ]
-    alert, made.alert_s = alerting.fires(RELEASE.alerts, begun, sampled)
+    alert, made.alert_s = gameday.fires(RELEASE.alerts, begun, sampled)
     made.found += alert
     made.see("it verifies no longer", _refused(made, made.second), "tainted")
 

@@ -1,13 +1,24 @@
-"""The panels of all dashboards, and their JSON for Grafana (schema 38, Grafana 10 and later), two panels side by side.
+"""Dashboards of Grafana, made from one table of panels: executive, on-call, debug, data.
 
-Queries read metrics of `plinth_ops.metrics.table` only. `$run` is the run that a reader chooses; `$__rate_interval` is
-not used, since windows are part of the question.
+table    every panel and its query, and the table as Grafana's JSON
+command  `plinth ops dashboards`
 """
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final, Literal
+
+import click
+
+from plinth_jobs.cli.options import examples
+
+# The panels of all dashboards, and their JSON for Grafana (schema 38, Grafana 10 and later), two panels side by side.
+#
+# Queries read metrics of `plinth_ops.metrics.table` only. `$run` is the run that a reader chooses; `$__rate_interval`
+# is not used, since windows are part of the question.
 
 #: Grafana's names of units.
 Unit = Literal["short", "s", "bytes", "percentunit", "dateTimeFromNow", "watt", "celsius", "percent", "flops", "none"]
@@ -206,3 +217,19 @@ def _grafana_panel(number: int, of: DashboardPanel) -> dict[str, Any]:
             for place, (query, legend) in enumerate(of.queries)
         ],
     }
+
+
+@click.command(
+    short_help="Write Grafana's dashboards.",
+    epilog=examples("plinth ops dashboards --out dashboards"),
+)
+@click.option("--out", type=click.Path(path_type=Path, file_okay=False), required=True, help="Folder to write into.")
+def dashboards(out: Path) -> None:
+    """Write the dashboards (executive, on-call, debug, data) as JSON that Grafana imports or is provisioned with."""
+    from plinth.storage.atomic import write_bytes
+    from plinth_jobs.cli import output
+
+    for one in DASHBOARDS:
+        path = out / f"{one.name}.json"
+        write_bytes(path, json.dumps(dashboard(one), indent=2).encode() + b"\n")
+        output.line(str(path))

@@ -1,0 +1,396 @@
+"""Game days of jobs: a preemption, a node that is lost, and a clock that jumps."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from random import Random
+from typing import Any, Final
+
+from plinth.compute.context import Context
+from plinth.errors import PlinthError, SignatureError
+from plinth.launch.parameters import Launch, Supervision
+from plinth.recipe.recipe import Recipe
+from plinth.storage.workspace import TRUST_VARIABLE, Workspace
+from plinth.training.checkpoint import checkpoint
+from plinth.training.config import RunConfig
+from plinth.training.rank_failure import NODE_SILENT
+from plinth.training.supervise.watch import EXIT_PREEMPTED
+from plinth.training.telemetry.goodput.account import account
+from plinth.training.telemetry.timeline import read_events, timeline
+from plinth.trust import dsse, enrolment
+from plinth.trust.authority import TRAINER
+from plinth.trust.root import Trust
+from plinth_assets.training import TimelineRelay
+from plinth_jobs.recipes import find, load
+from plinth_ops.gamedays import faults, gameday, rehearsal, warm_job
+from plinth_ops.gamedays.faults import FaultyLine, RehearsalFault
+from plinth_ops.gamedays.gameday import OWN, GameDay, Outcome, Struck, finding
+from plinth_ops.gamedays.play import variables
+from plinth_ops.gamedays.rehearsal import Rehearsal
+from plinth_ops.gamedays.warm_job import WarmJob
+from plinth_registry.mlflow import connection
+from plinth_registry.mlflow.server import ensure_server, stop_server
+from plinth_registry.registration import ensure_run
+
+#: Seconds without a heartbeat after which the rehearsal's nodes are lost.
+LEASE_S = 8.0
+
+#: Jumps of the clock in seconds; the last one outlives the root of trust, which is valid for a year.
+JUMPS_S = (-86_400.0, -3_600.0, -30.0, 30.0, 3_600.0, 86_400.0, 400 * 86_400.0)
+EXPIRES_S = 365 * 86_400.0
+
+
+def preemption(made: Rehearsal, folder: Path, chooser: Random) -> Struck:
+    """SIGTERM within a step, as a scheduler sends it; then the next job."""
+    config = made.copy(folder / "workspace", batches=faults.SOURCE)
+    step = chooser.randint(1, config.total_steps - 2)
+    stop = RehearsalFault(kind="stop", step=step)
+    plan, environment = faults.plan(folder / "plan", stop)
+    left = warm_job.run(config, **environment)
+    took, at = time.time() - plan.mark(stop).stat().st_mtime, checkpoint.newest_valid(config.directory)
+    quiet = gameday.no_page(config)
+    stopped = [event["step"] for event in timeline(config.directory.events).of("signal")]
+    status = warm_job.run(config)
+    story = timeline(config.directory.events)
+    found = [
+        finding("the job leaves with 75, for another start", left, EXIT_PREEMPTED),
+        finding("the step in which it stopped is committed", at, (stopped[-1] if stopped else None, [])),
+        Outcome(what="it leaves within its grace", passed=took < config.supervision.grace_s, seen=f"{took:.1f} s"),
+        finding("no step is trained twice", story.redone, 0),
+        rehearsal.finished(status),
+        *made.end_state(config),
+        *quiet,
+    ]
+    return Struck(f"SIGTERM within step {step}", tuple(found))
+
+
+# A lost node
+
+
+def two_nodes(folder: Path) -> Rehearsal:
+    """An undisturbed run of two ranks on one machine, which is what two nodes must equal."""
+    return rehearsal.rehearse(folder, launch=Launch(ranks=2))
+
+
+def lost_node(made: Rehearsal, folder: Path, chooser: Random) -> Struck:
+    """Kill everything of node 1 before a step; then both nodes again, as a scheduler gives them."""
+    supervision = Supervision(backoff_s=0.1, hang_s=300.0)
+    launch = Launch(kind="slurm", ranks=2, nodes=2)
+    config = made.copy(folder / "workspace", launch=launch, batches=faults.SOURCE, supervision=supervision)
+    step = chooser.randint(2, config.total_steps - 1)
+    held = RehearsalFault(kind="wait", step=step, rank=1)
+    plan, environment = faults.plan(folder / "plan", held)
+    nodes = [_node(config, number, environment) for number in range(2)]
+    _until(lambda: plan.struck(held) or nodes[0].process.exitcode is not None)
+    os.killpg(nodes[1].pid, signal.SIGKILL)
+    first = nodes[0].wait()
+    nodes[1].wait()
+    alert, after = gameday.fired(config, LOST_NODE.alerts, "lost")
+    reasons = [event["reason"] for event in timeline(config.directory.events).of("lost")]
+    again = [_node(config, number, environment) for number in range(2)]
+    statuses = [node.wait() for node in again]
+    story = timeline(config.directory.events)
+    silent = [reason for reason in reasons if NODE_SILENT in reason]
+    found = [
+        finding("node 0 leaves with 75, for another node", first, EXIT_PREEMPTED),
+        Outcome(what="the timeline names the silent node", passed=len(silent) == 1, seen=f"{reasons}"),
+        finding("with two nodes again the run reaches its last step", statuses, [0, 0]),
+        finding("at most an interval is redone", story.redone <= 3, True),
+        *made.end_state(config),
+        *alert,
+    ]
+    return Struck(f"SIGKILL to all of node 1 before step {step}", tuple(found), after)
+
+
+def _node(config: RunConfig, number: int, environment: dict[str, str]) -> WarmJob:
+    place = {"PLINTH_NODE": f"{number}", "PLINTH_NODES": "2", "PLINTH_ADDRESS": "127.0.0.1"}
+    return WarmJob(config, **environment, **place, PLINTH_LEASE_S=f"{LEASE_S}")
+
+
+def _until(holds: Callable[[], object]) -> None:
+    while not holds():
+        time.sleep(0.05)
+
+
+# A clock that jumps
+
+
+@dataclass(frozen=True)
+class _Jump:
+    step: int
+    by_s: float
+
+    @property
+    def words(self) -> str:
+        return f"the clock jumps by {self.by_s:+,.0f} s before step {self.step}"
+
+
+def clock_jump(made: Rehearsal, folder: Path, chooser: Random) -> Struck:
+    """The clock of supervisor and rank jumps before a step; where the root has expired by it, it is put right after."""
+    config = made.copy(folder / "workspace", batches=faults.SOURCE)
+    jump = _Jump(chooser.randint(1, config.total_steps - 1), chooser.choice(JUMPS_S))
+    _, environment = faults.plan(folder / "plan", RehearsalFault(kind="jump", step=jump.step, value=jump.by_s))
+    begun = time.time()
+    status, found, after = warm_job.run(config, **environment), list[Outcome](), None
+    if jump.by_s > gameday.AHEAD_S:  # a clock that is behind looks like a run that was silent, and nothing is lost
+        alert, after = gameday.fires(CLOCK_JUMP.alerts, begun, gameday.samples(config))
+        found += alert
+    if jump.by_s > EXPIRES_S:
+        log = config.directory.log.read_text(errors="replace")
+        refused = status == 7 and "has expired" in log
+        seen = f"status {status}, the root {'is' if 'has expired' in log else 'is not'} named"
+        found.append(Outcome(what="nothing is signed under an expired root", passed=refused, seen=seen))
+        before = [known for known in checkpoint.committed(config.directory) if known >= jump.step]
+        found.append(finding("no checkpoint is committed after the jump", before, []))
+        status = warm_job.run(config)  # the clock is right again
+    found += [rehearsal.finished(status), *_ledger(config), *made.end_state(config)]
+    return Struck(jump.words, tuple(found), after)
+
+
+def _ledger(config: RunConfig) -> list[Outcome]:
+    """Whether every rank-second has a cause although the clock went back or forth, and events are in their order."""
+    events = list(read_events(config.directory.events))
+    attempts = account(events, config.ranks).attempts
+    gaps = [sum(one.rank_us.values()) - round(one.ranks * (one.end - one.begin) * 1e6) for one in attempts]
+    least = min((us for one in attempts for us in one.rank_us.values()), default=0)
+    numbers = [event["seq"] for event in events]
+    return [
+        Outcome(what="causes add up to all rank-seconds", passed=all(abs(gap) <= 2 for gap in gaps), seen=f"{gaps} µs"),
+        Outcome(what="no cause has negative time", passed=least >= 0, seen=f"least {least} µs"),
+        finding("events keep their order", numbers, sorted(set(numbers))),
+    ]
+
+
+PREEMPTION: Final = GameDay(
+    name="preemption",
+    hypothesis="A job that is told to leave commits the step in which it is and leaves with 75 within its grace; the "
+    "next one goes on from there and trains no step twice.",
+    fault="SIGTERM to the supervisor within a step.",
+    blast_radius=OWN,
+    protection="signals are taken at the end of a step, whose state is committed before the ranks leave",
+    abort_s=900.0,
+    prepare=rehearsal.rehearse,
+    play=preemption,
+)
+
+LOST_NODE: Final = GameDay(
+    name="lost-node",
+    hypothesis="A node that is gone is noticed by its silence, the job leaves for the scheduler to start it again, and "
+    "the run ends as on nodes that stayed.",
+    fault="SIGKILL to the supervisor and all ranks of one of two nodes.",
+    blast_radius=OWN,
+    protection="heartbeats with a lease; a lost node ends the attempt but not the run",
+    abort_s=900.0,
+    prepare=two_nodes,
+    play=lost_node,
+    alerts=("JobFailed",),
+)
+
+CLOCK_JUMP: Final = GameDay(
+    name="clock-jump",
+    hypothesis="A clock that is set back or forward changes no weight and no order; the ledger still adds up; under a "
+    "root that has expired by it nothing is signed.",
+    fault="The wall clock of supervisor and ranks jumps back or forward: seconds, hours, days, past the root's expiry.",
+    blast_radius=f"{OWN} The machine's clock is not touched: the processes of the job read another.",
+    protection="order by number, waits by the monotonic clock, an account whose clock never goes back, expiry",
+    abort_s=900.0,
+    prepare=rehearsal.rehearse,
+    play=clock_jump,
+    alerts=("ClockAhead",),
+)
+
+#: Days before now, for statements that the trainer has signed before the game day.
+DAYS = 20
+_PREDICATE = "urn:plinth:gameday-statement:v1"
+
+
+def revoked_key(made: Rehearsal, folder: Path, chooser: Random) -> Struck:
+    """Revoke the trainer's key from a date among its statements on, and while a run trains; enrol another; go on."""
+    with _trust_of(folder):
+        return _revoked(made, folder, chooser)
+
+
+def _revoked(made: Rehearsal, folder: Path, chooser: Random) -> Struck:
+    config = made.copy(folder / "workspace", batches=faults.SOURCE)
+    workspace, step = Workspace(config.workspace), chooser.randint(4, config.total_steps - 2)
+    before, now = Trust.of(workspace), datetime.now(UTC)
+    envelopes = {day: _stated(before, now - timedelta(days=day)) for day in range(DAYS)}
+    _, environment = faults.plan(folder / "plan", RehearsalFault(kind="stop", step=step))
+    warm_job.run(config, **environment)
+    since = now - timedelta(days=chooser.randrange(1, DAYS), hours=chooser.randrange(-12, 12))
+    enrolment.revoke(workspace, before.signer(TRAINER).key_id, since)
+    after, found = Trust.of(workspace), list[Outcome]()
+    accepted = {day for day, envelope in envelopes.items() if _accepted(after, envelope)}
+    expected = {day for day in envelopes if now - timedelta(days=day) < since.replace(microsecond=0)}
+    found.append(finding("statements from the date on are refused, those before hold", accepted, expected))
+    undated = _accepted(after, _stated(before, None))
+    found.append(finding("a statement without a time is refused", undated, False))
+    refused = warm_job.run(config)
+    alert, after_s = gameday.fired(config, REVOKED_KEY.alerts, "failed")
+    found += alert
+    log = config.directory.log.read_text(errors="replace")
+    seen = f"status {refused}, {len(timeline(config.directory.events).steps)} steps"
+    none = max(timeline(config.directory.events).steps, default=0) <= step + 1
+    named = "no private key" in log
+    found.append(Outcome(what="a job with the revoked key trains no step, and says why", passed=refused == 7 and none
+                         and named, seen=seen))  # fmt: skip
+    found += _go_on(made, config)
+    return Struck(f"revoked from {since:%Y-%m-%d %H:%M} on, after step {step}", tuple(found), after_s)
+
+
+def _go_on(made: Rehearsal, config: RunConfig) -> Iterator[Outcome]:
+    """Another key for the same role: what the revoked one committed since its revocation does not count."""
+    workspace = Workspace(config.workspace)
+    trust = Trust.of(workspace)
+    enrolment.enrol(workspace, TRAINER, "second trainer", enrolment.new_key(trust.folder, TRAINER, "second trainer"))
+    for step in checkpoint.committed(config.directory):
+        try:
+            checkpoint.verify(config.directory, step)
+        except Exception as error:
+            yield Outcome(what=f"the checkpoint of step {step} is refused by name", passed="commit" in str(error)
+                          or "sign" in str(error), seen=str(error).splitlines()[0])  # fmt: skip
+        else:
+            yield Outcome(what=f"the checkpoint of step {step} is refused by name", passed=False, seen="accepted")
+    shutil.rmtree(config.directory.checkpoints)  # as the refusal says: train from the beginning
+    shutil.rmtree(config.directory.attempts)
+    config.directory.events.unlink()
+    yield rehearsal.finished(warm_job.run(config))
+    yield from made.end_state(config)
+
+
+def _stated(trust: Trust, at: datetime | None) -> dict[str, object]:
+    """A statement of the trainer, signed as of a time."""
+    when = {} if at is None else {"at": at.isoformat(timespec="seconds")}
+    return dsse.seal(dsse.statement(_PREDICATE, {"it": "0" * 64}, when), trust.signer(TRAINER))
+
+
+def _accepted(trust: Trust, envelope: dict[str, object]) -> bool:
+    try:
+        dsse.opened(envelope, trust.authority(TRAINER), _PREDICATE, "a statement")
+    except SignatureError:
+        return False
+    return True
+
+
+@contextmanager
+def _trust_of(folder: Path) -> Iterator[None]:
+    """A copy of the root and keys of the game day, for one instant."""
+    shared = os.environ[TRUST_VARIABLE]
+    os.environ[TRUST_VARIABLE] = str(shutil.copytree(shared, folder / "trust"))
+    try:
+        yield
+    finally:
+        os.environ[TRUST_VARIABLE] = shared
+
+
+REVOKED_KEY: Final = GameDay(
+    name="revoked-key",
+    hypothesis="From the date of a revocation on nothing that the key signed counts, whoever asks; what it signed "
+    "before does. A job with that key trains nothing and says why; with another key the run reaches the same end.",
+    fault="The trainer's key is revoked while its run is between two jobs, from a date in the past.",
+    blast_radius=f"{OWN} The root of trust is the scratch folder's own.",
+    protection="revocation by time, at every reader of a signed statement",
+    abort_s=900.0,
+    prepare=rehearsal.rehearse,
+    play=revoked_key,
+    alerts=("JobFailed",),
+)
+
+_SERVER = "MLFLOW_TRACKING_URI"
+
+#: For MLflow's own client: a line that is cut is tried again once; a server that is only slow is waited for.
+_IMPATIENT = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1", "MLFLOW_HTTP_REQUEST_TIMEOUT": "60"}
+
+
+@dataclass(frozen=True)
+class Served:
+    """The undisturbed run, and a server of MLflow."""
+
+    whole: Rehearsal
+    workspace: Workspace
+    uri: str
+    recipe: Recipe
+
+
+def serve(folder: Path) -> Served:
+    """An undisturbed run that MLflow has not heard of, and its server."""
+    workspace = Workspace(folder / "mlflow").ensure()
+    return Served(rehearsal.rehearse(folder / "whole"), workspace, ensure_server(workspace), load(find("tiny")))
+
+
+def mlflow_away(made: Served, folder: Path, chooser: Random) -> Struck:
+    """Relay the timeline of a run to a server that is away from one event to another."""
+    config = made.whole.copy(folder / "workspace")
+    config = config.model_copy(update={"run_id": config.run_id})
+    status = warm_job.run(config)
+    events = list(read_events(config.directory.events))
+    first = chooser.randrange(len(events) - 1)
+    last = chooser.randint(first + 1, len(events))
+    name = f"{config.run_id}-{folder.name}"
+    host = made.uri.removeprefix("http://").rstrip("/")
+    with FaultyLine(host, 0, 0) as line, variables({_SERVER: f"http://127.0.0.1:{line.port}", **_IMPATIENT}):
+        refused = _relay(made, config, name, events, line, first, last)
+        relayed = _steps(made, name)
+    expected = [(event["step"], event["loss"]) for event in events if event["event"] == "step"]
+    found = [
+        rehearsal.finished(status),
+        Outcome(what="while it is away nothing is lost silently", passed=bool(refused), seen="; ".join(refused[:1])),
+        finding("afterwards MLflow has every step once, with its loss", relayed, expected),
+        *made.whole.end_state(config),
+        *gameday.no_page(config),
+    ]
+    return Struck(f"away from event {first + 1} to {last} of {len(events)}", tuple(found))
+
+
+def _relay(
+    made: Served, config: RunConfig, name: str, events: list[dict[str, Any]], line: FaultyLine, first: int, last: int
+) -> list[str]:
+    """Relay event by event; what was said of batches that MLflow did not accept."""
+    said: list[str] = []
+    relay = TimelineRelay(Context(Workspace(config.workspace)), made.recipe, name, said.append, interval_s=0.0)
+    for number, event in enumerate(events):
+        line.failures_left = 10**9 if first <= number < last else 0
+        relay.add(event)
+        if first <= number < last:
+            relay.drain()
+    if last == len(events):
+        try:
+            relay.finish([])
+        except PlinthError as error:
+            said.append(error.what)
+    line.failures_left = 0
+    relay.finish([])
+    return said
+
+
+def _steps(made: Served, name: str) -> list[tuple[int, float]]:
+    """What MLflow has of the loss, in order of steps."""
+    client = connection.connect(made.workspace)
+    run = ensure_run(client, made.recipe.name, name)
+    return sorted((point.step, point.value) for point in client.get_metric_history(run.info.run_id, "loss"))
+
+
+def _end(made: Served) -> None:
+    stop_server(made.workspace)
+
+
+MLFLOW: Final = GameDay(
+    name="mlflow-away",
+    hypothesis="A run trains on while MLflow is away; what could not be relayed is said, kept, and relayed once it is "
+    "back: every step once.",
+    fault="The line to MLflow's server is cut from one event of the timeline to another.",
+    blast_radius=f"{OWN} A server of MLflow of its own, on loopback.",
+    protection="events wait until MLflow has accepted them, and marks keep those that it has from coming twice",
+    abort_s=900.0,
+    prepare=serve,
+    play=mlflow_away,
+    end=_end,
+)
