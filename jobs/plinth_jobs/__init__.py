@@ -5,8 +5,8 @@ pipeline      run a recipe: assets that are up to date are left alone, the rest 
 dagster_run   Dagster runs in this process
 definitions   Dagster's view of a recipe, with overrides for tests
 asset_jobs    jobs over assets with their schedules, owner and priority of their runs; definitions that packages add
-sensors/      new source files, approvals, failed runs
-marks         the check of every asset against marks of unfitness
+sensors       new source files, approvals, the canary, failed runs; the check of every asset against marks of
+              unfitness
 dagster_parts  parts of the instance that its settings name: the launcher of runs, the SQLite databases
 instance      the Dagster instance of a workspace
 last_recipe   the recipe that a workspace ran last; notes in a workspace that count only where this user wrote them

@@ -22,10 +22,9 @@ from plinth_assets.catalog import stages
 from plinth_assets.framework.build import asset
 from plinth_assets.framework.resources import PlinthResource, Session
 from plinth_assets.framework.stage import Stage
-from plinth_jobs import CANDIDATE, RELEASE, asset_jobs, marks
+from plinth_jobs import CANDIDATE, RELEASE, asset_jobs, sensors
 from plinth_jobs.asset_jobs import ADDED, AssetJob, scheduled
 from plinth_jobs.recipes import find, load
-from plinth_jobs.sensors import release, upkeep
 
 #: Names of jobs; an asset may not have the same one.
 CORPUS = "make_corpus"
@@ -101,7 +100,7 @@ def build(
     """
     all_stages = stages(recipe)
     table, named = _asset_jobs(recipe, all_stages), group_names(all_stages)
-    marks_checks = marks.checks(named, workspace)
+    marks_checks = sensors.checks(named, workspace)
     # Marks are apart: whoever marks or makes an asset has it evaluated.
     tags, apart = asset_jobs.tags(recipe, Workspace(workspace)), dg.AssetSelection.checks(*marks_checks)
     jobs = {
@@ -123,20 +122,20 @@ def build(
 
 
 def _sensors(recipe: Recipe, workspace: Path, jobs: Mapping[str, Any]) -> list[dg.SensorDefinition]:
-    found = [upkeep.arrival(recipe, workspace, jobs[CORPUS])]
+    found = [sensors.arrival(recipe, workspace, jobs[CORPUS])]
     if RELEASE in jobs:
         of_release = jobs[RELEASE]
         found += [
-            release.approval(recipe, workspace, of_release),
-            release.canary(recipe, workspace, of_release),
-            release.mirror(recipe, workspace),
+            sensors.approval(recipe, workspace, of_release),
+            sensors.canary(recipe, workspace, of_release),
+            sensors.mirror(recipe, workspace),
         ]
     return [
         *found,
-        release.feed(recipe, workspace),
-        upkeep.pages(workspace),
-        upkeep.failure(workspace),
-        upkeep.automation(),
+        sensors.feed(recipe, workspace),
+        sensors.pages(workspace),
+        sensors.failure(workspace),
+        sensors.automation(),
     ]
 
 

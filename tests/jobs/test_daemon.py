@@ -59,7 +59,7 @@ import os
 from pathlib import Path
 import dagster as dg
 from plinth_jobs import definitions as own
-from plinth_jobs.sensors.upkeep import arrival
+from plinth_jobs.sensors import arrival
 from plinth_jobs.recipes import find, load
 workspace, recipe = Path(os.environ["PLINTH_WORKSPACE"]), load(find(os.environ["PLINTH_RECIPE"]))
 made = own.build(recipe, workspace)

@@ -16,7 +16,7 @@ from plinth.errors import RegistryError
 from plinth.recipe.load import written
 from plinth.records import Manifest
 from plinth_jobs.cli.root import call
-from plinth_jobs.sensors.release import approval, mirror
+from plinth_jobs.sensors import approval, mirror
 from plinth_registry import releases
 from plinth_registry.mlflow import connection
 from tests.registry.conftest import ctx, make_recipe

@@ -15,7 +15,7 @@ from plinth.storage import listing
 from plinth.storage.workspace import Workspace
 from plinth_assets.catalog import stages
 from plinth_assets.framework.build import execute
-from plinth_jobs.sensors.upkeep import arrival
+from plinth_jobs.sensors import arrival
 from tests import tiny_corpus
 from tests.jobs.conftest import RECIPE
 from tests.s3_server import serving

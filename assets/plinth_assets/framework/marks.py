@@ -1,7 +1,7 @@
 """The check `marks` of assets: it fails where the asset, or what it was made of, is marked as unfit.
 
 It names the marks; where one was made, what came of it is drawn. Gates and loads ask the log of marks themselves, never
-this check. Does not belong here: who asks for it when a mark is made (plinth_jobs.marks).
+this check. Does not belong here: who asks for it when a mark is made (plinth_jobs.sensors).
 """
 
 from collections.abc import Collection, Iterator

@@ -16,7 +16,7 @@ from plinth.recipe.load import load
 from plinth.records import Manifest
 from plinth.storage.workspace import Workspace
 from plinth.trust.authority import now
-from plinth_jobs.sensors import release as feed_sensor
+from plinth_jobs import sensors as feed_sensor
 from plinth_registry import feed, releases, taint
 from plinth_registry.signed_log import MARKS
 from tests.jobs.conftest import RECIPE

@@ -12,7 +12,7 @@ import pytest
 
 from plinth.compute.context import Context
 from plinth.errors import GateError, MissingError
-from plinth_jobs.sensors.release import canary, feed
+from plinth_jobs.sensors import canary, feed
 from plinth_registry import api, policy, promotion
 from plinth_registry.mlflow import connection
 from tests.registry.canary.conftest import measured

@@ -1,11 +1,9 @@
-"""Sensors of a release: its approvals, the canary on trial, MLflow's view of it, and the feed.
-
-The feed brings taints and movements of releases to consumers, to the alerts, and onto assets. Does not belong here: who
-sends what to whom (`plinth_registry.feed`).
+"""Automatic starts, which poll: new source files, approvals, the canary on trial, failures; and the check `marks` of
+assets.
 """
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +11,25 @@ import dagster as dg
 
 from plinth import fingerprint
 from plinth.compute.context import Context
+from plinth.corpus.sources.inventory import wanted_suffixes
+from plinth.corpus.sources.sampled import KIND
 from plinth.errors import PlinthError, TrustError
 from plinth.recipe.recipe import Recipe
+from plinth.storage.listing import listing
 from plinth.storage.workspace import Workspace
 from plinth.text import counted
-from plinth_assets.framework.marks import evaluations
-from plinth_jobs import marks
+from plinth.training.run_state import RunWatch
+from plinth_assets.catalog import stages
+from plinth_assets.framework.marks import CHECK, asset_key, evaluations
+from plinth_assets.framework.up_to_date import decide
+from plinth_assets.sources import note_arrival
+from plinth_jobs import workspace_index
 from plinth_jobs.alarms import HEARTBEAT, record_failure
 from plinth_jobs.asset_states import requests
+
+# Sensors of a release: its approvals, the canary on trial, MLflow's view of it, and the feed.
+#
+# The feed brings taints and movements of releases to consumers, to the alerts, and onto assets.
 
 RUNNING = dg.DefaultSensorStatus.RUNNING
 APPROVAL_INTERVAL_S, CANARY_INTERVAL_S = 15, 60
@@ -168,7 +177,7 @@ def feed(recipe: Recipe, workspace: Path) -> dg.SensorDefinition:
                 context.update_cursor(known)  # mended: the same finding would be a new one
             consumers = counted(len(waiting), "consumer", "wait")
             return dg.SkipReason(f"the feed has {counted(int(known), 'entry')}; {consumers}")
-        marked = evaluations(ctx, marks.concerned(ctx, fresh))
+        marked = evaluations(ctx, concerned(ctx, fresh))
         return dg.SensorResult(asset_events=[*observations(fresh), *marked], cursor=str(fresh[-1].number))
 
     return _feed
@@ -197,3 +206,138 @@ def observations(entries: Iterable[Any]) -> Iterator[dg.AssetObservation]:
                 asset_key=dg.AssetKey(asset.split("/")),
                 metadata={entry.event: f"{entry.by}: {entry.reason}", "target": entry.target, "feed": entry.number},
             )
+
+
+ARRIVAL_INTERVAL_S, PAGES_INTERVAL_S = 60, 30
+
+
+def arrival(recipe: Recipe, workspace: Path, job: Any, name: str = "arrival") -> dg.SensorDefinition:
+    """Requests the corpus job when a source, list or protected set differs in content from what is published."""
+
+    @dg.sensor(name=name, job=job, minimum_interval_seconds=ARRIVAL_INTERVAL_S, default_status=RUNNING)
+    def _arrival(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.SkipReason:
+        """Watches the sources, lists and protected sets of the recipe."""
+        ctx = Context(Workspace(workspace))
+        try:
+            seen = fingerprint.digest(_listings(recipe, ctx))
+            if seen == context.cursor:
+                return dg.SkipReason("no source file has changed")
+            changed = _changed(recipe, ctx)
+        except PlinthError as error:
+            return dg.SkipReason(str(error))
+        for bucket in changed:
+            if bucket in recipe.corpus.buckets:
+                note_arrival(ctx, bucket, recipe.corpus.buckets[bucket])
+        requests = [dg.RunRequest(run_key=seen, tags={"plinth/new_sources": ",".join(changed)})] if changed else []
+        return dg.SensorResult(run_requests=requests, cursor=seen)
+
+    return _arrival
+
+
+def _changed(recipe: Recipe, ctx: Context) -> list[str]:
+    """Assets that read from outside the workspace and are no longer up to date with it; sources by their bucket."""
+    roots = [stage for stage in stages(recipe) if stage.outside and not stage.deps]
+    return [asset.removesuffix("/sources") for asset in decide(ctx, roots).stale]
+
+
+def _listings(recipe: Recipe, ctx: Context) -> dict[str, list[list[Any]]]:
+    """Names, sizes and times: cheap to read every minute; content is hashed only when these change."""
+    corpus, folder = recipe.corpus, ctx.workspace.input
+    named = {f"lists/{name}": location for name, location in corpus.lists.items()}
+    named |= {f"protected/{name}": given.path for name, given in corpus.protected.sets.items()}
+    named |= {f"probes/{name}": given.path for name, given in recipe.evaluation.probes.sets.items()}
+    sources = {
+        f"{name}/{index}": listing(source.path, folder, wanted_suffixes(source), sized=False, hidden=source.hidden)
+        for name, bucket in corpus.buckets.items()
+        for index, source in enumerate(bucket.sources)
+        if source.kind != KIND
+    }
+    return sources | {name: listing(location, folder) for name, location in named.items()}
+
+
+def pages(workspace: Path) -> dg.SensorDefinition:
+    """Writes the index of the workspace's pages again when something was published."""
+    watch = RunWatch(workspace / "runs")
+
+    @dg.sensor(name="pages", minimum_interval_seconds=PAGES_INTERVAL_S, default_status=RUNNING)
+    def _pages(context: dg.SensorEvaluationContext) -> dg.SkipReason:
+        """Compares what the index shows with what is there."""
+        space = Workspace(workspace)
+        seen = workspace_index.seen(space, watch)
+        if seen == context.cursor:
+            return dg.SkipReason("nothing was published")
+        workspace_index.refresh(space, context.log.warning, watch)
+        context.update_cursor(seen)
+        return dg.SkipReason(f"wrote {workspace_index.path(space)}")
+
+    return _pages
+
+
+def failure(workspace: Path) -> dg.SensorDefinition:
+    """Writes every failed run to `alerts.jsonl` of the workspace, for a pager to read."""
+
+    @dg.run_failure_sensor(name="failed_runs", default_status=RUNNING)
+    def _failure(context: dg.RunFailureSensorContext) -> None:
+        """Records a failed run with its first error."""
+        record_failure(
+            workspace, context.dagster_run.run_id, context.dagster_run.job_name, context.failure_event.message
+        )
+
+    return _failure
+
+
+def automation() -> dg.AutomationConditionSensorDefinition:
+    """Evaluates the assets' automation conditions: new data and blocking checks passed."""
+    return dg.AutomationConditionSensorDefinition(
+        "automation", target=dg.AssetSelection.all(), default_status=RUNNING, minimum_interval_seconds=60
+    )
+
+
+# The check `marks` of every asset: it fails where the asset, or what it was made of, is marked as unfit.
+#
+# The feed's sensor evaluates it for the assets that a new mark or a lifted one concerns, and every asset that is
+# made (plinth_assets.framework.build); it can be run by hand too.
+
+DESCRIPTION = "Neither it nor what it was made of is marked as unfit (`plinth release taint list`)."
+
+
+def checks(groups: Mapping[str, str], workspace: Path) -> list[dg.AssetChecksDefinition]:
+    """The check of every asset, one definition a group.
+
+    For each asset that a definition checks, Dagster goes through all that it checks: the time of one definition of all
+    assets would grow with the square of their number.
+
+    Args:
+        groups: Dagster's group of each asset.
+    """
+    members = dict[str, list[str]]()
+    for asset, group in groups.items():
+        members.setdefault(group, []).append(asset)
+    return [_of_group(group, assets, workspace) for group, assets in members.items()]
+
+
+def _of_group(group: str, assets: Iterable[str], workspace: Path) -> dg.AssetChecksDefinition:
+    specs = [dg.AssetCheckSpec(CHECK, asset=asset_key(asset), description=DESCRIPTION) for asset in assets]
+
+    @dg.multi_asset_check(name=f"{CHECK}_of_{group}", specs=specs, can_subset=True)
+    def _marks(context: dg.AssetCheckExecutionContext) -> Iterator[dg.AssetCheckResult]:
+        asked = [key.asset_key.to_user_string() for key in context.selected_asset_check_keys]
+        for found in evaluations(Context(Workspace(workspace)), asked):
+            yield dg.AssetCheckResult(
+                asset_key=found.asset_key,
+                check_name=CHECK,
+                passed=found.passed,
+                metadata=found.metadata,
+                description=found.description,
+            )
+
+    return _marks
+
+
+def concerned(ctx: Context, entries: Iterable[Any]) -> frozenset[str]:
+    """Published assets whose marks some entries of the feed have changed."""
+    from plinth_registry import taint
+
+    records = {one.number: one.mark for one in taint.statements(ctx)}
+    marks = [records[entry.record] for entry in entries if entry.of == "taint"]
+    return frozenset(each.asset for mark in marks for each in taint.affected(ctx, mark) if each.state == "published")
