@@ -5,9 +5,9 @@ pipeline      run a recipe: assets that are up to date are left alone, the rest 
 dagster_run   Dagster runs in this process
 definitions   Dagster's view of a recipe, with overrides for tests
 asset_jobs    jobs over assets with their schedules, owner and priority of their runs; definitions that packages add
-sensors       new source files, approvals, the canary, failed runs; the check of every asset against marks of
-              unfitness
-dagster_parts  parts of the instance that its settings name: the launcher of runs, the SQLite databases
+sensors       new source files, approvals, the canary, failed runs; the check of every asset against marks
+alarms        the line that a pager reads
+dagster_parts the launcher of runs and the SQLite databases, which settings of an instance name
 instance      the Dagster instance of a workspace
 last_recipe   the recipe that a workspace ran last; notes in a workspace that count only where this user wrote them
 results       pages of results, one per candidate

@@ -17,7 +17,7 @@ from plinth.operation.spending import parameters
 from plinth.recipe.recipe import Recipe
 from plinth.storage.workspace import Workspace
 
-# Whose a Dagster run is and how urgent, as its tags: Dagster's queue orders runs by them and bounds each team.
+# Tags of a Dagster run, its owner and priority: Dagster's queue orders runs by them and bounds each team.
 
 #: Bounded for each value by `concurrency.runs.tag_concurrency_limits` of `dagster.yaml`.
 TEAM: Final = "plinth/team"
@@ -35,9 +35,6 @@ def tags(recipe: Recipe, workspace: Workspace) -> dict[str, str]:
     team = asked.team or parameters.load(workspace).team
     found = {TEAM: team} if team else {}
     return found | ({} if asked.priority == NORMAL else {RUN_PRIORITY: _ORDER[asked.priority]})
-
-
-# Dagster's jobs over assets, with their schedules, and the definitions that packages add.
 
 
 @dataclass(frozen=True)

@@ -103,9 +103,7 @@ def build(
     marks_checks = sensors.checks(named, workspace)
     # Marks are apart: whoever marks or makes an asset has it evaluated.
     tags, apart = asset_jobs.tags(recipe, Workspace(workspace)), dg.AssetSelection.checks(*marks_checks)
-    jobs = {
-        one.name: one._replace(selection=one.selection - apart).job(tags if one.queued else None) for one in table
-    }
+    jobs = {one.name: one._replace(selection=one.selection - apart).job(tags if one.queued else None) for one in table}
     own = dg.Definitions(
         assets=[
             asset(stage, pages, group=named[stage.asset], nightly=stage.group in CORPUS_GROUPS) for stage in all_stages

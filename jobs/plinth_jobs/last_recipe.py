@@ -78,7 +78,7 @@ def passes(workspace: Path, files: Iterable[Path]) -> bool:
 # The recipe that a workspace was last run with, so that later commands need not name it.
 #
 # `recipe.json` holds its path, and a copy with `extends:` followed, which is used when the path no longer exists. It
-# counts only where this user wrote it (`own_notes`). The file at the path is its owner's, who may edit it. A recipe
+# counts only where this user wrote it (as notes above). The file at the path is its owner's, who may edit it. A recipe
 # with a file in the workspace may be edited by others: its private copy is used, and a change is confirmed with `-r`.
 
 NOTE = "recipe.json"

@@ -27,10 +27,6 @@ from plinth_jobs import workspace_index
 from plinth_jobs.alarms import HEARTBEAT, record_failure
 from plinth_jobs.asset_states import requests
 
-# Sensors of a release: its approvals, the canary on trial, MLflow's view of it, and the feed.
-#
-# The feed brings taints and movements of releases to consumers, to the alerts, and onto assets.
-
 RUNNING = dg.DefaultSensorStatus.RUNNING
 APPROVAL_INTERVAL_S, CANARY_INTERVAL_S = 15, 60
 

@@ -19,8 +19,6 @@ from plinth.training import config
 from plinth.training.config import RunConfig
 from plinth.training.run_state import run_state
 
-# Runs by the names that people have for them, as their configurations.
-
 LATEST = "latest"
 
 

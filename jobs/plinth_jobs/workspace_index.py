@@ -1,7 +1,7 @@
-"""The index of a workspace's pages, `reports/index.html`: today's state on one screen, runs, and links to every page.
+"""The index of a workspace's pages, `reports/index.html`, and the server of the pages.
 
-Tiles are those of `index_tiles`. The pages load nothing and their links are relative: the folder can be opened, copied
-or served as it is.
+The index has today's state on one screen (tiles of `index_tiles`), runs, and links to every page. The pages load
+nothing and their links are relative: the folder can be opened, copied or served as it is.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""Dashboards of Grafana, made from one table of panels: executive, on-call, debug, data.
+"""`plinth ops dashboards`: dashboards of Grafana (executive, on-call, debug, data), made from one table of panels.
 
-table    every panel and its query, and the table as Grafana's JSON
-command  `plinth ops dashboards`
+JSON for Grafana has schema 38 (Grafana 10 and later), two panels side by side. Queries read metrics of
+`plinth_ops.metrics.table` only. `$run` is the run that a reader chooses; `$__rate_interval` is not used, since windows
+are part of the question.
 """
 
 from __future__ import annotations
@@ -13,12 +14,8 @@ from typing import Any, Final, Literal
 
 import click
 
+from plinth_jobs.cli import output
 from plinth_jobs.cli.options import examples
-
-# The panels of all dashboards, and their JSON for Grafana (schema 38, Grafana 10 and later), two panels side by side.
-#
-# Queries read metrics of `plinth_ops.metrics.table` only. `$run` is the run that a reader chooses; `$__rate_interval`
-# is not used, since windows are part of the question.
 
 #: Grafana's names of units.
 Unit = Literal["short", "s", "bytes", "percentunit", "dateTimeFromNow", "watt", "celsius", "percent", "flops", "none"]
@@ -227,7 +224,6 @@ def _grafana_panel(number: int, of: DashboardPanel) -> dict[str, Any]:
 def dashboards(out: Path) -> None:
     """Write the dashboards (executive, on-call, debug, data) as JSON that Grafana imports or is provisioned with."""
     from plinth.storage.atomic import write_bytes
-    from plinth_jobs.cli import output
 
     for one in DASHBOARDS:
         path = out / f"{one.name}.json"

@@ -1,7 +1,4 @@
-"""Spending: what was spent, on what, by whom.
-
-corpus_cost  storage, requests and core hours by bucket
-command      `plinth ops cost`: spending, limits
+"""`plinth ops cost`: what was spent, on what, by whom; limits; what the corpus costs.
 
 Does not belong here: the ledger, reservations before a run and their settlement (`plinth.operation.spending`).
 """
@@ -16,6 +13,7 @@ from typing import TYPE_CHECKING, Literal
 
 import click
 
+from plinth_jobs.cli import output
 from plinth_jobs.cli.options import Settings, examples, group, json_option, shared
 
 if TYPE_CHECKING:
@@ -58,7 +56,6 @@ def show(
     from plinth.operation.spending import parameters, settlement
     from plinth.operation.spending.ledger import month
     from plinth.operation.spending.summary import summarise
-    from plinth_jobs.cli import output
 
     ctx, ledger, now = settings.context(), _ledger(settings), time.time()
     settlement.settle(ctx, ledger)
@@ -86,7 +83,6 @@ def show(
 def _show_uses(by: str, rows: Sequence[SpendRow]) -> None:
     """What the money went to, and the energy, where the runs are in this workspace."""
     from plinth.operation.spending.energy import Energy
-    from plinth_jobs.cli import output
 
     spent = [row for row in rows if row.rank_hours]
     causes = list(dict.fromkeys(cause for row in spent for cause in row.causes))
@@ -118,7 +114,6 @@ def _show_uses(by: str, rows: Sequence[SpendRow]) -> None:
 def corpus(settings: Settings, as_json: bool) -> None:
     """Price the corpus by bucket: a month of storage, requests and core hours of its last making."""
     from plinth.operation.spending import parameters
-    from plinth_jobs.cli import output
 
     ctx = settings.context()
     rows = corpus_costs(ctx, parameters.load(ctx.workspace).prices)
@@ -191,8 +186,6 @@ def _limits(ledger: Ledger, now: float) -> list[dict[str, object]]:
 
 
 def _show_limits(ledger: Ledger, now: float, as_json: bool) -> None:
-    from plinth_jobs.cli import output
-
     rows = _limits(ledger, now)
     if as_json:
         output.emit_json(rows)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from plinth.text import counted
+from plinth_jobs.cli import output
 from plinth_jobs.cli.options import Settings, examples, group, json_option, shared
 
 if TYPE_CHECKING:
@@ -48,7 +49,6 @@ def to(settings: Settings, place: str, blobs: str, as_json: bool) -> None:
 
     Content that an earlier backup there has is not copied again. Killed anywhere, the same command goes on.
     """
-    from plinth_jobs.cli import output
     from plinth_ops.backup import drill as backup_drill
     from plinth_ops.backup.snapshot import BackupArchive
     from plinth_ops.backup.taking import take
@@ -68,7 +68,6 @@ def to(settings: Settings, place: str, blobs: str, as_json: bool) -> None:
 @json_option
 def list_backups(place: str, as_json: bool) -> None:
     """List the backups at PLACE, oldest first."""
-    from plinth_jobs.cli import output
     from plinth_ops.backup.snapshot import BackupArchive
 
     archive = BackupArchive(place)
@@ -91,7 +90,6 @@ def restore(settings: Settings, place: str, name: str, given: tuple[str, ...]) -
     """
     from plinth.compute.progress import for_command
     from plinth.storage.workspace import Workspace
-    from plinth_jobs.cli import output
     from plinth_ops.backup import drill
     from plinth_ops.backup.snapshot import BackupArchive
 
@@ -117,7 +115,6 @@ def drill(settings: Settings, place: str, name: str, as_json: bool) -> int:
     Signed logs are proved from their first record under this machine's pinned root, references with their manifests;
     rows and counts are compared. Nothing of the workspace is touched.
     """
-    from plinth_jobs.cli import output
     from plinth_ops.backup import drill as backup_drill
     from plinth_ops.backup.snapshot import BackupArchive
 

@@ -1,4 +1,7 @@
-"""Take a backup of a workspace while others write; killed anywhere, the same command goes on."""
+"""Take a backup of a workspace while others write; killed anywhere, the same command goes on.
+
+Databases are copied at one moment, while others write; what copies and restores them is first.
+"""
 
 from __future__ import annotations
 

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from plinth.errors import MissingError
+from plinth_jobs.cli import output
 from plinth_jobs.cli.options import Commands, Settings, examples, group, json_option, recipe_option, shared
 
 if TYPE_CHECKING:
@@ -65,7 +67,6 @@ def run(settings: Settings, name: ChecklistName, as_json: bool) -> None:
 @json_option
 def list_(settings: Settings, name: ChecklistName | None, as_json: bool) -> None:
     """List the lines of every checklist, or of NAME, without evaluating them."""
-    from plinth_jobs.cli import output
     from plinth_ops.checklists import review
 
     found = review.checks(name)
@@ -88,7 +89,6 @@ def waive(settings: Settings, name: str, until: datetime, reason: str, owner: st
     import time
     from datetime import UTC
 
-    from plinth_jobs.cli import output
     from plinth_ops.checklists import review
 
     ends = until.replace(tzinfo=UTC).isoformat()
@@ -105,7 +105,6 @@ def show(settings: Settings, name: ChecklistName, as_json: bool) -> None:
     Raises:
         CheckFailedError, MissingError: see `review.require`.
     """
-    from plinth_jobs.cli import output
     from plinth_ops.checklists import review
     from plinth_ops.checklists.review import PURPOSES
 
@@ -120,7 +119,6 @@ def show(settings: Settings, name: ChecklistName, as_json: bool) -> None:
 
 def scope_of(settings: Settings) -> CheckScope:
     """The workspace with the recipe that is named, or that it ran last; without one where it ran none."""
-    from plinth.errors import MissingError
     from plinth_ops.checklists.review import CheckScope, settings_of
 
     ctx = settings.context()
@@ -134,8 +132,6 @@ def scope_of(settings: Settings) -> CheckScope:
 
 
 def _table(lines: Sequence[CheckedLine]) -> None:
-    from plinth_jobs.cli import output
-
     rows = [(one.name, output.coloured(one.outcome, COLOURS[one.outcome]), one.owner, _words(one)) for one in lines]
     output.table(("check", "outcome", "owner", "seen"), rows)
     counts = {outcome: sum(one.outcome == outcome for one in lines) for outcome in COLOURS}

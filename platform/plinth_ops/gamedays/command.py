@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from plinth.errors import CheckFailedError
+from plinth_jobs.cli import output
 from plinth_jobs.cli.options import Settings, examples, json_option, shared, unsigned_option
 
 if TYPE_CHECKING:
@@ -45,7 +47,6 @@ def gameday(settings: Settings, name: str, seed: int, instants: int, first: int,
 
 
 def _list(ctx: Context, as_json: bool) -> None:
-    from plinth_jobs.cli import output
     from plinth_ops.gamedays import signed_record
     from plinth_ops.gamedays.gameday import TABLE, find
 
@@ -74,8 +75,6 @@ def _list(ctx: Context, as_json: bool) -> None:
 
 
 def _play(ctx: Context, day: GameDay, seed: int, instants: int, first: int, unsigned: bool, as_json: bool) -> None:
-    from plinth.errors import CheckFailedError
-    from plinth_jobs.cli import output
     from plinth_ops.gamedays import signed_record
     from plinth_ops.gamedays.play import play, require_playable
 
@@ -115,8 +114,6 @@ def _play(ctx: Context, day: GameDay, seed: int, instants: int, first: int, unsi
 
 
 def _state(day: GameDay) -> None:
-    from plinth_jobs.cli import output
-
     output.line(f"hypothesis    {day.hypothesis}")
     output.line(f"fault         {day.fault}")
     output.line(f"blast radius  {day.blast_radius}")

@@ -1,7 +1,8 @@
-"""The game days by name, and the records of one: what it states before, what it found at each instant, its verdict.
+"""The game days by name, the records of one (hypothesis, findings at each instant, verdict), and whether alerts fired.
 
 A game day injects one fault into a rehearsal of its own and compares the end with what its hypothesis states. It is
-played at several instants, each drawn from the seed and the number of the instant alone.
+played at several instants, each drawn from the seed and the number of the instant alone. The timeline, as the exporter
+samples it, is judged by the table of alerts: the right alert fires in time, and no other pages.
 """
 
 from __future__ import annotations

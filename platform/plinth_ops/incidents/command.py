@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from plinth.text import counted
+from plinth_jobs.cli import output
 from plinth_jobs.cli.options import Settings, examples, group, json_option, shared
 
 if TYPE_CHECKING:
@@ -86,7 +87,6 @@ def close(settings: Settings, number: int | None, reason: str, by: str, as_json:
 @json_option
 def list_(settings: Settings, as_json: bool) -> None:
     """List every incident."""
-    from plinth_jobs.cli import output
     from plinth_registry import incidents
 
     found = incidents.incidents(settings.context())
@@ -106,7 +106,6 @@ def show(settings: Settings, number: int | None, as_page: bool, as_json: bool) -
     import time
 
     from plinth.storage.atomic import write_bytes
-    from plinth_jobs.cli import output
     from plinth_ops.incidents import postmortem
     from plinth_ops.incidents import postmortem as incident_page
     from plinth_registry import incidents
@@ -124,8 +123,6 @@ def show(settings: Settings, number: int | None, as_page: bool, as_json: bool) -
 
 
 def _say(found: Incident, as_json: bool) -> None:
-    from plinth_jobs.cli import output
-
     if as_json:
         return output.emit_json(found)
     state = f"closed {found.closed}" if found.closed else "open: promotions are frozen"

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from plinth.errors import StorageError
+from plinth_jobs.cli import output
 from plinth_jobs.cli.options import Settings, examples, group, json_option, shared
 
 if TYPE_CHECKING:
@@ -57,9 +59,7 @@ def gc(
     """
     if call.invoked_subcommand:
         return None
-    from plinth.errors import StorageError
     from plinth.operation.spending import parameters
-    from plinth_jobs.cli import output
     from plinth_ops.retention import deletion, roots
     from plinth_ops.retention.deletion import by_age, by_reason, delete, due, survey
 
@@ -112,7 +112,6 @@ def gc(
 def pin(settings: Settings, target: str, reason: str) -> None:
     """Keep the manifest TARGET, an asset or a digest, with all that it was made of."""
     from plinth.storage.state import SHORTEST_PREFIX, resolve
-    from plinth_jobs.cli import output
     from plinth_ops.retention import roots
 
     ctx = settings.context()
@@ -127,7 +126,6 @@ def pin(settings: Settings, target: str, reason: str) -> None:
 @shared
 def unpin(settings: Settings, digest: str) -> None:
     """Remove the pin of the manifest whose DIGEST begins so."""
-    from plinth_jobs.cli import output
     from plinth_ops.retention import roots
 
     output.facts(roots.lift(settings.context(), digest).model_dump())
@@ -138,7 +136,6 @@ def unpin(settings: Settings, digest: str) -> None:
 @json_option
 def list_pins(settings: Settings, as_json: bool) -> None:
     """List what is pinned, by whom and why."""
-    from plinth_jobs.cli import output
     from plinth_ops.retention import roots
 
     found = roots.every(settings.context())
@@ -166,8 +163,6 @@ def _prove(ctx: Context) -> None:
 
 
 def _show(name: str, rows: Sequence[StorageRow]) -> None:
-    from plinth_jobs.cli import output
-
     header = [name, "objects", "bytes", "a month", "nothing needs", "a month of it"]
     table = [
         [
@@ -186,8 +181,6 @@ def _counted(found: Iterable[StoredObject]) -> dict[str, int]:
 
 
 def _words(counted: dict[str, int]) -> str:
-    from plinth_jobs.cli import output
-
     kinds = ", ".join(f"{counted[kind]:,} {kind}s" for kind in ("record", "manifest", "blob"))
     return f"{kinds}, {output.size(counted['bytes'])}"
 

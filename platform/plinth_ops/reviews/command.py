@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 
 import click
 
+from plinth_jobs.cli import output
 from plinth_jobs.cli.options import Settings, examples, json_option, shared
 
 
@@ -22,7 +23,6 @@ def retrospective(settings: Settings, month: bool, at: datetime | None, as_json:
 
     Schedules of `plinth up` write both when one has ended.
     """
-    from plinth_jobs.cli import output
     from plinth_ops.reviews import review
     from plinth_ops.reviews.review import Length, period
 

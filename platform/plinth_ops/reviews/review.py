@@ -1,4 +1,7 @@
-"""All parts of a week or month, and its page: `reports/review-2026-W48.html`, `reports/review-2026-11.html`."""
+"""The review of a week or month, and its page: `reports/review-2026-W48.html`, `reports/review-2026-11.html`.
+
+Sections are tables of what failed, what it cost, and what can be proved.
+"""
 
 from __future__ import annotations
 

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING
 
 import click
 
+from plinth.errors import RequestError
 from plinth.text import counted
+from plinth_jobs.cli import output
 from plinth_jobs.cli.options import Settings, examples, group, json_option, shared
 
 if TYPE_CHECKING:
@@ -44,8 +46,6 @@ def sli(
     """
     if ctx.invoked_subcommand is not None:
         return
-    from plinth.errors import RequestError
-    from plinth_jobs.cli import output
     from plinth_ops.service_levels import objectives
     from plinth_ops.service_levels.indicators import INDICATORS
     from plinth_ops.service_levels.tallies import refuse_spent
@@ -67,8 +67,6 @@ def sli(
 
 def _show(found: Sequence[ErrorBudget], days: float, until: float) -> None:
     """A row an indicator."""
-    from plinth_jobs.cli import output
-
     at = datetime.fromtimestamp(until, UTC)
     columns = ("indicator", "good", "of", "objective", "error budget", "measured")
     title = f"Good seconds in the {days:g} days until {at:%Y-%m-%d %H:%M} UTC; docs/slis.md says what is good"
@@ -76,8 +74,6 @@ def _show(found: Sequence[ErrorBudget], days: float, until: float) -> None:
 
 
 def _row(one: ErrorBudget) -> tuple[object, ...]:
-    from plinth_jobs.cli import output
-
     measure = None if one.measure is None else f"{one.measure:,.4g} {one.measured_in}"
     if one.value is None or one.spent is None:
         return one.indicator, None, None, None, None, measure or "nothing measured"
@@ -93,7 +89,6 @@ def _row(one: ErrorBudget) -> tuple[object, ...]:
 @json_option
 def export(settings: Settings, directory: Path, at: datetime | None, as_json: bool) -> None:
     """Write service levels below DIRECTORY: `tallies.parquet`, `objectives.parquet`, and `views.sql` for DuckDB."""
-    from plinth_jobs.cli import output
     from plinth_ops.service_levels import export as level_export
     from plinth_ops.service_levels import objectives
 

@@ -1,7 +1,9 @@
-"""Good and all seconds of an interval, what of them lies in a window, and error budgets over a window.
+"""Objectives, facts and tallies: good and total seconds of an interval, and error budgets over a window.
 
-A tally is uniform over its interval: what lies in a window is its share by time, in whole microseconds. So a long
-attempt counts in every window with the seconds that lie there, and a window of five minutes is as good as one of weeks.
+An objective is the share of an indicator's seconds that has to be good. Facts are what indicators are computed from, as
+of a time: of one run, and of the assets of a workspace. A tally is uniform over its interval: what lies in a window is
+its share by time, in whole microseconds. So a long attempt counts in every window with the seconds that lie there, and
+a window of five minutes is as good as one of weeks.
 """
 
 from __future__ import annotations

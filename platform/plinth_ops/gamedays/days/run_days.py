@@ -1,4 +1,4 @@
-"""Game days of jobs: a preemption, a node that is lost, and a clock that jumps."""
+"""Game days of a run: a preemption, a lost node, a clock that jumps, a revoked key, MLflow away."""
 
 from __future__ import annotations
 
