@@ -111,7 +111,7 @@ def words(text: str) -> list[str]:
 # BudouX's models of word boundaries, for scripts without spaces, as tables for kernels.
 #
 # A model is a sum of integer weights of the one, two and three characters around a place; above half the sum of all
-# weights a word begins there (`budoux/parser.py`). `boundary_models.json` has the models of BudouX 0.10.1 (written by
+# weights a word begins there (`budoux/parser.py`). `json` has the models of BudouX 0.10.1 (written by
 # tests/agreement/boundary_models.py); the tests hold both equal.
 
 #: Models by number. Japanese is the model of words, not that of phrases.
