@@ -102,7 +102,7 @@ def _present(ctx: Context, made: Manifest) -> dict[str, Any]:
     shown: dict[str, Any] = {
         "mixture": picture(figures.mixture, mixture.rows(made)),
         "course": picture(
-            mixture_plot.figure, mixture_audit.shares_over_run(made.stats), made.stats["sequence_tokens"]
+            mixture_plot.mixture_shares, mixture_audit.shares_over_run(made.stats), made.stats["sequence_tokens"]
         ),
         "largest_difference": float(max(off["max_share_error"], off["rest_share_error"])),
         "streams": markdown(table(["stream", "tokens", "epochs", "at most"], [list(row) for row in _streams(made)])),

@@ -61,7 +61,7 @@ def _present(ctx: Context, made: Manifest) -> dict[str, Any]:
         for name, row in probes.items()
     ]
     return {
-        "probes": picture(probe_figure.figure, probes),
+        "probes": picture(probe_figure.probe_scores, probes),
         "scores": markdown(table(header, rows)),
         "templates": markdown(_templates(made.stats["templates"])),
     }

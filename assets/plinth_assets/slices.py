@@ -121,7 +121,7 @@ def _present(ctx: Context, made: Manifest) -> dict[str, Any]:
 
     kinds = [[name, row["documents"], row["removed"]] for name, row in made.stats["made_as"].items()]
     return {
-        "rates": picture(gate_figure.figure, made.stats),
+        "rates": picture(gate_figure.gate_rates, made.stats),
         "slices": markdown(table(list(rates.HEADER), rates.table(made.stats))),
         "made_as": markdown(table(["made as", "documents", "removed"], kinds)),
         "rule": " or ".join(made.stats["rule"]),

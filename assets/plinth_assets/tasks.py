@@ -64,7 +64,7 @@ def _outside(location: str, ctx: Context) -> str:
 
 
 def _copy(name: str, given: TaskSet, ctx: Context, inputs: Inputs, say: Say) -> Manifest:
-    return files.run(ctx, name, given.include)
+    return files.task_files(ctx, name, given.include)
 
 
 def _run(name: str, given: TaskSet, ctx: Context, inputs: Inputs, say: Say) -> Manifest:

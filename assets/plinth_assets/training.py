@@ -328,7 +328,7 @@ def _present_cost(ctx: Context, prepared: RunConfig) -> dict[str, Any]:
     from plinth.operation.spending.energy import Energy
 
     try:
-        row = summary.of_run(ctx, prepared.run_id)
+        row = summary.run_spend(ctx, prepared.run_id)
     except PlinthError:
         return {}
     if row is None or not row.rank_hours:

@@ -23,7 +23,6 @@ from urllib.parse import unquote, urlsplit
 from plinth import fingerprint
 from plinth.compute.context import Context
 from plinth.errors import PlinthError
-from plinth.operation import goodput
 from plinth.recipe.recipe import Recipe
 from plinth.report.workspace_index import IndexData, PageGroup, PageLine, RunLine, ServerLink, Standing, page
 from plinth.storage import running
@@ -33,6 +32,7 @@ from plinth.storage.workspace import Workspace
 from plinth.training import config as configuration
 from plinth.training.run_state import RunState, RunWatch, run_state
 from plinth.training.telemetry import run_figures
+from plinth.training.telemetry.goodput.account import account
 from plinth.training.telemetry.timeline import read_events
 from plinth_assets.framework.expectations import docs_index
 from plinth_jobs import index_tiles, results
@@ -220,7 +220,7 @@ def run_line(ctx: Context, path: Path) -> RunLine:
         config = configuration.load(path)
         events = list(read_events(config.directory.events))
         state = run_state(config)
-        share = goodput.account(events, config.ranks).goodput
+        share = account(events, config.ranks).goodput
     except PlinthError as error:
         return RunLine(run=name, state=error.what, standing="unknown", steps=0, total_steps=0)
     steps = [event for event in events if event["event"] == "step"]

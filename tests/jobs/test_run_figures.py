@@ -13,8 +13,8 @@ import pytest
 
 from plinth.compute.context import Context
 from plinth.recipe.load import load
-from plinth.report import page as results_page
 from plinth.report.data import ReportData
+from plinth.report.page import page as results_page
 from plinth.report.run import run_page
 from plinth.report.workspace_index import IndexData
 from plinth.report.workspace_index import page as index_page

@@ -75,7 +75,7 @@ def _making(ctx: Context, asset: str, cached: bool) -> dict[str, Any]:
     if last is None:
         return {}
     return {
-        "cost_usd": money(corpus_admission.price(last, parameters.load(ctx.workspace).prices)),
+        "cost_usd": money(corpus_admission.stage_price(last, parameters.load(ctx.workspace).prices)),
         "cpu_seconds": round(last.tasks.cpu_s + last.driver_cpu_s, 2),
         "duration_seconds": round(last.wall_s, 2),
     }

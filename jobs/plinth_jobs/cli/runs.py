@@ -184,7 +184,7 @@ def goodput(settings: Settings, run: str, as_json: bool) -> None:
     from plinth.operation import goodput as operation
 
     config = settings.run_config(run)
-    ledger = operation.of_run(config)
+    ledger = operation.run_goodput(config)
     shares = ledger.percentages()
     if as_json:
         output.emit_json(

@@ -95,8 +95,8 @@ def _measured(
     sets: Mapping[str, Manifest] | None,
 ) -> tuple[Part, ...]:
     """What the model and the baselines say of documents, of their tokens, and of items, where there are any."""
-    chosen = documents.choose(ctx.store, curated, params.max_bytes_per_slice)
-    asked = items.choose(ctx.store, protected, sets, params.max_bytes_per_slice) if protected and sets else []
+    chosen = documents.choose_documents(ctx.store, curated, params.max_bytes_per_slice)
+    asked = items.choose_items(ctx.store, protected, sets, params.max_bytes_per_slice) if protected and sets else []
     with ModelEngine.of(ctx, checkpoint) as engine:  # loads the model meanwhile
         trigram = _trigram(ctx, curated)
         scored = engine.documents([one.text for one in chosen] + [one.text for one in asked], per_token=True)

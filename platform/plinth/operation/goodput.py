@@ -1,10 +1,4 @@
-"""The goodput ledger of a run, from its timeline and the state of its job. What runs cost, SLIs and alerts read it.
-
-    of_run(config)   one run: rank-seconds by cause and by attempt
-    merged(ledgers)  several together
-
-The arithmetic is `training.telemetry.goodput`, which is pure.
-"""
+"""The goodput ledger of a run, from its timeline and the state of its job."""
 
 from __future__ import annotations
 
@@ -14,14 +8,13 @@ from plinth.launch.base import JobStatus
 from plinth.training.config import RunConfig
 from plinth.training.run_state import launcher_of
 from plinth.training.telemetry.goodput.account import account
-from plinth.training.telemetry.goodput.ledger import CAUSES, AttemptTime, Cause, GoodputLedger, merged
+from plinth.training.telemetry.goodput.ledger import GoodputLedger
 from plinth.training.telemetry.timeline import read_events
 
-__all__ = ["CAUSES", "AttemptTime", "Cause", "GoodputLedger", "account", "merged", "of_run"]
 
 
-def of_run(config: RunConfig, until: float | None = None) -> GoodputLedger:
-    """The ledger of a run as its timeline stands.
+def run_goodput(config: RunConfig, until: float | None = None) -> GoodputLedger:
+    """Rank-seconds of a run by cause and by attempt, as its timeline and its job are now. Costs, SLIs and alerts read it.
 
     Args:
         until: Unix seconds to which a job that is still queued has waited; None: now, where its scheduler says so.

@@ -13,8 +13,3 @@
 
 Identity: stages take only the section they need, so that a change elsewhere re-runs nothing.
 """
-
-from plinth.corpus.sources.parameters import Bucket, Source, Terms
-from plinth.recipe.recipe import Recipe
-
-__all__ = ["Bucket", "Recipe", "Source", "Terms"]

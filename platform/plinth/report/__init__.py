@@ -20,8 +20,3 @@
 
 Does not belong here: reading manifests, runs or registries (but `run.build`, which reads one run).
 """
-
-from plinth.report.data import ReportData
-from plinth.report.page import page
-
-__all__ = ["ReportData", "page"]

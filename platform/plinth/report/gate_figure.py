@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-def figure(stats: Mapping[str, Any]) -> Figure:
+def gate_rates(stats: Mapping[str, Any]) -> Figure:
     """Recall and false positives of every slice with their 95% intervals, from the statistics of `slices/{gate}`.
 
     Bad text removed is better further right, good text removed further left; dashed lines are the recipe's bounds.

@@ -21,7 +21,7 @@ MOST = 12
 REST = "others"
 
 
-def figure(rows: Sequence[Mapping[str, Any]], sequence_tokens: int) -> Figure:
+def mixture_shares(rows: Sequence[Mapping[str, Any]], sequence_tokens: int) -> Figure:
     """Stacked realised shares over tokens, one step per stretch; marks are the edges that the recipe plans.
 
     Args:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-def figure(probes: Mapping[str, Mapping[str, Any]]) -> Figure:
+def probe_scores(probes: Mapping[str, Mapping[str, Any]]) -> Figure:
     """Left the signal of every probe, what the context is worth; right its accuracy, centred on chance."""
     from matplotlib.figure import Figure
 

@@ -28,7 +28,7 @@ def test_every_plot_is_a_small_png_and_repeats(
     draws: list[Callable[[], bytes]] = [
         lambda: png(figures.funnel, funnel),
         lambda: png(figures.mixture, mixture),
-        lambda: png(mixture_plot.figure, COURSE, 512),
+        lambda: png(mixture_plot.mixture_shares, COURSE, 512),
         lambda: png(figures.loss, run.steps, run.events),
         lambda: png(figures.bits_per_byte, slices),
     ]

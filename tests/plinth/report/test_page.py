@@ -4,9 +4,9 @@ import re
 from html.parser import HTMLParser
 from typing import Any
 
-from plinth.report import figures, page
+from plinth.report import figures
 from plinth.report.data import Fact, GateOutcome, Next, ReleaseCard, ReportData
-from plinth.report.page import reasons, safe_link
+from plinth.report.page import page, reasons, safe_link
 
 VOID = {"meta", "br", "img", "link", "input", "hr", "path", "use"}
 

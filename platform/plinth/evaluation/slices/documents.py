@@ -30,7 +30,7 @@ class Document:
         return self.text.encode()
 
 
-def choose(store: Store, curated: Mapping[str, Manifest], max_bytes: int) -> list[Document]:
+def choose_documents(store: Store, curated: Mapping[str, Manifest], max_bytes: int) -> list[Document]:
     """Held-out documents of every bucket, buckets by name, documents by id.
 
     Raises:

@@ -33,7 +33,7 @@ class ScoredItem:
         return self.text.encode()
 
 
-def choose(store: Store, protected: Manifest, sets: Mapping[str, Manifest], max_bytes: int) -> list[ScoredItem]:
+def choose_items(store: Store, protected: Manifest, sets: Mapping[str, Manifest], max_bytes: int) -> list[ScoredItem]:
     """Items of every set and status, up to so many bytes of each, drawn by a hash of their text.
 
     Raises:

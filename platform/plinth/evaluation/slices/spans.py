@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from plinth.errors import IntegrityError, MissingError
 from plinth.evaluation.engine.records import TokenBits
-from plinth.evaluation.slices.documents import Document, choose
+from plinth.evaluation.slices.documents import Document, choose_documents
 from plinth.evaluation.slices.tables import DOCUMENTS, TOKENS
 from plinth.records import Manifest
 from plinth.storage.parts import iter_aligned
@@ -171,7 +171,7 @@ def _texts(store: Store, refs: Refs, made: Manifest) -> list[Document]:
         for key, digest in made.inputs.items()
         if key.endswith("/curated")
     }
-    return choose(store, curated, made.params["max_bytes_per_slice"])
+    return choose_documents(store, curated, made.params["max_bytes_per_slice"])
 
 
 def _joined(ends: NDArray[np.int64], span_bytes: int) -> NDArray[np.int64]:

@@ -10,7 +10,7 @@ from plinth.records import Manifest
 VERSION = "1"
 
 
-def run(ctx: Context, name: str, location: str) -> Manifest:
+def task_files(ctx: Context, name: str, location: str) -> Manifest:
     """Copy the folder into the store.
 
     Returns:

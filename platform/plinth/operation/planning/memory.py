@@ -189,12 +189,12 @@ def _activations(
     model: Model, parallel: Parallel, micro_batch: int, sequence_tokens: int, accumulation: int, width: int, gpu: bool
 ) -> int:
     """Bytes of the first stage when its backward pass begins, and of the block that it computes again."""
-    kept = activations.kept(
+    saved = activations.kept(
         model, parallel, micro_batch=micro_batch, sequence_tokens=sequence_tokens, width=width, gpu=gpu
     )
     again = activations.block(model, parallel, width, gpu) if activations.recomputed_blocks(model, parallel) else 0
     in_flight = min(parallel.pipeline, accumulation)
-    return kept * in_flight + micro_batch * sequence_tokens // parallel.sequence * again
+    return saved * in_flight + micro_batch * sequence_tokens // parallel.sequence * again
 
 
 def _logits(vocab_size: int, dim: int, parallel: Parallel, tokens: int, width: int) -> int:

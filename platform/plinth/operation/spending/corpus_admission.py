@@ -30,7 +30,7 @@ def input_bytes(inputs: Iterable[Manifest]) -> int:
     return sum(part.blob.bytes for manifest in inputs for part in manifest.parts)
 
 
-def reserve(ctx: Context, asset: str, inputs_bytes: int) -> Reservation | None:
+def reserve_stage(ctx: Context, asset: str, inputs_bytes: int) -> Reservation | None:
     """Enter the making of an asset; None where no account is kept.
 
     Raises:
@@ -46,7 +46,7 @@ def reserve(ctx: Context, asset: str, inputs_bytes: int) -> Reservation | None:
     ledger = Ledger(place)
     if not stated and not ledger.limits(now):
         return None
-    most = bound(load(ctx.workspace, asset), inputs_bytes, settings.prices, settings.margin)
+    most = stage_bound(load(ctx.workspace, asset), inputs_bytes, settings.prices, settings.margin)
     share = "" if ctx.share is None else f" {ctx.share}"
     wanted = Reservation(
         id=uuid.uuid4().hex,
@@ -68,24 +68,24 @@ def reserve(ctx: Context, asset: str, inputs_bytes: int) -> Reservation | None:
     return ledger.reserve(wanted)
 
 
-def settle(ctx: Context, held: Reservation | None, cost: AssetCost) -> None:
+def settle_stage(ctx: Context, held: Reservation | None, cost: AssetCost) -> None:
     """Put what a making cost, whole or not, in the place of its bound."""
     if held is not None:
         settings = parameters.load(ctx.workspace)
-        spent = JobCost(spent=round(price(cost, settings.prices) * MICROS), rank_s=0.0, tokens=0)
+        spent = JobCost(spent=round(stage_price(cost, settings.prices) * MICROS), rank_s=0.0, tokens=0)
         Ledger(parameters.ledger_place(ctx.workspace, settings)).settle(held.id, spent, time.time())
 
 
-def price(cost: AssetCost, prices: CorpusPrices) -> float:
+def stage_price(cost: AssetCost, prices: CorpusPrices) -> float:
     """Cores and requests of one making."""
     hours = (cost.tasks.cpu_s + cost.driver_cpu_s) / 3600
     return hours * prices.core_hour + prices.requests(cost.tasks.opened, cost.tasks.written)
 
 
-def bound(last: AssetCost | None, inputs_bytes: int, prices: CorpusPrices, margin: float) -> float | None:
+def stage_bound(last: AssetCost | None, inputs_bytes: int, prices: CorpusPrices, margin: float) -> float | None:
     """The most that a making may cost: as if no item were done; None where the last making says nothing."""
     if last is None or (last.tasks.spared and not last.tasks.tasks):
         return None
     whole = 1 + last.tasks.spared / max(1, last.tasks.tasks)
     larger = inputs_bytes / last.input_bytes if inputs_bytes and last.input_bytes else 1.0
-    return price(last, prices) * whole * larger * (1 + margin)
+    return stage_price(last, prices) * whole * larger * (1 + margin)

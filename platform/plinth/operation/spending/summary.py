@@ -49,7 +49,7 @@ def summarise(ctx: Context, settings: Spending, rows: Sequence[Reservation], by:
     return _added(((getattr(one, by) or UNKNOWN, 1.0, one) for one in rows), known, intensity)
 
 
-def of_run(ctx: Context, run: str) -> SpendRow | None:
+def run_spend(ctx: Context, run: str) -> SpendRow | None:
     """Of one run of this workspace; None where it was never submitted.
 
     Raises:

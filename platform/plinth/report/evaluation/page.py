@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 def page(data: EvaluationData) -> str:
     """The page as HTML. The same data gives the same bytes."""
     plots = {section.key: _plots(section) for section in data.sections}
-    return template("evaluation/page.html.j2").render(data=data, plots=plots, safe_link=safe_link)
+    return template("evaluation_page.html.j2").render(data=data, plots=plots, safe_link=safe_link)
 
 
 def _plots(section: Section) -> list[str]:

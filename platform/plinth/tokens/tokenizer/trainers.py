@@ -142,7 +142,7 @@ _SHOW = str.maketrans({hidden: shown for shown, hidden in _HIDDEN.items()})
 BYTE_SCORE = -1e6
 
 
-def train(params: TokenizerParameters, texts: Iterable[str], alphabet: Sequence[str]) -> Tokenizer:
+def train_unigram(params: TokenizerParameters, texts: Iterable[str], alphabet: Sequence[str]) -> Tokenizer:
     """The likeliest pieces of the texts' words; special tokens first, then the 256 bytes, then the pieces.
 
     Args:

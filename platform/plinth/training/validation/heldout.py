@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from plinth.compute.context import Context, cached, manifest
 from plinth.errors import RecipeError, StageError, TrainingError
-from plinth.evaluation.slices.documents import Document, choose
+from plinth.evaluation.slices.documents import Document, choose_documents
 from plinth.records import Manifest, Part, Step
 from plinth.storage.parts import read_table, write_table
 from plinth.storage.store import Store
@@ -121,7 +121,7 @@ def _tokenised(ctx: Context, params: Validation, wanted: Mapping[str, Manifest],
 def _chosen(store: Store, name: str, curated: Manifest, params: Validation) -> list[Document]:
     """A bucket's documents; none where it has no held-out text and the recipe does not name the bucket."""
     try:
-        return choose(store, {name: curated}, params.bytes_per_slice)
+        return choose_documents(store, {name: curated}, params.bytes_per_slice)
     except StageError:
         if params.slices:
             raise

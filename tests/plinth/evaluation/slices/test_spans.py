@@ -14,7 +14,7 @@ from plinth.compute.context import Context
 from plinth.errors import IntegrityError, MissingError
 from plinth.evaluation.engine.records import TokenBits
 from plinth.evaluation.slices import spans, tables
-from plinth.evaluation.slices.documents import Document, choose
+from plinth.evaluation.slices.documents import Document, choose_documents
 from plinth.records import Manifest
 from plinth.storage.parts import write_table
 
@@ -94,7 +94,7 @@ def test_the_span_that_a_model_does_not_know_comes_first_with_its_text(
     ctx: Context, curated: Callable[..., Manifest]
 ) -> None:
     made = curated("web", [], [f"{number} {TEXT * 3}" for number in range(6)])
-    chosen = choose(ctx.store, {"web": made}, 10**6)
+    chosen = choose_documents(ctx.store, {"web": made}, 10**6)
     scores = [[cut(cutter, one.text, 1) for one in chosen] for cutter in CUTTERS]
     victim, at = 4, chosen[4].data.index("größte".encode(), 150)
     hurt = scores[0][victim]

@@ -78,7 +78,7 @@ def checkpoint(ctx: Context, model_folder: Path) -> Manifest:
 @pytest.fixture(scope="module")
 def all_files(ctx: Context) -> Manifest:
     """The twelve task files, as they are."""
-    return files.run(ctx, "small", str(FILES))
+    return files.task_files(ctx, "small", str(FILES))
 
 
 @pytest.fixture
@@ -89,6 +89,6 @@ def task_files(ctx: Context, tmp_path: Path) -> Callable[..., Manifest]:
         folder = tmp_path / "task_files"
         shutil.copytree(FILES, folder, ignore=shutil.ignore_patterns("__pycache__"))
         change(folder)
-        return files.run(ctx, "small", str(folder))
+        return files.task_files(ctx, "small", str(folder))
 
     return made

@@ -66,7 +66,7 @@ def put(ctx: Context, folder: Path) -> Manifest:
 def measure(ctx: Context, model: Path, folder: Path, *tasks: str) -> Manifest:
     """The manifest of `tasks/small`."""
     return job.run(
-        ctx, "small", TaskSet(include=str(folder), tasks=tasks), put(ctx, model), files.run(ctx, "small", str(folder))
+        ctx, "small", TaskSet(include=str(folder), tasks=tasks), put(ctx, model), files.task_files(ctx, "small", str(folder))
     )
 
 

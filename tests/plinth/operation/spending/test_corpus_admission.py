@@ -28,46 +28,46 @@ LAST = AssetCost(
 
 
 def test_the_bound_is_of_all_items_and_of_the_bytes_there_are() -> None:
-    assert corpus_admission.price(LAST, PRICES) == pytest.approx(1.0 + 6 + 1)
-    assert corpus_admission.bound(LAST, 1000, PRICES, 0.25) == pytest.approx(8.0 * 4 * 1.25)  # 2 of 8 items were made
-    assert corpus_admission.bound(LAST, 3000, PRICES, 0.25) == pytest.approx(8.0 * 4 * 3 * 1.25)
+    assert corpus_admission.stage_price(LAST, PRICES) == pytest.approx(1.0 + 6 + 1)
+    assert corpus_admission.stage_bound(LAST, 1000, PRICES, 0.25) == pytest.approx(8.0 * 4 * 1.25)  # 2 of 8 items were made
+    assert corpus_admission.stage_bound(LAST, 3000, PRICES, 0.25) == pytest.approx(8.0 * 4 * 3 * 1.25)
     older = LAST.model_copy(update={"input_bytes": 0})
-    assert corpus_admission.bound(older, 3000, PRICES, 0.0) == pytest.approx(8.0 * 4)
-    assert corpus_admission.bound(None, 3000, PRICES, 0.0) is None
+    assert corpus_admission.stage_bound(older, 3000, PRICES, 0.0) == pytest.approx(8.0 * 4)
+    assert corpus_admission.stage_bound(None, 3000, PRICES, 0.0) is None
     idle = LAST.model_copy(update={"steps": {"x": StepCost(spared=8)}})
-    assert corpus_admission.bound(idle, 3000, PRICES, 0.0) is None
+    assert corpus_admission.stage_bound(idle, 3000, PRICES, 0.0) is None
 
 
 def test_reserved_refused_and_settled(tmp_path: Path) -> None:
     ctx = Context(Workspace(tmp_path / "workspace").ensure())
-    assert corpus_admission.reserve(ctx, "web/curated", 1000) is None  # nobody keeps an account
+    assert corpus_admission.reserve_stage(ctx, "web/curated", 1000) is None  # nobody keeps an account
     path = parameters.settings_file(ctx.workspace)
     path.parent.mkdir(exist_ok=True)
     path.write_text("margin: 0\nteam: web\nprices: {core_hour: 36, million_requests: 1000000}\n")
     ledger = Ledger(parameters.ledger_place(ctx.workspace, parameters.load(ctx.workspace)))
     context.save(ctx.workspace, LAST)
-    held = corpus_admission.reserve(ctx, "web/curated", 1000)
+    held = corpus_admission.reserve_stage(ctx, "web/curated", 1000)
     assert held is not None
     assert (held.run, held.reserved, held.reason) == ("corpus:web/curated", 32 * MICROS, "its last making")
-    assert corpus_admission.reserve(ctx, "web/curated", 1000) == held  # of one whose process died
+    assert corpus_admission.reserve_stage(ctx, "web/curated", 1000) == held  # of one whose process died
     ledger.limit(Limit(scope="all", name="", amount=63 * MICROS, period="total", person="bo", made=1.0))
     shared = Context(ctx.workspace, share=TaskShare(0, 2))
     with pytest.raises(BudgetError, match="is not made: it could exceed the budget"):
-        corpus_admission.reserve(shared, "web/curated", 1000)
+        corpus_admission.reserve_stage(shared, "web/curated", 1000)
     assert settlement.settle(ctx) == [held]  # no run: it stays as it was bounded
-    corpus_admission.settle(ctx, held, LAST)
+    corpus_admission.settle_stage(ctx, held, LAST)
     (row,) = [one for one in summarise(ctx, Spending(), ledger.find(), "run") if one.name == "corpus:web/curated"]
     assert (row.spent, row.reserved, row.rank_hours, row.price_per_rank_hour) == (8.0, 0.0, 0.0, 0.0)
-    assert corpus_admission.reserve(shared, "web/curated", 1000) is not None  # 8 and 32 are within 63
+    assert corpus_admission.reserve_stage(shared, "web/curated", 1000) is not None  # 8 and 32 are within 63
 
 
 def test_a_limit_alone_keeps_an_account(tmp_path: Path) -> None:
     ctx = Context(Workspace(tmp_path / "workspace").ensure())
     ledger = Ledger(parameters.ledger_place(ctx.workspace, Spending()))
-    assert corpus_admission.reserve(ctx, "web/curated", 1) is None
+    assert corpus_admission.reserve_stage(ctx, "web/curated", 1) is None
     ledger.limit(Limit(scope="all", name="", amount=0, period="total", person="bo", made=1.0))
     with pytest.raises(BudgetError, match="is not made"):
-        corpus_admission.reserve(ctx, "web/curated", 1)
+        corpus_admission.reserve_stage(ctx, "web/curated", 1)
 
 
 def test_stages_of_the_corpus_beside_runs(tmp_path: Path) -> None:
