@@ -12,9 +12,8 @@ from plinth.training.telemetry.goodput.ledger import GoodputLedger
 from plinth.training.telemetry.timeline import read_events
 
 
-
 def run_goodput(config: RunConfig, until: float | None = None) -> GoodputLedger:
-    """Rank-seconds of a run by cause and by attempt, as its timeline and its job are now. Costs, SLIs and alerts read it.
+    """Rank-seconds of a run by cause and by attempt, as its timeline is now; costs, SLIs and alerts read it.
 
     Args:
         until: Unix seconds to which a job that is still queued has waited; None: now, where its scheduler says so.

@@ -137,7 +137,7 @@ def train(params: TokenizerParameters, corpus: Iterable[str] | Callable[[], Iter
         return trainers.train_bytes(params, _short(again()))
     free = params.vocab_size - BYTES - len(params.special_tokens)
     letters = trainers.choose(again(), params.character_coverage, int(free * ALPHABET_SHARE))
-    trainer = trainers.train_characters if params.kind == "bpe-fallback" else trainers.train
+    trainer = trainers.train_characters if params.kind == "bpe-fallback" else trainers.train_unigram
     return trainer(params, _short(again()), letters)
 
 

@@ -65,9 +65,8 @@ def put(ctx: Context, folder: Path) -> Manifest:
 
 def measure(ctx: Context, model: Path, folder: Path, *tasks: str) -> Manifest:
     """The manifest of `tasks/small`."""
-    return job.run(
-        ctx, "small", TaskSet(include=str(folder), tasks=tasks), put(ctx, model), files.task_files(ctx, "small", str(folder))
-    )
+    chosen, local = TaskSet(include=str(folder), tasks=tasks), files.task_files(ctx, "small", str(folder))
+    return job.run(ctx, "small", chosen, put(ctx, model), local)
 
 
 if __name__ == "__main__":

@@ -29,7 +29,7 @@ LAST = AssetCost(
 
 def test_the_bound_is_of_all_items_and_of_the_bytes_there_are() -> None:
     assert corpus_admission.stage_price(LAST, PRICES) == pytest.approx(1.0 + 6 + 1)
-    assert corpus_admission.stage_bound(LAST, 1000, PRICES, 0.25) == pytest.approx(8.0 * 4 * 1.25)  # 2 of 8 items were made
+    assert corpus_admission.stage_bound(LAST, 1000, PRICES, 0.25) == pytest.approx(8.0 * 4 * 1.25)  # 2 of 8 made
     assert corpus_admission.stage_bound(LAST, 3000, PRICES, 0.25) == pytest.approx(8.0 * 4 * 3 * 1.25)
     older = LAST.model_copy(update={"input_bytes": 0})
     assert corpus_admission.stage_bound(older, 3000, PRICES, 0.0) == pytest.approx(8.0 * 4)
