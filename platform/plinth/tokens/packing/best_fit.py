@@ -120,7 +120,7 @@ def best_fit(
     sizes: NDArray[np.int32], capacity: int, leaves: int, held: NDArray[np.bool_], head: Ints, older: Ints,
     order: Ints, places: Ints, bins: Ints,
 ) -> int:  # fmt: skip
-    """Fill in the bin of every item; returns the number of bins. From `held` to `places`: scratch (`layout.c`)."""
+    """Fill in the bin of every item; returns the number of bins. From `held` to `places`: scratch (`packing.c`)."""
 
 
 @compiled

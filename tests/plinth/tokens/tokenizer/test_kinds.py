@@ -142,7 +142,7 @@ def test_alphabet_by_hand() -> None:
 
 def test_unigram_tells_when_there_is_too_little_text() -> None:
     with pytest.raises(StageError, match="cannot be trained"):
-        trainers.train(TokenizerParameters(kind="unigram", vocab_size=400), ["\0"], [])
+        trainers.train_unigram(TokenizerParameters(kind="unigram", vocab_size=400), ["\0"], [])
 
 
 def test_what_training_never_sees_is_found() -> None:

@@ -12,7 +12,7 @@ import pytest
 from plinth.compute.context import Context
 from plinth.errors import RecipeError, StageError, TrainingError
 from plinth.evaluation.engine.checkpoint import Checkpoint
-from plinth.evaluation.slices.documents import choose
+from plinth.evaluation.slices.documents import choose_documents
 from plinth.launch.parameters import Launch
 from plinth.model.decoder import build
 from plinth.records import Manifest
@@ -61,7 +61,7 @@ def expected(ctx: Context, config: RunConfig, curated: dict[str, Manifest], trai
     whole = Checkpoint(model, tokenizer, end, (end,), config.sequence_tokens)
     found = {}
     for name in curated:
-        chosen = choose(ctx.store, {name: curated[name]}, LOOK.bytes_per_slice)
+        chosen = choose_documents(ctx.store, {name: curated[name]}, LOOK.bytes_per_slice)
         bits = whole.documents([each.text for each in chosen]).bits
         found[name] = float(bits.sum() / sum(len(each.data) for each in chosen))
     return found
@@ -135,7 +135,7 @@ def test_what_is_tokenised_is_what_the_evaluation_chooses(ctx: Context) -> None:
     (file,) = trained.named("tokenizer.json")
     model = encode.load(ctx.store, file.blob)
     for one in heldout.load(ctx.store, ctx.refs.load(made.digest)):
-        chosen = choose(ctx.store, {one.name: curated[one.name]}, LOOK.bytes_per_slice)
+        chosen = choose_documents(ctx.store, {one.name: curated[one.name]}, LOOK.bytes_per_slice)
         assert [model.decode(stream[1:].tolist()) for stream in one.streams] == [each.text for each in chosen]
         assert {int(stream[0]) for stream in one.streams} == {trained.stats["end_of_text"]}
         assert one.bytes == sum(len(each.data) for each in chosen) == made.stats["slices"][one.name]["bytes"]
