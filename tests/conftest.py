@@ -150,7 +150,7 @@ def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> 
     if jobs := sys.modules.get("tests.living_job"):
         jobs.end_jobs()
     if nextitem is None or _module(nextitem) != _module(item):  # idle processes serve the tests of one module
-        if engine := sys.modules.get("plinth.evaluation.engine.child"):
+        if engine := sys.modules.get("plinth.evaluation.engine.client"):
             engine.SPARE.end()
         if streams := sys.modules.get("plinth.compute.worker"):
             streams.SPARES.end()

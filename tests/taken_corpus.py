@@ -20,7 +20,7 @@ from plinth.corpus.exclusions import exclusion_list
 from plinth.corpus.sources.inventory import inventory
 from plinth.corpus.sources.parameters import Bucket, Documents, Source, Terms
 from plinth.model.parameters import Model
-from plinth.provenance.ledger.columns import BASE
+from plinth.provenance.ledger_columns import BASE
 from plinth.records import Manifest
 from plinth.storage.parts import read_table, write_table
 from plinth.storage.workspace import Workspace

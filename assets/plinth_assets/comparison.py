@@ -10,10 +10,9 @@ from typing import Any
 from plinth.compute.context import Context
 from plinth.corpus.canaries.parameters import BUCKET as CANARIES
 from plinth.evaluation.comparison import job
-from plinth.evaluation.comparison.changes import ancestry
 from plinth.evaluation.comparison.differences import in_order, said
-from plinth.evaluation.comparison.folder import weights
 from plinth.evaluation.comparison.job import MeasuredModel
+from plinth.evaluation.comparison.models import ancestry, weights
 from plinth.evaluation.job import ASSET as EVALUATION
 from plinth.evaluation.job import of_parent
 from plinth.evaluation.measurement import measurement_of, measurements

@@ -9,8 +9,8 @@ from typing import Any
 from plinth.compute.context import Context
 from plinth.corpus.policy.compiled_policy import columns_of
 from plinth.evaluation import job
-from plinth.evaluation.slices import axes, totals
-from plinth.provenance.ledger.columns import BASE
+from plinth.evaluation.slices import choice, totals
+from plinth.provenance.ledger_columns import BASE
 from plinth.recipe.recipe import Recipe
 from plinth.records import Manifest
 from plinth_assets.framework.expectations import Suite, between, equal_columns
@@ -51,13 +51,13 @@ def _check_slices(recipe: Recipe) -> None:
     slices = {
         name: text
         for name, text in recipe.evaluation.slices.items()
-        if not axes.from_other_stages(text, (*annotators, axes.DOCUMENTS))
+        if not choice.from_other_stages(text, (*annotators, choice.DOCUMENTS))
     }
     if slices:
-        own = {f"{axes.DOCUMENTS}.{field.name}": field.type for field in BASE}
-        types = axes.as_in_ledger(columns_of(annotators)) | own
+        own = {f"{choice.DOCUMENTS}.{field.name}": field.type for field in BASE}
+        types = choice.as_in_ledger(columns_of(annotators)) | own
         for name, text in slices.items():
-            axes.read(text, types, f"{axes.WHERE}.{name}")
+            choice.read(text, types, f"{choice.WHERE}.{name}")
 
 
 #: Sums that the slices of an axis share among them.
@@ -98,8 +98,8 @@ def _sum(slices: Mapping[str, Mapping[str, Any]], name: str) -> Any:
 
 
 def _present(ctx: Context, made: Manifest) -> dict[str, Any]:
+    from plinth.report import evaluation as evaluation_figures
     from plinth.report import figures
-    from plinth.report.evaluation import page as evaluation_figures
     from plinth_assets.measurements import evaluation_items
 
     stats = made.stats

@@ -10,7 +10,7 @@ from typing import Any
 from plinth import fingerprint
 from plinth.compute.context import Context
 from plinth.errors import GateError, MissingError
-from plinth.evaluation.comparison.folder import open_file
+from plinth.evaluation.comparison.models import open_file
 from plinth.model.hugging_face import CONFIG
 from plinth.provenance.statements import chain
 from plinth.recipe.recipe import Recipe

@@ -10,8 +10,8 @@ from plinth.compute.context import Context
 from plinth.corpus.canaries.parameters import BUCKET as CANARIES
 from plinth.recipe.recipe import Recipe
 from plinth.records import Manifest
-from plinth.tokens.mixture import mixture, mixture_audit
-from plinth.tokens.mixture.mixture_audit import advice
+from plinth.tokens.mixture import apportion, mixture
+from plinth.tokens.mixture.apportion import advice
 from plinth.tokens.packing import packing as index
 from plinth.training.initial import replay, source
 from plinth_assets.framework.expectations import Suite, between, rows_between
@@ -78,7 +78,7 @@ def _suite(made: Manifest, inputs: Inputs) -> Suite:
         {
             **row,
             "empty": len(empty),
-            "excess": row["share_error"] - max(mixture_audit.TOLERANCE, 8 * row["legs"] / row["phase_sequences"]),
+            "excess": row["share_error"] - max(apportion.TOLERANCE, 8 * row["legs"] / row["phase_sequences"]),
             "repeated": row["epochs"] - row["max_epochs"],
             "realised_error": off,
         }
@@ -89,21 +89,19 @@ def _suite(made: Manifest, inputs: Inputs) -> Suite:
         between("excess", None, 0),
         between("repeated", None, 0),
         between("sequences", 0, None),
-        between("realised_error", 0, mixture_audit.TOLERANCE),
+        between("realised_error", 0, apportion.TOLERANCE),
         between("empty", 0, 0, "warning", because=[NO_TOKENS.format(name) for name in empty]),
     ]
     return Suite("mixture", rows, expectations)
 
 
 def _present(ctx: Context, made: Manifest) -> dict[str, Any]:
-    from plinth.report import figures, mixture_plot
+    from plinth.report import figures
 
     off = made.stats["realised"]
     shown: dict[str, Any] = {
         "mixture": picture(figures.mixture, mixture.rows(made)),
-        "course": picture(
-            mixture_plot.mixture_shares, mixture_audit.shares_over_run(made.stats), made.stats["sequence_tokens"]
-        ),
+        "course": picture(figures.mixture_shares, apportion.shares_over_run(made.stats), made.stats["sequence_tokens"]),
         "largest_difference": float(max(off["max_share_error"], off["rest_share_error"])),
         "streams": markdown(table(["stream", "tokens", "epochs", "at most"], [list(row) for row in _streams(made)])),
     }

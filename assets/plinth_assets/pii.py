@@ -6,8 +6,8 @@ from functools import partial
 from typing import Any
 
 from plinth.compute.context import Context
-from plinth.evaluation.pii import detector, training
-from plinth.evaluation.pii.detector import PiiDetector
+from plinth.evaluation import pii
+from plinth.evaluation.pii import PiiDetector
 from plinth.recipe.recipe import Recipe
 from plinth.records import Manifest
 from plinth_assets.annotate import annotator_parameters
@@ -24,10 +24,10 @@ def stages(recipe: Recipe) -> list[Stage]:
 
 def _data(recipe: Recipe) -> Stage:
     return Stage(
-        asset=training.ASSET,
-        deps=("checkpoint", *each(recipe, "curated"), *detector.needs(detector_given(recipe))),
+        asset=pii.ASSET,
+        deps=("checkpoint", *each(recipe, "curated"), *pii.needs(detector_given(recipe))),
         make=partial(_make, recipe),
-        version=training.VERSION,
+        version=pii.VERSION,
         params=detector_facts(recipe),
         libraries=PiiDetector(detector_given(recipe), {}).libraries,
         group="evaluation",
@@ -35,7 +35,7 @@ def _data(recipe: Recipe) -> Stage:
         "and kind, with upper limits.",
         owner=shared_owner(recipe),
         kinds=("parquet",),
-        schema=training.SCHEMA,
+        schema=pii.SCHEMA,
         suite=_suite,
         present=_present,
     )
@@ -49,23 +49,23 @@ def detector_facts(recipe: Recipe) -> dict[str, Any]:
 
 def detector_given(recipe: Recipe) -> dict[str, Any]:
     """The recipe's parameters of the detector."""
-    return annotator_parameters(recipe).get(detector.NAME, {})
+    return annotator_parameters(recipe).get(pii.NAME, {})
 
 
 def _make(recipe: Recipe, ctx: Context, inputs: Inputs, say: Say) -> Manifest:
-    return training.run(ctx, inputs["checkpoint"], by_bucket(recipe, inputs, "curated"), detector_of(recipe, inputs))
+    return pii.run(ctx, inputs["checkpoint"], by_bucket(recipe, inputs, "curated"), detector_of(recipe, inputs))
 
 
 def detector_of(recipe: Recipe, inputs: Inputs) -> PiiDetector:
     """The recipe's detector with the resources that it reads."""
     given = detector_given(recipe)
-    return PiiDetector(given, {key: inputs[key] for key in detector.needs(given)})
+    return PiiDetector(given, {key: inputs[key] for key in pii.needs(given)})
 
 
 def _suite(made: Manifest, inputs: Inputs) -> Suite:
     rows = [{"documents": one["documents"], "found": one["found"]} for one in made.stats["buckets"].values()]
     expectations = [between("documents", 1, None, "warning"), between("found", 0, 0, "warning")]
-    return Suite(training.ASSET.replace("/", "-"), rows, expectations)
+    return Suite(pii.ASSET.replace("/", "-"), rows, expectations)
 
 
 def _present(ctx: Context, made: Manifest) -> dict[str, Any]:

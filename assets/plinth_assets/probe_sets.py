@@ -6,8 +6,8 @@ from functools import partial
 from typing import Any
 
 from plinth.compute.context import Context
+from plinth.evaluation.parameters import FAMILIES, Probes
 from plinth.evaluation.probes import probe_sets
-from plinth.evaluation.probes.parameters import FAMILIES, Probes
 from plinth.recipe.recipe import Recipe
 from plinth.records import Manifest
 from plinth_assets.framework.expectations import Suite, between, rows_between

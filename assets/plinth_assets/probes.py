@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from plinth.compute.context import Context
-from plinth.evaluation.probes import job, probe_sets, tables
+from plinth.evaluation.probes import job, probe_sets
 from plinth.recipe.recipe import Recipe
 from plinth.records import Manifest
 from plinth_assets.framework.expectations import Suite, between, rows_between
@@ -30,7 +30,7 @@ def stages(recipe: Recipe) -> list[Stage]:
             "wrong one, accuracy above chance; items that training text held are apart.",
             owner=shared_owner(recipe),
             kinds=("pytorch", "parquet"),
-            schema=tables.SCHEMA,
+            schema=job.SCHEMA,
             suite=_suite,
             present=_present,
             pool="training",
@@ -52,7 +52,7 @@ def _suite(made: Manifest, inputs: Inputs) -> Suite:
 
 
 def _present(ctx: Context, made: Manifest) -> dict[str, Any]:
-    from plinth.report import probe_figure
+    from plinth.report import figures
 
     probes = made.stats["probes"]
     header = ["probe", "items", "too long", "held", "bits per byte", "control", "signal", "margin", "accuracy"]
@@ -61,7 +61,7 @@ def _present(ctx: Context, made: Manifest) -> dict[str, Any]:
         for name, row in probes.items()
     ]
     return {
-        "probes": picture(probe_figure.probe_scores, probes),
+        "probes": picture(figures.probe_scores, probes),
         "scores": markdown(table(header, rows)),
         "templates": markdown(_templates(made.stats["templates"])),
     }

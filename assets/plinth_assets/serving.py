@@ -6,7 +6,7 @@ from functools import partial
 from typing import Any
 
 from plinth.compute.context import Context
-from plinth.evaluation.serving import bounds, records
+from plinth.evaluation import serving
 from plinth.recipe.recipe import Recipe
 from plinth.records import Manifest
 from plinth_assets.framework.inputs import shared_owner
@@ -18,10 +18,10 @@ def stages(recipe: Recipe) -> list[Stage]:
     """One asset per checkpoint."""
     return [
         Stage(
-            asset=bounds.ASSET,
+            asset=serving.ASSET,
             deps=("checkpoint",),
             make=partial(_make, recipe),
-            version=bounds.VERSION,
+            version=serving.VERSION,
             params={},
             group="evaluation",
             description="Serving on named devices: tokens per second, time to the first token, sequences that fit; "
@@ -35,10 +35,10 @@ def stages(recipe: Recipe) -> list[Stage]:
 
 def _make(recipe: Recipe, ctx: Context, inputs: Inputs, say: Say) -> Manifest:
     checkpoint = inputs["checkpoint"]
-    if records.read(ctx, checkpoint.digest) is None:
-        found = records.measure(ctx, checkpoint)
+    if serving.read(ctx, checkpoint.digest) is None:
+        found = serving.measure(ctx, checkpoint)
         say(f"{found['tokens_per_s']['1']:.0f} tokens/s, first token after {found['first_token_s'] * 1000:.0f} ms here")
-    return bounds.run(ctx, checkpoint)
+    return serving.run(ctx, checkpoint)
 
 
 def _present(ctx: Context, made: Manifest) -> dict[str, Any]:
@@ -52,5 +52,5 @@ def _present(ctx: Context, made: Manifest) -> dict[str, Any]:
         "weights_bytes": made.stats["weights_bytes"],
         "devices": markdown(table(header, rows)),
     }
-    here = records.read(ctx, made.inputs["checkpoint"])
+    here = serving.read(ctx, made.inputs["checkpoint"])
     return shown if here is None else shown | {"measured_here": dg.MetadataValue.json(here)}

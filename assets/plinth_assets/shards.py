@@ -11,8 +11,7 @@ from plinth.recipe.recipe import Recipe
 from plinth.records import Manifest
 from plinth.tokens.shards import shards
 from plinth.tokens.shards.axes import sidecars_of
-from plinth.tokens.shards.parameters import Shards
-from plinth.tokens.shards.streams import Stream, streams_of
+from plinth.tokens.shards.parameters import Shards, Stream, streams_of
 from plinth_assets.framework.expectations import Suite, between, equal_columns, rows_between
 from plinth_assets.framework.present import markdown, table
 from plinth_assets.framework.stage import Inputs, Say, Stage

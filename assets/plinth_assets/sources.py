@@ -10,8 +10,8 @@ from plinth.compute.context import Context, manifest
 from plinth.corpus.sources.inventory import Inventory, inventory, not_read, remembered, wanted_suffixes
 from plinth.corpus.sources.parameters import Bucket, Source
 from plinth.corpus.sources.sampled import KIND, STAGE
-from plinth.operation import asset_log
-from plinth.operation.asset_log import ARRIVED
+from plinth.operation import workspace_files
+from plinth.operation.workspace_files import ARRIVED
 from plinth.recipe.recipe import Recipe
 from plinth.records import Manifest, Step
 from plinth.storage import listing
@@ -88,7 +88,7 @@ def note_arrival(ctx: Context, name: str, bucket: Bucket) -> None:
     outside = [source for source in bucket.sources if source.kind != KIND]
     times = [listing.newest(one.path, ctx.workspace.input, wanted_suffixes(one), one.hidden) for one in outside]
     if known := [time for time in times if time is not None]:
-        asset_log.append(ctx, ARRIVED, name, at=max(known))
+        workspace_files.append(ctx, ARRIVED, name, at=max(known))
 
 
 def _facts(source: Source) -> dict[str, Any]:

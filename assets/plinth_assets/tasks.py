@@ -8,9 +8,9 @@ from typing import Any
 from plinth import fingerprint
 from plinth.compute.context import Context
 from plinth.corpus.lists import lists
-from plinth.evaluation.tasks import files, job
-from plinth.evaluation.tasks.items import ITEMS
-from plinth.evaluation.tasks.parameters import TaskSet
+from plinth.evaluation.parameters import TaskSet
+from plinth.evaluation.tasks import job
+from plinth.evaluation.tasks.exchange import ITEMS
 from plinth.recipe.recipe import Recipe
 from plinth.records import Manifest
 from plinth_assets.framework.expectations import Suite, between, rows_between
@@ -31,7 +31,7 @@ def _files(recipe: Recipe, name: str, given: TaskSet) -> Stage:
         deps=(),
         make=partial(_copy, name, given),
         outside=partial(_outside, given.include),
-        version=files.VERSION,
+        version=job.FILES_VERSION,
         params={},
         group="sources",
         description=f"Task files of `{name}`: YAML, functions and data, as they lie in the folder.",
@@ -64,7 +64,7 @@ def _outside(location: str, ctx: Context) -> str:
 
 
 def _copy(name: str, given: TaskSet, ctx: Context, inputs: Inputs, say: Say) -> Manifest:
-    return files.task_files(ctx, name, given.include)
+    return job.task_files(ctx, name, given.include)
 
 
 def _run(name: str, given: TaskSet, ctx: Context, inputs: Inputs, say: Say) -> Manifest:

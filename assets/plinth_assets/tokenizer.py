@@ -11,7 +11,7 @@ from plinth.recipe.recipe import Recipe
 from plinth.records import Manifest
 from plinth.tokens.tokenizer import tokenizer
 from plinth.tokens.tokenizer.audit import audit
-from plinth.tokens.tokenizer.audit.vocabulary_audit import DEAD_TOKENS
+from plinth.tokens.tokenizer.vocabulary import DEAD_TOKENS
 from plinth_assets.framework.expectations import Suite, between, no_nulls, rows_between
 from plinth_assets.framework.inputs import by_bucket, each, shared_owner
 from plinth_assets.framework.present import markdown, table

@@ -130,7 +130,7 @@ def _probes(recipe: Recipe) -> tuple[str, ...]:
 
 
 def _run(recipe: Recipe, ctx: Context, inputs: Inputs, say: Say) -> Manifest:
-    from plinth.operation.spending import admission, settlement
+    from plinth.operation import admission, settlement
     from plinth.report.run.metrics import words
 
     prepared = _prepared(recipe, ctx, inputs)
@@ -324,11 +324,11 @@ def _page(ctx: Context, prepared: RunConfig) -> Path:
 
 def _present_cost(ctx: Context, prepared: RunConfig) -> dict[str, Any]:
     """What the run's jobs cost, on what, and the energy of its devices; nothing where the ledger is away."""
-    from plinth.operation.spending import summary
-    from plinth.operation.spending.energy import Energy
+    from plinth.operation import settlement
+    from plinth.operation.settlement import Energy
 
     try:
-        row = summary.run_spend(ctx, prepared.run_id)
+        row = settlement.run_spend(ctx, prepared.run_id)
     except PlinthError:
         return {}
     if row is None or not row.rank_hours:
@@ -346,11 +346,11 @@ def _present_cost(ctx: Context, prepared: RunConfig) -> dict[str, Any]:
 
 def _present_probes(prepared: RunConfig) -> dict[str, Any]:
     """The last look at each probe, where there are any, with what it may decide."""
-    from plinth.report.run import probes
+    from plinth.report.run import sections
     from plinth.report.run.metrics import run_metrics
 
     measured = run_metrics(read_events(prepared.directory.events))
-    rows = probes.rows(measured, seeds.over_seeds(prepared, curves(measured.events)))
+    rows = sections.rows(measured, seeds.over_seeds(prepared, curves(measured.events)))
     header = ["probe", "items", "bits per byte", "noise", "control", "signal", "signal / noise", ""]
     shown = ("name", "count", "score", "noise", "control", "signal", "ratio", "words")
     return {"probes": markdown(table(header, [[row[key] for key in shown] for row in rows]))} if rows else {}

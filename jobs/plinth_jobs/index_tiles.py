@@ -16,10 +16,10 @@ from pathlib import Path
 from plinth.compute.context import Context
 from plinth.errors import PlinthError
 from plinth.extensions import Catalogue
-from plinth.operation import asset_log
-from plinth.operation.asset_log import CHECKED
+from plinth.operation import workspace_files
 from plinth.operation.spending import parameters
-from plinth.operation.spending.ledger import MICROS, Ledger
+from plinth.operation.spending_ledger import MICROS, Ledger
+from plinth.operation.workspace_files import CHECKED
 from plinth.recipe.recipe import Recipe
 from plinth.report.workspace_index import Standing, StateTile
 from plinth_jobs.results import candidate_name, file_name
@@ -156,7 +156,7 @@ def _checks(ctx: Context) -> StateTile:
     """The last suite of each asset: one that did not pass kept its asset from being published."""
     last = {
         str(event["asset"]): event
-        for event in asset_log.read(ctx.workspace, time.time())
+        for event in workspace_files.read(ctx.workspace, time.time())
         if event["event"] == CHECKED
     }
     if not last:

@@ -22,7 +22,7 @@ from plinth.provenance import lineage
 from plinth.provenance.impact.descendants import downstream
 from plinth.recipe.recipe import Recipe
 from plinth.records import Manifest
-from plinth.report import data as report
+from plinth.report import page as report
 from plinth.report.page import page
 from plinth.storage.atomic import write_bytes
 from plinth.tokens.mixture import mixture

@@ -147,7 +147,7 @@ def limit(
 
     The ledger keeps who set which limit and when. In PostgreSQL, who may set one is a right of the table `limits`.
     """
-    from plinth.operation.spending.ledger import MICROS, Limit
+    from plinth.operation.spending_ledger import MICROS, Limit
 
     scope, _, name = whose.partition("=")
     if scope not in ("all", "team", "experiment", "workspace") or bool(name) == (scope == "all"):
@@ -170,14 +170,14 @@ def limits(settings: Settings, as_json: bool) -> None:
 
 def _ledger(settings: Settings) -> Ledger:
     from plinth.operation.spending import parameters
-    from plinth.operation.spending.ledger import Ledger
+    from plinth.operation.spending_ledger import Ledger
 
     workspace = settings.context().workspace
     return Ledger(parameters.ledger_place(workspace, parameters.load(workspace)))
 
 
 def _limits(ledger: Ledger, now: float) -> list[dict[str, object]]:
-    from plinth.operation.spending.ledger import MICROS
+    from plinth.operation.spending_ledger import MICROS
 
     return [
         {**one.model_dump(), "amount": (one.amount or 0) / MICROS, "counted": counted / MICROS, "words": one.text}

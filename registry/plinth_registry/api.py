@@ -9,7 +9,7 @@ from typing import Any
 
 from plinth.compute.context import Context
 from plinth.errors import GateError
-from plinth.evaluation.serving import records
+from plinth.evaluation import serving
 from plinth.provenance import statements
 from plinth.recipe.recipe import Recipe
 from plinth.records import Manifest
@@ -118,7 +118,7 @@ def register_candidate(
             facts=facts,
             source=candidate.source_uri(ctx.workspace, directory),
         )
-        run_metrics.log_scores(client, version, checkpoint, measured, records.read(ctx, checkpoint.digest))
+        run_metrics.log_scores(client, version, checkpoint, measured, serving.read(ctx, checkpoint.digest))
     judged = judgement.judge(ctx, client, recipe, version)
     return judged.candidate, judged.results
 

@@ -14,13 +14,12 @@ from typing import Any
 from plinth.compute.context import Context
 from plinth.errors import RegistryError
 from plinth.evaluation.measurement import is_measured
+from plinth.provenance.edges import SavedEdges, current
 from plinth.provenance.impact.descendants import AssetLink, Descendant, descent
-from plinth.provenance.impact.index import SavedEdges, current
 from plinth.provenance.impact.runs import AffectedRun, affected_runs
 from plinth.provenance.impact.targets import ImpactOrigin, origin
 from plinth.records import Frozen
-from plinth.report.impact_figure import ImpactArrow, ImpactBox
-from plinth.report.impact_page import LISTED, ConsumerRow, ImpactData, ImpactRow, VersionRow
+from plinth.report.impact_page import LISTED, ConsumerRow, ImpactArrow, ImpactBox, ImpactData, ImpactRow, VersionRow
 from plinth_registry import consumers, releases, taint
 from plinth_registry.mlflow import connection
 

@@ -18,8 +18,8 @@ from typing import Any, NamedTuple, TypeGuard
 
 from plinth import fingerprint
 from plinth.errors import LineageError
+from plinth.evaluation import serving
 from plinth.evaluation.measurement import measurement_of
-from plinth.evaluation.serving import bounds
 from plinth.records import Manifest
 from plinth_registry.registration import BATCH, ensure_run, logged_model
 
@@ -205,7 +205,7 @@ def log_scores(
         if checkpoint.digest not in made.inputs.values():
             raise LineageError(f"{asset} is of another checkpoint", found=dict(made.inputs), expected=checkpoint.digest)
     scores = [score for _, made in sorted(measured.items()) for score in scores_of(made)]
-    scores += speeds_of(speeds) if speeds and bounds.ASSET in measured else ()
+    scores += speeds_of(speeds) if speeds and serving.ASSET in measured else ()
     if not scores:
         return 0
     run = client.get_run(version.run_id)
@@ -244,6 +244,6 @@ def speeds_of(record: Mapping[str, Any]) -> Iterator[LoggedScore]:
     numbers = {name: record[name] for name in ("first_token_s", "kv_bytes_per_token", "peak_memory_bytes")}
     numbers |= {f"tokens_per_s/{sequences}": found for sequences, found in record["tokens_per_s"].items()}
     digest = fingerprint.digest({name: record[name] for name in record if name not in (*numbers, "tokens_per_s")})
-    prefix = f"{bounds.ASSET}/measured"
+    prefix = f"{serving.ASSET}/measured"
     for name, value in sorted(numbers.items()):
         yield LoggedScore(f"{prefix}/{name}", float(value), prefix, digest[:DIGEST])

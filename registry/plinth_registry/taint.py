@@ -19,8 +19,8 @@ from pydantic import ValidationError
 from plinth import fingerprint
 from plinth.compute.context import Context
 from plinth.errors import LineageError, MissingError, PlinthError, SignatureError
+from plinth.provenance.edges import current
 from plinth.provenance.impact.descendants import INVENTORY_STAGE, Descendant, downstream
-from plinth.provenance.impact.index import current
 from plinth.provenance.impact.targets import CURATED, DOCUMENT_ID, beginning, holders, holds, of_stage
 from plinth.provenance.statements import Chain
 from plinth.records import Frozen

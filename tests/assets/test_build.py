@@ -11,7 +11,7 @@ import pytest
 from plinth import processes
 from plinth.compute.context import Context, load, manifest
 from plinth.errors import CheckFailedError
-from plinth.operation.spending.ledger import Ledger, Limit
+from plinth.operation.spending_ledger import Ledger, Limit
 from plinth.records import Step
 from plinth.storage.workspace import Workspace
 from plinth_assets import training

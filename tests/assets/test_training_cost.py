@@ -6,7 +6,8 @@ import json
 from pathlib import Path
 
 from plinth.compute.context import Context
-from plinth.operation.spending import admission, parameters, settlement
+from plinth.operation import admission, settlement
+from plinth.operation.spending import parameters
 from plinth.storage.workspace import Workspace
 from plinth.training import config as configuration
 from plinth_assets.training import _present_cost

@@ -29,8 +29,8 @@ from plinth.tokens.mixture.parameters import Mixture, Phase
 from plinth.tokens.order.batch import documents_of_step, steps_of_document
 from plinth.tokens.order.order import Order
 from plinth.tokens.packing import packing as packing_index
-from plinth.tokens.packing.best_fit import pack
 from plinth.tokens.packing.layout import open_layouts
+from plinth.tokens.packing.packing import pack
 from plinth.tokens.reading.loader import Loader
 from plinth.tokens.shards.index import write_index
 from plinth.tokens.shards.reader import ShardReader

@@ -33,8 +33,8 @@ def prepared(workspace: Path, arguments: argparse.Namespace) -> tuple[Any, dict[
     import bench_training
 
     from plinth.compute.context import Context
-    from plinth.evaluation.probes.parameters import FAMILIES
-    from plinth.evaluation.probes.registry import PROBES
+    from plinth.evaluation.parameters import FAMILIES
+    from plinth.evaluation.probes.base import PROBES
     from plinth.storage.workspace import Workspace
     from plinth.training.validation import probe_plan
 

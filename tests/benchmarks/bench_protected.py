@@ -26,8 +26,8 @@ from plinth.corpus.dedup.parameters import Dedup
 from plinth.corpus.protected import holdout, protected, protected_index
 from plinth.corpus.protected.comparison import find
 from plinth.corpus.protected.parameters import Holdout, Protected
+from plinth.evaluation.parameters import Probes
 from plinth.evaluation.probes import probe_sets
-from plinth.evaluation.probes.parameters import Probes
 from plinth.storage.workspace import Workspace
 
 LENGTHS = (200, 2_000, 8_000, 32_000)

@@ -23,7 +23,7 @@ import numpy as np
 import pyarrow as pa
 
 from plinth.compute.context import Context
-from plinth.provenance.ledger.columns import BASE
+from plinth.provenance.ledger_columns import BASE
 from plinth.records import Manifest
 from plinth.storage.parts import write_table
 from plinth.storage.workspace import Workspace

@@ -12,9 +12,8 @@ from plinth.evaluation import statistics
 from plinth.evaluation.comparison.differences import Difference
 from plinth.records import Manifest
 from plinth.report import comparison, impact_page, trial_page
-from plinth.report.data import Fact, ReportData
-from plinth.report.evaluation import page as evaluation_page
-from plinth.report.page import page
+from plinth.report import evaluation as evaluation_page
+from plinth.report.page import Fact, ReportData, page
 from plinth.report.run import run_page
 from plinth.report.workspace_index import IndexData, PageGroup, PageLine, RunLine, Standing, StateTile
 from plinth.report.workspace_index import page as index_page

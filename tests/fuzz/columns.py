@@ -22,7 +22,7 @@ import pyarrow as pa
 
 from plinth.corpus.dedup.near import shingles
 from plinth.corpus.dedup.parameters import MinHash
-from plinth.tokens.tokenizer import encoder, words
+from plinth.tokens.tokenizer import encode, words
 from plinth_text import english, similarity, unicode
 from plinth_text.fasttext import model_file
 from plinth_text.fasttext.predict import DocumentScorer, Predictor
@@ -116,4 +116,4 @@ def _words(pattern: words.WordPattern, texts: pa.Array) -> Any:
     slots = np.zeros((1 << max(4, (2 * size).bit_length()), 2), dtype=np.uint64)
     starts, known = np.zeros(size + 2, dtype=np.int64), np.zeros(size, dtype=np.uint8)
     numbers, counts = np.empty(size, dtype=np.int32), np.zeros(offsets.size - 1, dtype=np.int64)
-    return encoder.scan(data, offsets, words.classes(), *pattern, slots, starts, known, 0, numbers, counts)
+    return encode.scan(data, offsets, words.classes(), *pattern, slots, starts, known, 0, numbers, counts)

@@ -22,7 +22,7 @@ import dagster as dg
 import pytest
 
 from plinth.compute.context import Context
-from plinth.operation import asset_log
+from plinth.operation import workspace_files
 from plinth.recipe.load import load
 from plinth.storage.parts import read_table
 from plinth.storage.workspace import Workspace
@@ -182,7 +182,7 @@ def test_arrivals_become_documents_once(
         assert tags["dagster/code_version"] == versions[asset][words]  # of the code that ran
         assert tags["dagster/data_version"] == ctx.refs.seen(asset).digest
 
-    log_lines = list(asset_log.read(workspace, float("inf")))
+    log_lines = list(workspace_files.read(workspace, float("inf")))
     arrived = [line["at"] for line in log_lines if line["event"] == "arrived" and line["asset"] == "prose"]
     published = [line for line in log_lines if line["event"] == "published" and line["asset"] == "prose/documents"]
     record_property("seconds from arrival to documents", published[0]["time"] - min(arrived))

@@ -13,7 +13,7 @@ import pytest
 
 from plinth.compute.context import Context
 from plinth.recipe.load import load
-from plinth.report.data import ReportData
+from plinth.report.page import ReportData
 from plinth.report.page import page as results_page
 from plinth.report.run import run_page
 from plinth.report.workspace_index import IndexData

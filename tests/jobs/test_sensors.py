@@ -6,7 +6,7 @@ import dagster as dg
 import pytest
 
 from plinth.compute.context import Context
-from plinth.operation import asset_log
+from plinth.operation import workspace_files
 from plinth.recipe.load import load
 from plinth.records import Manifest
 from plinth.storage.workspace import Workspace
@@ -50,7 +50,7 @@ def test_arrival_asks_once_for_every_change_of_the_sources(workspace):
     articles = workspace.input / "tiny" / "prose.jsonl"
     articles.write_text(articles.read_text() + json.dumps({"id": "new", "text": "A new article. " * 30}) + "\n")
     changed = _tick(workspace, published.cursor)
-    arrived = [line for line in asset_log.read(workspace, float("inf")) if line["event"] == "arrived"]
+    arrived = [line for line in workspace_files.read(workspace, float("inf")) if line["event"] == "arrived"]
     assert [line["asset"] for line in arrived] == ["web", "prose", "code", "web", "prose", "code", "prose"]
     assert arrived[-1]["at"] == pytest.approx(articles.stat().st_mtime, abs=1)
     assert [request.tags["plinth/new_sources"] for request in changed.run_requests] == ["prose"]

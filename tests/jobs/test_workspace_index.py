@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from plinth.compute.context import Context, manifest
-from plinth.operation import asset_log
-from plinth.operation.asset_log import CHECKED
+from plinth.operation import workspace_files
+from plinth.operation.workspace_files import CHECKED
 from plinth.recipe.load import load
 from plinth.records import Step
 from plinth.report.workspace_index import StateTile
@@ -69,9 +69,9 @@ def test_an_open_incident_is_bad_until_it_is_closed(ctx: Context, own_trust: Pat
 
 def test_the_last_check_of_an_asset_counts(ctx: Context) -> None:
     for asset, passed, failures in (("a", False, 1), ("b", True, 2), ("c", True, 0)):
-        asset_log.append(ctx, CHECKED, asset, passed=passed, evaluated=3, failures=failures)
+        workspace_files.append(ctx, CHECKED, asset, passed=passed, evaluated=3, failures=failures)
     assert (tiles(ctx)["Checks"].value, tiles(ctx)["Checks"].note) == ("2 of 3 assets pass", "a")
-    asset_log.append(ctx, CHECKED, "a", passed=True, evaluated=3, failures=0)
+    workspace_files.append(ctx, CHECKED, "a", passed=True, evaluated=3, failures=0)
     tile = tiles(ctx)["Checks"]
     assert (tile.value, tile.note, tile.standing) == ("3 of 3 assets pass", "b", "attention")
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from plinth.compute.context import Context
-from plinth.operation.spending.ledger import MICROS, JobCost, Ledger, Reservation
+from plinth.operation.spending_ledger import MICROS, JobCost, Ledger, Reservation
 from plinth.records import Manifest
 from plinth.storage.workspace import Workspace
 from plinth_jobs.instance import interruptible

@@ -10,7 +10,8 @@ import pytest
 from plinth import fingerprint
 from plinth.compute.context import Context
 from plinth.errors import LineageError
-from plinth.evaluation.serving import bounds, records
+from plinth.evaluation import serving as bounds
+from plinth.evaluation import serving as records
 from plinth.launch.devices import DEVICES
 from plinth.model.parameters import Model
 from plinth.records import Manifest

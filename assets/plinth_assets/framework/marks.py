@@ -40,7 +40,7 @@ def evaluations(ctx: Context, assets: Collection[str]) -> Iterator[dg.AssetCheck
 
 
 def _drawn(ctx: Context, target: str) -> dg.MarkdownMetadataValue:
-    from plinth.report.impact_figure import figure
+    from plinth.report.impact_page import figure
     from plinth_registry import impact
 
     found = impact.contents(impact.impact(ctx, target))

@@ -66,7 +66,8 @@ def _making(ctx: Context, asset: str, cached: bool) -> dict[str, Any]:
     """
     import dagster as dg
 
-    from plinth.operation.spending import corpus_admission, parameters
+    from plinth.operation import admission
+    from plinth.operation.spending import parameters
 
     last = context.load(ctx.workspace, asset)
     if cached:
@@ -75,7 +76,7 @@ def _making(ctx: Context, asset: str, cached: bool) -> dict[str, Any]:
     if last is None:
         return {}
     return {
-        "cost_usd": money(corpus_admission.stage_price(last, parameters.load(ctx.workspace).prices)),
+        "cost_usd": money(admission.stage_price(last, parameters.load(ctx.workspace).prices)),
         "cpu_seconds": round(last.tasks.cpu_s + last.driver_cpu_s, 2),
         "duration_seconds": round(last.wall_s, 2),
     }
@@ -141,7 +142,7 @@ def interval(estimate: Mapping[str, Any]) -> str:
 
 def picture(draw: Callable[..., Figure], *args: Any) -> dg.MarkdownMetadataValue:
     """A figure of `plinth.report`, inline as PNG."""
-    from plinth.report.render import png
+    from plinth.report.style import png
 
     return markdown(f"{PICTURE}{base64.b64encode(png(draw, *args)).decode()})")
 

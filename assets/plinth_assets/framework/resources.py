@@ -12,7 +12,7 @@ from plinth.compute.engine import Engine
 from plinth.compute.progress import Meter, Progress, ProgressLines, SilentMeter
 from plinth.compute.select_engine import Compute
 from plinth.errors import PlinthError
-from plinth.evaluation.engine.child import SPARE
+from plinth.evaluation.engine.client import SPARE
 from plinth.storage.workspace import Workspace
 from plinth_assets.framework import data_docs
 

@@ -17,7 +17,7 @@ from plinth.evaluation.slices import tables, totals
 from plinth.evaluation.slices.tables import AXIS
 from plinth.evaluation.slices.totals import in_order
 from plinth.records import Manifest
-from plinth.report.evaluation.data import BITS, MeasureGroup, Section, TextTable, measure
+from plinth.report.evaluation import BITS, MeasureGroup, Section, TextTable, measure
 from plinth.storage.parts import named_table
 from plinth.storage.store import Store
 

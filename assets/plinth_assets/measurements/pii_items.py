@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from plinth.compute.context import Context, sum_stats
+from plinth.evaluation import pii
 from plinth.evaluation.measurement import Figures, Stats
-from plinth.evaluation.pii import training
 from plinth.records import Manifest, Part
-from plinth.report.evaluation.data import Section, TextTable
+from plinth.report.evaluation import Section, TextTable
 from plinth.storage.parts import read_table
 from plinth.storage.store import Store
 
@@ -26,8 +26,8 @@ def recount(ctx: Context, made: Manifest, _: Mapping[str, Manifest]) -> Figures:
         for name, digest in made.inputs.items()
         if name.endswith("/curated")
     }
-    counted = {name: _figures(training.rates(own, kinds)) for name, own in buckets.items()}
-    every = _figures(training.rates(sum_stats(buckets.values()), kinds))
+    counted = {name: _figures(pii.rates(own, kinds)) for name, own in buckets.items()}
+    every = _figures(pii.rates(sum_stats(buckets.values()), kinds))
     stated = {name: _figures(own) for name, own in made.stats["buckets"].items()}
     return {"buckets": stated, "all": _figures(made.stats)}, {"buckets": counted, "all": every}
 

@@ -9,11 +9,11 @@ from typing import Any
 from plinth.compute.context import Context
 from plinth.evaluation.comparison.pairs import Pairs, by_name, part_table
 from plinth.evaluation.measurement import Figures, ModelScores, Stats
-from plinth.evaluation.probes import probe_sets, tables
+from plinth.evaluation.probes import job, probe_sets
 from plinth.evaluation.probes.noise import Worth
 from plinth.evaluation.probes.scoring import EXCLUDED
 from plinth.records import Manifest
-from plinth.report.evaluation.data import BITS, Measure, Section, TextTable, group, measure
+from plinth.report.evaluation import BITS, Measure, Section, TextTable, group, measure
 from plinth.storage.parts import named_table
 from plinth.storage.store import Store
 
@@ -21,7 +21,7 @@ RIGHT_ANSWERS = "Right answers by probe"
 
 
 def recount(ctx: Context, made: Manifest, _: Mapping[str, Manifest]) -> Figures:
-    rows = named_table(ctx.store, made, tables.FILE).to_pylist()
+    rows = named_table(ctx.store, made, job.FILE).to_pylist()
     own: dict[str, list[dict[str, Any]]] = {}
     for row in rows:
         own.setdefault(row["probe"], [])
@@ -50,7 +50,7 @@ def pairs(store: Store, a: Manifest, b: Manifest) -> Iterator[Pairs]:
 
 def scores(made: Manifest) -> ModelScores:
     """The estimates of every probe."""
-    groups = {f"{made.asset}/{name}": tables.estimates(row) for name, row in made.stats["probes"].items()}
+    groups = {f"{made.asset}/{name}": job.estimates(row) for name, row in made.stats["probes"].items()}
     return ModelScores(probe_sets.ASSET, made.inputs[probe_sets.ASSET], groups)
 
 

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from plinth import fingerprint
+from plinth.evaluation import serving
 from plinth.evaluation.measurement import ModelScores, Stats
-from plinth.evaluation.serving import bounds
 from plinth.records import Manifest
-from plinth.report.evaluation.data import Section, TextTable
+from plinth.report.evaluation import Section, TextTable
 from plinth.report.style import count
 
 
 def scores(made: Manifest) -> ModelScores:
     """Bytes of the model, and the bounds of every device that it fits on."""
-    groups = {bounds.ASSET: {name: made.stats[name] for name in ("kv_bytes_per_token", "weights_bytes")}}
-    groups |= {f"{bounds.ASSET}/{device}": found for device, found in made.stats["devices"].items()}
+    groups = {serving.ASSET: {name: made.stats[name] for name in ("kv_bytes_per_token", "weights_bytes")}}
+    groups |= {f"{serving.ASSET}/{device}": found for device, found in made.stats["devices"].items()}
     estimates = {prefix: {name: {"value": one} for name, one in found.items()} for prefix, found in groups.items()}
-    return ModelScores(bounds.ASSET, fingerprint.digest(made.params), estimates)
+    return ModelScores(serving.ASSET, fingerprint.digest(made.params), estimates)
 
 
 def section(_: str, stats: Stats) -> Section:

@@ -11,7 +11,7 @@ from plinth.compute.context import Context
 from plinth.evaluation.comparison.pairs import Pairs, align, chosen, groups
 from plinth.evaluation.measurement import Figures, ModelScores, Stats
 from plinth.records import Manifest, Part
-from plinth.report.evaluation.data import MeasureGroup, Section, measure
+from plinth.report.evaluation import MeasureGroup, Section, measure
 from plinth.storage.parts import read_table
 from plinth.storage.store import Store
 

@@ -47,7 +47,7 @@ CATALOGUES = {
     "plinth.measurements": "plinth.evaluation.measurement:MEASUREMENTS",
     "plinth.gates": "plinth.evaluation.gate:GATES",
     "plinth.launchers": "plinth.launch.base:LAUNCHERS",
-    "plinth.probes": "plinth.evaluation.probes.registry:PROBES",
+    "plinth.probes": "plinth.evaluation.probes.base:PROBES",
     "plinth.optimizers": "plinth.training.parameters.optimizers:OPTIMIZERS",
     "plinth.training_hooks": "plinth.training.hooks:HOOKS",
     "plinth.stages": "plinth_assets.catalog:ADDED",
@@ -55,7 +55,7 @@ CATALOGUES = {
     "plinth.definitions": "plinth_jobs.asset_jobs:ADDED",
     "plinth.tiles": "plinth_jobs.index_tiles:ADDED",
     "plinth.model_forms": "plinth.model.hugging_face:FORMS",
-    "plinth.run_sections": "plinth.report.run.added_sections:SECTIONS",
+    "plinth.run_sections": "plinth.report.run.sections:SECTIONS",
     "plinth.papers": "plinth_registry.exports.models:PAPERS",
 }
 

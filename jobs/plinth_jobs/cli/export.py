@@ -142,7 +142,7 @@ def tokens(settings: Settings, name: str, kind: Any, to: str, unsigned: bool, as
     Every stream is a data set of its own. For a run, the output also has the share of sequences of each stream: the
     weights of a blend. The key of compliance signs the files (`EXPORT.json`); `plinth export verify PLACE` proves them.
     """
-    from plinth.tokens.shards.export import export
+    from plinth.tokens.shards.reader import export
     from plinth_registry.exports import data
 
     ctx = settings.context()

@@ -190,11 +190,11 @@ def explain(settings: Settings, name: str, as_json: bool) -> None:
 @json_option
 def check(settings: Settings, path: Path, shots: int, as_json: bool) -> int:
     """Check a probe of your own: every line that is no item, by number and reason. Exit code 2 when there are any."""
-    from plinth.evaluation.probes import user_set
-    from plinth.evaluation.probes.parameters import UserProbe
+    from plinth.evaluation.parameters import UserProbe
+    from plinth.evaluation.probes import probe_sets
 
     given = UserProbe(path=str(path), examples=shots)
-    found = user_set.read_lines(path.stem, given, path.read_bytes())
+    found = probe_sets.read_lines(path.stem, given, path.read_bytes())
     left = max(0, len(found.items) - shots)
     wrong = bool(found.rejects) or not left
     if as_json:

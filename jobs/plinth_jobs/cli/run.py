@@ -39,9 +39,8 @@ def check(settings: Settings, path: Path | None, as_json: bool) -> int:
 
     Without PATH: the recipe that this workspace ran last. Exit code 2 when there are problems.
     """
-    from plinth.recipe.advice import notes
-    from plinth.recipe.file_checks import list_files, probe_files
-    from plinth.recipe.gate_checks import generated_lists
+    from plinth.recipe.advice import list_files, notes, probe_files
+    from plinth.recipe.extension_checks import generated_lists
     from plinth.recipe.load import fingerprint, required
     from plinth.recipe.yaml_lines import Position, Problem, dotted
     from plinth_jobs.recipes import check as check_recipe

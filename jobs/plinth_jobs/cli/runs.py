@@ -69,7 +69,7 @@ def cancel(settings: Settings, run: str, as_json: bool) -> None:
 @json_option
 def submit(settings: Settings, run: str, as_json: bool) -> None:
     """Submit the job of RUN, detached, unless it is alive or has finished."""
-    from plinth.operation.spending.admission import submit as within_budget
+    from plinth.operation.admission import submit as within_budget
 
     config = settings.run_config(run)
     within_budget(settings.context(), config)
@@ -181,7 +181,7 @@ def goodput(settings: Settings, run: str, as_json: bool) -> None:
 
     Shares are of all rank-seconds, with those in a queue, and add up to 100.0; goodput is of those that were held.
     """
-    from plinth.operation import goodput as operation
+    from plinth.operation import settlement as operation
 
     config = settings.run_config(run)
     ledger = operation.run_goodput(config)

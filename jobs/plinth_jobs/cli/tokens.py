@@ -61,7 +61,7 @@ def tokens_of(ctx: Context, text: str) -> list[dict[str, Any]]:
 
 
 def _show(stats: Mapping[str, Any]) -> None:
-    from plinth.tokens.tokenizer.audit.vocabulary_audit import DEAD_TOKENS
+    from plinth.tokens.tokenizer.vocabulary import DEAD_TOKENS
 
     columns = ("tokens/word", "bytes/token", "characters/token", "fragments")
     for axis in ("buckets", "languages", "domains"):
@@ -140,7 +140,7 @@ def mixture(settings: Settings, as_written: bool, streams: bool, course: bool, a
 def describe(made: Manifest) -> dict[str, Any]:
     """A mixture as JSON: phases, streams, realised shares along the run, advice."""
     from plinth.tokens.mixture import mixture as arithmetic
-    from plinth.tokens.mixture.mixture_audit import advice, shares_over_run
+    from plinth.tokens.mixture.apportion import advice, shares_over_run
 
     stats = made.stats
     shown = ("sequences", "needed", "epochs", "max_epochs")
@@ -168,7 +168,7 @@ def _tried(ctx: Context, recipe: Recipe) -> Manifest:
 
 
 def _streams(ctx: Context, recipe: Recipe) -> Iterator[dict[str, Any]]:
-    from plinth.tokens.shards.streams import streams_of_all
+    from plinth.tokens.shards.parameters import streams_of_all
 
     for stream in streams_of_all(_shards(ctx, recipe)):
         yield {"stream": stream.name, "tokens": stream.tokens, "documents": stream.documents}
@@ -257,8 +257,8 @@ def packings(ctx: Context, widths: tuple[int, ...]) -> list[dict[str, Any]]:
         MissingError: no shards are published.
     """
     from plinth.tokens.packing.packing import measure, measure_best_fit
+    from plinth.tokens.shards.parameters import streams_of
     from plinth.tokens.shards.reader import ShardReader
-    from plinth.tokens.shards.streams import streams_of
 
     published = [ref.asset for ref in ctx.refs.all() if ref.asset.endswith("/shards")]
     if not published:

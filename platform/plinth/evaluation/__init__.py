@@ -1,17 +1,14 @@
 """What is measured of a checkpoint: bits per byte of held-out text, probes, tasks, comparison.
 
-    parameters  bounds of the evaluation, as a recipe sets them
+    parameters  parameters of the evaluation, its probes and its tasks, as a recipe sets them
     measurement the record of one kind of evidence, and the catalogue of all
     gate        the record of a gate, and the catalogue of all
     slices/     held-out documents and protected items; bits by slice, token position and byte span
-    generated   written text as documents for annotators
-    baselines   gzip -9 per document; a byte trigram model trained on the same training text
-    windows     a document's tokens in windows of the training length, with context carried over
     engine/     a checkpoint in a child process: likelihoods, bits of documents, generation
-    serving/    what it costs to serve a checkpoint: worked out for devices, measured here
+    serving     what it costs to serve a checkpoint: worked out for devices, measured on this machine
     job         the asset: choose, score, slice, build one manifest
     probes/     small sets of items, scored by likelihood, in the loop and after it
-    pii/        personal data left in training text
+    pii         personal data left in training text; the detector; written text as documents for annotators
     tasks/      tasks of lm-evaluation-harness, from local files and without a network
     statistics/ every interval, test and correction of Plinth
     comparison/ two models side by side: paired differences, what differs between them, why

@@ -7,10 +7,10 @@ from typing import Any
 
 from plinth.compute import context
 from plinth.compute.context import Context
-from plinth.evaluation.baselines import Trigram
 from plinth.evaluation.engine.client import ModelEngine
 from plinth.evaluation.parameters import Evaluation
-from plinth.evaluation.slices import axes, documents, items, tables, totals
+from plinth.evaluation.slices import choice, tables, totals
+from plinth.evaluation.slices.tables import Trigram
 from plinth.records import Manifest, Part, Step
 from plinth.storage.parts import read_table, write_table
 from plinth.tokens.tokenizer.sample import sample, sampled_texts
@@ -95,8 +95,8 @@ def _measured(
     sets: Mapping[str, Manifest] | None,
 ) -> tuple[Part, ...]:
     """What the model and the baselines say of documents, of their tokens, and of items, where there are any."""
-    chosen = documents.choose_documents(ctx.store, curated, params.max_bytes_per_slice)
-    asked = items.choose_items(ctx.store, protected, sets, params.max_bytes_per_slice) if protected and sets else []
+    chosen = choice.choose_documents(ctx.store, curated, params.max_bytes_per_slice)
+    asked = choice.choose_items(ctx.store, protected, sets, params.max_bytes_per_slice) if protected and sets else []
     with ModelEngine.of(ctx, checkpoint) as engine:  # loads the model meanwhile
         trigram = _trigram(ctx, curated)
         scored = engine.documents([one.text for one in chosen] + [one.text for one in asked], per_token=True)
@@ -114,7 +114,7 @@ def _measured(
 def _sliced(ctx: Context, params: Evaluation, ledger: Manifest, measured: Part) -> Part:
     """The documents with their slices."""
     table = read_table(ctx.store, measured)
-    labels = axes.labels(ctx.store, ledger, table, params.slices)
+    labels = choice.labels(ctx.store, ledger, table, params.slices)
     return write_table(ctx.store, tables.DOCUMENTS, tables.with_labels(table, labels), stats=measured.stats)
 
 

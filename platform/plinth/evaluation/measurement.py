@@ -75,7 +75,7 @@ class Measurement:
         own_run: it measures only models of runs on the shards of this workspace.
         headings: of the page of a comparison, by kind of the pairs.
         scores: `(manifest)` -> numbers for MLflow; none where it has nothing to show there.
-        section: `(name in the family, statistics)` -> `plinth.report.evaluation.data.Section`.
+        section: `(name in the family, statistics)` -> `plinth.report.evaluation.Section`.
         version: of a measurement of another package, for its stages: the catalogue adds where it comes from.
         position: on the page and in comparisons, before those of a higher one.
         statement: kind under which it is attested (`plinth_registry.attestations.KINDS`).

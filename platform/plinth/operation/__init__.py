@@ -2,7 +2,8 @@
 
 planning/  the cost of a recipe before it runs
 spending/  budgets: what runs may cost, and have cost
-settings_file  settings of a workspace that people write
-asset_log   when sources arrived, suites were checked, assets were published
-goodput   every rank-second of a run by its cause, with the state of its job
+workspace_files  two files of a workspace: settings in YAML that people write, and `assets.jsonl`, the log of what
+                 arrived, was checked and published
+settlement  what jobs really cost: settled by their timelines, summed by run, bucket, team and person, with goodput
+            and energy
 """

@@ -3,8 +3,7 @@
     statements   the chain of a checkpoint as data: provenance.json, in-toto / SLSA
     lineage      walk a manifest's ancestry; verify it down to the raw sources, naming the first broken link
     explain      one document: source, scores, verdict, cluster, edits, shard, steps and checkpoints that read it
-    document_rows  one document's row in every table that has one
-    exposure     tokens, training steps and checkpoints of a curated document
+    document_rows  one document's row in every table that has one; its tokens, training steps and checkpoints
     impact/      the same links read the other way: everything made of a manifest, asset, source, document or commit
     ledger/      one row per document with all that was measured and decided
 

@@ -24,7 +24,7 @@ from plinth.corpus.policy.rights import COLUMNS, TEXTS
 from plinth.corpus.protected import protected
 from plinth.corpus.sources.parameters import source_of
 from plinth.errors import MissingError
-from plinth.provenance import document_rows, exposure
+from plinth.provenance import document_rows
 from plinth.provenance.document_rows import DocumentPlace
 from plinth.records import Part
 from plinth.storage.parts import read_row, read_table
@@ -246,12 +246,12 @@ def _beginning(text: str) -> str:
 def _after(ctx: Context, trace: dict[str, Any]) -> None:
     """Curated text, tokens, training."""
     bucket, id_ = trace["bucket"], trace["id"]
-    for key, find in (("curated", document_rows.curated), ("shards", exposure.tokens)):
+    for key, find in (("curated", document_rows.curated), ("shards", document_rows.tokens)):
         manifest = ctx.refs.published(f"{bucket}/{key}")
         found = find(ctx, manifest, id_) if manifest else None
         if found:
             trace["tokens" if key == "shards" else key] = found
-    trace["training"] = exposure.runs(ctx, bucket, id_)
+    trace["training"] = document_rows.runs(ctx, bucket, id_)
 
 
 def _row(ctx: Context, place: DocumentPlace, asset: str, stem: str, stale: list[str]) -> dict[str, Any] | None:

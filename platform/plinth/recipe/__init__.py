@@ -6,8 +6,6 @@
     retired        keys of 0.3 that are gone, with advice
     column_checks  annotators, columns, lists and models that a recipe names
     extension_checks  readers, launchers, measurements and more that a recipe names, with their parameters
-    gate_checks    measured gates of `corpus.slices`
-    file_checks    the user's lists and probes against their files
     advice         warnings about legal but probably mistaken settings
     reference      docs/recipe.md, written from the models
 

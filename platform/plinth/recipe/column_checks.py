@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import ValidationError
 
 from plinth.errors import RecipeError
-from plinth.recipe.extension_checks import Found, nearest, problems_of_member
-from plinth.recipe.gate_checks import problems_of_evidence, problems_of_gates
+from plinth.recipe.extension_checks import Found, nearest, problems_of_evidence, problems_of_gates, problems_of_member
 from plinth.recipe.retired import retired, settable
 from plinth.recipe.yaml_lines import Key
 from plinth.schemas import EDIT_TYPE
@@ -230,7 +229,7 @@ def _axes(shards: Any, chosen: Sequence[str]) -> Iterator[Found]:
 def _slices(evaluation: Any, chosen: Sequence[str]) -> Iterator[Found]:
     """Every slice of the evaluation reads columns that are there; the ledger alone knows those of other stages."""
     from plinth.corpus.policy.compiled_policy import columns_of
-    from plinth.evaluation.slices.axes import as_in_ledger, from_other_stages, read
+    from plinth.evaluation.slices.choice import as_in_ledger, from_other_stages, read
 
     slices = evaluation.get("slices") if isinstance(evaluation, dict) else None
     types = as_in_ledger(columns_of(tuple(chosen)))

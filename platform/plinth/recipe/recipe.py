@@ -18,12 +18,10 @@ from plinth.corpus.protected.parameters import Contamination, Holdout, Protected
 from plinth.corpus.slices.parameters import GateSlices
 from plinth.corpus.sources.parameters import Bucket, Documents
 from plinth.errors import RecipeError
-from plinth.evaluation.parameters import Evaluation
-from plinth.evaluation.probes.parameters import Probes
+from plinth.evaluation.parameters import Evaluation, Probes
 from plinth.records import Frozen, Name, internal
 from plinth.sections import extended, usable
-from plinth.tokens.mixture import selectors
-from plinth.tokens.mixture.parameters import Mixture
+from plinth.tokens.mixture.parameters import Mixture, nearest, problems
 from plinth.tokens.order import parameters
 from plinth.tokens.order.steps import MisplacedChange, schedule
 from plinth.tokens.shards.parameters import Shards
@@ -260,7 +258,7 @@ def _policies(recipe: Recipe) -> Iterator[Found]:
 def _reference(recipe: Recipe) -> Iterator[Found]:
     for index, bucket in enumerate(recipe.corpus.reference_buckets):
         if bucket not in recipe.corpus.buckets:
-            have = selectors.nearest(bucket, recipe.corpus.buckets)
+            have = nearest(bucket, recipe.corpus.buckets)
             yield ("corpus", "reference_buckets", index), f"no bucket {bucket!r}{have}"
 
 
@@ -275,14 +273,14 @@ def _phases(recipe: Recipe, mixture: Mixture) -> Iterator[Found]:
     for index, phase in enumerate(mixture.phases):
         at = ("mixture", "phases", index)
         for field, key in phase.named():
-            for message in selectors.problems(key, recipe.corpus.buckets, recipe.shards.axes):
+            for message in problems(key, recipe.corpus.buckets, recipe.shards.axes):
                 yield (*at, field, key), message
         by = phase.curriculum.by if phase.curriculum else "bucket"
         for field, axis in (("temperature_over", phase.temperature_over), ("curriculum", by)):
             if axis not in ("stream", "bucket", *recipe.shards.axes):
-                yield (*at, field), f"shards.axes has no axis {axis!r}{selectors.nearest(axis, recipe.shards.axes)}"
+                yield (*at, field), f"shards.axes has no axis {axis!r}{nearest(axis, recipe.shards.axes)}"
     for key in mixture.epoch_caps:
-        for message in selectors.problems(key, recipe.corpus.buckets, recipe.shards.axes):
+        for message in problems(key, recipe.corpus.buckets, recipe.shards.axes):
             yield ("mixture", "epoch_caps", key), message
     total = sum(phase.fraction for phase in mixture.phases)
     if abs(total - 1) > 1e-9:

@@ -10,10 +10,9 @@ from plinth.evaluation.measurement import headings
 from plinth.evaluation.slices.spans import SpanDifference
 from plinth.evaluation.statistics import Estimate
 from plinth.records import Manifest
-from plinth.report.evaluation.data import Section, TextTable
+from plinth.report.evaluation import Section, TextTable
 from plinth.report.page import template
-from plinth.report.render import svg
-from plinth.report.style import ACCENT, FAINT, MUTED, SOFT_INK, WARNING, WIDTH_INCHES
+from plinth.report.style import ACCENT, FAINT, MUTED, SOFT_INK, WARNING, WIDTH_INCHES, svg
 from plinth.text import counted
 
 if TYPE_CHECKING:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 from plinth.report.style import (
     ACCENT,
     ACCENT_INK,
     FAINT,
+    INK,
     MUTED,
     SOFT_INK,
     WARNING,
@@ -235,3 +238,134 @@ def _inside(colour: str) -> dict[str, Any]:
 def _legend(ax: Axes, columns: int) -> None:
     ax.legend(loc="lower left", bbox_to_anchor=(0, 1.0), ncols=max(1, min(columns, 6)), fontsize=9, borderaxespad=0.2,
               handlelength=0.9, columnspacing=1.3, handletextpad=0.5)  # fmt: skip
+
+
+# The mixture along a run: realised and planned shares of every stretch. Drawn inside `render`.
+#
+# A bucket that is cut by axes has up to a thousand streams; a legend of as many lines is unreadable: `gathered` keeps
+# the largest by name.
+
+#: Names in a legend, `REST` among them: each has a colour of its own (`style.tone`).
+MOST = 12
+REST = "others"
+
+
+def mixture_shares(rows: Sequence[Mapping[str, Any]], sequence_tokens: int) -> Figure:
+    """Stacked realised shares over tokens, one step per stretch; marks are the edges that the recipe plans.
+
+    Args:
+        rows: first, stop (sequences), phase, and by stream `asked` and `realised`: `apportion.shares_over_run`.
+    """
+    from matplotlib.figure import Figure
+
+    fig = Figure(figsize=(WIDTH_INCHES, 2.6), layout="constrained")
+    ax = fig.subplots()
+    names = sorted(rows[0]["realised"])
+    palette = colours(names)
+    edges = [row["first"] * sequence_tokens for row in rows] + [rows[-1]["stop"] * sequence_tokens]
+    before = [0.0] * len(rows)
+    for name in names:
+        top = [low + row["realised"][name] for low, row in zip(before, rows, strict=True)]
+        ax.stairs(top, edges, baseline=before, fill=True, color=palette[name], label=name)
+        before = top
+    for row in rows:
+        middle = (row["first"] + row["stop"]) / 2 * sequence_tokens
+        for line in list(accumulate(row["asked"][name] for name in names))[:-1]:
+            ax.plot(middle, line, marker="_", markersize=4, color=INK, markeredgewidth=0.8)
+    phases = list(dict.fromkeys(row["phase"] for row in rows))
+    for phase in phases[1:]:
+        first = next(row["first"] for row in rows if row["phase"] == phase)
+        ax.axvline(first * sequence_tokens, color=INK, linewidth=0.8)
+    ax.set_xlim(edges[0], edges[-1])
+    ax.set_ylim(0, 1)
+    ax.xaxis.set_major_formatter(lambda value, _: count(value))
+    ax.yaxis.set_major_formatter(lambda value, _: percent(value))
+    ax.set_xlabel("tokens trained; marks are the planned shares")
+    ax.legend(loc="lower left", bbox_to_anchor=(0, 1.0), ncols=min(len(names), 4), fontsize=8)
+    return fig
+
+
+def gathered(rows: Sequence[Mapping[str, Any]], most: int = MOST) -> list[Mapping[str, Any]]:
+    """Rows of `apportion.shares_over_run`, whose `realised` names at most `most`; shares still add up.
+
+    The largest are those with the largest shares over all rows; the same in every row.
+    """
+    totals: Counter[str] = Counter()
+    for row in rows:
+        totals.update({name: float(share) for name, share in row["realised"].items()})
+    if len(totals) <= most:
+        return list(rows)
+    largest = sorted(totals, key=lambda name: (-totals[name], name))[: most - 1]
+    found: list[Mapping[str, Any]] = []
+    for row in rows:
+        shares = {name: row["realised"].get(name, 0.0) for name in largest}
+        rest = sum(share for name, share in row["realised"].items() if name not in shares)
+        found.append({**row, "realised": {**shares, REST: rest}})
+    return found
+
+
+def gate_rates(stats: Mapping[str, Any]) -> Figure:
+    """Recall and false positives of every slice with their 95% intervals, from the statistics of `slices/{gate}`.
+
+    Bad text removed is better further right, good text removed further left; dashed lines are the recipe's bounds.
+    """
+    from matplotlib.figure import Figure
+
+    slices, bounds = stats["slices"], stats["bounds"]
+    names = list(slices)
+    fig = Figure(figsize=(WIDTH_INCHES, 0.34 * len(names) + 1.0), layout="constrained")
+    left, right = fig.subplots(1, 2, sharey=True)
+    _gate_panel(left, slices, "recall", ACCENT, bounds["min_recall"])
+    _gate_panel(right, slices, "false_positive", WARNING, bounds["max_false_positive"])
+    left.set_xlim(0, 1.02)
+    right.set_xlim(0, max([0.1, *(row["false_positive_high"] or 0.0 for row in slices.values())]) * 1.05)
+    left.set_yticks(range(len(names)), names)
+    left.invert_yaxis()
+    left.set_xlabel("share of bad text removed")
+    right.set_xlabel("share of good text removed")
+    return fig
+
+
+def _gate_panel(ax: Axes, slices: Mapping[str, Mapping[str, Any]], name: str, colour: str, bound: float) -> None:
+    for row, values in enumerate(slices.values()):
+        share = values[name]
+        if share is None:
+            ax.text(0.01, row, "none", va="center", fontsize=8, color=SOFT_INK)
+            continue
+        ax.plot([values[f"{name}_low"], values[f"{name}_high"]], [row, row], color=colour, alpha=0.35, linewidth=4)
+        ax.plot([share], [row], "o", color=colour, markersize=5, clip_on=False)
+    if 0 < bound < 1:
+        ax.axvline(bound, color=FAINT, linewidth=1.2, linestyle=(0, (3, 2)))
+    ax.grid(axis="x")
+    ax.set_axisbelow(True)
+    ax.tick_params(length=0)
+
+
+def probe_scores(probes: Mapping[str, Mapping[str, Any]]) -> Figure:
+    """Left the signal of every probe, what the context is worth; right its accuracy, centred on chance."""
+    from matplotlib.figure import Figure
+
+    drawn = {name: row for name, row in probes.items() if row["items"]}
+    fig = Figure(figsize=(WIDTH_INCHES, 0.36 * len(drawn) + 1.0), layout="constrained")
+    left, right = fig.subplots(1, 2, sharey=True)
+    _probe_panel(left, drawn, "signal", "bits per byte saved by the context")
+    _probe_panel(right, drawn, "accuracy", "accuracy above chance")
+    left.set_yticks(range(len(drawn)), [f"{name} ({row['items']})" for name, row in drawn.items()])
+    left.invert_yaxis()
+    return fig
+
+
+def _probe_panel(ax: Axes, probes: Mapping[str, Mapping[str, Any]], name: str, label: str) -> None:
+    for at, row in enumerate(probes.values()):
+        found = row.get(name)
+        if found is None:
+            ax.text(0, at, " none", va="center", fontsize=8, color=SOFT_INK)
+            continue
+        colour = ACCENT if found["low"] > 0 else MUTED  # an interval that has 0 in it shows nothing
+        ax.plot([found["low"], found["high"]], [at, at], color=colour, alpha=0.35, linewidth=4, solid_capstyle="butt")
+        ax.plot([found["value"]], [at], "o", color=colour, markersize=5)
+    ax.axvline(0, color=FAINT, linewidth=1.2, linestyle=(0, (3, 2)))
+    ax.set_xlabel(label)
+    ax.grid(axis="x")
+    ax.set_axisbelow(True)
+    ax.tick_params(length=0)

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 from plinth.records import Frozen
 from plinth.report.page import template
-from plinth.report.render import svg
-from plinth.report.style import ACCENT, INK, MUTED, PALETTE, WARNING, WARNING_INK, WIDTH_INCHES, count
+from plinth.report.style import ACCENT, INK, MUTED, PALETTE, WARNING, WARNING_INK, WIDTH_INCHES, count, svg
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -8,7 +8,6 @@ packing    how documents fill sequences: concatenated, or best-fit              
 mixture    weights of a recipe to exact counts of sequences per stream and block      asset `mixture`
 order      position of a run -> sequence, and back, as arithmetic; documents of a step
 reading    sequences of a rank from any step on, from a local store or a remote
-splitmix   the hash behind choices by document id and behind the order
 
 Each package imports only those before it. Does not belong here: the use of a sequence (training), and where bytes are
 stored (storage).

@@ -22,7 +22,7 @@ from plinth.sections import extended, refusal
 from plinth.storage.atomic import write_bytes
 from plinth.tokens.order.parameters import Amendment, BatchChange, LengthChange
 from plinth.tokens.order.steps import Steps, schedule
-from plinth.tokens.reading.parameters import Reading
+from plinth.tokens.shards.parameters import Reading
 from plinth.training import hooks
 from plinth.training.directory import RunDirectory
 from plinth.training.parameters.checkpoints import Checkpoints

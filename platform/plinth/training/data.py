@@ -20,9 +20,8 @@ from plinth.tokens.order.steps import Steps
 from plinth.tokens.packing.layout import open_layouts
 from plinth.tokens.reading.compact_batch import CompactBatch, ExpandedBatch, split_rows
 from plinth.tokens.reading.loader import Loader, RankBatch, prefetched
-from plinth.tokens.reading.parameters import Reading
-from plinth.tokens.reading.shard_sources import open_shards
-from plinth.tokens.reading.shards_ahead import proved_batches
+from plinth.tokens.reading.shard_sources import open_shards, proved_batches
+from plinth.tokens.shards.parameters import Reading
 from plinth.training import hooks
 from plinth.training.config import RunConfig
 from plinth.training.guard.screening import NONE_BROKEN, count_broken, require_streams

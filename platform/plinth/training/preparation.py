@@ -164,7 +164,7 @@ def _require_drawn(
     ctx: Context, config: RunConfig, mixture: Manifest, shards: Mapping[str, Manifest], canaries: Manifest
 ) -> None:
     """Every planted copy has a step that trains on all of it."""
-    from plinth.tokens.order.planted import draws, require_drawn  # compiled kernels: not for ranks
+    from plinth.tokens.order.batch import draws, require_drawn  # compiled kernels: not for ranks
 
     require_drawn(draws(ctx, mixture, shards[bucket_of(canaries.asset)], canaries, config.steps))
 
@@ -193,9 +193,9 @@ def _blocks(ctx: Context, training: Training, shards: Mapping[str, Manifest]) ->
     """Digest of the block digests of the shards; empty where none is read by spans."""
     if not training.reading.by_spans(sum(made.bytes for made in shards.values())):
         return ""
-    from plinth.tokens.shards import blocks  # Arrow: not for ranks
+    from plinth.tokens.shards import reader  # Arrow: not for ranks
 
-    return blocks.prepare(ctx, shards).digest
+    return reader.prepare(ctx, shards).digest
 
 
 def notices(ctx: Context, config: RunConfig) -> list[str]:

@@ -7,5 +7,5 @@
     measurement   facts, the gate `canaries`
     command       `plinth model exposure`: the canaries at each checkpoint of a run
 
-Formulas are in the modules that compute them. The steps that took each planted copy: `plinth.tokens.order.planted`.
+Formulas are in the modules that compute them. The steps that took each planted copy: `plinth.tokens.order.batch`.
 """

@@ -59,7 +59,7 @@ def measured(ctx: Context, target: str) -> list[dict[str, Any]]:
         CheckpointError, TrainingError: a checkpoint is not what was committed, or cannot be scored.
     """
     from plinth.errors import MissingError
-    from plinth.tokens.order.planted import draws, seen_through
+    from plinth.tokens.order.batch import draws, seen_through
     from plinth.training.checkpoint import checkpoint
     from plinth.training.telemetry.timeline import timeline
     from plinth_jobs.targets import find_run

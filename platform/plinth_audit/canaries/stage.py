@@ -18,12 +18,12 @@ from plinth.evaluation.comparison.pairs import Pairs, align, chosen, labelled, p
 from plinth.evaluation.measurement import Figures, Stats
 from plinth.recipe.recipe import Recipe
 from plinth.records import Manifest
-from plinth.report.evaluation.data import Section, group, measure
+from plinth.report.evaluation import Section, group, measure
 from plinth.report.style import ACCENT, MUTED, WIDTH_INCHES
 from plinth.storage.parts import named_table
 from plinth.storage.store import Store
 from plinth.text import counted
-from plinth.tokens.order.planted import draws, seen_through
+from plinth.tokens.order.batch import draws, seen_through
 from plinth.training import config
 from plinth_assets.framework.expectations import Suite, between
 from plinth_assets.framework.inputs import planted, shared_owner

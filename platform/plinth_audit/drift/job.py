@@ -14,7 +14,7 @@ from plinth.compute import context
 from plinth.compute.context import Context
 from plinth.evaluation.engine.client import ModelEngine
 from plinth.evaluation.parameters import BUILT_IN, Evaluation
-from plinth.evaluation.slices import axes
+from plinth.evaluation.slices import choice
 from plinth.evaluation.slices.tables import AXIS, on_grid
 from plinth.records import Manifest, Step
 from plinth.storage.parts import iter_batches, read_table, write_table
@@ -137,7 +137,7 @@ def _scored(
             "bytes": pa.array(sizes, pa.int64()),
         }
     )
-    labels = axes.labels(ctx.store, ledger, asked, params.slices)
+    labels = choice.labels(ctx.store, ledger, asked, params.slices)
     own = sorted(set(labels) - {"uri", *BUILT_IN})
     columns: dict[str, Any] = {
         "id": [one.id for one in fresh],

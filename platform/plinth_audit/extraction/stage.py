@@ -17,7 +17,7 @@ from plinth.evaluation.comparison.pairs import Pairs, align, labelled, part_tabl
 from plinth.evaluation.measurement import Figures, Stats
 from plinth.recipe.recipe import Recipe
 from plinth.records import Manifest
-from plinth.report.evaluation.data import Section, TextTable, group, measure
+from plinth.report.evaluation import Section, TextTable, group, measure
 from plinth.storage.parts import named_table
 from plinth.storage.store import Store
 from plinth.training import config

@@ -22,15 +22,15 @@ from numpy.typing import NDArray
 from plinth.compute.context import Context, Item, run_items
 from plinth.corpus.policy.expressions import Expression, parse
 from plinth.errors import RecipeError
-from plinth.evaluation.slices.axes import columns, ledger_column
+from plinth.evaluation.slices.choice import columns, ledger_column
 from plinth.records import Manifest, Part, Step
 from plinth.storage.parts import iter_batches, read_table, write_table
 from plinth.storage.store import Store
 from plinth.tokens.order.batch import SpanSteps
 from plinth.tokens.order.steps import Steps
 from plinth.tokens.shards.reader import ShardReader, open_streams
-from plinth.tokens.splitmix import mix64
 from plinth.tokens.tokenizer import encode, tokenizer
+from plinth.tokens.tokenizer.sample import mix64
 from plinth_audit.extraction.parameters import ALL, LISTED, RISKS, ExtractionTest
 
 VERSION = "1"

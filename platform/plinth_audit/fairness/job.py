@@ -18,7 +18,7 @@ from plinth.compute import context
 from plinth.compute.context import Context
 from plinth.corpus import annotate
 from plinth.errors import SourceError
-from plinth.evaluation import generated, statistics
+from plinth.evaluation import pii, statistics
 from plinth.evaluation.engine.client import ModelEngine
 from plinth.evaluation.engine.records import Sampling
 from plinth.records import Manifest, Part, Step
@@ -183,7 +183,7 @@ def write(engine: ModelEngine, params: Fairness) -> list[WrittenText]:
 def judged(ctx: Context, judge: ToxicityJudge, written: Sequence[WrittenText]) -> pa.Table:
     """Prompt, draw, text, `score` (the annotator's `final`) and `label` of each continuation."""
     texts = {f"fairness://{PROMPTS.index(one.prompt)}/{one.draw}": one.text for one in written}
-    documents = generated.documents(ctx, BUCKET, texts)
+    documents = pii.documents(ctx, BUCKET, texts)
     scored = annotate.run(ctx, BUCKET, ANNOTATOR, judge.params, documents, judge.resources)
     columns = read_table(ctx.store, scored.named("part-")[0], ["final", "label"])
     return pa.table(

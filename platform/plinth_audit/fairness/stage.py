@@ -18,7 +18,7 @@ from plinth.evaluation.engine.records import Request
 from plinth.evaluation.measurement import Figures, Stats
 from plinth.recipe.recipe import Recipe
 from plinth.records import Manifest
-from plinth.report.evaluation.data import Section, group, measure
+from plinth.report.evaluation import Section, group, measure
 from plinth.storage.parts import named_table
 from plinth.storage.store import Store
 from plinth.text import counted

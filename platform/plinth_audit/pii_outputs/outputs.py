@@ -20,10 +20,10 @@ import pyarrow as pa
 
 from plinth.compute import context
 from plinth.compute.context import Context
-from plinth.evaluation import generated, statistics
+from plinth.evaluation import pii, statistics
 from plinth.evaluation.engine.client import ModelEngine
 from plinth.evaluation.engine.records import Sampling
-from plinth.evaluation.pii.detector import PiiDetector
+from plinth.evaluation.pii import PiiDetector
 from plinth.records import Manifest, Part, Step
 from plinth.storage.parts import read_table, write_table
 from plinth_audit.pii_outputs.parameters import ALL, INVITED, UNPROMPTED, PiiOutputs
@@ -180,7 +180,7 @@ def write(engine: ModelEngine, params: PiiOutputs) -> Iterator[PiiOutput]:
 def scan(ctx: Context, detector: PiiDetector, outputs: Sequence[PiiOutput]) -> Iterator[PiiFind]:
     """Finds that reach into what was written."""
     texts = {f"{BUCKET}://{at}": one.prompt + one.text for at, one in enumerate(outputs)}
-    sidecar = detector.scan(ctx, BUCKET, generated.documents(ctx, BUCKET, texts))
+    sidecar = detector.scan(ctx, BUCKET, pii.documents(ctx, BUCKET, texts))
     spans = read_table(ctx.store, sidecar.named("part-")[0], ["spans"])["spans"].to_pylist()
     for at, (text, own) in enumerate(zip(texts.values(), spans, strict=True)):
         for span in own:

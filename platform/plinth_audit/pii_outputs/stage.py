@@ -14,10 +14,10 @@ from plinth import sections
 from plinth.compute.context import Context
 from plinth.evaluation.comparison.pairs import Pairs, align, chosen, part_table
 from plinth.evaluation.measurement import Figures, Stats
-from plinth.evaluation.pii.detector import PiiDetector, needs
+from plinth.evaluation.pii import PiiDetector, needs
 from plinth.recipe.recipe import Recipe
 from plinth.records import Manifest
-from plinth.report.evaluation.data import Section, TextTable
+from plinth.report.evaluation import Section, TextTable
 from plinth.storage.parts import read_table
 from plinth.storage.store import Store
 from plinth_assets.framework.expectations import Suite, between

@@ -16,9 +16,8 @@ from dataclasses import dataclass, field
 
 from plinth.compute.context import Context
 from plinth.errors import MissingError
-from plinth.provenance import exposure
-from plinth.provenance.document_rows import DOCUMENTS
-from plinth.provenance.exposure import MAX_STEPS
+from plinth.provenance import document_rows
+from plinth.provenance.document_rows import DOCUMENTS, MAX_STEPS
 from plinth.provenance.impact.descendants import downstream
 from plinth.provenance.impact.runs import read_by
 from plinth.records import Manifest
@@ -174,7 +173,7 @@ def _unlisted(ctx: Context, config: RunConfig, listed: set[str]) -> Iterator[str
 def _steps(ctx: Context, config: RunConfig, wanted: dict[str, list[str]]) -> tuple[list[int], set[str]]:
     """The steps (from 1) that read the documents, one for each sequence, and the documents."""
     spans = SpanSteps(ctx, ctx.refs.load(config.mixture), config.draws)
-    trained = exposure.trained_steps(config)
+    trained = document_rows.trained_steps(config)
     taken, ids = list[int](), set[str]()
     for bucket in sorted(wanted.keys() & config.shards.keys()):
         for id_ in wanted[bucket]:

@@ -4,6 +4,6 @@
     manifest  the files at a place: planned, in progress, finished with their digests, verified
     command   `plinth export text`, `plinth export verify`
 
-Does not belong here: tokens for other trainers (`plinth.tokens.shards.export`), the ledger alone
+Does not belong here: tokens for other trainers (`plinth.tokens.shards.reader`), the ledger alone
 (`plinth.provenance.ledger`).
 """

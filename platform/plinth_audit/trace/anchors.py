@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from plinth.records import Part
 from plinth.storage.store import Store
-from plinth.tokens.shards.mapped import map_columns, map_file, write_mapped
+from plinth.tokens.shards.index import map_columns, map_file, write_mapped
 from plinth.tokens.shards.reader import Tokens
 from plinth_text.compiled import compiled
 

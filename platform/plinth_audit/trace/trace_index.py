@@ -26,7 +26,7 @@ from plinth.records import Manifest, Part, Step
 from plinth.storage.parts import read_table, write_table
 from plinth.storage.store import Store
 from plinth.tokens.shards.index import DocumentSpans, of_part, open_part
-from plinth.tokens.shards.streams import Stream, streams_of
+from plinth.tokens.shards.parameters import Stream, streams_of
 from plinth_assets.framework.expectations import Suite, between, equal_columns
 from plinth_assets.framework.present import markdown, table
 from plinth_assets.framework.stage import Inputs, Say, Stage, Stages

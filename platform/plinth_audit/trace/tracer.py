@@ -19,9 +19,8 @@ from numpy.typing import NDArray
 
 from plinth.compute.context import Context
 from plinth.errors import IntegrityError, MissingError
-from plinth.provenance import exposure
-from plinth.provenance.document_rows import plain
-from plinth.provenance.exposure import MAX_STEPS
+from plinth.provenance import document_rows
+from plinth.provenance.document_rows import MAX_STEPS, plain
 from plinth.records import Blob, Manifest, bucket_of
 from plinth.storage.parts import read_row
 from plinth.tokens.order.batch import DocumentUse, SpanSteps
@@ -147,7 +146,7 @@ class Tracer:
             "start": start,
             "offset": start - document.start,
             "times": len(held.starts),
-            "shards": exposure.pieces(self._readers[stream], start, start + tokens),
+            "shards": document_rows.pieces(self._readers[stream], start, start + tokens),
             "training": self._runs.saw(self._buckets[bucket].shards.digest, stream, start, tokens, document),
         }
 
@@ -251,12 +250,12 @@ class _Run:
             return None
 
     @cached_property
-    def _trained(self) -> exposure.TrainedSteps:
-        return exposure.trained_steps(self._config)
+    def _trained(self) -> document_rows.TrainedSteps:
+        return document_rows.trained_steps(self._config)
 
     @cached_property
     def _checkpoints(self) -> list[int]:
-        return exposure.checkpoints(self._ctx, self._config)
+        return document_rows.checkpoints(self._ctx, self._config)
 
     def saw(self, shards: str, stream: str, start: int, tokens: int, document: DocumentSpan) -> dict[str, Any] | None:
         bucket = bucket_of(stream)

@@ -68,7 +68,7 @@ def _compared(settings: Settings, ctx: Context, form: str, checkpoint: Manifest,
     """The comparison of the form (a) with the release (b) on held-out text."""
     from plinth.errors import MissingError
     from plinth.evaluation.comparison import job
-    from plinth.evaluation.comparison.folder import weights
+    from plinth.evaluation.comparison.models import weights
     from plinth_assets import evaluation
 
     (stage,) = evaluation.stages(settings.load_recipe())

@@ -19,7 +19,7 @@ from plinth.errors import MissingError
 from plinth.records import Manifest
 from plinth.sections import of
 from plinth.storage.store import Store
-from plinth.tokens.shards.mapped import map_file
+from plinth.tokens.shards.index import map_file
 from plinth.training.parameters.run import Training
 from plinth_extras.distillation.parameters import Distillation
 

@@ -19,7 +19,7 @@ from plinth.evaluation.measurement import ModelScores, Stats
 from plinth.evaluation.statistics import Estimate, mean, ratio, share
 from plinth.recipe.recipe import Recipe
 from plinth.records import Manifest, Part, Step
-from plinth.report.evaluation.data import BITS, Section, group, measure
+from plinth.report.evaluation import BITS, Section, group, measure
 from plinth.sections import of
 from plinth.storage.parts import write_table
 from plinth.storage.store import Store

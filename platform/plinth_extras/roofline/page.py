@@ -8,10 +8,9 @@ from plinth.compute.context import Context
 from plinth.errors import MissingError
 from plinth.report import style
 from plinth.report.page import template
-from plinth.report.render import svg
-from plinth.report.run.added_sections import AddedSection
 from plinth.report.run.panels import UNITS_PER_INCH, WIDTH
-from plinth.report.style import ACCENT, FAINT, MUTED, SOFT_INK, WARNING
+from plinth.report.run.sections import AddedSection
+from plinth.report.style import ACCENT, FAINT, MUTED, SOFT_INK, WARNING, svg
 from plinth.text import counted
 from plinth.training.config import RunConfig
 from plinth.training.telemetry import machine_speed

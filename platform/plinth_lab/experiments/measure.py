@@ -28,7 +28,7 @@ import pyarrow as pa
 from plinth.compute import context
 from plinth.compute.context import Context
 from plinth.corpus.protected import item_table
-from plinth.evaluation.comparison import readers
+from plinth.evaluation.comparison import pairs
 from plinth.evaluation.engine.client import ModelEngine
 from plinth.evaluation.slices.tables import on_grid
 from plinth.evaluation.statistics import Estimate, ratio
@@ -167,7 +167,7 @@ def measured(ctx: Context, arm: Arm, points: int, made: Mapping[str, Manifest], 
         noise = _noise(prepared)
     curve.append((end["step"], end["tokens"], _bits_per_byte(ctx, last)))
     inputs = {name: made[name] for name in ("run", "checkpoint", "protected")} | _named(sets)
-    inputs |= {name: one for name, one in made.items() if readers.reader(name)}
+    inputs |= {name: one for name, one in made.items() if pairs.reader(name)}
     unsure = _unsure(ctx, made["protected"], test, KNOWN if arm.recipe.training.initial is None else UNSEEN)
     measured = {"curve": curve, "unsure": unsure, "noise": noise.model_dump(mode="json") if noise else None}
     return kept(arm, FINISHED, "", inputs, [last], tokens=end["tokens"], **measured)

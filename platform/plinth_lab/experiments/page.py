@@ -9,8 +9,7 @@ import yaml
 
 from plinth.evaluation.statistics import DEGENERATE
 from plinth.report.page import template
-from plinth.report.render import svg
-from plinth.report.style import count
+from plinth.report.style import count, svg
 from plinth_lab.experiments import figures
 from plinth_lab.experiments.effects import ARM, BASE, WHOLE, ArmScores, Effect, StopDecision
 from plinth_lab.experiments.figures import EffectRow, GainRow, LadderPoint, LawCurve, RunCurve

@@ -12,10 +12,9 @@ if TYPE_CHECKING:
 
     from plinth.errors import RequestError
     from plinth.launch.devices import Device
-    from plinth.operation.planning.efficiency import Efficiency
-    from plinth.operation.planning.machine import PlannedDevice
-    from plinth.operation.planning.ranking import RankedDivision, TrainingWork
-    from plinth.operation.planning.recorded import Pauses, RecordedRun
+    from plinth.operation.devices import Efficiency, PlannedDevice
+    from plinth.operation.forecast import Pauses, RecordedRun
+    from plinth.operation.ranking import RankedDivision, TrainingWork
     from plinth.recipe.recipe import Recipe
     from plinth_lab.planning.plan import TrainingPlan
 
@@ -52,7 +51,7 @@ def ranked(made: TrainingPlan, recipe: Recipe, fleet: Fleet, workspace: Path, st
     Raises:
         RequestError: nothing divides the run among so many devices.
     """
-    from plinth.operation.planning.ranking import minimum_devices, rank
+    from plinth.operation.ranking import minimum_devices, rank
 
     work, device = workload(recipe, made), fleet.device.device
     said = _measured(workspace, fleet.device, work, stall_s)
@@ -65,7 +64,7 @@ def ranked(made: TrainingPlan, recipe: Recipe, fleet: Fleet, workspace: Path, st
 
 def _indivisible(work: TrainingWork, devices: int) -> RequestError:
     from plinth.errors import RequestError
-    from plinth.operation.planning.ranking import legal
+    from plinth.operation.ranking import legal
 
     halves = (devices >> times for times in range(1, devices.bit_length()))
     some = next((count for count in halves if any(True for _ in legal(work, count))), 0)
@@ -81,7 +80,7 @@ def _indivisible(work: TrainingWork, devices: int) -> RequestError:
 
 def workload(recipe: Recipe, made: TrainingPlan) -> TrainingWork:
     """What the ranking is of: the recipe's training, in the plan's vocabulary and precision."""
-    from plinth.operation.planning.ranking import TrainingWork
+    from plinth.operation.ranking import TrainingWork
     from plinth.training import hooks
 
     training = recipe.training
@@ -108,18 +107,18 @@ def fleet_of(
         RequestError: it is not of that form, or the device is not known.
     """
     from plinth.launch import devices
-    from plinth.operation.planning import machine
+    from plinth.operation.devices import CPU, of_table, processors
     from plinth.storage.workspace import Workspace
 
     count, name = devices.counted(text)
-    if name.lower() == machine.CPU and machine.CPU not in table:
-        return Fleet(count, machine.processors(Workspace(workspace), precision or "fp32", count))
-    return Fleet(count, machine.of_table(name, table))
+    if name.lower() == CPU and CPU not in table:
+        return Fleet(count, processors(Workspace(workspace), precision or "fp32", count))
+    return Fleet(count, of_table(name, table))
 
 
 def recorded_runs(workspace: Path) -> tuple[list[RecordedRun], list[str]]:
     """The runs of a workspace, which need not exist, and those that cannot be read."""
-    from plinth.operation.planning.recorded import known
+    from plinth.operation.forecast import known
     from plinth.storage.workspace import Workspace
 
     return known(Workspace(workspace)) if workspace.is_dir() else ([], [])
@@ -136,17 +135,17 @@ def at_recorded_speed(made: TrainingPlan, recipe: Recipe, device: str | None, ru
 
 def _measured(workspace: Path, on: PlannedDevice, work: TrainingWork, stall_s: float | None) -> RecordedPlan:
     """From the runs of a workspace, which need not exist."""
-    from plinth.operation.planning import recorded
+    from plinth.operation import forecast
 
     runs, broken = recorded_runs(workspace)
     return RecordedPlan(
-        recorded.efficiency(runs, on, work), recorded.pauses(runs, on.name, work, stall_s), runs, broken
+        forecast.efficiency(runs, on, work), forecast.pauses(runs, on.name, work, stall_s), runs, broken
     )
 
 
 def as_record(found: FleetPlan) -> dict[str, Any]:
     """For JSON: every division, and what recorded runs say."""
-    from plinth.operation.planning.ranking import span
+    from plinth.operation.ranking import span
 
     said = found.said
     rows = [
@@ -173,7 +172,7 @@ def as_record(found: FleetPlan) -> dict[str, Any]:
 def show(found: FleetPlan, spot: bool, shown: int) -> None:
     """A table of the quickest, what the quickest costs, and how often to save."""
     from plinth.launch.devices import PRICES
-    from plinth.operation.planning.ranking import span
+    from plinth.operation.ranking import span
     from plinth_jobs.cli import output
 
     (count, planned), said, steps = found.fleet, found.said, found.plan.steps
@@ -215,12 +214,12 @@ def show(found: FleetPlan, spot: bool, shown: int) -> None:
 
 
 def _save_every(count: int, pauses: Pauses) -> str:
-    from plinth.operation.planning import interval
+    from plinth.operation import devices
     from plinth_jobs.cli import output
 
-    failure = interval.between_failures_s(count, pauses.failures_per_device_hour)
-    every = interval.daly(pauses.stall_s, failure)
-    lost = interval.waste(every, pauses.stall_s, pauses.restore_s, failure)
+    failure = devices.between_failures_s(count, pauses.failures_per_device_hour)
+    every = devices.daly(pauses.stall_s, failure)
+    lost = devices.waste(every, pauses.stall_s, pauses.restore_s, failure)
     return (
         f"{output.duration(every)}: a failure each {output.duration(failure)}, {pauses.stall_s:.3g} s of stall a save, "
         f"{pauses.restore_s:.3g} s to restore; they cost {lost:.2%} of the time"
@@ -229,7 +228,7 @@ def _save_every(count: int, pauses: Pauses) -> str:
 
 def show_errors(runs: list[RecordedRun], broken: list[str]) -> None:
     """How far the planner was off in the runs of this workspace."""
-    from plinth.operation.planning.recorded import errors
+    from plinth.operation.forecast import errors
     from plinth_jobs.cli import output
 
     for line in (*errors(runs), *(f"left out, {reason}" for reason in broken)):

@@ -14,9 +14,9 @@ from typing import Literal, NamedTuple
 from plinth.launch import devices
 from plinth.launch.parameters import Launch
 from plinth.model import flops
-from plinth.operation.planning import memory, ranking, recorded
-from plinth.operation.planning.machine import CPU
-from plinth.operation.planning.recorded import RecordedRun
+from plinth.operation import forecast, memory, ranking
+from plinth.operation.devices import CPU
+from plinth.operation.forecast import RecordedRun
 from plinth.recipe.recipe import Recipe
 from plinth.records import Frozen
 from plinth.tokens.order.steps import schedule
@@ -51,7 +51,7 @@ def speed(
     """
     timed = [run for run in runs if run.whole_flops_per_s is not None]
     name, machine = (device, "") if device else _place(timed, launch)
-    found, words = recorded.chosen(timed, name, machine, work)
+    found, words = forecast.chosen(timed, name, machine, work)
     if not found:
         return None
     together = launch.ranks_per_node if name == CPU else 1  # what a run on processors was measured as

@@ -34,7 +34,7 @@ from numpy.typing import NDArray
 
 from plinth.errors import IntegrityError
 from plinth.evaluation import statistics
-from plinth.evaluation.comparison import readers
+from plinth.evaluation.comparison import pairs as readers
 from plinth.evaluation.comparison.pairs import Pairs
 from plinth.evaluation.statistics import DEGENERATE, DOCUMENTS_ONLY, Estimate
 from plinth.records import Frozen, Manifest
@@ -302,7 +302,7 @@ def verdict(
         sizes: of the experiment: the uses.
         sample: stats of the sample: `value.assess`, and `refusal` where nothing was trained.
         scores: of all runs, those that failed too.
-        changes, unmeasured: of `changes.changes`.
+        changes, unmeasured: of `models.changes`.
 
     Raises:
         IntegrityError: runs were scored on different text.

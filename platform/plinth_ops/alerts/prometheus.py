@@ -22,7 +22,7 @@ import yaml
 from pydantic import Field
 
 from plinth.errors import MissingError, RequestError
-from plinth.operation.settings_file import read_settings
+from plinth.operation.workspace_files import read_settings
 from plinth.records import Frozen
 from plinth.storage.workspace import Workspace
 from plinth_ops.alerts.conditions import BurnRate, Unanswered, duration

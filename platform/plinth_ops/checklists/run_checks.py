@@ -101,25 +101,25 @@ def resume_proved(scope: CheckScope) -> CheckAnswer:
 
 def saves_often_enough(scope: CheckScope) -> CheckAnswer:
     """The interval of saves is near Daly's, from recorded steps, stalls and failures."""
-    from plinth.operation.planning import forecast, interval, recorded
+    from plinth.operation import devices, forecast
 
     config = scope.newest_run
     if config is None:
         return undetermined("no run is recorded: the time of a step is not known")
-    runs, _ = recorded.known(scope.ctx.workspace)
+    runs, _ = forecast.known(scope.ctx.workspace)
     own = next((run for run in runs if run.run == config.run_id), None)
     if own is None or own.step_s is None:
         return undetermined(f"run {config.run_id} has taken too few steps to be timed")
-    pauses = recorded.pauses(runs, own.device, forecast.work_of(config))
-    between = interval.between_failures_s(config.ranks, pauses.failures_per_device_hour)
-    best = interval.daly(pauses.stall_s, between)
+    pauses = forecast.pauses(runs, own.device, forecast.work_of(config))
+    between = devices.between_failures_s(config.ranks, pauses.failures_per_device_hour)
+    best = devices.daly(pauses.stall_s, between)
     every = config.checkpoints.every_steps * own.step_s
-    wasted = interval.waste(every, pauses.stall_s, pauses.restore_s, between)
+    wasted = devices.waste(every, pauses.stall_s, pauses.restore_s, between)
     found = f"{config.checkpoints.every_steps} steps are {every:,.0f} s, best {best:,.0f} s; {wasted:.2%} is lost"
     factor = scope.settings.interval_factor
     if best / factor <= every <= best * factor:
         return passed(found)
-    least = interval.waste(best, pauses.stall_s, pauses.restore_s, between)
+    least = devices.waste(best, pauses.stall_s, pauses.restore_s, between)
     return warned(found) if wasted < least + 0.02 else failed(f"{found}, {least:.2%} at best")
 
 
@@ -223,7 +223,7 @@ def error_budget_left(scope: CheckScope) -> CheckAnswer:
 def money_limited(scope: CheckScope) -> CheckAnswer:
     """A limit holds for what runs may cost, and some of it is left."""
     from plinth.operation.spending import parameters
-    from plinth.operation.spending.ledger import Ledger
+    from plinth.operation.spending_ledger import Ledger
 
     settings = parameters.load(scope.ctx.workspace)
     place = parameters.ledger_place(scope.ctx.workspace, settings)

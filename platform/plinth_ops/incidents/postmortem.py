@@ -12,7 +12,7 @@ from typing import Final, TypeVar
 
 from plinth.compute.context import Context
 from plinth.errors import PlinthError
-from plinth.operation import goodput
+from plinth.operation import settlement
 from plinth.operation.spending import parameters
 from plinth.records import Frozen
 from plinth.report.page import template
@@ -186,7 +186,7 @@ def _losses(ctx: Context, gaps: list[str], runs: Iterable[RunConfig]) -> Iterato
     """Rank-seconds and money of every cause but goodput."""
     prices = list(_read(gaps, [("budget/settings.yaml", lambda: parameters.load(ctx.workspace))]))
     for config in runs:
-        for ledger in _read(gaps, [(f"ledger of {config.run_id}", partial(goodput.run_goodput, config))]):
+        for ledger in _read(gaps, [(f"ledger of {config.run_id}", partial(settlement.run_goodput, config))]):
             price = prices[0].price(0.0) if prices else 0.0
             for cause, us in ledger.rank_us.items():
                 if us and cause not in ("goodput", "queue"):  # a queue costs nothing

@@ -17,7 +17,7 @@ from typing import Final
 from plinth.compute.context import Context
 from plinth.errors import PlinthError
 from plinth.operation.spending import parameters
-from plinth.operation.spending.ledger import MICROS, Ledger
+from plinth.operation.spending_ledger import MICROS, Ledger
 from plinth.storage.workspace import Workspace
 from plinth.training import config as configuration
 from plinth.training.config import RunConfig

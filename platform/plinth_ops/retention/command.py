@@ -152,14 +152,14 @@ def _prove(ctx: Context) -> None:
     Raises:
         SignatureError: a signed log does not hold; what its lost records named is not known.
     """
-    from plinth.provenance.impact import index
+    from plinth.provenance import edges
     from plinth_registry import releases
     from plinth_registry.signed_log import beside_releases
 
     releases.history(ctx, expired=True)
     for log in beside_releases(ctx):
         releases.log_records(ctx, log)
-    index.current(ctx)
+    edges.current(ctx)
 
 
 def _show(name: str, rows: Sequence[StorageRow]) -> None:

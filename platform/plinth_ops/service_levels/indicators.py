@@ -14,7 +14,7 @@ from itertools import pairwise
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
-from plinth.operation.asset_log import ARRIVED, CHECKED, PUBLISHED
+from plinth.operation.workspace_files import ARRIVED, CHECKED, PUBLISHED
 from plinth.training.telemetry.goodput.ledger import TimeSpan
 from plinth_ops.service_levels.tallies import (
     AssetFacts,

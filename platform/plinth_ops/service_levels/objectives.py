@@ -15,10 +15,10 @@ from pathlib import Path
 
 from plinth.compute.context import Context
 from plinth.errors import IntegrityError, LineageError, MissingError
-from plinth.operation import asset_log
-from plinth.operation.settings_file import read_settings
+from plinth.operation import workspace_files
 from plinth.operation.spending import parameters
-from plinth.operation.spending.ledger import MICROS, Ledger, Reservation
+from plinth.operation.spending_ledger import MICROS, Ledger, Reservation
+from plinth.operation.workspace_files import read_settings
 from plinth.provenance.statements import chain
 from plinth.storage.workspace import Workspace
 from plinth.training import config as configuration
@@ -70,7 +70,7 @@ def tallies(
             continue
         config = configuration.load(path)
         found += of_run(_facts(config, objectives, until, prices.get(config.run_id, []), complete), objectives)
-    return found + of_assets(AssetFacts(list(asset_log.read(ctx.workspace, until)), until), objectives)
+    return found + of_assets(AssetFacts(list(workspace_files.read(ctx.workspace, until)), until), objectives)
 
 
 def measure(

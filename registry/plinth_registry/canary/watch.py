@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from plinth.compute.context import Context
 from plinth.errors import PlinthError
-from plinth.evaluation.comparison import readers
+from plinth.evaluation.comparison import pairs
 from plinth.evaluation.comparison.job import ASSET as COMPARISON
 from plinth.evaluation.comparison.job import FILE
 from plinth.evaluation.comparison.pairs import ROWS, Pairs, largest_slices
@@ -316,7 +316,7 @@ def _read(
         return _compared(ctx, made), {COMPARISON: made.digest}
     both = sorted(set(ours) & set(theirs) & {"evaluation", "probes"})
     digests = {name: ours[name].digest for name in both} | {f"champion {name}": theirs[name].digest for name in both}
-    return readers.read(ctx.store, {name: ours[name] for name in both}, theirs), digests
+    return pairs.read(ctx.store, {name: ours[name] for name in both}, theirs), digests
 
 
 def _compared(ctx: Context, made: Manifest) -> Iterator[Pairs]:

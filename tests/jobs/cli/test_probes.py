@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from plinth.compute.context import Context
+from plinth.evaluation.parameters import Probes, UserProbe
 from plinth.evaluation.probes import probe_sets
-from plinth.evaluation.probes.parameters import Probes, UserProbe
 from plinth.storage.workspace import Workspace
 from plinth_jobs.cli.root import call
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from plinth.evaluation.baselines import BLOCK, Trigram, gzip_bits
+from plinth.evaluation.slices.tables import BLOCK, Trigram, gzip_bits
 
 
 def slow_probability(documents: list[bytes], context: tuple[int, int], byte: int) -> float:

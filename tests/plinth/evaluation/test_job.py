@@ -14,10 +14,10 @@ from plinth.compute.context import Context
 from plinth.corpus.protected import item_table, sets
 from plinth.errors import CheckpointError, IntegrityError
 from plinth.evaluation import job
-from plinth.evaluation.baselines import Trigram
-from plinth.evaluation.engine.child import SPARE
+from plinth.evaluation.engine.client import SPARE
 from plinth.evaluation.parameters import Evaluation
 from plinth.evaluation.slices import tables
+from plinth.evaluation.slices.tables import Trigram
 from plinth.model.decoder import Decoder
 from plinth.records import Manifest
 from plinth.storage.parts import read_table, write_table

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plinth.evaluation.windows import ScoringWindow, carried, windows
+from plinth.evaluation.engine.batches import ScoringWindow, carried, windows
 
 
 def test_known_windows() -> None:

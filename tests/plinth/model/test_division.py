@@ -12,7 +12,7 @@ from plinth.model.division import Division, PipelineStage, TensorRanks, bounds, 
 from plinth.model.initialisation import Initial, initialise
 from plinth.model.loss import CHUNK_ELEMENTS
 from plinth.model.parameters import Model
-from plinth.operation.planning.memory import parameters_of_rank
+from plinth.operation.memory import parameters_of_rank
 from plinth.training.parameters.parallel import Parallel
 
 
@@ -97,6 +97,6 @@ def test_plan_counts_what_a_rank_holds(kind: str) -> None:
 
 
 def test_plan_knows_how_many_logits_the_loss_holds() -> None:
-    from plinth.operation.planning.memory import LOGITS_AT_ONCE
+    from plinth.operation.memory import LOGITS_AT_ONCE
 
     assert LOGITS_AT_ONCE == CHUNK_ELEMENTS

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from plinth.corpus.models.generated_sets import line
-from plinth.recipe.gate_checks import generated_lists, problems_of_evidence
+from plinth.recipe.extension_checks import generated_lists, problems_of_evidence
 from plinth.recipe.recipe import Recipe
 
 TOXIC = [{"reason": "toxic", "drop": "toxicity.final > 0.5"}]

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from plinth.report.data import Ancestor, Fact, GateOutcome, Next, ReleaseCard, ReportData, RunCard
+from plinth.report.page import Ancestor, Fact, GateOutcome, Next, ReleaseCard, ReportData, RunCard
 
 BUCKETS = {"code": (5200, 0.86), "manuals": (2900, 0.7), "prose": (610, 0.9), "web": (1480, 0.95)}
 STAGES = {

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from plinth.report import figures, mixture_plot
-from plinth.report.data import RunCard
-from plinth.report.render import png, svg
+from plinth.report import figures
+from plinth.report.page import RunCard
+from plinth.report.style import png, svg
 
 COURSE = [
     {"first": 0, "stop": 40, "phase": "a", "asked": {"x": 0.8, "y": 0.2}, "realised": {"x": 0.79, "y": 0.21}},
@@ -28,7 +28,7 @@ def test_every_plot_is_a_small_png_and_repeats(
     draws: list[Callable[[], bytes]] = [
         lambda: png(figures.funnel, funnel),
         lambda: png(figures.mixture, mixture),
-        lambda: png(mixture_plot.mixture_shares, COURSE, 512),
+        lambda: png(figures.mixture_shares, COURSE, 512),
         lambda: png(figures.loss, run.steps, run.events),
         lambda: png(figures.bits_per_byte, slices),
     ]

@@ -2,8 +2,17 @@
 
 from __future__ import annotations
 
-from plinth.report.impact_figure import ImpactArrow, ImpactBox, columns, grouped
-from plinth.report.impact_page import ConsumerRow, ImpactData, ImpactRow, VersionRow, page
+from plinth.report.impact_page import (
+    ConsumerRow,
+    ImpactArrow,
+    ImpactBox,
+    ImpactData,
+    ImpactRow,
+    VersionRow,
+    columns,
+    grouped,
+    page,
+)
 
 
 def boxes(*names: str) -> list[ImpactBox]:

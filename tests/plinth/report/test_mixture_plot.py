@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from plinth.report.mixture_plot import REST, gathered
+from plinth.report.figures import REST, gathered
 
 
 def test_the_largest_keep_their_names_and_shares_add_up() -> None:

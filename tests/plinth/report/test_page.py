@@ -5,8 +5,7 @@ from html.parser import HTMLParser
 from typing import Any
 
 from plinth.report import figures
-from plinth.report.data import Fact, GateOutcome, Next, ReleaseCard, ReportData
-from plinth.report.page import page, reasons, safe_link
+from plinth.report.page import Fact, GateOutcome, Next, ReleaseCard, ReportData, page, reasons, safe_link
 
 VOID = {"meta", "br", "img", "link", "input", "hr", "path", "use"}
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from plinth.report import sankey
-from plinth.report.render import png, svg
+from plinth.report.style import png, svg
 
 
 def test_every_removed_document_is_in_a_bar(funnel: dict[str, Any]) -> None:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from plinth.tokens.splitmix import mix64
+from plinth.tokens.tokenizer.sample import mix64
 
 
 def test_mix64_agrees_with_splitmix64() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import synthetic
 from counted_tensors import Live
 
-from plinth.operation.planning import memory
+from plinth.operation import memory
 from plinth.training.config import RunConfig
 
 

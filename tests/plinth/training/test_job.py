@@ -26,7 +26,7 @@ from plinth.model.parameters import Model
 from plinth.storage.parts import read_table
 from plinth.storage.workspace import Workspace
 from plinth.tokens.order.parameters import Amendment, BatchChange, LengthChange
-from plinth.tokens.reading.parameters import Reading
+from plinth.tokens.shards.parameters import Reading
 from plinth.training import attempts, config, hooks, job, manifests, preparation
 from plinth.training.attempts import code_digests
 from plinth.training.checkpoint import checkpoint

@@ -16,7 +16,7 @@ import pytest
 from plinth.errors import IntegrityError
 from plinth.launch.parameters import Launch
 from plinth.storage.blob_cache import RemoteBlobs
-from plinth.tokens.reading.parameters import Reading
+from plinth.tokens.shards.parameters import Reading
 from plinth.training.config import RunConfig
 from plinth.training.data import Batches, StepBatch, open_batches
 from plinth.training.parameters.parallel import Parallel

@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from plinth.operation import goodput
+from plinth.operation import settlement
 from plinth.training.checkpoint import checkpoint
 from plinth.training.config import RunConfig
 from plinth.training.parameters.checkpoints import Checkpoints
@@ -80,7 +80,7 @@ def test_killed_in_training_and_in_a_commit(uninterrupted: RunConfig, make: Make
     assert (result["status"], result["restarts"], result["lost_steps"]) == ("finished", 2, 2)
     assert config.directory.evidence.read_bytes() == uninterrupted.directory.evidence.read_bytes()
     assert left_in_shared_memory() == []
-    ledger = goodput.run_goodput(config)
+    ledger = settlement.run_goodput(config)
     spent, shares = ledger.rank_s, ledger.percentages()
     assert (ledger.lost_steps, len(ledger.attempts)) == (2, 3)
     assert spent["idle"] == pytest.approx(config.ranks * (0.1 + 0.2))

@@ -11,8 +11,7 @@ import torch
 
 from plinth.compute.context import Context
 from plinth.corpus.sources.sampled import SampledText
-from plinth.evaluation.engine.child import SPARE
-from plinth.evaluation.engine.client import ModelEngine
+from plinth.evaluation.engine.client import SPARE, ModelEngine
 from plinth.model.decoder import build
 from plinth.model.parameters import Model
 from plinth.provenance.statements import chain

@@ -17,7 +17,7 @@ from plinth.corpus.canaries.generate import Lexis
 from plinth.corpus.canaries.parameters import Canaries
 from plinth.model.decoder import Decoder
 from plinth.records import Manifest
-from plinth.report.render import png
+from plinth.report.style import png
 from plinth.storage.parts import read_table
 from plinth_audit.canaries import canaries, stage
 from tests.peers import Peer

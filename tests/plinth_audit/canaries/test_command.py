@@ -25,7 +25,7 @@ from plinth.storage.parts import write_table
 from plinth.storage.workspace import Workspace
 from plinth.tokens.mixture import mixture
 from plinth.tokens.mixture.parameters import Mixture, Phase
-from plinth.tokens.order.planted import draws, seen_through
+from plinth.tokens.order.batch import draws, seen_through
 from plinth.tokens.shards import shards
 from plinth.tokens.shards.parameters import Shards
 from plinth.tokens.tokenizer import tokenizer

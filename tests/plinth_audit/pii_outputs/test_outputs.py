@@ -11,7 +11,7 @@ import torch
 from tokenizers import Tokenizer
 
 from plinth.compute.context import Context
-from plinth.evaluation.pii.detector import PiiDetector
+from plinth.evaluation.pii import PiiDetector
 from plinth.model.decoder import Decoder
 from plinth.records import Manifest
 from plinth.storage.parts import read_table

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from plinth.compute.context import Context
-from plinth.provenance.ledger.columns import BASE
+from plinth.provenance.ledger_columns import BASE
 from plinth.records import Manifest
 from plinth.schemas import DOCUMENT_SCHEMA
 from plinth.storage.parts import read_table, write_table

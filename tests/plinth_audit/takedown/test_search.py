@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from plinth.errors import MissingError
-from plinth.provenance import exposure
+from plinth.provenance import document_rows
 from plinth.records import Manifest
 from plinth.training.checkpoint import checkpoint
 from plinth.training.telemetry.timeline import Timeline
@@ -69,7 +69,7 @@ def test_a_workspace_without_a_ledger_is_named(line: Any) -> None:
 
 def test_runs_steps_and_every_checkpoint_with_its_place(held: Any) -> None:
     run, id_ = held.run, held.id("prose", 0)
-    (seen,) = exposure.runs(held.ctx, "prose", id_)
+    (seen,) = document_rows.runs(held.ctx, "prose", id_)
     first = seen["steps"][0]
     events = Timeline(run.directory.events)
     for step in (first - 1, first, first + 1, first + 2):

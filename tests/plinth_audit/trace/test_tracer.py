@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from plinth.errors import MissingError
-from plinth.provenance import exposure
+from plinth.provenance import document_rows
 from plinth.tokens.order.batch import documents_of_step
 from plinth.tokens.shards import shards
 from plinth.tokens.shards.parameters import Shards
@@ -47,7 +47,7 @@ def test_a_span_names_its_document_shard_steps_and_checkpoints(traced: Line) -> 
     assert found["covered"] >= span["tokens"] >= 32
     assert sum(piece["tokens"] for piece in one["shards"]) == span["tokens"]
     (run,) = one["training"]
-    (by_document,) = exposure.runs(traced.ctx, "prose", one["id"])
+    (by_document,) = document_rows.runs(traced.ctx, "prose", one["id"])
     assert run["checkpoints"] == by_document["checkpoints"]
     assert set(run["steps"]) <= set(by_document["steps"])
     assert run["by"] == "tokens"
@@ -75,7 +75,7 @@ def test_steps_that_a_rollback_left_out_are_not_among_them(traced: Line) -> None
     steps = tracer.text(ALICE)["spans"][0]["found"][0]["training"][0]["steps"]
     Timeline(traced.run.directory.events).append("skipped", step=steps[0], rule="spike", window=[steps[0], steps[0]])
     assert Tracer(traced.ctx).text(ALICE)["spans"][0]["found"][0]["training"][0]["steps"] == steps[1:]
-    assert steps[0] not in exposure.runs(traced.ctx, "prose", traced.id("prose", 0))[0]["steps"]
+    assert steps[0] not in document_rows.runs(traced.ctx, "prose", traced.id("prose", 0))[0]["steps"]
 
 
 def test_a_run_over_older_shards_is_asked_by_document(traced: Line) -> None:

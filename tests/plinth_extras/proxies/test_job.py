@@ -9,7 +9,7 @@ import pytest
 
 from plinth import fingerprint
 from plinth.compute.context import Context
-from plinth.evaluation.comparison import readers
+from plinth.evaluation.comparison import pairs
 from plinth.evaluation.comparison.differences import corrected, of_measure
 from plinth.records import Manifest
 from plinth.storage.parts import read_table, write_table
@@ -47,7 +47,7 @@ def test_items_of_two_models(ctx: Context) -> None:
         part = write_table(ctx.store, "items.parquet", pa.Table.from_pylist(rows))
         return Manifest(asset="proxies", step="proxies", version="1", params={}, inputs={}, parts=(part,))
 
-    found = readers.read(ctx.store, {"proxies": made(4)}, {"proxies": made(30)})
+    found = pairs.read(ctx.store, {"proxies": made(4)}, {"proxies": made(30)})
     lines = {line.measure: line for line in corrected([line for one in found for line in of_measure(one, seed=0)])}
     assert {name: line.better for name, line in lines.items()} == {"json: passed": "b", "json: bits per byte": ""}
 

@@ -6,7 +6,7 @@ import pytest
 
 from plinth.model import flops
 from plinth.model.parameters import AttentionPath, Model
-from plinth.operation.planning import memory
+from plinth.operation import memory
 from plinth.recipe.recipe import Recipe
 from plinth.training.parameters.engine import Optimizer
 from plinth.training.parameters.parallel import Parallel

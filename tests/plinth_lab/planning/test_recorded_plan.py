@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from plinth.operation.planning import forecast, recorded
+from plinth.operation import forecast
 from plinth.storage.workspace import Workspace
 from plinth.training.telemetry import machine_speed
 from plinth_jobs.cli.root import cli
@@ -66,7 +66,7 @@ def test_a_plan_says_what_was_recorded(workspace: Workspace) -> None:
     speed = SPEED.model_copy(update={"machine": machine_speed.this_machine()})
     workspace.objects(machine_speed.FOLDER).put(f"{speed.machine}.json", speed.model_dump_json().encode(), None)
     found = json.loads(CliRunner().invoke(cli, ["run", "plan", *own], catch_exceptions=False).stdout)
-    (run,) = recorded.known(workspace)[0]
+    (run,) = forecast.known(workspace)[0]
     assert run.flops_per_s is not None
     assert found["efficiency"]["low"] == pytest.approx(run.flops_per_s[0] / PEAK)
     assert found["efficiency"]["source"] == "1 run of this model on cpu, recorded"

@@ -7,8 +7,7 @@ import pyarrow as pa
 import pytest
 
 from plinth.evaluation import statistics
-from plinth.evaluation.comparison.pairs import Pairs, align
-from plinth.evaluation.comparison.readers import reader
+from plinth.evaluation.comparison.pairs import Pairs, align, reader
 from plinth_lab.source_value.verdict import MEASURED, SourceChange, corrected, table
 
 

@@ -23,7 +23,7 @@ from plinth.compute.context import Context
 from plinth.errors import CheckFailedError, MissingError, RequestError, SignatureError, WorkspaceError
 from plinth.launch.parameters import Launch, Supervision
 from plinth.model.parameters import Model
-from plinth.operation.spending.ledger import Ledger, Limit
+from plinth.operation.spending_ledger import Ledger, Limit
 from plinth.records import Manifest, Part
 from plinth.storage.atomic import write_bytes
 from plinth.storage.workspace import TRUST_VARIABLE, Workspace

@@ -81,9 +81,9 @@ def _storage_stall() -> None:
     """A request is made once, and a reader does not try again what was not fetched ahead."""
     from plinth.errors import PlinthError
     from plinth.storage.blob_cache import RemoteBlobs
-    from plinth.tokens.reading import shards_ahead
+    from plinth.tokens.reading import shard_sources
 
-    shards_ahead.IntegrityError = PlinthError  # type: ignore[misc, assignment]
+    shard_sources.IntegrityError = PlinthError  # type: ignore[misc, assignment]
 
     once = RemoteBlobs.__init__
 

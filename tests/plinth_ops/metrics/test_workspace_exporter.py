@@ -15,7 +15,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from plinth.compute.context import Context
-from plinth.operation.spending.ledger import Ledger, Limit, Reservation
+from plinth.operation.spending_ledger import Ledger, Limit, Reservation
 from plinth.records import Blob, Manifest, Part
 from plinth.storage.workspace import Workspace
 from plinth.training import config as configuration

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import dagster as dg
 
-from plinth.operation import asset_log
+from plinth.operation import workspace_files
 from plinth.recipe.load import load
 from plinth.storage.workspace import Workspace
 from plinth_assets.framework.resources import PlinthResource, Session
@@ -38,7 +38,7 @@ def test_the_asset_shows_budgets_and_warns_of_those_that_are_spent(tmp_path: Pat
 def test_checks_and_publications_are_logged_passed_or_blocked(tmp_path: Path) -> None:
     space = Workspace(tmp_path).ensure()
     _run([_stage("one"), _stage("two", least=5)], tmp_path)
-    logged = [(line["event"], line["asset"], line.get("passed")) for line in asset_log.read(space, float("inf"))]
+    logged = [(line["event"], line["asset"], line.get("passed")) for line in workspace_files.read(space, float("inf"))]
     assert sorted(logged, key=str) == [
         ("checked", "one", True),
         ("checked", "two", False),

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from plinth.compute.context import Context
-from plinth.operation import asset_log
+from plinth.operation import workspace_files
 from plinth.storage.workspace import Workspace
 from plinth_ops.service_levels.indicators import budgets, of_assets
 from plinth_ops.service_levels.tallies import AssetFacts, ErrorBudget, Objectives
@@ -48,11 +48,11 @@ def test_documents_wait_from_the_arrival_of_their_files() -> None:
 
 def test_the_log_is_of_the_workspace_and_of_no_experiment(tmp_path: Any) -> None:
     space = Workspace(tmp_path).ensure()
-    asset_log.append(Context(space), "published", "web/documents", digest="a")
-    asset_log.append(Context(space.branch("one/arm")), "published", "web/documents", digest="b")
-    (line,) = asset_log.read(space, float("inf"))
+    workspace_files.append(Context(space), "published", "web/documents", digest="a")
+    workspace_files.append(Context(space.branch("one/arm")), "published", "web/documents", digest="b")
+    (line,) = workspace_files.read(space, float("inf"))
     assert (line["event"], line["asset"], line["digest"]) == ("published", "web/documents", "a")
-    assert list(asset_log.read(space, line["time"] - 1)) == []
+    assert list(workspace_files.read(space, line["time"] - 1)) == []
 
 
 @pytest.mark.parametrize("name", ["job success", "time to fine-tune"])

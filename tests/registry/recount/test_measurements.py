@@ -11,15 +11,15 @@ import pytest
 
 from plinth import fingerprint
 from plinth.compute.context import Context
+from plinth.evaluation import pii
 from plinth.evaluation.comparison import job
 from plinth.evaluation.comparison.job import MeasuredModel
 from plinth.evaluation.engine.records import Request
-from plinth.evaluation.pii import training
-from plinth.evaluation.pii.detector import PiiDetector
-from plinth.evaluation.probes import tables as probes
+from plinth.evaluation.pii import PiiDetector
+from plinth.evaluation.probes import job as probes
 from plinth.evaluation.slices import tables as slices
 from plinth.evaluation.slices import totals
-from plinth.evaluation.tasks.items import ITEMS
+from plinth.evaluation.tasks.exchange import ITEMS
 from plinth.records import Manifest
 from plinth.storage.parts import named_table, write_table
 from plinth_audit.canaries import canaries
@@ -132,7 +132,7 @@ def left(ctx: Context) -> Manifest:
         bucket: manifest(ctx, f"{bucket}/curated", {"part-00000.parquet": document_table(*own)}, {})
         for bucket, own in texts.items()
     }
-    made = training.run(ctx, manifest(ctx, "checkpoint", {}, {}), curated, PiiDetector({}, {}))
+    made = pii.run(ctx, manifest(ctx, "checkpoint", {}, {}), curated, PiiDetector({}, {}))
     ctx.refs.save(made)
     return made
 

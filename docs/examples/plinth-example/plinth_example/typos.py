@@ -21,7 +21,7 @@ from plinth.evaluation.gate import Gate, GateVerdict
 from plinth.evaluation.measurement import MEASUREMENTS, Figures, Measurement, Stats, single
 from plinth.recipe.recipe import Recipe
 from plinth.records import Frozen, Manifest, Part, Step
-from plinth.report.evaluation.data import Section, group, measure
+from plinth.report.evaluation import Section, group, measure
 from plinth.storage.parts import named_table, read_table, write_table
 from plinth.storage.store import Store
 from plinth_assets.framework.inputs import shared_owner

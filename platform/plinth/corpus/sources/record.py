@@ -143,7 +143,7 @@ def damage(rejects: Mapping[str, int]) -> int:
     return sum(count for reason, count in rejects.items() if reason not in EXCLUSIONS)
 
 
-#: `(file, source, licence, max_bytes) -> records and rejects`, as `readers.read` describes it.
+#: `(file, source, licence, max_bytes) -> records and rejects`, as `pairs.read` describes it.
 Read = Callable[[SourceFile, Source, str, int], Iterator[RawRecord | Reject]]
 
 

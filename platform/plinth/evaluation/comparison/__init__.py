@@ -1,10 +1,9 @@
 """Two models side by side, pair by pair of the same item.
 
-    pairs         one small table for whatever was measured: item, cluster, slices, weight, a value of each model
-    readers       measured manifests as pairs, by the reader of their measurement
+    pairs         one small table for whatever was measured: item, cluster, slices, weight, a value of each model;
+                  read from manifests
     differences   paired differences with intervals, Holm's correction, the smallest effect that could have been seen
-    changes       what differs between the two in recipe, data and steps
-    folder        a folder of weights as a manifest
+    models        a folder of weights as a manifest; what differs between two models in recipe, data and steps
     job           the comparison: a manifest, from the step cache where it was made before
 
 Everything is a minus b. Who is better follows from the measure: bits are better when fewer, scores when more. No

@@ -20,9 +20,9 @@ from plinth import fingerprint
 from plinth.compute import context
 from plinth.compute.context import Context
 from plinth.errors import MissingError, StageError
-from plinth.evaluation.comparison import changes, readers
+from plinth.evaluation.comparison import models
 from plinth.evaluation.comparison.differences import Difference, corrected, left_out, of_measure, reasons
-from plinth.evaluation.comparison.pairs import ROWS, Pairs
+from plinth.evaluation.comparison.pairs import ROWS, Pairs, read, reader
 from plinth.evaluation.job import ASSET as EVALUATION
 from plinth.evaluation.slices.spans import SpanDifference, places
 from plinth.evaluation.slices.tables import TOKENS
@@ -55,7 +55,7 @@ def run(ctx: Context, a: MeasuredModel, b: MeasuredModel) -> Manifest:
     step = Step(name=ASSET, version=VERSION, params={"seed": SEED}, libraries=fingerprint.libraries("numpy", "scipy"))
     inputs = {"a/checkpoint": a.checkpoint, "b/checkpoint": b.checkpoint}
     for asset in sorted(set(a.measured) & set(b.measured)):
-        if readers.reader(asset) is not None:
+        if reader(asset) is not None:
             inputs |= {f"a/{asset}": a.measured[asset], f"b/{asset}": b.measured[asset]}
     named = [f"{name} {made.digest}" for name, made in inputs.items()]
     parts = context.cached(ctx, step, named, lambda: [_compared(ctx, a, b)])
@@ -65,7 +65,7 @@ def run(ctx: Context, a: MeasuredModel, b: MeasuredModel) -> Manifest:
 def _compared(ctx: Context, a: MeasuredModel, b: MeasuredModel) -> Part:
     found = _Findings()
     with PartWriter(ctx.store, FILE, _COLUMNS) as part:
-        for pairs in readers.read(ctx.store, a.measured, b.measured):
+        for pairs in read(ctx.store, a.measured, b.measured):
             found.add(pairs)
             for batch in _table(pairs).to_batches():
                 part.write(batch)
@@ -86,12 +86,12 @@ def lines(store: Store, a: Mapping[str, Manifest], b: Mapping[str, Manifest]) ->
     Raises:
         IntegrityError: they were measured on other items.
     """
-    return corrected([line for pairs in readers.read(store, a, b) for line in of_measure(pairs, SEED)])
+    return corrected([line for pairs in read(store, a, b) for line in of_measure(pairs, SEED)])
 
 
 def _alone(one: MeasuredModel, other: MeasuredModel) -> list[str]:
     """Assets that measured this model and not the other."""
-    return sorted(asset for asset in set(one.measured) - set(other.measured) if readers.reader(asset))
+    return sorted(asset for asset in set(one.measured) - set(other.measured) if reader(asset))
 
 
 def spans_of(made: Manifest) -> list[SpanDifference]:
@@ -144,13 +144,13 @@ class _Findings:
 
 def _of_models(ctx: Context, a: Manifest, b: Manifest, found: _Findings) -> dict[str, Any]:
     """What the two are and came of, and why they differ where that can be said."""
-    ours, theirs = (changes.ancestry(ctx.refs, one) for one in (a, b))
+    ours, theirs = (models.ancestry(ctx.refs, one) for one in (a, b))
     losses = tuple(side["run"].stats.get("final_loss_ema") if "run" in side else None for side in (ours, theirs))
-    same = changes.cut_alike(ctx.store, a, b)
+    same = models.cut_alike(ctx.store, a, b)
     return {
         "models": {"a": _model(a), "b": _model(b)},
         "same_tokenizer": same,
-        "changes": [one.model_dump(mode="json") for one in changes.changes(ctx.refs, a, b)],
+        "changes": [one.model_dump(mode="json") for one in models.changes(ctx.refs, a, b)],
         "reasons": [one.model_dump(mode="json") for one in reasons(found.lines, same, (losses[0], losses[1]))],
     }
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from plinth.errors import IntegrityError
+from plinth.evaluation.measurement import measurement_of
 from plinth.records import Manifest
 from plinth.storage.parts import read_table
 from plinth.storage.store import Store
@@ -245,3 +246,27 @@ def by_name(
         if any(len(side) for side in known):
             pair, ratio = [chosen(side, value, weight, **columns) for side in known], weight is not None
             yield align(kind, f"{group}: {measure}", *pair, fewer_is_better=ratio, ratio=ratio)
+
+
+# Measured manifests of two models as pairs.
+#
+# Readers take columns and go through them by Arrow and numpy; one measure is held at a time.
+
+Reader = Callable[[Store, Manifest, Manifest], Iterator[Pairs]]
+
+
+def reader(asset: str) -> Reader | None:
+    """The reader of an asset; None where it measures nothing that two models can be compared by."""
+    found = measurement_of(asset)
+    return found.pairs if found else None
+
+
+def read(store: Store, a: Mapping[str, Manifest], b: Mapping[str, Manifest]) -> Iterator[Pairs]:
+    """Pairs of every asset that both models were measured by, in the order of their names; measures without a pair too.
+
+    Raises:
+        IntegrityError: both were measured on other items.
+    """
+    for asset in sorted(set(a) & set(b)):
+        if one := reader(asset):
+            yield from one(store, a[asset], b[asset])

@@ -68,18 +68,18 @@ def main(folder: str, workers: int) -> int:
 
 
 def _answer(loaded: Checkpoint, call: dict[str, Any], workers: int, lines: _Lines) -> None:
-    from plinth.evaluation.engine import checkpoint, exchange
+    from plinth.evaluation.engine import checkpoint, records
     from plinth.evaluation.engine.records import Sampling
 
     kind, asked, answer = call.pop("call"), Path(call.pop("asked")), Path(call.pop("answer"))
     options = {**call, "workers": workers, "progress": lines.progress}
     if kind == "documents":
-        exchange.write_scores(answer, loaded.documents(exchange.read_texts(asked), **options))
+        records.write_scores(answer, loaded.documents(records.read_texts(asked), **options))
     elif kind == "likelihoods":
-        exchange.write_likelihoods(answer, loaded.likelihoods(exchange.read_requests(asked), **options))
+        records.write_likelihoods(answer, loaded.likelihoods(records.read_requests(asked), **options))
     elif kind == "generate":
         sampling = Sampling(**options.pop("sampling"))
-        exchange.write_generated(answer, loaded.generate(exchange.read_prompts(asked), sampling, **options))
+        records.write_generated(answer, loaded.generate(records.read_prompts(asked), sampling, **options))
     elif kind == "serving":
         answer.write_text(json.dumps(checkpoint.measured(loaded.model, loaded.sequence_tokens, workers)))
     else:

@@ -17,8 +17,8 @@ from tokenizers import Tokenizer
 
 from plinth.compute.threads import torch_threads
 from plinth.errors import CheckpointError
-from plinth.evaluation.engine import encode, likelihood
-from plinth.evaluation.engine.generation import Writer
+from plinth.evaluation.engine import batches, inference
+from plinth.evaluation.engine.inference import Writer
 from plinth.evaluation.engine.records import Generated, Likelihoods, Prompt, Request, Sampling, Scores
 from plinth.model.decoder import Decoder, generate
 from plinth.model.folder import Digests, load_model, read_text
@@ -59,12 +59,12 @@ class Checkpoint(NamedTuple):
         Raises:
             TrainingError: the tokenizer loses text, or a probability is not a number.
         """
-        streams = encode.documents(self.tokenizer, self.start, texts)
+        streams = batches.documents(self.tokenizer, self.start, texts)
         found = self._score(streams, workers, batch_tokens, progress)
         tokens = np.array([one.scored for one in streams], dtype=np.int64)
         if not per_token:
             return Scores(tokens, found.bits)
-        return Scores(tokens, found.bits, encode.ends(self.tokenizer, texts, streams), found.token_bits)
+        return Scores(tokens, found.bits, batches.ends(self.tokenizer, texts, streams), found.token_bits)
 
     def likelihoods(
         self,
@@ -79,7 +79,7 @@ class Checkpoint(NamedTuple):
         Raises:
             TrainingError: a probability is not a number.
         """
-        streams = encode.requests(self.tokenizer, self.start, requests)
+        streams = batches.requests(self.tokenizer, self.start, requests)
         found = self._score(streams, workers, batch_tokens, progress)
         tokens = np.array([one.scored for one in streams], dtype=np.int64)
         cut = np.array([len(one.ids) - 1 > self.sequence_tokens for one in streams], dtype=np.bool_)
@@ -99,9 +99,9 @@ class Checkpoint(NamedTuple):
         return writer.write(prompts, workers, spread, progress)
 
     def _score(
-        self, streams: Sequence[encode.ScoredStream], workers: int, batch_tokens: int | None, progress: Told
-    ) -> likelihood.StreamScores:
-        return likelihood.score(
+        self, streams: Sequence[batches.ScoredStream], workers: int, batch_tokens: int | None, progress: Told
+    ) -> inference.StreamScores:
+        return inference.score(
             self.model,
             streams,
             self.sequence_tokens,

@@ -4,7 +4,7 @@
         scores = engine.documents(texts)
         answers = engine.likelihoods([Request("The capital of France is", " Paris")])
 
-The child is started with the `with`, or is the idle one of an engine before (`child.SPARE`); it loads the model while
+The child is started with the `with`, or is the idle one of an engine before (`SPARE`); it loads the model while
 the caller prepares. What is asked goes through files in the workspace's `tmp`; lines over pipes say what to do, how far
 it is, and what went wrong. Calls depend on nothing that was asked before: one that an idle child died of, by what
 others had left there, is asked once more of a new one.
@@ -12,20 +12,27 @@ others had left there, is asked once more of a new one.
 
 from __future__ import annotations
 
+import atexit
 import json
+import os
+import shutil
+import subprocess
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from itertools import count
 from pathlib import Path
-from typing import Any, TypeVar
+from tempfile import mkdtemp
+from typing import Any, NamedTuple, TypeVar
 
-from plinth import errors
+from plinth import errors, processes
 from plinth.compute.context import Context
 from plinth.compute.threads import cores
 from plinth.errors import CheckpointError, PlinthError, TrainingError
-from plinth.evaluation.engine import exchange
-from plinth.evaluation.engine.child import SPARE, ModelChild, ModelKey
+from plinth.evaluation.engine import records
 from plinth.evaluation.engine.records import Generated, Likelihoods, Prompt, Request, Sampling, Scores
 from plinth.model.hugging_face import TOKENIZER, required_files
 from plinth.records import Manifest, Part
+from plinth.storage.atomic import named_failures
 from plinth.storage.state import checkout
 
 Answer = TypeVar("Answer")
@@ -106,7 +113,7 @@ class ModelEngine:
             CheckpointError: it could not be loaded.
         """
         options = {"per_token": per_token, **self._options}
-        found = self._call("documents", exchange.write_texts, exchange.read_scores, texts, **options)
+        found = self._call("documents", records.write_texts, records.read_scores, texts, **options)
         self._require(len(found.tokens), len(texts))
         return found
 
@@ -116,7 +123,7 @@ class ModelEngine:
         Raises:
             TrainingError, CheckpointError: as `documents`.
         """
-        write, read = exchange.write_requests, exchange.read_likelihoods
+        write, read = records.write_requests, records.read_likelihoods
         found = self._call("likelihoods", write, read, requests, **self._options)
         self._require(len(found.tokens), len(requests))
         return found
@@ -133,7 +140,7 @@ class ModelEngine:
             TrainingError, CheckpointError: as `documents`.
         """
         options = {"sampling": sampling.model_dump(mode="json"), "spread": spread}
-        found = self._call("generate", exchange.write_prompts, exchange.read_generated, prompts, **options)
+        found = self._call("generate", records.write_prompts, records.read_generated, prompts, **options)
         self._require(len(found), len(prompts))
         return found
 
@@ -148,7 +155,7 @@ class ModelEngine:
             found: dict[str, Any] = json.loads(path.read_text())
             return found
 
-        return self._call("serving", exchange.write_texts, read, [])
+        return self._call("serving", records.write_texts, read, [])
 
     def _start(self) -> ModelChild:
         return ModelChild(self.ctx.workspace.tmp, self._model, self._workers, self._digests)
@@ -259,3 +266,152 @@ def _needed(checkpoint: Manifest) -> tuple[Part, ...]:
             remedy="make the checkpoint again: `plinth run --select checkpoint`",
         )
     return tuple(found[name] for name in required)
+
+
+# The process that holds a model, as the engine sees it: lines over its pipes, files in its folder. Free of torch.
+#
+# A process that has answered all it was asked waits for the next engine of the same checkpoint, so that the stages of
+# an evaluation import torch and load the model once between them. One waits at most; it ends before another model is
+# loaded, with the run (`SPARE.end`), and with this process, whose end closes its input.
+
+TAIL_LINES = 25
+
+
+class ModelKey(NamedTuple):
+    """What makes one process as good as another: where its files are, content of the model, threads."""
+
+    tmp: Path
+    blobs: tuple[str, ...]
+    workers: int
+
+
+class ModelChild:
+    """A process and its folder.
+
+    Args:
+        tmp: where the folder is made.
+        model: puts the model into the folder; returns where it lies.
+        workers: threads.
+        digests: SHA-256 of the model's files by name, where they are known.
+    """
+
+    def __init__(
+        self, tmp: Path, model: Callable[[Path], Path], workers: int, digests: Mapping[str, str] | None = None
+    ) -> None:
+        with named_failures(tmp):
+            tmp.mkdir(parents=True, exist_ok=True)
+        self.folder = Path(mkdtemp(prefix="evaluation-", dir=tmp))
+        self._log = self.folder / "log"
+        try:
+            self.process = _started(model(self.folder), workers, self._log)
+        except BaseException:
+            shutil.rmtree(self.folder)
+            raise
+        with suppress(OSError):  # it is gone, and what asks it next will say so
+            self._write(digests)
+        self.ready: dict[str, Any] | None = None  # what it says of the model, once it has
+        self._owes = True  # a line: the first, or the answer to a call
+        self.calls = count()
+
+    @property
+    def idle(self) -> bool:
+        """Whether it lives and owes no answer."""
+        return not self._owes and self.process.poll() is None
+
+    def send(self, content: dict[str, Any]) -> None:
+        """Ask.
+
+        Raises:
+            EOFError: the process is gone.
+        """
+        self._owes = True
+        try:
+            self._write(content)
+        except OSError:
+            raise EOFError from None
+
+    def _write(self, content: Any) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write(json.dumps(content) + "\n")
+        self.process.stdin.flush()
+
+    def receive(self) -> dict[str, Any]:
+        """Its next line.
+
+        Raises:
+            EOFError: the process is gone.
+        """
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        if not line:
+            raise EOFError
+        content: dict[str, Any] = json.loads(line)
+        if "ready" in content:
+            self.ready = content["ready"]
+        if self.ready is not None and content.keys() & {"ready", "answered", "error"}:
+            self._owes = False
+        return content
+
+    def ended(self) -> str:
+        """How a process that is gone ended, with the end of its log."""
+        code = self.process.wait()
+        tail = "\n".join(self._log.read_text(errors="replace").splitlines()[-TAIL_LINES:])
+        ended = f"signal {-code}" if code < 0 else f"exit code {code}"
+        return f"the child process ended with {ended}\n{tail}".rstrip()
+
+    def end(self) -> None:
+        """It holds nothing that would be lost."""
+        self.process.kill()
+        self.process.wait()
+        for stream in (self.process.stdin, self.process.stdout):
+            with suppress(OSError):
+                assert stream is not None
+                stream.close()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+class SpareChild:
+    """The idle process, if there is one. One that a fork has inherited belongs to its parent."""
+
+    def __init__(self) -> None:
+        self._kept: tuple[int, ModelKey, ModelChild] | None = None
+        atexit.register(self.end)
+
+    def take(self, key: ModelKey | None) -> ModelChild | None:
+        """The idle process, if it is the one wanted. Of another model it ends: two would need twice the memory."""
+        kept, self._kept = self._kept, None
+        if kept is None or kept[0] != os.getpid():
+            return None
+        if kept[1] == key and kept[2].idle:
+            return kept[2]
+        kept[2].end()
+        return None
+
+    def keep(self, key: ModelKey | None, child: ModelChild) -> None:
+        """Keep a process for the next engine with this key, instead of the one before."""
+        if key is None or not child.idle:
+            child.end()
+            return
+        self.end()
+        self._kept = (os.getpid(), key, child)
+
+    def end(self) -> None:
+        """End the idle process."""
+        self.take(None)
+
+
+SPARE = SpareChild()
+
+
+def _started(model: Path, workers: int, log: Path) -> subprocess.Popen[str]:
+    command = processes.python("plinth.evaluation.engine", str(model), str(workers))
+    with log.open("wb") as output:
+        process: subprocess.Popen[str] = processes.start(
+            command,
+            own=processes.heap(),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=output,
+            text=True,
+        )
+    return process

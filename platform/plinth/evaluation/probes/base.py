@@ -11,7 +11,8 @@ from typing import NamedTuple
 import pyarrow as pa
 
 from plinth.errors import ExtensionError
-from plinth.evaluation.probes.parameters import FAMILIES
+from plinth.evaluation.parameters import FAMILIES
+from plinth.extensions import Catalogue
 
 # One item of a probe, and what a model is asked about it.
 #
@@ -180,3 +181,20 @@ def _unusable(probe: Probe, found: str) -> ExtensionError:
         expected=f"a list of plinth.evaluation.probes.base.ProbeItem, of a family {', '.join(FAMILIES)}",
         remedy="repair or uninstall the package that has it; see docs/extending.md",
     )
+
+
+#: Version of all built-in items; raised with any change of one.
+VERSION = "1"
+
+#: Each built-in family's own probe, and those of installed packages (entry points of the group `plinth.probes`).
+PROBES = Catalogue(
+    "plinth.probes",
+    "probe",
+    Probe,
+    {family: f"plinth.evaluation.probes.builtin.{family}:PROBE" for family in FAMILIES},
+)
+
+
+def versions(names: Sequence[str]) -> dict[str, str]:
+    """Version, package and digest of the source of each that is not built in; those of this package are `VERSION`."""
+    return {name: PROBES.find(name).version for name in names if name not in PROBES.built_in}

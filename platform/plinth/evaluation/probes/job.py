@@ -7,17 +7,20 @@ after the model has answered, so another corpus costs no new answers.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import pyarrow as pa
 
 from plinth.compute.context import Context, cached, manifest
-from plinth.evaluation.engine import encode
+from plinth.evaluation import statistics
+from plinth.evaluation.engine import batches
 from plinth.evaluation.engine.client import ModelEngine
 from plinth.evaluation.engine.records import Request
-from plinth.evaluation.probes import probe_sets, scoring, tables
+from plinth.evaluation.probes import probe_sets, scoring
 from plinth.evaluation.probes.base import ProbeItem
-from plinth.evaluation.probes.scoring import ItemScore
+from plinth.evaluation.probes.scoring import EXCLUDED, ItemScore
 from plinth.model.hugging_face import CONFIG, TOKENIZER
 from plinth.records import Manifest, Part, Step
 from plinth.storage.parts import read_table, write_table
@@ -37,7 +40,7 @@ def run(ctx: Context, checkpoint: Manifest, sets: Manifest, compared: Manifest) 
         compared: `protected`, with the statuses of items.
 
     Returns:
-        Manifest of `items.parquet` (`tables.SCHEMA`). Statistics: `probes` and `families` (by name items, statuses,
+        Manifest of `items.parquet` (`SCHEMA`). Statistics: `probes` and `families` (by name items, statuses,
         too_long, and estimates of bits_per_byte, control, signal, margin, accuracy), `templates`.
 
     Raises:
@@ -54,7 +57,7 @@ def run(ctx: Context, checkpoint: Manifest, sets: Manifest, compared: Manifest) 
 
     parts = cached(ctx, step, inputs.values(), made)
     rows = read_table(ctx.store, parts[0]).to_pylist()
-    return manifest(ASSET, step, inputs, parts, tables.statistics_of(rows))
+    return manifest(ASSET, step, inputs, parts, statistics_of(rows))
 
 
 def _answers(ctx: Context, checkpoint: Manifest, sets: Manifest) -> Part:
@@ -66,24 +69,135 @@ def _answers(ctx: Context, checkpoint: Manifest, sets: Manifest) -> Part:
         bits = engine.likelihoods([Request(*pair) for pair in scoring.requests(kept)]).bits
     scores = iter(scoring.scored(kept, bits.tolist()))
     answered: list[ItemScore | None] = [next(scores) if fits else None for fits in fit]
-    return write_table(ctx.store, tables.FILE, _table(tables.measured(items, answered)))
+    return write_table(ctx.store, FILE, _table(measured(items, answered)))
 
 
 def _fitting(ctx: Context, checkpoint: Manifest, items: Sequence[ProbeItem]) -> list[bool]:
     files = {part.name: part for part in checkpoint.parts}
     tokenizer = load_tokenizer(ctx.store, files[TOKENIZER].blob)
     config = json.loads(ctx.store.read_bytes(files[CONFIG].blob))
-    streams = encode.requests(tokenizer, 0, [Request(*pair) for pair in scoring.requests(items)])
+    streams = batches.requests(tokenizer, 0, [Request(*pair) for pair in scoring.requests(items)])
     return scoring.fitting(items, [len(one.ids) - 1 for one in streams], int(config["max_position_embeddings"]))
 
 
 def _with_statuses(ctx: Context, answers: Part, compared: Manifest) -> Part:
     statuses = probe_sets.statuses(ctx.store, compared)
     rows = read_table(ctx.store, answers).to_pylist()
-    return write_table(
-        ctx.store, tables.FILE, _table([row | {"status": statuses[row["probe"], row["item"]]} for row in rows])
-    )
+    return write_table(ctx.store, FILE, _table([row | {"status": statuses[row["probe"], row["item"]]} for row in rows]))
 
 
 def _table(rows: Sequence[dict[str, object]]) -> pa.Table:
-    return pa.Table.from_pylist(list(rows), schema=tables.SCHEMA)
+    return pa.Table.from_pylist(list(rows), schema=SCHEMA)
+
+
+# Scores of items as a part, and their statistics by probe and by family, with intervals clustered by template.
+#
+# A headline rests on items that the model sees whole and that training text was not found to hold; the others are told
+# apart as `held`, so that both can be read beside each other.
+
+FILE = "items.parquet"
+#: Of items that a model does not see whole the scores are null; so are margin and correctness without wrong answers.
+SCHEMA = pa.schema(
+    [
+        pa.field("probe", pa.string(), nullable=False),
+        pa.field("family", pa.string(), nullable=False),
+        pa.field("template", pa.string(), nullable=False),
+        pa.field("item", pa.string(), nullable=False),
+        pa.field("status", pa.string(), nullable=False),  # of the comparison with training text
+        pa.field("bytes", pa.int64(), nullable=False),  # of the right answer
+        pa.field("bits", pa.float64()),  # of the right answer
+        pa.field("control_bits", pa.float64()),  # the same after the control
+        pa.field("margin", pa.float64()),  # bits per byte of the best wrong answer less the right one's
+        pa.field("correct", pa.bool_()),
+        pa.field("centred", pa.float64()),  # (correct - chance) / (1 - chance)
+    ]
+)
+SEED = 0
+#: Of the bootstrap of a template: there are many, and none decides.
+TEMPLATE_DRAWS = 1000
+
+Row = Mapping[str, Any]
+
+
+def measured(items: Sequence[ProbeItem], scores: Sequence[ItemScore | None]) -> list[dict[str, Any]]:
+    """Rows of items, still without a status; None is the score of an item that was not asked."""
+    return [_row(one, score) for one, score in zip(items, scores, strict=True)]
+
+
+def _row(one: ProbeItem, score: ItemScore | None) -> dict[str, Any]:
+    row: dict[str, Any] = {"probe": one.probe, "family": one.family, "template": one.template, "item": one.item}
+    row |= {"status": "", "bytes": len(one.gold.encode())}
+    if score is None:
+        return row | dict.fromkeys(("bits", "control_bits", "margin", "correct", "centred"))
+    chosen = not math.isnan(score.margin)
+    row |= {"bits": score.bits, "control_bits": score.control_bits, "margin": score.margin if chosen else None}
+    return row | {"correct": score.correct if chosen else None, "centred": score.centred if chosen else None}
+
+
+def statistics_of(rows: Sequence[Row]) -> dict[str, Any]:
+    """`probes` and `families` by name, with intervals; `templates` by probe, with intervals over their own items."""
+    probes, families = _groups(rows, "probe"), _groups(rows, "family")
+    templates = {name: _groups(_kept(own), "template") for name, own in probes.items()}
+    return {
+        "probes": {name: _of(own) for name, own in probes.items()},
+        "families": {name: _of(own) for name, own in families.items()},
+        "templates": {name: {one: _short(some) for one, some in own.items()} for name, own in templates.items()},
+    }
+
+
+def estimates(row: Row) -> dict[str, Mapping[str, Any]]:
+    """The estimates of a probe's statistics, by name."""
+    return {name: found for name, found in row.items() if isinstance(found, Mapping) and "low" in found}
+
+
+def _groups(rows: Sequence[Row], column: str) -> dict[str, list[Row]]:
+    groups: dict[str, list[Row]] = {}
+    for row in rows:
+        groups.setdefault(row[column], []).append(row)
+    return groups
+
+
+def _kept(rows: Sequence[Row]) -> list[Row]:
+    """Rows that a headline rests on."""
+    return [row for row in rows if row["bits"] is not None and row["status"] not in EXCLUDED]
+
+
+def _of(rows: Sequence[Row]) -> dict[str, Any]:
+    """One probe: items by status, how many are too long, and its numbers with and without the items that are held."""
+    asked = [row for row in rows if row["bits"] is not None]
+    kept, held = _kept(rows), [row for row in asked if row["status"] in EXCLUDED]
+    counts = {name: len(own) for name, own in sorted(_groups(rows, "status").items())}
+    found: dict[str, Any] = {"items": len(kept), "statuses": counts, "too_long": len(rows) - len(asked)}
+    found |= _numbers(kept) if kept else {}
+    return found | ({"held": {"items": len(held)} | _numbers(held)} if held else {})
+
+
+def _numbers(rows: Sequence[Row]) -> dict[str, Any]:
+    """Estimates of some rows, as JSON."""
+    clusters = [f"{row['probe']}/{row['template']}" for row in rows]
+    bits, control, size = ([float(row[name]) for row in rows] for name in ("bits", "control_bits", "bytes"))
+    found = {
+        "bits_per_byte": statistics.ratio(bits, size, clusters, seed=SEED),
+        "control": statistics.ratio(control, size, clusters, seed=SEED),
+        "signal": statistics.ratio_difference(control, bits, size, clusters, seed=SEED),
+    }
+    chosen = [(row, cluster) for row, cluster in zip(rows, clusters, strict=True) if row["margin"] is not None]
+    if chosen:
+        own = [cluster for _, cluster in chosen]
+        for name, column in (("margin", "margin"), ("accuracy", "centred")):
+            found[name] = statistics.mean([row[column] for row, _ in chosen], own)
+    shown: dict[str, Any] = {name: one.model_dump(mode="json") for name, one in found.items()}
+    if chosen:
+        shown["correct"] = sum(row["correct"] for row, _ in chosen)
+        shown["of"] = len(chosen)
+    return shown
+
+
+def _short(rows: Sequence[Row]) -> dict[str, Any]:
+    """A template: its items are alike, so its interval says nothing of other templates."""
+    bits, control, size = ([float(row[name]) for row in rows] for name in ("bits", "control_bits", "bytes"))
+    signal = statistics.ratio_difference(control, bits, size, seed=SEED, draws=TEMPLATE_DRAWS)
+    shown = {"items": len(rows), "bits_per_byte": round(math.fsum(bits) / math.fsum(size), 6)}
+    shown |= {"signal": signal.value, "low": signal.low, "high": signal.high}
+    chosen = [row["centred"] for row in rows if row["centred"] is not None]
+    return shown | ({"accuracy": round(math.fsum(chosen) / len(chosen), 6)} if chosen else {})

@@ -1,9 +1,7 @@
 """Bits per byte of held-out text by slice, down to documents, token positions and byte spans.
 
-    documents  chooses held-out documents, cut to a number of bytes per bucket
-    items      chooses items of protected sets, apart by whether training text held them
-    axes       the slices of every document: bucket, language, domain, length, and expressions over the ledger
-    tables     scores as Parquet: a row per document, its tokens' bytes and bits, a row per protected item
+    choice     held-out documents and items of protected sets to measure; the slices of every document
+    tables     scores as Parquet: documents, tokens, protected items; the baselines gzip -9 and a byte trigram model
     totals     sums by slice, with intervals; the documents that cost most
     spans      two models with different tokenizers on the same text, byte span by byte span
 

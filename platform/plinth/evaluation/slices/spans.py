@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from plinth.errors import IntegrityError, MissingError
 from plinth.evaluation.engine.records import TokenBits
-from plinth.evaluation.slices.documents import Document, choose_documents
+from plinth.evaluation.slices.choice import Document, choose_documents
 from plinth.evaluation.slices.tables import DOCUMENTS, TOKENS
 from plinth.records import Manifest
 from plinth.storage.parts import iter_aligned

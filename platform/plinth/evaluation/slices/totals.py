@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from plinth.evaluation import statistics
 from plinth.evaluation.engine.records import TokenBits
-from plinth.evaluation.slices.axes import LENGTHS
+from plinth.evaluation.slices.choice import LENGTHS
 from plinth.evaluation.slices.tables import GRID, axes_of
 
 #: Draws of every bootstrap start from this.

@@ -1,10 +1,9 @@
 """Every interval, test and correction of Plinth: no other package makes one.
 
     estimate     a number with its interval, counts, method and flags; values summed by cluster
-    means        means, ratios of sums, their differences, values over bootstrap samples, slopes
-    crossed      differences of ratios over seeds and documents, each seed scored on the same text
-    shares       shares of items, of all or of those that could be scored; pairs of right and wrong answers
-    planning     Holm's correction, smallest detectable effect, number of items needed
+    means        means, ratios of sums, their differences, also over seeds crossed with documents; values over
+                 bootstrap samples; slopes
+    shares       shares of items; Holm's correction, smallest detectable effect, number of items needed
     sequential   a test that may be looked at after every observation
     exchangeable the same, of whether later values come from where earlier ones came from
 
@@ -16,9 +15,10 @@ Coverage at 30, 100 and 300 clusters is measured by simulation in `tests/plinth/
 Wilson's formula itself stands in `plinth.corpus.slices.rates`, which the corpus needs and which lies below.
 """
 
-from plinth.evaluation.statistics.crossed import DOCUMENTS_ONLY, crossed_difference
 from plinth.evaluation.statistics.estimate import DEGENERATE, FEW_CLUSTERS, MISSING, Estimate
 from plinth.evaluation.statistics.means import (
+    DOCUMENTS_ONLY,
+    crossed_difference,
     difference,
     from_replicates,
     mean,
@@ -28,9 +28,17 @@ from plinth.evaluation.statistics.means import (
     ratio_difference,
     slope,
 )
-from plinth.evaluation.statistics.planning import holm, sample_size, smallest_effect
 from plinth.evaluation.statistics.sequential import Sequential, exchangeable_p
-from plinth.evaluation.statistics.shares import lower_share, mcnemar, share, share_with_missing, upper_share
+from plinth.evaluation.statistics.shares import (
+    holm,
+    lower_share,
+    mcnemar,
+    sample_size,
+    share,
+    share_with_missing,
+    smallest_effect,
+    upper_share,
+)
 
 __all__ = [
     "DEGENERATE",

@@ -1,10 +1,8 @@
 """Tasks of lm-evaluation-harness on a checkpoint, from local files, without a network.
 
-    parameters  a set of tasks, as a recipe names it
-    files       the folder of task files, as parts by content
-    items       scores of items as a table, and estimates of every metric
-    exchange    questions and answers between the two processes
-    job         the asset: one child for lm-evaluation-harness, one for the model
+    exchange    questions and answers between the two processes; scores of items and estimates of every metric
+    job         the asset: one child for lm-evaluation-harness, one for the model; the folder of task files, by
+                content
     lm          `CheckpointLM`: lm-evaluation-harness' model class over the engine (lm_eval)
     harness     loads tasks, finds damaged documents, runs one task (lm_eval)
     __main__    `python -m plinth.evaluation.tasks CONFIG`: the child that runs lm-evaluation-harness

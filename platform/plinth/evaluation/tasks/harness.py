@@ -17,7 +17,7 @@ from lm_eval.evaluator import evaluate
 from lm_eval.tasks import TaskManager
 
 from plinth.errors import MissingError, StageError
-from plinth.evaluation.tasks.items import LINEAR
+from plinth.evaluation.tasks.exchange import LINEAR
 from plinth.evaluation.tasks.lm import CheckpointLM
 
 #: Seeds of lm-evaluation-harness' command, set before every task, so that none depends on those before it.
@@ -136,7 +136,7 @@ def run(
     Returns:
         Facts (`values` by `metric,filter`, as lm-evaluation-harness aggregates them, `replicates` over bootstrap
         samples where they are no means, `aggregations`, `higher_is_better`, `version`, `output_type`, `fewshot`,
-        `documents`, `damaged`), and rows of `items.ITEMS`.
+        `documents`, `damaged`), and rows of `exchange.ITEMS`.
     """
     _configure(task, params)
     good, bad = _documents(task, params["limit"])

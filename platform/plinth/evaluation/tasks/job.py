@@ -20,10 +20,11 @@ import pyarrow as pa
 from plinth import fingerprint, processes
 from plinth.compute import context
 from plinth.compute.context import Context
-from plinth.errors import StageError
+from plinth.corpus.lists import lists
+from plinth.errors import SourceError, StageError
 from plinth.evaluation.engine.client import ModelEngine
-from plinth.evaluation.tasks import exchange, items
-from plinth.evaluation.tasks.parameters import TaskSet
+from plinth.evaluation.parameters import TaskSet
+from plinth.evaluation.tasks import exchange
 from plinth.model.hugging_face import CONFIG, TOKENIZER
 from plinth.records import Manifest, Part, Step
 from plinth.storage.atomic import named_failures
@@ -51,7 +52,7 @@ OFFLINE = {
 
 
 def run(ctx: Context, name: str, params: TaskSet, checkpoint: Manifest, files: Manifest) -> Manifest:
-    """Measure a checkpoint on a set of tasks; a part per task with a row per document and metric (`items.ITEMS`).
+    """Measure a checkpoint on a set of tasks; a part per task with a row per document and metric (`exchange.ITEMS`).
 
     Stats: `tasks` (task -> `metrics` with value, interval, n and seed; `documents`, `damaged`, `fewshot`, `version`,
     `output_type`), `damaged`, `seed`.
@@ -142,8 +143,8 @@ class _Harness:
 
     def _on_done(self, task: str, facts: dict[str, Any], rows: list[dict[str, Any]]) -> None:
         kept = {name: facts[name] for name in ("version", "output_type", "fewshot", "documents", "damaged")}
-        stats = kept | {"metrics": items.estimates(rows, facts, self.params.seed)}
-        table = pa.Table.from_pylist(rows, schema=items.ITEMS)
+        stats = kept | {"metrics": exchange.estimates(rows, facts, self.params.seed)}
+        table = pa.Table.from_pylist(rows, schema=exchange.ITEMS)
         part = write_table(self.ctx.store, f"{task.replace('/', '-')}.parquet", table, stats=stats)
         self._found[task] = self.ctx.cache.put(self._key(task), (part,))
         self._meter.advance(1)
@@ -176,3 +177,26 @@ def _failed(name: str, code: int, log: Path) -> StageError:
         expected="a score for every document",
         remedy="correct the cause above and run the same command again",
     )
+
+
+FILES_VERSION = "1"
+
+
+def task_files(ctx: Context, name: str, location: str) -> Manifest:
+    """Copy the folder into the store.
+
+    Returns:
+        Manifest of one part per file, under its path in the folder. Statistics: `files`, `bytes`.
+
+    Raises:
+        SourceError: nothing is there, or a file cannot be read, is a link that leads out, or a special file.
+    """
+    made = lists.run(ctx, name, location)
+    if not any(part.name.endswith((".yaml", ".yml", ".jsonl", ".json", ".parquet", ".csv")) for part in made.parts):
+        raise SourceError(
+            f"task set {name} has no task files",
+            found=", ".join(part.name for part in made.parts[:5]),
+            expected=f"YAML files of lm-evaluation-harness, or data of its own tasks, in {location}",
+            remedy=f"correct evaluation.tasks.{name}.include",
+        )
+    return made.model_copy(update={"asset": f"task_files/{name}", "step": "task_files", "version": FILES_VERSION})

@@ -8,8 +8,8 @@ from pathlib import Path
 from pydantic import Field
 
 from plinth.launch import devices
-from plinth.operation.planning.prices import CorpusPrices
-from plinth.operation.settings_file import read_settings
+from plinth.operation.devices import CorpusPrices
+from plinth.operation.workspace_files import read_settings
 from plinth.records import Frozen
 from plinth.storage.workspace import Workspace
 

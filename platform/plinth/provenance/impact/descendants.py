@@ -9,8 +9,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from plinth.compute.context import Context
-from plinth.provenance.impact.edges import Edges, Ints, key, search
-from plinth.provenance.impact.index import SavedEdges, current
+from plinth.provenance.edges import Edges, Ints, SavedEdges, current, key, search
 
 State = Literal["published", "saved", "deleted"]
 

@@ -20,9 +20,8 @@ import numpy as np
 from plinth.compute.context import Context
 from plinth.errors import MissingError, PlinthError
 from plinth.extensions import nearest
+from plinth.provenance.edges import Edges, SavedEdges, current
 from plinth.provenance.impact.descendants import INVENTORY_STAGE
-from plinth.provenance.impact.edges import Edges
-from plinth.provenance.impact.index import SavedEdges, current
 from plinth.provenance.statements import SOURCE_STAGE
 from plinth.records import Frozen, Manifest
 from plinth.storage.state import MISTYPED

@@ -24,8 +24,17 @@ from plinth.corpus.curate.verdicts import PROTECTED, STAGE_OF
 from plinth.corpus.sidecars import Slot, slots
 from plinth.corpus.sources.parameters import source_of
 from plinth.errors import WorkspaceError
-from plinth.provenance.ledger.columns import BASE, REJECTS, chosen, converted, hexadecimal, schema_of
-from plinth.provenance.ledger.placement import TokenPlaces, Tokens, tokens_of
+from plinth.provenance.ledger_columns import (
+    BASE,
+    REJECTS,
+    TokenPlaces,
+    Tokens,
+    chosen,
+    converted,
+    hexadecimal,
+    schema_of,
+    tokens_of,
+)
 from plinth.records import Manifest, Part, Step, bucket_of
 from plinth.storage.atomic import write_bytes
 from plinth.storage.parts import iter_aligned, iter_batches, write_batches

@@ -18,9 +18,8 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from plinth.report.render import svg
 from plinth.report.run.metrics import EventMark, RunMetrics, Series
-from plinth.report.style import ACCENT, FAINT, MUTED, PALETTE, SOFT_INK, WARNING, colours
+from plinth.report.style import ACCENT, FAINT, MUTED, PALETTE, SOFT_INK, WARNING, colours, svg
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

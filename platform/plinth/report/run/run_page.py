@@ -18,17 +18,16 @@ from plinth.errors import MissingError
 from plinth.model import flops as planned
 from plinth.records import Frozen
 from plinth.report import style
-from plinth.report.mixture_plot import gathered
+from plinth.report.figures import gathered
 from plinth.report.page import template
-from plinth.report.run import panels, probes, sections
-from plinth.report.run.added_sections import SECTIONS, AddedSection
+from plinth.report.run import panels, sections
 from plinth.report.run.metrics import MARKED, Event, RunMetrics, Series, run_metrics, words
 from plinth.report.run.panels import Axis, Panel, PanelLine, TimeAxis
-from plinth.report.run.sections import degrees, interventions, number, percents, seconds, watts
+from plinth.report.run.sections import SECTIONS, AddedSection, degrees, interventions, number, percents, seconds, watts
 from plinth.report.style import ACCENT, MUTED, PALETTE
 from plinth.storage.atomic import write_bytes
 from plinth.text import counted
-from plinth.tokens.mixture.mixture_audit import shares_over_run
+from plinth.tokens.mixture.apportion import shares_over_run
 from plinth.training.config import RunConfig
 from plinth.training.telemetry import run_figures
 from plinth.training.telemetry.devices import read_samples
@@ -55,7 +54,7 @@ class About(Frozen):
         price_per_rank_hour: in `currency`.
         over_seeds: by probe the last score of this run and of those that differ by the seed alone.
         added: sections of packages, each with its HTML.
-        mixture: rows of `mixture_audit.shares_over_run`, with the tokens of a sequence.
+        mixture: rows of `apportion.shares_over_run`, with the tokens of a sequence.
     """
 
     run_id: str
@@ -88,8 +87,8 @@ def page(events: Sequence[Event], about: About) -> str:
         spent=_spent(ledger),
         queued=bool(ledger.rank_us["queue"]),
         views=views,
-        probes=probes.rows(measured, about.over_seeds),
-        probes_cost=probes.share(measured),
+        probes=sections.rows(measured, about.over_seeds),
+        probes_cost=sections.share(measured),
         interventions=interventions(measured.events),
         events=_events(measured),
         next=_next(measured, about),
@@ -136,7 +135,7 @@ def _panels(measured: RunMetrics, about: About) -> list[Panel]:
         Panel("slices", "held-out slices, bits per byte", [
             PanelLine(name, one, palette[name]) for name, one in sorted(measured.slices.items())
         ], number, height=130),
-        probes.panel(measured, about.over_seeds),
+        sections.panel(measured, about.over_seeds),
         Panel("grad_norm", "gradient norm", [
             PanelLine("global", s.get("grad_norm", Series()), PALETTE[2])], number, log=True),
         Panel("lr", "learning rate", [PanelLine("rate", s.get("lr", Series()), MUTED)], number, zero=True, height=64),

@@ -1,20 +1,48 @@
-"""Sections of the page of a run: what the guard did, the parts of a step over the run; and numbers as text, with
-their units.
+"""Sections of the page of a run: the guard's interventions, the parts of a step, probes, those that packages add;
+numbers as text.
 """
 
 from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
+from plinth.evaluation.probes.noise import Worth
+from plinth.extensions import Catalogue
+from plinth.report import style
 from plinth.report.run import panels
 from plinth.report.run.metrics import Event, RunMetrics
-from plinth.report.run.panels import INNER, LEFT, TimeAxis
+from plinth.report.run.panels import INNER, LEFT, Panel, PanelLine, TimeAxis
 from plinth.report.style import colours
 from plinth.text import counted
+from plinth.training.telemetry.goodput.account import account
 from plinth.training.telemetry.step_clock import PARTS
+from plinth.training.validation.probe_curves import curves, value
+
+
+@dataclass(frozen=True, kw_only=True)
+class AddedSection:
+    """A section of the page of a run, between its rank-seconds and its metrics.
+
+    Args:
+        name: its anchor.
+        title: in the list of contents.
+        html: `(context, configuration)` -> its HTML, a function of the run's files; empty where it has nothing to show.
+        question: what its command answers, for the list of next steps.
+        command: `plinth … RUN`, in which the page writes the id of the run for RUN.
+    """
+
+    name: str
+    title: str
+    html: Callable[[Any, Any], str]
+    question: str
+    command: str
+
+
+SECTIONS = Catalogue("plinth.run_sections", "section of a run's page", AddedSection, {})
 
 
 def number(value: Any) -> str:
@@ -158,3 +186,68 @@ def drawn(found: Sequence[Stretch]) -> dict[str, Any]:
         "svg": panels.shares(rows, places, "parts of a step", "parts"),
         "points": panels.share_points(rows, places),
     }
+
+
+#: Scores of a probe over runs that differ by the seed alone, this one's first.
+OverSeeds = Mapping[str, Sequence[float]]
+
+
+def worths(measured: RunMetrics, over_seeds: OverSeeds) -> dict[str, Worth]:
+    """What each probe is worth at its last look."""
+    looks = curves(measured.events)
+    return {name: value(own, over_seeds.get(name, ())) for name, own in sorted(looks.items()) if own}
+
+
+def panel(measured: RunMetrics, over_seeds: OverSeeds) -> Panel:
+    """Scores with a band of one standard deviation to either side, and faint the controls."""
+    found, palette = worths(measured, over_seeds), style.colours(measured.probes)
+    lines = [
+        PanelLine(name, series, palette[name], band=(found[name].noise or 0.0) if name in found else 0.0)
+        for name, series in sorted(measured.probes.items())
+    ]
+    lines += [
+        PanelLine(f"{name}, control", series, palette[name], faint=True)
+        for name, series in sorted(measured.controls.items())
+    ]
+    return Panel("probes", "probes, bits per byte of the right answers", lines, number, height=190)
+
+
+def rows(measured: RunMetrics, over_seeds: OverSeeds) -> list[dict[str, Any]]:
+    """A row for each probe of the last look."""
+    found = worths(measured, over_seeds)
+    last: Mapping[str, Any] = next((event["probes"] for event in reversed(measured.events) if event.get("probes")), {})
+    return [_probe_row(name, last[name], found[name]) for name in sorted(last) if name in found]
+
+
+def share(measured: RunMetrics) -> str:
+    """What the looks took of the run, in words."""
+    spent = math.fsum(float(event.get("probe_seconds", 0.0)) for event in measured.events)
+    held = account(measured.events).held_s
+    looks = sum(bool(event.get("probes")) for event in measured.events)
+    if held <= 0:
+        return ""
+    return f"{counted(looks, 'evaluation')} took {spent:.3g} s, {style.percent(spent / held)} of the run's time."
+
+
+def _probe_row(name: str, scores: Mapping[str, Any], worth: Worth) -> dict[str, Any]:
+    over = f" over {worth.seeds} seeds" if worth.seeds else f" over {worth.checkpoints} looks"
+    return {
+        "name": name,
+        "count": f"{scores['items']:,}",
+        "score": number(scores["score"]),
+        "noise": number(worth.noise) + over if worth.noise is not None else "not known yet",
+        "control": number(scores["control"]),
+        "signal": number(worth.signal),
+        "ratio": "" if worth.snr is None else f"{worth.snr:.3g}",
+        "margin": number(scores.get("margin")),
+        "accuracy": "" if scores.get("accuracy") is None else style.percent(scores["accuracy"]),
+        "words": _words(worth),
+        "weight": "good" if worth.decides else "soft",
+    }
+
+
+def _words(worth: Worth) -> str:
+    if worth.decides:
+        return "may decide"
+    found = "no signal" if worth.signal <= 0 else "noise not known yet" if worth.snr is None else "within its noise"
+    return f"{found}: stops nothing and opens or closes no gate"

@@ -21,15 +21,14 @@ from typing import Any
 from plinth.compute.context import Context, manifest
 from plinth.errors import RecipeError
 from plinth.records import Manifest, Step
-from plinth.tokens.mixture import caps, selectors
-from plinth.tokens.mixture.apportion import Ramp, largest_remainder, shares
+from plinth.tokens.mixture import caps, parameters
+from plinth.tokens.mixture.apportion import Ramp, audit, largest_remainder, shares
 from plinth.tokens.mixture.caps import require_room, widened
-from plinth.tokens.mixture.mixture_audit import audit
 from plinth.tokens.mixture.parameters import Mixture, Phase
 from plinth.tokens.mixture.weights import Leg, legs, streams_by_key, used_streams, without_text
 from plinth.tokens.packing.packing import PackingCounts, counts_of, measure
+from plinth.tokens.shards.parameters import Stream, streams_of_all
 from plinth.tokens.shards.reader import ShardReader
-from plinth.tokens.shards.streams import Stream, streams_of_all
 
 ASSET = "mixture"
 VERSION = "3"
@@ -57,7 +56,7 @@ def run(
     Stats: `sequences`, `tokens`, `sequence_tokens`, `block_sequences`, `seed`; `phases`, a row per leg (phase, name,
     first, sequences, blocks, and by stream: weights, block_totals, tail, counts, shares; `ramp` where shares move);
     `buckets`, by stream (sequences, needed, epochs, max_epochs, packing,
-    and its index: tokens and parts); `realised` (see `mixture_audit.audit`);
+    and its index: tokens and parts); `realised` (see `apportion.audit`);
     `capped`, sequences that bounds on epochs took from streams; `packing` of the run's text (shares of padding,
     masked targets, document starts, dropped tokens and split documents; r_pad); `planted`, planted streams, where
     there are any; `replayed`, sequences of streams, where there are any; `empty`, buckets with a weight and no token,
@@ -265,7 +264,7 @@ def _tail(exact: Sequence[Fraction], totals: Sequence[int], size: int) -> list[i
 
 
 def _require_buckets(params: Mixture, shards: Mapping[str, Manifest]) -> None:
-    named = {selectors.parse(key).bucket or "" for phase in params.phases for _, key in phase.named()} - {"", *shards}
+    named = {parameters.parse(key).bucket or "" for phase in params.phases for _, key in phase.named()} - {"", *shards}
     absent = sorted(bucket for bucket in named if _weighs(params, bucket))
     if absent:
         raise RecipeError(
@@ -283,7 +282,7 @@ def _without_tokens(params: Mixture, shards: Mapping[str, Manifest]) -> list[str
 def _weighs(params: Mixture, bucket: str) -> bool:
     listed = [{**phase.epochs, **phase.tokens} for phase in params.phases]
     listed += [dict(w) for p in params.phases for w in (p.weights, p.to_weights) if w]
-    return any(weight > 0 and selectors.parse(key).bucket == bucket for own in listed for key, weight in own.items())
+    return any(weight > 0 and parameters.parse(key).bucket == bucket for own in listed for key, weight in own.items())
 
 
 def _packing(

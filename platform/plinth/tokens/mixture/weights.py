@@ -15,10 +15,9 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from plinth.errors import RecipeError
-from plinth.tokens.mixture import selectors
-from plinth.tokens.mixture.parameters import Curriculum, Phase, Weights
-from plinth.tokens.mixture.selectors import Selector, nearest
-from plinth.tokens.shards.streams import Stream, parse
+from plinth.tokens.mixture import parameters
+from plinth.tokens.mixture.parameters import Curriculum, Phase, Selector, Weights, nearest
+from plinth.tokens.shards.parameters import Stream, parse
 
 #: `epochs` and `tokens` without `weights` may miss the phase's size by this much; they are then stretched to it.
 SLACK = Fraction(1, 100)
@@ -66,7 +65,7 @@ def without_text(phases: Sequence[Phase], empty: Collection[str]) -> tuple[Phase
     """
 
     def rest(given: Mapping[str, float] | None) -> dict[str, float] | None:
-        return None if given is None else {k: v * (selectors.parse(k).bucket not in empty) for k, v in given.items()}
+        return None if given is None else {k: v * (parameters.parse(k).bucket not in empty) for k, v in given.items()}
 
     def kept(given: Mapping[str, float]) -> dict[str, float]:
         return {key: amount for key, amount in (rest(given) or {}).items() if amount}
@@ -117,7 +116,7 @@ def streams_by_key(
     if unknown and complete:
         raise RecipeError(
             f"mixture.{where}: no stream is named {', '.join(unknown)}",
-            found=selectors.nearest(unknown[0], {*names, *_selectors(names)}).removeprefix("; "),
+            found=parameters.nearest(unknown[0], {*names, *_selectors(names)}).removeprefix("; "),
             remedy="correct the key; `plinth tokens mixture --streams` lists the streams",
         )
     return claimed
@@ -125,7 +124,7 @@ def streams_by_key(
 
 def _parsed(where: str, text: str) -> Selector:
     try:
-        return selectors.parse(text)
+        return parameters.parse(text)
     except ValueError as error:
         raise RecipeError(f"mixture.{where}: {error}") from error
 

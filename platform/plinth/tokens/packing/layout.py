@@ -12,10 +12,9 @@ from numpy.typing import NDArray
 from plinth.errors import MissingError
 from plinth.records import Manifest, Part, bucket_of
 from plinth.storage.store import Store
-from plinth.tokens.packing.best_fit import PackedPieces
-from plinth.tokens.packing.packing import sequence_count, sequences_of
-from plinth.tokens.shards.mapped import map_columns
-from plinth.tokens.shards.streams import parse
+from plinth.tokens.packing.packing import PackedPieces, sequence_count, sequences_of
+from plinth.tokens.shards.index import map_columns
+from plinth.tokens.shards.parameters import parse
 from plinth_text.compiled import compiled
 
 Ints = NDArray[np.int64]

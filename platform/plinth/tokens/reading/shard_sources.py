@@ -1,24 +1,30 @@
-"""Open the shards that a job reads: from the workspace's store, or from a remote through a cache or by spans."""
+"""Open the shards that a job reads, from the workspace's store or a remote; fetch and prove them before the steps
+that read them.
+"""
 
 from __future__ import annotations
 
+import threading
 import time
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from queue import SimpleQueue
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from plinth.errors import IntegrityError, PlinthError
 from plinth.records import Blob, Manifest
 from plinth.storage.blob_cache import CachedStore, RemoteBlobs, exported_names
 from plinth.storage.store import Store
-from plinth.tokens.reading.parameters import Reading
-from plinth.tokens.shards.blocks import BlockDigests, unproved
-from plinth.tokens.shards.reader import ShardReader, Tokens, open_streams
-from plinth.tokens.shards.streams import streams_of
+from plinth.tokens.reading.loader import Loader, RankBatch
+from plinth.tokens.shards.parameters import Reading, streams_of
+from plinth.tokens.shards.reader import BlockDigests, ShardReader, Tokens, open_streams, unproved
 
 
 @dataclass(frozen=True)
@@ -127,3 +133,154 @@ class SpanReader(ShardReader):
             end = min(stop, first + int(self.shards[shard].stats["tokens"]))
             yield shard, (start - first) * width, (end - first) * width
             start = end
+
+
+# Fetch and prove shards before the steps that read them.
+#
+#     order ──► plan: the shards that a step is the first to touch ──► workers: fetch, compare the digest, map
+#                  │ at most `LEAD_STEPS` before the step that is read         │
+#     loader ◄─────┴──────── waits for the shards of its step, and only those ◄┘
+#
+# Which shards a step touches is arithmetic, so a thread knows it without reading a token; where packing has an index,
+# that thread opens the index too. A shard is compared once, by a worker, never by the thread that makes batches. One
+# that has changed stops the run at the step that would have read it, and no step before.
+#
+# Spans of a remote are not planned here: `span_reader` proves each block when it is fetched, in threads of its own.
+
+#: How many steps before its own a shard is proved: a shard of 1 GB takes a second of a core.
+LEAD_STEPS = 256
+
+
+#: Name of the threads.
+THREADS = "shards ahead"
+
+
+class Touch(NamedTuple):
+    """A shard of a stream, by its number."""
+
+    reader: ShardReader
+    number: int
+
+
+def first_touches(loader: Loader, first_step: int, stop_step: int) -> Iterator[list[Touch]]:
+    """For each step, the shards that this rank touches in it and in no step from `first_step` on before it; ends with
+    the last shard of all. Maps the packed index where the layout has one."""
+    left = {reader.stream.name: len(reader.shards) for reader in loader.readers}
+    seen: dict[str, set[int]] = {name: set() for name in left}
+    for step in range(first_step, stop_step):
+        if not any(left.values()):
+            return
+        loader.open_index(step)
+        found: list[Touch] = []
+        for reader, _, pieces in loader.pieces(step):
+            bounds, name = np.array(reader.shard_starts), reader.stream.name
+            first = np.searchsorted(bounds, pieces.starts, side="right") - 1
+            last = np.searchsorted(bounds, pieces.starts + pieces.tokens - 1, side="right") - 1
+            spans = dict.fromkeys(zip(first.tolist(), last.tolist(), strict=True))
+            for shard in dict.fromkeys(each for low, high in spans for each in range(low, high + 1)):
+                if shard not in seen[name]:
+                    seen[name].add(shard)
+                    left[name] -= 1
+                    found.append(Touch(reader, shard))
+        yield found
+
+
+class ShardsAhead:
+    """Proves the shards of a rank's steps, up to `lead` steps before the step that is read.
+
+    Args:
+        touches: of the steps from `first_step` on.
+        first_step: that is read first.
+        threads: shards that are fetched and compared at once.
+    """
+
+    def __init__(self, touches: Iterator[list[Touch]], first_step: int, threads: int, lead: int = LEAD_STEPS) -> None:
+        self._touches, self._lead, self._threads = touches, lead, threads
+        self._reading = self._planned = first_step  # the step that is read; those before `_planned` are planned
+        self._proofs: dict[int, list[Future[Tokens]]] = {}
+        self._ended = self._closed = False
+        self._changed = threading.Condition()
+        self._wanted: SimpleQueue[tuple[Touch, Future[Tokens]] | None] = SimpleQueue()
+        for work in (self._plan, *[self._prove] * threads):
+            threading.Thread(target=work, name=THREADS, daemon=True).start()
+
+    def require(self, step: int) -> None:
+        """Wait until the shards of a step are proved; steps are required one after another.
+
+        What could not be fetched so long before is left to the reader, which tries again.
+
+        Raises:
+            IntegrityError: one of them has changed.
+        """
+        with self._changed:
+            self._reading = step
+            self._changed.notify_all()
+            self._changed.wait_for(lambda: self._planned > step or self._ended)
+            proofs = self._proofs.pop(step, [])
+        for proof in proofs:
+            error = proof.exception()
+            if isinstance(error, IntegrityError):
+                raise error
+
+    def close(self) -> None:
+        """End the threads, without a wait for what they are about."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+
+    def _plan(self) -> None:
+        """Hand the shards of each step to the workers, once it is near enough."""
+        with suppress(PlinthError):  # of a packed index: the reader meets it at the step itself
+            while (touched := next(self._touches, None)) is not None:
+                proofs = [Future[Tokens]() for _ in touched]
+                for wanted in zip(touched, proofs, strict=True):
+                    self._wanted.put(wanted)
+                with self._changed:
+                    self._proofs[self._planned] = proofs
+                    self._planned += 1
+                    self._changed.notify_all()
+                    self._changed.wait_for(lambda: self._closed or self._planned < self._reading + self._lead)
+                    if self._closed:
+                        break
+        with self._changed:
+            self._ended = True
+            self._changed.notify_all()
+        for _ in range(self._threads):
+            self._wanted.put(None)
+
+    def _prove(self) -> None:
+        while (wanted := self._wanted.get()) is not None:
+            touch, proof = wanted
+            if self._closed:
+                proof.cancel()
+                continue
+            try:
+                proof.set_result(touch.reader.shard(touch.number))
+            except BaseException as error:  # it must reach the step that reads the shard
+                proof.set_exception(error)
+
+
+@contextmanager
+def shards_ahead(loader: Loader, first_step: int, stop_step: int, threads: int) -> Iterator[Callable[[int], None]]:
+    """What a step requires (`ShardsAhead.require`) of the shards from `first_step` on; nothing without threads, or
+    where tokens are fetched by spans."""
+    if not threads or not all(reader.mapped for reader in loader.readers):
+        yield lambda step: None
+        return
+    ahead = ShardsAhead(first_touches(loader, first_step, stop_step), first_step, threads)
+    try:
+        yield ahead.require
+    finally:
+        ahead.close()
+
+
+def proved_batches(loader: Loader, first_step: int, stop_step: int, threads: int) -> Iterator[RankBatch]:
+    """The batches of these steps, each made when its shards are proved.
+
+    Raises:
+        MissingError, IntegrityError, StorageError: a shard is absent, has changed, or cannot be fetched.
+    """
+    with shards_ahead(loader, first_step, stop_step, threads) as required:
+        for step in range(first_step, stop_step):
+            required(step)
+            yield loader.batch(step)

@@ -23,8 +23,7 @@ from plinth.errors import IntegrityError, RecipeError
 from plinth.records import Manifest, Part, Step
 from plinth.storage.parts import iter_aligned, iter_batches, write_batches
 from plinth.storage.store import Store
-from plinth.tokens.shards.parameters import AXES
-from plinth.tokens.shards.streams import label_of
+from plinth.tokens.shards.parameters import AXES, label_of
 
 VERSION = "1"
 VERDICTS, DOCUMENTS = "verdicts", "documents"

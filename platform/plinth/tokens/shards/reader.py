@@ -1,23 +1,30 @@
-"""Read a stream of a shard set: spans of tokens from mapped files; its documents are in `index`.
-
-Opening reads the manifest only; a shard is mapped when a span first touches it, and the first reader on a machine
-compares its digest (`storage.verified`).
-"""
+"""Read a stream of a shard set: spans of tokens from mapped files, digests that prove fetched spans, and exports."""
 
 from __future__ import annotations
 
+import hashlib
+import json
+import struct
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from plinth.errors import IntegrityError, MissingError
-from plinth.records import Manifest
-from plinth.storage.store import Store
-from plinth.tokens.shards.index import DocumentIndex
-from plinth.tokens.shards.mapped import map_file
-from plinth.tokens.shards.streams import Stream, stream_of, streams_of
+from plinth.compute.context import Context, Item, manifest, run_items
+from plinth.errors import IntegrityError, MissingError, StorageError
+from plinth.records import Blob, Manifest, Part, Step
+from plinth.storage.safe_path import relative
+from plinth.storage.store import Store, require_unchanged
+from plinth.storage.uris import Sink, WrittenFile, write_file
+from plinth.tokens.shards.index import DocumentIndex, map_file
+from plinth.tokens.shards.parameters import Stream, stream_of, streams_of
+
+# Read a stream of a shard set: spans of tokens from mapped files; its documents are in `index`.
+#
+# Opening reads the manifest only; a shard is mapped when a span first touches it, and the first reader on a machine
+# compares its digest (`storage.verified`).
 
 Tokens = NDArray[np.unsignedinteger]
 
@@ -116,3 +123,229 @@ def _stream_named(shards: Manifest, name: str | None) -> Stream:
             remedy="name one of them, or open all with `open_streams`",
         )
     return every[0]
+
+
+# Digests of the blocks of shards, so that a span of a shard in a bucket is proved without the rest of it.
+#
+#     shard   | block 0 | block 1 | block 2 | …     `BLOCK_BYTES` each, the last one shorter
+#     list    | SHA-256 | SHA-256 | SHA-256 | …     32 bytes each, 0.4% of the shard
+#
+# The list of a shard is made from the whole shard, in the pass that compares the shard's own SHA-256; its blob is in a
+# manifest that a run names by digest. Made once per shard, for runs that read by spans; shards of any age have one
+# then.
+
+ASSET = "run/blocks"
+
+#: A row of 4,096 tokens of 16 bits: a span is read with half a block more than it has, on average, at either end.
+BLOCK_BYTES = 8192
+
+DIGEST_BYTES = 32
+BLOCKS = Step(name="tokens.shards.blocks", version="1", params={"block_bytes": BLOCK_BYTES, "digest": "sha256"})
+
+
+def prepare(ctx: Context, shards: Mapping[str, Manifest]) -> Manifest:
+    """The block digests of every shard of these shard sets, a part each, named by the shard's SHA-256.
+
+    Raises:
+        MissingError, IntegrityError: a shard is absent, or has changed.
+    """
+    blobs = {blob.sha256: blob for made in shards.values() for blob in shard_blobs(made)}
+    items = [Item((digest,), blob) for digest, blob in blobs.items()]
+    listed = run_items(ctx, BLOCKS, _listed, items, label="digests of spans")
+    parts = [part.model_copy(update={"name": digest}) for digest, (part,) in zip(blobs, listed, strict=True)]
+    made = manifest(ASSET, BLOCKS, dict(shards), parts)
+    ctx.refs.save(made)
+    return made
+
+
+def shard_blobs(shards: Manifest) -> list[Blob]:
+    """The shards of every stream of a shard set."""
+    return [part.blob for stream in streams_of(shards) for part in shards.named(f"{stream.folder}shard-")]
+
+
+class BlockDigests:
+    """The block digests of shards; a shard's list is mapped when one of its spans is first compared.
+
+    Args:
+        store: where the lists lie.
+        listed: what `prepare` made.
+    """
+
+    def __init__(self, store: Store, listed: Manifest) -> None:
+        self._store, self._parts = store, {part.name: part for part in listed.parts}
+        self._lists: dict[str, NDArray[np.uint8]] = {}
+
+    def require(self, blobs: Iterable[Blob]) -> None:
+        """Refuse shards without a list.
+
+        Raises:
+            MissingError: of one of them nothing is listed.
+        """
+        for blob in blobs:
+            if blob.sha256 not in self._parts:
+                raise unproved(f"shard {blob.sha256}")
+
+    def widened(self, blob: Blob, first: int, stop: int) -> tuple[int, int]:
+        """The whole blocks that bytes `first` to `stop` of a shard lie in."""
+        return first // BLOCK_BYTES * BLOCK_BYTES, min(-(-stop // BLOCK_BYTES) * BLOCK_BYTES, blob.bytes)
+
+    def compare(self, blob: Blob, first: int, data: bytes, where: str) -> None:
+        """Compare whole blocks of a shard, from byte `first` on, with their digests.
+
+        Raises:
+            IntegrityError: a block has other bytes than were written.
+        """
+        listed, view = self._list(blob), memoryview(data)
+        for at in range(0, len(data), BLOCK_BYTES):
+            found = hashlib.sha256(view[at : at + BLOCK_BYTES]).digest()
+            expected = listed[(first + at) // BLOCK_BYTES].tobytes()
+            if found != expected:
+                stop = first + min(at + BLOCK_BYTES, len(data))
+                raise IntegrityError(
+                    f"bytes {first + at} to {stop} of {where} are not those that were written",
+                    found=f"SHA-256 {found.hex()}",
+                    expected=f"SHA-256 {expected.hex()}, of shard {blob.sha256}",
+                    remedy="push or export the shards again; nothing was trained on these bytes",
+                )
+
+    def _list(self, blob: Blob) -> NDArray[np.uint8]:
+        if blob.sha256 not in self._lists:
+            data = map_file(self._store.open_path(self._parts[blob.sha256].blob))
+            self._lists[blob.sha256] = data.reshape(-1, DIGEST_BYTES)
+        return self._lists[blob.sha256]
+
+
+def unproved(what: str) -> MissingError:
+    """The refusal of spans that nothing proves."""
+    return MissingError(
+        f"{what} cannot be read by spans: it has no list of block digests",
+        remedy="submit the run again, which makes the list, or set training.reading.fetch: shard",
+    )
+
+
+def _listed(store: Store, blob: Blob) -> tuple[Part, ...]:
+    """The list of one shard, whose own SHA-256 is compared in the same pass."""
+    digests, rest = bytearray(), b""
+
+    def take(chunk: bytes) -> None:
+        nonlocal rest
+        data = memoryview(rest + chunk)
+        whole = len(data) // BLOCK_BYTES * BLOCK_BYTES
+        for at in range(0, whole, BLOCK_BYTES):
+            digests.extend(hashlib.sha256(data[at : at + BLOCK_BYTES]).digest())
+        rest = bytes(data[whole:])
+
+    require_unchanged(store.located(blob), blob, take)
+    if rest:
+        digests.extend(hashlib.sha256(rest).digest())
+    return (Part(name="blocks", blob=store.put_bytes(bytes(digests)), rows=len(digests) // DIGEST_BYTES),)
+
+
+# Shards for other trainers: Megatron's indexed dataset, plain token files, or the shards by name.
+#
+#     megatron   NAME.bin, NAME.idx     megatron/core/datasets/indexed_dataset.py, version 1; a sequence is a document
+#     bin        NAME.bin, NAME.npy     tokens alone, as nanoGPT reads them; [documents + 1] int64 offsets in tokens
+#     shards     ASSET/PART             every file under its name, as `training.reading.layout: names` reads them
+#
+# NAME is the stream's. Every shard's SHA-256 is compared as it is copied; a file appears whole or not at all, and
+# `NAME.json` (counts, digests) is written last. Memory is one copy buffer and one batch of the index.
+
+Format = Literal["megatron", "bin", "shards"]
+
+MAGIC, MEGATRON_VERSION = b"MMIDIDX\x00\x00", 1
+#: Megatron's codes of the two types that tokens have. It knows no uint32; ids stay far below 2^31.
+MEGATRON_TYPE = {"<u2": 8, "<u4": 4}
+MOST_TOKENS = 2**31 - 1  # of a document: lengths are int32
+_NUMBERS = 2**20
+
+
+def export(store: Store, shards: Iterable[Manifest], kind: Format, to: str) -> list[dict[str, Any]]:
+    """Write the streams of shard sets below a folder or `s3://` prefix; returns facts by stream or asset, of which
+    `sha256` has the digest of every file by its name below `to`.
+
+    Raises:
+        IntegrityError: a shard has changed; the file that it belongs to is not written.
+        StorageError: the place cannot be written, or a document is too long for the format.
+    """
+    root = to.rstrip("/")
+    if kind == "shards":
+        return [_named(store, made, root) for made in shards]
+    write = _megatron if kind == "megatron" else _plain
+    return [write(store, reader, root, name) for name, reader in open_streams(store, shards).items()]
+
+
+def _megatron(store: Store, reader: ShardReader, to: str, name: str) -> dict[str, Any]:
+    prefix = f"{to}/{name}"
+    files = {"bin": write_file(f"{prefix}.bin", lambda out: _tokens(store, reader.shards, out))}
+    files["idx"] = write_file(f"{prefix}.idx", lambda out: _megatron_index(reader, out))
+    return _write_facts(reader, to, name, "megatron", files)
+
+
+def _megatron_index(reader: ShardReader, out: Sink) -> None:
+    """Header, lengths int32, byte offsets int64, and the sequence at which each document begins, int64, and the end."""
+    documents = reader.documents_count
+    out.write(MAGIC + struct.pack("<QBQQ", MEGATRON_VERSION, MEGATRON_TYPE[reader.dtype.str], documents, documents + 1))
+    for _, lengths in reader.index_batches():
+        if lengths.max(initial=0) > MOST_TOKENS:
+            raise StorageError(
+                f"a document of {reader.stream.name} is too long for Megatron's index",
+                found=f"{lengths.max():,} tokens",
+                expected=f"at most {MOST_TOKENS:,}",
+                remedy="export with --format bin",
+            )
+        out.write(lengths.astype("<i4").tobytes())
+    for starts, _ in reader.index_batches():
+        out.write((starts * reader.dtype.itemsize).astype("<i8").tobytes())
+    for first in range(0, documents + 1, _NUMBERS):
+        out.write(np.arange(first, min(first + _NUMBERS, documents + 1), dtype="<i8").tobytes())
+
+
+def _plain(store: Store, reader: ShardReader, to: str, name: str) -> dict[str, Any]:
+    prefix = f"{to}/{name}"
+    files = {"bin": write_file(f"{prefix}.bin", lambda out: _tokens(store, reader.shards, out))}
+    files["npy"] = write_file(f"{prefix}.npy", lambda out: _offsets(reader, out))
+    return _write_facts(reader, to, name, "bin", files)
+
+
+def _offsets(reader: ShardReader, out: Sink) -> None:
+    shape = {"descr": "<i8", "fortran_order": False, "shape": (reader.documents_count + 1,)}
+    np.lib.format.write_array_header_1_0(out, shape)
+    for starts, _ in reader.index_batches():
+        out.write(starts.astype("<i8").tobytes())
+    out.write(np.array([reader.tokens], "<i8").tobytes())
+
+
+def _named(store: Store, made: Manifest, to: str) -> dict[str, Any]:
+    digests = {}
+    for part in made.parts:
+        name = f"{made.asset}/{relative(part.name, made.asset)}"
+        written = write_file(f"{to}/{name}", lambda out, part=part: _tokens(store, [part], out))  # type: ignore[misc]
+        digests[name] = written.sha256
+    last = write_file(f"{to}/{made.asset}/manifest.json", lambda out: out.write(made.model_dump_json().encode()))
+    digests[f"{made.asset}/manifest.json"] = last.sha256
+    facts = {"asset": made.asset, "format": "shards", "digest": made.digest, "files": len(made.parts)}
+    return {**facts, "at": f"{to}/{made.asset}", "sha256": digests}
+
+
+def _write_facts(
+    reader: ShardReader, to: str, name: str, kind: str, files: Mapping[str, WrittenFile]
+) -> dict[str, Any]:
+    facts = {
+        "stream": reader.stream.name,
+        "format": kind,
+        "tokens": reader.tokens,
+        "documents": reader.documents_count,
+        "dtype": "<i4" if kind == "megatron" and reader.dtype.itemsize == 4 else reader.dtype.str,
+        "end_of_text": reader.end_of_text,
+        "files": {f"{name.rpartition('/')[2]}.{suffix}": written.model_dump() for suffix, written in files.items()},
+    }
+    text = json.dumps(facts, indent=2, sort_keys=True).encode() + b"\n"
+    written = {**files, "json": write_file(f"{to}/{name}.json", lambda out: out.write(text))}
+    digests = {f"{name}.{suffix}": one.sha256 for suffix, one in written.items()}
+    return {**facts, "at": f"{to}/{name}", "sha256": digests}
+
+
+def _tokens(store: Store, parts: Iterable[Part], out: Sink) -> None:
+    """Bytes of parts, one after another, each compared with its digest."""
+    for part in parts:
+        require_unchanged(store.located(part.blob), part.blob, out.write, part=part.name)

@@ -13,17 +13,25 @@ alone, never on workers. Memory is one batch of texts or one copy buffer.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import accumulate
+from typing import IO
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from plinth.compute.context import Context, Item, manifest, run_items
+from plinth.errors import RecipeError
 from plinth.records import Blob, Manifest, Part, Step
-from plinth.tokens.shards import cut, staged_tokens
-from plinth.tokens.shards.cut import DocumentChoice, IndexTask, StreamAssignment, TokenSlice, assign_streams, even_sizes
-from plinth.tokens.shards.parameters import Shards
+from plinth.storage.atomic import named_failures
+from plinth.storage.parts import iter_aligned, iter_batches
+from plinth.storage.store import CHUNK_BYTES, Store
+from plinth.tokens.shards import axes, staged_tokens
+from plinth.tokens.shards.index import write_index
+from plinth.tokens.shards.parameters import OTHER, Shards
 from plinth.tokens.shards.staged_tokens import PublishedTokens, StagedTokens, TokeniseTask, restore
 from plinth.tokens.tokenizer import encode, tokenizer
 
@@ -102,7 +110,7 @@ def _cuts(
         whole = [TokenSlice(known[i], 0, n * width, one if one.labels else None) for i, one, _, n in stream.choices]
         sizes = even_sizes(stream.tokens, params.tokens_per_shard)
         starts = [0, *accumulate(sizes)]
-        items += [Item(tuple(s.key for s in one), tuple(one)) for one in cut.slices(whole, sizes, width)]
+        items += [Item(tuple(s.key for s in one), tuple(one)) for one in slices(whole, sizes, width)]
         folder = f"{stream.label}/" if stream.label else ""
         named += [(f"{folder}shard-{i:05d}.bin", starts[i], size) for i, size in enumerate(sizes)]
     made = _cut_staged(ctx, asset, tasks, known, items)
@@ -132,14 +140,14 @@ def _cut_staged(
         ]
         for _ in ctx.engine.map(partial(restore, ctx.store), lost):
             pass
-        run_items(ctx, CUT, cut.cut, group, label=f"{asset}: cut")
+        run_items(ctx, CUT, cut, group, label=f"{asset}: cut")
         for one in needed:
             if last[one] == at:
                 one.remove(ctx.store)
     for one in known:
         if one not in last:
             one.remove(ctx.store)
-    return [parts[0] for parts in run_items(ctx, CUT, cut.cut, items, label=f"{asset}: cut")]
+    return [parts[0] for parts in run_items(ctx, CUT, cut, items, label=f"{asset}: cut")]
 
 
 def _indexes(ctx: Context, asset: str, streams: Sequence[StreamAssignment]) -> list[Part]:
@@ -155,7 +163,7 @@ def _indexes(ctx: Context, asset: str, streams: Sequence[StreamAssignment]) -> l
             items.append(Item((*keys, str(start)), IndexTask(pieces, start), sum(rows for _, _, rows, _ in group)))
             names.append(f"{stream.label}/index-{i:05d}.arrow" if stream.label else f"index-{i:05d}.arrow")
             start += sum(tokens for *_, tokens in group)
-    made = run_items(ctx, INDEX, cut.index, items, label=f"{asset}: index")
+    made = run_items(ctx, INDEX, index, items, label=f"{asset}: index")
     return [parts[0].model_copy(update={"name": name}) for parts, name in zip(made, names, strict=True)]
 
 
@@ -168,3 +176,239 @@ def _grouped(stream: StreamAssignment) -> Iterator[list[tuple[int, DocumentChoic
             group = []
     if group:
         yield group
+
+
+# Cut token streams into shards and index them: byte ranges of one stream, or documents gathered by their label.
+#
+#     part 0: a b a c   part 1: b a          tokens of curated parts, documents in order
+#     stream a: a a a   stream b: b b …      the same documents, each stream in the same order
+#
+# Memory is one copy buffer, and with labels the lengths and labels of one part.
+
+
+@dataclass(frozen=True)
+class DocumentChoice:
+    """The documents of a curated part that belong to a stream.
+
+    Args:
+        lengths: ids and tokens of the part's documents, row for row the curated part.
+        labels: the label of each document, row for row; None where the bucket is one stream.
+        wanted: labels of the stream.
+    """
+
+    lengths: Part
+    labels: Part | None = None
+    wanted: tuple[str, ...] = ()
+
+    @property
+    def key(self) -> str:
+        """Identity of the choice."""
+        return f"{self.labels.blob.sha256}:{'|'.join(self.wanted)}" if self.labels else ""
+
+
+@dataclass(frozen=True)
+class TokenSlice:
+    """Bytes `offset` to `offset + length` of a part's tokens: of all documents, or of the chosen ones."""
+
+    tokens: StagedTokens
+    offset: int
+    length: int
+    chosen: DocumentChoice | None = None
+
+    @property
+    def key(self) -> str:
+        """Identity of the bytes."""
+        own = f"{self.tokens.blob.sha256}:{self.offset}:{self.length}"
+        return f"{own}:{self.chosen.key}" if self.chosen else own
+
+
+@dataclass(frozen=True)
+class IndexTask:
+    """An index part: chosen documents of curated parts by number, from token `start` of their stream on."""
+
+    pieces: tuple[tuple[int, DocumentChoice], ...]
+    start: int
+
+
+def even_sizes(tokens: int, tokens_per_shard: int) -> list[int]:
+    """Sizes of shards close to `tokens_per_shard` that differ by at most one token; none for no tokens."""
+    if not tokens:
+        return []
+    count = max(1, round(tokens / tokens_per_shard))
+    return [tokens // count + (i < tokens % count) for i in range(count)]
+
+
+def slices(sources: Sequence[TokenSlice], sizes: Sequence[int], width: int) -> list[list[TokenSlice]]:
+    """The slices of the parts' tokens that make each shard.
+
+    Args:
+        sources: all tokens that each part gives to the stream, in order.
+        sizes: tokens of the shards. width: bytes of a token.
+    """
+    cuts: list[list[TokenSlice]] = []
+    ends = list(accumulate(source.length for source in sources))
+    start, at = 0, 0
+    for size in sizes:
+        stop, cut = start + size * width, []
+        while start < stop:
+            while ends[at] <= start:
+                at += 1
+            length = min(stop, ends[at]) - start
+            cut.append(replace(sources[at], offset=start - (ends[at] - sources[at].length), length=length))
+            start += length
+        cuts.append(cut)
+    return cuts
+
+
+def cut(store: Store, task: tuple[TokenSlice, ...]) -> tuple[Part, ...]:
+    """Write one shard."""
+    with store.staging(".bin") as path:
+        with named_failures(path), path.open("wb") as out:
+            for piece in task:
+                if piece.chosen is None:
+                    _copy(store, piece, out)
+                else:
+                    _gather(store, piece, piece.chosen, out)
+        return (Part(name="shard.bin", blob=store.put_file(path)),)
+
+
+def index(store: Store, task: IndexTask) -> tuple[Part, ...]:
+    """Write one part of the index; stats: start, tokens, and the curated parts (first, last) in it."""
+    ids, tokens, parts, rows = [], [np.empty(0, np.int64)], [np.empty(0, np.int32)], [np.empty(0, np.int32)]
+    for number, chosen in task.pieces:
+        for batch_ids, batch_tokens, batch_rows in _documents(store, chosen):
+            ids.append(batch_ids)
+            tokens.append(batch_tokens)
+            parts.append(np.full(len(batch_rows), number, np.int32))
+            rows.append(batch_rows)
+    lengths = np.concatenate(tokens)
+    starts = task.start + np.cumsum(lengths) - lengths
+    numbers = [pa.array(column) for column in (starts, lengths, np.concatenate(parts), np.concatenate(rows))]
+    every_id = pa.concat_arrays(ids) if ids else pa.array([], pa.binary(16))
+    span = {"start": task.start, "tokens": int(lengths.sum()), "parts": [task.pieces[0][0], task.pieces[-1][0]]}
+    return (write_index(store, "index.arrow", [every_id, *numbers], span),)
+
+
+def _documents(store: Store, chosen: DocumentChoice) -> Iterator[tuple[pa.Array, NDArray[np.int64], NDArray[np.int32]]]:
+    """Ids, tokens and rows of a part's chosen documents, by batches."""
+    sources = [(chosen.lengths, ["id", "tokens"])] + ([(chosen.labels, ["label"])] if chosen.labels else [])
+    row = 0
+    for batch, *labels in iter_aligned(store, *sources):
+        rows = np.arange(row, row + batch.num_rows, dtype=np.int32)
+        row += batch.num_rows
+        if labels:
+            kept = _matching(labels[0], chosen.wanted)
+            batch, rows = batch.filter(pa.array(kept)), rows[kept]
+        yield batch.column("id"), batch.column("tokens").to_numpy(), rows
+
+
+def _matching(batch: pa.RecordBatch, wanted: tuple[str, ...]) -> NDArray[np.bool_]:
+    mask: NDArray[np.bool_] = pc.is_in(batch.column("label"), pa.array(wanted, pa.string())).to_numpy(
+        zero_copy_only=False
+    )
+    return mask
+
+
+def _copy(store: Store, piece: TokenSlice, out: IO[bytes]) -> None:
+    with piece.tokens.open_path(store).open("rb") as source:
+        source.seek(piece.offset)
+        for at in range(0, piece.length, CHUNK_BYTES):
+            out.write(source.read(min(CHUNK_BYTES, piece.length - at)))
+
+
+def _gather(store: Store, piece: TokenSlice, chosen: DocumentChoice, out: IO[bytes]) -> None:
+    """The bytes `offset` to `offset + length` of the chosen documents, one after another."""
+    tokens, kept = _lengths(store, chosen)
+    if not piece.length:
+        return
+    data = np.memmap(piece.tokens.open_path(store), dtype=np.uint8, mode="r")
+    width = len(data) // int(tokens.sum())
+    ends = np.cumsum(tokens) * width
+    begins, ends = (ends - tokens * width)[kept], ends[kept]
+    reached = np.cumsum(ends - begins)  # bytes of the chosen documents up to the end of each
+    first = int(np.searchsorted(reached, piece.offset, side="right"))
+    last = int(np.searchsorted(reached, piece.offset + piece.length, side="left")) + 1
+    begins, ends, reached = begins[first:last].copy(), ends[first:last].copy(), reached[first:last]
+    begins[0] = ends[0] - (reached[0] - piece.offset)
+    ends[-1] -= reached[-1] - (piece.offset + piece.length)
+    for begin, end in _runs(begins, ends):
+        for at in range(begin, end, CHUNK_BYTES):
+            out.write(data[at : min(at + CHUNK_BYTES, end)].data)
+
+
+def _lengths(store: Store, chosen: DocumentChoice) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    """Tokens of every document of a part, and which are chosen."""
+    assert chosen.labels is not None
+    tokens = [batch.column("tokens").to_numpy() for batch in iter_batches(store, chosen.lengths, ["tokens"])]
+    kept = [_matching(batch, chosen.wanted) for batch in iter_batches(store, chosen.labels, ["label"])]
+    return np.concatenate([np.empty(0, np.int64), *tokens]), np.concatenate([np.empty(0, np.bool_), *kept])
+
+
+def _runs(begins: NDArray[np.int64], ends: NDArray[np.int64]) -> Iterator[tuple[int, int]]:
+    """Ranges with adjacent ones joined: neighbours of one stream are copied at once."""
+    breaks = np.flatnonzero(begins[1:] != ends[:-1]) + 1
+    firsts, lasts = np.append(0, breaks), np.append(breaks, len(begins)) - 1
+    yield from zip(begins[firsts].tolist(), ends[lasts].tolist(), strict=True)
+
+
+#: Most streams of a bucket: each is a unit of the mixture and has its own files.
+MAX_STREAMS = 1024
+
+
+@dataclass(frozen=True)
+class StreamAssignment:
+    """The documents that a stream takes of each curated part."""
+
+    label: str
+    choices: tuple[tuple[int, DocumentChoice, int, int], ...]  # part, its documents, how many, their tokens
+
+    @property
+    def tokens(self) -> int:
+        return sum(tokens for *_, tokens in self.choices)
+
+    @property
+    def documents(self) -> int:
+        return sum(documents for *_, documents, _ in self.choices)
+
+
+def assign_streams(
+    ctx: Context,
+    bucket: str,
+    params: Shards,
+    curated: Manifest,
+    lengths: list[Part],
+    sidecars: Mapping[str, Manifest],
+) -> list[StreamAssignment]:
+    """The bucket's streams in order of label."""
+    if not params.axes:
+        whole = tuple((i, DocumentChoice(part), part.rows, int(part.stats["tokens"])) for i, part in enumerate(lengths))
+        return [StreamAssignment("", whole)]
+    labels = axes.run(ctx, bucket, params.axes, curated, lengths, sidecars)
+    stream_of = _merged([part.stats["streams"] for part in labels], params.min_stream_tokens)
+    if len(set(stream_of.values())) > MAX_STREAMS:
+        raise RecipeError(
+            f"shards.axes cut {bucket} into too many streams",
+            found=f"{len(set(stream_of.values()))} streams by {', '.join(params.axes)}",
+            expected=f"at most {MAX_STREAMS}",
+            remedy="raise shards.min_stream_tokens, or take fewer axes",
+        )
+    made = []
+    for stream in sorted(set(stream_of.values())):
+        choices = []
+        for number, (own_lengths, own_labels) in enumerate(zip(lengths, labels, strict=True)):
+            own = {label: count for label, count in own_labels.stats["streams"].items() if stream_of[label] == stream}
+            if own:
+                documents = sum(count["documents"] for count in own.values())
+                tokens = sum(count["tokens"] for count in own.values())
+                choices.append((number, DocumentChoice(own_lengths, own_labels, tuple(sorted(own))), documents, tokens))
+        made.append(StreamAssignment(stream, tuple(choices)))
+    return made
+
+
+def _merged(counted: Sequence[Mapping[str, Mapping[str, int]]], least: int) -> dict[str, str]:
+    """The stream of every label: itself, or `other` where its tokens in all parts are too few."""
+    totals: dict[str, int] = {}
+    for part in counted:
+        for label, count in part.items():
+            totals[label] = totals.get(label, 0) + count["tokens"]
+    return {label: label if tokens >= least else OTHER for label, tokens in totals.items()}

@@ -22,7 +22,6 @@ from plinth.errors import RecipeError
 from plinth.records import Manifest, Part, Step
 from plinth.storage.parts import iter_batches, read_table, write_batches, write_table
 from plinth.storage.store import Store
-from plinth.tokens.splitmix import mix64
 
 VERSION = "1"
 WEIGH = Step(name="tokens.sample.weigh", version=VERSION)
@@ -158,3 +157,14 @@ def _cut(bins: Mapping[int, int], budget: int) -> int:
             break
         cut, budget = key, budget - size
     return cut
+
+
+def mix64(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """A bijection of 64-bit words whose every output bit depends on every input bit (Steele, Lea and Flood 2014)."""
+    mixed = values >> np.uint64(30)
+    mixed ^= values
+    mixed *= np.uint64(0xBF58476D1CE4E5B9)
+    mixed ^= mixed >> np.uint64(27)
+    mixed *= np.uint64(0x94D049BB133111EB)
+    mixed ^= mixed >> np.uint64(31)
+    return mixed

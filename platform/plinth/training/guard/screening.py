@@ -22,8 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plinth.errors import RecipeError
-from plinth.tokens.reading.compact_batch import CompactBatch
-from plinth.tokens.reading.row_facts import FACTS, row_facts
+from plinth.tokens.reading.compact_batch import FACTS, CompactBatch, row_facts
 from plinth.training.guard.records import Finding
 from plinth.training.parameters.guard import BatchScreening
 

@@ -10,7 +10,7 @@ Gradients are accumulated in FP32 in every stage and precision: with eight bits 
 numbers stops growing. They travel in FP32 too unless `communication_dtype` names a cheaper dtype. Stage 1 sends the
 fewest bytes with gradient accumulation, 2 and 3 hold the fewest.
 
-Does not belong here: bytes (plinth.operation.planning.memory), or how DeepSpeed is brought to it (training.engine).
+Does not belong here: bytes (plinth.operation.memory), or how DeepSpeed is brought to it (training.engine).
 """
 
 from __future__ import annotations

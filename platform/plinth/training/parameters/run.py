@@ -12,7 +12,7 @@ from plinth.model.parameters import Model
 from plinth.records import Frozen, internal, spelling
 from plinth.sections import extended
 from plinth.tokens.order.parameters import Amendment, BatchChange, LengthChange
-from plinth.tokens.reading.parameters import Reading
+from plinth.tokens.shards.parameters import Reading
 from plinth.training import hooks
 from plinth.training.parameters.checkpoints import Checkpoints
 from plinth.training.parameters.engine import Float8, Optimizer

@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from plinth.compute.context import Context, cached, manifest
 from plinth.errors import RecipeError, StageError, TrainingError
-from plinth.evaluation.slices.documents import Document, choose_documents
+from plinth.evaluation.slices.choice import Document, choose_documents
 from plinth.records import Manifest, Part, Step
 from plinth.storage.parts import read_table, write_table
 from plinth.storage.store import Store

@@ -23,9 +23,8 @@ import pyarrow as pa
 
 from plinth import fingerprint
 from plinth.compute.context import Context, cached, manifest
-from plinth.evaluation.engine import encode
-from plinth.evaluation.engine.batches import plan
-from plinth.evaluation.engine.encode import ScoredStream
+from plinth.evaluation.engine import batches
+from plinth.evaluation.engine.batches import ScoredStream, plan
 from plinth.evaluation.engine.records import Request
 from plinth.evaluation.probes.base import ProbeItem, from_table, to_table
 from plinth.evaluation.probes.scoring import fitting, requests, trusted
@@ -114,7 +113,7 @@ def prepare(
     def planned() -> Sequence[Part]:
         (file,) = trained.named(tokenizer.FILE)
         model, start = load_tokenizer(ctx.store, file.blob), int(trained.stats["end_of_text"])
-        streams = encode.requests(model, start, [Request(*pair) for pair in requests(items)])
+        streams = batches.requests(model, start, [Request(*pair) for pair in requests(items)])
         fit = fitting(items, [len(one.ids) - 1 for one in streams], budget.sequence_tokens)
         asked = [stream for own, fits in zip(_by_item(items, streams), fit, strict=True) if fits for stream in own]
         kept = [one for one, fits in zip(items, fit, strict=True) if fits]

@@ -64,7 +64,7 @@ class ProbeScorer:
         if not config.probes:
             return
         from plinth.evaluation.engine.batches import plan  # with Arrow and tokenizers: only for runs with probes
-        from plinth.evaluation.engine.likelihood import tokens_of_batch
+        from plinth.evaluation.engine.inference import tokens_of_batch
         from plinth.storage.shared_store import open_store
         from plinth.storage.state import Refs
         from plinth.storage.workspace import Workspace
@@ -83,7 +83,7 @@ class ProbeScorer:
 
     def score(self, engine: TrainingEngine) -> ProbeResult:
         """Every probe under the engine's parameters; a collective."""
-        from plinth.evaluation.engine import likelihood
+        from plinth.evaluation.engine import inference
         from plinth.evaluation.probes import scoring
 
         begun = time.monotonic()
@@ -91,7 +91,7 @@ class ProbeScorer:
         starts = list(accumulate((one.targets for one in self._batches), initial=0))
         own = [answers[a:b] for a, b in pairwise(starts)]
         try:
-            bits = likelihood.collect(self.streams, self._batches, own).bits.tolist()
+            bits = inference.collect(self.streams, self._batches, own).bits.tolist()
             items = scoring.scored(self.items, bits)
         except TrainingError:  # the model has diverged, which is the guard's to judge
             lost = sorted({f"probe {one.probe}" for one in self.items})
@@ -101,7 +101,7 @@ class ProbeScorer:
 
     def _answers(self, engine: TrainingEngine) -> torch.Tensor:
         """-ln p and whether it is the most probable token, of all targets of all batches in order [N, 2]."""
-        from plinth.evaluation.engine.likelihood import run
+        from plinth.evaluation.engine.inference import run
 
         sizes = [one.targets for one in self._batches]
         answers = torch.zeros(sum(sizes), 2, dtype=torch.float32, device=engine.rank.device)

@@ -21,7 +21,7 @@ import torch
 import torch.distributed as dist
 
 from plinth.errors import TrainingError
-from plinth.evaluation.windows import ScoringWindow, windows
+from plinth.evaluation.engine.batches import ScoringWindow, windows
 from plinth.storage.shared_store import open_store
 from plinth.storage.state import Refs
 from plinth.storage.workspace import Workspace

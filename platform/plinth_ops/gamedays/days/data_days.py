@@ -25,8 +25,8 @@ from plinth.model.parameters import Model
 from plinth.records import Blob
 from plinth.storage.workspace import Workspace
 from plinth.tokens.mixture.parameters import Phase
-from plinth.tokens.reading.parameters import Reading
-from plinth.tokens.reading.shards_ahead import first_touches
+from plinth.tokens.reading.shard_sources import first_touches
+from plinth.tokens.shards.parameters import Reading
 from plinth.training import data
 from plinth.training.checkpoint import checkpoint
 from plinth.training.config import RunConfig

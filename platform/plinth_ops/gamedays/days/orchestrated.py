@@ -14,7 +14,7 @@ from typing import Any, Final
 import dagster as dg
 
 from plinth.compute.context import Context
-from plinth.operation.spending import admission
+from plinth.operation import admission
 from plinth.storage.workspace import Workspace
 from plinth.training import config as configuration
 from plinth.training import job

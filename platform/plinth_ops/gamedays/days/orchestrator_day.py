@@ -24,7 +24,7 @@ from plinth.compute.context import Context
 from plinth.errors import TrainingError
 from plinth.launch.base import HANDLE
 from plinth.operation.spending import parameters
-from plinth.operation.spending.ledger import Ledger
+from plinth.operation.spending_ledger import Ledger
 from plinth.storage.workspace import Workspace
 from plinth.training import config as configuration
 from plinth.training import job

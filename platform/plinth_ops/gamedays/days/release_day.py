@@ -24,7 +24,7 @@ from plinth.errors import GateError
 from plinth.evaluation import job as evaluations
 from plinth.evaluation.comparison import job as comparisons
 from plinth.evaluation.comparison.job import MeasuredModel
-from plinth.evaluation.engine.child import SPARE
+from plinth.evaluation.engine.client import SPARE
 from plinth.evaluation.slices import tables, totals
 from plinth.model.parameters import Model
 from plinth.recipe.recipe import Recipe

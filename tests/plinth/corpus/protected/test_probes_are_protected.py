@@ -7,8 +7,8 @@ from typing import Any
 
 from plinth.corpus.protected import item_table, protected
 from plinth.corpus.protected.parameters import Protected
+from plinth.evaluation.parameters import Probes
 from plinth.evaluation.probes import probe_sets, scoring
-from plinth.evaluation.probes.parameters import Probes
 from plinth.storage.parts import read_table
 
 #: Pages in words of their own, on what the probes ask for.

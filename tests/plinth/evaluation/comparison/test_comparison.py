@@ -12,17 +12,18 @@ import pytest
 
 from plinth.compute.context import Context
 from plinth.errors import IntegrityError, MissingError, StageError
-from plinth.evaluation.comparison import changes, job, readers
+from plinth.evaluation.comparison import job, pairs
+from plinth.evaluation.comparison import models as changes
 from plinth.evaluation.comparison.differences import Difference, corrected, in_order, of_measure, said
-from plinth.evaluation.comparison.folder import weights
 from plinth.evaluation.comparison.job import MeasuredModel, extremes, seen_items
+from plinth.evaluation.comparison.models import weights
 from plinth.evaluation.comparison.pairs import Pairs, align, largest_slices
 from plinth.evaluation.slices.spans import SpanDifference
 from plinth.records import Manifest
 from plinth.report.comparison import page, section
-from plinth.report.data import Next
-from plinth.report.evaluation.data import EvaluationData
-from plinth.report.evaluation.page import page as evaluation_page
+from plinth.report.evaluation import EvaluationData
+from plinth.report.evaluation import page as evaluation_page
+from plinth.report.page import Next
 from plinth.storage.parts import read_table, write_table
 
 SIZES = [400, 1200, 900, 2500, 600, 800, 1500, 300, 700, 1100, 950, 450, 3000, 820, 640]
@@ -364,7 +365,7 @@ def test_probes_by_item(ctx: Context) -> None:
         return Manifest(asset="probes", step="probes", version="1", params={}, inputs={}, parts=(part,))
 
     made = [{"probes": probes(shift)} for shift in (0.0, -2.0)]
-    found = {one.measure: one for one in readers.read(ctx.store, *made)}
+    found = {one.measure: one for one in pairs.read(ctx.store, *made)}
     assert set(found) == {"code: bits per byte", "open: bits per byte", "code: accuracy above chance"}
     assert found["open: bits per byte"].rows.num_rows == 29
     lines = {line.measure: line for line in differences(list(found.values()), seed=0)}

@@ -11,7 +11,8 @@ import pytest
 from plinth.compute.context import Context
 from plinth.corpus.canaries import plant
 from plinth.errors import IntegrityError
-from plinth.evaluation.comparison import job, readers
+from plinth.evaluation.comparison import job
+from plinth.evaluation.comparison import pairs as readers
 from plinth.evaluation.comparison.differences import Difference, corrected, of_measure
 from plinth.evaluation.comparison.job import MeasuredModel, extremes, seen_items
 from plinth.evaluation.comparison.pairs import Pairs, align, largest_slices

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from plinth.errors import CheckpointError, TrainingError
-from plinth.evaluation.engine import batches, encode
+from plinth.evaluation.engine import batches
 from plinth.evaluation.engine.checkpoint import Checkpoint, load
 from plinth.evaluation.engine.records import Request
 from plinth.model.decoder import Decoder
@@ -76,7 +76,7 @@ def test_carried_context_is_what_windows_say(model_directory: ModelDirectory) ->
 
 def test_continuations_are_scored_as_each_would_be_alone(model_directory: ModelDirectory) -> None:
     checkpoint = load(model_directory(lambda model: model.embed_tokens.mul_(4)))
-    streams = encode.requests(checkpoint.tokenizer, 0, REQUESTS)
+    streams = batches.requests(checkpoint.tokenizer, 0, REQUESTS)
     planned = batches.plan(streams, checkpoint.sequence_tokens)
     assert any(row.shared for batch in planned for row in batch.rows)
     found = checkpoint.likelihoods(REQUESTS)
@@ -124,7 +124,7 @@ def test_tokens_are_cut_as_lm_evaluation_harness_does(
     spaces = len(prompt) - len(prompt.rstrip())
     before = prompt[: len(prompt) - spaces]
     whole = tokenizer.encode(prompt + continuation).ids
-    (stream,) = encode.requests(tokenizer, 0, [Request(prompt, continuation)])
+    (stream,) = batches.requests(tokenizer, 0, [Request(prompt, continuation)])
     assert stream.ids.tolist() == [0, *whole]
     assert stream.scored == (scored or len(whole) - len(tokenizer.encode(before).ids)) >= 1
 

@@ -9,8 +9,8 @@ import pytest
 
 from plinth.compute.context import Context
 from plinth.errors import RecipeError
-from plinth.evaluation.pii import training
-from plinth.evaluation.pii.detector import PiiDetector, needs
+from plinth.evaluation import pii
+from plinth.evaluation.pii import PiiDetector, needs
 from plinth.records import Manifest
 from plinth.storage.parts import read_table
 from plinth_assets.measurements import pii_items
@@ -30,7 +30,7 @@ CHECKPOINT = Manifest(asset="checkpoint", step="run", version="1", params={}, in
 
 
 def counted(ctx: Context, curated: dict[str, Manifest], **given: Any) -> Manifest:
-    return training.run(ctx, CHECKPOINT, curated, PiiDetector(given, {}))
+    return pii.run(ctx, CHECKPOINT, curated, PiiDetector(given, {}))
 
 
 def test_what_is_planted_is_counted_by_bucket_and_kind(ctx: Context, curated: Callable[..., Manifest]) -> None:

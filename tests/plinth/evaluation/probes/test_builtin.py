@@ -7,14 +7,13 @@ from functools import cache
 
 import pytest
 
-from plinth.evaluation.probes.base import ProbeItem, to_table
-from plinth.evaluation.probes.builtin import draws, maths
+from plinth.evaluation.parameters import FAMILIES, Family
+from plinth.evaluation.probes.base import PROBES, VERSION, ProbeItem, to_table
+from plinth.evaluation.probes.builtin import facts, maths
 from plinth.evaluation.probes.builtin.languages import LANGUAGES
-from plinth.evaluation.probes.parameters import FAMILIES, Family
-from plinth.evaluation.probes.registry import PROBES, VERSION
 from plinth.fingerprint import digest
 
-#: Digest of all items; a change of any is a new `registry.VERSION` and a new line here.
+#: Digest of all items; a change of any is a new `base.VERSION` and a new line here.
 DIGESTS = {"1": "a77e7184f0e3f5f1115b517921d2a91a053a03e72afea25952b9a5a66ef9359b"}
 
 
@@ -160,7 +159,7 @@ def test_safety_pairs_are_each_others_controls() -> None:
 
 
 def test_draws_are_fixed() -> None:
-    assert draws.number("a", 0, 99) == 50
-    assert sorted(draws.shuffled("a", range(9))) == list(range(9))
-    assert draws.shuffled("a", "abcdef") != draws.shuffled("b", "abcdef")
+    assert facts.number("a", 0, 99) == 50
+    assert sorted(facts.shuffled("a", range(9))) == list(range(9))
+    assert facts.shuffled("a", "abcdef") != facts.shuffled("b", "abcdef")
     assert to_table(every()).num_rows == len(every())

@@ -6,10 +6,9 @@ from collections import Counter
 
 import pytest
 
+from plinth.evaluation.parameters import FAMILIES, Family
 from plinth.evaluation.probes import scoring
-from plinth.evaluation.probes.base import ProbeItem
-from plinth.evaluation.probes.parameters import FAMILIES, Family
-from plinth.evaluation.probes.registry import PROBES
+from plinth.evaluation.probes.base import PROBES, ProbeItem
 
 #: Characters of context that the copying model looks for.
 REACH = 24

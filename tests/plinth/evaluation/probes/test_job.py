@@ -12,9 +12,9 @@ from plinth.compute.context import Context
 from plinth.corpus.protected import item_table
 from plinth.evaluation.engine.client import ModelEngine
 from plinth.evaluation.engine.records import Request
-from plinth.evaluation.probes import job, probe_sets, scoring, tables
+from plinth.evaluation.parameters import Probes, UserProbe
+from plinth.evaluation.probes import job, probe_sets, scoring
 from plinth.evaluation.probes.base import ProbeItem
-from plinth.evaluation.probes.parameters import Probes, UserProbe
 from plinth.evaluation.statistics import Estimate
 from plinth.records import Manifest
 from plinth.storage.parts import read_table, write_table
@@ -108,8 +108,8 @@ def test_probes_of_a_checkpoint(
 
 def test_statistics_of_a_probe_without_an_item_left() -> None:
     item = ProbeItem("1", "mine", "code", "t", "a b", " c", (), "b a")
-    rows = [row | {"status": "clean"} for row in tables.measured([item], [None])]
-    found = tables.statistics_of(rows)["probes"]["mine"]
+    rows = [row | {"status": "clean"} for row in job.measured([item], [None])]
+    found = job.statistics_of(rows)["probes"]["mine"]
     assert found == {"items": 0, "statuses": {"clean": 1}, "too_long": 1}
 
 

@@ -12,9 +12,9 @@ from pydantic import ValidationError
 
 from plinth.compute.context import Context
 from plinth.errors import ExtensionError, RecipeError
-from plinth.evaluation.probes import probe_sets, registry
+from plinth.evaluation.parameters import FAMILIES, Probes
+from plinth.evaluation.probes import base, probe_sets
 from plinth.evaluation.probes.base import Probe, ProbeItem, items_of
-from plinth.evaluation.probes.parameters import FAMILIES, Probes
 from plinth.recipe.load import check
 from plinth_jobs.recipes import find
 from tests.catalogues import Including
@@ -59,7 +59,7 @@ def test_code_that_fails_and_families_that_there_are_not() -> None:
 
 def test_a_package_stands_beside_the_built_in_ones(ctx: Context, monkeypatch: pytest.MonkeyPatch) -> None:
     before = probe_sets.run(ctx, Probes(families=("safety",)))
-    monkeypatch.setattr(registry, "PROBES", Including(registry.PROBES, probe(lambda: [GOOD])))
+    monkeypatch.setattr(base, "PROBES", Including(base.PROBES, probe(lambda: [GOOD])))
     params = Probes(families=("own", "safety"))
     assert params.names == ("safety", "own")
     made = probe_sets.run(ctx, params)
@@ -69,7 +69,7 @@ def test_a_package_stands_beside_the_built_in_ones(ctx: Context, monkeypatch: py
     assert "packages" not in before.params
     identity = probe_sets.outside(ctx, params)
     newer = replace(probe(lambda: [GOOD]), version="4")
-    monkeypatch.setattr(registry, "PROBES", Including(registry.PROBES, newer))
+    monkeypatch.setattr(base, "PROBES", Including(base.PROBES, newer))
     assert probe_sets.outside(ctx, params) != identity
 
 

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from plinth.errors import PlinthError, RejectRateError, SourceError
-from plinth.evaluation.probes import user_set
-from plinth.evaluation.probes.parameters import Probes, UserProbe
+from plinth.evaluation.parameters import Probes, UserProbe
+from plinth.evaluation.probes import probe_sets
 
 LINE = {"prompt": "The capital of Wales is", "gold": "Cardiff", "wrong": ["Swansea", "Newport"], "id": "wales"}
 
@@ -18,8 +18,8 @@ def jsonl(*rows: Any) -> bytes:
     return "\n".join(row if isinstance(row, str) else json.dumps(row) for row in rows).encode()
 
 
-def lines(*rows: Any, **given_: Any) -> user_set.Read:
-    return user_set.read_lines("mine", UserProbe(path="mine.jsonl", **given_), jsonl(*rows))
+def lines(*rows: Any, **given_: Any) -> probe_sets.Read:
+    return probe_sets.read_lines("mine", UserProbe(path="mine.jsonl", **given_), jsonl(*rows))
 
 
 def test_a_line_is_an_item() -> None:
@@ -74,7 +74,7 @@ def test_what_is_no_item_is_a_reject_with_its_line(row: Any, reason: str) -> Non
 
 def test_ids_are_unique() -> None:
     found = lines(LINE, LINE)
-    assert found.rejects == [user_set.BadLine(2, "another line has the id 'wales'")]
+    assert found.rejects == [probe_sets.BadLine(2, "another line has the id 'wales'")]
 
 
 def rows(count: int) -> list[dict[str, str]]:
@@ -83,7 +83,7 @@ def rows(count: int) -> list[dict[str, str]]:
 
 def test_examples_stand_before_every_prompt_and_are_not_scored() -> None:
     given_ = UserProbe(path="mine.jsonl", examples=2)
-    found = user_set.read("mine", given_, jsonl(*rows(5)))
+    found = probe_sets.read("mine", given_, jsonl(*rows(5)))
     assert [one.prompt for one in found.items] == ["number 2 is", "number 3 is", "number 4 is"]
     assert {one.examples for one in found.items} == {"number 0 is n0\n\nnumber 1 is n1\n\n"}
     assert not any("number 0" in one.text for one in found.items)
@@ -92,21 +92,21 @@ def test_examples_stand_before_every_prompt_and_are_not_scored() -> None:
 @pytest.mark.parametrize("count", [0, 1, 2])
 def test_fewer_items_than_examples_is_a_named_error(count: int) -> None:
     with pytest.raises(SourceError, match="probe mine has fewer items than examples"):
-        user_set.read("mine", UserProbe(path="mine.jsonl", examples=2), jsonl(*rows(count)))
+        probe_sets.read("mine", UserProbe(path="mine.jsonl", examples=2), jsonl(*rows(count)))
 
 
 def test_rejects_are_bounded() -> None:
     given_ = UserProbe(path="mine.jsonl")
-    assert len(user_set.read("mine", given_, jsonl(*rows(99), "{")).rejects) == 1
+    assert len(probe_sets.read("mine", given_, jsonl(*rows(99), "{")).rejects) == 1
     with pytest.raises(RejectRateError, match="2 of 100 lines") as error:
-        user_set.read("mine", given_, jsonl(*rows(98), "{", "[]"))
+        probe_sets.read("mine", given_, jsonl(*rows(98), "{", "[]"))
     assert "line 99" in str(error.value)
 
 
 @given(st.binary(max_size=300))
 def test_no_content_gets_past_without_a_name(data: bytes) -> None:
     with pytest.raises(PlinthError, match="probe mine"):
-        user_set.read("mine", UserProbe(path="mine.jsonl"), data)
+        probe_sets.read("mine", UserProbe(path="mine.jsonl"), data)
 
 
 def test_a_name_of_a_built_in_probe_is_taken() -> None:

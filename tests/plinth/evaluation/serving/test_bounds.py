@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from plinth.compute.context import Context
-from plinth.evaluation.serving import bounds
+from plinth.evaluation import serving
 from plinth.launch.devices import DEVICES, Device
 from plinth.model.parameters import Model
 from plinth.records import Manifest
@@ -26,39 +26,39 @@ def _device(memory_bytes: int, flops: float, bytes_per_s: float) -> Device:
 
 def test_by_hand_where_reading_decides_and_where_computing_does() -> None:
     reads, computes = _device(10**6, 1e30, 1000.0), _device(10**6, 1000.0, 1e30)
-    assert bounds.kv_bytes(SMALL) == KV
-    assert bounds.token_s(reads, SMALL, VOCABULARY, CONTEXT, 3) == (2 * MATRICES + 3 * CONTEXT * KV) / 1000
+    assert serving.kv_bytes(SMALL) == KV
+    assert serving.token_s(reads, SMALL, VOCABULARY, CONTEXT, 3) == (2 * MATRICES + 3 * CONTEXT * KV) / 1000
     work = 2 * MATRICES + 4 * 2 * 2 * 16 * CONTEXT
-    assert bounds.token_s(computes, SMALL, VOCABULARY, CONTEXT, 3) == 3 * work / 1000
-    assert bounds.prompt_s(reads, SMALL, VOCABULARY, 5) == (2 * MATRICES + 5 * KV) / 1000
+    assert serving.token_s(computes, SMALL, VOCABULARY, CONTEXT, 3) == 3 * work / 1000
+    assert serving.prompt_s(reads, SMALL, VOCABULARY, 5) == (2 * MATRICES + 5 * KV) / 1000
     body, output = MATRICES - 3200, 3200
-    assert bounds.prompt_s(computes, SMALL, VOCABULARY, 5) == (10 * body + 2 * output + 2 * 2 * 2 * 16 * 25) / 1000
+    assert serving.prompt_s(computes, SMALL, VOCABULARY, 5) == (10 * body + 2 * output + 2 * 2 * 2 * 16 * 25) / 1000
 
 
 def test_as_many_sequences_as_fit_and_none_where_the_weights_do_not() -> None:
-    weights = 2 * bounds.bounds(SMALL, VOCABULARY, CONTEXT)["parameters"]
+    weights = 2 * serving.bounds(SMALL, VOCABULARY, CONTEXT)["parameters"]
     room = _device(int((weights + 3.5 * CONTEXT * KV) / 0.9), 1e12, 1e9)
-    found = bounds.on(room, SMALL, VOCABULARY, CONTEXT)
+    found = serving.on(room, SMALL, VOCABULARY, CONTEXT)
     assert found["sequences"] == 3
-    assert found["tokens_per_s_full"] == 3 / bounds.token_s(room, SMALL, VOCABULARY, CONTEXT, 3)
-    none = bounds.on(_device(weights, 1e12, 1e9), SMALL, VOCABULARY, CONTEXT)
+    assert found["tokens_per_s_full"] == 3 / serving.token_s(room, SMALL, VOCABULARY, CONTEXT, 3)
+    none = serving.on(_device(weights, 1e12, 1e9), SMALL, VOCABULARY, CONTEXT)
     assert none == {"sequences": 0, "first_token_s": None, "tokens_per_s": None, "tokens_per_s_full": None}
 
 
 def test_llama_3_8b_leaves_128_kib_a_token_and_writes_some_200_tokens_a_second_on_an_h100() -> None:
     """128 KiB of keys and values per token in BF16; 16 GB of weights at 3.35 TB/s: 209 passes a second."""
-    found = bounds.bounds(Model(preset="8b"), 128_256, 8192)
+    found = serving.bounds(Model(preset="8b"), 128_256, 8192)
     assert found["kv_bytes_per_token"] == 128 * 1024
     assert found["parameters"] == 8_030_261_248  # as published
     assert found["devices"]["h100"]["tokens_per_s"] == pytest.approx(208, abs=5)
-    assert bounds.bounds(Model(preset="70b"), 128_256, 8192)["devices"]["h100"]["sequences"] == 0
+    assert serving.bounds(Model(preset="70b"), 128_256, 8192)["devices"]["h100"]["sequences"] == 0
 
 
 def test_the_asset_is_a_function_of_the_configuration(
     ctx: Context, model_directory: Callable[..., Path], checkpoint: Callable[[Path], Manifest]
 ) -> None:
     folder = model_directory()
-    made = bounds.run(ctx, checkpoint(folder))
+    made = serving.run(ctx, checkpoint(folder))
     config = json.loads((folder / "config.json").read_text())
-    assert made.stats == bounds.bounds(SMALL, config["vocab_size"], 32)
-    assert made == bounds.run(ctx, checkpoint(folder))
+    assert made.stats == serving.bounds(SMALL, config["vocab_size"], 32)
+    assert made == serving.run(ctx, checkpoint(folder))

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from plinth.compute.context import Context
-from plinth.evaluation.serving import records
+from plinth.evaluation import serving as records
 from plinth.records import Manifest
 from plinth_assets import serving
 from plinth_jobs.recipes import find, load

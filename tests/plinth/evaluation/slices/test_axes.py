@@ -11,7 +11,7 @@ import pytest
 
 from plinth.compute.context import Context
 from plinth.errors import IntegrityError, RecipeError
-from plinth.evaluation.slices import axes
+from plinth.evaluation.slices import choice
 from plinth.records import Manifest
 
 Ledger = Callable[..., Manifest]
@@ -41,7 +41,7 @@ DOCUMENTS = asked(("d", "web", 1024), ("b", "web", 1023), ("e", "code", 70_000),
 
 
 def test_every_document_has_a_label_on_every_axis_in_the_order_asked(ctx: Context, made: Manifest) -> None:
-    found = axes.labels(ctx.store, made, DOCUMENTS, {})
+    found = choice.labels(ctx.store, made, DOCUMENTS, {})
     assert found == {
         "uri": ["file:///web/4", "file:///web/1", "file:///code/0", "file:///web/2"],
         "bucket": ["web", "web", "code", "web"],
@@ -64,7 +64,7 @@ def test_every_document_has_a_label_on_every_axis_in_the_order_asked(ctx: Contex
     ],
 )
 def test_conditions_and_columns(ctx: Context, made: Manifest, expression: str, expected: list[str]) -> None:
-    assert axes.labels(ctx.store, made, DOCUMENTS, {"own": expression})["own"] == expected
+    assert choice.labels(ctx.store, made, DOCUMENTS, {"own": expression})["own"] == expected
 
 
 @pytest.mark.parametrize(
@@ -79,12 +79,12 @@ def test_conditions_and_columns(ctx: Context, made: Manifest, expression: str, e
 )
 def test_expressions_that_do_not_fit_are_named(ctx: Context, made: Manifest, expression: str, message: str) -> None:
     with pytest.raises(RecipeError, match=r"evaluation\.slices\.own") as caught:
-        axes.labels(ctx.store, made, DOCUMENTS, {"own": expression})
+        choice.labels(ctx.store, made, DOCUMENTS, {"own": expression})
     assert message in str(caught.value)
 
 
 def test_a_ledger_of_other_documents_is_refused(ctx: Context, made: Manifest, ledger: Ledger) -> None:
     with pytest.raises(IntegrityError, match="of other documents"):
-        axes.labels(ctx.store, made, asked(("a", "web", 5)), {})  # it was trained on
+        choice.labels(ctx.store, made, asked(("a", "web", 5)), {})  # it was trained on
     with pytest.raises(IntegrityError, match="of other documents"):
-        axes.labels(ctx.store, ledger(), DOCUMENTS, {})
+        choice.labels(ctx.store, ledger(), DOCUMENTS, {})

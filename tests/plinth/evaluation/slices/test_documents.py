@@ -6,7 +6,7 @@ import pytest
 
 from plinth.compute.context import Context
 from plinth.errors import StageError
-from plinth.evaluation.slices.documents import choose_documents
+from plinth.evaluation.slices.choice import choose_documents
 from plinth.records import Manifest
 
 Curated = Callable[..., Manifest]

@@ -20,11 +20,11 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
 from plinth.evaluation.engine import batches
+from plinth.evaluation.engine.batches import ScoringWindow
 from plinth.evaluation.engine.checkpoint import load
 from plinth.evaluation.engine.records import TokenBits
 from plinth.evaluation.slices import tables
 from plinth.evaluation.slices.spans import spans
-from plinth.evaluation.windows import ScoringWindow
 
 pytestmark = pytest.mark.slow
 lm_eval = pytest.importorskip("lm_eval")

@@ -14,7 +14,7 @@ from plinth.compute.context import Context
 from plinth.errors import IntegrityError, MissingError
 from plinth.evaluation.engine.records import TokenBits
 from plinth.evaluation.slices import spans, tables
-from plinth.evaluation.slices.documents import Document, choose_documents
+from plinth.evaluation.slices.choice import Document, choose_documents
 from plinth.records import Manifest
 from plinth.storage.parts import write_table
 

@@ -13,7 +13,7 @@ import torch
 from tokenizers import Tokenizer
 
 from plinth.compute.context import Context
-from plinth.evaluation.tasks import files
+from plinth.evaluation.tasks import job
 from plinth.model.decoder import Decoder, build
 from plinth.model.parameters import Model
 from plinth.records import Manifest
@@ -78,7 +78,7 @@ def checkpoint(ctx: Context, model_folder: Path) -> Manifest:
 @pytest.fixture(scope="module")
 def all_files(ctx: Context) -> Manifest:
     """The twelve task files, as they are."""
-    return files.task_files(ctx, "small", str(FILES))
+    return job.task_files(ctx, "small", str(FILES))
 
 
 @pytest.fixture
@@ -89,6 +89,6 @@ def task_files(ctx: Context, tmp_path: Path) -> Callable[..., Manifest]:
         folder = tmp_path / "task_files"
         shutil.copytree(FILES, folder, ignore=shutil.ignore_patterns("__pycache__"))
         change(folder)
-        return files.task_files(ctx, "small", str(folder))
+        return job.task_files(ctx, "small", str(folder))
 
     return made

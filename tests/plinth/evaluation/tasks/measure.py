@@ -15,8 +15,8 @@ from pathlib import Path
 
 from plinth.compute.context import Context
 from plinth.compute.progress import Meter, Silent
-from plinth.evaluation.tasks import files, job
-from plinth.evaluation.tasks.parameters import TaskSet
+from plinth.evaluation.parameters import TaskSet
+from plinth.evaluation.tasks import job
 from plinth.records import Manifest, Part
 from plinth.storage.workspace import Workspace
 
@@ -65,7 +65,7 @@ def put(ctx: Context, folder: Path) -> Manifest:
 
 def measure(ctx: Context, model: Path, folder: Path, *tasks: str) -> Manifest:
     """The manifest of `tasks/small`."""
-    chosen, local = TaskSet(include=str(folder), tasks=tasks), files.task_files(ctx, "small", str(folder))
+    chosen, local = TaskSet(include=str(folder), tasks=tasks), job.task_files(ctx, "small", str(folder))
     return job.run(ctx, "small", chosen, put(ctx, model), local)
 
 

@@ -19,9 +19,9 @@ import pytest
 from plinth.compute.context import Context
 from plinth.corpus.lists import lists
 from plinth.errors import CheckpointError, SourceError, StageError, TrainingError
-from plinth.evaluation.tasks import files, job
-from plinth.evaluation.tasks.items import ITEMS
-from plinth.evaluation.tasks.parameters import TaskSet
+from plinth.evaluation.parameters import TaskSet
+from plinth.evaluation.tasks import job
+from plinth.evaluation.tasks.exchange import ITEMS
 from plinth.model.export import export_model
 from plinth.records import Manifest
 from plinth.storage.parts import read_table
@@ -154,10 +154,10 @@ def test_a_rerun_starts_nothing(ours: Ours, trained_folder: Path, monkeypatch: p
 def test_what_python_leaves_beside_a_module_is_no_task_file(ctx: Context, tmp_path: Path) -> None:
     folder = tmp_path / "tasks"
     shutil.copytree(FILES, folder, ignore=shutil.ignore_patterns("__pycache__"))
-    before = lists.digest(ctx, str(folder)), files.task_files(ctx, "small", str(folder)).digest
+    before = lists.digest(ctx, str(folder)), job.task_files(ctx, "small", str(folder)).digest
     (folder / "__pycache__").mkdir()
     (folder / "__pycache__" / "functions.cpython-311.pyc").write_bytes(b"compiled")
-    assert (lists.digest(ctx, str(folder)), files.task_files(ctx, "small", str(folder)).digest) == before
+    assert (lists.digest(ctx, str(folder)), job.task_files(ctx, "small", str(folder)).digest) == before
 
 
 @pytest.mark.parametrize("data", [b"", pytest.param(b"not tensors", marks=pytest.mark.exhaustive)])
@@ -205,4 +205,4 @@ def test_functions_of_tasks_reach_no_network(
 def test_a_folder_without_task_files_is_no_source(ctx: Context, tmp_path: Path) -> None:
     (tmp_path / "note.txt").write_text("nothing here")
     with pytest.raises(SourceError, match=r"evaluation\.tasks\.small\.include"):
-        files.task_files(ctx, "small", str(tmp_path))
+        job.task_files(ctx, "small", str(tmp_path))

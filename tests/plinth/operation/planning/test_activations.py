@@ -15,7 +15,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from plinth.model.attention import rotary
 from plinth.model.parameters import Model
-from plinth.operation.planning import activations
+from plinth.operation import memory
 from plinth.training.parallel.divided_decoder import divided_decoder, wrap_blocks
 from plinth.training.parallel.topology import Topology
 from plinth.training.parameters.parallel import Parallel
@@ -69,7 +69,7 @@ def _off(name: str, parallel: Parallel, dtype: torch.dtype, *, gpu: bool = False
     shape = {"layers": 4, "dim": 64, "heads": 4, "kv_heads": 2, "ffn_dim": 160, "document_mask": False}
     model = Model.model_validate(shape | SHAPES[name] | given)
     width = torch.empty(0, dtype=dtype).element_size()
-    said = activations.kept(model, parallel, micro_batch=ROWS, sequence_tokens=TOKENS, width=width, gpu=gpu)
+    said = memory.kept(model, parallel, micro_batch=ROWS, sequence_tokens=TOKENS, width=width, gpu=gpu)
     return said / _measured(model, parallel, dtype) - 1
 
 

@@ -12,8 +12,8 @@ from pydantic import ValidationError
 
 from plinth.launch.devices import DEVICES
 from plinth.model.parameters import Model
-from plinth.operation.planning import interval, memory, ranking
-from plinth.operation.planning.ranking import TrainingWork
+from plinth.operation import devices, memory, ranking
+from plinth.operation.ranking import TrainingWork
 from plinth.training import hooks
 from plinth.training.parameters.optimizers import problems_with_division
 from plinth.training.parameters.parallel import Parallel, problems
@@ -205,12 +205,12 @@ def test_a_thousand_devices_are_ranked_and_take_one_look_each() -> None:
 
 def test_intervals() -> None:
     """Daly's example: a minute of stall, three hours between failures."""
-    assert round(interval.young(60, 3 * 3600)) == 1138
-    assert round(interval.daly(60, 3 * 3600)) == 1099
-    assert interval.daly(60, 29) == 29
-    best = interval.young(60, 3 * 3600)
+    assert round(devices.young(60, 3 * 3600)) == 1138
+    assert round(devices.daly(60, 3 * 3600)) == 1099
+    assert devices.daly(60, 29) == 29
+    best = devices.young(60, 3 * 3600)
     assert all(
-        interval.waste(best, 60, 300, 10_800) < interval.waste(best * factor, 60, 300, 10_800) for factor in (0.9, 1.1)
+        devices.waste(best, 60, 300, 10_800) < devices.waste(best * factor, 60, 300, 10_800) for factor in (0.9, 1.1)
     )
-    assert round(interval.between_failures_s(16_384) / 3600, 2) == 3.09  # as published
-    assert math.isclose(interval.between_failures_s(512), 32 * interval.between_failures_s(16_384))
+    assert round(devices.between_failures_s(16_384) / 3600, 2) == 3.09  # as published
+    assert math.isclose(devices.between_failures_s(512), 32 * devices.between_failures_s(16_384))

@@ -14,10 +14,10 @@ from plinth.errors import IntegrityError
 from plinth.launch.devices import DEVICES, called
 from plinth.launch.parameters import Launch
 from plinth.model import flops
-from plinth.operation.planning import forecast, interval, machine, ranking, recorded
-from plinth.operation.planning.efficiency import STATED, Efficiency
-from plinth.operation.spending import admission, parameters
-from plinth.operation.spending.bounds import bound, step_s
+from plinth.operation import admission, devices, forecast, ranking
+from plinth.operation.admission import bound, step_s
+from plinth.operation.devices import STATED, Efficiency
+from plinth.operation.spending import parameters
 from plinth.storage.workspace import Workspace
 from plinth.training import config as configuration
 from plinth.training.config import RunConfig
@@ -32,8 +32,8 @@ SPEED = MachineSpeed(
 )
 
 
-def device(ranks: int = 2) -> machine.PlannedDevice:
-    found = machine.shared(SPEED, "fp32", ranks, 64 * 10**9)
+def device(ranks: int = 2) -> devices.PlannedDevice:
+    found = devices.shared(SPEED, "fp32", ranks, 64 * 10**9)
     assert found is not None
     return found._replace(machine="")
 
@@ -75,8 +75,8 @@ def test_the_planner_gives_the_measured_seconds_back(workspace: Workspace) -> No
         name = f"run-{number}"
         config = lived(workspace, name, [2.0] * STEPS, parallel=block)
         on, work = device(), forecast.work_of(config)
-        (run,) = [one for one in recorded.known(workspace)[0] if one.run == name]
-        found = recorded.efficiency([run], on, work)
+        (run,) = [one for one in forecast.known(workspace)[0] if one.run == name]
+        found = forecast.efficiency([run], on, work)
         assert found.low == pytest.approx(found.high)
         one = ranking.of_block(work, block, config.micro_batch_sequences, 2, on.device, found.middle)
         assert one.compute_s + one.bubble_s == pytest.approx(2.0)
@@ -89,30 +89,30 @@ def test_the_planner_gives_the_measured_seconds_back(workspace: Workspace) -> No
 def test_the_range_is_of_the_slowest_and_the_fastest_tenth(workspace: Workspace) -> None:
     """The first step compiles and is left out; of the 20 that follow, two at each end are."""
     config = lived(workspace, "one", [9.0, *[8.0] * 2, *[4.0] * 8, *[2.0] * 8, *[0.1] * 2])
-    (run,) = recorded.known(workspace)[0]
+    (run,) = forecast.known(workspace)[0]
     whole = 8 * 32 * flops.flops_hardware(TINY, 64, 33 / 2)
     assert run.flops_per_s == pytest.approx((whole / 4, whole / 2))
     lived(workspace, "other", [3.0] * STEPS)
-    both = recorded.efficiency(recorded.known(workspace)[0], device(), forecast.work_of(config))
+    both = forecast.efficiency(forecast.known(workspace)[0], device(), forecast.work_of(config))
     assert (both.low, both.high) == pytest.approx((whole / 4 / PEAK, whole / 2 / PEAK))
     assert both.source.startswith("2 runs of this model")
 
 
 def test_what_is_not_like_is_not_taken(workspace: Workspace) -> None:
     config = lived(workspace, "few", [2.0] * 10)  # nine follow another
-    work, runs = forecast.work_of(config), recorded.known(workspace)[0]
+    work, runs = forecast.work_of(config), forecast.known(workspace)[0]
     assert runs[0].flops_per_s is None
-    assert recorded.efficiency(runs, device(), work) == STATED
+    assert forecast.efficiency(runs, device(), work) == STATED
     lived(workspace, "enough", [2.0] * 11)
-    runs = recorded.known(workspace)[0]
-    assert recorded.efficiency(runs, device(), work) != STATED
-    assert recorded.efficiency(runs, machine.of_table("h100", DEVICES), work) == STATED  # another device
+    runs = forecast.known(workspace)[0]
+    assert forecast.efficiency(runs, device(), work) != STATED
+    assert forecast.efficiency(runs, devices.of_table("h100", DEVICES), work) == STATED  # another device
     near = work._replace(model=TINY.model_copy(update={"layers": TINY.layers * 2}))
-    assert recorded.efficiency(runs, device(), near).source == "1 run of models of this size on cpu, recorded"
+    assert forecast.efficiency(runs, device(), near).source == "1 run of models of this size on cpu, recorded"
     far = work._replace(model=TINY.model_copy(update={"layers": TINY.layers * 16}))
-    assert recorded.efficiency(runs, device(), far) == STATED
+    assert forecast.efficiency(runs, device(), far) == STATED
     here = [runs[1].model_copy(update={"machine": "m", "flops_per_s": (1e9, 2e9)}), *runs]
-    assert recorded.efficiency(here, device()._replace(machine="m"), work) == Efficiency(
+    assert forecast.efficiency(here, device()._replace(machine="m"), work) == Efficiency(
         low=1e9 / PEAK, high=2e9 / PEAK, source="1 run of this model on cpu on this machine, recorded"
     )
 
@@ -127,23 +127,23 @@ def test_stall_restore_and_failures_by_hand(workspace: Workspace) -> None:
     with config.directory.events.open("a") as stream:
         now = 1000.0 + 2.25 * STEPS + 1.5
         stream.write(json.dumps({"seq": 99, "event": "resumed", "time": now + 9.0, "step": 20}) + "\n")
-    runs, work = recorded.known(workspace)[0], forecast.work_of(config)
+    runs, work = forecast.known(workspace)[0], forecast.work_of(config)
     assert (runs[0].saves, runs[0].stall_s) == (3, pytest.approx(1.5))
     assert (runs[0].restores, runs[0].restore_s) == (1, pytest.approx(7.0))
     assert (runs[0].failures, runs[0].device_hours) == (1, pytest.approx((2.25 * STEPS + 1.5 + 9) * 2 / 3600))
-    found = recorded.pauses(runs, "cpu", work)
+    found = forecast.pauses(runs, "cpu", work)
     assert (found.stall_s, found.restore_s) == (pytest.approx(0.5), pytest.approx(7.0))
-    assert found.failures_per_device_hour == interval.FAILURES_PER_DEVICE_HOUR  # one says too little
+    assert found.failures_per_device_hour == devices.FAILURES_PER_DEVICE_HOUR  # one says too little
     assert found.sources[:2] == ("3 saves of runs of this model", "1 restores of runs of this model")
     assert found.sources[2].startswith("as often as Llama 3's on H100; 1 recorded in 0.0")
-    more = recorded.pauses(runs * 3, "cpu", work)
+    more = forecast.pauses(runs * 3, "cpu", work)
     assert more.failures_per_device_hour == pytest.approx(1 / runs[0].device_hours)
     assert more.sources[2].startswith("3 recorded in")
-    quiet = [runs[0].model_copy(update={"failures": 0, "device_hours": 4 / interval.FAILURES_PER_DEVICE_HOUR})]
-    assert recorded.pauses(quiet, "cpu", work).failures_per_device_hour == interval.FAILURES_PER_DEVICE_HOUR / 4
-    assert recorded.pauses(runs, "cpu", work, 9.0)[:2] == (9.0, pytest.approx(7.0))
-    elsewhere = recorded.pauses(runs, "h100", work)
-    assert elsewhere[:3] == (interval.STALL_S, recorded.RESTORE_S, interval.FAILURES_PER_DEVICE_HOUR)
+    quiet = [runs[0].model_copy(update={"failures": 0, "device_hours": 4 / devices.FAILURES_PER_DEVICE_HOUR})]
+    assert forecast.pauses(quiet, "cpu", work).failures_per_device_hour == devices.FAILURES_PER_DEVICE_HOUR / 4
+    assert forecast.pauses(runs, "cpu", work, 9.0)[:2] == (9.0, pytest.approx(7.0))
+    elsewhere = forecast.pauses(runs, "h100", work)
+    assert elsewhere[:3] == (devices.STALL_S, forecast.RESTORE_S, devices.FAILURES_PER_DEVICE_HOUR)
     assert elsewhere.sources == ("assumed", "assumed", "as often as Llama 3's on H100")
 
 
@@ -154,9 +154,9 @@ def test_a_forecast_is_made_once_and_its_error_is_stated(workspace: Workspace) -
     assert made.low_s < made.step_s < made.high_s
     forecast.keep(config, made.model_copy(update={"step_s": 1.8, "low_s": 1.5, "high_s": 2.5}))
     forecast.keep(config, made)  # what was foretold first counts
-    runs, broken = recorded.known(workspace)
+    runs, broken = forecast.known(workspace)
     assert (runs[0].step_s, runs[0].error, broken) == (pytest.approx(2.25), pytest.approx(-0.2), [])
-    assert recorded.errors(runs) == [
+    assert forecast.errors(runs) == [
         "foretold and measured: 1 run, a step off by 20% in the median, 1 within their range",
         "the last, one: foretold 1.8 s (1.5 to 2.5), measured 2.25 s, -20%",
     ]
@@ -164,23 +164,23 @@ def test_a_forecast_is_made_once_and_its_error_is_stated(workspace: Workspace) -
     with pytest.raises(IntegrityError, match="forecast of run one"):
         forecast.read(config)
     lived(workspace, "two", [2.0] * STEPS)
-    runs, broken = recorded.known(workspace)
+    runs, broken = forecast.known(workspace)
     assert [run.run for run in runs] == ["two"]
     assert broken[0].startswith("one: ")
 
 
 def test_an_ended_run_is_measured_once(workspace: Workspace) -> None:
     config = lived(workspace, "one", [2.0] * STEPS)
-    first = recorded.known(workspace)[0]
+    first = forecast.known(workspace)[0]
     assert not config.directory.measured.exists()  # it may go on
     config.directory.result.write_text("{}")
-    assert recorded.known(workspace)[0] == first
+    assert forecast.known(workspace)[0] == first
     kept = first[0].model_copy(update={"saves": 77})
     config.directory.measured.write_text(kept.model_dump_json())
-    assert recorded.known(workspace)[0] == [kept]
+    assert forecast.known(workspace)[0] == [kept]
     with config.directory.events.open("a") as stream:
         stream.write(json.dumps({"seq": 99, "event": "vanished", "time": 5000.0, "from_step": 20}) + "\n")
-    (again,) = recorded.known(workspace)[0]
+    (again,) = forecast.known(workspace)[0]
     assert (again.saves, again.failures) == (3, 1)
 
 
@@ -197,7 +197,7 @@ def test_a_submission_foretells_and_is_bounded_as_runs_were(workspace: Workspace
     assert found is not None
     assert (found.device, found.efficiency) == ("h100", STATED)
     before = lived(workspace, "before", [2.0] * STEPS)
-    (run,) = recorded.known(workspace)[0]
+    (run,) = forecast.known(workspace)[0]
     like = run.model_copy(update={"device": "h100", "flops_per_s": (989e10, 1978e10)})
     before.directory.measured.write_text(like.model_dump_json())
     later = config.model_copy(update={"run_id": "later"})
@@ -232,4 +232,4 @@ def test_ranks_share_processors() -> None:
     one, two = device(1).device, device(2).device
     assert (one.bf16_flops, two.bf16_flops, two.memory_bytes) == (PEAK, PEAK / 2, 32 * 10**9)
     assert Launch(ranks=2).ranks_per_node == 2
-    assert machine.shared(SPEED, "fp16", 1, 1) is None
+    assert devices.shared(SPEED, "fp16", 1, 1) is None

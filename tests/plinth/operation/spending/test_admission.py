@@ -14,10 +14,11 @@ from plinth.errors import BudgetError, RequestError
 from plinth.launch.base import Handle
 from plinth.launch.devices import DEVICES
 from plinth.launch.parameters import Launch
-from plinth.operation.spending import admission, parameters, settlement
-from plinth.operation.spending.bounds import bound, step_s, work
-from plinth.operation.spending.ledger import MICROS, Ledger, Limit, Reservation
+from plinth.operation import admission, settlement
+from plinth.operation.admission import bound, step_s, work
+from plinth.operation.spending import parameters
 from plinth.operation.spending.parameters import Spending
+from plinth.operation.spending_ledger import MICROS, Ledger, Limit, Reservation
 from plinth.storage.workspace import Workspace
 from plinth.training import config as configuration
 from plinth.training.config import RunConfig

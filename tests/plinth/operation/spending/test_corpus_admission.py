@@ -10,11 +10,12 @@ import pytest
 from plinth.compute import context
 from plinth.compute.context import AssetCost, Context, StepCost, TaskShare, manifest
 from plinth.errors import BudgetError
-from plinth.operation.planning.prices import CorpusPrices
-from plinth.operation.spending import corpus_admission, parameters, settlement
-from plinth.operation.spending.ledger import MICROS, JobCost, Ledger, Limit, Reservation
+from plinth.operation import admission, settlement
+from plinth.operation.devices import CorpusPrices
+from plinth.operation.settlement import summarise
+from plinth.operation.spending import parameters
 from plinth.operation.spending.parameters import Spending
-from plinth.operation.spending.summary import summarise
+from plinth.operation.spending_ledger import MICROS, JobCost, Ledger, Limit, Reservation
 from plinth.records import Step
 from plinth.storage.workspace import Workspace
 
@@ -28,46 +29,46 @@ LAST = AssetCost(
 
 
 def test_the_bound_is_of_all_items_and_of_the_bytes_there_are() -> None:
-    assert corpus_admission.stage_price(LAST, PRICES) == pytest.approx(1.0 + 6 + 1)
-    assert corpus_admission.stage_bound(LAST, 1000, PRICES, 0.25) == pytest.approx(8.0 * 4 * 1.25)  # 2 of 8 made
-    assert corpus_admission.stage_bound(LAST, 3000, PRICES, 0.25) == pytest.approx(8.0 * 4 * 3 * 1.25)
+    assert admission.stage_price(LAST, PRICES) == pytest.approx(1.0 + 6 + 1)
+    assert admission.stage_bound(LAST, 1000, PRICES, 0.25) == pytest.approx(8.0 * 4 * 1.25)  # 2 of 8 made
+    assert admission.stage_bound(LAST, 3000, PRICES, 0.25) == pytest.approx(8.0 * 4 * 3 * 1.25)
     older = LAST.model_copy(update={"input_bytes": 0})
-    assert corpus_admission.stage_bound(older, 3000, PRICES, 0.0) == pytest.approx(8.0 * 4)
-    assert corpus_admission.stage_bound(None, 3000, PRICES, 0.0) is None
+    assert admission.stage_bound(older, 3000, PRICES, 0.0) == pytest.approx(8.0 * 4)
+    assert admission.stage_bound(None, 3000, PRICES, 0.0) is None
     idle = LAST.model_copy(update={"steps": {"x": StepCost(spared=8)}})
-    assert corpus_admission.stage_bound(idle, 3000, PRICES, 0.0) is None
+    assert admission.stage_bound(idle, 3000, PRICES, 0.0) is None
 
 
 def test_reserved_refused_and_settled(tmp_path: Path) -> None:
     ctx = Context(Workspace(tmp_path / "workspace").ensure())
-    assert corpus_admission.reserve_stage(ctx, "web/curated", 1000) is None  # nobody keeps an account
+    assert admission.reserve_stage(ctx, "web/curated", 1000) is None  # nobody keeps an account
     path = parameters.settings_file(ctx.workspace)
     path.parent.mkdir(exist_ok=True)
     path.write_text("margin: 0\nteam: web\nprices: {core_hour: 36, million_requests: 1000000}\n")
     ledger = Ledger(parameters.ledger_place(ctx.workspace, parameters.load(ctx.workspace)))
     context.save(ctx.workspace, LAST)
-    held = corpus_admission.reserve_stage(ctx, "web/curated", 1000)
+    held = admission.reserve_stage(ctx, "web/curated", 1000)
     assert held is not None
     assert (held.run, held.reserved, held.reason) == ("corpus:web/curated", 32 * MICROS, "its last making")
-    assert corpus_admission.reserve_stage(ctx, "web/curated", 1000) == held  # of one whose process died
+    assert admission.reserve_stage(ctx, "web/curated", 1000) == held  # of one whose process died
     ledger.limit(Limit(scope="all", name="", amount=63 * MICROS, period="total", person="bo", made=1.0))
     shared = Context(ctx.workspace, share=TaskShare(0, 2))
     with pytest.raises(BudgetError, match="is not made: it could exceed the budget"):
-        corpus_admission.reserve_stage(shared, "web/curated", 1000)
+        admission.reserve_stage(shared, "web/curated", 1000)
     assert settlement.settle(ctx) == [held]  # no run: it stays as it was bounded
-    corpus_admission.settle_stage(ctx, held, LAST)
+    admission.settle_stage(ctx, held, LAST)
     (row,) = [one for one in summarise(ctx, Spending(), ledger.find(), "run") if one.name == "corpus:web/curated"]
     assert (row.spent, row.reserved, row.rank_hours, row.price_per_rank_hour) == (8.0, 0.0, 0.0, 0.0)
-    assert corpus_admission.reserve_stage(shared, "web/curated", 1000) is not None  # 8 and 32 are within 63
+    assert admission.reserve_stage(shared, "web/curated", 1000) is not None  # 8 and 32 are within 63
 
 
 def test_a_limit_alone_keeps_an_account(tmp_path: Path) -> None:
     ctx = Context(Workspace(tmp_path / "workspace").ensure())
     ledger = Ledger(parameters.ledger_place(ctx.workspace, Spending()))
-    assert corpus_admission.reserve_stage(ctx, "web/curated", 1) is None
+    assert admission.reserve_stage(ctx, "web/curated", 1) is None
     ledger.limit(Limit(scope="all", name="", amount=0, period="total", person="bo", made=1.0))
     with pytest.raises(BudgetError, match="is not made"):
-        corpus_admission.reserve_stage(ctx, "web/curated", 1)
+        admission.reserve_stage(ctx, "web/curated", 1)
 
 
 def test_stages_of_the_corpus_beside_runs(tmp_path: Path) -> None:

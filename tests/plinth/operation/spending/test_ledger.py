@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from plinth.errors import BudgetError, StorageError
-from plinth.operation.spending.ledger import JobCost, Ledger, Limit, Reservation, month
+from plinth.operation.spending_ledger import JobCost, Ledger, Limit, Reservation, month
 from plinth.storage.database import Database
 from tests.postgres_server import postgres_server
 

@@ -9,10 +9,9 @@ from typing import Any
 import pytest
 
 from plinth.compute.context import Context, manifest
-from plinth.operation.spending.energy import Energy, sampled
-from plinth.operation.spending.ledger import MICROS, Reservation
+from plinth.operation.settlement import Energy, bucket_shares, sampled, summarise
 from plinth.operation.spending.parameters import Spending
-from plinth.operation.spending.summary import bucket_shares, summarise
+from plinth.operation.spending_ledger import MICROS, Reservation
 from plinth.records import Step
 from plinth.storage.workspace import Workspace
 from plinth.training import config as configuration

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 from plinth.compute.context import Context
 from plinth.errors import IntegrityError
-from plinth.provenance.impact import edges, index
+from plinth.provenance import edges
+from plinth.provenance.edges import Edges, SavedLinks
 from plinth.provenance.impact.descendants import downstream
-from plinth.provenance.impact.edges import Edges, SavedLinks
 from plinth.storage.workspace import TRUST_VARIABLE
 
 SOURCE = "5" * 64
@@ -29,8 +29,8 @@ def found(line: Any, origin: str = SOURCE) -> list[str]:
 def read(line: Any, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The manifests that a search reads."""
     seen: list[str] = []
-    real = index._read
-    monkeypatch.setattr(index, "_read", lambda ctx, digests: real(ctx, seen.extend(digests) or digests))
+    real = edges._read
+    monkeypatch.setattr(edges, "_read", lambda ctx, digests: real(ctx, seen.extend(digests) or digests))
     found(line)
     return seen
 
@@ -53,7 +53,7 @@ def test_only_what_is_new_is_read(line: Any, monkeypatch: pytest.MonkeyPatch) ->
 
 def test_an_index_that_hides_a_descendant_is_not_believed(line: Any) -> None:
     before = found(line)
-    path = line.ctx.workspace.root / index.FILE
+    path = line.ctx.workspace.root / edges.FILE
     forged = hide(edges.decoded(path.read_bytes()), line.made["run"].digest)
     path.write_bytes(edges.encoded(forged))
     assert found(line) == before
@@ -63,17 +63,17 @@ def test_an_index_that_hides_a_descendant_is_not_believed(line: Any) -> None:
 def test_with_the_note_of_its_user_the_forged_index_would_hide_it(line: Any) -> None:
     """What the note protects: without it, the test above could not fail."""
     before = found(line)
-    path = line.ctx.workspace.root / index.FILE
+    path = line.ctx.workspace.root / edges.FILE
     data = edges.encoded(hide(edges.decoded(path.read_bytes()), line.made["run"].digest))
     path.write_bytes(data)
-    index.note_path(line.ctx.workspace).write_text(hashlib.sha256(data).hexdigest())
+    edges.note_path(line.ctx.workspace).write_text(hashlib.sha256(data).hexdigest())
     assert len(found(line)) < len(before)
 
 
 @pytest.mark.parametrize("damage", [lambda data: data[:100], lambda data: b"", lambda data: data[:-1] + b"x"])
 def test_a_damaged_index_is_made_again(line: Any, damage: Any) -> None:
     before = found(line)
-    path = line.ctx.workspace.root / index.FILE
+    path = line.ctx.workspace.root / edges.FILE
     whole = path.read_bytes()
     path.write_bytes(damage(whole))
     assert found(line) == before
@@ -114,7 +114,7 @@ def test_a_changed_manifest_cannot_enter_the_index(line: Any) -> None:
 
 def test_note_and_folder_are_private(line: Any) -> None:
     found(line)
-    note = index.note_path(line.ctx.workspace)
+    note = edges.note_path(line.ctx.workspace)
     assert (note.stat().st_mode & 0o777, note.parent.stat().st_mode & 0o777) == (0o600, 0o700)
 
 

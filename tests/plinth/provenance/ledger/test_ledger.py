@@ -13,7 +13,7 @@ import pytest
 from plinth.compute.context import Context
 from plinth.compute.engine import LocalEngine
 from plinth.errors import IntegrityError, WorkspaceError
-from plinth.provenance.ledger import columns as ledger_columns
+from plinth.provenance import ledger_columns
 from plinth.provenance.ledger import ledger
 from plinth.provenance.ledger.ledger import export
 from plinth.records import Manifest

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from plinth.report.evaluation import page
-from plinth.report.render import png, svg
+from plinth.report import evaluation
+from plinth.report.style import png, svg
 from plinth_assets.measurements import evaluation_items
 
 
@@ -26,7 +26,7 @@ CURVE = [{"start": start, "end": 2 * start or 8, **row(3.0)} | {"value": 3.0} fo
 def test_every_axis_has_a_panel_with_its_slices_in_order() -> None:
     stats = {"overall": row(1.1, 20_000), "slices": AXES["bucket"], "axes": {**AXES, "one": {"alone": row(1.0)}}}
     del stats["axes"]["bucket"]
-    text = svg(page.intervals, evaluation_items.section("", stats).groups, title="t")
+    text = svg(evaluation.intervals, evaluation_items.section("", stats).groups, title="t")
     shown = [word.strip() for word in re.findall(r">([^<>]+)</text>", text)]
     assert {"all held-out text, then by bucket", "by length", "by domain"} <= set(shown)
     assert not {"by none", "by one"} & set(shown)
@@ -36,8 +36,8 @@ def test_every_axis_has_a_panel_with_its_slices_in_order() -> None:
 
 
 def test_positions_have_both_curves_and_the_context() -> None:
-    text = svg(page.by_position, {"context_tokens": 64, "all": CURVE, "long": CURVE}, title="t")
+    text = svg(evaluation.by_position, {"context_tokens": 64, "all": CURVE, "long": CURVE}, title="t")
     assert all(word in text for word in ("all documents", "documents that fill the context", "context", ">32<"))
-    alone = svg(page.by_position, {"context_tokens": 64, "all": CURVE, "long": []}, title="t")
+    alone = svg(evaluation.by_position, {"context_tokens": 64, "all": CURVE, "long": []}, title="t")
     assert "fill the context" not in alone
-    assert png(page.by_position, {"context_tokens": 64, "all": [], "long": []})[:4] == b"\x89PNG"
+    assert png(evaluation.by_position, {"context_tokens": 64, "all": [], "long": []})[:4] == b"\x89PNG"

@@ -8,9 +8,8 @@ from typing import Any
 
 from plinth.evaluation import statistics
 from plinth.evaluation.probes import noise
-from plinth.report.evaluation import data as sections
-from plinth.report.evaluation.data import CurveGroup, EvaluationData, MeasureGroup, Section, StepCurve
-from plinth.report.evaluation.page import page
+from plinth.report import evaluation as sections
+from plinth.report.evaluation import CurveGroup, EvaluationData, MeasureGroup, Section, StepCurve, page
 from plinth_assets.measurements import evaluation_items, probes_items, serving_items
 from plinth_audit.canaries import stage as canaries
 

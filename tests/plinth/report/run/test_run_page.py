@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plinth.report.run import metrics, panels, probes, run_page, sections
+from plinth.report.run import metrics, panels, run_page, sections
 from plinth.report.run.metrics import Series, run_metrics
 from plinth.report.run.panels import Panel, PanelLine, TimeAxis
 from plinth.report.run.sections import interventions
@@ -329,24 +329,24 @@ def test_probes_are_shown_with_their_noise_and_what_they_may_decide() -> None:
         story.add("evaluated", step=step, tokens=100 * step, slices={}, **spent, **look(score, accuracy=0.25))
     story.add("finished", step=5)
     measured = run_metrics(story.events)
-    (row,) = probes.rows(measured, {})
+    (row,) = sections.rows(measured, {})
     # by hand: the line falls by 0.075 a look from 0.99, its residuals are 0.01, -0.015, 0.01, -0.015, 0.01
     noise = math.sqrt((3 * 0.01**2 + 2 * 0.015**2) / 3)
     assert (row["score"], row["control"], row["signal"], row["accuracy"]) == ("0.7", "1.5", "0.8", "25%")
     assert row["noise"] == f"{noise:.4g} over 5 looks"
     assert row["ratio"] == f"{0.8 / noise:.3g}"
     assert row["words"] == "may decide"
-    (seeded,) = probes.rows(measured, {"maths": (0.7, 2.9)})
+    (seeded,) = sections.rows(measured, {"maths": (0.7, 2.9)})
     assert (seeded["noise"], seeded["weight"]) == ("1.556 over 2 seeds", "soft")
     assert seeded["words"].startswith("within its noise")
     for more, words in (({"control": 0.5}, "no signal"), ({"probe_set": "b"}, "noise not known yet")):
         last = {**story.events[-2], "step": 6, "seq": 99, **look(0.7, control=more.get("control", 1.5)), **more}
-        (other,) = probes.rows(run_metrics([*story.events, last]), {})
+        (other,) = sections.rows(run_metrics([*story.events, last]), {})
         assert other["words"].startswith(words)
-    line, control = probes.panel(measured, {}).lines
+    line, control = sections.panel(measured, {}).lines
     assert line.band == pytest.approx(noise)
     assert (control.faint, control.band) == (True, 0.0)
-    assert "5 evaluations took 1.25 s, 25% of the run" in probes.share(measured)
+    assert "5 evaluations took 1.25 s, 25% of the run" in sections.share(measured)
     text = run_page.page(story.events, ABOUT.model_copy(update={"over_seeds": {"maths": (0.7, 2.9)}}))
     assert "1.556 over 2 seeds" in text
     assert 'id="probes"' not in run_page.page(story.events[:3], ABOUT)

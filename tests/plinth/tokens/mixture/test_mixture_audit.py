@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 
 from plinth.records import Manifest
 from plinth.tokens.mixture import mixture
-from plinth.tokens.mixture.apportion import Ramp, shares
-from plinth.tokens.mixture.mixture_audit import EVERY_BLOCKS, TOLERANCE, advice, blocks_of, shares_over_run
+from plinth.tokens.mixture.apportion import EVERY_BLOCKS, TOLERANCE, Ramp, advice, blocks_of, shares, shares_over_run
 from plinth.tokens.mixture.parameters import Mixture, Phase
 from plinth.tokens.order.order import Order
 

@@ -20,9 +20,8 @@ from plinth.tokens.order.steps import schedule
 from plinth.tokens.packing.layout import open_layouts
 from plinth.tokens.reading.loader import Loader
 from plinth.tokens.shards import shards
-from plinth.tokens.shards.parameters import Shards
+from plinth.tokens.shards.parameters import Shards, parse, streams_of_all
 from plinth.tokens.shards.reader import open_streams
-from plinth.tokens.shards.streams import parse, streams_of_all
 
 BLOCK, SEQUENCES = 20, 400
 GROWING = (

@@ -9,7 +9,7 @@ import pytest
 from pydantic import ValidationError
 
 from plinth.errors import RecipeError
-from plinth.tokens.mixture import mixture, selectors
+from plinth.tokens.mixture import mixture, parameters
 from plinth.tokens.mixture.parameters import Curriculum, Mixture, Phase
 from plinth.tokens.mixture.weights import legs, shares_at_ends, streams_by_key, used_streams
 
@@ -126,10 +126,10 @@ def test_phases_that_say_nothing_or_too_much_are_refused(fields: dict[str, Any])
 
 def test_keys_of_a_recipe() -> None:
     buckets, axes = ["web", "code"], ["language", "tier"]
-    assert list(selectors.problems("web/language=de", buckets, axes)) == []
-    assert list(selectors.problems("*", buckets, axes)) == []
-    assert list(selectors.problems("cod", buckets, axes)) == ["no bucket 'cod'; did you mean `code`?"]
-    assert list(selectors.problems("langage=de", buckets, axes)) == [
+    assert list(parameters.problems("web/language=de", buckets, axes)) == []
+    assert list(parameters.problems("*", buckets, axes)) == []
+    assert list(parameters.problems("cod", buckets, axes)) == ["no bucket 'cod'; did you mean `code`?"]
+    assert list(parameters.problems("langage=de", buckets, axes)) == [
         "shards.axes has no axis 'langage'; did you mean `language`?"
     ]
 

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from plinth.tokens.order.permutation import MAX_SIZE, Permutation, forward_each, numbered, quotient, table_of
+from plinth.tokens.order.order import MAX_SIZE, Permutation, forward_each, numbered, quotient, table_of
 
 
 @given(size=st.integers(1, 3000), seed=st.integers(0, 2**63))

@@ -18,11 +18,11 @@ from plinth.model.parameters import Model
 from plinth.records import Manifest
 from plinth.storage.parts import read_table
 from plinth.storage.workspace import Workspace
-from plinth.tokens.mixture import mixture, mixture_audit
+from plinth.tokens.mixture import apportion, mixture
 from plinth.tokens.mixture.parameters import Mixture, Phase
+from plinth.tokens.order.batch import DrawnCopy, draws, require_drawn, seen_through
 from plinth.tokens.order.order import Order
 from plinth.tokens.order.parameters import LengthChange
-from plinth.tokens.order.planted import DrawnCopy, draws, require_drawn, seen_through
 from plinth.tokens.order.steps import constant, schedule
 from plinth.tokens.packing import packing as packed
 from plinth.tokens.packing.layout import open_layouts
@@ -166,7 +166,7 @@ def test_a_ramp_draws_all_of_them_too(planted: Planted) -> None:
     copies = draws(planted.ctx, mixed, planted.shards[BUCKET], planted.canaries, constant(SEQUENCES, SEQUENCE, BATCH))
     require_drawn(copies)
     assert sum(leg["counts"][BUCKET] for leg in mixed.stats["phases"]) == mixed.stats["buckets"][BUCKET]["needed"]
-    assert mixture_audit.shares_over_run(mixed.stats)
+    assert apportion.shares_over_run(mixed.stats)
 
 
 def test_what_gets_no_loss_is_refused_by_name(planted: Planted) -> None:

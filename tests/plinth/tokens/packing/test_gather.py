@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from plinth.compute.context import Context
-from plinth.tokens.packing import gather
-from plinth.tokens.packing.gather import SequenceGather
 from plinth.tokens.packing.layout import Concatenated
+from plinth.tokens.reading import loader
+from plinth.tokens.reading.loader import SequenceGather
 from plinth.tokens.shards.reader import ShardReader
 from tests.plinth.tokens.packing.hand_shards import hand_shards
 
@@ -46,7 +46,7 @@ def test_a_piece_needs_the_shards_it_has_tokens_in() -> None:
     def located(*pieces: tuple[int, int]) -> tuple[bool, list[int], list[int]]:
         starts, lengths = np.array([piece[0] for piece in pieces]), np.array([piece[1] for piece in pieces], np.int32)
         sources, rests = np.zeros(len(pieces), np.int64), np.zeros(len(pieces), np.int64)
-        done = gather.locate_pieces(addresses, bounds, 2, starts, lengths, sources, rests)
+        done = loader.locate_pieces(addresses, bounds, 2, starts, lengths, sources, rests)
         return done, sources.tolist(), rests.tolist()
 
     assert located((4, 6), (0, 3)) == (True, [1008, 1000], [6, 10])

@@ -15,9 +15,8 @@ from plinth.tokens.order.order import Order
 from plinth.tokens.order.poisson import PoissonSteps
 from plinth.tokens.order.steps import StepRange
 from plinth.tokens.packing import packing as packing_index
-from plinth.tokens.packing.gather import SequenceGather
 from plinth.tokens.packing.layout import PackingLayout, open_layouts
-from plinth.tokens.reading.loader import Loader
+from plinth.tokens.reading.loader import Loader, SequenceGather
 from plinth.tokens.shards.reader import ShardReader, open_streams
 
 Line = tuple[Order, dict[str, ShardReader], dict[str, PackingLayout]]

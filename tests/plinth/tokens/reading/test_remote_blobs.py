@@ -25,10 +25,17 @@ from plinth.tokens.mixture import mixture
 from plinth.tokens.mixture.parameters import Mixture, Phase
 from plinth.tokens.order.order import Order
 from plinth.tokens.reading.loader import Loader, prefetched
-from plinth.tokens.reading.parameters import Reading
-from plinth.tokens.reading.shard_sources import ShardSource, SpanReader, open_shards
-from plinth.tokens.reading.shards_ahead import THREADS, first_touches, proved_batches, shards_ahead
-from plinth.tokens.shards import blocks
+from plinth.tokens.reading.shard_sources import (
+    THREADS,
+    ShardSource,
+    SpanReader,
+    first_touches,
+    open_shards,
+    proved_batches,
+    shards_ahead,
+)
+from plinth.tokens.shards import reader as blocks
+from plinth.tokens.shards.parameters import Reading
 from plinth.tokens.shards.reader import ShardReader, open_streams
 from plinth.training import data, preparation
 from plinth.training.data import open_batches

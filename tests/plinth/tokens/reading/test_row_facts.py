@@ -11,8 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from plinth.tokens.reading.compact_batch import CompactBatch
-from plinth.tokens.reading.row_facts import DUPLICATE_N, TOP_N, row_facts
+from plinth.tokens.reading.compact_batch import DUPLICATE_N, TOP_N, CompactBatch, row_facts
 
 
 def _by_hand(row: list[int]) -> list[float]:

@@ -24,7 +24,7 @@ from plinth.tokens.order.order import Order
 from plinth.tokens.packing import packing
 from plinth.tokens.packing.layout import BestFit
 from plinth.tokens.reading.loader import Loader, prefetched
-from plinth.tokens.reading.shards_ahead import THREADS, ShardsAhead, Touch, first_touches, proved_batches
+from plinth.tokens.reading.shard_sources import THREADS, ShardsAhead, Touch, first_touches, proved_batches
 from plinth.tokens.shards.reader import ShardReader, open_streams
 
 GLOBAL = 2

@@ -16,11 +16,10 @@ from plinth.compute.context import Context
 from plinth.errors import IntegrityError, StorageError
 from plinth.records import Manifest
 from plinth.storage.store import Store
-from plinth.tokens.reading.parameters import Reading
 from plinth.tokens.reading.shard_sources import open_shards
-from plinth.tokens.shards import export as exports
+from plinth.tokens.shards import reader as exports
 from plinth.tokens.shards import shards
-from plinth.tokens.shards.parameters import Shards
+from plinth.tokens.shards.parameters import Reading, Shards
 from plinth.tokens.shards.reader import open_streams
 from plinth.tokens.tokenizer import tokenizer
 from plinth_jobs.cli.root import call

@@ -7,7 +7,7 @@ import pytest
 from plinth.compute.context import Context
 from plinth.errors import IntegrityError
 from plinth.records import Part
-from plinth.tokens.shards import index, mapped
+from plinth.tokens.shards import index
 from plinth.tokens.shards.index import DocumentIndex, write_index
 
 
@@ -87,4 +87,4 @@ def test_what_is_no_index_is_refused(ctx: Context) -> None:
     short = part.model_copy(update={"rows": 10**6, "stats": {**part.stats, "tokens": 10**9}})
     with pytest.raises(IntegrityError, match="not the index it should be"):
         DocumentIndex(ctx.store, [short]).within(np.array([10**8]), np.array([10**8 + 1]))
-    assert mapped.map_file("/dev/null").size == 0
+    assert index.map_file("/dev/null").size == 0

@@ -10,9 +10,9 @@ from plinth.errors import IntegrityError
 from plinth.records import Manifest
 from plinth.storage.workspace import Workspace
 from plinth.tokens.shards import shards, staged_tokens
-from plinth.tokens.shards.cut import even_sizes
 from plinth.tokens.shards.parameters import Shards
 from plinth.tokens.shards.reader import ShardReader
+from plinth.tokens.shards.shards import even_sizes
 from plinth.tokens.tokenizer import tokenizer
 from plinth.tokens.tokenizer.encode import token_dtype
 from plinth.tokens.tokenizer.parameters import TokenizerParameters

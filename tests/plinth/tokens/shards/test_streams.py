@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 
 from plinth.compute.context import Context
 from plinth.errors import IntegrityError, MissingError, RecipeError
-from plinth.provenance.ledger.placement import TokenPlaces, tokens_of
+from plinth.provenance.ledger_columns import TokenPlaces, tokens_of
 from plinth.records import Manifest, bucket_of
 from plinth.schemas import DOCUMENT_SCHEMA
 from plinth.storage.parts import read_table, write_table
 from plinth.storage.workspace import Workspace
-from plinth.tokens.shards import cut, shards, streams
+from plinth.tokens.shards import parameters, shards
 from plinth.tokens.shards.axes import length_class, sidecars_of
 from plinth.tokens.shards.parameters import Shards
 from plinth.tokens.shards.reader import ShardReader, open_streams
@@ -133,7 +133,7 @@ def test_every_document_is_in_the_stream_of_its_values(
 ) -> None:
     made = corpus.run(workspace, *axes)
     expected = _expected(corpus, lambda row: tuple(VALUES[axis](corpus, row) for axis in axes))
-    listed = streams.streams_of(made)
+    listed = parameters.streams_of(made)
     assert {tuple(one.values[axis] for axis in axes) for one in listed} == set(expected)
     assert tuple(made.stats.get("axes", ())) == axes
     for one in listed:
@@ -157,10 +157,10 @@ def test_every_document_is_in_the_stream_of_its_values(
 
 
 def test_rare_values_go_together_and_nothing_is_lost(workspace: Context, corpus: Corpus) -> None:
-    apart = {one.label: one.tokens for one in streams.streams_of(corpus.run(workspace, "language"))}
+    apart = {one.label: one.tokens for one in parameters.streams_of(corpus.run(workspace, "language"))}
     least = sorted(apart.values())[2]
     made = corpus.run(workspace, "language", min_stream_tokens=least)
-    kept = {one.label: one.tokens for one in streams.streams_of(made)}
+    kept = {one.label: one.tokens for one in parameters.streams_of(made)}
     assert kept["other"] == sum(sorted(apart.values())[:2])
     assert {name: tokens for name, tokens in kept.items() if name != "other"} == {
         name: tokens for name, tokens in apart.items() if tokens >= least
@@ -168,7 +168,7 @@ def test_rare_values_go_together_and_nothing_is_lost(workspace: Context, corpus:
     reader = ShardReader(workspace.store, made, "web/other")
     parts = [part for batch in reader.index.batches() for part in batch.parts.tolist()]
     assert parts == sorted(parts)
-    assert streams.stream_of(made, "web/other").values == {}
+    assert parameters.stream_of(made, "web/other").values == {}
 
 
 def test_without_axes_nothing_is_otherwise(workspace: Context, corpus: Corpus) -> None:
@@ -176,7 +176,7 @@ def test_without_axes_nothing_is_otherwise(workspace: Context, corpus: Corpus) -
     assert plain.params == {"tokens_per_shard": 400}
     assert {part.name.split("-")[0] for part in plain.parts} == {"shard", "index"}
     assert not {"axes", "streams"} & set(plain.stats)
-    (only,) = streams.streams_of(plain)
+    (only,) = parameters.streams_of(plain)
     assert (only.name, only.label, only.values) == ("web", "", {})
     assert sidecars_of(()) == sidecars_of(("length", "licence")) == ()
     assert list(open_streams(workspace.store, [plain])) == ["web"]
@@ -202,7 +202,7 @@ def test_the_ledger_finds_documents_in_streams(workspace: Context, corpus: Corpu
         found = places.of(pa.array([row["id"] for row in rows], pa.binary(16)), pa.array([True] * len(rows)))
         starts = {one.name: one.stats["start"] for one in made.parts}
         for at, row in enumerate(rows):
-            label = streams.label_of({"language": row["label"]})
+            label = parameters.label_of({"language": row["label"]})
             name, position = found["shard"][at].as_py(), found["position"][at].as_py()
             assert name.startswith(f"{label}/shard-")
             reader = ShardReader(workspace.store, made, f"web/{label}")
@@ -243,10 +243,10 @@ def test_what_cannot_name_streams_is_refused(workspace: Context, corpus: Corpus)
 
 
 def test_too_many_streams_are_refused(workspace: Context, corpus: Corpus, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cut, "MAX_STREAMS", 4)
+    monkeypatch.setattr(shards, "MAX_STREAMS", 4)
     with pytest.raises(RecipeError, match="too many streams"):
         corpus.run(workspace, "language")
-    assert len(streams.streams_of(corpus.run(workspace, "language", min_stream_tokens=10**6))) == 1
+    assert len(parameters.streams_of(corpus.run(workspace, "language", min_stream_tokens=10**6))) == 1
 
 
 @pytest.mark.parametrize("axes", [("colour",), ("language", "language"), ("a.b.c",)])
@@ -257,8 +257,8 @@ def test_axes_are_checked_in_the_recipe(axes: tuple[str, ...]) -> None:
 
 @given(st.dictionaries(st.sampled_from(["language", "tier", "perplexity.band"]), WORDS, min_size=1))
 def test_names_say_their_values(values: dict[str, str]) -> None:
-    name = streams.name_of("web", streams.label_of(values))
-    parsed = streams.parse(name)
+    name = parameters.name_of("web", parameters.label_of(values))
+    parsed = parameters.parse(name)
     assert (parsed.bucket, dict(parsed.values), parsed.name) == ("web", values, name)
     assert name.count("/") == 1
     assert bucket_of(name) == "web"
@@ -267,7 +267,7 @@ def test_names_say_their_values(values: dict[str, str]) -> None:
 @pytest.mark.parametrize("name", ["", "web/", "/language=en", "web/language", "web/language=", "web/a=b,c"])
 def test_other_names_are_refused(name: str) -> None:
     with pytest.raises(ValueError, match="not the name of a stream"):
-        streams.parse(name)
+        parameters.parse(name)
 
 
 def test_lengths_by_hand() -> None:

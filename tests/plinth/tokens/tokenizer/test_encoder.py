@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, models, pre_tokenizers
 
-from plinth.tokens.tokenizer import encode, encoder, pipelines, tokenizer, words
+from plinth.tokens.tokenizer import encode, tokenizer, words
 from plinth.tokens.tokenizer.audit import audit
 from plinth.tokens.tokenizer.parameters import TokenizerParameters
 
@@ -27,7 +27,7 @@ TEXTS = st.text(max_size=50) | st.text(SPECIAL, max_size=60) | st.text("' \n\r\t
 
 def cut(kind: str, digits: str, text: str) -> tuple[list[str], list[str]]:
     """The words of a text by our scan, and by the library."""
-    splitter: Any = pipelines.pipeline(TokenizerParameters(kind=kind, digits=digits)).pre_tokenizer  # type: ignore[arg-type]
+    splitter: Any = words.pipeline(TokenizerParameters(kind=kind, digits=digits)).pre_tokenizer  # type: ignore[arg-type]
     data, pattern = np.frombuffer(text.encode(), dtype=np.uint8), words.pattern_of(splitter)
     assert pattern is not None
     ends = np.empty(data.size, dtype=np.int64)
@@ -84,10 +84,10 @@ def test_tokens_are_the_librarys(trained: Tokenizer, texts: list[str]) -> None:
 def test_what_the_table_holds_does_not_show(trained: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
     texts = [text for text in audit.trial_texts() if len(text) < 1000] * 2
     expected = [trained.encode(text, add_special_tokens=False).ids for text in texts]
-    monkeypatch.setattr(encoder, "SLOTS", 2**9)
-    monkeypatch.setattr(encoder, "MOST_BYTES", 700)
-    monkeypatch.setattr(encoder, "BATCH_BYTES", 64)
-    small = encoder.Encoder(trained)
+    monkeypatch.setattr(encode, "SLOTS", 2**9)
+    monkeypatch.setattr(encode, "MOST_BYTES", 700)
+    monkeypatch.setattr(encode, "BATCH_BYTES", 64)
+    small = encode.Encoder(trained)
     for column in (texts, texts[5:40], texts):
         ids, first = small.encode(pa.array(column, pa.large_string()), "<u2")
         assert [ids[a:b].tolist() for a, b in pairwise(first)] == [expected[texts.index(text)] for text in column]
@@ -95,10 +95,10 @@ def test_what_the_table_holds_does_not_show(trained: Tokenizer, monkeypatch: pyt
 
 def test_slices_and_empty_columns(trained: Tokenizer) -> None:
     column = pa.array(["first", "", "the house", "42"], pa.large_string()).slice(1, 2)
-    ids, first = encoder.Encoder(trained).encode(column, "<u2")
+    ids, first = encode.Encoder(trained).encode(column, "<u2")
     assert first.tolist() == [0, 0, len(ids)]
     assert ids.tolist() == trained.encode("the house").ids
-    ids, first = encoder.Encoder(trained).encode(pa.array([], pa.large_string()), "<u2")
+    ids, first = encode.Encoder(trained).encode(pa.array([], pa.large_string()), "<u2")
     assert (len(ids), first.tolist()) == (0, [0])
 
 
@@ -108,9 +108,9 @@ def test_another_pipeline_goes_through_the_library() -> None:
     assert words.pattern_of(other.pre_tokenizer) is None
     assert [ids.tolist() for ids in encode.encode_texts(other, ["ab a", "", "b"], "<u2")] == [[2, 0], [], [1]]
     with pytest.raises(ValueError, match="not one of ours"):
-        encoder.Encoder(other)
+        encode.Encoder(other)
 
 
 def test_dtype_is_kept(trained: Tokenizer) -> None:
-    ids, _ = encoder.Encoder(trained).encode(pa.array(["x"], pa.large_string()), "<u4")
+    ids, _ = encode.Encoder(trained).encode(pa.array(["x"], pa.large_string()), "<u4")
     assert ids.dtype == np.dtype("<u4")

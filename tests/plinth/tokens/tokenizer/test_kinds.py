@@ -18,8 +18,9 @@ from pydantic import ValidationError
 from tokenizers import AddedToken, Tokenizer, models
 
 from plinth.errors import StageError
-from plinth.tokens.tokenizer import encode, pipelines, tokenizer, trainers
-from plinth.tokens.tokenizer.audit import audit, vocabulary_audit
+from plinth.tokens.tokenizer import encode, tokenizer, words
+from plinth.tokens.tokenizer import vocabulary as vocabulary_audit
+from plinth.tokens.tokenizer.audit import audit
 from plinth.tokens.tokenizer.parameters import TokenizerParameters
 from plinth.tokens.tokenizer.vocabulary import byte_ids, encode_bytes, token_bytes
 
@@ -116,7 +117,7 @@ def _plain(kind: str) -> str:
 
 def test_merges_of_characters_by_hand() -> None:
     # "ab" occurs five times and "abc" twice: with room for two merges those are the two.
-    params = TokenizerParameters(kind="bpe-fallback", vocab_size=2 + 256 + len(trainers.ALWAYS) + 2)
+    params = TokenizerParameters(kind="bpe-fallback", vocab_size=2 + 256 + len(tokenizer.ALWAYS) + 2)
     made = tokenizer.train(params, ["abc abc", "ab", "ab", "ab", "cd"])
     assert sorted(made.get_vocab(), key=made.token_to_id)[-2:] == ["ab", "abc"]
 
@@ -124,32 +125,32 @@ def test_merges_of_characters_by_hand() -> None:
 def test_the_likeliest_pieces_win() -> None:
     # Viterbi by hand: "abab" as ab|ab costs -2, as abab -3, as a|b|a|b -20.
     special = [("<|endoftext|>", -1e6)]
-    letters = [(name, trainers.BYTE_SCORE) for name in trainers.BYTE_TOKENS]
+    letters = [(name, tokenizer.BYTE_SCORE) for name in tokenizer.BYTE_TOKENS]
     pieces = [("a", -5.0), ("b", -5.0), ("ab", -1.0), ("abab", -3.0)]
     params = TokenizerParameters(kind="unigram")
-    made = pipelines.pipeline(params, models.Unigram([*special, *letters, *pieces], unk_id=0, byte_fallback=True))
+    made = words.pipeline(params, models.Unigram([*special, *letters, *pieces], unk_id=0, byte_fallback=True))
     assert [made.id_to_token(i) for i in made.encode("abab").ids] == ["ab", "ab"]
 
 
 def test_alphabet_by_hand() -> None:
     # Of 10,000 characters 9,990 are ASCII, 9 are é and 1 is ü.
     text = "a" * 9990 + "é" * 9 + "ü"
-    assert set(trainers.choose([text], 0.999, 500)) == trainers.ALWAYS
-    assert set(trainers.choose([text], 0.9995, 500)) == trainers.ALWAYS | {"é"}
-    assert set(trainers.choose([text], 1.0, 500)) == trainers.ALWAYS | {"é", "ü"}
-    assert list(trainers.prepared(["aéü<0x41>"], ["a", "é", *"<0x41>"])) == ["aé\0<", "0x41>"]
+    assert set(tokenizer.choose([text], 0.999, 500)) == tokenizer.ALWAYS
+    assert set(tokenizer.choose([text], 0.9995, 500)) == tokenizer.ALWAYS | {"é"}
+    assert set(tokenizer.choose([text], 1.0, 500)) == tokenizer.ALWAYS | {"é", "ü"}
+    assert list(tokenizer.prepared(["aéü<0x41>"], ["a", "é", *"<0x41>"])) == ["aé\0<", "0x41>"]
 
 
 def test_unigram_tells_when_there_is_too_little_text() -> None:
     with pytest.raises(StageError, match="cannot be trained"):
-        trainers.train_unigram(TokenizerParameters(kind="unigram", vocab_size=400), ["\0"], [])
+        tokenizer.train_unigram(TokenizerParameters(kind="unigram", vocab_size=400), ["\0"], [])
 
 
 def test_what_training_never_sees_is_found() -> None:
-    vocabulary = ["<|endoftext|>", *trainers.BYTE_TOKENS, "a", "b", "c", "ab", "abc"]
+    vocabulary = ["<|endoftext|>", *tokenizer.BYTE_TOKENS, "a", "b", "c", "ab", "abc"]
     merges = [("a", "b")]  # nothing ever writes "abc"
     model = models.BPE({name: i for i, name in enumerate(vocabulary)}, merges, byte_fallback=True)
-    made = pipelines.pipeline(TokenizerParameters(kind="bpe-fallback"), model)
+    made = words.pipeline(TokenizerParameters(kind="bpe-fallback"), model)
     made.add_special_tokens([AddedToken("<|endoftext|>", special=True)])
     counts = np.zeros(len(vocabulary), np.int64)
     documents = counts.copy()

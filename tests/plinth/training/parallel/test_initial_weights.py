@@ -9,7 +9,7 @@ import pytest
 
 from plinth.model.decoder import build
 from plinth.model.parameters import PRESETS, Model
-from plinth.operation.planning.memory import parameters_of_rank
+from plinth.operation.memory import parameters_of_rank
 from plinth.training.checkpoint.snapshot import parameters_digest
 from plinth.training.config import RunConfig
 from plinth.training.engine.precision import DTYPES

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from plinth.compute.context import Context
-from plinth.evaluation.engine.encode import ScoredStream
+from plinth.evaluation.engine.batches import ScoredStream
 from plinth.evaluation.probes.base import ProbeItem
 from plinth.storage.workspace import Workspace
 from plinth.training.validation import probe_plan

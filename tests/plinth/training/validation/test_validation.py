@@ -12,7 +12,7 @@ import pytest
 from plinth.compute.context import Context
 from plinth.errors import RecipeError, StageError, TrainingError
 from plinth.evaluation.engine.checkpoint import Checkpoint
-from plinth.evaluation.slices.documents import choose_documents
+from plinth.evaluation.slices.choice import choose_documents
 from plinth.launch.parameters import Launch
 from plinth.model.decoder import build
 from plinth.records import Manifest

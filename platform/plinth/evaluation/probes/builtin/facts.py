@@ -6,11 +6,11 @@ the prompt of another, so a control differs from the prompt by its subject alone
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from plinth.evaluation.probes.base import ProbeItem
-from plinth.evaluation.probes.builtin import draws
 
 #: Wrong answers of an item.
 WRONG = 3
@@ -38,7 +38,7 @@ def items(family: str, template: str, facts: Sequence[Cloze], examples: str = ""
     for place, fact in enumerate(facts):
         name = f"{family}/{template}/{place:02d}"
         by_prompt = {each.prompt: each for each in facts if each.gold != fact.gold}
-        others = [by_prompt[prompt] for prompt in draws.shuffled(name, list(by_prompt))]
+        others = [by_prompt[prompt] for prompt in shuffled(name, list(by_prompt))]
         near = fact.near or _different(each.gold for each in others)[:WRONG]
         made.append(
             ProbeItem(
@@ -64,3 +64,33 @@ def with_examples(family: str, template: str, facts: Sequence[Cloze], count: int
 
 def _different(values: Iterable[str]) -> list[str]:
     return list(dict.fromkeys(values))
+
+
+T = TypeVar("T")
+
+
+def words(text: str) -> list[str]:
+    """A list of words, as it reads best in a source file."""
+    return text.split()
+
+
+def number(name: str, low: int, high: int) -> int:
+    """A number of low … high, both included."""
+    return low + int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "big") % (high - low + 1)
+
+
+def one(name: str, options: Sequence[T]) -> T:
+    """One of the options."""
+    return options[number(name, 0, len(options) - 1)]
+
+
+def shuffled(name: str, values: Sequence[T]) -> list[T]:
+    """All values, in an order of the name and of how they print: texts and numbers."""
+    # the value is hashed too, or two lists of one length would come in the same order
+    keyed = [(hashlib.sha256(f"{name}:{i}:{value}".encode()).digest(), value) for i, value in enumerate(values)]
+    return [value for _, value in sorted(keyed, key=lambda pair: pair[0])]
+
+
+def some(name: str, values: Sequence[T], count: int) -> list[T]:
+    """So many different ones of the values."""
+    return shuffled(name, values)[:count]

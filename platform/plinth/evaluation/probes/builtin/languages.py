@@ -7,9 +7,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from plinth.evaluation.probes.base import Probe, ProbeItem
-from plinth.evaluation.probes.builtin import draws, facts
-from plinth.evaluation.probes.builtin.draws import words
-from plinth.evaluation.probes.builtin.facts import Cloze
+from plinth.evaluation.probes.builtin import facts
+from plinth.evaluation.probes.builtin.facts import Cloze, words
 
 # Twenty-one languages: the numbers from one to six, six nouns, sentences; written for Plinth.
 #
@@ -199,7 +198,7 @@ def _numbers(language: Language) -> list[Cloze]:
     facts_ = []
     for place in range(4):
         shown, gold = numbers[place : place + 2], numbers[place + 2]
-        wrong = draws.some(f"{language.name}/{place}", [one for one in numbers if one not in (*shown, gold)], 3)
+        wrong = facts.some(f"{language.name}/{place}", [one for one in numbers if one not in (*shown, gold)], 3)
         prompt = f"Counting in {language.name}: {shown[0]}, {shown[1]},"
         facts_.append(Cloze(prompt, f" {gold}", tuple(f" {one}" for one in wrong)))
     return facts_
@@ -223,7 +222,7 @@ def _sentences(language: Language) -> list[Cloze]:
         for part in (3, 2):
             place = len(sentence) // part
             control, end = other[: len(other) // part], sentence[place:]
-            orders = (draws.shuffled(f"{language.name}/{number}/{place}/{i}", end[:-1]) for i in range(9))
+            orders = (facts.shuffled(f"{language.name}/{number}/{place}/{i}", end[:-1]) for i in range(9))
             wrong = [join.join([*order, end[-1]]) for order in orders if order != end[:-1]]
             different = list(dict.fromkeys(wrong))[: facts.WRONG]
             near = tuple(join + one for one in different)

@@ -17,8 +17,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from plinth.evaluation.probes.base import Probe, ProbeItem
-from plinth.evaluation.probes.builtin import draws
-from plinth.evaluation.probes.builtin.draws import words
+from plinth.evaluation.probes.builtin import facts
+from plinth.evaluation.probes.builtin.facts import words
 
 FAMILY = "long_context"
 #: Bytes between what is asked for and the question, about, and how many items there are.
@@ -58,9 +58,9 @@ Asked = tuple[str, str, tuple[str, ...], str]
 
 def sentence(name: str) -> str:
     """A sentence of English words."""
-    first, second = draws.some(name, ADJECTIVES, 2)
-    noun, other = draws.some(name, NOUNS, 2)
-    return f"The {first} {noun} {draws.one(name, VERBS)} the {second} {other} {draws.one(name, PLACES)}."
+    first, second = facts.some(name, ADJECTIVES, 2)
+    noun, other = facts.some(name, NOUNS, 2)
+    return f"The {first} {noun} {facts.one(name, VERBS)} the {second} {other} {facts.one(name, PLACES)}."
 
 
 def filler(name: str, size: int) -> str:
@@ -81,7 +81,7 @@ def _copy(name: str, size: int) -> Asked:
 
 
 def _recall(name: str, size: int) -> Asked:
-    people, towns = draws.some(name, NAMES, 5), draws.some(name, TOWNS, 5)
+    people, towns = facts.some(name, NAMES, 5), facts.some(name, TOWNS, 5)
     moved = towns[1:] + towns[:1]
     between = filler(name, size)
     prompt, control = (
@@ -93,8 +93,8 @@ def _recall(name: str, size: int) -> Asked:
 
 
 def _look_up(name: str, size: int) -> Asked:
-    keys = draws.some(name, [f"{first} {second}" for first in ADJECTIVES for second in NOUNS], max(5, size // LINE))
-    numbers = [draws.number(f"{name}/number/{i}", 1000, 9999) for i in range(len(keys))]
+    keys = facts.some(name, [f"{first} {second}" for first in ADJECTIVES for second in NOUNS], max(5, size // LINE))
+    numbers = [facts.number(f"{name}/number/{i}", 1000, 9999) for i in range(len(keys))]
     asked, last = keys[0], len(keys) - 1
     swapped = [numbers[last], *numbers[1:last], numbers[0]]
     prompt, control = (
@@ -105,12 +105,12 @@ def _look_up(name: str, size: int) -> Asked:
 
 
 def _repeat(name: str, size: int) -> Asked:
-    listed = draws.some(name, NOUNS, 16)
+    listed = facts.some(name, NOUNS, 16)
     between = filler(name, size)
-    orders = listed, draws.shuffled(f"{name}/order", listed)
+    orders = listed, facts.shuffled(f"{name}/order", listed)
     prompt, control = (f"{' '.join(order)}\n\n{between}\n\n{' '.join(listed[:8])}" for order in orders)
     rest = listed[8:12]
-    wrong = tuple(f" {' '.join(draws.shuffled(f'{name}/{i}', rest))}" for i in range(20))
+    wrong = tuple(f" {' '.join(facts.shuffled(f'{name}/{i}', rest))}" for i in range(20))
     right = f" {' '.join(rest)}"
     return prompt, right, tuple(one for one in dict.fromkeys(wrong) if one != right)[:3], control
 

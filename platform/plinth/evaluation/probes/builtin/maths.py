@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from plinth.evaluation.probes.base import Probe, ProbeItem
-from plinth.evaluation.probes.builtin import draws, facts
-from plinth.evaluation.probes.builtin.draws import words
-from plinth.evaluation.probes.builtin.facts import Cloze
+from plinth.evaluation.probes.builtin import facts
+from plinth.evaluation.probes.builtin.facts import Cloze, words
 
 FAMILY = "maths"
 #: Items of a template, and further ones that are its examples.
@@ -47,7 +46,7 @@ def in_roman(number: int) -> str:
 
 def _sentence(template: str, key: str, name: str, thing: str) -> tuple[str, int]:
     """A prompt and its number, of numbers drawn by the key."""
-    a, b, c = draws.number(f"{key}/a", 12, 79), draws.number(f"{key}/b", 11, 39), draws.number(f"{key}/c", 3, 9)
+    a, b, c = facts.number(f"{key}/a", 12, 79), facts.number(f"{key}/b", 11, 39), facts.number(f"{key}/c", 3, 9)
     match template:
         case "add_digits":
             return f"The sum of {c} and {b % 10} is", c + b % 10
@@ -68,7 +67,7 @@ def _sentence(template: str, key: str, name: str, thing: str) -> tuple[str, int]
         case "doubling":
             return f"The numbers {b}, {2 * b}, {4 * b}, {8 * b} are followed by", 16 * b
         case "largest":
-            numbers = draws.shuffled(key, [a + b, a, b, c])
+            numbers = facts.shuffled(key, [a + b, a, b, c])
             return f"The largest of the numbers {', '.join(map(str, numbers))} is", a + b
         case "percent":
             return f"A share of {10 * c} percent of {10 * b} {thing} makes {thing} in number", c * b
@@ -79,7 +78,7 @@ def _sentence(template: str, key: str, name: str, thing: str) -> tuple[str, int]
         case "boxes":
             return f"{name} fills {c} boxes with {b} {thing} each, so that the number of {thing} in the boxes is", c * b
         case "count":
-            row = draws.shuffled(key, ["a"] * c + ["b"] * (b % 5 + 3))
+            row = facts.shuffled(key, ["a"] * c + ["b"] * (b % 5 + 3))
             return f"Counting the letters a in the row {' '.join(row)}, one finds that their number is", c
         case "minutes":
             return f"A journey of {c} hours and {b} minutes takes a number of minutes that is", 60 * c + b
@@ -98,7 +97,7 @@ def _number_facts(template: str) -> Iterator[Cloze]:
     seen: set[str] = set()
     for place in range(1000):
         name = f"{FAMILY}/{template}/{place}"
-        prompt, right = _sentence(template, name, draws.one(name, NAMES), draws.one(f"{name}/thing", THINGS))
+        prompt, right = _sentence(template, name, facts.one(name, NAMES), facts.one(f"{name}/thing", THINGS))
         if prompt not in seen:
             seen.add(prompt)
             yield Cloze(prompt, f" {right}", _near(name, right))
@@ -108,14 +107,14 @@ def _near(name: str, right: int) -> tuple[str, ...]:
     """Three wrong numbers of about as many digits: off by one, by ten, by two or with its digits exchanged."""
     swapped = int(str(right)[::-1])
     options = [right + 1, right - 1, right + 10, right - 10, right + 2, swapped]
-    wrong = dict.fromkeys(one for one in draws.shuffled(name, options) if one > 0 and one != right)
+    wrong = dict.fromkeys(one for one in facts.shuffled(name, options) if one > 0 and one != right)
     return tuple(f" {one}" for one in list(wrong)[:3])
 
 
 def _word_facts(template: str) -> Iterator[Cloze]:
     """Templates whose answers are words; wrong answers are those of other items."""
     for place in range(1000):
-        a = draws.number(f"{FAMILY}/{template}/{place}", 21, 99)
+        a = facts.number(f"{FAMILY}/{template}/{place}", 21, 99)
         match template:
             case "in_words":
                 yield Cloze(f"Written in English words, the number {a} is", f" {in_words(a)}")

@@ -28,8 +28,7 @@ from plinth.errors import IntegrityError
 from plinth.records import Blob, Manifest, Part, Step
 from plinth.storage.parts import iter_aligned, iter_batches, read_table, write_table
 from plinth.storage.store import Store
-from plinth.tokens.tokenizer import encode, tokenizer
-from plinth.tokens.tokenizer.audit import vocabulary_audit
+from plinth.tokens.tokenizer import encode, tokenizer, vocabulary
 from plinth.tokens.tokenizer.parameters import KEPT, UNSPACED_FERTILITY, TokenizerParameters
 from plinth.tokens.tokenizer.sample import sample_keys
 from plinth.tokens.tokenizer.vocabulary import token_bytes
@@ -79,7 +78,7 @@ def run(
         own[task.bucket].append(part)
     counts, held = (_summed(ctx.store, found, column) for column in COUNTS.names)
     model = encode.load(ctx.store, blob)
-    stats = vocabulary_audit.vocabulary_facts(model, counts, held)
+    stats = vocabulary.vocabulary_facts(model, counts, held)
     stats["buckets"] = {bucket: _facts(_totals(parts)) for bucket, parts in own.items()}
     for axis in AXES:
         stats[axis] = {name: _facts(sums) for name, sums in sorted(add_stats(found).get(axis, {}).items())}
@@ -105,7 +104,7 @@ def failures(params: TokenizerParameters, stats: Mapping[str, Any]) -> list[str]
             lines.append(f"bucket {bucket}: {density:.2f} bytes per token, minimum {params.min_bytes_per_token:g}")
     if stats["round_trip"]["failed"]:
         lines.append(f"{stats['round_trip']['failed']} of {stats['round_trip']['texts']} texts did not round-trip")
-    return lines + vocabulary_audit.failures(params, dict(stats))
+    return lines + vocabulary.failures(params, dict(stats))
 
 
 def unjudged(params: TokenizerParameters, stats: Mapping[str, Any]) -> list[str]:

@@ -1,0 +1,140 @@
+"""Cost of serving a checkpoint: worked out for named devices, and as measured on this machine.
+
+Worked-out numbers follow from the configuration alone, so they are an asset (`serving`). Measured ones differ each
+time, so they are records of the workspace, in no identity: the newest of each checkpoint, with the machine it was made
+on.
+"""
+
+from __future__ import annotations
+
+import json
+import platform
+from pathlib import Path
+from typing import Any
+
+from plinth.compute import context
+from plinth.compute.context import Context
+from plinth.compute.threads import cores
+from plinth.evaluation.engine.client import ModelEngine
+from plinth.launch.devices import DEVICES, USABLE, Device
+from plinth.model import flops
+from plinth.model.hugging_face import CONFIG, model_of
+from plinth.model.parameters import Model
+from plinth.records import Manifest, Step
+from plinth.storage.atomic import write_bytes
+
+# Serving on named devices, worked out: no implementation is quicker, and good ones come near.
+#
+#     B  sequences at once    T  tokens of context    P  parameters of matrices, the output projection included
+#     L  layers    H  query heads    K  key/value heads    E  head width
+#
+# A pass reads every weight and the keys and values of its sequences once, and computes; the slower of the two decides
+# (the roofline of Williams et al. 2009):
+#
+#     time of a pass = max(bytes / bandwidth, FLOPs / peak)
+#     one more token of B sequences   bytes = 2 P + B T k       FLOPs = B (2 P + 4 L H E T)
+#     a prompt of T tokens            bytes = 2 P + T k         FLOPs = T 2 P' + 2 L H E T^2
+#     k = 4 L K E  bytes of keys and values per token           P' without the output projection: one token needs it
+#
+# Assumed: one device; weights, keys and values in BF16; dense peak and full bandwidth as on the data sheet; computing
+# and reading overlap; nothing else takes time. Memory: weights, and as many full contexts as fit into 90% of the
+# device.
+
+ASSET = "serving"
+VERSION = "2"
+
+BYTES = 2  # of a number in BF16
+
+
+def run(ctx: Context, checkpoint: Manifest) -> Manifest:
+    """The asset, from the checkpoint's configuration alone. Stats: those of `bounds`."""
+    import json
+
+    (part,) = checkpoint.named(CONFIG)
+    config = json.loads(ctx.store.read_bytes(part.blob))
+    stats = bounds(model_of(config), int(config["vocab_size"]), int(config["max_position_embeddings"]))
+    return context.manifest(ASSET, Step(name=ASSET, version=VERSION), {"checkpoint": checkpoint}, [], stats)
+
+
+def bounds(model: Model, vocab_size: int, context: int) -> dict[str, Any]:
+    """Bytes of weights and of keys and values, and the figures of every device (`on`)."""
+    counted = flops.parameters(model, vocab_size)
+    return {
+        "parameters": counted.total,
+        "context": context,
+        "weights_bytes": BYTES * counted.total,
+        "kv_bytes_per_token": kv_bytes(model),
+        "devices": {name: on(device, model, vocab_size, context) for name, device in DEVICES.items()},
+    }
+
+
+def kv_bytes(model: Model, width: int = BYTES) -> int:
+    """Bytes of keys and values that one token leaves behind, in numbers of so many bytes."""
+    return 2 * model.layers * model.kv_heads * model.head_width * width
+
+
+def on(device: Device, model: Model, vocab_size: int, context: int) -> dict[str, Any]:
+    """Of one device: the first token after a prompt of full length, one sequence, and as many as fit.
+
+    `sequences` is 0 and the speeds are None where the weights alone do not fit.
+    """
+    weights = BYTES * flops.parameters(model, vocab_size).total
+    fit = max(0, int((USABLE * device.memory_bytes - weights) // (context * kv_bytes(model))))
+    if not fit:
+        return {"sequences": 0, "first_token_s": None, "tokens_per_s": None, "tokens_per_s_full": None}
+    return {
+        "sequences": fit,
+        "first_token_s": prompt_s(device, model, vocab_size, context),
+        "tokens_per_s": 1 / token_s(device, model, vocab_size, context, 1),
+        "tokens_per_s_full": fit / token_s(device, model, vocab_size, context, fit),
+    }
+
+
+def token_s(device: Device, model: Model, vocab_size: int, context: int, sequences: int) -> float:
+    """Seconds of a pass that gives each of so many sequences one more token."""
+    matrices = _matrices(model, vocab_size)
+    read = BYTES * matrices + sequences * context * kv_bytes(model)
+    attention = 4 * model.layers * model.heads * model.head_width * context
+    return max(read / device.memory_bytes_per_s, sequences * (2 * matrices + attention) / device.bf16_flops)
+
+
+def prompt_s(device: Device, model: Model, vocab_size: int, tokens: int) -> float:
+    """Seconds until the first token after a prompt of so many."""
+    matrices, output = _matrices(model, vocab_size), vocab_size * model.dim
+    read = BYTES * matrices + tokens * kv_bytes(model)
+    attention = 2 * model.layers * model.heads * model.head_width * tokens**2  # causal: half of the square
+    work = tokens * 2 * (matrices - output) + 2 * output + attention
+    return max(read / device.memory_bytes_per_s, work / device.bf16_flops)
+
+
+def _matrices(model: Model, vocab_size: int) -> int:
+    counted = flops.parameters(model, vocab_size)
+    return counted.attention + counted.feed_forward + vocab_size * model.dim
+
+
+def path(ctx: Context, checkpoint: str) -> Path:
+    """The record of a checkpoint, by its digest."""
+    return ctx.workspace.costs / "serving" / f"{checkpoint[:12]}.json"
+
+
+def measure(ctx: Context, checkpoint: Manifest) -> dict[str, Any]:
+    """Measure a checkpoint and keep the record.
+
+    Raises:
+        TrainingError, CheckpointError: the model cannot be loaded.
+    """
+    with ModelEngine.of(ctx, checkpoint, label="serving") as engine:
+        found = engine.serving() | {"machine": platform.machine(), "cores": cores()}
+    place = path(ctx, checkpoint.digest)
+    place.parent.mkdir(parents=True, exist_ok=True)
+    write_bytes(place, (json.dumps(found, indent=2) + "\n").encode())
+    return found
+
+
+def read(ctx: Context, checkpoint: str) -> dict[str, Any] | None:
+    """The record of a checkpoint, if it was measured in this workspace."""
+    try:
+        found: dict[str, Any] = json.loads(path(ctx, checkpoint).read_bytes())
+    except (OSError, ValueError):
+        return None
+    return found

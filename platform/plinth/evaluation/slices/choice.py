@@ -1,0 +1,295 @@
+"""What is measured and in which slices: held-out documents, items of protected sets, and the axes of every document."""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import heapq
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from plinth.corpus.curate.verdicts import ASSETS
+from plinth.corpus.policy.expressions import Expression, parse, syntax
+from plinth.corpus.protected import item_table
+from plinth.errors import IntegrityError, RecipeError, StageError
+from plinth.records import Manifest, Part
+from plinth.storage.parts import iter_batches, read_table
+from plinth.storage.store import Store
+
+# Chooses the held-out documents to measure: per bucket, by smallest id, up to a number of bytes.
+#
+# Ids are hashes, so the smallest are a sample without bias that does not depend on the order of parts. The
+# last document is cut at a character, so that a bucket gives exactly what the recipe asks for, if it has it.
+
+
+@dataclass(frozen=True)
+class Document:
+    """A held-out document as all models see it. `text` may be the beginning of a longer one."""
+
+    id: bytes
+    bucket: str
+    text: str
+
+    @property
+    def data(self) -> bytes:
+        """The bytes that bits are counted over."""
+        return self.text.encode()
+
+
+def choose_documents(store: Store, curated: Mapping[str, Manifest], max_bytes: int) -> list[Document]:
+    """Held-out documents of every bucket, buckets by name, documents by id.
+
+    Raises:
+        StageError: a bucket has no held-out text.
+    """
+    chosen: list[Document] = []
+    for bucket in sorted(curated):
+        own = list(_of_bucket(store, bucket, curated[bucket], max_bytes))
+        if not own:
+            raise StageError(
+                f"bucket {bucket} has no held-out text",
+                found=f"{len(curated[bucket].named('heldout-'))} held-out parts without text",
+                expected="at least one document",
+                remedy="raise corpus.holdout.fraction in the recipe",
+            )
+        chosen += own
+    return chosen
+
+
+def _of_bucket(store: Store, bucket: str, curated: Manifest, max_bytes: int) -> Iterator[Document]:
+    left = max_bytes
+    for id_, text in _smallest(store, curated, max_bytes):
+        data = text.encode()
+        cut = data[:left].decode(errors="ignore") if len(data) > left else text
+        left -= len(cut.encode())
+        if cut:
+            yield Document(id_, bucket, cut)
+        if len(cut) < len(text):
+            return
+
+
+def _smallest(store: Store, curated: Manifest, max_bytes: int) -> list[tuple[bytes, str]]:
+    """Documents by id until they fill the slice; memory is the slice and one row group."""
+    kept: list[tuple[int, bytes, str]] = []  # a heap with the largest id on top
+    held = 0
+    for part in curated.named("heldout-"):
+        for batch in iter_batches(store, part, ["id", "text"]):
+            for id_, text in zip(batch.column("id").to_pylist(), batch.column("text").to_pylist(), strict=True):
+                heapq.heappush(kept, (-int.from_bytes(id_, "big"), id_, text))
+                held += len(text.encode())
+                while held - len(kept[0][2].encode()) >= max_bytes:
+                    held -= len(heapq.heappop(kept)[2].encode())
+    return [(id_, text) for _, id_, text in sorted(kept, reverse=True)]
+
+
+# Chooses items of protected sets to measure, apart by what the comparison with training text says of them.
+#
+# Clean items were looked for and not found, contaminated ones were (what held them was dropped), suspected ones nearly;
+# of undecided ones nothing is known, because they are too short or common text. A score over all of them together would
+# hide which is which.
+
+
+@dataclass(frozen=True)
+class ScoredItem:
+    """An item as all models see it. `text` may be the beginning of a longer one."""
+
+    set: str
+    item: str
+    status: str
+    text: str
+
+    @property
+    def data(self) -> bytes:
+        """The bytes that bits are counted over."""
+        return self.text.encode()
+
+
+def choose_items(store: Store, protected: Manifest, sets: Mapping[str, Manifest], max_bytes: int) -> list[ScoredItem]:
+    """Items of every set and status, up to so many bytes of each, drawn by a hash of their text.
+
+    Raises:
+        IntegrityError: the comparison is of other items.
+    """
+    groups: dict[tuple[str, str], list[ScoredItem]] = {}
+    for one in _every(store, protected, sets):
+        groups.setdefault((one.set, one.status), []).append(one)
+    return [one for group in sorted(groups) for one in _first(groups[group], max_bytes)]
+
+
+def _every(store: Store, protected: Manifest, sets: Mapping[str, Manifest]) -> Iterator[ScoredItem]:
+    (part,) = protected.named(item_table.FILE)
+    rows = read_table(store, part, ["set", "item", "status"]).to_pylist()
+    judged = iter([row for row in rows if row["set"] in sets])  # probes are judged too, and scored by themselves
+    for name in sorted(sets):
+        for row in read_table(store, sets[name].parts[0]).to_pylist():
+            found = next(judged, None)
+            if found is None or (found["set"], found["item"]) != (name, row["item"]):
+                raise IntegrityError(
+                    "the comparison with protected sets is of other items",
+                    found=found,
+                    expected=f"item {row['item']} of {name}",
+                    remedy="`plinth run --select protected` makes it again",
+                )
+            yield ScoredItem(name, row["item"], found["status"], row["text"])
+
+
+def _first(items: Sequence[ScoredItem], max_bytes: int) -> Iterator[ScoredItem]:
+    left = max_bytes
+    for one in sorted(items, key=lambda one: (hashlib.sha256(one.data).digest(), one.item)):
+        cut = one.data[:left].decode(errors="ignore")
+        left -= len(one.data)
+        if cut:
+            yield ScoredItem(one.set, one.item, one.status, cut)
+        if left <= 0:
+            return
+
+
+# The slices of every document: built-in axes, and those that a recipe names by expressions over the ledger.
+#
+# An axis gives each document one label, so its slices are a partition. Expressions are in the language of policies
+# (`corpus.policy.expressions`): a condition makes the slices `yes` and `no`, a column alone one slice for each value.
+# Columns are those of the ledger: `documents.domain`, `documents.cluster_size`, … are its fixed ones, `language.label`,
+# `pii.spans` those of sidecars, of which lists are their lengths.
+
+UNKNOWN = "unknown"
+#: Upper bounds of the slices by length, in bytes that are scored, each four times the one before.
+LENGTH_BOUNDS = (2**10, 2**12, 2**14, 2**16)
+LENGTHS = ("< 1 KiB", "1 to 4 KiB", "4 to 16 KiB", "16 to 64 KiB", "64 KiB and more")
+
+DOCUMENTS = "documents"
+WHERE = "evaluation.slices"
+_BY_COLUMN = {"uri": "documents.uri", "domain": "documents.domain", "language": "language.label"}
+
+
+def labels(store: Store, ledger: Manifest, documents: pa.Table, slices: Mapping[str, str]) -> dict[str, list[str]]:
+    """The label of every document on every axis, and its `uri`.
+
+    Args:
+        ledger: with a row for every document of the corpus.
+        documents: `id`, `bucket` and `bytes` of held-out documents, in any order.
+        slices: expressions of the recipe, by the name of their axis.
+
+    Raises:
+        IntegrityError: a document is not in the ledger.
+        RecipeError: an expression that cannot be read, or names a column that the ledger lacks.
+    """
+    types = columns(store, ledger)
+    wanted = {name: read(text, types, f"{WHERE}.{name}") for name, text in slices.items()}
+    needed = set(_BY_COLUMN.values()) & set(types) | {column for one in wanted.values() for column in one.columns}
+    rows, count = _rows(store, ledger, documents["id"].to_pylist(), sorted(needed)), documents.num_rows
+    found = {name: _values(rows.get(column), count) for name, column in _BY_COLUMN.items()}
+    found["bucket"] = documents["bucket"].to_pylist()
+    places = np.searchsorted(LENGTH_BOUNDS, documents["bytes"].to_numpy(), side="right")
+    found["length"] = [LENGTHS[place] for place in places]
+    return found | {name: _evaluated(expression, rows, count) for name, expression in wanted.items()}
+
+
+def columns(store: Store, ledger: Manifest) -> dict[str, pa.DataType]:
+    """Every column that an expression may name, with its type."""
+    parts = _parts(ledger)
+    schema = pq.read_schema(store.open_path(parts[0].blob)) if parts else pa.schema([])
+    return {_named(field.name): field.type for field in schema}
+
+
+def as_in_ledger(types: Mapping[str, pa.DataType]) -> dict[str, pa.DataType]:
+    """Types of sidecars' columns as the ledger has them: of a list its length, of a 16-byte id its digits."""
+    found = {name: pa.int32() if pa.types.is_list(kind) else kind for name, kind in types.items()}
+    return {name: pa.string() if pa.types.is_fixed_size_binary(kind) else kind for name, kind in found.items()}
+
+
+def from_other_stages(text: str, known: Sequence[str]) -> bool:
+    """Whether an expression names columns that the ledger has from elsewhere than `known`: from documents, or from
+    stages over all buckets, of which only the ledger itself tells."""
+    try:
+        nodes = list(ast.walk(syntax(text)))
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return False
+    named = {node.value.id for node in nodes if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name)}
+    return bool(named & {DOCUMENTS, *ASSETS} - set(known))
+
+
+def read(text: str, types: Mapping[str, pa.DataType], where: str) -> Expression:
+    """A condition, checked, or a column alone, whose values are the slices.
+
+    Raises:
+        RecipeError: it cannot be read, names a column that does not exist, or is a column of fractions or times.
+    """
+    kind = types.get(text.strip())
+    if kind is None or pa.types.is_boolean(kind):
+        return parse(text, types, where)
+    if not (pa.types.is_string(kind) or pa.types.is_integer(kind)):
+        raise RecipeError(
+            f"{where}: a slice for each of its values is too many",
+            found=f"{text} is {kind}",
+            expected="a column of words or whole numbers, or a condition",
+            remedy=f"compare it, such as `{text.strip()} > 0.5`",
+        )
+    name = text.strip()
+    return Expression(name, frozenset([name]), syntax(name))
+
+
+def _evaluated(expression: Expression, rows: Mapping[str, pa.Array], count: int) -> list[str]:
+    column = rows.get(expression.text)
+    if column is not None and not pa.types.is_boolean(column.type):
+        return _values(column, count)
+    return ["yes" if holds else "no" for holds in expression.evaluate(rows, count).tolist()]
+
+
+def _values(column: pa.Array | None, count: int) -> list[str]:
+    """Values as text; what is missing is unknown."""
+    if column is None:
+        return [UNKNOWN] * count
+    return list(pc.fill_null(pc.cast(column, pa.string()), UNKNOWN).to_pylist())
+
+
+def _rows(store: Store, ledger: Manifest, ids: Sequence[bytes], names: Sequence[str]) -> dict[str, pa.Array]:
+    """Columns of documents, by name, in the order of their ids; memory is their rows and one batch.
+
+    Raises:
+        IntegrityError: a document is not in the ledger.
+    """
+    wanted = pa.array([id_.hex() for id_ in ids], pa.string())
+    own = {name: ledger_column(name) for name in names}
+    read, schema = ["id", "decision", *dict.fromkeys(own.values())], None
+    held: list[pa.RecordBatch] = []
+    for part in _parts(ledger):
+        for batch in iter_batches(store, part, read):
+            schema = batch.schema
+            held.append(batch.filter(_chosen(batch, wanted)))
+    at = {id_: row for row, id_ in enumerate(id_ for batch in held for id_ in batch.column("id").to_pylist())}
+    lacking = [id_ for id_ in wanted.to_pylist() if id_ not in at]
+    if lacking or schema is None:
+        raise IntegrityError(
+            "the ledger is of other documents than the held-out text",
+            found=f"no row of {len(lacking)} held-out documents, such as {lacking[:1]}",
+            expected="a row for every document",
+            remedy="`plinth run --select ledger` makes it again",
+        )
+    order = pa.array([at[id_] for id_ in wanted.to_pylist()], pa.int64())
+    table = pa.Table.from_batches(held, schema).take(order).combine_chunks()
+    return {name: table[column].combine_chunks() for name, column in own.items()}
+
+
+def _chosen(batch: pa.RecordBatch, wanted: pa.Array) -> pa.Array:
+    """Held-out rows among those wanted: a duplicate that was dropped may have the same id."""
+    return pc.and_(pc.equal(batch.column("decision"), "heldout"), pc.is_in(batch.column("id"), value_set=wanted))
+
+
+def _parts(ledger: Manifest) -> tuple[Part, ...]:
+    return tuple(part for part in ledger.parts if "/part-" in part.name)
+
+
+def _named(column: str) -> str:
+    """The ledger's `language__label` as an expression has it: `language.label`; a fixed column is of `documents`."""
+    sidecar, found, name = column.partition("__")
+    return f"{sidecar}.{name}" if found else f"{DOCUMENTS}.{column}"
+
+
+def ledger_column(name: str) -> str:
+    sidecar, _, column = name.partition(".")
+    return column if sidecar == DOCUMENTS else f"{sidecar}__{column}"

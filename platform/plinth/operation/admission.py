@@ -1,0 +1,268 @@
+"""Before a job is submitted or a stage of the corpus is made: reserve the most that it may cost, or refuse."""
+
+from __future__ import annotations
+
+import getpass
+import time
+import uuid
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from plinth import fingerprint
+from plinth.compute.context import AssetCost, Context, load
+from plinth.launch import devices
+from plinth.launch.base import Handle
+from plinth.launch.devices import Device
+from plinth.operation import forecast, ranking
+from plinth.operation.devices import STATED, CorpusPrices, Efficiency, PlannedDevice, of_table, this_machine
+from plinth.operation.forecast import work_of
+from plinth.operation.settlement import held_s, job_cost
+from plinth.operation.spending import parameters
+from plinth.operation.spending_ledger import CORPUS, MICROS, JobCost, Ledger, Reservation
+from plinth.records import Manifest
+from plinth.training import job
+from plinth.training.checkpoint import checkpoint
+from plinth.training.config import RunConfig
+from plinth.training.supervise import allowance
+from plinth.training.supervise.allowance import Allowance
+
+# Before a job is submitted: settle the run's last one, reserve the most that this one may cost, or refuse.
+#
+#     submit ─► find its job ─► none alive ─► settle ─► bound ─► reserve ─► allowance ─► launcher
+#                    └─► alive, or finished: nothing new is spent
+#
+# Without a limit nothing is refused and nothing granted, but every submission stands in the ledger.
+
+def submit(ctx: Context, config: RunConfig) -> Handle:
+    """`job.submit_or_find`, within the limits of the ledger.
+
+    Raises:
+        BudgetError: it could exceed a limit; nothing was submitted.
+        RequestError: the settings of the budget are wrong.
+        StorageError: the ledger cannot be reached.
+        RecipeError, LaunchError: as `job.submit_or_find`.
+    """
+    return job.submit_or_find(ctx, config, before=lambda: reserve(ctx, config))
+
+
+def reserve(ctx: Context, config: RunConfig) -> Reservation:
+    """Enter a submission, and write what its job may take into the run's directory.
+
+    Raises:
+        BudgetError: it could exceed a limit.
+    """
+    settings = parameters.load(ctx.workspace)
+    ledger = Ledger(parameters.ledger_place(ctx.workspace, settings))
+    price = settings.price(config.stopping.price_per_rank_hour)
+    place, now = parameters.workspace_name(ctx.workspace), time.time()
+    on = _planned_on(ctx, config, settings)
+    reached = STATED if on is None else forecast.efficiency(forecast.known(ctx.workspace)[0], on, work_of(config))
+    if on is not None:
+        forecast.keep(config, forecast.foretell(config, on, reached))
+    most, reason = bound(
+        config, settings.rated, settings.margin, settings.start_s, ledger.find(work=work(config)), reached
+    )
+    if not price:
+        most, reason = None, "no price: neither budget/settings.yaml nor the recipe states one"
+    mine = [one for one in ledger.find(place, open_only=True) if one.run == config.run_id]
+    wanted = Reservation(
+        id=uuid.uuid4().hex,
+        workspace=place,
+        run=config.run_id,
+        recipe=config.recipe,
+        team=settings.team,
+        experiment=ctx.workspace.experiment,
+        person=ctx.requested_by or getpass.getuser(),
+        ranks=config.ranks,
+        price=round(price * MICROS),
+        spot=settings.spot,
+        reserved=None if most is None else round(most * price / 3600 * MICROS),
+        reason=reason,
+        work=work(config),
+        before_s=held_s(config),
+        made=now,
+    )
+    granted = ledger.reserve(wanted, job_cost(config, mine[0]) if mine else None)
+    limited = any(limit.covers(granted) for limit, _ in ledger.limits(now))
+    grant = None
+    if limited and granted.reserved is not None:
+        grant = Allowance(
+            rank_s=granted.before_s + granted.reserved / granted.price * 3600,
+            price_per_rank_hour=granted.price / MICROS,
+        )
+    allowance.write(config.directory.allowance, grant)
+    return granted
+
+
+def _planned_on(ctx: Context, config: RunConfig, settings: parameters.Spending) -> PlannedDevice | None:
+    """The device of the settings; without one, that of this machine, where the ranks are started here."""
+    if settings.device:
+        return of_table(settings.device, devices.read(settings.device_table))
+    if config.launch.kind != "local":
+        return None
+    precision = "fp32" if config.precision == "auto" else config.precision
+    return this_machine(ctx.workspace, precision, config.ranks)
+
+
+# The most that the rest of a run may take, in rank-seconds: like runs', the planner's, its own rules'.
+#
+# table of devices   the run's division at the least efficiency that the planner assumes, and a margin
+# like runs          the dearest of the ledger's that trained the same on as many ranks, a token, and a margin
+# own rules          `stopping.seconds`, or `stopping.money` at the recipe's price, and a margin
+
+#: Share of a run's tokens that another must have trained for its price to be asked: starting is dear, a token.
+LEAST = 0.1
+
+
+class Bound(NamedTuple):
+    """Rank-seconds, and where they come from; None where nothing bounds the run."""
+
+    rank_s: float | None
+    reason: str
+
+
+def work(config: RunConfig) -> str:
+    """Identity of what a rank-second of this run does: model, rows, batch, division, ranks, launcher."""
+    launch = config.launch.model_dump(include={"kind", "ranks", "nodes"})
+    names = {"model", "vocab_size", "precision", "parallel", "sequence_tokens", "micro_batch_sequences"}
+    names |= {"global_batch_sequences", "optimizer"}
+    return fingerprint.digest({"launch": launch, **config.model_dump(mode="json", include=names)})[:16]
+
+
+def bound(
+    config: RunConfig,
+    device: Device | None,
+    margin: float,
+    start_s: float,
+    known: Sequence[Reservation],
+    efficiency: Efficiency = STATED,
+) -> Bound:
+    """The least of what is known, for the steps after the last commit; the times to start and to leave are in it.
+
+    Args:
+        device: that a rank runs on, where the settings name one.
+        margin: share added to what is predicted.
+        start_s: seconds until ranks train.
+        known: submissions of the ledger that did the same work.
+        efficiency: of the device, of which the least counts.
+    """
+    found = list(_bounds(config, device, 1 + margin, known, efficiency))
+    if not found:
+        return Bound(None, "no device is named in budget/settings.yaml, no like run is in the ledger, and "
+                     "training.stopping bounds neither time nor money")  # fmt: skip
+    least, reason = min(found)
+    return Bound(least + (start_s + config.supervision.grace_s) * config.ranks, reason)
+
+
+def _bounds(
+    config: RunConfig, device: Device | None, factor: float, known: Sequence[Reservation], efficiency: Efficiency
+) -> Iterator[tuple[float, str]]:
+    done = max(checkpoint.committed(config.directory), default=0)
+    total, behind = config.tokens_through(config.total_steps), config.tokens_through(done)
+    if like := _a_token(known, total * LEAST):
+        yield like * (total - behind) * factor, "like runs in the ledger"
+    elif device is not None:
+        seconds = step_s(config, device, efficiency.low) * (config.total_steps - done + config.checkpoints.audit_steps)
+        source = "" if efficiency == STATED else f", the least of {efficiency.source}"
+        yield seconds * config.ranks * factor, f"the planner, at {efficiency.low:.0%} of the device's peak{source}"
+    rules = config.stopping
+    if rules.seconds is not None:
+        yield rules.seconds * config.ranks * factor, "training.stopping.seconds"
+    if rules.money is not None:
+        yield rules.money / rules.price_per_rank_hour * 3600 * factor, "training.stopping.money"
+
+
+def step_s(config: RunConfig, device: Device, efficiency: float = STATED.low) -> float:
+    """Seconds of a step as the run is divided."""
+    micro, ranks = config.micro_batch_sequences, config.ranks
+    return ranking.of_block(work_of(config), config.parallel, micro, ranks, device, efficiency).step_s
+
+
+def _a_token(known: Sequence[Reservation], least: float) -> float:
+    """Rank-seconds a token of the dearest run that has come so far; 0 where none has."""
+    taken, tokens = dict[tuple[str, str], float](), dict[tuple[str, str], int]()
+    for one in known:
+        if one.rank_s is not None:
+            key = one.workspace, one.run
+            taken[key] = taken.get(key, 0.0) + one.rank_s
+            tokens[key] = max(tokens.get(key, 0), one.tokens or 0)
+    return max((taken[key] / count for key, count in tokens.items() if count >= least), default=0.0)
+
+
+# Before a stage of the corpus is made: reserve what it may cost in cores and requests, or refuse; settle what it did.
+#
+#     bound = what the last making cost an item, for all items, by the bytes of the inputs then and now, and a margin
+#
+# The first making of an asset has no bound: it is entered with the smallest amount, so that it is refused where a limit
+# is spent already, and counts with what it cost once it is made. A stage whose process died stays open at its bound
+# until it is made again. Workspaces without settings of a budget and without limits keep no account.
+
+#: Millionths that a making without a bound reserves.
+UNBOUNDED = 1
+
+
+def input_bytes(inputs: Iterable[Manifest]) -> int:
+    """Of all parts."""
+    return sum(part.blob.bytes for manifest in inputs for part in manifest.parts)
+
+
+def reserve_stage(ctx: Context, asset: str, inputs_bytes: int) -> Reservation | None:
+    """Enter the making of an asset; None where no account is kept.
+
+    Raises:
+        BudgetError: it could exceed a limit.
+        RequestError: the settings of the budget are wrong.
+        StorageError: the ledger cannot be reached.
+    """
+    settings = parameters.load(ctx.workspace)
+    place, now = parameters.ledger_place(ctx.workspace, settings), time.time()
+    stated = parameters.settings_file(ctx.workspace).exists()
+    if not stated and not Path(place).exists():
+        return None
+    ledger = Ledger(place)
+    if not stated and not ledger.limits(now):
+        return None
+    most = stage_bound(load(ctx.workspace, asset), inputs_bytes, settings.prices, settings.margin)
+    share = "" if ctx.share is None else f" {ctx.share}"
+    wanted = Reservation(
+        id=uuid.uuid4().hex,
+        workspace=parameters.workspace_name(ctx.workspace),
+        run=f"{CORPUS}{asset}{share}",
+        recipe="",
+        team=settings.team,
+        experiment=ctx.workspace.experiment,
+        person=ctx.requested_by or getpass.getuser(),
+        ranks=1,
+        price=round(settings.prices.core_hour * MICROS),
+        spot=False,
+        reserved=UNBOUNDED if most is None else max(UNBOUNDED, round(most * MICROS)),
+        reason="no earlier making of it" if most is None else "its last making",
+        work="",
+        before_s=0.0,
+        made=now,
+    )
+    return ledger.reserve(wanted)
+
+
+def settle_stage(ctx: Context, held: Reservation | None, cost: AssetCost) -> None:
+    """Put what a making cost, whole or not, in the place of its bound."""
+    if held is not None:
+        settings = parameters.load(ctx.workspace)
+        spent = JobCost(spent=round(stage_price(cost, settings.prices) * MICROS), rank_s=0.0, tokens=0)
+        Ledger(parameters.ledger_place(ctx.workspace, settings)).settle(held.id, spent, time.time())
+
+
+def stage_price(cost: AssetCost, prices: CorpusPrices) -> float:
+    """Cores and requests of one making."""
+    hours = (cost.tasks.cpu_s + cost.driver_cpu_s) / 3600
+    return hours * prices.core_hour + prices.requests(cost.tasks.opened, cost.tasks.written)
+
+
+def stage_bound(last: AssetCost | None, inputs_bytes: int, prices: CorpusPrices, margin: float) -> float | None:
+    """The most that a making may cost: as if no item were done; None where the last making says nothing."""
+    if last is None or (last.tasks.spared and not last.tasks.tasks):
+        return None
+    whole = 1 + last.tasks.spared / max(1, last.tasks.tasks)
+    larger = inputs_bytes / last.input_bytes if inputs_bytes and last.input_bytes else 1.0
+    return stage_price(last, prices) * whole * larger * (1 + margin)

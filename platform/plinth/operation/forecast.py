@@ -1,0 +1,363 @@
+"""What the runs of a workspace were measured to do, and what the planner predicts of the next one."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from typing import Literal, NamedTuple
+
+from pydantic import ValidationError
+
+from plinth import fingerprint
+from plinth.errors import IntegrityError, PlinthError
+from plinth.launch import devices
+from plinth.model import flops
+from plinth.model.parameters import Model
+from plinth.operation import ranking
+from plinth.operation.devices import CPU, FAILURES_PER_DEVICE_HOUR, STALL_S, STATED, Efficiency, PlannedDevice
+from plinth.records import Frozen
+from plinth.storage.atomic import write_bytes
+from plinth.storage.workspace import Workspace
+from plinth.text import counted
+from plinth.training import attempts, hooks
+from plinth.training import config as configuration
+from plinth.training.config import RunConfig
+from plinth.training.telemetry import machine_speed
+from plinth.training.telemetry.goodput.account import account
+from plinth.training.telemetry.step_parts import StepSeconds, following_steps
+from plinth.training.telemetry.timeline import Event, read_events
+
+# What the runs of a workspace were measured to do, for plans of the next: efficiency, saves, restores, failures.
+#
+#     known(workspace)        every run whose steps can be read, by device
+#     efficiency(runs, …)     the range of shares of the peak that like runs reached, or the stated one
+#     pauses(runs, …)         stall of a save, time of a restore, failures a device hour: measured, or assumed
+#
+# A run is like another on the same device if it trains the same model, else one of a quarter to four times its
+# parameters. A rank's efficiency is the planner's own count of FLOPs, with a pipeline's bubble as work, over the
+# seconds that it computed and the device's peak: so that the planner, given that efficiency, gives those seconds back.
+#
+# What a finished run was measured to do is kept in its folder (`measured.json`), since timelines are long.
+
+#: Steps that a run must have trained for its efficiency to be taken; the share of them that is left out at each end.
+LEAST_STEPS, TAIL = 10, 0.1
+
+#: Times the parameters, or the inverse, up to which another model is like one.
+ALIKE = 4
+
+#: Failures, or those that the published rate would give, from which recorded ones are believed.
+FAILURES = 3
+
+#: Seconds of a restore, where none is recorded: the bound of `plinth ops sli`.
+RESTORE_S = 300.0
+
+
+# What the planner foretold of a run before it was submitted, kept in the run's folder and never written again.
+#
+# A forecast is of a step's computation, bubble and exposed communication, on the device that the budget's settings
+# name, else on the one that this machine has. Where neither is known there is none.
+
+class Forecast(Frozen):
+    """Seconds of a step: at the middle of the efficiencies, the best and the worst.
+
+    Attributes:
+        made: Unix seconds.
+        device: by its name in the table, or `cpu`.
+        efficiency: assumed; memory_bytes: of the rank that needs most.
+    """
+
+    made: float
+    device: str
+    efficiency: Efficiency
+    step_s: float
+    low_s: float
+    high_s: float
+    memory_bytes: int
+
+    def error(self, measured_s: float) -> float:
+        """What was foretold, over what was measured, less 1: below 0 where the run was slower."""
+        return self.step_s / measured_s - 1
+
+
+class RecordedRun(Frozen):
+    """One run.
+
+    Attributes:
+        events_bytes: length of the timeline that this is of.
+        device: of the table, or `cpu`; machine: its fingerprint. Empty: not known.
+        flops_per_s: of a device while it computed, in its slowest and its fastest tenth of steps; of all processors of
+            a machine together. None: too few steps.
+        step_s: mean of computation, communication, input and host; None likewise.
+        whole_flops_per_s: as `flops_per_s`, over all of those seconds and all steps.
+        saves, stall_s: saves, and seconds in all that steps waited for them; restores likewise.
+        failures: ends of attempts that nobody asked for; device_hours: in which they came.
+    """
+
+    run: str
+    events_bytes: int
+    machine: str
+    device: str
+    model: str
+    parameters: int
+    flops_per_s: tuple[float, float] | None
+    step_s: float | None
+    whole_flops_per_s: float | None
+    saves: int
+    stall_s: float
+    restores: int
+    restore_s: float
+    failures: int
+    device_hours: float
+    foretold: Forecast | None = None
+
+    @property
+    def error(self) -> float | None:
+        """Of the forecast; None where there was none, or too few steps."""
+        return None if self.foretold is None or self.step_s is None else self.foretold.error(self.step_s)
+
+
+class Pauses(NamedTuple):
+    """What decides how often to save, and where each comes from."""
+
+    stall_s: float
+    restore_s: float
+    failures_per_device_hour: float
+    sources: tuple[str, str, str]
+
+
+def known(workspace: Workspace) -> tuple[list[RecordedRun], list[str]]:
+    """The runs of a workspace, oldest first, and those that cannot be read, each with the reason."""
+    found, broken = list[tuple[float, RecordedRun]](), list[str]()
+    for path in sorted(workspace.runs.glob("*/config.json")):
+        try:
+            config = configuration.load(path)
+            if config.directory.events.exists():
+                found.append((config.directory.events.stat().st_mtime, _of_run(config)))
+        except (PlinthError, OSError) as error:
+            broken.append(f"{path.parent.name}: {error}")
+    return [run for _, run in sorted(found, key=lambda one: one[0])], broken
+
+
+def _of_run(config: RunConfig) -> RecordedRun:
+    """A run as its folder has it, or as its timeline says."""
+    path, length = config.directory.measured, config.directory.events.stat().st_size
+    with suppress(FileNotFoundError, ValidationError):
+        kept = RecordedRun.model_validate_json(path.read_bytes())
+        if kept.events_bytes == length:
+            return kept
+    made = measured(config)
+    if config.directory.result.exists():
+        with suppress(OSError):  # somebody else's workspace
+            write_bytes(path, made.model_dump_json(indent=1).encode() + b"\n")
+    return made
+
+
+def measured(config: RunConfig) -> RecordedRun:
+    """What the timeline of a run says.
+
+    Raises:
+        IntegrityError, LineageError: timeline, statements or forecast are broken.
+    """
+    length = config.directory.events.stat().st_size
+    events = list(read_events(config.directory.events))
+    machine, device = _device(config, events)
+    steps = list(following_steps(events))
+    enough = len(steps) >= LEAST_STEPS
+    done = _done(config, steps, config.launch.ranks_per_node if device == CPU else 1) if enough else []
+    busy = sum(step.seconds.total() - step.seconds["checkpoint"] for step in steps)
+    paused = [step.seconds["checkpoint"] for step in steps if step.seconds["checkpoint"] > 0]
+    ledger = account(events, config.ranks)
+    restores = [one.rank_us["restore"] / one.ranks / 1e6 for one in ledger.attempts if one.rank_us.get("restore")]
+    return RecordedRun(
+        run=config.run_id,
+        events_bytes=length,
+        machine=machine,
+        device=device,
+        model=_model(config.model, config.vocab_size),
+        parameters=flops.parameters(config.model, config.vocab_size).total,
+        flops_per_s=_rates(steps, done),
+        step_s=busy / len(steps) if enough else None,
+        whole_flops_per_s=sum(done) / busy if enough and busy > 0 else None,
+        saves=len(paused),
+        stall_s=sum(paused),
+        restores=len(restores),
+        restore_s=sum(restores),
+        failures=sum(one["event"] in ("restart", "vanished", "lost") and one.get("phase") != "audit" for one in events),
+        device_hours=ledger.held_rank_s / 3600,
+        foretold=read(config),
+    )
+
+
+def _done(config: RunConfig, steps: Sequence[StepSeconds], together: int) -> list[float]:
+    """FLOPs of a rank in each step, times the ranks that are measured together."""
+    per_step, done = dict[tuple[int, int], float](), list[float]()
+    for step in steps:
+        key = config.steps.batch(step.number - 1), config.steps.length(step.number - 1)
+        if key not in per_step:
+            work = work_of(config, *key)
+            per_step[key] = ranking.rank_flops(work, config.parallel, config.micro_batch_sequences, config.ranks)
+        done.append(per_step[key] * together)
+    return done
+
+
+def _rates(steps: Sequence[StepSeconds], done: Sequence[float]) -> tuple[float, float] | None:
+    """FLOP/s of the slower and the faster steps; steps that state no computation are left out."""
+    timed = zip(done, (step.seconds["compute"] for step in steps), strict=False)
+    rates = sorted(flops / seconds for flops, seconds in timed if seconds > 0)
+    cut = int(len(rates) * TAIL)
+    return (rates[cut], rates[-1 - cut]) if rates else None
+
+
+def _model(model: Model, vocab_size: int) -> str:
+    return fingerprint.digest({"model": model.model_dump(mode="json"), "vocab_size": vocab_size})[:16]
+
+
+def _device(config: RunConfig, events: Iterable[Event]) -> tuple[str, str]:
+    """Fingerprint and device of the leading rank's machine."""
+    kind = next((str(one.get("device", "")) for one in events if one["event"] == "run_started"), "")
+    stated = attempts.known(config.directory)
+    if not stated:
+        return "", CPU if kind == "cpu" else ""
+    host = attempts.stated(stated[-1], config.run_id).hosts[0]
+    named = devices.called(host.gpus[0]) if kind == "cuda" and host.gpus else None
+    return machine_speed.machine_of(host), CPU if kind == "cpu" else named or ""
+
+
+def like(
+    runs: Iterable[RecordedRun], device: str, work: ranking.TrainingWork
+) -> tuple[list[RecordedRun], str]:
+    """Runs on a device of the same model, else of one of its size; and which, in words."""
+    digest, parameters = _model(work.model, work.vocab_size), flops.parameters(work.model, work.vocab_size).total
+    there = [run for run in runs if run.device == device]
+    same = [run for run in there if run.model == digest]
+    if same:
+        return same, "of this model"
+    near = [run for run in there if parameters / ALIKE <= run.parameters <= parameters * ALIKE]
+    return near, "of models of this size"
+
+
+def chosen(
+    runs: Iterable[RecordedRun], device: str, machine: str, work: ranking.TrainingWork
+) -> tuple[list[RecordedRun], str]:
+    """Like runs on a device, those of the very machine alone where there are any; and which, in words."""
+    found, which = like(runs, device, work)
+    here = [run for run in found if machine and run.machine == machine]
+    found = here or found
+    where = " on this machine" if here else ""
+    return found, f"{counted(len(found), 'run')} {which} on {device}{where}, recorded"
+
+
+def efficiency(runs: Iterable[RecordedRun], on: PlannedDevice, work: ranking.TrainingWork) -> Efficiency:
+    """The range that like runs reached, from the slowest to the fastest; the stated one where there are none.
+
+    Runs of the very machine alone count where there are any.
+    """
+    found, words = chosen([run for run in runs if run.flops_per_s is not None], on.name, on.machine, work)
+    ranges = [run.flops_per_s for run in found if run.flops_per_s is not None]
+    if not ranges:
+        return STATED
+    low, high = min(one[0] for one in ranges) / on.peak, max(one[1] for one in ranges) / on.peak
+    return Efficiency(low=low, high=high, source=words)
+
+
+def pauses(
+    runs: Sequence[RecordedRun], name: str, work: ranking.TrainingWork, stall_s: float | None = None
+) -> Pauses:
+    """Stall and restore of like runs, failures of all on the device; assumed where nothing is recorded.
+
+    Args:
+        stall_s: as the reader states it, in place of what is recorded.
+    """
+    found, which = like(runs, name, work)
+    saves, restores = sum(run.saves for run in found), sum(run.restores for run in found)
+    stall, of_stall = STALL_S, "assumed"
+    if stall_s is not None:
+        stall, of_stall = stall_s, "stated"
+    elif saves:
+        stall, of_stall = sum(run.stall_s for run in found) / saves, f"{saves:,} saves of runs {which}"
+    restore, of_restore = RESTORE_S, "assumed"
+    if restores:
+        restore = sum(run.restore_s for run in found) / restores
+        of_restore = f"{restores:,} restores of runs {which}"
+    rate, of_rate = _failures([run for run in runs if run.device == name], name)
+    return Pauses(stall, restore, rate, (of_stall, of_restore, of_rate))
+
+
+def _failures(runs: Sequence[RecordedRun], name: str) -> tuple[float, str]:
+    failed, hours = sum(run.failures for run in runs), sum(run.device_hours for run in runs)
+    published = FAILURES_PER_DEVICE_HOUR
+    if max(failed, published * hours) < FAILURES:
+        few = f"; {failed:,} recorded in {hours:,.3g} hours of {name} say too little" if hours else ""
+        return published, f"as often as Llama 3's on H100{few}"
+    return max(1, failed) / hours, f"{failed:,} recorded in {hours:,.3g} hours of {name}"
+
+
+def errors(runs: Iterable[RecordedRun]) -> list[str]:
+    """How far forecasts were from what was measured, in words: all of them, and the last."""
+    compared = [run for run in runs if run.error is not None]
+    if not compared:
+        return []
+    sizes = sorted(abs(run.error or 0.0) for run in compared)
+    last = compared[-1]
+    assert last.foretold is not None
+    step, before = last.step_s or 0.0, last.foretold
+    inside = sum(one.foretold is not None and one.foretold.low_s <= (one.step_s or 0.0) <= one.foretold.high_s
+                 for one in compared)  # fmt: skip
+    return [
+        f"foretold and measured: {counted(len(compared), 'run')}, a step off by {sizes[len(sizes) // 2]:.0%} in the "
+        f"median, {inside} within their range",
+        f"the last, {last.run}: foretold {before.step_s:.4g} s ({before.low_s:.4g} to {before.high_s:.4g}), measured "
+        f"{step:.4g} s, {last.error:+.0%}",
+    ]
+
+
+def work_of(config: RunConfig, batch: int | None = None, length: int | None = None) -> ranking.TrainingWork:
+    """What a run trains, in the planner's terms.
+
+    Args:
+        batch: sequences of a step, where schedules change them; the largest of the run when None.
+        length: tokens of a sequence.
+    """
+    precision: Literal["fp32", "bf16"] = "fp32" if config.precision == "fp32" else "bf16"
+    return ranking.TrainingWork(
+        config.model, config.vocab_size, length or config.sequence_tokens, batch or max(config.steps.batches),
+        precision, config.parallel, config.optimizer, private=hooks.one_by_one(config),
+    )  # fmt: skip
+
+
+def foretell(config: RunConfig, on: PlannedDevice, efficiency: Efficiency = STATED) -> Forecast:
+    """The planner's numbers for a run as it is divided."""
+    work = work_of(config)
+    if on.name == CPU and config.precision == "auto":
+        work = work._replace(precision="fp32")
+    micro, ranks = config.micro_batch_sequences, config.ranks
+    one = ranking.of_block(work, config.parallel, micro, ranks, on.device, efficiency.middle)
+    low, high = ranking.span(one, efficiency)
+    return Forecast(
+        made=time.time(), device=on.name, efficiency=efficiency, step_s=one.step_s, low_s=low, high_s=high,
+        memory_bytes=one.memory_bytes,
+    )  # fmt: skip
+
+
+def keep(config: RunConfig, made: Forecast) -> None:
+    """Write a run's forecast, unless it has one: what was foretold before its first job is what counts."""
+    path = config.directory.forecast
+    if not path.exists():
+        write_bytes(path, made.model_dump_json(indent=1).encode() + b"\n")
+
+
+def read(config: RunConfig) -> Forecast | None:
+    """What was foretold of a run; None: nothing.
+
+    Raises:
+        IntegrityError: the file is damaged.
+    """
+    try:
+        return Forecast.model_validate_json(config.directory.forecast.read_bytes())
+    except FileNotFoundError:
+        return None
+    except ValidationError as cause:
+        raise IntegrityError(
+            f"the forecast of run {config.run_id} cannot be read", found=str(cause), remedy="delete forecast.json"
+        ) from cause

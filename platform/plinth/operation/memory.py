@@ -1,0 +1,329 @@
+"""Bytes per device by the way a model is divided.
+
+    P  parameters of a rank    R  ranks that ZeRO divides over: data x sequence    t, s, p  tensor, sequence, pipeline
+
+**States** (Rajbhandari et al. 2020, "ZeRO", section 3): Adam keeps two moments in FP32, Muon one for its matrices, a
+mean of the weights (`ema_decay`) takes as much as a moment, and ZeRO keeps an FP32 master copy in any precision;
+without ZeRO, FP32 parameters are their own. An optimizer of a package is counted as Adam. ZeRO-1 divides these by R,
+ZeRO-3 the parameters too, but for those of at most 100,000 elements (norms), which stay whole. Gradients are
+accumulated in FP32, so that they take four bytes in any precision: whole without ZeRO; this rank's part, and with
+ZeRO-1 the whole before it, unless each is reduced at once: overlapped, in the only micro batch of a step. A test
+compares the sum of all with every tensor that DeepSpeed makes in a step, to 2%.
+
+**A private step** (`TrainingHook.one_by_one`) has two phases, of which the larger counts. Clipping, one sequence at
+a time: the sum of clipped gradients in FP32, the gradient of one sequence in the dtype of the parameters (FP32 without
+ZeRO), and activations. Backward pass over the sum: each part of it is freed as its gradient is made, so that both
+together take what the sum takes, and ZeRO's part of the gradients is added; no activations.
+
+**Activations**: `plinth.operation.memory`.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple
+
+from plinth.model import flops as counts
+from plinth.model.parameters import Model, Norm, architecture, repeats
+from plinth.records import Frozen
+from plinth.training.parallel.gradient_path import communication_dtype, overlaps
+from plinth.training.parameters.engine import Optimizer
+from plinth.training.parameters.parallel import Parallel
+
+Precision = Literal["fp32", "bf16", "fp16"]
+
+#: Logits that the loss holds at once, unless the vocabulary is divided (`plinth.model.loss.CHUNK_ELEMENTS`).
+LOGITS_AT_ONCE = 2**27
+
+#: DeepSpeed's defaults for ZeRO-3: elements that it keeps gathered, or updates at once; that it gathers ahead, in one
+#: tensor from which it copies; of a parameter that it does not divide.
+LIVE_ELEMENTS, PREFETCHED_ELEMENTS, PERSISTENT_ELEMENTS = 10**9, 5 * 10**7, 10**5
+
+#: What is counted unless a recipe says otherwise.
+ADAMW = Optimizer()
+
+#: Bytes of an element of the matrix that Muon updates: momentum and look ahead in FP32, and in BF16 what is made
+#: orthogonal, as it is sent and as it is multiplied.
+MUON_BYTES = 10
+
+
+class Memory(Frozen):
+    """Bytes of one rank; `host` is in the machine's memory, the others are on the device."""
+
+    parameters: int
+    gradients: int
+    optimizer: int
+    activations: int
+    logits: int
+    buffers: int
+    host: int
+
+    @property
+    def total(self) -> int:
+        """On the device."""
+        states = self.parameters + self.gradients + self.optimizer
+        return states + self.activations + self.logits + self.buffers
+
+
+class States(NamedTuple):
+    """Bytes of parameters, gradients and optimizer."""
+
+    parameters: int
+    gradients: int
+    optimizer: int
+
+
+def states(
+    parameters: int,
+    *,
+    ranks: int,
+    zero_stage: int,
+    precision: Precision,
+    at_once: bool = False,
+    whole: int = 0,
+    optimizer: Optimizer = ADAMW,
+    matrices: int = 0,
+) -> States:
+    """Bytes under ZeRO on one of `ranks` ranks that hold the same `parameters`.
+
+    Args:
+        parameters: of the rank's part of the model; `matrices` of them are in the blocks.
+        at_once: a gradient is reduced as soon as it is there, in the only micro batch of a step.
+        whole: parameters that ZeRO-3 does not divide between steps.
+    """
+    width, share = _width(precision), -(-parameters // ranks)
+    masters = 0 if precision == "fp32" and zero_stage == 0 else parameters
+    kept = masters + 2 * parameters - (matrices if is_muon(optimizer) else 0)
+    kept += 0 if optimizer.ema_decay is None else parameters
+    return States(
+        parameters=(share + whole if zero_stage == 3 else parameters) * width,
+        gradients=4 * (share if zero_stage > 1 or at_once else parameters + (share if zero_stage else 0)),
+        optimizer=4 * (-(-kept // ranks) if zero_stage else kept),
+    )
+
+
+def per_device(
+    model: Model,
+    parallel: Parallel,
+    *,
+    vocab_size: int,
+    sequence_tokens: int,
+    micro_batch: int,
+    accumulation: int,
+    ranks: int,
+    precision: Precision,
+    gpu: bool = True,
+    optimizer: Optimizer = ADAMW,
+    private: bool = False,
+) -> Memory:
+    """Peak bytes of the rank that needs most, without fragmentation and the runtime's own.
+
+    Args:
+        model, parallel, optimizer: of the recipe.
+        micro_batch: sequences of a forward pass.
+        accumulation: micro batches of a step on one data rank.
+        ranks: of the whole run.
+        precision: resolved.
+        gpu: on CPUs gradients are reduced after the backward pass.
+        private: the gradient of each sequence is made and clipped by itself, with one reduction a step.
+    """
+    if private:
+        micro_batch = accumulation = 1
+    width, stage = _width(precision), parallel.zero_stage
+    own = parameters_of_rank(model, vocab_size, parallel)
+    replicas = max(1, ranks // (parallel.tensor * parallel.pipeline))
+    at_once = overlaps(parallel, gpu=gpu) and accumulation == 1
+    whole = undivided_by_zero3(model, vocab_size)
+    matrices = matrices_of_rank(model, vocab_size, parallel)
+    held = states(
+        own, ranks=replicas, zero_stage=stage, precision=precision, at_once=at_once, whole=whole, optimizer=optimizer,
+        matrices=matrices,
+    )  # fmt: skip
+    tokens = micro_batch * sequence_tokens // parallel.sequence
+    host, parameters, gradients, kept = 0, held.parameters, held.gradients, held.optimizer
+    if parallel.offload != "none":
+        share = -(-own // replicas)  # ZeRO-3 accumulates gradients on the host, the others on the device
+        host, kept = kept + share * (8 if stage == 3 else 4 + width), 0
+        gradients = 0 if stage == 3 else gradients
+    if parallel.offload == "parameters":
+        host, parameters = host + parameters, 0
+    used = Memory(
+        parameters=parameters,
+        gradients=gradients,
+        optimizer=kept,
+        activations=_activations(model, parallel, micro_batch, sequence_tokens, accumulation, width, gpu),
+        logits=_logits(vocab_size, model.dim, parallel, tokens, width),
+        buffers=_buffers(model, vocab_size, parallel, own, replicas, precision, accumulation, gpu, optimizer),
+        host=host,
+    )
+    if not private:
+        return used
+    largest, share = 4 * max(vocab_size, model.ffn_dim) * model.dim, -(-own // replicas) if stage else 0
+    clipping = {"gradients": (4 + (width if stage else 4)) * own, "buffers": 2 * largest}
+    moving = used.buffers - (largest if at_once else 0)  # what arrives takes the place of its part of the sum
+    backward = {"gradients": 4 * (own + share), "activations": 0, "logits": 0, "buffers": moving}
+    return max((used.model_copy(update=phase) for phase in (clipping, backward)), key=lambda one: one.total)
+
+
+def parameters_of_rank(model: Model, vocab_size: int, parallel: Parallel) -> int:
+    """Parameters of the tensor and pipeline rank that holds most: the first stage, or the last of an untied model."""
+    whole = counts.parameters(model, vocab_size)
+    layers = -(-model.layers // parallel.pipeline)
+    matrices = matrices_of_rank(model, vocab_size, parallel) * parallel.tensor
+    ends = whole.embedding + whole.output if parallel.pipeline == 1 else max(whole.embedding, whole.output)
+    return -(-(matrices + ends) // parallel.tensor) + whole.norms * layers // model.layers
+
+
+def matrices_of_rank(model: Model, vocab_size: int, parallel: Parallel) -> int:
+    """Parameters of the blocks' matrices that such a rank holds."""
+    whole, layers = counts.parameters(model, vocab_size), -(-model.layers // parallel.pipeline)
+    return -(-((whole.attention + whole.feed_forward) * layers // model.layers) // parallel.tensor)
+
+
+def is_muon(optimizer: Optimizer) -> bool:
+    """Whether the blocks' matrices have a momentum alone."""
+    return optimizer.kind == "muon"
+
+
+def _activations(
+    model: Model, parallel: Parallel, micro_batch: int, sequence_tokens: int, accumulation: int, width: int, gpu: bool
+) -> int:
+    """Bytes of the first stage when its backward pass begins, and of the block that it computes again."""
+    saved = kept(model, parallel, micro_batch=micro_batch, sequence_tokens=sequence_tokens, width=width, gpu=gpu)
+    again = block(model, parallel, width, gpu) if recomputed_blocks(model, parallel) else 0
+    in_flight = min(parallel.pipeline, accumulation)
+    return saved * in_flight + micro_batch * sequence_tokens // parallel.sequence * again
+
+
+def _logits(vocab_size: int, dim: int, parallel: Parallel, tokens: int, width: int) -> int:
+    """Logits, their FP32 copy for the loss, and its gradient. Where they are taken in chunks, the gradients of the
+    output matrix, summed in FP32, and of its input are made in the forward pass."""
+    elements, gradients = tokens * -(-vocab_size // parallel.tensor), 0
+    if parallel.tensor == 1 and elements > max(LOGITS_AT_ONCE, vocab_size):
+        elements = max(LOGITS_AT_ONCE, vocab_size)
+        gradients = vocab_size * dim * (4 + width) + tokens * dim * width
+    return elements * (width + 2 * 4) + gradients
+
+
+def _buffers(
+    model: Model,
+    vocab_size: int,
+    parallel: Parallel,
+    own: int,
+    replicas: int,
+    precision: Precision,
+    accumulation: int,
+    gpu: bool,
+    optimizer: Optimizer,
+) -> int:
+    """Gradients on their way and what ZeRO-3 has gathered; or the second copy of this rank's part that DeepSpeed makes
+    for the update, in FP32 and ZeRO-3, or what Muon then computes a matrix in, if that is more."""
+    stage, share, overlapped = parallel.zero_stage, -(-own // replicas), overlaps(parallel, gpu=gpu)
+    at_once = overlapped and accumulation == 1
+    largest = max(vocab_size * model.dim, model.ffn_dim * model.dim) // parallel.tensor
+    moving = _moving(parallel, min(parallel.reduce_bucket_elements, own), largest, precision, overlapped)
+    if stage == 1 and at_once:
+        moving += 4 * largest  # in FP32 as it arrives
+    if stage == 2 and precision == "fp32":  # whole parameters of which this rank has a part, and those of before
+        moving += 4 * largest + (4 * (share + largest) if accumulation > 1 else 0)
+    if stage == 3:
+        width, live = _width(precision), min(own, LIVE_ELEMENTS)
+        moving = max(min(own, PREFETCHED_ELEMENTS) * width, moving) + live * width
+        moving += min(parallel.reduce_bucket_elements, own) * width
+    copied = stage == 3 or (precision == "fp32" and (stage == 2 or (stage == 1 and at_once)))
+    computed = MUON_BYTES * max(model.ffn_dim, model.heads * model.head_width) * model.dim if is_muon(optimizer) else 0
+    freed = 4 * own if stage == 1 and not at_once else 0  # whole gradients, before the update
+    return max(moving, 4 * min(share, LIVE_ELEMENTS) if copied else 0, computed - freed)
+
+
+def _moving(parallel: Parallel, bucket: int, largest: int, precision: Precision, overlapped: bool) -> int:
+    """Bytes of gradients that are being reduced: DeepSpeed gathers a bucket (two in turn where it overlaps), flattens
+    it and, where it travels in another dtype, converts it. A gradient larger than a bucket goes alone, and is there
+    besides while the backward pass goes on."""
+    stage, width, sent = parallel.zero_stage, _width(precision), _width(communication_dtype(parallel))
+    if stage == 0:
+        return (bucket + largest) * (4 if sent == 4 else 4 + sent)
+    staged = 4 if stage == 1 else width
+    converted = 0 if sent == staged else max(bucket, largest) * sent
+    if stage == 1 and not overlapped:
+        return bucket * staged + converted
+    arriving = largest * width * (1 if stage == 1 or precision == "fp32" else 2)
+    return bucket * staged * (3 if overlapped else 2) + converted + arriving
+
+
+def undivided_by_zero3(model: Model, vocab_size: int) -> int:
+    """Elements of parameters so small that ZeRO-3 leaves them whole between steps; all but norms count by matrix."""
+    head, dim = model.head_width, model.dim
+    matrices = [model.heads * head * dim] * 2 + [model.kv_heads * head * dim] * 2 + [model.ffn_dim * dim] * 3
+    ends = [vocab_size * dim] * (1 if model.tied_embeddings else 2)
+    small = model.layers * sum(n for n in matrices if n <= PERSISTENT_ELEMENTS)
+    return small + sum(n for n in ends if n <= PERSISTENT_ELEMENTS) + counts.parameters(model, vocab_size).norms
+
+
+def _width(dtype: str) -> int:
+    return 4 if dtype == "fp32" else 2
+
+
+# Bytes that autograd keeps for the backward pass, tensor by tensor as the decoder saves them.
+#
+#     D  model width    H  query heads    K  key/value heads    E  head width    F  feed-forward    w  bytes of an element
+#     t, s  ranks that share a matrix, a sequence
+#
+# A block keeps of a token, without the attention scores, which fused kernels compute again:
+#
+#     2 D w                          inputs of the projections: after the first norm, after the second (OLMo 2: before)
+#     norms                          input and a statistic each; on CPUs, where PyTorch has no fused kernel: two in FP32
+#     (2 H E w + 2 K E w + 4 H) / t  queries, attention's output, keys, values, the scores' normaliser; over sequence
+#                                    ranks the output twice (as made, as received) and keys, values as often as repeated
+#     4 F w / t                      gate, its SiLU, up, their product
+#
+# A recomputed block keeps its input alone (Chen et al., arXiv:1604.06174), and one at a time is there whole. A
+# pipeline's first stage holds those of min(p, micro batches) micro batches (Narayanan et al., arXiv:2104.04473, section
+# 2.2). A test compares with `saved_tensors_hooks`. `compile` keeps less: what is cheap is computed again, and not
+# followed here.
+
+
+def kept(
+    model: Model, parallel: Parallel, *, micro_batch: int, sequence_tokens: int, width: int, gpu: bool = True
+) -> int:
+    """Bytes after the forward pass of one micro batch, up to the last norm, on the first stage.
+
+    Args:
+        micro_batch: sequences.
+        width: bytes of an element.
+        gpu: norms are fused, and documents need no dense mask unless the recipe asks for `sdpa`.
+    """
+    tokens = micro_batch * sequence_tokens // parallel.sequence
+    layers = -(-model.layers // parallel.pipeline)
+    recomputed = recomputed_blocks(model, parallel)
+    values = (layers - recomputed) * block(model, parallel, width, gpu) + recomputed * model.dim * width
+    if parallel.pipeline == 1:
+        values += _norm(Norm(model.dim), 1, width, gpu) + model.dim * width  # the last norm, and what the loss is of
+    shared = 2 * model.head_width * width * sequence_tokens // parallel.sequence  # cosine and sine
+    if model.document_mask and (not gpu or parallel.attention == "sdpa"):
+        shared += micro_batch * sequence_tokens**2 * width
+    return tokens * values + shared
+
+
+def recomputed_blocks(model: Model, parallel: Parallel) -> int:
+    """Blocks of a stage whose activations are computed again."""
+    every = parallel.activation_checkpointing
+    return -(-model.layers // parallel.pipeline) // every if every else 0
+
+
+def block(model: Model, parallel: Parallel, width: int, gpu: bool) -> int:
+    """Bytes that one block keeps of a token."""
+    tensor, head = parallel.tensor, model.head_width
+    heads, kv_heads = model.heads // tensor, model.kv_heads // tensor
+    divided = parallel.sequence > 1
+    times = repeats(heads, kv_heads, parallel.sequence) if divided else 1
+    norms = sum(_norm(norm, tensor, width, gpu) for norm in architecture(model.architecture).norms(model))
+    attention = ((3 if divided else 2) * heads + 2 * kv_heads * times) * head * width + 4 * heads
+    return 2 * model.dim * width + norms + attention + 4 * (model.ffn_dim // tensor) * width
+
+
+def _norm(norm: Norm, tensor: int, width: int, gpu: bool) -> int:
+    """Bytes of one norm: its input and statistics; unfused, its input and what it is normalised to, in FP32."""
+    ranks = tensor if norm.divided else 1
+    statistics = 4 * (norm.statistics if norm.over_ranks else norm.statistics // ranks)
+    fused = gpu and not (norm.over_ranks and tensor > 1)
+    return (width if fused else 8) * norm.width // ranks + statistics

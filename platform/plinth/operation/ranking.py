@@ -1,0 +1,319 @@
+"""Every division of a model over so many devices that can run, quickest first, each with its reason.
+
+Legal is what a recipe may say (`parallel.parameters`, `engine.optimizers`): degrees, ZeRO stage, recomputation, offload
+and micro batch are tried, all else is the recipe's own, but that a block which does not go with `compile` is tried
+without. Memory is that of `memory`; time is
+
+    step = compute / efficiency + bubble + exposed communication
+
+    bubble    (p - 1) / m of the computing time, m micro batches (Narayanan et al., arXiv:2104.04473, section 2.2)
+    tensor    four sums of activations a block and micro batch, two more where it is computed again; never hidden
+    sequence  two exchanges of queries, keys, values and outputs a block and micro batch (a third, recomputed)
+    pipeline  activations forward and gradients back, a micro batch
+    data      gradients in FP32: an all-reduce, in ZeRO-3 a reduce-scatter; each micro batch from ZeRO-2 on; parameters
+              gathered once a step (ZeRO-1, ZeRO-2) or twice a micro batch (ZeRO-3). Hidden behind the backward pass
+              where `gradient_path.overlaps`, ZeRO-3's gathers behind both
+    host      states that are offloaded: gradients to the host's memory (ZeRO-3: each micro batch, and those before it
+              back), what AdamW's update moves there, updated parameters back; offloaded parameters with every gather.
+              At the pace of a device's link to its host, and never hidden
+
+A ring of n sends 2 (n - 1) / n of an all-reduce's bytes, (n - 1) / n of the others', at the pace of its slowest link:
+groups that fit into a machine by `parallel.topology`'s numbering use the links within, others those between. Latency,
+and the time of an optimizer on the device, are not in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import product
+from typing import Literal, NamedTuple
+
+from plinth.launch.devices import USABLE, Device
+from plinth.model import flops
+from plinth.model.flops import UPDATE_BYTES
+from plinth.model.parameters import Model, repeats
+from plinth.operation import memory
+from plinth.operation.devices import STATED, Efficiency
+from plinth.training.parallel.gradient_path import communication_dtype, overlaps
+from plinth.training.parameters.engine import Optimizer
+from plinth.training.parameters.optimizers import problems_with_division
+from plinth.training.parameters.parallel import Parallel, not_with, problems
+
+#: Sequences of a micro batch that are tried.
+MICRO_BATCHES = (1, 2, 4, 8)
+
+
+OFFLOADS: tuple[Literal["none", "optimizer", "parameters"], ...] = ("none", "optimizer", "parameters")
+
+
+class TrainingWork(NamedTuple):
+    """What is trained; `parallel` is the recipe's block, of which a division changes what it tries."""
+
+    model: Model
+    vocab_size: int
+    sequence_tokens: int
+    global_batch_sequences: int
+    precision: memory.Precision = "bf16"
+    parallel: Parallel = Parallel()
+    optimizer: Optimizer = memory.ADAMW
+    private: bool = False
+    float8: bool = False
+    undivided: frozenset[str] = frozenset()
+
+
+class RankedDivision(NamedTuple):
+    """One division. Seconds are of a step at the middle of the efficiencies."""
+
+    data: int
+    tensor: int
+    pipeline: int
+    sequence: int
+    zero_stage: int
+    activation_checkpointing: int  # as the recipe's key: 0 none, 1 all, n every n-th
+    offload: Literal["none", "optimizer", "parameters"]
+    compile: bool
+    micro_batch: int
+    accumulation: int
+    memory_bytes: int
+    over_bytes: int  # above what is planned with, of the device and of its part of the host; 0: it fits
+    host_bytes: int  # in the machine's memory, of each of its devices
+    compute_s: float
+    bubble_s: float
+    exposed_s: dict[str, float]  # by axis
+
+    @property
+    def step_s(self) -> float:
+        return self.compute_s + self.bubble_s + sum(self.exposed_s.values())
+
+    @property
+    def division(self) -> str:
+        """Degrees, stage, micro batch, recomputation and offload in words."""
+        every = self.activation_checkpointing
+        again = ("", ", recomputed")[every] if every < 2 else f", every {every}th recomputed"
+        held = "" if self.offload == "none" else f", {self.offload} offloaded"
+        return (
+            f"data {self.data} x tensor {self.tensor} x pipeline {self.pipeline} x sequence {self.sequence}, "
+            f"ZeRO {self.zero_stage}, micro batch {self.micro_batch}{again}{held}"
+        )
+
+    @property
+    def reason(self) -> str:
+        """What holds it back."""
+        if self.over_bytes:
+            return f"does not fit: {self.over_bytes / 1e9:,.1f} GB too much"
+        shares = {"bubble": self.bubble_s, **self.exposed_s}
+        shown = (f"{name} {seconds / self.step_s:.0%}" for name, seconds in shares.items() if seconds > 0)
+        return ", ".join(shown) or "computing alone"
+
+
+def rank(
+    work: TrainingWork, ranks: int, device: Device, efficiency: Efficiency = STATED
+) -> list[RankedDivision]:
+    """All legal divisions: those that fit by time of a step, then the others by what they lack."""
+    middle, counted = efficiency.middle, _Counted(work)
+    found = [
+        _candidate(work, block, micro, ranks, device, middle, counted) for block, micro in legal(work, ranks)
+    ]
+    return sorted(found, key=lambda one: (one.over_bytes, one.step_s, one.memory_bytes))
+
+
+def of_block(
+    work: TrainingWork, block: Parallel, micro: int, ranks: int, device: Device, efficiency: float
+) -> RankedDivision:
+    """One division that can run, at an efficiency."""
+    return _candidate(work, block, micro, ranks, device, efficiency, _Counted(work))
+
+
+def span(one: RankedDivision, efficiency: Efficiency) -> tuple[float, float]:
+    """Seconds of a step at the best and the worst efficiency, of a division that was ranked at the middle."""
+    exposed = sum(one.exposed_s.values())
+    computing = (one.compute_s + one.bubble_s) * efficiency.middle
+    return computing / efficiency.high + exposed, computing / efficiency.low + exposed
+
+
+def rank_flops(work: TrainingWork, block: Parallel, micro: int, ranks: int) -> float:
+    """FLOPs of a rank in a step; a pipeline's bubble counts as work, as it does in a rank's time of computation."""
+    accumulation = max(1, work.global_batch_sequences // (block.data_ranks(ranks) * micro))
+    whole = _Counted(work).step(block.activation_checkpointing)
+    return whole / ranks * (1 + (block.pipeline - 1) / accumulation)
+
+
+def minimum_devices(work: TrainingWork, device: Device, most: int = 1024, *, offloaded: bool = False) -> int | None:
+    """The fewest devices, of powers of two, on which some division fits; None: of none up to `most`.
+
+    Args:
+        offloaded: also with states in the host's memory.
+    """
+    tried = OFFLOADS if offloaded else OFFLOADS[:1]
+    count = 1
+    while count <= most:
+        if any(_over(work, block, micro, count, device)[1] == 0 for block, micro in legal(work, count, tried)):
+            return count
+        count *= 2
+    return None
+
+
+def legal(
+    work: TrainingWork, ranks: int, offloads: Sequence[Literal["none", "optimizer", "parameters"]] = OFFLOADS
+) -> Iterator[tuple[Parallel, int]]:
+    """Blocks that can run on so many ranks, with the sequences of a micro batch: one where each is looked at alone."""
+    micros = MICRO_BATCHES[:1] if work.private else MICRO_BATCHES
+    own = work.parallel.model_dump() | {"loss_scale": work.parallel.loss_scale}
+    every = sorted({0, 1, work.parallel.activation_checkpointing})
+    compiled = (True, False) if work.parallel.compile else (False,)
+    for tensor, pipeline, sequence in _degrees(ranks):
+        data = ranks // (tensor * pipeline * sequence)
+        fitting = [micro for micro in micros if work.global_batch_sequences % (data * micro) == 0]
+        degrees = {"tensor": tensor, "pipeline": pipeline, "sequence": sequence}
+        for stage, offload, recomputed in product(range(4), offloads, every) if fitting else ():
+            tried = own | degrees | {"zero_stage": stage, "offload": offload, "activation_checkpointing": recomputed}
+            blocks = (Parallel.model_construct(**{**tried, "compile": one}) for one in compiled)
+            block = next((one for one in blocks if not _refused(work, one, ranks)), None)
+            if block is not None:
+                yield from ((block, micro) for micro in fitting)
+
+
+def _refused(work: TrainingWork, block: Parallel, ranks: int) -> bool:
+    """Whether a recipe may not say so."""
+    division = problems(
+        block, work.model, ranks=ranks, sequence_tokens=work.sequence_tokens, precision=work.precision
+    )
+    return (
+        any(True for _ in division)
+        or any(True for _ in problems_with_division(work.optimizer, block, work.model, work.precision))
+        or bool(not_with(block, float8=work.float8, undivided=work.undivided))
+    )
+
+
+def _degrees(ranks: int) -> Iterator[tuple[int, int, int]]:
+    for tensor in _divisors(ranks):
+        for pipeline in _divisors(ranks // tensor):
+            for sequence in _divisors(ranks // tensor // pipeline):
+                yield tensor, pipeline, sequence
+
+
+def _divisors(number: int) -> list[int]:
+    return [n for n in range(1, number + 1) if number % n == 0]
+
+
+def _over(work: TrainingWork, block: Parallel, micro: int, ranks: int, device: Device) -> tuple[memory.Memory, int]:
+    """Bytes of the device that needs most, and by how much they, and its host's, exceed what is planned with."""
+    used = memory.per_device(
+        work.model,
+        block,
+        vocab_size=work.vocab_size,
+        sequence_tokens=work.sequence_tokens,
+        micro_batch=micro,
+        accumulation=work.global_batch_sequences // (block.data_ranks(ranks) * micro),
+        ranks=ranks,
+        precision=work.precision,
+        optimizer=work.optimizer,
+        private=work.private,
+    )
+    room = (used.total, device.memory_bytes), (used.host, device.host_memory_bytes)
+    return used, sum(max(0, needed - int(USABLE * there)) for needed, there in room)
+
+
+class _Counted:
+    """FLOPs of a step by `activation_checkpointing`: the same for every division."""
+
+    def __init__(self, work: TrainingWork) -> None:
+        self._work, self._found = work, dict[int, float]()
+
+    def step(self, every: int) -> float:
+        if every not in self._found:
+            work, recomputed = self._work, self._work.model.layers // every if every else 0
+            keys = flops.keys_per_token([work.sequence_tokens])
+            a_token = flops.flops_hardware(work.model, work.vocab_size, keys, recomputed=recomputed)
+            self._found[every] = work.global_batch_sequences * work.sequence_tokens * a_token
+        return self._found[every]
+
+
+def _candidate(
+    work: TrainingWork, block: Parallel, micro: int, ranks: int, device: Device, efficiency: float, counted: _Counted
+) -> RankedDivision:
+    data, every = block.data_ranks(ranks), block.activation_checkpointing
+    accumulation = work.global_batch_sequences // (data * micro)
+    used, over = _over(work, block, micro, ranks, device)
+    compute = counted.step(every) / (ranks * device.bf16_flops * efficiency)
+    return RankedDivision(
+        data=data,
+        tensor=block.tensor,
+        pipeline=block.pipeline,
+        sequence=block.sequence,
+        zero_stage=block.zero_stage,
+        activation_checkpointing=every,
+        offload=block.offload,
+        compile=block.compile,
+        micro_batch=micro,
+        accumulation=accumulation,
+        memory_bytes=used.total,
+        over_bytes=over,
+        host_bytes=used.host,
+        compute_s=compute,
+        bubble_s=compute * (block.pipeline - 1) / accumulation,
+        exposed_s=_exposed(work, block, micro, ranks, accumulation, compute, device),
+    )
+
+
+def traffic(work: TrainingWork, block: Parallel, micro: int, ranks: int, accumulation: int) -> dict[str, float]:
+    """Bytes that a device sends in a step, by the axis of its group; those of its host go either way."""
+    model, width = work.model, 4 if work.precision == "fp32" else 2
+    layers = -(-model.layers // block.pipeline)
+    stream = micro * work.sequence_tokens // block.sequence * model.dim * width
+    passes = 2 + (1 / block.activation_checkpointing if block.activation_checkpointing else 0)
+    heads, kv_heads = model.heads // block.tensor, model.kv_heads // block.tensor
+    times = repeats(heads, kv_heads, block.sequence) if block.sequence > 1 else 1
+    tokens = micro * work.sequence_tokens // block.sequence
+    exchanged = tokens * (2 * heads + 2 * kv_heads * times) * model.head_width * width
+    own = memory.parameters_of_rank(model, work.vocab_size, block)
+    sent = 4 if communication_dtype(block) == "fp32" else 2
+    times_reduced = accumulation if block.zero_stage > 1 else 1
+    reduced = (1 if block.zero_stage == 3 else 2) * sent * own * times_reduced
+    gathers = {0: 0, 1: 1, 2: 1, 3: passes * accumulation}[block.zero_stage]
+    ring = {name: (n - 1) / n for name, n in _sizes(block, ranks).items()}
+    return {
+        "tensor": ring["tensor"] * 2 * 2 * passes * layers * stream * accumulation,
+        "sequence": ring["sequence"] * passes * layers * exchanged * accumulation,
+        "pipeline": 2.0 * stream * accumulation if block.pipeline > 1 else 0.0,
+        "gradients": ring["data"] * reduced,
+        "parameters": ring["data"] * gathers * width * own,
+        "host": _to_host(block, own / _sizes(block, ranks)["data"], width, passes, accumulation),
+    }
+
+
+def _to_host(block: Parallel, share: float, width: int, passes: float, accumulation: int) -> float:
+    """Bytes between a device and its host, and within the host's memory; `share` is the parameters of this rank."""
+    if block.offload == "none":
+        return 0.0
+    gradients = 4 * (2 * accumulation - 1 if block.zero_stage == 3 else 1)
+    gathered = passes * accumulation * width if block.offload == "parameters" else width
+    return share * (gradients + UPDATE_BYTES + gathered)
+
+
+def _sizes(block: Parallel, ranks: int) -> dict[str, int]:
+    """Ranks of a group; gradients are exchanged by all that hold the same parameters."""
+    return {
+        "tensor": block.tensor,
+        "sequence": block.sequence,
+        "data": ranks // (block.tensor * block.pipeline),
+    }
+
+
+def _exposed(
+    work: TrainingWork, block: Parallel, micro: int, ranks: int, accumulation: int, compute: float, device: Device
+) -> dict[str, float]:
+    """Seconds of communication that computing does not hide, by axis."""
+    reach = {"tensor": block.tensor, "sequence": block.tensor * block.sequence}
+    reach |= {"pipeline": block.model_ranks, "gradients": ranks, "parameters": ranks}
+    sent = traffic(work, block, micro, ranks, accumulation)
+    seconds = {
+        name: sent[name] / (device.within_bytes_per_s if size <= device.per_machine else device.between_bytes_per_s)
+        for name, size in reach.items()
+    } | {"host": sent["host"] / device.host_bytes_per_s}
+    if overlaps(block, gpu=True) and not work.private:  # a private sum is handed over when all sequences are done
+        backward = compute * 2 / 3 / (accumulation if block.zero_stage == 1 else 1)
+        seconds["gradients"] = max(0.0, seconds["gradients"] - backward)
+        if block.zero_stage == 3:  # what is left of the pass, once gradients have had theirs
+            seconds["parameters"] = max(0.0, seconds["parameters"] - compute / 3)
+    return seconds

@@ -1,0 +1,348 @@
+"""What jobs really cost: settled by their timelines, summed by run, bucket, team and person, with goodput and
+energy.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any, Literal, NamedTuple
+
+from plinth.compute.context import Context
+from plinth.errors import LaunchError, MissingError, PlinthError
+from plinth.launch.base import JobStatus
+from plinth.operation.spending import parameters
+from plinth.operation.spending.parameters import Spending, ledger_place, load, workspace_name
+from plinth.operation.spending_ledger import CORPUS, MICROS, JobCost, Ledger, Reservation
+from plinth.records import Frozen, bucket_of
+from plinth.tokens.mixture.apportion import shares_over_run
+from plinth.training import config as configuration
+from plinth.training.config import RunConfig
+from plinth.training.run_state import launcher_of
+from plinth.training.telemetry.devices import read_samples
+from plinth.training.telemetry.goodput.account import account
+from plinth.training.telemetry.goodput.ledger import Cause, GoodputLedger
+from plinth.training.telemetry.timeline import JOB_ENDS, read_events
+
+# What a job really cost: the rank-seconds of its timeline, times the price it was admitted at.
+#
+# A job is paid for from when its supervisor is up until it has ended, whatever it did meanwhile: starting, waiting,
+# doing again. One that was killed without an end is paid until its last event. Waiting in a scheduler's queue costs
+# nothing.
+
+#: A submission whose job cannot be found is not given up before: its scheduler may still be busy with it.
+SUBMITTING_S = 600.0
+
+
+def held_s(config: RunConfig) -> float:
+    """Rank-seconds that the jobs of a run have taken."""
+    return account(read_events(config.directory.events), config.ranks).held_rank_s
+
+
+def job_cost(config: RunConfig, one: Reservation) -> JobCost:
+    """What the job of a submission has cost until now."""
+    taken, tokens = max(0.0, held_s(config) - one.before_s), 0
+    for event in read_events(config.directory.events):
+        if event["event"] == "step":
+            tokens = max(tokens, int(event["tokens"]))
+    return JobCost(spent=round(taken / 3600 * one.price), rank_s=taken, tokens=tokens)
+
+
+def settle(ctx: Context, ledger: Ledger | None = None) -> list[Reservation]:
+    """Settle all submissions of this workspace whose jobs have ended; returns those that are still open.
+
+    Raises:
+        StorageError: the ledger cannot be reached.
+    """
+    ledger = ledger or Ledger(parameters.ledger_place(ctx.workspace, parameters.load(ctx.workspace)))
+    still = []
+    for one in (one for place in ctx.workspace.places for one in ledger.find(place, open_only=True)):
+        cost = None
+        # the run's folder was deleted, or only another machine knows its job: it stays as it was bounded
+        with suppress(MissingError, LaunchError):
+            config = configuration.load(ctx.workspace.runs / one.run / "config.json")
+            if _ended(config, one):
+                cost = job_cost(config, one)
+        if cost is None:
+            still.append(one)
+        else:
+            ledger.settle(one.id, cost, time.time())
+    return still
+
+
+def _ended(config: RunConfig, one: Reservation) -> bool:
+    """Whether the job of a submission will spend no more."""
+    launcher = launcher_of(config)
+    handle = launcher.find(config.directory.root)
+    if handle is not None and launcher.poll(handle).alive:
+        return False
+    ends = [event for event in read_events(config.directory.events) if event["event"] in JOB_ENDS]
+    return time.time() - one.made > SUBMITTING_S or any(float(end["time"]) >= one.made for end in ends)
+
+
+#: By what spending is added up.
+By = Literal["run", "bucket", "team", "experiment", "person", "recipe"]
+
+#: What a row is called whose team, experiment or bucket is not known.
+UNKNOWN = "-"
+
+
+class SpendRow(Frozen):
+    """One name of a summary. Money as prices state it."""
+
+    name: str
+    submissions: int
+    refused: int
+    reserved: float  # of submissions that are not settled
+    spent: float
+    rank_hours: float
+    price_per_rank_hour: float  # mean, of what was spent
+    causes: Mapping[str, float]  # what of it was spent on; of runs that are not in this workspace nothing is known
+    queue_hours: float  # rank-hours in a queue, which cost nothing
+    kwh: float | None  # of devices; None where it is not known of some run
+    measured: float  # share of the device time whose power was sampled, the rest is at rated power
+    co2_kg: float | None
+
+
+def summarise(ctx: Context, settings: Spending, rows: Sequence[Reservation], by: By) -> list[SpendRow]:
+    """The dearest first. Causes and energy of a run are divided between its submissions by rank-seconds."""
+    known = {run: found for run in {one.run for one in rows} if (found := use(ctx, settings, run))}
+    intensity = settings.grams_co2_per_kwh
+    if by == "bucket":
+        return _added(_by_bucket(ctx, rows), known, intensity)
+    return _added(((getattr(one, by) or UNKNOWN, 1.0, one) for one in rows), known, intensity)
+
+
+def run_spend(ctx: Context, run: str) -> SpendRow | None:
+    """Of one run of this workspace; None where it was never submitted.
+
+    Raises:
+        StorageError: the ledger cannot be reached.
+    """
+    settings = load(ctx.workspace)
+    rows = Ledger(ledger_place(ctx.workspace, settings)).find(workspace_name(ctx.workspace))
+    return next(iter(summarise(ctx, settings, [one for one in rows if one.run == run], "run")), None)
+
+
+def _added(
+    shares: Iterable[tuple[str, float, Reservation]], known: Mapping[str, RunUse], intensity: float | None
+) -> list[SpendRow]:
+    groups: dict[str, list[tuple[float, Reservation]]] = defaultdict(list)
+    for name, share, one in shares:
+        groups[name].append((share, one))
+    found = []
+    for name, parts in groups.items():
+        spent = sum(share * (one.spent or 0) for share, one in parts) / MICROS
+        of_ranks = sum(share * (one.spent or 0) for share, one in parts if one.rank_s) / MICROS
+        hours = sum(share * (one.rank_s or 0.0) for share, one in parts) / 3600
+        refused = sum(one.refused for _, one in parts)
+        causes, queue_s, energy = _used(parts, known)
+        found.append(
+            SpendRow(
+                name=name,
+                submissions=len(parts) - refused,
+                refused=refused,
+                reserved=sum(share * (one.reserved or 0) for share, one in parts if one.ended is None) / MICROS,
+                spent=spent,
+                rank_hours=hours,
+                price_per_rank_hour=of_ranks / hours if hours else 0.0,
+                causes=causes,
+                queue_hours=queue_s / 3600,
+                kwh=energy.kwh,
+                measured=energy.measured,
+                co2_kg=energy.kilograms(intensity),
+            )
+        )
+    return sorted(found, key=lambda row: (-row.spent, -row.reserved, row.name))
+
+
+def _used(
+    parts: Sequence[tuple[float, Reservation]], known: Mapping[str, RunUse]
+) -> tuple[dict[str, float], float, Energy]:
+    """Money by cause, rank-seconds in queues, energy: of shares of submissions, by their shares of their runs."""
+    causes, queue_s, kwh, measured_s, held_s = defaultdict[str, float](float), 0.0, 0.0, 0.0, 0.0
+    unknown = False
+    for share, one in parts:
+        taken, found = share * (one.rank_s or 0.0), known.get(one.run)
+        held_s += taken
+        if found is None or not found.held_s:
+            unknown = unknown or taken > 0
+            continue
+        of_run = taken / found.held_s
+        for cause, part in found.shares.items():
+            causes[cause] += share * part * (one.spent or 0) / MICROS
+        queue_s += of_run * found.queue_s
+        unknown = unknown or (taken > 0 and found.energy.kwh is None)
+        kwh += of_run * (found.energy.kwh or 0.0)
+        measured_s += taken * found.energy.measured
+    energy = Energy(None if unknown else kwh, measured_s / held_s if held_s else 0.0)
+    return {cause: money for cause, money in causes.items() if money}, queue_s, energy
+
+
+def _by_bucket(ctx: Context, rows: Sequence[Reservation]) -> Iterable[tuple[str, float, Reservation]]:
+    """Every submission by the share of each bucket in the tokens that its run had seen when it was settled; a stage of
+    the corpus by its asset."""
+    mixtures = {run: _mixture(ctx, run) for run in {one.run for one in rows if not one.run.startswith(CORPUS)}}
+    buckets = {bucket_of(ref.asset) for ref in ctx.refs.all() if ref.asset.endswith("/documents")}
+    for one in rows:
+        if one.run.startswith(CORPUS):
+            bucket = bucket_of(one.run.removeprefix(CORPUS))
+            yield bucket if bucket in buckets else UNKNOWN, 1.0, one
+            continue
+        known = mixtures[one.run]
+        found = bucket_shares(*known, one.tokens or 0) if known else {UNKNOWN: 1.0}
+        yield from ((bucket, share, one) for bucket, share in found.items())
+
+
+def _mixture(ctx: Context, run: str) -> tuple[Mapping[str, Any], int] | None:
+    """The counts of a run's mixture, and the tokens of a sequence; None where the run was not in this workspace."""
+    try:
+        config = configuration.load(ctx.workspace.runs / run / "config.json")
+        return ctx.refs.load(config.mixture).stats, config.sequence_tokens
+    except PlinthError:
+        return None
+
+
+def bucket_shares(stats: Mapping[str, Any], sequence_tokens: int, tokens: int) -> dict[str, float]:
+    """Shares of the buckets in the first so many tokens of a mixture; of all of it where there are none."""
+    end = -(-tokens // sequence_tokens) or stats["sequences"]
+    found: dict[str, float] = defaultdict(float)
+    for row in shares_over_run(stats):
+        seen = max(0, min(row["stop"], end) - row["first"])
+        for stream, share in row["realised"].items():
+            found[bucket_of(stream)] += seen * share
+    total = sum(found.values())
+    return {bucket: seen / total for bucket, seen in found.items() if seen}
+
+
+class Energy(NamedTuple):
+    """Of the devices, with the site's overhead.
+
+    Args:
+        kwh: measured and rated together; None where neither is known for some of the time.
+        measured: share of the device-seconds whose power was sampled.
+    """
+
+    kwh: float | None
+    measured: float
+
+    @property
+    def source(self) -> str:
+        """Where it comes from, in words."""
+        if self.kwh is None:
+            return "not known: no samples of power, and no device is named"
+        shares = {"measured": self.measured, "at rated power": 1 - self.measured}
+        return ", ".join(f"{share:.0%} {how}" for how, share in shares.items() if share >= 0.005)
+
+    def kilograms(self, grams_co2_per_kwh: float | None) -> float | None:
+        """Of CO2, where the grid's intensity is stated."""
+        known = self.kwh is not None and grams_co2_per_kwh is not None
+        return self.kwh * grams_co2_per_kwh / 1000 if known else None  # type: ignore[operator]
+
+
+class RunUse(NamedTuple):
+    """One run.
+
+    Args:
+        shares: of what was held, by the causes of the goodput ledger; they add up to 1.
+        held_s: rank-seconds.
+        queue_s: rank-seconds that its jobs waited in a queue, which cost nothing.
+    """
+
+    shares: Mapping[Cause, float]
+    held_s: float
+    queue_s: float
+    energy: Energy
+
+
+def use(ctx: Context, settings: Spending, run: str) -> RunUse | None:
+    """Of a run; None where it was not in this workspace, or its folder is gone.
+
+    Raises:
+        RequestError: the settings name a device that the table does not have.
+    """
+    rated = settings.rated
+    try:
+        config = configuration.load(ctx.workspace.runs / run / "config.json")
+        ledger = account(read_events(config.directory.events), config.ranks)
+    except PlinthError:
+        return None
+    held, spent = ledger.held_rank_s, ledger.rank_s
+    queued = spent.pop("queue")
+    watts, overhead = rated.watts if rated is not None else None, settings.power_usage_effectiveness
+    used = energy(read_samples(config.directory), held, config.telemetry.devices_s, watts, overhead)
+    shares = {cause: seconds / held for cause, seconds in spent.items() if seconds}
+    return RunUse(shares, held, queued, used)
+
+
+def run_goodput(config: RunConfig, until: float | None = None) -> GoodputLedger:
+    """Rank-seconds of a run by cause and by attempt, as its timeline is now; costs, SLIs and alerts read it.
+
+    Args:
+        until: Unix seconds to which a job that is still queued has waited; None: now, where its scheduler says so.
+
+    Raises:
+        IntegrityError: the timeline is broken.
+        LaunchError: a scheduler cannot be reached.
+    """
+    events = list(read_events(config.directory.events))
+    if until is None and events and events[-1]["event"] == "submitted":
+        launcher = launcher_of(config)
+        handle = launcher.find(config.directory.root)
+        if handle is not None and launcher.poll(handle) is JobStatus.PENDING:
+            until = time.time()
+    return account(events, config.ranks, until)
+
+
+# Energy and carbon of a run's devices: measured where their power was sampled, rated where it was not, and which.
+#
+# Power is taken as linear between two samples of a device. Seconds that no pair of samples covers count at the rated
+# power of the device that the settings name. Only the devices are counted, times the site's power usage effectiveness:
+# hosts, network and storage are in neither figure.
+
+#: Two samples that are further apart than so many of their intervals have a gap between them.
+GAP = 3.0
+
+_JOULES_PER_KWH = 3.6e6
+
+
+def energy(
+    samples: Iterable[Mapping[str, Any]], rank_s: float, every_s: float, watts: float | None, overhead: float
+) -> Energy:
+    """Of a run.
+
+    Args:
+        samples: of its devices, in the order of their times (`training.telemetry.devices`).
+        rank_s: seconds that its ranks, one a device, were held.
+        every_s: between two samples.
+        watts: rated, of a device.
+        overhead: power usage effectiveness of the site.
+    """
+    joules, covered = sampled(samples, GAP * every_s)
+    covered = min(covered, rank_s)
+    rest = rank_s - covered
+    measured = covered / rank_s if rank_s else 0.0
+    if watts is None and rest > 0.005 * rank_s:
+        return Energy(None, measured)
+    return Energy((joules + rest * (watts or 0.0)) * overhead / _JOULES_PER_KWH, measured)
+
+
+def sampled(samples: Iterable[Mapping[str, Any]], gap_s: float) -> tuple[float, float]:
+    """Joules between samples of the same device that are at most `gap_s` apart, and the device-seconds these cover."""
+    last: dict[tuple[int, int], tuple[float, float]] = {}
+    joules: dict[tuple[int, int], float] = defaultdict(float)
+    seconds: dict[tuple[int, int], float] = defaultdict(float)
+    for event in samples:
+        now = float(event["time"])
+        for gpu in event["gpus"]:
+            device, power = (int(event["node"]), int(gpu["gpu"])), gpu.get("power_w")
+            before = last.pop(device, None)
+            if power is None:
+                continue
+            last[device] = now, float(power)
+            if before is not None and 0 <= now - before[0] <= gap_s:
+                joules[device] += (now - before[0]) * (before[1] + float(power)) / 2
+                seconds[device] += now - before[0]
+    return sum(joules.values()), sum(seconds.values())

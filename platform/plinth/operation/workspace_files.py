@@ -1,0 +1,83 @@
+"""Two files of a workspace: settings in YAML that people write, and `assets.jsonl`, the log of what arrived, was
+checked and published.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import yaml
+from pydantic import ValidationError
+
+from plinth.compute.context import Context
+from plinth.errors import RequestError
+from plinth.records import Frozen
+from plinth.storage.workspace import Workspace
+from plinth.training.telemetry.timeline import Event, Timeline, read_events
+
+# Settings of a workspace in a YAML file that people write; without the file, those by default.
+
+S = TypeVar("S", bound=Frozen)
+
+
+def read_settings(path: Path, kind: type[S], lacks: str, docs: str) -> S:
+    """The settings of a file, or the defaults where there is none.
+
+    Args:
+        kind: their model.
+        lacks: of a file that cannot be used: what it lacks, after its path.
+        docs: the page that describes them.
+
+    Raises:
+        RequestError: the file cannot be used.
+    """
+    try:
+        return kind.model_validate(yaml.safe_load(path.read_text(encoding="utf-8")) or {})
+    except FileNotFoundError:
+        return kind()
+    except (yaml.YAMLError, ValidationError, UnicodeDecodeError) as cause:
+        raise RequestError(
+            f"{path} {lacks}", found=str(cause), expected=", ".join(kind.model_fields), remedy=f"see {docs}"
+        ) from cause
+
+
+# `assets.jsonl` of a workspace: when source files arrived, suites were checked, assets were published.
+#
+#     arrived    new files of a bucket's sources (asset: the bucket; at: Unix seconds of the newest)
+#     checked    a suite of an asset (asset, passed, evaluated, failures)
+#     published  an asset (asset, digest)
+#
+# References and manifests bear no time, since identity is content; service levels need one. Arms of experiments and the
+# processes that share a run's tasks log nothing: they publish what no consumer of the workspace reads, or the same
+# again. The log is of this machine: of a shared workspace each machine logs what it did.
+
+#: Kinds of events.
+ARRIVED: Final = "arrived"
+CHECKED: Final = "checked"
+PUBLISHED: Final = "published"
+
+
+def path(workspace: Workspace) -> Path:
+    """The file."""
+    return workspace.root / "assets.jsonl"
+
+
+def append(ctx: Context, event: str, asset: str, **fields: Any) -> None:
+    """Log what happened to an asset.
+
+    Raises:
+        DiskFullError, WorkspaceError, StorageError: as the operating system refuses.
+    """
+    if ctx.share is None and not ctx.workspace.experiment:
+        Timeline(path(ctx.workspace)).append(event, asset=asset, **fields)
+
+
+def read(workspace: Workspace, until: float) -> Iterator[Event]:
+    """Events up to a time (Unix seconds), in order.
+
+    Raises:
+        IntegrityError: a line within the file is not an event.
+    """
+    return (event for event in read_events(path(workspace)) if float(event["time"]) <= until)

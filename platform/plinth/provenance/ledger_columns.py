@@ -1,0 +1,231 @@
+"""Columns of the ledger: fixed ones, one for every column of every sidecar, and the place of a document in the
+shards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from plinth.errors import IntegrityError
+from plinth.records import Manifest, Part
+from plinth.schemas import REJECT_SCHEMA
+from plinth.storage.store import Store
+from plinth.tokens.shards.index import BATCH_DOCUMENTS, DocumentSpans, of_part, open_part
+from plinth.tokens.shards.parameters import streams_of
+
+# Columns of the ledger: the fixed ones, and one for every column of every sidecar.
+#
+# A sidecar's column is `sidecar__column`. Identifiers are hexadecimal text, as commands take and print them. Of
+# lists and spans the ledger has the number; `plinth explain` has their values for one document.
+
+JOIN = "__"
+
+BASE = pa.schema(
+    [
+        pa.field("id", pa.string(), nullable=False),  # 32 hexadecimal digits
+        pa.field("bucket", pa.string(), nullable=False),
+        pa.field("source", pa.int32()),  # place among the bucket's sources; null where several fit
+        pa.field("domain", pa.string()),
+        pa.field("uri", pa.string(), nullable=False),
+        pa.field("captured_at", pa.timestamp("us", tz="UTC")),
+        pa.field("snapshot", pa.string(), nullable=False),
+        pa.field("licence", pa.string(), nullable=False),
+        pa.field("may_train", pa.bool_()),  # terms of the source
+        pa.field("may_redistribute", pa.bool_()),
+        pa.field("may_commercial", pa.bool_()),
+        pa.field("mime", pa.string(), nullable=False),
+        pa.field("source_bytes", pa.int64(), nullable=False),
+        pa.field("text_bytes", pa.int64()),
+        pa.field("decision", pa.string(), nullable=False),  # train, heldout, drop; canary of what was planted
+        pa.field("reason", pa.string()),
+        pa.field("stage", pa.string()),  # the stage that took it out of training
+        pa.field("fired", pa.list_(pa.string()), nullable=False),  # every rule of the policy
+        pa.field("cluster", pa.string()),
+        pa.field("cluster_size", pa.int32()),
+        pa.field("edits", pa.int32(), nullable=False),  # 0 unless kept
+        pa.field("edited_characters", pa.int64(), nullable=False),  # removed, less what was put in their place
+        pa.field("mixture_weight", pa.float64()),  # share of the run's sequences that its bucket gives
+        pa.field("mixture_epochs", pa.float64()),  # how often the run reads its bucket
+        pa.field("shard", pa.string()),
+        pa.field("position", pa.int64()),  # of its first token in the shard
+        pa.field("tokens", pa.int64()),  # closing end-of-text included
+    ]
+)
+
+#: Rejects never became documents: no scores, no verdict.
+REJECTS = pa.schema([pa.field("bucket", pa.string(), nullable=False), *REJECT_SCHEMA])
+
+#: Columns of deduplication that `BASE` has already.
+_KNOWN = frozenset({"text_bytes"})
+
+
+def chosen(sidecar: str, schema: pa.Schema) -> dict[str, pa.Field]:
+    """The part of a sidecar that the ledger holds: its column -> the ledger's field. Structures are left out."""
+    found = {}
+    for field in schema:
+        kind = _kind(field.type)
+        if kind is not None and field.name not in _KNOWN:
+            found[field.name] = pa.field(f"{sidecar}{JOIN}{field.name}", kind)
+    return found
+
+
+def _kind(kind: pa.DataType) -> pa.DataType | None:
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        return pa.int32()
+    if pa.types.is_fixed_size_binary(kind) and kind.byte_width == 16:
+        return pa.string()
+    if pa.types.is_primitive(kind) or pa.types.is_string(kind):
+        return kind
+    return pa.string() if pa.types.is_large_string(kind) else None
+
+
+def converted(column: pa.Array, field: pa.Field) -> pa.Array:
+    """A sidecar's column as the ledger has it."""
+    if pa.types.is_list(column.type) or pa.types.is_large_list(column.type):
+        return pc.cast(pc.list_value_length(column), pa.int32())
+    if pa.types.is_fixed_size_binary(column.type):
+        return hexadecimal(column)
+    return column if column.type == field.type else pc.cast(column, field.type)
+
+
+_DIGITS = np.frombuffer("".join(f"{value:02x}" for value in range(256)).encode(), dtype="<u2")
+
+
+def hexadecimal(column: pa.Array) -> pa.Array:
+    """Text of a column of fixed-size binary; nulls stay null."""
+    width, rows = column.type.byte_width, len(column)
+    raw = np.frombuffer(column.buffers()[1], dtype=np.uint8)[column.offset * width : (column.offset + rows) * width]
+    offsets = np.arange(rows + 1, dtype=np.int32) * (2 * width)
+    text = pa.StringArray.from_buffers(rows, pa.py_buffer(offsets), pa.py_buffer(np.ascontiguousarray(_DIGITS[raw])))
+    return pc.if_else(column.is_valid(), text, pa.scalar(None, pa.string())) if column.null_count else text
+
+
+def schema_of(sidecars: Mapping[str, pa.Schema]) -> pa.Schema:
+    """The whole schema for these sidecars, in their order of name."""
+    more = [field for name in sorted(sidecars) for field in chosen(name, sidecars[name]).values()]
+    return pa.schema([*BASE, *more])
+
+
+@dataclass(frozen=True)
+class Lying:
+    """A part of the index of one stream, and the stream's shards."""
+
+    index: Part
+    names: tuple[str, ...]
+    starts: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """Places of the training documents of a part, in each stream that has some of them."""
+
+    part: int
+    streams: tuple[Lying, ...]
+
+    @property
+    def digests(self) -> tuple[str, ...]:
+        """Digests that identify the places."""
+        return tuple(
+            fact for one in self.streams for fact in (one.index.blob.sha256, *one.names, *map(str, one.starts))
+        )
+
+
+def tokens_of(bucket: str, documents: Part, curated: Manifest, shards: Manifest) -> Tokens:
+    """The part of the index that counts the training documents of a part.
+
+    Raises:
+        IntegrityError: the shards were made of other curated text.
+    """
+    if shards.inputs.get(f"{bucket}/curated") != curated.digest:
+        raise IntegrityError(
+            f"the shards of {bucket} were made of other text",
+            found=f"curated {str(shards.inputs.get(f'{bucket}/curated'))[:16]}",
+            expected=f"curated {curated.digest[:16]}",
+            remedy=f"plinth run --select {bucket}/shards",
+        )
+    number = [part.name for part in curated.named("part-")].index(documents.name)
+    streams = []
+    for stream in streams_of(shards):
+        cut = shards.named(f"{stream.folder}shard-")
+        names, starts = tuple(part.name for part in cut), tuple(int(part.stats["start"]) for part in cut)
+        for index in shards.named(f"{stream.folder}index-"):
+            first, last = index.stats["parts"]
+            if first <= number <= last:
+                streams.append(Lying(index, names, starts))
+    return Tokens(number, tuple(streams))
+
+
+class TokenPlaces:
+    """Shards and positions of the training documents, taken from the index as they come."""
+
+    def __init__(self, store: Store, bucket: str, name: str, tokens: Tokens | None) -> None:
+        self.bucket, self.name, self.tokens = bucket, name, tokens
+        self._batches = _placed(store, tokens) if tokens else iter(())
+        self._waiting = _PLACED.empty_table()
+
+    def of(self, ids: pa.Array, trained: pa.Array) -> dict[str, pa.Array]:
+        """Shard, position and tokens of a batch; null where a document is not trained on, and before there are any."""
+        if self.tokens is None:
+            empty = {"shard": pa.string(), "position": pa.int64(), "tokens": pa.int64()}
+            return {name: pa.nulls(len(ids), kind) for name, kind in empty.items()}
+        taken = self._take(ids.filter(trained)).combine_chunks()
+        found = {name: _array(taken.column(name)) for name in ("shard", "position", "tokens")}
+        at = pc.subtract(pc.cumulative_sum(pc.cast(trained, pa.int64())), 1)
+        at = pc.if_else(trained, at, pa.scalar(None, pa.int64()))
+        return {name: column.take(at) for name, column in found.items()}
+
+    def _take(self, ids: pa.Array) -> pa.Table:
+        """The next rows of the index, which must be those of these documents."""
+        while self._waiting.num_rows < len(ids):
+            batch = next(self._batches, None)
+            if batch is None:
+                break
+            more = pa.Table.from_batches([batch])
+            self._waiting = pa.concat_tables([self._waiting, more]) if self._waiting.num_rows else more
+        taken, self._waiting = self._waiting.slice(0, len(ids)), self._waiting.slice(len(ids))
+        if taken.num_rows != len(ids) or (len(ids) and pa.chunked_array([ids]) != taken.column("id")):
+            raise IntegrityError(
+                f"the index of tokens of {self.bucket} does not follow its documents ({self.name})",
+                expected="the documents that are trained on, in order",
+                remedy=f"plinth run --select {self.bucket}/shards",
+            )
+        return taken
+
+
+_PLACED = pa.schema([("id", pa.binary(16)), ("shard", pa.string()), ("position", pa.int64()), ("tokens", pa.int64())])
+
+
+def _placed(store: Store, tokens: Tokens) -> Iterator[pa.RecordBatch]:
+    """The documents of a part with their places, in order; of several streams all at once, brought into order."""
+    taken = [(_of_part(store, one.index, tokens.part), one) for one in tokens.streams]
+    if len(taken) == 1:
+        ((own, only),) = taken
+        for at in range(0, len(own), BATCH_DOCUMENTS):
+            yield _named(own.take(slice(at, at + BATCH_DOCUMENTS)), only)
+    elif taken:
+        order = np.argsort(np.concatenate([own.rows for own, _ in taken]), kind="stable")
+        found = pa.Table.from_batches([_named(own, one) for own, one in taken])
+        yield from found.take(pa.array(order)).combine_chunks().to_batches()
+
+
+def _of_part(store: Store, index: Part, part: int) -> DocumentSpans:
+    documents = open_part(store, index)
+    return documents.take(of_part(documents, part))
+
+
+def _named(own: DocumentSpans, one: Lying) -> pa.RecordBatch:
+    starts = np.array(one.starts, dtype=np.int64)
+    shard = np.searchsorted(starts, own.starts, side="right") - 1
+    names = pa.array(one.names, pa.string()).take(pa.array(shard))
+    position = own.starts - starts[shard] if len(shard) else own.starts
+    ids = pa.FixedSizeBinaryArray.from_buffers(pa.binary(16), len(own), [None, pa.py_buffer(own.ids.tobytes())])
+    return pa.RecordBatch.from_arrays([ids, names, pa.array(position), pa.array(own.tokens)], schema=_PLACED)
+
+
+def _array(column: pa.ChunkedArray) -> pa.Array:
+    return column.chunk(0) if column.num_chunks else pa.array([], column.type)
