@@ -25,7 +25,7 @@ from plinth.corpus.policy import policy
 from plinth.corpus.policy.parameters import Policy
 from plinth.corpus.protected import contamination, holdout
 from plinth.corpus.protected.parameters import Contamination, Holdout
-from plinth.provenance.ledger import ledger
+from plinth.provenance import ledger
 from plinth.records import Manifest, Step
 from plinth.schemas import DOCUMENT_SCHEMA, REJECT_SCHEMA
 from plinth.storage.parts import write_table

@@ -9,8 +9,7 @@ from plinth import fingerprint
 from plinth.compute.context import Context
 from plinth.recipe.recipe import Recipe
 from plinth.records import Manifest
-from plinth.tokens.tokenizer import tokenizer
-from plinth.tokens.tokenizer.audit import audit
+from plinth.tokens.tokenizer import audit, tokenizer
 from plinth.tokens.tokenizer.vocabulary import DEAD_TOKENS
 from plinth_assets.framework.expectations import Suite, between, no_nulls, rows_between
 from plinth_assets.framework.inputs import by_bucket, each, shared_owner

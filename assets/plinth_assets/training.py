@@ -315,10 +315,10 @@ def _present_run(recipe: Recipe, ctx: Context, made: Manifest) -> dict[str, Any]
 
 def _page(ctx: Context, prepared: RunConfig) -> Path:
     """The page of the run, at the price of the ledger."""
-    from plinth.operation.spending import parameters
+    from plinth.operation import spending
     from plinth.report.run import run_page
 
-    price = parameters.load(ctx.workspace).price(prepared.stopping.price_per_rank_hour)
+    price = spending.load(ctx.workspace).price(prepared.stopping.price_per_rank_hour)
     return run_page.write(ctx, prepared, price_per_rank_hour=price or None)
 
 

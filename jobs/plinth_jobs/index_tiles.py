@@ -16,8 +16,7 @@ from pathlib import Path
 from plinth.compute.context import Context
 from plinth.errors import PlinthError
 from plinth.extensions import Catalogue
-from plinth.operation import workspace_files
-from plinth.operation.spending import parameters
+from plinth.operation import spending, workspace_files
 from plinth.operation.spending_ledger import MICROS, Ledger
 from plinth.operation.workspace_files import CHECKED
 from plinth.recipe.recipe import Recipe
@@ -192,8 +191,8 @@ def _alerts(ctx: Context) -> StateTile:
 
 
 def _budgets(ctx: Context) -> StateTile:
-    settings = parameters.load(ctx.workspace)
-    place, known = parameters.ledger_place(ctx.workspace, settings), parameters.settings_file(ctx.workspace).exists()
+    settings = spending.load(ctx.workspace)
+    place, known = spending.ledger_place(ctx.workspace, settings), spending.settings_file(ctx.workspace).exists()
     if not known and "://" not in place and not Path(place).exists():
         return StateTile(label="Budgets", value="none set", note="plinth ops cost limit WHOSE AMOUNT")
     counted = [(limit, used) for limit, used in Ledger(place).limits(time.time()) if limit.amount is not None]

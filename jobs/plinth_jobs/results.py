@@ -19,7 +19,7 @@ from plinth.compute.context import Context
 from plinth.errors import MissingError
 from plinth.evaluation.slices.totals import interval
 from plinth.provenance import lineage
-from plinth.provenance.impact.descendants import downstream
+from plinth.provenance.impact import downstream
 from plinth.recipe.recipe import Recipe
 from plinth.records import Manifest
 from plinth.report import page as report

@@ -60,8 +60,8 @@ def show(
     ctx, ledger, now = settings.context(), _ledger(settings), time.time()
     settlement.settle(ctx, ledger)
     since = month(now) if this_month else 0.0
-    found = ledger.find("" if everywhere else parameters.workspace_name(ctx.workspace), since=since)
-    rows = summarise(ctx, parameters.load(ctx.workspace), found, by)
+    found = ledger.find("" if everywhere else spending.workspace_name(ctx.workspace), since=since)
+    rows = summarise(ctx, spending.load(ctx.workspace), found, by)
     if as_json:
         output.emit_json({"by": by, "rows": rows, "limits": _limits(ledger, now)})
         return
@@ -116,7 +116,7 @@ def corpus(settings: Settings, as_json: bool) -> None:
     from plinth.operation.spending import parameters
 
     ctx = settings.context()
-    rows = corpus_costs(ctx, parameters.load(ctx.workspace).prices)
+    rows = corpus_costs(ctx, spending.load(ctx.workspace).prices)
     if as_json:
         output.emit_json(rows)
         return
@@ -169,11 +169,11 @@ def limits(settings: Settings, as_json: bool) -> None:
 
 
 def _ledger(settings: Settings) -> Ledger:
-    from plinth.operation.spending import parameters
+    from plinth.operation import spending
     from plinth.operation.spending_ledger import Ledger
 
     workspace = settings.context().workspace
-    return Ledger(parameters.ledger_place(workspace, parameters.load(workspace)))
+    return Ledger(spending.ledger_place(workspace, spending.load(workspace)))
 
 
 def _limits(ledger: Ledger, now: float) -> list[dict[str, object]]:

@@ -21,7 +21,7 @@ from typing import Any
 from plinth import fingerprint
 from plinth.compute.context import Context
 from plinth.errors import SignatureError
-from plinth.provenance.impact.descendants import Descendant, descent
+from plinth.provenance.impact import Descendant, descent
 from plinth.records import Frozen
 from plinth.storage.atomic import locked, write_bytes
 from plinth.trust import dsse

@@ -8,9 +8,7 @@ from functools import partial
 
 from plinth.compute.context import Context
 from plinth.errors import MissingError, RegistryError, SignatureError
-from plinth.provenance.impact.descendants import descent, downstream
-from plinth.provenance.impact.runs import affected_runs
-from plinth.provenance.impact.targets import DOCUMENT_ID, origin
+from plinth.provenance.impact import DOCUMENT_ID, affected_runs, descent, downstream, origin
 from plinth.recipe.recipe import Recipe
 from plinth.records import Frozen
 from plinth.report.impact_page import ConsumerRow, VersionRow

@@ -15,9 +15,7 @@ from plinth.compute.context import Context
 from plinth.errors import RegistryError
 from plinth.evaluation.measurement import is_measured
 from plinth.provenance.edges import SavedEdges, current
-from plinth.provenance.impact.descendants import AssetLink, Descendant, descent
-from plinth.provenance.impact.runs import AffectedRun, affected_runs
-from plinth.provenance.impact.targets import ImpactOrigin, origin
+from plinth.provenance.impact import AffectedRun, AssetLink, Descendant, ImpactOrigin, affected_runs, descent, origin
 from plinth.records import Frozen
 from plinth.report.impact_page import LISTED, ConsumerRow, ImpactArrow, ImpactBox, ImpactData, ImpactRow, VersionRow
 from plinth_registry import consumers, releases, taint

@@ -20,8 +20,17 @@ from plinth import fingerprint
 from plinth.compute.context import Context
 from plinth.errors import LineageError, MissingError, PlinthError, SignatureError
 from plinth.provenance.edges import current
-from plinth.provenance.impact.descendants import INVENTORY_STAGE, Descendant, downstream
-from plinth.provenance.impact.targets import CURATED, DOCUMENT_ID, beginning, holders, holds, of_stage
+from plinth.provenance.impact import (
+    CURATED,
+    DOCUMENT_ID,
+    INVENTORY_STAGE,
+    Descendant,
+    beginning,
+    downstream,
+    holders,
+    holds,
+    of_stage,
+)
 from plinth.provenance.statements import Chain
 from plinth.records import Frozen
 from plinth.trust.authority import COMPLIANCE

@@ -6,8 +6,7 @@ import json
 from pathlib import Path
 
 from plinth.compute.context import Context
-from plinth.operation import admission, settlement
-from plinth.operation.spending import parameters
+from plinth.operation import admission, settlement, spending
 from plinth.storage.workspace import Workspace
 from plinth.training import config as configuration
 from plinth_assets.training import _present_cost
@@ -19,7 +18,7 @@ def test_cost_and_energy_in_the_metadata_of_a_run(tmp_path: Path) -> None:
     ctx = Context(Workspace(tmp_path / "workspace").ensure())
     config = tiny(ctx.workspace.root)
     configuration.write(config)
-    path = parameters.settings_file(ctx.workspace)
+    path = spending.settings_file(ctx.workspace)
     path.parent.mkdir()
     path.write_text("device: h100\nprice_per_rank_hour: 36\ngrams_co2_per_kwh: 1000\n")
     assert _present_cost(ctx, config) == {}

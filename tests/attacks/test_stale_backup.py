@@ -13,7 +13,7 @@ import pytest
 from plinth.compute.context import Context
 from plinth.errors import SignatureError
 from plinth.launch import manifest, ray_jobs
-from plinth.operation.spending.parameters import workspace_name
+from plinth.operation.spending import workspace_name
 from plinth.storage.workspace import TRUST_VARIABLE, Workspace
 from plinth.trust.root import SEEN
 from plinth_registry import approval, attestations, policy, releases

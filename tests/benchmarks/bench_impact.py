@@ -20,7 +20,7 @@ from typing import Any
 from plinth import fingerprint
 from plinth.compute.context import Context
 from plinth.provenance import edges
-from plinth.provenance.impact.descendants import downstream
+from plinth.provenance.impact import downstream
 from plinth.storage.workspace import TRUST_VARIABLE, Workspace
 
 STAGES = (

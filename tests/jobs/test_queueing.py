@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from plinth.launch.parameters import Queueing
-from plinth.operation.spending import parameters
+from plinth.operation import spending
 from plinth.recipe.load import load
 from plinth.recipe.recipe import Recipe
 from plinth.storage.workspace import Workspace

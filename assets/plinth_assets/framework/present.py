@@ -66,8 +66,7 @@ def _making(ctx: Context, asset: str, cached: bool) -> dict[str, Any]:
     """
     import dagster as dg
 
-    from plinth.operation import admission
-    from plinth.operation.spending import parameters
+    from plinth.operation import admission, spending
 
     last = context.load(ctx.workspace, asset)
     if cached:
@@ -76,7 +75,7 @@ def _making(ctx: Context, asset: str, cached: bool) -> dict[str, Any]:
     if last is None:
         return {}
     return {
-        "cost_usd": money(admission.stage_price(last, parameters.load(ctx.workspace).prices)),
+        "cost_usd": money(admission.stage_price(last, spending.load(ctx.workspace).prices)),
         "cpu_seconds": round(last.tasks.cpu_s + last.driver_cpu_s, 2),
         "duration_seconds": round(last.wall_s, 2),
     }

@@ -173,7 +173,7 @@ def export(settings: Settings, directory: Path, as_json: bool) -> None:
 
     Files are verified as they are written. Files of an earlier export that are no longer in the ledger are deleted.
     """
-    from plinth.provenance.ledger import ledger as ledger_export
+    from plinth.provenance import ledger as ledger_export
 
     ctx = settings.context()
     made = ctx.refs.current("ledger")

@@ -156,14 +156,14 @@ def timeline(
 
     The run may still be under way. The page is self-contained.
     """
-    from plinth.operation.spending import parameters
+    from plinth.operation import spending
     from plinth.report.run import run_page
     from plinth_jobs.targets import find_run
 
     ctx = settings.context()
     config = find_run(ctx, run)
     if price is None:
-        price = parameters.load(ctx.workspace).price(config.stopping.price_per_rank_hour) or None
+        price = spending.load(ctx.workspace).price(config.stopping.price_per_rank_hour) or None
     peak = peak_tflops * 1e12 if peak_tflops else None
     written = run_page.write(ctx, config, peak_flops=peak, price_per_rank_hour=price, target=target)
     if as_json:

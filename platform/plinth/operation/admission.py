@@ -14,11 +14,10 @@ from plinth.compute.context import AssetCost, Context, load
 from plinth.launch import devices
 from plinth.launch.base import Handle
 from plinth.launch.devices import Device
-from plinth.operation import forecast, ranking
+from plinth.operation import forecast, ranking, spending
 from plinth.operation.devices import STATED, CorpusPrices, Efficiency, PlannedDevice, of_table, this_machine
 from plinth.operation.forecast import work_of
 from plinth.operation.settlement import held_s, job_cost
-from plinth.operation.spending import parameters
 from plinth.operation.spending_ledger import CORPUS, MICROS, JobCost, Ledger, Reservation
 from plinth.records import Manifest
 from plinth.training import job
@@ -52,10 +51,10 @@ def reserve(ctx: Context, config: RunConfig) -> Reservation:
     Raises:
         BudgetError: it could exceed a limit.
     """
-    settings = parameters.load(ctx.workspace)
-    ledger = Ledger(parameters.ledger_place(ctx.workspace, settings))
+    settings = spending.load(ctx.workspace)
+    ledger = Ledger(spending.ledger_place(ctx.workspace, settings))
     price = settings.price(config.stopping.price_per_rank_hour)
-    place, now = parameters.workspace_name(ctx.workspace), time.time()
+    place, now = spending.workspace_name(ctx.workspace), time.time()
     on = _planned_on(ctx, config, settings)
     reached = STATED if on is None else forecast.efficiency(forecast.known(ctx.workspace)[0], on, work_of(config))
     if on is not None:
@@ -95,7 +94,7 @@ def reserve(ctx: Context, config: RunConfig) -> Reservation:
     return granted
 
 
-def _planned_on(ctx: Context, config: RunConfig, settings: parameters.Spending) -> PlannedDevice | None:
+def _planned_on(ctx: Context, config: RunConfig, settings: spending.Spending) -> PlannedDevice | None:
     """The device of the settings; without one, that of this machine, where the ranks are started here."""
     if settings.device:
         return of_table(settings.device, devices.read(settings.device_table))
@@ -215,9 +214,9 @@ def reserve_stage(ctx: Context, asset: str, inputs_bytes: int) -> Reservation | 
         RequestError: the settings of the budget are wrong.
         StorageError: the ledger cannot be reached.
     """
-    settings = parameters.load(ctx.workspace)
-    place, now = parameters.ledger_place(ctx.workspace, settings), time.time()
-    stated = parameters.settings_file(ctx.workspace).exists()
+    settings = spending.load(ctx.workspace)
+    place, now = spending.ledger_place(ctx.workspace, settings), time.time()
+    stated = spending.settings_file(ctx.workspace).exists()
     if not stated and not Path(place).exists():
         return None
     ledger = Ledger(place)
@@ -227,7 +226,7 @@ def reserve_stage(ctx: Context, asset: str, inputs_bytes: int) -> Reservation | 
     share = "" if ctx.share is None else f" {ctx.share}"
     wanted = Reservation(
         id=uuid.uuid4().hex,
-        workspace=parameters.workspace_name(ctx.workspace),
+        workspace=spending.workspace_name(ctx.workspace),
         run=f"{CORPUS}{asset}{share}",
         recipe="",
         team=settings.team,
@@ -248,9 +247,9 @@ def reserve_stage(ctx: Context, asset: str, inputs_bytes: int) -> Reservation | 
 def settle_stage(ctx: Context, held: Reservation | None, cost: AssetCost) -> None:
     """Put what a making cost, whole or not, in the place of its bound."""
     if held is not None:
-        settings = parameters.load(ctx.workspace)
+        settings = spending.load(ctx.workspace)
         spent = JobCost(spent=round(stage_price(cost, settings.prices) * MICROS), rank_s=0.0, tokens=0)
-        Ledger(parameters.ledger_place(ctx.workspace, settings)).settle(held.id, spent, time.time())
+        Ledger(spending.ledger_place(ctx.workspace, settings)).settle(held.id, spent, time.time())
 
 
 def stage_price(cost: AssetCost, prices: CorpusPrices) -> float:

@@ -13,8 +13,8 @@ from typing import Any, Literal, NamedTuple
 from plinth.compute.context import Context
 from plinth.errors import LaunchError, MissingError, PlinthError
 from plinth.launch.base import JobStatus
-from plinth.operation.spending import parameters
-from plinth.operation.spending.parameters import Spending, ledger_place, load, workspace_name
+from plinth.operation import spending
+from plinth.operation.spending import Spending, ledger_place, load, workspace_name
 from plinth.operation.spending_ledger import CORPUS, MICROS, JobCost, Ledger, Reservation
 from plinth.records import Frozen, bucket_of
 from plinth.tokens.mixture.apportion import shares_over_run
@@ -56,7 +56,7 @@ def settle(ctx: Context, ledger: Ledger | None = None) -> list[Reservation]:
     Raises:
         StorageError: the ledger cannot be reached.
     """
-    ledger = ledger or Ledger(parameters.ledger_place(ctx.workspace, parameters.load(ctx.workspace)))
+    ledger = ledger or Ledger(spending.ledger_place(ctx.workspace, spending.load(ctx.workspace)))
     still = []
     for one in (one for place in ctx.workspace.places for one in ledger.find(place, open_only=True)):
         cost = None

@@ -4,8 +4,8 @@
     lineage      walk a manifest's ancestry; verify it down to the raw sources, naming the first broken link
     explain      one document: source, scores, verdict, cluster, edits, shard, steps and checkpoints that read it
     document_rows  one document's row in every table that has one; its tokens, training steps and checkpoints
-    impact/      the same links read the other way: everything made of a manifest, asset, source, document or commit
-    ledger/      one row per document with all that was measured and decided
+    impact       the same links in reverse: everything derived from a manifest, asset, source, document or commit
+    ledger       one row per document with all that was measured and decided
 
 Does not belong here: signatures and keys (trust), taint and its consequences (registry), the exclusion list
 (`corpus.exclusions`).

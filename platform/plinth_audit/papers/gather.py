@@ -27,7 +27,7 @@ import pyarrow.parquet as pq
 from plinth.compute.context import Context
 from plinth.corpus.curate import claims
 from plinth.errors import IntegrityError, LineageError
-from plinth.provenance.ledger.ledger import ASSET as LEDGER
+from plinth.provenance.ledger import ASSET as LEDGER
 from plinth.provenance.statements import INITIAL, TEACHER, Chain
 from plinth.records import Frozen, Manifest, bucket_of
 from plinth.storage.parts import iter_batches

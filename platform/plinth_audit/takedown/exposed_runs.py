@@ -18,8 +18,7 @@ from plinth.compute.context import Context
 from plinth.errors import MissingError
 from plinth.provenance import document_rows
 from plinth.provenance.document_rows import DOCUMENTS, MAX_STEPS
-from plinth.provenance.impact.descendants import downstream
-from plinth.provenance.impact.runs import read_by
+from plinth.provenance.impact import downstream, read_by
 from plinth.records import Manifest
 from plinth.tokens.order.batch import SpanSteps
 from plinth.training.checkpoint import checkpoint

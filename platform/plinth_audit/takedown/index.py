@@ -24,7 +24,7 @@ from plinth import fingerprint
 from plinth.compute.context import Context, Item, manifest, run_items
 from plinth.corpus.exclusions import addresses
 from plinth.errors import IntegrityError, MissingError
-from plinth.provenance.ledger.ledger import ASSET as LEDGER
+from plinth.provenance.ledger import ASSET as LEDGER
 from plinth.recipe.recipe import Recipe
 from plinth.records import Manifest, Part, Step
 from plinth.storage.parts import iter_batches, write_arrow

@@ -22,7 +22,7 @@ from typing import Final
 from plinth.compute.context import Context
 from plinth.compute.progress import metered
 from plinth.provenance.document_rows import DOCUMENTS
-from plinth.provenance.impact.descendants import Descendant, downstream
+from plinth.provenance.impact import Descendant, downstream
 from plinth.records import Frozen, bucket_of
 from plinth.storage.objects import files_below
 from plinth.text import counted

@@ -8,7 +8,7 @@ from pathlib import Path
 from plinth.compute.context import Context
 from plinth.provenance.document_rows import DOCUMENTS, SEARCHED_ASSETS
 from plinth.provenance.edges import current
-from plinth.provenance.impact.descendants import Descendant
+from plinth.provenance.impact import Descendant
 from plinth.records import Frozen
 from plinth_assets.catalog import stages
 from plinth_assets.framework.stage import Stage

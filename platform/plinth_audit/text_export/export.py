@@ -32,7 +32,7 @@ from plinth.compute.context import Context, sum_stats
 from plinth.corpus.canaries.parameters import BUCKET as CANARIES
 from plinth.corpus.policy.rights import LICENCE, Rights
 from plinth.errors import IntegrityError, SourceError
-from plinth.provenance.ledger.ledger import ASSET as LEDGER
+from plinth.provenance.ledger import ASSET as LEDGER
 from plinth.provenance.ledger_columns import BASE, JOIN, hexadecimal
 from plinth.records import Frozen, Manifest, Part
 from plinth.storage.parts import RowGroups, iter_batches, parquet_encoding

@@ -161,7 +161,7 @@ class DrillFinding(NamedTuple):
 def databases_of(workspace: Workspace) -> Iterator[DatabaseSource]:
     """The databases of an installation: MLflow's, the ledger's, Dagster's, in SQLite or PostgreSQL."""
     mlflow, _ = server.stores(workspace.mlflow)
-    ledger = parameters.ledger_place(workspace, parameters.load(workspace))
+    ledger = spending.ledger_place(workspace, spending.load(workspace))
     for name, place in (("mlflow", mlflow), ("ledger", ledger)):
         if place.startswith("postgresql"):
             yield DatabaseSource(name, "postgresql" + place[place.index("://") :])

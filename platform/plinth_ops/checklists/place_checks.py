@@ -113,12 +113,12 @@ def in_transit(scope: CheckScope) -> CheckAnswer:
 
 def endpoints(scope: CheckScope) -> Iterator[tuple[str, str]]:
     """Services that this workspace uses, by name, as far as environment and settings say."""
-    from plinth.operation.spending import parameters
+    from plinth.operation import spending
 
     for name in ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "MLFLOW_TRACKING_URI", "MLFLOW_REGISTRY_URI"):
         if os.environ.get(name):
             yield name, os.environ[name]
-    ledger = parameters.load(scope.ctx.workspace).ledger
+    ledger = spending.load(scope.ctx.workspace).ledger
     if "://" in ledger:
         yield "ledger of budgets", ledger
     if scope.recipe is not None and scope.recipe.training.launch.kind == "ray":

@@ -222,11 +222,11 @@ def error_budget_left(scope: CheckScope) -> CheckAnswer:
 
 def money_limited(scope: CheckScope) -> CheckAnswer:
     """A limit holds for what runs may cost, and some of it is left."""
-    from plinth.operation.spending import parameters
+    from plinth.operation import spending
     from plinth.operation.spending_ledger import Ledger
 
-    settings = parameters.load(scope.ctx.workspace)
-    place = parameters.ledger_place(scope.ctx.workspace, settings)
+    settings = spending.load(scope.ctx.workspace)
+    place = spending.ledger_place(scope.ctx.workspace, settings)
     if "://" not in place and not Path(place).exists():
         return failed("no ledger of budgets: nothing limits what a run may cost")
     limits = Ledger(place).limits(scope.now)

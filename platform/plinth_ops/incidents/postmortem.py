@@ -184,7 +184,7 @@ def _fields(event: Event) -> str:
 
 def _losses(ctx: Context, gaps: list[str], runs: Iterable[RunConfig]) -> Iterator[Row]:
     """Rank-seconds and money of every cause but goodput."""
-    prices = list(_read(gaps, [("budget/settings.yaml", lambda: parameters.load(ctx.workspace))]))
+    prices = list(_read(gaps, [("budget/settings.yaml", lambda: spending.load(ctx.workspace))]))
     for config in runs:
         for ledger in _read(gaps, [(f"ledger of {config.run_id}", partial(settlement.run_goodput, config))]):
             price = prices[0].price(0.0) if prices else 0.0

@@ -16,7 +16,7 @@ from typing import Final
 
 from plinth.compute.context import Context
 from plinth.errors import PlinthError
-from plinth.operation.spending import parameters
+from plinth.operation import spending
 from plinth.operation.spending_ledger import MICROS, Ledger
 from plinth.storage.workspace import Workspace
 from plinth.training import config as configuration
@@ -173,7 +173,7 @@ def budget(ctx: Context) -> Iterator[MetricSample]:
     Raises:
         StorageError: the ledger cannot be reached.
     """
-    place = parameters.ledger_place(ctx.workspace, parameters.load(ctx.workspace))
+    place = spending.ledger_place(ctx.workspace, spending.load(ctx.workspace))
     if "://" not in place and not Path(place).exists():  # nothing was ever reserved; reading makes no ledger
         return
     ledger = Ledger(place)
@@ -182,6 +182,6 @@ def budget(ctx: Context) -> Iterator[MetricSample]:
         labels = limit.scope, limit.name, limit.period
         yield MetricSample("plinth_budget_limit", labels, limit.amount / MICROS)
         yield MetricSample("plinth_budget_used", labels, counted / MICROS)
-    for (team, experiment), (spent, reserved) in ledger.totals(parameters.workspace_name(ctx.workspace)).items():
+    for (team, experiment), (spent, reserved) in ledger.totals(spending.workspace_name(ctx.workspace)).items():
         yield MetricSample("plinth_spent", (team, experiment), spent / MICROS)
         yield MetricSample("plinth_reserved", (team, experiment), reserved / MICROS)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from plinth.compute.context import Context
 from plinth.compute.worker_process import Handler, ItemWatch
 from plinth.errors import MissingError, PlinthError, TrustError
-from plinth.provenance.impact.descendants import descent
+from plinth.provenance.impact import descent
 from plinth.storage.workspace import Workspace
 from plinth.training.sinks.metric import MetricSample
 from plinth_jobs.last_recipe import recall

@@ -64,7 +64,7 @@ def gc(
     from plinth_ops.retention.deletion import by_age, by_reason, delete, due, survey
 
     ctx = settings.context()
-    price = parameters.load(ctx.workspace).prices.gigabyte_month
+    price = spending.load(ctx.workspace).prices.gigabyte_month
     if really:
         _prove(ctx)
     looked = survey(ctx, time.time(), keep_days, ctx.progress)

@@ -15,8 +15,7 @@ from pathlib import Path
 
 from plinth.compute.context import Context
 from plinth.errors import IntegrityError, LineageError, MissingError
-from plinth.operation import workspace_files
-from plinth.operation.spending import parameters
+from plinth.operation import spending, workspace_files
 from plinth.operation.spending_ledger import MICROS, Ledger, Reservation
 from plinth.operation.workspace_files import read_settings
 from plinth.provenance.statements import chain
@@ -119,11 +118,11 @@ def _facts(
 
 def _submissions(workspace: Workspace) -> dict[str, list[Reservation]]:
     """Submissions of this workspace by run, oldest first; none where no ledger was ever written."""
-    place = parameters.ledger_place(workspace, parameters.load(workspace))
+    place = spending.ledger_place(workspace, spending.load(workspace))
     if "://" not in place and not Path(place).exists():
         return {}
     found: dict[str, list[Reservation]] = {}
-    for one in sorted(Ledger(place).find(parameters.workspace_name(workspace)), key=lambda one: one.made):
+    for one in sorted(Ledger(place).find(spending.workspace_name(workspace)), key=lambda one: one.made):
         found.setdefault(one.run, []).append(one)
     return found
 

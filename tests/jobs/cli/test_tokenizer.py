@@ -15,8 +15,7 @@ from plinth.records import Manifest
 from plinth.schemas import DOCUMENT_SCHEMA
 from plinth.storage.parts import write_table
 from plinth.storage.workspace import Workspace
-from plinth.tokens.tokenizer import tokenizer
-from plinth.tokens.tokenizer.audit import audit
+from plinth.tokens.tokenizer import audit, tokenizer
 from plinth.tokens.tokenizer.parameters import TokenizerParameters
 
 Plinth = Callable[..., Any]

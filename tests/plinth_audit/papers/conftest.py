@@ -9,8 +9,7 @@ import pytest
 
 from plinth import fingerprint
 from plinth.compute.context import Context
-from plinth.provenance import statements
-from plinth.provenance.ledger import ledger
+from plinth.provenance import ledger, statements
 from plinth.records import Manifest, Part
 from plinth.tokens.mixture import mixture
 from plinth.tokens.mixture.parameters import Mixture, Phase

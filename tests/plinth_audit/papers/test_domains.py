@@ -9,8 +9,8 @@ import pytest
 
 from plinth.compute.context import Context
 from plinth.errors import IntegrityError
-from plinth.provenance.ledger import ledger
-from plinth.provenance.ledger.ledger import export
+from plinth.provenance import ledger
+from plinth.provenance.ledger import export
 from plinth_audit.papers.facts import DomainTable, PaperFacts
 from plinth_audit.papers.gather import trained_text
 from tests.judged_corpus import ledger_of

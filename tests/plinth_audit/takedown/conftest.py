@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from plinth.provenance.ledger import ledger
+from plinth.provenance import ledger
 from tests.plinth.provenance.conftest import built, line
 from tests.taken_corpus import Corpus
 

@@ -15,7 +15,7 @@ from plinth.compute.context import Context, manifest
 from plinth.compute.engine import LocalEngine
 from plinth.corpus.sources.readers import read
 from plinth.errors import IntegrityError, SourceError, StorageError
-from plinth.provenance.ledger import ledger
+from plinth.provenance import ledger
 from plinth.records import Manifest, Part, Step
 from plinth.storage import listing
 from plinth.storage.parts import read_table

@@ -10,7 +10,7 @@ import yaml
 
 from plinth.compute.context import Context
 from plinth.errors import SignatureError
-from plinth.provenance.ledger import ledger
+from plinth.provenance import ledger
 from plinth.trust import dsse
 from plinth_jobs.cli.root import call
 from plinth_registry import policy

@@ -23,7 +23,7 @@ from plinth import processes
 from plinth.compute.context import Context
 from plinth.errors import TrainingError
 from plinth.launch.base import HANDLE
-from plinth.operation.spending import parameters
+from plinth.operation import spending
 from plinth.operation.spending_ledger import Ledger
 from plinth.storage.workspace import Workspace
 from plinth.training import config as configuration
@@ -174,8 +174,8 @@ def _one_execution(config: RunConfig, folder: Path, begun: bool) -> list[Outcome
         finding("no job is left", _alive(config), False),
     ]
     if begun:
-        place = parameters.ledger_place(ctx.workspace, parameters.load(ctx.workspace))
-        reserved = Ledger(place).find(parameters.workspace_name(ctx.workspace))
+        place = spending.ledger_place(ctx.workspace, spending.load(ctx.workspace))
+        reserved = Ledger(place).find(spending.workspace_name(ctx.workspace))
         found.append(finding("it was submitted once", len(story.of("submitted")), 1))
         found.append(finding("its cost was reserved once", len(reserved), 1))
     return found

@@ -14,10 +14,9 @@ from plinth.errors import IntegrityError
 from plinth.launch.devices import DEVICES, called
 from plinth.launch.parameters import Launch
 from plinth.model import flops
-from plinth.operation import admission, devices, forecast, ranking
+from plinth.operation import admission, devices, forecast, ranking, spending
 from plinth.operation.admission import bound, step_s
 from plinth.operation.devices import STATED, Efficiency
-from plinth.operation.spending import parameters
 from plinth.storage.workspace import Workspace
 from plinth.training import config as configuration
 from plinth.training.config import RunConfig
@@ -187,7 +186,7 @@ def test_an_ended_run_is_measured_once(workspace: Workspace) -> None:
 def test_a_submission_foretells_and_is_bounded_as_runs_were(workspace: Workspace) -> None:
     """At 40% of the peak without a record; then at the least that the recorded run reached."""
     ctx = Context(workspace)
-    path = parameters.settings_file(workspace)
+    path = spending.settings_file(workspace)
     path.parent.mkdir(exist_ok=True)
     path.write_text("device: h100\nprice_per_rank_hour: 36\nstart_s: 0\n")
     config = lived(workspace, "new", [])

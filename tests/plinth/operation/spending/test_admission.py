@@ -14,10 +14,9 @@ from plinth.errors import BudgetError, RequestError
 from plinth.launch.base import Handle
 from plinth.launch.devices import DEVICES
 from plinth.launch.parameters import Launch
-from plinth.operation import admission, settlement
+from plinth.operation import admission, settlement, spending
 from plinth.operation.admission import bound, step_s, work
-from plinth.operation.spending import parameters
-from plinth.operation.spending.parameters import Spending
+from plinth.operation.spending import Spending
 from plinth.operation.spending_ledger import MICROS, Ledger, Limit, Reservation
 from plinth.storage.workspace import Workspace
 from plinth.training import config as configuration
@@ -43,10 +42,10 @@ def made(ctx: Context, **changes: Any) -> RunConfig:
 
 
 def stated(ctx: Context, text: str) -> Ledger:
-    path = parameters.settings_file(ctx.workspace)
+    path = spending.settings_file(ctx.workspace)
     path.parent.mkdir(exist_ok=True)
     path.write_text(text)
-    return Ledger(parameters.ledger_place(ctx.workspace, parameters.load(ctx.workspace)))
+    return Ledger(spending.ledger_place(ctx.workspace, spending.load(ctx.workspace)))
 
 
 def limited(ledger: Ledger, amount: float, **more: Any) -> None:
@@ -193,6 +192,6 @@ def test_prices_of_the_table_on_demand_and_spot() -> None:
 
 def test_settings_that_are_none_are_named(ctx: Context) -> None:
     stated(ctx, "")
-    parameters.settings_file(ctx.workspace).write_text("limit: 3\n")
+    spending.settings_file(ctx.workspace).write_text("limit: 3\n")
     with pytest.raises(RequestError, match="is not the settings of a budget"):
-        parameters.load(ctx.workspace)
+        spending.load(ctx.workspace)

@@ -10,11 +10,10 @@ import pytest
 from plinth.compute import context
 from plinth.compute.context import AssetCost, Context, StepCost, TaskShare, manifest
 from plinth.errors import BudgetError
-from plinth.operation import admission, settlement
+from plinth.operation import admission, settlement, spending
 from plinth.operation.devices import CorpusPrices
 from plinth.operation.settlement import summarise
-from plinth.operation.spending import parameters
-from plinth.operation.spending.parameters import Spending
+from plinth.operation.spending import Spending
 from plinth.operation.spending_ledger import MICROS, JobCost, Ledger, Limit, Reservation
 from plinth.records import Step
 from plinth.storage.workspace import Workspace
@@ -42,10 +41,10 @@ def test_the_bound_is_of_all_items_and_of_the_bytes_there_are() -> None:
 def test_reserved_refused_and_settled(tmp_path: Path) -> None:
     ctx = Context(Workspace(tmp_path / "workspace").ensure())
     assert admission.reserve_stage(ctx, "web/curated", 1000) is None  # nobody keeps an account
-    path = parameters.settings_file(ctx.workspace)
+    path = spending.settings_file(ctx.workspace)
     path.parent.mkdir(exist_ok=True)
     path.write_text("margin: 0\nteam: web\nprices: {core_hour: 36, million_requests: 1000000}\n")
-    ledger = Ledger(parameters.ledger_place(ctx.workspace, parameters.load(ctx.workspace)))
+    ledger = Ledger(spending.ledger_place(ctx.workspace, spending.load(ctx.workspace)))
     context.save(ctx.workspace, LAST)
     held = admission.reserve_stage(ctx, "web/curated", 1000)
     assert held is not None
@@ -64,7 +63,7 @@ def test_reserved_refused_and_settled(tmp_path: Path) -> None:
 
 def test_a_limit_alone_keeps_an_account(tmp_path: Path) -> None:
     ctx = Context(Workspace(tmp_path / "workspace").ensure())
-    ledger = Ledger(parameters.ledger_place(ctx.workspace, Spending()))
+    ledger = Ledger(spending.ledger_place(ctx.workspace, Spending()))
     assert admission.reserve_stage(ctx, "web/curated", 1) is None
     ledger.limit(Limit(scope="all", name="", amount=0, period="total", person="bo", made=1.0))
     with pytest.raises(BudgetError, match="is not made"):
@@ -77,7 +76,7 @@ def test_stages_of_the_corpus_beside_runs(tmp_path: Path) -> None:
     made = manifest("web/documents", Step(name="d", version="1", params={}), {}, [])
     ctx.refs.save(made)
     ctx.refs.publish(made, "0" * 64)
-    ledger = Ledger(parameters.ledger_place(ctx.workspace, Spending()))
+    ledger = Ledger(spending.ledger_place(ctx.workspace, Spending()))
     common: dict[str, Any] = {"workspace": "w", "recipe": "", "team": "t", "experiment": "", "person": "", "ranks": 1}
     common |= {"price": 1, "spot": False, "reserved": 1, "reason": "", "work": "", "before_s": 0.0, "made": 1.0}
     rows = [("1", "corpus:web/curated", 4, 0.0), ("2", "corpus:dedup/minhash", 2, 0.0), ("3", "run-a", 36, 3600.0)]

@@ -10,7 +10,7 @@ import pytest
 
 from plinth.compute.context import Context, manifest
 from plinth.operation.settlement import Energy, bucket_shares, sampled, summarise
-from plinth.operation.spending.parameters import Spending
+from plinth.operation.spending import Spending
 from plinth.operation.spending_ledger import MICROS, Reservation
 from plinth.records import Step
 from plinth.storage.workspace import Workspace

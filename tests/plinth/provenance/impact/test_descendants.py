@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from plinth.errors import IntegrityError
-from plinth.provenance.impact.descendants import downstream
+from plinth.provenance.impact import downstream
 from plinth.provenance.lineage import walk
 
 

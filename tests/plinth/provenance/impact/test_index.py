@@ -16,7 +16,7 @@ from plinth.compute.context import Context
 from plinth.errors import IntegrityError
 from plinth.provenance import edges
 from plinth.provenance.edges import Edges, SavedLinks
-from plinth.provenance.impact.descendants import downstream
+from plinth.provenance.impact import downstream
 from plinth.storage.workspace import TRUST_VARIABLE
 
 SOURCE = "5" * 64

@@ -8,9 +8,7 @@ from typing import Any
 import pytest
 
 from plinth.errors import MissingError
-from plinth.provenance.impact.descendants import downstream
-from plinth.provenance.impact.runs import affected_runs
-from plinth.provenance.impact.targets import origin
+from plinth.provenance.impact import affected_runs, downstream, origin
 from plinth.training.attempts import state
 from tests.training_host import HOST
 

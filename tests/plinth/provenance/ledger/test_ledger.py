@@ -13,9 +13,8 @@ import pytest
 from plinth.compute.context import Context
 from plinth.compute.engine import LocalEngine
 from plinth.errors import IntegrityError, WorkspaceError
-from plinth.provenance import ledger_columns
-from plinth.provenance.ledger import ledger
-from plinth.provenance.ledger.ledger import export
+from plinth.provenance import ledger, ledger_columns
+from plinth.provenance.ledger import export
 from plinth.records import Manifest
 from plinth.storage.parts import read_table
 from plinth.tokens.shards.index import open_part, write_index

@@ -13,8 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, models, pre_tokenizers
 
-from plinth.tokens.tokenizer import encode, tokenizer, words
-from plinth.tokens.tokenizer.audit import audit
+from plinth.tokens.tokenizer import audit, encode, tokenizer, words
 from plinth.tokens.tokenizer.parameters import TokenizerParameters
 
 KINDS = list(product(("bpe-bytes", "bpe-fallback"), ("single", "triples", "runs")))

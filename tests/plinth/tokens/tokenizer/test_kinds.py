@@ -18,9 +18,8 @@ from pydantic import ValidationError
 from tokenizers import AddedToken, Tokenizer, models
 
 from plinth.errors import StageError
-from plinth.tokens.tokenizer import encode, tokenizer, words
+from plinth.tokens.tokenizer import audit, encode, tokenizer, words
 from plinth.tokens.tokenizer import vocabulary as vocabulary_audit
-from plinth.tokens.tokenizer.audit import audit
 from plinth.tokens.tokenizer.parameters import TokenizerParameters
 from plinth.tokens.tokenizer.vocabulary import byte_ids, encode_bytes, token_bytes
 

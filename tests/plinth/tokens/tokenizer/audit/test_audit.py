@@ -11,8 +11,7 @@ from plinth.compute.engine import LocalEngine
 from plinth.errors import IntegrityError
 from plinth.records import Manifest
 from plinth.storage.parts import write_table
-from plinth.tokens.tokenizer import tokenizer
-from plinth.tokens.tokenizer.audit import audit
+from plinth.tokens.tokenizer import audit, tokenizer
 from plinth.tokens.tokenizer.parameters import TokenizerParameters
 
 TEXTS = ["the house of the river", "the be to of and", "haus und fluss über dem haus", "東京 東京"]

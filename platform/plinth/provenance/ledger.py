@@ -1,9 +1,4 @@
-"""The ledger: one row per document with all that is known of it, as Parquet that any engine can query.
-
-A join of sidecars that lie side by side: no text is read, and memory is one row group whatever the corpus. A document's
-place in the shards comes from the index of tokens, read beside its bucket's documents: both are in the same order.
-Rejects, which never became documents, are a table of their own.
-"""
+"""The ledger: one row per document with all that is known of it, as Parquet that any engine can query."""
 
 from __future__ import annotations
 
@@ -41,6 +36,12 @@ from plinth.storage.parts import iter_aligned, iter_batches, write_batches
 from plinth.storage.safe_path import join
 from plinth.storage.state import checkout
 from plinth.storage.store import Store
+
+# The ledger: one row per document with all that is known of it, as Parquet that any engine can query.
+#
+# A join of sidecars that lie side by side: no text is read, and memory is one row group whatever the corpus. A
+# document's place in the shards comes from the index of tokens, read beside its bucket's documents: both are in the
+# same order. Rejects, which never became documents, are a table of their own.
 
 ASSET = "ledger"
 VERSION = "1"

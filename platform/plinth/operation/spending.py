@@ -1,4 +1,7 @@
-"""`budget/settings.yaml` of a workspace: who pays, at which price, and where the ledger lies. No recipe has these."""
+"""Budgets: no job is submitted that could exceed a limit, and what each cost is known.
+
+parameters   settings of a workspace: team, prices, where the ledger lies
+"""
 
 from __future__ import annotations
 

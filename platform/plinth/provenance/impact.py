@@ -1,32 +1,39 @@
-"""What a person names: a manifest, an asset, a source, a document or a commit; as the digests where a search starts.
+"""The lineage in reverse: everything derived from a manifest, an asset, a source, a document or a commit.
 
-    asset      `web/curated`: every saved version of it
-    source     a bucket (`web`), or the declared domain of one (`news.example`): what was read from it
-    digest     of a manifest or of a source's inventory, or the beginning of one
-    document   32 hexadecimal digits: the curated text that holds it
-    commit     that a run was trained at, or the digest of its code, its image, its libraries: as its trainer stated
+A person names a target (`origin`); from its digests the search finds descendants, nearest first, and the training runs
+that read any of them. Taints, versions and consumers are the registry's.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import suppress
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
 from plinth.compute.context import Context
 from plinth.errors import MissingError, PlinthError
 from plinth.extensions import nearest
-from plinth.provenance.edges import Edges, SavedEdges, current
-from plinth.provenance.impact.descendants import INVENTORY_STAGE
+from plinth.provenance.edges import Edges, Ints, SavedEdges, current, key, search
 from plinth.provenance.statements import SOURCE_STAGE
 from plinth.records import Frozen, Manifest
 from plinth.storage.state import MISTYPED
 from plinth.training.attempts import HostFacts, known, stated, together
+from plinth.training.checkpoint.checkpoint import committed
+from plinth.training.config import RunConfig, load
 from plinth.training.directory import RunDirectory
+
+# What a person names: a manifest, an asset, a source, a document or a commit; as the digests where a search starts.
+#
+# asset      `web/curated`: every saved version of it
+# source     a bucket (`web`), or the declared domain of one (`news.example`): what was read from it
+# digest     of a manifest or of a source's inventory, or the beginning of one
+# document   32 hexadecimal digits: the curated text that holds it
+# commit     that a run was trained at, or the digest of its code, its image, its libraries: as its trainer stated
 
 HEXADECIMAL = re.compile(r"[0-9a-f]{7,64}")
 DOCUMENT_ID = re.compile(r"[0-9a-f]{32}")
@@ -189,3 +196,144 @@ def _texts(value: Any) -> Iterator[str]:
     elif isinstance(value, dict | list):
         for inner in value.values() if isinstance(value, dict) else value:
             yield from _texts(inner)
+
+State = Literal["published", "saved", "deleted"]
+
+#: The stage whose manifests list the files of a source.
+INVENTORY_STAGE = "sources"
+
+
+@dataclass(frozen=True, slots=True)
+class Descendant:
+    """A saved manifest with the origin in its ancestry. `steps` is the shortest way to it; 0 is the origin.
+
+    `state`: published now; saved, because it was published earlier or is read without being published (a comparison,
+    a checkpoint that was evaluated); or deleted since.
+    """
+
+    asset: str
+    digest: str
+    steps: int
+    state: State
+
+
+class AssetLink(NamedTuple):
+    """One asset that another was made of, and how many manifests of the two are linked."""
+
+    source: str
+    target: str
+    manifests: int
+
+
+@dataclass(frozen=True)
+class Descent:
+    """What came of something: manifests, nearest first, then by asset and digest; and how their assets are linked."""
+
+    manifests: tuple[Descendant, ...]
+    links: tuple[AssetLink, ...] = ()
+
+    @property
+    def digests(self) -> frozenset[str]:
+        return frozenset(each.digest for each in self.manifests)
+
+
+def downstream(ctx: Context, origins: Iterable[str]) -> tuple[Descendant, ...]:
+    """Everything made of the origins, nearest first, then by asset and digest.
+
+    Args:
+        origins: digests of manifests or source inventories, or asset keys (every saved version of them).
+
+    Raises:
+        IntegrityError: a saved manifest cannot be read; a mark must not miss what it hides.
+    """
+    return descent(ctx, origins).manifests
+
+
+def descent(ctx: Context, origins: Iterable[str], known: SavedEdges | None = None) -> Descent:
+    """As `downstream`, with the links between assets.
+
+    Args:
+        known: the edges, where they were read a moment ago.
+
+    Raises:
+        IntegrityError: a saved manifest cannot be read.
+    """
+    edges, present = known or current(ctx)
+    distance = search(edges, _starts(edges, set(origins)))
+    nodes = np.flatnonzero((distance >= 0) & (edges.asset >= 0))
+    digests = [digest.decode() for digest in edges.nodes[nodes].tolist()]
+    names = [edges.assets[number] for number in edges.asset[nodes].tolist()]
+    found = sorted(zip(distance[nodes].tolist(), names, digests, strict=True))
+    published = {ref.digest for ref in ctx.refs.all()}
+
+    def state(digest: str) -> State:
+        return "published" if digest in published else "saved" if digest in present else "deleted"
+
+    manifests = tuple(Descendant(asset, digest, steps, state(digest)) for steps, asset, digest in found)
+    return Descent(manifests=manifests, links=_links(edges, distance))
+
+
+def _starts(edges: Edges, origins: set[str]) -> list[int]:
+    """Nodes of these digests, and of every manifest of these assets.
+
+    What was read from a source names its inventory as an input, not the manifest that lists it: a search from the list
+    starts at the inventory too.
+    """
+    known = {key(origin) for origin in origins}
+    nodes = np.flatnonzero(np.isin(edges.nodes, np.array(sorted(known), edges.nodes.dtype))).tolist()
+    wanted = [number for number, name in enumerate(edges.assets) if name in origins]
+    nodes += np.flatnonzero(np.isin(edges.asset, wanted)).tolist()
+    lists = [node for node in nodes if edges.name(node).rsplit("/", 1)[-1] == INVENTORY_STAGE]
+    return [*nodes, *edges.inputs[np.isin(edges.consumers, lists)].tolist()]
+
+
+def _links(edges: Edges, distance: Ints) -> tuple[AssetLink, ...]:
+    """Edges inside the descent, counted by the assets at their ends."""
+    inside = np.flatnonzero((distance[edges.inputs] >= 0) & (edges.asset[edges.inputs] >= 0))
+    sources, targets = edges.asset[edges.inputs[inside]], edges.asset[edges.consumers[inside]]
+    pairs, counts = np.unique(sources.astype(np.int64) * len(edges.assets) + targets, return_counts=True)
+    names = edges.assets
+    found = [
+        AssetLink(names[pair // len(names)], names[pair % len(names)], number)
+        for pair, number in zip(pairs.tolist(), counts.tolist(), strict=True)
+    ]
+    return tuple(sorted(found))
+
+
+class AffectedRun(Frozen):
+    """A run that read marked data, with the steps of its committed checkpoints that are still on disk."""
+
+    run_id: str
+    checkpoints: tuple[int, ...]
+
+
+def affected_runs(ctx: Context, digests: Collection[str], named: Collection[str] = ()) -> tuple[AffectedRun, ...]:
+    """Runs whose mixture, shards, tokenizer, canaries, held-out text or probes are among these digests, and those that
+    are named, by name.
+
+    A run that failed before its first commit made nothing and is left out.
+
+    Raises:
+        TrainingError: a run's configuration cannot be read.
+    """
+    found = []
+    for path in sorted(ctx.workspace.runs.glob("*/config.json")):
+        config = load(path)
+        steps = tuple(committed(RunDirectory(path.parent)))
+        if steps and (config.run_id in named or any(digest in digests for digest in read_by(config))):
+            found.append(AffectedRun(run_id=config.run_id, checkpoints=steps))
+    return tuple(found)
+
+
+def read_by(config: RunConfig) -> Iterator[str]:
+    """Digests that a run's configuration names: its data, its tokenizer, and the models that it starts from."""
+    yield from (config.mixture, config.tokenizer, *config.shards.values(), config.heldout, config.probes)
+    yield from _texts_runs(config.provenance)
+
+
+def _texts_runs(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict):
+        for inner in value.values():
+            yield from _texts_runs(inner)
