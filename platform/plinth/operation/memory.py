@@ -265,7 +265,8 @@ def _width(dtype: str) -> int:
 
 # Bytes that autograd keeps for the backward pass, tensor by tensor as the decoder saves them.
 #
-#     D  model width    H  query heads    K  key/value heads    E  head width    F  feed-forward    w  bytes of an element
+#     D  model width    H  query heads    K  key/value heads    E  head width    F  feed-forward
+#     w  bytes of an element
 #     t, s  ranks that share a matrix, a sequence
 #
 # A block keeps of a token, without the attention scores, which fused kernels compute again:

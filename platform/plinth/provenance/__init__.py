@@ -5,7 +5,9 @@
     explain      one document: source, scores, verdict, cluster, edits, shard, steps and checkpoints that read it
     document_rows  one document's row in every table that has one; its tokens, training steps and checkpoints
     impact       the same links in reverse: everything derived from a manifest, asset, source, document or commit
+    edges        links between manifests as arrays, kept beside the workspace: growing, searching, bytes and back
     ledger       one row per document with all that was measured and decided
+    ledger_columns  its columns: fixed ones, those of every sidecar, shard and position
 
 Does not belong here: signatures and keys (trust), taint and its consequences (registry), the exclusion list
 (`corpus.exclusions`).

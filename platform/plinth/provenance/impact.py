@@ -328,12 +328,12 @@ def affected_runs(ctx: Context, digests: Collection[str], named: Collection[str]
 def read_by(config: RunConfig) -> Iterator[str]:
     """Digests that a run's configuration names: its data, its tokenizer, and the models that it starts from."""
     yield from (config.mixture, config.tokenizer, *config.shards.values(), config.heldout, config.probes)
-    yield from _texts_runs(config.provenance)
+    yield from _config_texts(config.provenance)
 
 
-def _texts_runs(value: Any) -> Iterator[str]:
+def _config_texts(value: Any) -> Iterator[str]:
     if isinstance(value, str):
         yield value
     elif isinstance(value, dict):
         for inner in value.values():
-            yield from _texts_runs(inner)
+            yield from _config_texts(inner)

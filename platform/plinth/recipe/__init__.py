@@ -5,8 +5,9 @@
     load           validate; every problem by file, key and line
     retired        keys of 0.3 that are gone, with advice
     column_checks  annotators, columns, lists and models that a recipe names
-    extension_checks  readers, launchers, measurements and more that a recipe names, with their parameters
-    advice         warnings about legal but probably mistaken settings
+    extension_checks  readers, launchers, measurements and more that a recipe names, with their parameters;
+                   measured gates of `corpus.slices`
+    advice         warnings about legal but probably mistaken settings; the user's lists and probes against files
     reference      docs/recipe.md, written from the models
 
 Identity: stages take only the section they need, so that a change elsewhere re-runs nothing.

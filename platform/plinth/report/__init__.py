@@ -5,13 +5,13 @@
     sankey        the funnel as one stream with the reasons that leave it
     data_card     the data card: text by bucket, and what it was screened for
     page          `page(data) -> str`, the page of results
-    impact_figure what came of something, as a graph; impact_page is the page around it
+    impact_page   what came of something, as a graph and as lists
     trial_page    the page of a canary's trial: every stream beside the champion, what was taken in, what decides;
                   loads nothing
-    comparison    the page of two models side by side; comparison_figure draws its differences
+    comparison    the page of two models side by side
     evaluation    the page of an evaluation: its contents as records, and HTML
     workspace_index  the index of all pages: state on one screen, runs, links
     run/          the page of one training run
 
-Does not belong here: reading manifests, runs or registries (but `run.build`, which reads one run).
+Does not belong here: reading manifests, runs or registries (but `run.run_page`, which reads one run).
 """

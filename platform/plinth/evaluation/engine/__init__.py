@@ -8,6 +8,6 @@
     checkpoint   a folder's model, tokenizer and limits (torch)
     __main__     the child process (torch)
 
-The training loop scores with `encode`, `batches` and `likelihood` over its live model: the same batches, hence the same
-bits as the child gives on the same weights, device and precision.
+The training loop scores with `batches` and `inference` over its live model: the same batches, hence the same bits as
+the child gives on the same weights, device and precision.
 """

@@ -1,7 +1,7 @@
 """Bits per byte of held-out text by slice, down to documents, token positions and byte spans.
 
     choice     held-out documents and items of protected sets to measure; the slices of every document
-    tables     scores as Parquet: documents, tokens, protected items; the baselines gzip -9 and a byte trigram model
+    tables     scores as Parquet: documents, tokens, protected items; the baselines gzip -9 and a byte trigram
     totals     sums by slice, with intervals; the documents that cost most
     spans      two models with different tokenizers on the same text, byte span by byte span
 

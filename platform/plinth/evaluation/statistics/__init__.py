@@ -4,8 +4,7 @@
     means        means, ratios of sums, their differences, also over seeds crossed with documents; values over
                  bootstrap samples; slopes
     shares       shares of items; Holm's correction, smallest detectable effect, number of items needed
-    sequential   a test that may be looked at after every observation
-    exchangeable the same, of whether later values come from where earlier ones came from
+    sequential   a test that may be looked at after every observation: of a mean, or of exchangeability
 
 A *cluster* is what was sampled: the document of several spans, the item of several samples, the template of several
 pairs. Rows of one cluster are not independent, and their number is no evidence.

@@ -162,14 +162,14 @@ def stretches(measured: RunMetrics, scale: TimeAxis) -> list[Stretch]:
     width = INNER / count
     sums: dict[int, dict[str, float]] = defaultdict(lambda: dict.fromkeys(PARTS, 0.0))
     for part, own in series.items():
-        for place, value in zip(places, own.values, strict=True):
-            if math.isfinite(value):
-                sums[min(int((scale.at(place) - LEFT) / width), count - 1)][part] += value
+        for place, share in zip(places, own.values, strict=True):
+            if math.isfinite(share):
+                sums[min(int((scale.at(place) - LEFT) / width), count - 1)][part] += share
     ordered = sorted(sums)
     ends = [*ordered[1:], math.inf]
     return [
         (
-            {"realised": {part: value / sum(sums[column].values()) for part, value in sums[column].items()}},
+            {"realised": {part: share / sum(sums[column].values()) for part, share in sums[column].items()}},
             (LEFT + width * column, min(LEFT + width * min(end, column + WIDEST), LEFT + INNER)),
         )
         for column, end in zip(ordered, ends, strict=True)

@@ -7,5 +7,5 @@
     words       how each kind cuts text into words (a scan) and joins tokens into text
     vocabulary  the bytes of every token; unreachable and unused tokens, digits, white space
     template    the tokens that an exported tokenizer puts around a text
-    audit/      measure a tokenizer before anything is built on it
+    audit       the stage: measure a tokenizer before anything is built on it
 """
