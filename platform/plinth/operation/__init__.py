@@ -1,7 +1,7 @@
 """Running the platform: what runs are predicted to take, may cost, and have cost.
 
     memory           bytes per device by the way a model is divided, with the activations that autograd keeps
-    devices          devices of the table or this machine; the share of their peak that runs reach, prices, save interval
+    devices          devices of the table or this machine; the share of their peak runs reach; prices; save interval
     ranking          every division of a model over a number of devices, with time, memory and its reason
     forecast         measurements of a workspace's runs, and the prediction for the next, kept before its first job
     spending         settings of a budget: team, prices, place of the ledger
