@@ -10,8 +10,7 @@ import pytest
 from plinth import fingerprint
 from plinth.compute.context import Context
 from plinth.errors import LineageError
-from plinth.evaluation import serving as bounds
-from plinth.evaluation import serving as records
+from plinth.evaluation.serving import bounds, path
 from plinth.launch.devices import DEVICES
 from plinth.model.parameters import Model
 from plinth.records import Manifest
@@ -42,7 +41,7 @@ def serving(checkpoint: str) -> Manifest:
     model = Model(layers=80, dim=8192, heads=64, kv_heads=8, ffn_dim=28672)
     return Manifest(
         asset="serving", step="serving", version="1", params={}, inputs={"checkpoint": checkpoint}, parts=(),
-        stats=bounds.bounds(model, 128256, 8192),
+        stats=bounds(model, 128256, 8192),
     )  # fmt: skip
 
 
@@ -86,7 +85,7 @@ def test_keys_values_and_data() -> None:
 @pytest.mark.usefixtures("mlflow_uri")
 def test_mlflow_has_each_number_once_with_model_and_data(ctx: Context, line: Any) -> None:
     made = {one.asset: one for one in (make(line.checkpoint.digest) for make in (tasks, serving))}
-    record = records.path(ctx, line.checkpoint.digest)
+    record = path(ctx, line.checkpoint.digest)
     record.parent.mkdir(parents=True)
     record.write_text(json.dumps(SPEEDS))
     given = (ctx, line.recipe, line.checkpoint, line.evaluation, line.run, line.facts())

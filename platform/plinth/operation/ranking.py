@@ -42,7 +42,6 @@ from plinth.training.parameters.parallel import Parallel, not_with, problems
 #: Sequences of a micro batch that are tried.
 MICRO_BATCHES = (1, 2, 4, 8)
 
-
 OFFLOADS: tuple[Literal["none", "optimizer", "parameters"], ...] = ("none", "optimizer", "parameters")
 
 

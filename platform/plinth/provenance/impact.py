@@ -45,7 +45,11 @@ DATA = ("schema", "recipe", "run", "checkpoint", "files", "chain", "sources", "m
 #: The stage whose manifests say which training run they are of.
 RUN = "run"
 
+#: The stage whose manifests list the files of a source.
+INVENTORY_STAGE = "sources"
+
 Kind = Literal["asset", "source", "digest", "document", "commit"]
+State = Literal["published", "saved", "deleted"]
 
 
 class ImpactOrigin(Frozen):
@@ -197,11 +201,6 @@ def _texts(value: Any) -> Iterator[str]:
         for inner in value.values() if isinstance(value, dict) else value:
             yield from _texts(inner)
 
-State = Literal["published", "saved", "deleted"]
-
-#: The stage whose manifests list the files of a source.
-INVENTORY_STAGE = "sources"
-
 
 @dataclass(frozen=True, slots=True)
 class Descendant:
@@ -328,12 +327,4 @@ def affected_runs(ctx: Context, digests: Collection[str], named: Collection[str]
 def read_by(config: RunConfig) -> Iterator[str]:
     """Digests that a run's configuration names: its data, its tokenizer, and the models that it starts from."""
     yield from (config.mixture, config.tokenizer, *config.shards.values(), config.heldout, config.probes)
-    yield from _config_texts(config.provenance)
-
-
-def _config_texts(value: Any) -> Iterator[str]:
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, dict):
-        for inner in value.values():
-            yield from _config_texts(inner)
+    yield from _texts(config.provenance)

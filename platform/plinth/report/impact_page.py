@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-
 # What came of something, drawn: an asset a box, from left to right as one was made of the other.
 #
 # columns   the longest way from the origin, so that every link leads to the right
@@ -159,6 +158,7 @@ def _arrow(ax: Axes, start: tuple[float, float], end: tuple[float, float], width
     points = [(x0, y0), (x0 + bend, y0 - rise), (x1 - bend, y1 - rise), (x1, y1)]
     path = Path(points, [Path.MOVETO, *[Path.CURVE4] * 3])
     ax.add_patch(PathPatch(path, facecolor="none", edgecolor=FAINT, linewidth=width, zorder=0))
+
 
 #: Manifests listed one by one; the command's JSON has all.
 LISTED = 500

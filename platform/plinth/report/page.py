@@ -16,7 +16,6 @@ from plinth.report.style import svg
 if TYPE_CHECKING:
     from jinja2 import Template
 
-
 # Contents of the page of results, as plain records. The page leaves absent sections out.
 #
 # Statistics go in as their assets made them (`funnel`, `mixture.rows`, the run's timeline, `evaluation`), so

@@ -44,7 +44,7 @@ def submit_or_find(ctx: Context, config: RunConfig, before: Callable[[], object]
 
     Args:
         before: called before a new job is submitted; what it raises keeps it from being. All that start work go through
-            `operation.spending.admission`, whose budget it asks.
+            `operation.admission`, whose budget it asks.
 
     Raises:
         RecipeError: an amendment touches a step that was taken.

@@ -8,7 +8,7 @@
 the question before money is spent. Slices are the held-out texts of the buckets, and a held-back tenth of the sample.
 
 The model is trained in seconds: interpolated Witten-Bell (1991) over contexts of zero to `ORDER - 1` bytes, as
-`evaluation.baselines.Trigram`, with counts in hashed tables so that the memory is the same for any text (Talbot and
+`evaluation.slices.tables.Trigram`, with counts in hashed tables so that the memory is the same for any text (Talbot and
 Osborne 2007 study the cost of collisions; here every model compared has the same tables, so they cost all alike):
 
     p(c | h) = (count(h c) + kinds(h) p(c | shorter h)) / (total(h) + kinds(h))

@@ -12,7 +12,7 @@ which half of the errors are on this side. Of 400 simulated experiments at two u
 0.5% where documents vary most, and in 1% where trainings do.
 
 *Changes*: probes, memorisation, toxicity and personal data of both arms, paired item by item and seed by seed
-(`evaluation.comparison.readers`); items are summed by what was sampled, as a prompt or a template. The interval is over
+(`evaluation.comparison.pairs`); items are summed by what was sampled, as a prompt or a template. The interval is over
 seeds and over these; p is corrected by Holm over all measures of all uses. A person has to weigh what got worse: the
 verdict is then open.
 
@@ -34,8 +34,7 @@ from numpy.typing import NDArray
 
 from plinth.errors import IntegrityError
 from plinth.evaluation import statistics
-from plinth.evaluation.comparison import pairs as readers
-from plinth.evaluation.comparison.pairs import Pairs
+from plinth.evaluation.comparison.pairs import Pairs, reader
 from plinth.evaluation.statistics import DEGENERATE, DOCUMENTS_ONLY, Estimate
 from plinth.records import Frozen, Manifest
 from plinth.storage.store import Store
@@ -162,11 +161,11 @@ def _read(
     both = [one for one in own if asset in one.with_source and asset in one.without_source]
     if not both:
         return [f"{asset}: the recipe does not ask for it"] if own else []
-    reader, found = readers.reader(asset), list[Pairs]()
-    assert reader is not None
+    read, found = reader(asset), list[Pairs]()
+    assert read is not None
     try:
         for one in both:
-            found += reader(store, one.with_source[asset], one.without_source[asset])
+            found += read(store, one.with_source[asset], one.without_source[asset])
     except IntegrityError as error:
         return [f"{asset}, {both[0].use}: {error.what}"]
     for pairs in found:

@@ -54,7 +54,7 @@ class Checkpoint(NamedTuple):
         batch_tokens: int | None = None,
         progress: Told = _silent,
     ) -> Scores:
-        """Bits of whole documents, in windows of the training length (`evaluation.windows`).
+        """Bits of whole documents, in windows of the training length (`engine.batches.windows`).
 
         Raises:
             TrainingError: the tokenizer loses text, or a probability is not a number.

@@ -106,7 +106,7 @@ class ModelEngine:
         return self._child.ready
 
     def documents(self, texts: Sequence[str], *, per_token: bool = False) -> Scores:
-        """Tokens and bits of whole documents, in windows of the training length (`evaluation.windows`).
+        """Tokens and bits of whole documents, in windows of the training length (`engine.batches.windows`).
 
         Raises:
             TrainingError: the model could not be evaluated, with the end of its log.

@@ -143,7 +143,7 @@ def _strings(table: pa.Table, name: str) -> NDArray[np.object_]:
 # Every token has a position, so the bins add up to the whole. Late positions exist in long documents only, and long
 # documents are other text than short ones: `long` is the same curve over documents that fill the context alone, in
 # which every bin is of the same documents. A token at a position below the context length is predicted from all tokens
-# before it, one beyond from at least an eighth of the context (`evaluation.windows`).
+# before it, one beyond from at least an eighth of the context (`engine.batches.windows`).
 
 #: Where the second bin begins; each later one begins at twice the position of the one before.
 FIRST = 8

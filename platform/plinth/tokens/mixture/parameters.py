@@ -26,7 +26,7 @@ from plinth.records import Frozen, internal
 # names the bucket.
 
 EVERYTHING = "*"
-#: Label of the stream of rare values; see `tokens.shards.streams`.
+#: Label of the stream of rare values; see `OTHER`.
 REST = "other"
 
 
@@ -91,6 +91,7 @@ def problems(text: str, buckets: Iterable[str], axes: Iterable[str]) -> Iterator
     for axis in key.values:
         if axis not in axes:
             yield f"shards.axes has no axis {axis!r}{nearest(axis, axes)}"
+
 
 Share = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]

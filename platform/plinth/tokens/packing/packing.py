@@ -7,7 +7,7 @@ the last S are targets. It is laid out of *pieces*, spans of its bucket's stream
 last target of one and the first input of the next, so that every token but the stream's first is a target
 exactly once in an epoch. The tail that fills no sequence is dropped. Nothing is padded.
 
-`best-fit`: a sequence begins with end-of-text, then come pieces (see `best_fit`): whole documents, and the rests of
+`best-fit`: a sequence begins with end-of-text, then come pieces (see `pack`): whole documents, and the rests of
 longer ones; then padding, which is end-of-text too. A document longer than S first fills whole sequences with S of
 its tokens each; those after its first begin with the token before them instead of end-of-text. The rest also begins
 with the token before it, as its context. Every token of the stream is a target exactly once in an epoch, and always
@@ -293,7 +293,7 @@ def _counts(pieces: PackedPieces, lengths: NDArray[np.int64], sequence_tokens: i
 #
 # A *piece* is a span of the stream that is copied into a sequence. A piece that continues a document in its middle
 # begins with the token before it, which is its context and no target, and takes a place of its own: the rest of a
-# document of n S + r tokens takes r + 1 places. `packing` defines where a sequence begins.
+# document of n S + r tokens takes r + 1 places.
 
 Ints = NDArray[np.int64]
 

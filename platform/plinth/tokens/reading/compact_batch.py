@@ -19,6 +19,9 @@ from numpy.typing import NDArray
 
 from plinth_text.compiled import compiled
 
+#: Arrays of a pool: those of a few steps that are prefetched, in use, and on their way to the device.
+MAX_ARRAYS = 16
+
 
 class BufferPool:
     """Arrays of one type, of one shape at a time."""
@@ -151,16 +154,6 @@ def _unscored_runs(scored: NDArray[np.bool_]) -> NDArray[np.int32]:
 @compiled
 def number_documents(starts: NDArray[np.int32], segments: NDArray[np.int32]) -> None:
     """Fill in the number of each token's document in its row."""
-
-
-# Buffer pool that reuses the arrays of released batches.
-#
-# Fresh memory comes from the kernel page by page, with a fault each: for a step of 256 x 4,096 tokens that takes longer
-# than copying the tokens. A batch, and any view or tensor of it, keeps its array: only an array without references is
-# reused.
-
-#: Arrays of a pool: those of a few steps that are prefetched, in use, and on their way to the device.
-MAX_ARRAYS = 16
 
 
 # Facts about the text of rows, from their token ids alone: repetition and entropy.

@@ -4,7 +4,7 @@ The state of a loader is the number of its next step: nothing else is saved. Ran
 (r + 1) G / W of each step's global batch of G sequences, so the global batch is the same on any number of ranks, and
 no two ranks read the same row. No random generator is used and no shuffle buffer is kept.
 
-A background thread gathers the sequences of the next steps, each step in one compiled pass (`packing.gather`).
+A background thread gathers the sequences of the next steps, each step in one compiled pass.
 """
 
 from __future__ import annotations

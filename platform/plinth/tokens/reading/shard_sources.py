@@ -43,7 +43,7 @@ def open_shards(
 
     Args:
         local: the workspace's store; shards are read from it where `reading` names no remote.
-        blocks: the block digests of the shards (`tokens.shards.blocks`), in the workspace's store; without them
+        blocks: the block digests of the shards (`tokens.shards.reader`), in the workspace's store; without them
             nothing is read by spans.
 
     Raises:
@@ -73,7 +73,7 @@ def open_shards(
 # Read shards by spans, for shard sets larger than a machine's cache: each rank fetches the tokens of its own rows.
 #
 # A span is fetched with the rest of the blocks that it lies in, and every block is compared with its digest
-# (`tokens.shards.blocks`) before a token of it is returned.
+# (`tokens.shards.reader`) before a token of it is returned.
 
 REQUESTS_AT_ONCE = 16
 
@@ -149,7 +149,6 @@ class SpanReader(ShardReader):
 
 #: How many steps before its own a shard is proved: a shard of 1 GB takes a second of a core.
 LEAD_STEPS = 256
-
 
 #: Name of the threads.
 THREADS = "shards ahead"

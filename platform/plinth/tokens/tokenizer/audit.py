@@ -1,6 +1,11 @@
-"""Measure a tokenizer before anything is built on it.
+"""The audit stage: measure a tokenizer and compare it with the recipe's bounds, before anything is built on it.
 
-audit             the stage: sums over all parts, round trips, and the bounds that are broken
+By bucket, by language and by domain: fertility (tokens per whitespace-separated word; Rust et al. 2021, "How
+Good is Your Tokenizer?"; in scripts without spaces a character counts as a word), bytes and characters per token, and
+fragments (tokens that are a piece of a character). Round trips of arbitrary Unicode, token by token, and the facts of
+`vocabulary`.
+
+Measured on the documents of each part that come first by hash, up to a number of bytes.
 """
 
 from __future__ import annotations
@@ -28,15 +33,6 @@ from plinth.tokens.tokenizer.parameters import KEPT, UNSPACED_FERTILITY, Tokeniz
 from plinth.tokens.tokenizer.sample import sample_keys
 from plinth.tokens.tokenizer.vocabulary import token_bytes
 from plinth_text.unicode import UNSPACED, word_counts
-
-# The audit stage: measure a tokenizer and compare it with the recipe's bounds.
-#
-# By bucket, by language and by domain: fertility (tokens per whitespace-separated word; Rust et al. 2021, "How
-# Good is Your Tokenizer?"; in scripts without spaces a character counts as a word), bytes and characters per token, and
-# fragments (tokens that are a piece of a character). Round trips of arbitrary Unicode, token by token, and the facts of
-# `vocabulary_audit`.
-#
-# Measured on the documents of each part that come first by hash, up to a number of bytes.
 
 ASSET = "tokenizer/audit"
 VERSION = "4"

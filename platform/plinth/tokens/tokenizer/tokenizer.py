@@ -3,7 +3,7 @@
 A run that begins from weights, or learns from a teacher, may keep their tokenizer instead (`of_model`).
 
 Special tokens come first, so that end-of-text is id 0 in every vocabulary; then the 256 bytes; then the learnt tokens
-(a byte-level vocabulary mixes the last two). `bpe` and `unigram` train the kinds; `pipelines` cuts text into words.
+(a byte-level vocabulary mixes the last two). `words.pipeline` cuts text into words.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ A count of rows is exact on any number of ranks, and a bound knows no history: t
 rank, in every layout and after any resume. A batch that is kept back says nothing about loss and gradient: neither is
 judged, and neither becomes a level that others are judged by.
 
-Does not belong here: the facts (tokens.reading.row_facts), how an update is kept back (skipped_update).
+Does not belong here: the facts (tokens.reading.compact_batch), how an update is kept back (skipped_update).
 """
 
 from __future__ import annotations

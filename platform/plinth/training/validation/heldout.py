@@ -1,6 +1,6 @@
 """The held-out text that a run evaluates while it trains: chosen and tokenised once, when the run is prepared.
 
-Documents are those of the final evaluation (`evaluation.slices.documents`): by smallest id, up to a number of bytes. A
+Documents are those of the final evaluation (`evaluation.slices.choice`): by smallest id, up to a number of bytes. A
 run names the result by digest and ranks read it from the store; none of it is in the run's identity.
 
 Does not belong here: evaluation by the model (validation), so this module needs no torch.

@@ -2,7 +2,7 @@
 
     M  windows of a micro batch    S  tokens of the longest window in it, and padding after it
 
-The windows are those of the final evaluation (`evaluation.windows`). Micro batches are fixed by the text and the
+The windows are those of the final evaluation (`engine.batches.windows`). Micro batches are fixed by the text and the
 recipe and dealt to data ranks in turn; each is summed by itself and the sums are added in their order, so that the
 numbers do not depend on how many ranks share the work. Every rank makes as many forward passes as every other: with
 ZeRO-3 each is a collective. Nothing is drawn at random, no gradient is made and no parameter changes.

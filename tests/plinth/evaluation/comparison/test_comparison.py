@@ -13,10 +13,9 @@ import pytest
 from plinth.compute.context import Context
 from plinth.errors import IntegrityError, MissingError, StageError
 from plinth.evaluation.comparison import job, pairs
-from plinth.evaluation.comparison import models as changes
 from plinth.evaluation.comparison.differences import Difference, corrected, in_order, of_measure, said
 from plinth.evaluation.comparison.job import MeasuredModel, extremes, seen_items
-from plinth.evaluation.comparison.models import weights
+from plinth.evaluation.comparison.models import changes, weights
 from plinth.evaluation.comparison.pairs import Pairs, align, largest_slices
 from plinth.evaluation.slices.spans import SpanDifference
 from plinth.records import Manifest
@@ -266,14 +265,14 @@ def test_lower_loss_worse_task_and_why(ctx: Context, models: tuple[MeasuredModel
 
 
 def test_what_differs(ctx: Context, models: tuple[MeasuredModel, MeasuredModel]) -> None:
-    found = changes.changes(ctx.refs, models[0].checkpoint, models[1].checkpoint)
+    found = changes(ctx.refs, models[0].checkpoint, models[1].checkpoint)
     assert [(one.sort, one.where, one.a, one.b) for one in found] == [
         ("steps", "step", "20", "30"),
         ("steps", "final_loss_ema", "3", "3.5"),
         ("recipe", "mixture: phases[0].weights.web", "2", "3"),
         ("recipe", "run: model.layers", "2", "3"),
     ]
-    assert changes.changes(ctx.refs, models[0].checkpoint, models[0].checkpoint) == []
+    assert changes(ctx.refs, models[0].checkpoint, models[0].checkpoint) == []
 
 
 def test_made_once_the_same_bytes(ctx: Context, models: tuple[MeasuredModel, MeasuredModel]) -> None:

@@ -12,10 +12,9 @@ from plinth.compute.context import Context
 from plinth.corpus.canaries import plant
 from plinth.errors import IntegrityError
 from plinth.evaluation.comparison import job
-from plinth.evaluation.comparison import pairs as readers
 from plinth.evaluation.comparison.differences import Difference, corrected, of_measure
 from plinth.evaluation.comparison.job import MeasuredModel, extremes, seen_items
-from plinth.evaluation.comparison.pairs import Pairs, align, largest_slices
+from plinth.evaluation.comparison.pairs import Pairs, align, largest_slices, read
 from plinth.evaluation.slices.tables import DOCUMENT_COLUMNS
 from plinth.records import Manifest
 from plinth.report.comparison import page
@@ -43,7 +42,7 @@ def planted(ctx: Context, exposures: Sequence[float], texts: str = "one") -> Man
 
 
 def by_measure(ctx: Context, a: Manifest, b: Manifest) -> dict[str, Pairs]:
-    return {one.measure: one for one in readers.read(ctx.store, {a.asset: a}, {b.asset: b})}
+    return {one.measure: one for one in read(ctx.store, {a.asset: a}, {b.asset: b})}
 
 
 def lines(found: dict[str, Pairs]) -> dict[tuple[str, str], Difference]:
@@ -146,7 +145,7 @@ def test_what_only_one_model_has_is_counted(ctx: Context) -> None:
         return Manifest(asset="tasks/small", step="t", version="1", params={}, inputs={}, parts=tuple(parts))
 
     one, other = tasks("both", "left"), tasks("both", "right")
-    found = {each.measure: (each.rows.num_rows, each.only_a, each.only_b) for each in readers.read(
+    found = {each.measure: (each.rows.num_rows, each.only_a, each.only_b) for each in read(
         ctx.store, {one.asset: one}, {other.asset: other})}  # fmt: skip
     assert found == {
         f"{name}: {measure}": counts
@@ -252,7 +251,7 @@ def test_no_object_and_no_call_a_row(ctx: Context) -> None:
     made_of = [documents(ctx, rows) for rows in sizes]
 
     def compare(one: Manifest) -> None:
-        for pairs in readers.read(ctx.store, {"evaluation": one}, {"evaluation": one}):
+        for pairs in read(ctx.store, {"evaluation": one}, {"evaluation": one}):
             largest_slices(pairs, 20)
             pairs.clusters()
             extremes(pairs)

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from plinth.compute.context import Context
-from plinth.evaluation import serving as records
+from plinth.evaluation import serving
 from plinth.records import Manifest
-from plinth_assets import serving
+from plinth_assets import serving as assets
 from plinth_jobs.recipes import find, load
 
 
@@ -20,11 +20,11 @@ def test_measured_once_and_shown_beside_an_asset_that_it_does_not_change(
     checkpoint: Callable[[Path], Manifest],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    (stage,) = serving.stages(load(find("tiny")))
+    (stage,) = assets.stages(load(find("tiny")))
     given, said = checkpoint(model_directory()), []
     made = stage.make(ctx, {"checkpoint": given}, said.append)
     assert "tokens/s" in said[0]
-    here = records.read(ctx, given.digest)
+    here = serving.read(ctx, given.digest)
     assert here is not None
     assert here["tokens_per_s"]["1"] > 0
     assert stage.present is not None
@@ -33,8 +33,8 @@ def test_measured_once_and_shown_beside_an_asset_that_it_does_not_change(
     def never(*args: object) -> None:
         raise AssertionError("measured twice")
 
-    monkeypatch.setattr(records, "measure", never)
+    monkeypatch.setattr(serving, "measure", never)
     assert stage.make(ctx, {"checkpoint": given}, said.append).digest == made.digest
-    records.path(ctx, given.digest).write_text("{broken")
-    assert records.read(ctx, given.digest) is None
+    serving.path(ctx, given.digest).write_text("{broken")
+    assert serving.read(ctx, given.digest) is None
     assert "measured_here" not in stage.present(ctx, made)

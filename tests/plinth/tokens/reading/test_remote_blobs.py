@@ -34,9 +34,8 @@ from plinth.tokens.reading.shard_sources import (
     proved_batches,
     shards_ahead,
 )
-from plinth.tokens.shards import reader as blocks
 from plinth.tokens.shards.parameters import Reading
-from plinth.tokens.shards.reader import ShardReader, open_streams
+from plinth.tokens.shards.reader import BLOCK_BYTES, ShardReader, open_streams, prepare
 from plinth.training import data, preparation
 from plinth.training.data import open_batches
 from plinth.training.parameters.run import Training
@@ -58,7 +57,7 @@ class Pushed:
         self.mixture = mixture.run(ctx, params, self.shards)
         for manifest in (*self.shards.values(), self.mixture):
             ctx.refs.save(manifest)
-        self.blocks = blocks.prepare(ctx, self.shards)
+        self.blocks = prepare(ctx, self.shards)
         dvc.push(ctx, list(self.shards.values()), bucket.uri("store"), {"endpointurl": f"http://{bucket.endpoint}"})
         for made_ in self.shards.values():
             for part in made_.parts:
@@ -206,13 +205,13 @@ def test_what_was_changed_on_the_remote_is_not_kept(pushed: Pushed, tmp_path: Pa
 
 def test_a_span_is_compared_with_the_digests_of_its_blocks(ctx: Context, tmp_path: Path) -> None:
     """Blocks that lie whole or partly in a span; a flipped byte in any of them is named before a token is returned."""
-    size = blocks.BLOCK_BYTES
+    size = BLOCK_BYTES
     tokens = np.random.default_rng(1).integers(0, 60_000, 5 * size // 4).astype("<u2")  # two blocks and a half
     facts = {"start": 0, "tokens": len(tokens)}
     part = Part(name="shard-00000.bin", blob=ctx.store.put_bytes(tokens.tobytes()), stats=facts)
     stats = {"documents": 1, "tokens": len(tokens), "end_of_text": 0, "dtype": "<u2"}
     made = Manifest(asset="web/shards", step="s", version="1", params={}, inputs={}, parts=(part,), stats=stats)
-    listed = blocks.prepare(ctx, {"web": made})
+    listed = prepare(ctx, {"web": made})
     (row,) = listed.parts
     digests = ctx.store.read_bytes(row.blob)
     data = tokens.tobytes()

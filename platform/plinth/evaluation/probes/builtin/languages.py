@@ -183,7 +183,6 @@ LANGUAGES: dict[str, Language] = {
     ),
 }
 
-
 # Languages: how far a model knows each of twenty-one, by its numbers, its words and the order of its words.
 #
 # A template is a language with a task. Wrong answers are words of the same language, or the same words in another
