@@ -10,7 +10,6 @@ import pytest
 from plinth.compute.context import Context
 from plinth.errors import IntegrityError
 from plinth.provenance import ledger
-from plinth.provenance.ledger import export
 from plinth_audit.papers.facts import DomainTable, PaperFacts
 from plinth_audit.papers.gather import trained_text
 from tests.judged_corpus import ledger_of
@@ -33,7 +32,7 @@ QUERY = """
 
 
 def test_domains_are_those_of_a_query(corpus: Context, facts: PaperFacts, tmp_path: Path) -> None:
-    export(corpus, corpus.refs.current("ledger"), tmp_path)
+    ledger.export(corpus, corpus.refs.current("ledger"), tmp_path)
     wanted = duckdb.sql(QUERY.format(tmp_path / "*.parquet")).fetchall()
     assert facts.trained is not None
     assert facts.trained.all.count > 15
@@ -44,7 +43,7 @@ def test_domains_are_those_of_a_query(corpus: Context, facts: PaperFacts, tmp_pa
 
 
 def test_domains_of_crawled_sources_are_counted_apart(corpus: Context, tmp_path: Path) -> None:
-    export(corpus, corpus.refs.current("ledger"), tmp_path)
+    ledger.export(corpus, corpus.refs.current("ledger"), tmp_path)
     asked = QUERY.format(tmp_path / "*.parquet").replace("WHERE decision", "WHERE bucket = 'web' AND decision")
     ledger_now = corpus.refs.current("ledger")
     found = trained_text(corpus.store, ledger_now, [("web", "a.example"), ("prose", "b.example")])

@@ -14,7 +14,6 @@ from plinth.compute.context import Context
 from plinth.compute.engine import LocalEngine
 from plinth.errors import IntegrityError, WorkspaceError
 from plinth.provenance import ledger, ledger_columns
-from plinth.provenance.ledger import export
 from plinth.records import Manifest
 from plinth.storage.parts import read_table
 from plinth.tokens.shards.index import open_part, write_index
@@ -38,7 +37,7 @@ def exported(ctx: Context, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("export") / "ledger"
     made = ledger.run(ctx, ledger_of(ctx))
     ctx.refs.publish(made, "key")
-    export(ctx, made, folder)
+    ledger.export(ctx, made, folder)
     return folder
 
 
@@ -159,15 +158,15 @@ def test_an_index_of_other_documents_is_refused(ctx: Context, tmp_path: Path) ->
 
 def test_an_export_replaces_the_one_before_and_nothing_else(ctx: Context, exported: Path, tmp_path: Path) -> None:
     made, folder = ctx.refs.current("ledger"), tmp_path / "out"
-    export(ctx, made, folder)
+    ledger.export(ctx, made, folder)
     fewer = Manifest.model_validate({**made.model_dump(), "parts": made.parts[1:]})
-    export(ctx, fewer, folder)
+    ledger.export(ctx, fewer, folder)
     assert sorted(path.name for path in folder.glob("*.parquet")) == [
         "prose-00001.parquet", "web-00000.parquet", "web-00001.parquet"
     ]  # fmt: skip
     (folder / "mine.parquet").write_bytes(b"not yours")
     with pytest.raises(WorkspaceError, match=r"mine\.parquet"):
-        export(ctx, made, folder)
+        ledger.export(ctx, made, folder)
     assert (folder / "mine.parquet").read_bytes() == b"not yours"
 
 
