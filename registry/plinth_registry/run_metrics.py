@@ -194,7 +194,7 @@ def log_scores(
         version: of the candidate; its run and MLflow's record of its model get the metrics.
         checkpoint: of the candidate.
         measured: manifests of measurements that have scores, by asset.
-        speeds: of the checkpoint on this machine (`serving.records`).
+        speeds: of the checkpoint on this machine (`evaluation.serving`).
 
     Raises:
         LineageError: one is of another checkpoint.
