@@ -13,7 +13,7 @@ import dagster as dg
 
 from plinth.extensions import Catalogue
 from plinth.launch.parameters import NORMAL, Queueing
-from plinth.operation.spending import parameters
+from plinth.operation import spending
 from plinth.recipe.recipe import Recipe
 from plinth.storage.workspace import Workspace
 
@@ -32,7 +32,7 @@ _ORDER: Final = {"low": "-10", "high": "10"}
 def tags(recipe: Recipe, workspace: Workspace) -> dict[str, str]:
     """Tags of every run of a recipe; the team of the workspace's budget where the recipe names none."""
     asked = Queueing() if recipe.training is None else recipe.training.launch.queueing
-    team = asked.team or parameters.load(workspace).team
+    team = asked.team or spending.load(workspace).team
     found = {TEAM: team} if team else {}
     return found | ({} if asked.priority == NORMAL else {RUN_PRIORITY: _ORDER[asked.priority]})
 

@@ -19,9 +19,9 @@ from plinth_jobs.cli.options import Settings, examples, group, json_option, shar
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from plinth.operation.planning.prices import CorpusPrices
-    from plinth.operation.spending.ledger import Ledger
-    from plinth.operation.spending.summary import SpendRow
+    from plinth.operation.devices import CorpusPrices
+    from plinth.operation.settlement import SpendRow
+    from plinth.operation.spending_ledger import Ledger
     from plinth.storage.state import State
 
 BY = ("run", "bucket", "team", "experiment", "person", "recipe")
@@ -53,9 +53,9 @@ def show(
     as_json: bool,
 ) -> None:
     """Add up what was spent, after settling the jobs of this workspace that have ended."""
-    from plinth.operation.spending import parameters, settlement
-    from plinth.operation.spending.ledger import month
-    from plinth.operation.spending.summary import summarise
+    from plinth.operation import settlement, spending
+    from plinth.operation.settlement import summarise
+    from plinth.operation.spending_ledger import month
 
     ctx, ledger, now = settings.context(), _ledger(settings), time.time()
     settlement.settle(ctx, ledger)
@@ -82,7 +82,7 @@ def show(
 
 def _show_uses(by: str, rows: Sequence[SpendRow]) -> None:
     """What the money went to, and the energy, where the runs are in this workspace."""
-    from plinth.operation.spending.energy import Energy
+    from plinth.operation.settlement import Energy
 
     spent = [row for row in rows if row.rank_hours]
     causes = list(dict.fromkeys(cause for row in spent for cause in row.causes))
@@ -113,7 +113,7 @@ def _show_uses(by: str, rows: Sequence[SpendRow]) -> None:
 @json_option
 def corpus(settings: Settings, as_json: bool) -> None:
     """Price the corpus by bucket: a month of storage, requests and core hours of its last making."""
-    from plinth.operation.spending import parameters
+    from plinth.operation import spending
 
     ctx = settings.context()
     rows = corpus_costs(ctx, spending.load(ctx.workspace).prices)

@@ -31,7 +31,7 @@ def workspace(tmp_path) -> Workspace:
 
 def test_the_team_is_the_recipes_else_that_of_the_budget(workspace: Workspace) -> None:
     assert asset_jobs.tags(asking(), workspace) == {}
-    path = parameters.settings_file(workspace)
+    path = spending.settings_file(workspace)
     path.parent.mkdir()
     path.write_text("team: payers\n")
     assert asset_jobs.tags(asking(), workspace) == {"plinth/team": "payers"}

@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 from plinth.compute.context import Context
 from plinth.compute.progress import Progress, metered
 from plinth.errors import IntegrityError, MissingError, PlinthError, WorkspaceError
-from plinth.operation.spending import parameters
+from plinth.operation import spending
 from plinth.records import Blob
 from plinth.storage.atomic import locked, write_bytes
 from plinth.storage.safe_path import relative

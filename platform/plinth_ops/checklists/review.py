@@ -23,7 +23,7 @@ from plinth.compute.context import Context
 from plinth.compute.progress import metered
 from plinth.errors import CheckFailedError, MissingError, PlinthError, RequestError, SignatureError, TrustError
 from plinth.extensions import Catalogue, nearest
-from plinth.operation.settings_file import read_settings
+from plinth.operation.workspace_files import read_settings
 from plinth.records import Frozen
 from plinth.storage.workspace import Workspace
 from plinth.trust.authority import POLICY, time_of

@@ -12,8 +12,7 @@ from typing import Final, TypeVar
 
 from plinth.compute.context import Context
 from plinth.errors import PlinthError
-from plinth.operation import settlement
-from plinth.operation.spending import parameters
+from plinth.operation import settlement, spending
 from plinth.records import Frozen
 from plinth.report.page import template
 from plinth.training import config as configuration

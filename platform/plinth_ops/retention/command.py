@@ -59,7 +59,7 @@ def gc(
     """
     if call.invoked_subcommand:
         return None
-    from plinth.operation.spending import parameters
+    from plinth.operation import spending
     from plinth_ops.retention import deletion, roots
     from plinth_ops.retention.deletion import by_age, by_reason, delete, due, survey
 

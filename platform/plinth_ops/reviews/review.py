@@ -14,12 +14,11 @@ from typing import Literal, NamedTuple
 
 from plinth.compute.context import Context
 from plinth.errors import PlinthError
-from plinth.operation.spending import parameters
-from plinth.operation.spending.ledger import MICROS, Ledger, Reservation
+from plinth.operation import spending
+from plinth.operation.spending_ledger import MICROS, Ledger, Reservation
 from plinth.provenance import lineage
 from plinth.records import Frozen
-from plinth.report.data import Fact
-from plinth.report.page import template
+from plinth.report.page import Fact, template
 from plinth.storage.atomic import write_bytes
 from plinth.text import counted
 from plinth.training.telemetry.timeline import read_events
@@ -180,10 +179,10 @@ DEVIATIONS = 4.0
 
 def cost(ctx: Context, span: Period) -> PeriodSection:
     """Spent, against earlier periods; and jobs that cost more a token than their like."""
-    place = parameters.ledger_place(ctx.workspace, parameters.load(ctx.workspace))
+    place = spending.ledger_place(ctx.workspace, spending.load(ctx.workspace))
     if "://" not in place and not Path(place).exists():
         return section("Cost", None, "nothing was submitted", (), ())
-    rows = Ledger(place).find(parameters.workspace_name(ctx.workspace))
+    rows = Ledger(place).find(spending.workspace_name(ctx.workspace))
     spans = [span]
     for _ in range(BEFORE):
         spans.append(spans[-1].before)
