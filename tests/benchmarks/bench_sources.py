@@ -21,7 +21,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from plinth.compute.context import Context
-from plinth.corpus.documents.tables import drop_repeats
+from plinth.corpus.documents.removal import drop_repeats
 from plinth.corpus.sources.cuts import cutter
 from plinth.records import Part
 from plinth.schemas import DOCUMENT_SCHEMA, REJECT_SCHEMA

@@ -92,7 +92,7 @@ def _resources(corpus: Mapping[str, Any], name: str, given: Any, known: Mapping[
 
 def _models(corpus: Mapping[str, Any]) -> Iterator[Found]:
     """Every model can be trained from buckets and lists that are there."""
-    from plinth.corpus.models.registry import parameters, trainer
+    from plinth.corpus.models.trainers import parameters, trainer
 
     models, buckets, lists = corpus.get("models") or {}, corpus.get("buckets") or {}, corpus.get("lists") or {}
     for name, raw in models.items() if isinstance(models, dict) else ():

@@ -116,11 +116,11 @@ def _fields(model: type[BaseModel]) -> list[tuple[str, FieldInfo]]:
 def keys() -> list[str]:
     """Every key of a recipe by its dotted path, those of annotators and models too."""
     from plinth.corpus.annotate.registry import ANNOTATORS
-    from plinth.corpus.models.registry import TRAINERS
+    from plinth.corpus.models.trainers import trainers
 
     models: list[tuple[str, type[BaseModel]]] = [("", Recipe)]
     models += [(f"corpus.annotate.{one.name}", one.params) for one in map(ANNOTATORS.find, ANNOTATORS.built_in)]
-    models += [(f"corpus.models.NAME({kind})", one.params) for kind, one in TRAINERS.items()]
+    models += [(f"corpus.models.NAME({kind})", one.params) for kind, one in trainers().items()]
     return [
         f"{path}.{name}".lstrip(".")
         for top, model in models
@@ -273,7 +273,7 @@ def _annotators() -> Iterator[str]:
 
 
 def _trainers() -> Iterator[str]:
-    from plinth.corpus.models.registry import TRAINERS
+    from plinth.corpus.models.trainers import trainers
 
     yield from (
         "",
@@ -281,7 +281,7 @@ def _trainers() -> Iterator[str]:
         "",
         "What an entry of `corpus.models` may be: `kind`, and the parameters of that kind.",
     )
-    for kind, trainer in TRAINERS.items():
+    for kind, trainer in trainers().items():
         yield from ("", f"### `kind: {kind}`", "", f"{trainer.description} {trainer.source}", "")
         for path, model in _models(trainer.params, f"corpus.models.{kind}"):
             if model is not trainer.params:

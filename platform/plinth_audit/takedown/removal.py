@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from plinth.compute.context import Context
+from plinth.corpus.documents.removal import look, taken_rows
 from plinth.corpus.exclusions import exclusion_list
 from plinth.corpus.exclusions.exclusion_list import Alike, Exclusion, Kind, TextSignature, sign_texts
-from plinth.corpus.exclusions.rules import look, taken_rows
 from plinth.errors import MissingError, RequestError
 from plinth.provenance.document_rows import DOCUMENTS, published
 from plinth_audit.takedown.search import LISTED, NEAR, SPAN, FoundDocuments, HeldDocument, alike_of, find, text_of

@@ -23,7 +23,7 @@ from plinth.corpus.dedup.near import minhash
 from plinth.corpus.dedup.parameters import Dedup, LineParameters, MinHash, Semantic, Substring
 from plinth.corpus.dedup.semantic import semantic
 from plinth.corpus.dedup.substring import substring
-from plinth.corpus.documents.tables import drop_repeats
+from plinth.corpus.documents.removal import drop_repeats
 from plinth.corpus.protected import contamination, holdout, protected, sets
 from plinth.corpus.protected.parameters import Holdout, Protected, ProtectedSet
 from plinth.corpus.sources.cuts import cutter

@@ -12,7 +12,7 @@ import yaml
 from pydantic import BaseModel
 
 from plinth.corpus.annotate.registry import ANNOTATORS
-from plinth.corpus.models.registry import TRAINERS
+from plinth.corpus.models.trainers import trainers
 from plinth.launch.parameters import Launch
 from plinth.recipe.load import check, fingerprint, load, written
 from plinth.recipe.recipe import Recipe
@@ -155,7 +155,7 @@ def models(model: type[BaseModel]) -> list[type[BaseModel]]:
 
 
 def test_every_advice_is_about_an_internal_parameter() -> None:
-    tops = [Recipe, *(one.params for one in ANNOTATORS.values()), *(one.params for one in TRAINERS.values())]
+    tops = [Recipe, *(one.params for one in ANNOTATORS.values()), *(one.params for one in trainers().values())]
     internal = {name for top in tops for one in models(top) for name, f in one.model_fields.items() if is_internal(f)}
     assert {key.rpartition(".")[2] for key in ADVICE} <= internal
     for section, name in (key.split(".") for key in REMOVED):

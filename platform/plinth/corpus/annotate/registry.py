@@ -9,33 +9,6 @@ from plinth.corpus.annotate.base import Annotator
 from plinth.extensions import Catalogue
 from plinth.records import Frozen
 
-#: The modules of this folder that hold an `ANNOTATOR` of the same name, in the order of the catalogue.
-MODULES = (
-    "language",
-    "rules.gopher_quality",
-    "rules.gopher_repetition",
-    "rules.c4",
-    "rules.fineweb",
-    "licence",
-    "opt_out",
-    "pii.pii",
-    "url",
-    "perplexity",
-    "quality_classifier",
-    "domain",
-    "toxicity",
-    "rules.gopher_dolma",
-    "rules.redpajama",
-    "rules.c4_lines",
-    "rules.refinedweb_lines",
-    "rules.repeated_tokens",
-    "rules.characters",
-    "illegal",
-    "fasttext",
-    "transformer",
-    "rules.fineweb2",
-)
-
 #: Names of a bucket's other assets, which an annotator may not have.
 TAKEN = ("sources", "documents", "minhash", "policy", "verdicts", "curated", "shards", "packed")
 
@@ -47,7 +20,31 @@ ANNOTATORS = Catalogue(
     "plinth.annotators",
     "annotator",
     Annotator,
-    {name.rpartition(".")[2]: f"plinth.corpus.annotate.{name}:ANNOTATOR" for name in MODULES},
+    {
+        "language": "plinth.corpus.annotate.language:ANNOTATOR",
+        "gopher_quality": "plinth.corpus.annotate.rules.gopher_quality:ANNOTATOR",
+        "gopher_repetition": "plinth.corpus.annotate.rules.gopher_repetition:ANNOTATOR",
+        "c4": "plinth.corpus.annotate.rules.c4:ANNOTATOR",
+        "fineweb": "plinth.corpus.annotate.rules.fineweb:ANNOTATOR",
+        "licence": "plinth.corpus.annotate.licence:ANNOTATOR",
+        "opt_out": "plinth.corpus.annotate.opt_out:ANNOTATOR",
+        "pii": "plinth.corpus.annotate.pii.pii:ANNOTATOR",
+        "url": "plinth.corpus.annotate.url:ANNOTATOR",
+        "perplexity": "plinth.corpus.annotate.perplexity:ANNOTATOR",
+        "quality_classifier": "plinth.corpus.annotate.quality_classifier:ANNOTATOR",
+        "domain": "plinth.corpus.annotate.domain:ANNOTATOR",
+        "toxicity": "plinth.corpus.annotate.toxicity:ANNOTATOR",
+        "gopher_dolma": "plinth.corpus.annotate.rules.gopher_dolma:ANNOTATOR",
+        "redpajama": "plinth.corpus.annotate.rules.redpajama:ANNOTATOR",
+        "c4_lines": "plinth.corpus.annotate.rules.c4_lines:ANNOTATOR",
+        "refinedweb_lines": "plinth.corpus.annotate.rules.refinedweb_lines:ANNOTATOR",
+        "repeated_tokens": "plinth.corpus.annotate.rules.repeated_tokens:ANNOTATOR",
+        "characters": "plinth.corpus.annotate.rules.characters:ANNOTATOR",
+        "illegal": "plinth.corpus.annotate.illegal:ANNOTATOR",
+        "fasttext": "plinth.corpus.annotate.fasttext:ANNOTATOR",
+        "transformer": "plinth.corpus.annotate.transformer:ANNOTATOR",
+        "fineweb2": "plinth.corpus.annotate.rules.fineweb2:ANNOTATOR",
+    },
     reserved=TAKEN,
     repeated=REPEATED,
 )

@@ -3,5 +3,6 @@
 documents   the stage: records to parts of documents; exclusions and damage become counted rejects
 account     files and records of a bucket, which must add up
 normalize   one normal form of text: line ends, mojibake, invisible and control characters, NFC
-tables      rows to record batches; parts without some of their rows; the same document in two parts
+tables      rows to record batches
+removal     parts without documents that an exclusion takes, or that an earlier part holds already
 """

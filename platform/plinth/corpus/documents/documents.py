@@ -20,9 +20,9 @@ from plinth import fingerprint
 from plinth.compute.context import Context, Item, add_stats, manifest, renamed, run_items
 from plinth.corpus.documents.account import account
 from plinth.corpus.documents.normalize import normalize
-from plinth.corpus.documents.tables import RejectSpill, document_batches, drop_repeats
+from plinth.corpus.documents.removal import drop, drop_repeats
+from plinth.corpus.documents.tables import RejectSpill, document_batches
 from plinth.corpus.exclusions.exclusion_list import Exclusion
-from plinth.corpus.exclusions.rules import drop
 from plinth.corpus.extract.engines import LIBRARIES
 from plinth.corpus.extract.extractor import Extractor, extracted
 from plinth.corpus.illegal import gate as illegal

@@ -1,7 +1,6 @@
 """Models trained on buckets of the corpus itself, each an asset with a version: `models/NAME`.
 
-    base               the record that describes a trainer
-    registry           all trainers by kind
+    trainers           the record that describes a trainer; all trainers by kind
     examples           a sample of documents or of a labelled list, as features, cut into splits
     classify/          classifiers and taggers
     ngram/             n-gram models and perplexity bands
@@ -15,7 +14,6 @@ The recipe names models under `corpus.models` and lists under `corpus.lists`. An
 (`Annotator.resources`) and reads their files once per process (`Annotator.prepare`); see `plinth.corpus.annotate`.
 """
 
-from plinth.corpus.models.base import ModelTrainer
-from plinth.corpus.models.registry import TRAINERS, parameters, train, trainer
+from plinth.corpus.models.trainers import ModelTrainer, parameters, train, trainer
 
-__all__ = ["TRAINERS", "ModelTrainer", "parameters", "train", "trainer"]
+__all__ = ["ModelTrainer", "parameters", "train", "trainer"]

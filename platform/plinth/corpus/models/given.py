@@ -16,9 +16,9 @@ from pydantic import Field, model_validator
 
 from plinth.compute.context import Context, manifest
 from plinth.corpus.models import ready_fasttext, ready_transformer
-from plinth.corpus.models.base import ModelTrainer
 from plinth.corpus.models.classify import artefact
 from plinth.corpus.models.ngram import ngram_file
+from plinth.corpus.models.trainers import ModelTrainer
 from plinth.errors import IntegrityError
 from plinth.records import Frozen, Manifest, Part, Step
 

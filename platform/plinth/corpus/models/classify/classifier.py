@@ -19,11 +19,11 @@ from pydantic import Field, model_validator
 from plinth import fingerprint
 from plinth.compute.context import Context
 from plinth.corpus.models import lexicon
-from plinth.corpus.models.base import ModelTrainer
 from plinth.corpus.models.classify import learning, linear, probabilities, trees
 from plinth.corpus.models.classify.artefact import FORMAT, ClassifierModel, Head, Second, second_features, second_names
 from plinth.corpus.models.classify.learning import Learning
 from plinth.corpus.models.examples import Examples, ExampleSource
+from plinth.corpus.models.trainers import ModelTrainer
 from plinth.records import Manifest, Step, internal
 from plinth_text.scoring.features import NAMES
 

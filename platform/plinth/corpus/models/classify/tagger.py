@@ -13,11 +13,11 @@ from pydantic import Field, model_validator
 
 from plinth import fingerprint
 from plinth.compute.context import Context
-from plinth.corpus.models.base import ModelTrainer
 from plinth.corpus.models.classify import learning, linear, probabilities
 from plinth.corpus.models.classify.artefact import FORMAT, ClassifierModel, Head
 from plinth.corpus.models.classify.learning import Learning
 from plinth.corpus.models.examples import Examples, ExampleSource
+from plinth.corpus.models.trainers import ModelTrainer
 from plinth.records import Frozen, Manifest, Step
 
 KIND, VERSION = "tagger", "1"

@@ -15,8 +15,8 @@ import pyarrow as pa
 from pydantic import Field
 
 from plinth import fingerprint
-from plinth.compute.context import Context, Item, manifest, run_items
-from plinth.corpus.models.base import ModelTrainer
+from plinth.compute.context import Context
+from plinth.compute.stage import Item, manifest, run_items
 from plinth.corpus.models.ngram.estimate import (
     RESERVED,
     VERSION,
@@ -28,12 +28,13 @@ from plinth.corpus.models.ngram.estimate import (
     vocabulary,
 )
 from plinth.corpus.models.ngram.ngram_file import FORMAT, NgramModel, read, write
+from plinth.corpus.models.trainers import ModelTrainer
 from plinth.errors import StageError
 from plinth.records import Frozen, Manifest, Part, Step, internal
 from plinth.storage.parts import read_table, write_table
 from plinth.storage.store import Store
 from plinth_text.arrays import I64, U64
-from plinth_text.scoring.language_model import BEGIN
+from plinth_text.scoring.kneser_ney import BEGIN
 
 #: Share of the sample that is measured on and not trained on.
 HELD_BACK = 0.05

@@ -1,0 +1,275 @@
+"""Documents of a bucket without some: those that an exclusion takes, and those that an earlier part holds already.
+
+What is dropped becomes a reject. A part that loses nothing stays the same blob, and so does all that was derived from
+it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import accumulate
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from plinth import fingerprint
+from plinth.compute.context import Context
+from plinth.compute.stage import Item, TaskFn, run_items, sum_stats
+from plinth.corpus.dedup import shuffle, sorted_runs
+from plinth.corpus.dedup.clusters import gather
+from plinth.corpus.dedup.document_numbers import SlotNumbers
+from plinth.corpus.dedup.run_tree import Range, RangeReader, reduce, tree
+from plinth.corpus.documents.tables import reject_batch
+from plinth.corpus.exclusions.exclusion_list import Exclusion
+from plinth.corpus.exclusions.rules import ColumnRules, Hit, TextRules
+from plinth.corpus.sources.record import SEEN_BEFORE, TAKEDOWN, Reject
+from plinth.records import Frozen, Part, Step
+from plinth.schemas import DOCUMENT_SCHEMA, REJECT_SCHEMA
+from plinth.storage.parts import iter_batches, read_table, write_batches, write_table
+from plinth.storage.store import Store
+
+
+def drop_rows(
+    store: Store,
+    part: Part,
+    rejects: Part,
+    dropped: npt.NDArray[np.int64],
+    refuse: Callable[[int, dict[str, Any]], Reject],
+) -> tuple[Part, Part, int]:
+    """Write a part again without some rows, and its rejects with them.
+
+    Args:
+        dropped: [rows] to drop, ascending.
+        refuse: the reject of a row, by its number in the part and its id, uri, source_bytes and text.
+
+    Returns:
+        The part, its rejects, and the bytes of text that are gone.
+    """
+    counts, refused = Counter[str](), list[Reject]()
+
+    def kept() -> Iterator[pa.RecordBatch]:
+        first = 0
+        for batch in iter_batches(store, part):
+            begin, end = np.searchsorted(dropped, [first, first + batch.num_rows])
+            gone = np.zeros(batch.num_rows, dtype=np.bool_)
+            gone[dropped[begin:end] - first] = True
+            rows = batch.filter(pa.array(gone)).select(["id", "uri", "source_bytes", "text"]).to_pylist()
+            for number, row in zip(dropped[begin:end].tolist(), rows, strict=True):
+                counts.update(source_bytes=row["source_bytes"], text_bytes=len(row["text"].encode()))
+                refused.append(refuse(number, row))
+            yield batch.filter(pa.array(~gone))
+            first += batch.num_rows
+
+    made = write_batches(store, "part.parquet", DOCUMENT_SCHEMA, kept())
+    stats = {key: part.stats[key] - counts[key] for key in ("text_bytes", "source_bytes")}
+    reasons = Counter(rejects.stats["rejects"]) + Counter(reject.reason for reject in refused)
+    with_them = write_batches(
+        store,
+        "rejects.parquet",
+        REJECT_SCHEMA,
+        [*iter_batches(store, rejects), reject_batch(refused)],
+        stats={
+            "rejects": dict(sorted(reasons.items())),
+            "rejected_bytes": rejects.stats["rejected_bytes"] + counts["source_bytes"],
+        },
+    )
+    made = made.model_copy(update={"stats": {**part.stats, "documents": made.rows, **stats}})
+    return made, with_them, counts["text_bytes"]
+
+
+# Documents of a bucket without those that an exclusion takes.
+#
+#     look           per part, by columns and by texts: (row, entry) of what is taken; kept by the step cache
+#     without_taken  per part that has some: the part without them, and its rejects with them
+
+VERSION = "2"
+#: Rows that an exclusion takes, ascending, and the number of its entry.
+TAKEN = pa.schema([pa.field("row", pa.int64(), nullable=False), pa.field("entry", pa.int32(), nullable=False)])
+Pair = tuple[Part, Part]
+
+
+@dataclass(frozen=True)
+class Dropped:
+    """Parts with their rejects, without what was taken.
+
+    Args:
+        taken: documents by number of the entry.
+        digest: identity of the entries that took something; empty where none did.
+    """
+
+    pairs: list[Pair]
+    taken: dict[str, int] = field(default_factory=dict)
+    digest: str = ""
+
+
+def drop(ctx: Context, label: str, pairs: Sequence[Pair], entries: Sequence[Exclusion]) -> Dropped:
+    """The parts and rejects of a bucket without documents that an exclusion takes."""
+    found = look(ctx, label, [part for part, _ in pairs], entries)
+    items, affected = [], [at for at, own in enumerate(found) if any(taken.rows for taken in own)]
+    for at in affected:
+        task = Rewrite(*pairs[at], found[at])
+        items.append(Item(tuple(part.blob.sha256 for part in (*pairs[at], *found[at])), task, pairs[at][0].rows))
+    step = Step(name="documents/takedown", version=VERSION)
+    made = run_items(ctx, step, without_taken, items, label=f"{label} (takedown)") if items else []
+    kept = list(pairs)
+    for at, (part, rejects, *_) in zip(affected, made, strict=True):
+        kept[at] = (part, rejects)
+    taken = sum_stats(part.stats.get("taken", {}) for part, *_ in made)
+    at_work = [entry.digest for entry in entries if str(entry.number) in taken]
+    return Dropped(kept, dict(sorted(taken.items())), fingerprint.digest(at_work) if at_work else "")
+
+
+def look(
+    ctx: Context, label: str, parts: Sequence[Part], entries: Sequence[Exclusion]
+) -> list[tuple[Part, ...]]:
+    """Per part of documents, tables (`TAKEN`) of what is taken by columns and by text, where there are such rules."""
+    columns, texts = ColumnRules.of(entries), TextRules.of(entries)
+    looks: list[tuple[Step, TaskFn, str]] = []
+    if columns:
+        step = Step(name="documents/takedown/columns", version=VERSION, libraries=fingerprint.UNICODE)
+        looks.append((step, partial(_by_columns, columns), columns.digest))
+    if texts:
+        step = Step(name="documents/takedown/texts", version=VERSION, libraries=fingerprint.UNICODE)
+        looks.append((step, partial(_by_texts, texts), texts.digest))
+    made = [
+        run_items(ctx, step, fn, [Item((part.blob.sha256, digest), part, part.rows) for part in parts], label=label)
+        for step, fn, digest in looks
+    ]
+    return [tuple(one for (one,) in own) for own in zip(*made, strict=True)] or [()] * len(parts)
+
+
+@dataclass(frozen=True)
+class Rewrite:
+    """A part, its rejects, and what is taken of it."""
+
+    part: Part
+    rejects: Part
+    taken: tuple[Part, ...]
+
+
+def without_taken(store: Store, task: Rewrite) -> tuple[Part, Part]:
+    """One part without what is taken, and its rejects with it; `taken` of its statistics counts by entry."""
+    by_row = taken_rows(store, task.taken)
+
+    def refuse(number: int, row: dict[str, Any]) -> Reject:
+        detail = f"entry {by_row[number]} takes {row['id'].hex()}"
+        return Reject(row["uri"], "part", TAKEDOWN, detail, row["source_bytes"])
+
+    dropped: npt.NDArray[np.int64] = np.array(list(by_row), np.int64)
+    part, rejects, _ = drop_rows(store, task.part, task.rejects, dropped, refuse)
+    counts = sum_stats({str(entry): 1} for entry in by_row.values())
+    return part.model_copy(update={"stats": {**part.stats, "taken": counts}}), rejects
+
+
+def taken_rows(store: Store, taken: Sequence[Part]) -> dict[int, int]:
+    """Entry by row, rows ascending; the first table that names a row counts."""
+    rows: dict[int, int] = {}
+    for table in taken:
+        for row in read_table(store, table).to_pylist():
+            rows.setdefault(row["row"], row["entry"])
+    return dict(sorted(rows.items()))
+
+
+def _by_columns(rules: ColumnRules, store: Store, part: Part) -> tuple[Part, ...]:
+    batches = iter_batches(store, part, ["id", "uri", "licence"])
+    return (_write(store, part, ((batch.num_rows, rules.look(batch)) for batch in batches)),)
+
+
+def _by_texts(rules: TextRules, store: Store, part: Part) -> tuple[Part, ...]:
+    batches = iter_batches(store, part, ["text"])
+    return (_write(store, part, ((batch.num_rows, rules.look(batch.column("text"))) for batch in batches)),)
+
+
+def _write(store: Store, part: Part, looks: Iterator[tuple[int, Iterator[Hit]]]) -> Part:
+    rows, first = list[dict[str, int]](), 0
+    for count, hits in looks:
+        rows += ({"row": first + row, "entry": entry} for row, entry in hits)
+        first += count
+    return write_table(store, part.name, pa.Table.from_pylist(rows, schema=TAKEN))
+
+
+# The same document in two parts of a bucket: the first stays, the others become rejects.
+#
+# A page that the next snapshot captures unchanged is such a document: no failure, but text that the bucket has already,
+# which the funnel counts as duplicated. This is about identity (same address, same text); duplicates by content are
+# found by `dedup`.
+#
+#     ids              per part, once and for all: its ids, sorted
+#     repeated         per range of ids: the rows whose id an earlier row has
+#     without_repeats  per part that has some: the part without them, and its rejects with them
+
+#: Runs of (upper half of the id, row, lower half), and of rows.
+IDS, REPEATED = "ids", "repeated"
+
+
+class Repeats(Frozen):
+    """Rows to drop from one part, with its rejects."""
+
+    part: Part
+    rejects: Part
+    rows: Part
+
+
+def drop_repeats(
+    ctx: Context, bucket: str, pairs: Sequence[tuple[Part, ...]], *, range_rows: int = shuffle.RANGE_ROWS
+) -> list[tuple[Part, Part]]:
+    """The parts and rejects of a bucket without documents that an earlier part holds already.
+
+    Args:
+        range_rows: ids one reduce task holds; bears on memory alone.
+    """
+    found = [(part, rejects) for part, rejects in pairs]
+    if len(found) < 2:
+        return found  # a part holds no document twice
+    repeated = _repeated(ctx, f"{bucket}/documents", [part for part, _ in found], range_rows)
+    affected = [index for index, rows in enumerate(repeated) if rows.rows]
+    items = []
+    for index in affected:
+        task = Repeats(part=found[index][0], rejects=found[index][1], rows=repeated[index])
+        inputs = tuple(part.blob.sha256 for part in (task.part, task.rejects, task.rows))
+        items.append(Item(inputs=inputs, task=task, rows=task.rows.rows))
+    step = Step(name="documents/repeats", version="4")
+    results = run_items(ctx, step, without_repeats, items, label=f"{bucket}/documents (repeats)") if items else []
+    for index, (part, rejects) in zip(affected, results, strict=True):
+        found[index] = (part, rejects)
+    return found
+
+
+def without_repeats(store: Store, task: Repeats) -> tuple[Part, Part]:
+    """One part without its repeats, and its rejects with them."""
+    with sorted_runs.SortedRun(store, task.rows, REPEATED) as opened:
+        (dropped,) = opened.all()
+
+    def refuse(_: int, row: dict[str, Any]) -> Reject:
+        detail = f"an earlier part of the bucket holds {row['id'].hex()}"
+        return Reject(row["uri"], "part", SEEN_BEFORE, detail, row["source_bytes"])
+
+    part, rejects, text_bytes = drop_rows(store, task.part, task.rejects, dropped.astype(np.int64), refuse)
+    seen = task.part.stats.get("seen_before_bytes", 0) + text_bytes
+    return part.model_copy(update={"stats": {**part.stats, "seen_before_bytes": seen}}), rejects
+
+
+def _repeated(ctx: Context, label: str, parts: Sequence[Part], range_rows: int) -> list[Part]:
+    """Per part, a run of the rows whose id an earlier row of the bucket has."""
+    items = [Item((part.blob.sha256,), part, part.rows) for part in parts]
+    made = run_items(ctx, Step(name="documents/ids", version="1"), _ids, items, label=f"{label} (ids)")
+    numbers = SlotNumbers((0, *accumulate(part.rows for part in parts)))
+    reader = RangeReader.over(ctx.store, IDS, tree(ctx, IDS, 3, [one[0] for one in made]), numbers)
+    step = Step(name="documents/repeated", version="1")
+    found = reduce(ctx, step, _later, reader, range_rows, f"{label} (repeated)")
+    return gather(ctx, label, found, numbers, REPEATED, 1)
+
+
+def _ids(store: Store, part: Part) -> tuple[Part, ...]:
+    found = [pa.array([], pa.binary(16)), *(batch.column("id") for batch in iter_batches(store, part, ["id"]))]
+    return (shuffle.write_halves(store, "ids.run", IDS, pa.chunked_array(found)),)
+
+
+def _later(store: Store, task: Range) -> tuple[Part, ...]:
+    first, (_, at, _) = task.read(store)
+    return (sorted_runs.write(store, "repeated.run", REPEATED, [(np.sort(at[~first]),)], 1),)
