@@ -11,12 +11,10 @@ from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
+from plinth_text.arrays import U64
 from plinth_text.compiled import compiled
-
-U64 = npt.NDArray[np.uint64]
 
 EXCERPT_CHARACTERS = 320
 

@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 from pydantic import Field, ValidationInfo, field_validator
 
@@ -28,6 +27,7 @@ from plinth.corpus.models import ready_fasttext
 from plinth.errors import RecipeError
 from plinth.records import Frozen, internal
 from plinth.schemas import EDIT_TYPE
+from plinth_text.arrays import F64, I32, Bools
 from plinth_text.fasttext import model_file, predict
 from plinth_text.fasttext.predict import CHARACTERS, DAMAGED, Predictions
 
@@ -152,11 +152,11 @@ def annotate(batch: pa.RecordBatch, prepared: LanguageModel) -> pa.RecordBatch:
     return pa.record_batch(columns, schema=SCHEMA)
 
 
-def _named(names: pa.Array, labels: npt.NDArray[np.int32]) -> pa.Array:
+def _named(names: pa.Array, labels: I32) -> pa.Array:
     return names.take(pa.array(np.where(labels < 0, len(names) - 1, labels)))
 
 
-def _accepted(found: Predictions, prepared: LanguageModel) -> npt.NDArray[np.bool_]:
+def _accepted(found: Predictions, prepared: LanguageModel) -> Bools:
     labels, params = prepared.labels, prepared.params
     default = params.thresholds.get(DEFAULT, 0.0)
     least = [params.thresholds.get(name, default) for name in labels]
@@ -167,7 +167,7 @@ def _accepted(found: Predictions, prepared: LanguageModel) -> npt.NDArray[np.boo
     return found.scores[:, 0] >= np.array([*bars, 2.0], np.float32)[found.labels[:, 0]]
 
 
-def _shares(found: Predictions, prepared: LanguageModel) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.bool_]]:
+def _shares(found: Predictions, prepared: LanguageModel) -> tuple[F64, Bools]:
     """Share of each document's own label, and whether two languages have at least `mixed_share` each."""
     docs, languages, params = found.labels.shape[0], len(prepared.labels), prepared.params
     sizes = (found.block_end - found.block_start).astype(np.float64)

@@ -9,7 +9,6 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 from pydantic import model_validator
 
@@ -18,6 +17,7 @@ from plinth.corpus.models.classify import artefact, classifier
 from plinth.corpus.models.examples import second_look
 from plinth.corpus.models.lexicon import Lexicon
 from plinth.records import Frozen, internal
+from plinth_text.arrays import F64, Bools
 
 SCHEMA = pa.schema(
     [
@@ -27,7 +27,6 @@ SCHEMA = pa.schema(
         pa.field("tier", pa.string(), nullable=False),
     ]
 )
-F64 = npt.NDArray[np.float64]
 TIERS = ("low", "medium", "high")
 
 
@@ -66,7 +65,7 @@ def annotate(
 
 
 def staged(
-    model: artefact.ClassifierModel, texts: pa.Array, lexicon: Lexicon | None, hits: npt.NDArray[np.bool_] | None = None
+    model: artefact.ClassifierModel, texts: pa.Array, lexicon: Lexicon | None, hits: Bools | None = None
 ) -> tuple[F64, pa.Array, F64]:
     """Both stages of a classifier: the first's probability, the second's (null where it was not used), the final score.
 

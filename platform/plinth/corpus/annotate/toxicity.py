@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 from pydantic import Field, model_validator
 
@@ -25,7 +24,8 @@ from plinth.corpus.models.lexicon import Lexicon
 from plinth.errors import RecipeError
 from plinth.records import Frozen, internal
 from plinth.schemas import EDIT_TYPE
-from plinth_text.terms.lexicon import TermHits
+from plinth_text.arrays import F64
+from plinth_text.terms.terms import TermHits
 
 SCHEMA = pa.schema(
     [
@@ -40,7 +40,6 @@ SCHEMA = pa.schema(
     ]
 )
 LABELS = ("clean", "uncertain", "toxic")
-F64 = npt.NDArray[np.float64]
 
 
 class ToxicityParams(Frozen):

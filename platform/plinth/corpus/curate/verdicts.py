@@ -14,7 +14,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -27,6 +26,7 @@ from plinth.records import Manifest, Part, Step
 from plinth.schemas import EDIT_TYPE
 from plinth.storage.parts import iter_aligned, iter_batches, read_row, write_batches
 from plinth.storage.store import Store
+from plinth_text.arrays import I64
 
 VERSION = "2"
 
@@ -89,7 +89,6 @@ _COLUMNS = {
     "protected": ["reason"],
 }
 
-Bools = npt.NDArray[np.bool_]
 
 
 def run(
@@ -221,7 +220,7 @@ class _Count:
 
     def add(
         self,
-        text_bytes: npt.NDArray[np.int64],
+        text_bytes: I64,
         decision: pa.Array,
         reason: pa.Array,
         by_policy: pa.Array,
@@ -240,7 +239,7 @@ class _Count:
         alone = pc.fill_null(pc.equal(pc.list_value_length(fired), 1), False)
         self._tally("only", fired.filter(alone).flatten(), text_bytes[alone.to_numpy(zero_copy_only=False)])
 
-    def _tally(self, name: str, column: pa.Array, text_bytes: npt.NDArray[np.int64]) -> None:
+    def _tally(self, name: str, column: pa.Array, text_bytes: I64) -> None:
         table = pa.table({"key": column, "bytes": text_bytes})
         for row in table.group_by("key").aggregate([("bytes", "sum"), ([], "count_all")]).to_pylist():
             if row["key"] is not None:

@@ -11,7 +11,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -19,12 +18,11 @@ from plinth.compute.context import Context, Item, run_items
 from plinth.corpus.dedup import sorted_runs
 from plinth.corpus.dedup.document_numbers import SlotNumbers
 from plinth.corpus.dedup.run_tree import keyed, narrow
-from plinth.corpus.dedup.shuffle import U64, binary16, halves
+from plinth.corpus.dedup.shuffle import binary16, halves
 from plinth.records import Part, Step
 from plinth.storage.parts import write_batches
 from plinth.storage.store import Store
-
-I64 = npt.NDArray[np.int64]
+from plinth_text.arrays import I32, I64, U64, Bools
 
 VERSION = "1"
 
@@ -47,7 +45,7 @@ MEMBERS, MEMBER_COLUMNS = "members", 4
 GATHER_SLOTS, GATHER_ROWS = 64, 4_000_000
 
 
-def write_members(store: Store, at: U64, group: I64, ranks: npt.NDArray[np.uint64]) -> Part:
+def write_members(store: Store, at: U64, group: I64, ranks: U64) -> Part:
     """The members of clusters as a run.
 
     Args:
@@ -70,7 +68,7 @@ def write_members(store: Store, at: U64, group: I64, ranks: npt.NDArray[np.uint6
     return sorted_runs.write(store, "members.run", MEMBERS, [chunk], MEMBER_COLUMNS)
 
 
-def _starts(group: I64) -> npt.NDArray[np.bool_]:
+def _starts(group: I64) -> Bools:
     new = np.ones(group.size, dtype=np.bool_)
     new[1:] = group[1:] != group[:-1]
     return new
@@ -170,9 +168,9 @@ def _batches(
 
 def _count(
     stats: dict[str, int],
-    considered: npt.NDArray[np.bool_],
-    size: npt.NDArray[np.int32],
-    survivor: npt.NDArray[np.bool_],
+    considered: Bools,
+    size: I32,
+    survivor: Bools,
     text_bytes: I64,
 ) -> None:
     stats["documents"] += considered.size

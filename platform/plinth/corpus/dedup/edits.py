@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from plinth.compute.context import Context, Item, add_stats, run_items, sum_stats
@@ -20,10 +19,7 @@ from plinth.records import Part, Step
 from plinth.schemas import EDIT_TYPE
 from plinth.storage.parts import read_table, write_table
 from plinth.storage.store import Store
-
-Bools = npt.NDArray[np.bool_]
-I64 = npt.NDArray[np.int64]
-U64 = npt.NDArray[np.uint64]
+from plinth_text.arrays import I32, I64, U64, Bools
 
 #: `considered` documents were compared. `text_bytes` is the length of the text in UTF-8 before any cut.
 SCHEMA = pa.schema(
@@ -54,8 +50,8 @@ class Marks:
     """
 
     doc: I64
-    start_cp: npt.NDArray[np.int32]
-    end_cp: npt.NDArray[np.int32]
+    start_cp: I32
+    end_cp: I32
     reason: I64
     removed: I64
 

@@ -9,22 +9,22 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from plinth import fingerprint
-from plinth.compute.context import Context, Item, manifest, run_items
+from plinth.compute.context import Context
+from plinth.compute.stage import Item, manifest, run_items
 from plinth.corpus.dedup import clusters, document_numbers, edits, shuffle, sorted_runs
-from plinth.corpus.dedup.edits import I64, U64, Bools
 from plinth.corpus.dedup.parameters import LineParameters
 from plinth.corpus.dedup.run_tree import Range, RangeReader, reduce, tree
 from plinth.corpus.sidecars import Slot, slots
 from plinth.records import Manifest, Part, Step
 from plinth.storage.parts import iter_aligned, write_batches
 from plinth.storage.store import Store
-from plinth.text import host
+from plinth.text.hosts import host
+from plinth_text.arrays import I32, I64, U8, U64, Bools
 from plinth_text.compiled import compiled
-from plinth_text.similarity import HashedLines, close_gaps, edge_lines, lines, paragraphs
+from plinth_text.similarity.line_hashes import HashedLines, close_gaps, edges, lines, paragraphs
 
 # Units of text that are compared with other documents: lines, paragraphs, lines at heads and feet.
 #
@@ -69,7 +69,7 @@ def compared(params: LineParameters, bucket: str, found: HashedLines, domains: l
 def _kinds(params: LineParameters, found: HashedLines) -> Iterator[tuple[int, U64, U64, I64, I64]]:
     """Kind, hashes, first line, one past the last, of everything that is compared."""
     if params.boilerplate_documents is not None:
-        at = np.flatnonzero(found.alphanumeric & edge_lines(found, params.edge_lines))
+        at = np.flatnonzero(found.alphanumeric & edges(found, params.edge_lines))
         yield BOILERPLATE, found.high[at], found.low[at], at, at + 1
     if "paragraph" in params.units:
         blocks = paragraphs(found)
@@ -289,7 +289,7 @@ def _read(store: Store, task: _Task) -> Iterator[tuple[int, Bools, pa.RecordBatc
         first += documents.num_rows
 
 
-def _cut(repeated: _Repeated, units: Units, found: HashedLines, rows: I64) -> npt.NDArray[np.uint8]:
+def _cut(repeated: _Repeated, units: Units, found: HashedLines, rows: I64) -> U8:
     """[L] 0, or 1 + the number of the reason that a line is cut."""
     cut = np.zeros(found.high.size, dtype=np.uint8)
     key, low = repeated.key, repeated.low
@@ -313,7 +313,7 @@ def _cut(repeated: _Repeated, units: Units, found: HashedLines, rows: I64) -> np
     return cut
 
 
-def _marks(found: HashedLines, cut: npt.NDArray[np.uint8], index: I64) -> edits.Marks:
+def _marks(found: HashedLines, cut: U8, index: I64) -> edits.Marks:
     """Runs of lines that are cut for one reason, within a text."""
     owner = np.repeat(np.arange(found.starts.size - 1), np.diff(found.starts))
     breaks = (cut[1:] != cut[:-1]) | (owner[1:] != owner[:-1])
@@ -329,7 +329,7 @@ def _marks(found: HashedLines, cut: npt.NDArray[np.uint8], index: I64) -> edits.
     )
 
 
-def _per_document(found: HashedLines, values: npt.NDArray[np.int32]) -> I64:
+def _per_document(found: HashedLines, values: I32) -> I64:
     total: I64 = np.r_[0, np.cumsum(values, dtype=np.int64)]
     sums: I64 = total[found.starts[1:]] - total[found.starts[:-1]]
     return sums

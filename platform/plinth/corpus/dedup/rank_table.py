@@ -18,18 +18,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from plinth.compute.context import Context, Item, run_items
 from plinth.corpus.dedup import document_numbers
 from plinth.corpus.dedup.parameters import Dedup
-from plinth.corpus.dedup.shuffle import U64, halves
+from plinth.corpus.dedup.shuffle import halves
 from plinth.corpus.sidecars import Slot, slots
 from plinth.records import Manifest, Part, Step
 from plinth.storage.parts import iter_aligned
 from plinth.storage.store import Store
+from plinth_text.arrays import F64, U64
 
 VERSION = "1"
 WIDTH = 3  # columns of the table: the id's big-endian halves, the rank
@@ -114,7 +114,7 @@ def _descending(column: pa.Array) -> U64:
     return np.where(np.isnan(floats), _LAST, _LAST - np.uint64(1) - np.minimum(_ordered(floats), _LAST - np.uint64(1)))
 
 
-def _ordered(floats: npt.NDArray[np.float64]) -> U64:
+def _ordered(floats: F64) -> U64:
     """The upper bits of each float as an unsigned number that compares like it (IEEE 754)."""
     bits = (floats + 0.0).view(np.uint64)  # -0.0 becomes 0.0
     negative = bits >> np.uint64(63) == 1

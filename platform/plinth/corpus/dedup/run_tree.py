@@ -11,7 +11,6 @@ from itertools import accumulate, pairwise
 from typing import Any, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 
 from plinth import fingerprint
 from plinth.compute.context import Context, Item, run_items
@@ -20,6 +19,7 @@ from plinth.corpus.dedup.document_numbers import SlotNumbers
 from plinth.corpus.dedup.shuffle import END, ranges
 from plinth.records import Part, Step
 from plinth.storage.store import Store
+from plinth_text.arrays import U8, U64, Bools
 
 # Many runs to a bounded number, so that no reduce task opens a file per part of the corpus.
 #
@@ -112,7 +112,6 @@ def cuts(opened: Sequence[sorted_runs.SortedRun], rows: int) -> list[tuple[int, 
 # An address in a branch is (position of the slot in the branch) << 32 | row, so a run is independent of the other
 # slots of the corpus and stays valid when they change.
 
-U64 = sorted_runs.U64
 VERSION = "1"
 
 #: A branch has about `FAN` children, at most `WIDEST`.
@@ -230,7 +229,7 @@ class RangeReader:
         """Entries in all of it."""
         return sum(run.rows for run, _ in self.branches)
 
-    def read(self, store: Store, low: int, high: int, mask: npt.NDArray[np.uint8] | None = None) -> list[U64]:
+    def read(self, store: Store, low: int, high: int, mask: U8 | None = None) -> list[U64]:
         """Key, document number and further columns of the entries with low <= key < high, of documents whose mask, if
         there is one, is not 0."""
         found: list[list[U64]] = []
@@ -259,7 +258,7 @@ class Range:
     mask: Part | None = None
     given: tuple[Part, ...] = ()
 
-    def read(self, store: Store) -> tuple[npt.NDArray[np.bool_], list[U64]]:
+    def read(self, store: Store) -> tuple[Bools, list[U64]]:
         """Which entries are the first of their key, and the columns: ordered by key, number and the others.
 
         Of runs with three columns or more the third is the other half of the key.

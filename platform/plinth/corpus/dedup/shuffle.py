@@ -11,7 +11,6 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -19,8 +18,7 @@ from plinth.corpus.dedup import sorted_runs
 from plinth.errors import IntegrityError
 from plinth.records import Part
 from plinth.storage.store import Store
-
-U64 = npt.NDArray[np.uint64]
+from plinth_text.arrays import I64, U64
 
 #: Rows that one range should hold: about 200 MB while it is sorted.
 RANGE_ROWS = 4_000_000
@@ -35,7 +33,7 @@ def ranges(rows: int, range_rows: int = RANGE_ROWS) -> list[tuple[int, int]]:
 
 
 def iter_rows(
-    store: Store, part: Part, columns: Sequence[str], rows: npt.NDArray[np.int64]
+    store: Store, part: Part, columns: Sequence[str], rows: I64
 ) -> Iterator[pa.RecordBatch]:
     """Some rows of a part, ascending; row groups that have none of them are not read.
 

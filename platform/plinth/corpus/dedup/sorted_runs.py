@@ -20,16 +20,13 @@ from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
-import numpy.typing as npt
 
 from plinth import fingerprint
 from plinth.errors import IntegrityError
 from plinth.records import Part
 from plinth.storage.atomic import named_failures
 from plinth.storage.store import Store
-
-U64 = npt.NDArray[np.uint64]
-I64 = npt.NDArray[np.int64]
+from plinth_text.arrays import I64, U64
 
 BLOCK_ROWS = 4096
 END = 2**64

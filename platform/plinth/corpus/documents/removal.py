@@ -14,12 +14,10 @@ from itertools import accumulate
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from plinth import fingerprint
-from plinth.compute.context import Context
-from plinth.compute.stage import Item, TaskFn, run_items, sum_stats
+from plinth.compute.context import Context, Item, TaskFn, run_items, sum_stats
 from plinth.corpus.dedup import shuffle, sorted_runs
 from plinth.corpus.dedup.clusters import gather
 from plinth.corpus.dedup.document_numbers import SlotNumbers
@@ -32,13 +30,14 @@ from plinth.records import Frozen, Part, Step
 from plinth.schemas import DOCUMENT_SCHEMA, REJECT_SCHEMA
 from plinth.storage.parts import iter_batches, read_table, write_batches, write_table
 from plinth.storage.store import Store
+from plinth_text.arrays import I64
 
 
 def drop_rows(
     store: Store,
     part: Part,
     rejects: Part,
-    dropped: npt.NDArray[np.int64],
+    dropped: I64,
     refuse: Callable[[int, dict[str, Any]], Reject],
 ) -> tuple[Part, Part, int]:
     """Write a part again without some rows, and its rejects with them.
@@ -160,7 +159,7 @@ def without_taken(store: Store, task: Rewrite) -> tuple[Part, Part]:
         detail = f"entry {by_row[number]} takes {row['id'].hex()}"
         return Reject(row["uri"], "part", TAKEDOWN, detail, row["source_bytes"])
 
-    dropped: npt.NDArray[np.int64] = np.array(list(by_row), np.int64)
+    dropped: I64 = np.array(list(by_row), np.int64)
     part, rejects, _ = drop_rows(store, task.part, task.rejects, dropped, refuse)
     counts = sum_stats({str(entry): 1} for entry in by_row.values())
     return part.model_copy(update={"stats": {**part.stats, "taken": counts}}), rejects

@@ -12,7 +12,6 @@ from functools import cached_property
 from typing import Any, Final, Literal
 
 import numpy as np
-import numpy.typing as npt
 from pydantic import Field, ValidationError
 
 from plinth import fingerprint
@@ -25,6 +24,7 @@ from plinth.trust.authority import COMPLIANCE, now
 from plinth.trust.log_record import LogRecord
 from plinth.trust.root import Trust
 from plinth.trust.signed_log import SignedLog
+from plinth_text.arrays import U64
 
 # A text as digest and shingle hashes, so that it is found again without being kept.
 #
@@ -34,7 +34,6 @@ from plinth.trust.signed_log import SignedLog
 #
 # Whoever reads signed records imports this; kernels are imported where texts are compared.
 
-U64 = npt.NDArray[np.uint64]
 
 #: Fewer shingles are a phrase, and would take what merely uses it.
 LEAST_SHINGLES = 20

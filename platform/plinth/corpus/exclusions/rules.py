@@ -10,16 +10,15 @@ from dataclasses import dataclass
 from itertools import groupby
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from plinth import fingerprint
 from plinth.corpus.dedup.near import shingles
 from plinth.corpus.exclusions import addresses
 from plinth.corpus.exclusions.exclusion_list import Alike, Exclusion, TextSignature, overlap
+from plinth_text.arrays import U64
 from plinth_text.unicode.fold import digests
 
-U64 = npt.NDArray[np.uint64]
 #: Row of a batch, and number of the entry.
 Hit = tuple[int, int]
 

@@ -22,15 +22,14 @@ from pathlib import Path
 from typing import TypeVar
 
 import numpy as np
-import numpy.typing as npt
 
 from plinth.corpus.illegal.parameters import Matching
 from plinth.corpus.lists.listfiles import by_role, entries, refused
-from plinth.text import domain
-from plinth_text.arrays import U64
-from plinth_text.scoring.features import COMMON_WORDS
-from plinth_text.similarity import SimHashIndex
-from plinth_text.terms.lexicon import MAX_WORDS, TermTable
+from plinth.text.hosts import domain
+from plinth_text.arrays import I64, U64
+from plinth_text.scoring.dense_features import COMMON_WORDS
+from plinth_text.similarity.simhash import SimHashIndex
+from plinth_text.terms.terms import MAX_WORDS, TermTable
 
 E = TypeVar("E")
 
@@ -82,7 +81,7 @@ class Hashes:
     """Listed hashes of 64 bits, ready to be searched, with the file and line of each, [N, 2]."""
 
     near: SimHashIndex
-    places: npt.NDArray[np.int64]
+    places: I64
 
 
 @dataclass(frozen=True)
@@ -106,7 +105,7 @@ class Lists:
         """Of a listed hash of 64 bits."""
         return self._entry(hashes.places[at], f"{int(hashes.near.hashes[at]):016x}")
 
-    def _entry(self, place: npt.NDArray[np.int64], text: str) -> ListEntry:
+    def _entry(self, place: I64, text: str) -> ListEntry:
         return ListEntry(self.names[int(place[0])], int(place[1]), _sha256(text))
 
 

@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from plinth.errors import IntegrityError
+from plinth_text.arrays import U64
 
 #: Entries that are Python objects at the same time while a table is made.
 AT_ONCE = 200_000
@@ -89,6 +89,6 @@ class ListTable:
         return found
 
 
-def _hashes(names: Sequence[str]) -> npt.NDArray[np.uint64]:
+def _hashes(names: Sequence[str]) -> U64:
     raw = b"".join(hashlib.blake2b(name.encode("utf-8", "surrogatepass"), digest_size=8).digest() for name in names)
     return np.frombuffer(raw, dtype="<u8").astype(np.uint64, copy=False)

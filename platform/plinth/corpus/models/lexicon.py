@@ -19,12 +19,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from plinth.errors import PlinthError, SourceError
-from plinth_text.scoring.features import COMMON_WORDS
-from plinth_text.terms.lexicon import MAX_WORDS, TermHits, TermTable
+from plinth_text.arrays import F32, F64, I64
+from plinth_text.scoring.dense_features import COMMON_WORDS
+from plinth_text.terms.terms import MAX_WORDS, TermHits, TermTable
 
 #: Bounds of a file.
 MAX_TERMS, MAX_CHARACTERS = 1_000_000, 120
@@ -40,14 +40,14 @@ class Lexicon:
     """Terms ready to be sought, with a weight and a category each."""
 
     terms: TermTable
-    weights: npt.NDArray[np.float64]
+    weights: F64
     categories: tuple[str, ...]
 
     def find(self, texts: pa.Array, obfuscated: bool = True) -> TermHits:
         """Hits of terms in texts."""
         return self.terms.find(texts, obfuscated)
 
-    def features(self, hits: TermHits, words: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
+    def features(self, hits: TermHits, words: I64) -> F32:
         """Of every text, [documents, 5]: log of the number of hits, summed weight per 100 words, largest weight,
         share of hits in disguise, log of the number of different terms."""
         out = np.zeros((hits.starts.size - 1, len(FEATURES)), np.float32)

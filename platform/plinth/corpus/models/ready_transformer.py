@@ -18,10 +18,10 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from plinth.compute.threads import torch_threads
 from plinth.errors import IntegrityError, MissingError
+from plinth_text.arrays import F32, I32, I64
 
 #: Endings of files that are opened; others are as if they were not there.
 OPENED = (".json", ".safetensors", ".txt", ".model")
@@ -30,7 +30,6 @@ BATCH_TOKENS = 8192
 #: Characters that are looked at for each token; a text that has too few tokens in them is read whole.
 TOKEN_CHARACTERS = 32
 LIBRARIES = ("torch", "transformers", "tokenizers", "safetensors")
-F32 = npt.NDArray[np.float32]
 
 
 @dataclass(frozen=True)
@@ -43,7 +42,7 @@ class HeadScores:
     """
 
     scores: F32
-    tokens: npt.NDArray[np.int32]
+    tokens: I32
 
 
 def described(files: Mapping[str, Path], asset: str) -> dict[str, Any]:
@@ -136,7 +135,7 @@ def _beginning(text: str, most: int) -> str:
     return text if len(text) <= most else text[: max(text.rfind(" ", 0, most), 1)]
 
 
-def _batches(lengths: npt.NDArray[np.int32]) -> Iterator[npt.NDArray[np.int64]]:
+def _batches(lengths: I32) -> Iterator[I64]:
     """Rows by length, the longest first, at most `BATCH_TOKENS` padded tokens at once."""
     order = np.argsort(-lengths, kind="stable")
     at = 0

@@ -12,7 +12,6 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -26,12 +25,12 @@ from plinth.records import Manifest
 from plinth.schemas import DOCUMENT_SCHEMA, EDIT_TYPE
 from plinth.storage.parts import read_row
 from plinth.storage.store import Store
+from plinth_text.arrays import Bools
 
 DOCUMENTS = "documents"
 #: Document columns that a policy may read; never text.
 DOCUMENT_COLUMNS = ("uri", "captured_at", "snapshot", "licence", "mime", "source_bytes")
 
-Bools = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True)

@@ -22,11 +22,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from plinth.errors import RecipeError
+from plinth_text.arrays import Bools
 
 MAX_CHARACTERS = 2000  # bounds the depth of the tree, too
 
@@ -213,7 +213,6 @@ def _refused(node: ast.expr, text: str, where: str) -> RecipeError:
 
 #: Arrow arrays of one length, by `sidecar.column`.
 Columns = Mapping[str, Any]
-Bools = npt.NDArray[np.bool_]
 
 #: Each comparison as Arrow and as numpy compute it.
 COMPARISONS: dict[type[ast.cmpop], tuple[Callable[[Any, Any], Any], Callable[[Any, Any], Bools]]] = {

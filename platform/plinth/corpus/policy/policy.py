@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -28,6 +27,7 @@ from plinth.records import Manifest, Part, Step
 from plinth.schemas import EDIT_TYPE
 from plinth.storage.parts import SCORE_GROUP_ROWS, iter_aligned, write_batches
 from plinth.storage.store import Store
+from plinth_text.arrays import I64, Bools
 
 VERSION = "3"
 
@@ -46,7 +46,6 @@ EDIT_NAMES = [field.name for field in EDIT_TYPE.value_type]
 #: Rows judged at once: a row group of the sidecars.
 BATCH_ROWS = SCORE_GROUP_ROWS
 
-Bools = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
@@ -155,7 +154,7 @@ def _named(names: list[str], numbers: pa.Array) -> pa.Array:
     return pa.array(names, pa.string()).take(numbers) if names else pa.nulls(len(numbers), pa.string())
 
 
-def _offsets(sizes: npt.NDArray[np.int64]) -> pa.Array:
+def _offsets(sizes: I64) -> pa.Array:
     return pa.array(np.concatenate([[0], np.cumsum(sizes)]).astype(np.int32))
 
 

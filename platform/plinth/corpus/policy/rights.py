@@ -12,13 +12,13 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from plinth.corpus.annotate.licence import LicenceParams, is_permitted
 from plinth.corpus.policy.expressions import StatedRule
 from plinth.records import Frozen, Manifest
+from plinth_text.arrays import Bools
 
 #: Reasons of the gate. A policy's rule of the same name adds to it and takes nothing away.
 GATE_REASONS = LICENCE, TERMS = "licence", "terms"
@@ -29,7 +29,6 @@ TEXTS = {
     TERMS: "the source's terms forbid training or a use in corpus.uses",
 }
 
-Bools = npt.NDArray[np.bool_]
 
 
 class Rights(Frozen):

@@ -8,13 +8,9 @@ Letters: R rules, D documents of a batch.
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
+from plinth_text.arrays import I32, I64, Bools
 from plinth_text.compiled import compiled
-
-Bools = npt.NDArray[np.bool_]
-I32 = npt.NDArray[np.int32]
-I64 = npt.NDArray[np.int64]
 
 #: Columns of a tally: documents that a rule fires on, is the first on, is the only one on; then their bytes.
 FIRES, FIRST, ALONE, FIRES_BYTES, FIRST_BYTES, ALONE_BYTES = range(6)

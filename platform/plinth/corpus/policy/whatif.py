@@ -9,7 +9,6 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -25,6 +24,7 @@ from plinth.errors import IntegrityError
 from plinth.records import Manifest, Part
 from plinth.storage.parts import iter_batches, read_row
 from plinth.storage.store import Store
+from plinth_text.arrays import I64, Bools
 
 # The effect of another policy, from stored columns; no text is read but that of the samples.
 #
@@ -186,8 +186,6 @@ def shown(
 
 DIRECTIONS = ("newly_dropped", "newly_kept")
 
-Bools = npt.NDArray[np.bool_]
-I64 = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, order=True)

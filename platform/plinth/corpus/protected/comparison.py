@@ -13,18 +13,17 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from plinth.corpus.protected import item_table, protected_index
 from plinth.corpus.protected.parameters import Protected
-from plinth.corpus.protected.protected_index import Bools, ProtectedIndex, ngrams_of
+from plinth.corpus.protected.protected_index import ProtectedIndex, ngrams_of
 from plinth.corpus.protected.training_text import Work, considered
 from plinth.corpus.sidecars import Slot
 from plinth.records import Part
 from plinth.storage.parts import read_table, write_batches, write_table
 from plinth.storage.store import Store
-from plinth_text.arrays import I64, U64
+from plinth_text.arrays import F32, I32, I64, U64, Bools
 from plinth_text.compiled import compiled
 from plinth_text.words.hashes import HashLookup, ngram_hashes
 
@@ -168,8 +167,6 @@ def _batch(
 # a text on the same subject does not bring it together in one stretch. Words of an item that are no evidence
 # (`protected_index`) weigh nothing, and a run of nothing else is none.
 
-I32 = npt.NDArray[np.int32]
-F32 = npt.NDArray[np.float32]
 
 
 class Found(NamedTuple):

@@ -21,10 +21,11 @@ import pyarrow.compute as pc
 
 from plinth.corpus.protected import protected_index, tallies
 from plinth.corpus.protected.parameters import Protected
-from plinth.corpus.protected.protected_index import Bools, ProtectedIndex
+from plinth.corpus.protected.protected_index import ProtectedIndex
 from plinth.records import Part
 from plinth.storage.parts import read_table, write_table
 from plinth.storage.store import Store
+from plinth_text.arrays import Bools
 
 FILE = "items.parquet"
 CONTAMINATED, SUSPECTED, UNDECIDED, CLEAN = STATUSES = ("contaminated", "suspected", "undecided", "clean")

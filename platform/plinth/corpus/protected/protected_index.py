@@ -17,20 +17,15 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from plinth.corpus.protected.parameters import Protected
 from plinth.records import Part
 from plinth.storage.parts import read_table
 from plinth.storage.store import Store
-from plinth_text.arrays import I64, U64
+from plinth_text.arrays import F32, I32, I64, U64, Bools
 from plinth_text.compiled import compiled
 from plinth_text.words.hashes import HashLookup, ngram_hashes
-
-F32 = npt.NDArray[np.float32]
-I32 = npt.NDArray[np.int32]
-Bools = npt.NDArray[np.bool_]
 
 #: An n-gram that more items than this hold is a turn of phrase, and names none of them.
 MAX_ITEMS = 200

@@ -16,12 +16,11 @@ import pyarrow.compute as pc
 
 from plinth.corpus.protected import protected_index, tallies
 from plinth.corpus.protected.parameters import Protected
-from plinth.corpus.protected.protected_index import I32, Bools
 from plinth.corpus.sidecars import Slot
 from plinth.records import Part
 from plinth.storage.parts import iter_aligned
 from plinth.storage.store import Store
-from plinth_text.arrays import I64
+from plinth_text.arrays import I32, I64, Bools
 from plinth_text.compiled import compiled
 from plinth_text.words.hashes import HashLookup, ngram_hashes
 

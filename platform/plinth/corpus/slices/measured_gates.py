@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from plinth.corpus.annotate.registry import annotator
 from plinth.corpus.policy.compiled_policy import DOCUMENTS, CompiledPolicy, columns_of
@@ -22,6 +21,7 @@ from plinth.corpus.slices.generate import Labelled, Term
 from plinth.corpus.slices.parameters import GateSlices
 from plinth.errors import RecipeError
 from plinth.extensions import nearest
+from plinth_text.arrays import Bools
 
 #: Of a seed, documents of each truth in every slice, and terms that may be planted.
 Generate = Callable[[int, int, Sequence[Term]], list[Labelled]]
@@ -84,9 +84,9 @@ class GateRule:
         """The expressions."""
         return tuple(rule.text for _, rule in self.compiled.rules)
 
-    def removed(self, columns: Mapping[str, Any], rows: int) -> npt.NDArray[np.bool_]:
+    def removed(self, columns: Mapping[str, Any], rows: int) -> Bools:
         """Which documents are removed, [rows]; `columns` by `annotator.column`."""
-        found: npt.NDArray[np.bool_] = np.any(self.compiled.fires(columns, rows), axis=0)
+        found: Bools = np.any(self.compiled.fires(columns, rows), axis=0)
         return found
 
 

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from plinth.compute.context import Context, Item, manifest, run_items
@@ -26,6 +25,7 @@ from plinth.errors import RemovalRateError
 from plinth.records import Manifest, Part, Step
 from plinth.storage.parts import SCORE_GROUP_ROWS, iter_aligned, read_row, read_table, write_batches
 from plinth.storage.store import Store
+from plinth_text.arrays import I64
 
 ASSET, VERSION = "removal_rates", "1"
 #: Documents of each rule and part that are kept to be looked at, those with the smallest keyed hashes of their ids.
@@ -120,7 +120,7 @@ def _measure(store: Store, task: _Task) -> tuple[Part, ...]:
 
 def _columns(
     store: Store, task: _Task, rules: Sequence[Expression]
-) -> Iterator[tuple[int, dict[str, pa.Array], pa.Array, npt.NDArray[np.int64]]]:
+) -> Iterator[tuple[int, dict[str, pa.Array], pa.Array, I64]]:
     """First row, columns of the rules, ids and bytes of source of each batch."""
     wanted = by_sidecar({column for rule in rules for column in rule.columns})
     own = sorted({*wanted.pop(DOCUMENTS, ()), "id", "source_bytes"})

@@ -19,7 +19,6 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 from pydantic import Field, field_validator
 
@@ -208,7 +207,7 @@ def text_characters(data: U8, offsets: I64, out: I64) -> None:
     """Fill in the code points of each text."""
 
 
-def _edits(spans: list[tuple[int, int, str]], sizes: npt.NDArray[np.int64], params: PiiParams) -> pa.Array:
+def _edits(spans: list[tuple[int, int, str]], sizes: I64, params: PiiParams) -> pa.Array:
     written = {kind: params.replacements.get(kind, f"<{kind.upper()}>") for kind in ALL_KINDS}
     values = [
         pa.array([start for start, _, _ in spans], pa.int32()),

@@ -18,10 +18,8 @@ from pydantic import Field
 from plinth.corpus.annotate.base import Annotator, spans
 from plinth.records import Frozen, internal
 from plinth.schemas import EDIT_TYPE
-from plinth_text.rules import c4 as kernel
-
-Bools = npt.NDArray[np.bool_]
-Why = npt.NDArray[np.uint8]
+from plinth_text.arrays import I64, U8, Bools
+from plinth_text.rules import c4_line_rules as kernel
 
 #: Why a line is cut, by number; 0 is kept.
 REASONS = ("", "long_word", "unended", "few_words", "javascript", "notice", "citation")
@@ -67,7 +65,7 @@ def annotate(batch: pa.RecordBatch, params: C4LinesParams) -> pa.RecordBatch:
         pa.array(count(stays, found.sentences).astype(np.int32)),
         pa.array(count(lorem) > 0),
         pa.array(count(curly) > 0),
-        pa.array(count(_has(found, kernel.HAS_JAVASCRIPT)) > 0),
+        pa.array(count(_has(found, kernel.JAVASCRIPT)) > 0),
         _cuts(found, why, doc, batch.num_rows),
     ]
     return pa.record_batch(columns, schema=SCHEMA)
@@ -78,7 +76,7 @@ def _has(found: kernel.CitedLines, fact: int) -> Bools:
     return there
 
 
-def _first(*rules: tuple[int, Bools]) -> Why:
+def _first(*rules: tuple[int, Bools]) -> U8:
     """The number of the first rule that catches a line."""
     why = np.zeros(rules[0][1].size, dtype=np.uint8)
     for number, caught in reversed(rules):
@@ -86,42 +84,42 @@ def _first(*rules: tuple[int, Bools]) -> Why:
     return why
 
 
-def _paper(found: kernel.CitedLines, min_words: int) -> tuple[Why, Bools, Bools]:
+def _paper(found: kernel.CitedLines, min_words: int) -> tuple[U8, Bools, Bools]:
     """In the order of the code: a phrase drops the page when its line got that far."""
     ended = _has(found, kernel.ENDED) & ~_has(found, kernel.DOTS)
     return _ordered(found, ended, found.words < min_words)
 
 
-def _dclm(found: kernel.CitedLines, min_words: int) -> tuple[Why, Bools, Bools]:
+def _dclm(found: kernel.CitedLines, min_words: int) -> tuple[U8, Bools, Bools]:
     """The same order, but an empty line is kept, and white space may follow the end."""
     empty = _has(found, kernel.EMPTY)
     ended = _has(found, kernel.BARE_ENDED) & ~_has(found, kernel.BARE_DOTS)
     return _ordered(found, ended | empty, (found.words < min_words) & ~empty)
 
 
-def _ordered(found: kernel.CitedLines, ended: Bools, few: Bools) -> tuple[Why, Bools, Bools]:
-    early = _first((_LONG, _has(found, kernel.HAS_LONG_WORD)), (_UNENDED, ~ended), (_FEW, few))
-    lorem = (early == 0) & _has(found, kernel.HAS_LOREM_IPSUM)
-    script = _has(found, kernel.HAS_JAVASCRIPT)
-    curly = (early == 0) & ~script & _has(found, kernel.HAS_CURLY_BRACKET)
-    late = _first((_JAVASCRIPT, script), (_NOTICE, _has(found, kernel.HAS_NOTICE)))
+def _ordered(found: kernel.CitedLines, ended: Bools, few: Bools) -> tuple[U8, Bools, Bools]:
+    early = _first((_LONG, _has(found, kernel.LONG_WORD)), (_UNENDED, ~ended), (_FEW, few))
+    lorem = (early == 0) & _has(found, kernel.LOREM_IPSUM)
+    script = _has(found, kernel.JAVASCRIPT)
+    curly = (early == 0) & ~script & _has(found, kernel.CURLY_BRACKET)
+    late = _first((_JAVASCRIPT, script), (_NOTICE, _has(found, kernel.NOTICE)))
     return np.where(early > 0, early, late).astype(np.uint8), lorem, curly
 
 
-def _dolma(found: kernel.CitedLines, min_words: int) -> tuple[Why, Bools, Bools]:
+def _dolma(found: kernel.CitedLines, min_words: int) -> tuple[U8, Bools, Bools]:
     """Phrases count wherever they are, and citations stay."""
     why = _first((_UNENDED, ~_has(found, kernel.ENDED)), (_FEW, found.words < min_words))
-    return why, _has(found, kernel.HAS_LOREM_IPSUM), _has(found, kernel.HAS_CURLY_BRACKET)
+    return why, _has(found, kernel.LOREM_IPSUM), _has(found, kernel.CURLY_BRACKET)
 
 
-_JUDGES: dict[str, Callable[[kernel.CitedLines, int], tuple[Why, Bools, Bools]]] = {
+_JUDGES: dict[str, Callable[[kernel.CitedLines, int], tuple[U8, Bools, Bools]]] = {
     "paper": _paper,
     "dclm": _dclm,
     "dolma": _dolma,
 }
 
 
-def _cuts(found: kernel.CitedLines, why: Why, doc: npt.NDArray[np.int64], rows: int) -> pa.Array:
+def _cuts(found: kernel.CitedLines, why: U8, doc: I64, rows: int) -> pa.Array:
     """Cut lines, and the citations of lines that stay."""
     line = np.flatnonzero(why)
     begin, end, reason, of = found.begin[line], found.end[line], why[line], doc[line]

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 from pydantic import Field
 
@@ -20,11 +19,10 @@ from plinth.corpus.annotate.rules.gopher_quality import ratio
 from plinth.corpus.annotate.rules.language_limits import LanguageLimits, limits_of, read
 from plinth.errors import SourceError
 from plinth.records import Frozen
-from plinth_text.rules import fineweb, gopher
-from plinth_text.rules.fineweb import LANGUAGE_GRAMS, StopWords, language_counts, stop_words
-from plinth_text.unicode import utf8
-
-F64 = npt.NDArray[np.float64]
+from plinth_text.arrays import F64, I64
+from plinth_text.rules import any_language, fineweb, gopher_quality
+from plinth_text.rules.any_language import GRAMS, StopWords, language_counts, stop_words
+from plinth_text.unicode.codepoints import utf8
 
 LABEL = "language.label"
 _COUNTS = ("word_count", "sentences", "stop_words")
@@ -98,34 +96,34 @@ def _columns(texts: pa.Array, limits: Sequence[LanguageLimits]) -> list[pa.Array
     """The columns of texts that have limits."""
     lists, stops = _stop_words(limits)
     n = language_counts(texts, lists, stops)
-    marks = gopher.gopher_counts(texts)
+    gopher = gopher_quality.gopher_counts(texts)
     lines = fineweb.fineweb_counts(*utf8(texts), 0)
-    words, characters = n[:, fineweb.LANGUAGE_WORDS], n[:, fineweb.LANGUAGE_CHARACTERS]
-    mean = ratio(n[:, fineweb.LANGUAGE_PLAIN_CHARACTERS], n[:, fineweb.LANGUAGE_PLAIN_WORDS])
-    grams = n[:, LANGUAGE_GRAMS:] / np.maximum(characters, 1)[:, None]
-    counted = [words, n[:, fineweb.LANGUAGE_SENTENCES], n[:, fineweb.LANGUAGE_STOP_WORDS]]
+    words, characters = n[:, any_language.WORDS], n[:, any_language.CHARACTERS]
+    mean = ratio(n[:, any_language.PLAIN_CHARACTERS], n[:, any_language.PLAIN_WORDS])
+    grams = n[:, GRAMS:] / np.maximum(characters, 1)[:, None]
+    counted = [words, n[:, any_language.SENTENCES], n[:, any_language.STOP_WORDS]]
     has_list = np.array([bool(limit.stop_words) for limit in limits], dtype=np.bool_)
     scores = [
-        ratio(n[:, fineweb.LANGUAGE_REPEATED_LINES], n[:, fineweb.LANGUAGE_LINES]) / _of(limits, "duplicate_lines"),
+        ratio(n[:, any_language.REPEATED_LINES], n[:, any_language.LINES]) / _of(limits, "duplicate_lines"),
         (grams[:, :3] / _of(limits, "top_n_grams")).max(axis=1, initial=0),
         (grams[:, 3:] / _of(limits, "duplicate_n_grams")).max(axis=1, initial=0),
         _reached(ratio(lines[:, fineweb.ENDED], lines[:, fineweb.FULL_LINES]), _of(limits, "ended_lines")),
         ratio(lines[:, fineweb.NEWLINES], words) / _of(limits, "newlines_per_word"),
-        _reached(ratio(n[:, fineweb.LANGUAGE_LETTER_WORDS], words), _of(limits, "letter_words")),
+        _reached(ratio(n[:, any_language.LETTER_WORDS], words), _of(limits, "letter_words")),
         _reached(mean, _of(limits, "min_word_characters")),
         mean / _of(limits, "max_word_characters"),
         ratio(lines[:, fineweb.DUPLICATE_CHARACTERS], lines[:, fineweb.CHARACTERS]),
-        ratio(marks[:, gopher.HASHES], words),
-        ratio(marks[:, gopher.ELLIPSES], words),
-        ratio(marks[:, gopher.BULLETS], marks[:, gopher.LINES]),
-        ratio(marks[:, gopher.ELLIPSIS_LINES], marks[:, gopher.LINES]),
+        ratio(gopher[:, gopher_quality.HASHES], words),
+        ratio(gopher[:, gopher_quality.ELLIPSES], words),
+        ratio(gopher[:, gopher_quality.BULLETS], gopher[:, gopher_quality.LINES]),
+        ratio(gopher[:, gopher_quality.ELLIPSIS_LINES], gopher[:, gopher_quality.LINES]),
     ]
     masks: list[Any] = [None, None, ~has_list]
     integers = [pa.array(one.astype(np.int32), mask=mask) for one, mask in zip(counted, masks, strict=True)]
     return [*integers, *(pa.array(np.ascontiguousarray(one), pa.float64()) for one in scores)]
 
 
-def _stop_words(limits: Sequence[LanguageLimits]) -> tuple[npt.NDArray[np.int64], StopWords]:
+def _stop_words(limits: Sequence[LanguageLimits]) -> tuple[I64, StopWords]:
     """The list of each text, and the lists."""
     lists = {limit.label: limit.stop_words for limit in limits}
     rows = {label: row for row, label in enumerate(lists)}

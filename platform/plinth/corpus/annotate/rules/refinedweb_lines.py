@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from plinth.corpus.annotate.base import Annotator, spans
 from plinth.corpus.annotate.rules.gopher_quality import ratio
 from plinth.extensions import NoParams
 from plinth.schemas import EDIT_TYPE
-from plinth_text.rules import refinedweb
-from plinth_text.rules.refinedweb import judge
+from plinth_text.arrays import I64
+from plinth_text.rules import refinedweb_kernel
+from plinth_text.rules.refinedweb_reference import judge
 
 #: Why a line is cut, by number.
 REASONS = ("", "upper_case", "numeric", "counter", "one_word", "navigation")
@@ -29,14 +29,14 @@ def annotate(batch: pa.RecordBatch, params: NoParams) -> pa.RecordBatch:
     """Words that fastText's splitter finds and that begin with a letter or digit, the share of them that the rules
     take away, whether nothing is left, and the cuts."""
     texts = batch.column("text")
-    found = refinedweb.line_cuts(texts)
+    found = refinedweb_kernel.line_cuts(texts)
     words, left, emptied = found.words, found.left, found.emptied
     more: list[tuple[int, int, int, int]] = []
     hard = np.flatnonzero(found.hard)
     for row, text in zip(hard.tolist(), texts.take(pa.array(hard)).to_pylist(), strict=True):
         words[row], left[row], emptied[row], cut = judge(text)
         more += [(row, *span) for span in cut]
-    slowly: npt.NDArray[np.int64] = np.array(more, dtype=np.int64).reshape(-1, 4)
+    slowly: I64 = np.array(more, dtype=np.int64).reshape(-1, 4)
     columns = np.stack([found.of, found.begin, found.end, found.why], dtype=np.int64)
     of, begin, end, why = np.concatenate([columns, slowly.T], axis=1)
     return pa.record_batch(

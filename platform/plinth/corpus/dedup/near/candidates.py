@@ -22,10 +22,9 @@ from plinth.corpus.dedup import document_numbers, sorted_runs
 from plinth.corpus.dedup.run_tree import Range, RangeReader, keyed, narrow, reduce
 from plinth.records import Part, Step
 from plinth.storage.store import Store
+from plinth_text.arrays import I64, U64
 from plinth_text.compiled import compiled
 
-U64 = sorted_runs.U64
-I64 = sorted_runs.I64
 Column = npt.NDArray[Any]  # uint32 or uint64
 
 VERSION = "1"

@@ -17,10 +17,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
-from plinth.compute.context import Context, Item, manifest, run_items
+from plinth.compute.context import Context
+from plinth.compute.stage import Item, manifest, run_items
 from plinth.corpus.dedup import exact, shuffle, sorted_runs
 from plinth.corpus.dedup.near import shingles
 from plinth.corpus.dedup.parameters import MinHash
@@ -30,11 +30,10 @@ from plinth.errors import IntegrityError
 from plinth.records import Manifest, Part, Step
 from plinth.storage.parts import iter_batches, read_row
 from plinth.storage.store import Store
-from plinth_text import unicode
-from plinth_text.similarity import band_keys, permutations
-from plinth_text.words.hashes import jaccard
-
-U64 = sorted_runs.U64
+from plinth_text.arrays import U32, U64
+from plinth_text.similarity.signatures import band_keys, permutations
+from plinth_text.unicode import fold
+from plinth_text.words.ngrams import jaccard
 
 ASSET = "dedup/index"
 VERSION = "1"
@@ -120,7 +119,7 @@ def _bands(store: Store, task: _Bands) -> tuple[Part, ...]:
     return (sorted_runs.write(store, "leaf.run", BANDS, [(key[order], row[order])], 2, identity(params)),)
 
 
-def raw_signatures(column: Any, width: int) -> npt.NDArray[np.uint32]:
+def raw_signatures(column: Any, width: int) -> U32:
     """The signatures [rows, width] of a column; rows without one hold anything."""
     raw = np.frombuffer(column.buffers()[1], dtype="<u4")[column.offset * width :]
     return raw[: len(column) * width].reshape(-1, width).astype(np.uint32, copy=False)
@@ -244,12 +243,12 @@ class NearIndex:
         return [match for match in found if match.best >= threshold]
 
     def _exact(self, column: pa.Array) -> Iterator[Address]:
-        high, low = (np.frombuffer(unicode.digests(column).buffers()[1], dtype=">u8")[i] for i in (0, 1))
+        high, low = (np.frombuffer(fold.digests(column).buffers()[1], dtype=">u8")[i] for i in (0, 1))
         for opened, parts in self._runs[exact.DIGESTS]:
             _, at, other = opened.slice(int(high), int(high) + 1)
             yield from _addresses(at[other == np.uint64(low)], parts)
 
-    def _bands(self, signed: npt.NDArray[np.uint32]) -> dict[Address, int]:
+    def _bands(self, signed: U32) -> dict[Address, int]:
         """How many band keys each document shares with a signature [1, K]."""
         counts: dict[Address, int] = {}
         for key in band_keys(signed, self.params.bands, self.params.rows)[0].tolist():
@@ -258,7 +257,7 @@ class NearIndex:
                     counts[address] = counts.get(address, 0) + 1
         return counts
 
-    def _estimates(self, places: Sequence[Address], signed: npt.NDArray[np.uint32]) -> dict[Address, float]:
+    def _estimates(self, places: Sequence[Address], signed: U32) -> dict[Address, float]:
         """The share of minima that the documents have in common with a signature [K]."""
         parts = {slot: Part.model_validate(self.layout["documents"][slot]["signatures"]) for slot, _ in places}
         found = {}
@@ -273,7 +272,7 @@ class NearIndex:
         same: set[Address],
         counts: Mapping[Address, int],
         estimates: Mapping[Address, float],
-        wanted: npt.NDArray[np.uint64],
+        wanted: U64,
     ) -> list[Match]:
         stored = {}
         for slot in {slot for slot, _ in places}:
@@ -307,7 +306,7 @@ def _rows(
         yield from zip(((slot, int(row)) for row in rows), values, strict=True)
 
 
-def _addresses(local: sorted_runs.U64, slots: Sequence[int]) -> Iterator[Address]:
+def _addresses(local: U64, slots: Sequence[int]) -> Iterator[Address]:
     for value in local.tolist():
         yield slots[value >> 32], value & 0xFFFFFFFF
 

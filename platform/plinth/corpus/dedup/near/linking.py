@@ -17,15 +17,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from plinth.corpus.dedup.near import similarity_cache
-from plinth.corpus.dedup.sorted_runs import I64, U64
-from plinth_text.arrays import I16
+from plinth_text.arrays import I16, I64, U32, U64, Bools
 from plinth_text.compiled import compiled
-
-Bools = npt.NDArray[np.bool_]
-U32 = npt.NDArray[np.uint32]
 
 ALL_PAIRS = 32
 NEIGHBOURS = 8

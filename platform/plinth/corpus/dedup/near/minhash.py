@@ -20,7 +20,8 @@ import numpy as np
 import pyarrow as pa
 
 from plinth import fingerprint
-from plinth.compute.context import Context, Item, manifest, renamed, run_items
+from plinth.compute.context import Context
+from plinth.compute.stage import Item, manifest, renamed, run_items
 from plinth.corpus.dedup import clusters, document_numbers, exact, rank_table, shuffle, sorted_runs
 from plinth.corpus.dedup.document_numbers import SlotNumbers
 from plinth.corpus.dedup.near import candidates, index, payloads, shingles, similarity_cache
@@ -33,7 +34,8 @@ from plinth.corpus.sidecars import Slot, slots
 from plinth.records import Manifest, Part, Step
 from plinth.storage.parts import iter_aligned, iter_batches, write_batches
 from plinth.storage.store import Store
-from plinth_text.similarity import permutations
+from plinth_text.arrays import U64
+from plinth_text.similarity.signatures import permutations
 
 ASSET = "dedup/minhash"
 VERSION = "2"
@@ -189,7 +191,6 @@ def _sidecar(store: Store, task: _Emit) -> tuple[Part, ...]:
 # equal minima, with a standard error of sqrt(J (1 - J) / K) for K minima: for corpora whose text is gone, or where
 # that is good enough.
 
-U64 = sorted_runs.U64
 
 VERIFY_VERSION = "1"
 

@@ -29,10 +29,8 @@ from plinth.errors import IntegrityError
 from plinth.records import Part, Step
 from plinth.storage.atomic import named_failures
 from plinth.storage.store import Store
+from plinth_text.arrays import I64, U64
 from plinth_text.compiled import compiled
-
-U64 = sorted_runs.U64
-I64 = sorted_runs.I64
 
 #: The values of some rows of a part.
 ValuesFn = Callable[[Store, Part, I64], Iterator[U64]]

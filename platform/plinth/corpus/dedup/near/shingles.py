@@ -11,19 +11,15 @@ from __future__ import annotations
 from itertools import pairwise
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from plinth.corpus.dedup.parameters import MinHash
-from plinth_text import similarity as minhash
-from plinth_text.arrays import I64, U8, U64
+from plinth_text.arrays import I64, U8, U32, U64, Bools
 from plinth_text.compiled import compiled
-from plinth_text.unicode import utf8
-from plinth_text.words.hashes import ngram_sets
-
-U32 = npt.NDArray[np.uint32]
-Bools = npt.NDArray[np.bool_]
+from plinth_text.similarity import signatures as minhash
+from plinth_text.unicode.codepoints import utf8
+from plinth_text.words.ngrams import ngram_sets
 
 
 def signatures(texts: pa.Array, params: MinHash, a: U64, b: U64) -> tuple[U32, Bools]:

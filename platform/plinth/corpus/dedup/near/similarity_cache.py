@@ -26,9 +26,8 @@ from plinth.errors import StorageError
 from plinth.records import Part, Step
 from plinth.storage.atomic import named_failures
 from plinth.storage.store import Store
+from plinth_text.arrays import U64
 from plinth_text.compiled import compiled
-
-U64 = sorted_runs.U64
 
 VERSION = "1"
 #: Runs of (pair, check << 32 | bits of the similarity), as verification leaves them.

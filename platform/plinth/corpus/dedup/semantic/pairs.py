@@ -22,19 +22,17 @@ from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
-import numpy.typing as npt
 
 from plinth.compute.context import Context, Item, run_items
 from plinth.corpus.dedup import document_numbers, sorted_runs
 from plinth.corpus.dedup.document_numbers import SlotNumbers
-from plinth.corpus.dedup.edits import I64, U64, Bools
 from plinth.corpus.dedup.near.candidates import GROUPS
 from plinth.corpus.dedup.run_tree import Range, RangeReader, reduce, tree
 from plinth.corpus.dedup.semantic.vectors import raw
 from plinth.records import Part, Step
 from plinth.storage.parts import iter_batches
 from plinth.storage.store import Store
-from plinth_text.arrays import I16
+from plinth_text.arrays import F32, I16, I64, U64, Bools
 from plinth_text.compiled import compiled
 from plinth_text.similarity import SCALE
 
@@ -153,12 +151,12 @@ def _sides(vectors: I16, shape: Search, plane: int, count: int) -> Iterator[tupl
 
 
 @compiled
-def random_planes(first: int, row_factor: int, column_factor: int, out: npt.NDArray[np.float32]) -> None:
+def random_planes(first: int, row_factor: int, column_factor: int, out: F32) -> None:
     """Fill in random signs [dimensions, count], those of planes from `first` on: a function of the place alone."""
 
 
 @compiled
-def pack_sides(sides: npt.NDArray[np.bool_], bits: int, out: U64) -> None:
+def pack_sides(sides: Bools, bits: int, out: U64) -> None:
     """Fill in the keys [N, tables] of vectors from the sides on which they are."""
 
 

@@ -20,15 +20,14 @@ from functools import partial
 from itertools import accumulate
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from plinth import fingerprint
-from plinth.compute.context import Context, Item, run_items
+from plinth.compute.context import Context
+from plinth.compute.stage import Item, run_items
 from plinth.corpus.dedup import clusters, document_numbers, run_tree, shuffle, sorted_runs
 from plinth.corpus.dedup.document_numbers import SlotNumbers
-from plinth.corpus.dedup.edits import I64, U64, Bools
 from plinth.corpus.dedup.parameters import Semantic
 from plinth.corpus.dedup.run_tree import Range, RangeReader, reduce, tree
 from plinth.corpus.sidecars import Slot
@@ -36,8 +35,8 @@ from plinth.errors import SourceError
 from plinth.records import Manifest, Part, Step
 from plinth.storage.parts import iter_batches, write_batches
 from plinth.storage.store import Store
-from plinth_text import similarity
-from plinth_text.arrays import I16
+from plinth_text.arrays import F64, I64, U64, Bools
+from plinth_text.words import bags
 
 VERSION = "2"
 
@@ -141,9 +140,9 @@ class _Learn:
 
 
 def _frequencies(store: Store, task: _Learn) -> tuple[Part, ...]:
-    total, texts = np.zeros(1 << similarity.TABLE_BITS, dtype=np.int64), 0
+    total, texts = np.zeros(1 << bags.TABLE_BITS, dtype=np.int64), 0
     for batch in iter_batches(store, task.documents, ["text"]):
-        found, count = similarity.frequencies(batch.column("text"), task.params.min_words)
+        found, count = bags.frequencies(batch.column("text"), task.params.min_words)
         total += found
         texts += count
     return (_numbers(store, total, texts),)
@@ -180,15 +179,15 @@ def _vectors(store: Store, task: _Learn) -> tuple[Part, ...]:
     assert weights is not None
     df = numbers(store, weights)
 
-    def batches() -> Iterator[tuple[I16, Bools]]:
+    def batches() -> Iterator[tuple[bags.I16, Bools]]:
         for batch in iter_batches(store, task.documents, ["text"]):
-            yield similarity.vectors(batch.column("text"), df, weights.rows, params.dimensions, params.min_words)
+            yield bags.vectors(batch.column("text"), df, weights.rows, params.dimensions, params.min_words)
 
     return _written(store, task.documents, params.dimensions, batches())
 
 
 def _written(
-    store: Store, documents: Part, dimensions: int, found: Iterator[tuple[I16, Bools]]
+    store: Store, documents: Part, dimensions: int, found: Iterator[tuple[bags.I16, Bools]]
 ) -> tuple[Part, ...]:
     """The vectors of a slot, and their sum; `rows` of the sum are the documents that have one."""
     width = -(-dimensions // 4) * 4
@@ -213,12 +212,12 @@ def _written(
 def _given(store: Store, task: Given) -> tuple[Part, ...]:
     vectors, places = read(store, task)
 
-    def batches() -> Iterator[tuple[I16, Bools]]:
+    def batches() -> Iterator[tuple[bags.I16, Bools]]:
         for first in range(0, places.size, 4096):
             mine = places[first : first + 4096]
             rows = np.zeros((mine.size, vectors.shape[1]))
             rows[mine >= 0] = vectors[mine[mine >= 0]]
-            yield similarity.quantised(rows), mine >= 0
+            yield bags.quantised(rows), mine >= 0
 
     return _written(store, task.documents, vectors.shape[1], batches())
 
@@ -318,7 +317,7 @@ def _sources(store: Store, task: tuple[Part, Part]) -> tuple[Part, ...]:
     return (sorted_runs.write(store, "rows.run", ROWS, [columns], 3, stats=stats),)
 
 
-def read(store: Store, given: Given) -> tuple[npt.NDArray[np.float64], I64]:
+def read(store: Store, given: Given) -> tuple[F64, I64]:
     """Vectors [found, dimensions], and for every document of the part its place among them, or -1.
 
     Raises:
@@ -327,7 +326,7 @@ def read(store: Store, given: Given) -> tuple[npt.NDArray[np.float64], I64]:
     with sorted_runs.SortedRun(store, given.rows, ROWS) as opened:
         row, position, in_file = (column.astype(np.int64) for column in opened.all())
     order = np.lexsort((in_file, position))
-    found, places = list[npt.NDArray[np.float64]](), np.full(given.documents.rows, -1, dtype=np.int64)
+    found, places = list[F64](), np.full(given.documents.rows, -1, dtype=np.int64)
     places[row[order]] = np.arange(row.size)
     for number, file in enumerate(given.files):
         wanted = in_file[order][position[order] == number]
@@ -338,7 +337,7 @@ def read(store: Store, given: Given) -> tuple[npt.NDArray[np.float64], I64]:
     return np.concatenate(found or [np.empty((0, 1))]), places
 
 
-def _rows(store: Store, file: Part, wanted: I64) -> Iterator[npt.NDArray[np.float64]]:
+def _rows(store: Store, file: Part, wanted: I64) -> Iterator[F64]:
     """The vectors of some rows of a file, ascending; a row may be wanted for several documents."""
     first = 0
     for batch in _batches(store, file, ["embedding"]):

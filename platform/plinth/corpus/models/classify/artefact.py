@@ -23,10 +23,8 @@ from plinth.corpus.models.classify.trees import NODE, Forest, problem
 from plinth.errors import IntegrityError
 from plinth.records import Frozen, Part
 from plinth.storage.store import Store
-from plinth_text.scoring import features
-
-F32 = npt.NDArray[np.float32]
-F64 = npt.NDArray[np.float64]
+from plinth_text.arrays import F32, F64
+from plinth_text.scoring import dense_features, features
 
 #: Raised when files of an older version would be read wrongly, or features mean something else.
 FORMAT = "plinth-linear/1"
@@ -95,7 +93,7 @@ def second_features(margins: F64, look: F32) -> F32:
 
 def second_names(more: tuple[str, ...] = ()) -> tuple[str, ...]:
     """Names of those features; `more` are those of a lexicon."""
-    return ("margin", *features.NAMES, *more)
+    return ("margin", *dense_features.NAMES, *more)
 
 
 def write(store: Store, model: ClassifierModel) -> tuple[Part, ...]:

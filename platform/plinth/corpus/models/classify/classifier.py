@@ -13,7 +13,6 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from pydantic import Field, model_validator
 
 from plinth import fingerprint
@@ -25,11 +24,11 @@ from plinth.corpus.models.classify.learning import Learning
 from plinth.corpus.models.examples import Examples, ExampleSource
 from plinth.corpus.models.trainers import ModelTrainer
 from plinth.records import Manifest, Step, internal
-from plinth_text.scoring.features import NAMES
+from plinth_text.arrays import F64, I64, Bools
+from plinth_text.scoring.dense_features import NAMES
 
 KIND, VERSION = "classifier", "1"
 LIBRARIES = ("unicode", "scikit-learn")
-F64 = npt.NDArray[np.float64]
 
 #: The second stage learns from the band and so much beside it, on either side, as a share of what lies there.
 _BESIDE = 0.5
@@ -113,7 +112,7 @@ def fit(params: ClassifierParams, found: Examples, labels: tuple[str, ...]) -> t
     return model, learning.learnt(stage) | _measured(model, stage, test)
 
 
-def _judged(stage: linear.Linear, some: Examples, window: int) -> tuple[F64, npt.NDArray[np.int64], F64]:
+def _judged(stage: linear.Linear, some: Examples, window: int) -> tuple[F64, I64, F64]:
     """Margins, truth and weights of examples."""
     truth = some.documents.labels
     margins = linear.margins(some.documents, stage.table, stage.bias, window)[:, 0]
@@ -150,14 +149,14 @@ def _with_second(
     return ClassifierModel(head, model.table, forest)
 
 
-def _hits(terms: str | None, some: Examples) -> npt.NDArray[np.bool_] | None:
+def _hits(terms: str | None, some: Examples) -> Bools | None:
     """Whether terms of the lexicon were found in examples; None without one."""
     return None if terms is None else np.asarray(some.dense[:, len(NAMES)] > 0)
 
 
 def _near(
-    p: F64, band: tuple[float, float], hits: npt.NDArray[np.bool_] | None, truth: npt.NDArray[np.int64]
-) -> npt.NDArray[np.bool_] | None:
+    p: F64, band: tuple[float, float], hits: Bools | None, truth: I64
+) -> Bools | None:
     """Documents of doubt and those beside them; all, where those are too few; None where all are."""
     wide = doubtful(p, (band[0] * (1 - _BESIDE), band[1] + (1 - band[1]) * _BESIDE), hits)
     for chosen in (wide, np.ones_like(wide)):
@@ -166,11 +165,11 @@ def _near(
     return None
 
 
-def _both(truth: npt.NDArray[np.int64], least: int) -> bool:
+def _both(truth: I64, least: int) -> bool:
     return bool(min((truth == 0).sum(), (truth == 1).sum()) >= least)
 
 
-def doubtful(p: F64, band: tuple[float, float], hits: npt.NDArray[np.bool_] | None = None) -> npt.NDArray[np.bool_]:
+def doubtful(p: F64, band: tuple[float, float], hits: Bools | None = None) -> Bools:
     """Whether probabilities lie in the band of doubt, or below it although the lexicon has `hits`."""
     inside = (p >= band[0]) & (p <= band[1])
     return np.asarray(inside if hits is None else inside | (hits & (p < band[0])))

@@ -14,7 +14,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from plinth.corpus.models.classify.probabilities import balanced, log_loss, sigmoid
 from plinth.records import Frozen
@@ -38,7 +37,7 @@ class Ragged:
     rows: I32
     labels: I64
 
-    def take(self, chosen: npt.NDArray[np.int64]) -> Ragged:
+    def take(self, chosen: I64) -> Ragged:
         """Some documents, in the order given."""
         sizes = np.diff(self.starts)[chosen]
         starts = np.concatenate([[0], np.cumsum(sizes)])

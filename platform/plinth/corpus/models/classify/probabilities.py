@@ -12,12 +12,12 @@ import numpy as np
 import numpy.typing as npt
 
 from plinth.records import Frozen
+from plinth_text.arrays import F64
 
 # From margins to probabilities: Platt's logistic curve, or a monotone staircase (isotonic regression).
 #
 # Letters: N documents. Fitted on documents that the model was not trained on.
 
-F64 = npt.NDArray[np.float64]
 Method = Literal["platt", "isotonic"]
 
 _STEPS, _ENOUGH = 100, 1e-10

@@ -14,11 +14,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from plinth_text.arrays import F32, F64, I32, I64
 from plinth_text.compiled import compiled
-
-F32 = npt.NDArray[np.float32]
-F64 = npt.NDArray[np.float64]
-I32 = npt.NDArray[np.int32]
 
 #: One node: go left where `feature <= threshold`; a leaf has no children and adds `value`.
 NODE = np.dtype([("feature", "<i4"), ("left", "<i4"), ("right", "<i4"), ("threshold", "<f8"), ("value", "<f8")])
@@ -32,7 +29,7 @@ class Forest:
     """Nodes [M] of all trees, where each begins, [T + 1], and the margin they add to."""
 
     nodes: npt.NDArray[Any]
-    starts: npt.NDArray[np.int64]
+    starts: I64
     base: float
 
     def margins(self, features: F32) -> F64:
@@ -46,7 +43,7 @@ class Forest:
         return out
 
 
-def fit(features: F32, truth: npt.NDArray[np.int64], weights: F64) -> Forest:
+def fit(features: F32, truth: I64, weights: F64) -> Forest:
     """Trees that separate true documents from false ones by logistic loss; the margin is log odds.
 
     Args:
@@ -100,7 +97,7 @@ def problem(forest: Forest, features: int) -> str | None:
 
 @compiled
 def add_margins(
-    features: F64, feature: I32, left: I32, right: I32, threshold: F64, value: F64, starts: npt.NDArray[np.int64],
+    features: F64, feature: I32, left: I32, right: I32, threshold: F64, value: F64, starts: I64,
     out: F64,
 ) -> None:  # fmt: skip
     """Add the sum of all trees for every document to `out`."""

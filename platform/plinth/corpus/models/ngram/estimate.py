@@ -8,25 +8,18 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from plinth import fingerprint
-from plinth.compute.context import Context, Item, run_items
+from plinth.compute.context import Context
+from plinth.compute.stage import Item, run_items
 from plinth.records import Manifest, Part, Step
 from plinth.storage.parts import iter_batches, read_table, write_table
 from plinth.storage.store import Store
-from plinth_text.arrays import I64, U16, U64
-from plinth_text.scoring.language_model import (
-    BEGIN,
-    BOUNDARY,
-    END,
-    normalised_token,
-    tokens,
-    vocabulary_table,
-    word_numbers,
-)
+from plinth_text.arrays import F64, I64, U16, U64, Bools
+from plinth_text.scoring.kneser_ney import BEGIN, END, vocabulary_table, word_numbers
+from plinth_text.words.sentences import BOUNDARY, normalised_token, tokens
 
 # Counts for an n-gram model: vocabulary and n-grams of a capped sample of documents.
 #
@@ -211,8 +204,6 @@ def _add(keys: U64, counts: I64, more: U64, times: I64) -> tuple[U64, I64]:
 # An n-gram that is pruned gives its discounted mass to the back-off of its context, so probabilities of a context
 # still sum to one; what is kept keeps its suffix and its context.
 
-F64 = npt.NDArray[np.float64]
-Bools = npt.NDArray[np.bool_]
 
 WORD_BITS = np.uint64(16)
 #: Where an order is too small to estimate discounts from, those that lmplz falls back to.

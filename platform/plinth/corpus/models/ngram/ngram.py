@@ -15,8 +15,7 @@ import pyarrow as pa
 from pydantic import Field
 
 from plinth import fingerprint
-from plinth.compute.context import Context
-from plinth.compute.stage import Item, manifest, run_items
+from plinth.compute.context import Context, Item, manifest, run_items
 from plinth.corpus.models.ngram.estimate import (
     RESERVED,
     VERSION,
@@ -34,7 +33,7 @@ from plinth.records import Frozen, Manifest, Part, Step, internal
 from plinth.storage.parts import read_table, write_table
 from plinth.storage.store import Store
 from plinth_text.arrays import I64, U64
-from plinth_text.scoring.kneser_ney import BEGIN
+from plinth_text.scoring.language_model import BEGIN
 
 #: Share of the sample that is measured on and not trained on.
 HELD_BACK = 0.05
