@@ -25,7 +25,7 @@ from plinth.errors import RecipeError
 from plinth.records import Frozen, internal
 from plinth.schemas import EDIT_TYPE
 from plinth_text.arrays import F64
-from plinth_text.terms.terms import TermHits
+from plinth_text.terms.lexicon import TermHits
 
 SCHEMA = pa.schema(
     [

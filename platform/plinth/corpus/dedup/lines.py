@@ -12,8 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from plinth import fingerprint
-from plinth.compute.context import Context
-from plinth.compute.stage import Item, manifest, run_items
+from plinth.compute.context import Context, Item, manifest, run_items
 from plinth.corpus.dedup import clusters, document_numbers, edits, shuffle, sorted_runs
 from plinth.corpus.dedup.parameters import LineParameters
 from plinth.corpus.dedup.run_tree import Range, RangeReader, reduce, tree
@@ -21,10 +20,10 @@ from plinth.corpus.sidecars import Slot, slots
 from plinth.records import Manifest, Part, Step
 from plinth.storage.parts import iter_aligned, write_batches
 from plinth.storage.store import Store
-from plinth.text.hosts import host
+from plinth.text import host
 from plinth_text.arrays import I32, I64, U8, U64, Bools
 from plinth_text.compiled import compiled
-from plinth_text.similarity.line_hashes import HashedLines, close_gaps, edges, lines, paragraphs
+from plinth_text.similarity import HashedLines, close_gaps, edge_lines, lines, paragraphs
 
 # Units of text that are compared with other documents: lines, paragraphs, lines at heads and feet.
 #
@@ -69,7 +68,7 @@ def compared(params: LineParameters, bucket: str, found: HashedLines, domains: l
 def _kinds(params: LineParameters, found: HashedLines) -> Iterator[tuple[int, U64, U64, I64, I64]]:
     """Kind, hashes, first line, one past the last, of everything that is compared."""
     if params.boilerplate_documents is not None:
-        at = np.flatnonzero(found.alphanumeric & edges(found, params.edge_lines))
+        at = np.flatnonzero(found.alphanumeric & edge_lines(found, params.edge_lines))
         yield BOILERPLATE, found.high[at], found.low[at], at, at + 1
     if "paragraph" in params.units:
         blocks = paragraphs(found)

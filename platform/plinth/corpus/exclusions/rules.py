@@ -17,7 +17,7 @@ from plinth.corpus.dedup.near import shingles
 from plinth.corpus.exclusions import addresses
 from plinth.corpus.exclusions.exclusion_list import Alike, Exclusion, TextSignature, overlap
 from plinth_text.arrays import U64
-from plinth_text.unicode.fold import digests
+from plinth_text.unicode import digests
 
 #: Row of a batch, and number of the entry.
 Hit = tuple[int, int]

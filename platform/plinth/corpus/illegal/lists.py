@@ -25,11 +25,11 @@ import numpy as np
 
 from plinth.corpus.illegal.parameters import Matching
 from plinth.corpus.lists.listfiles import by_role, entries, refused
-from plinth.text.hosts import domain
+from plinth.text import domain
 from plinth_text.arrays import I64, U64
-from plinth_text.scoring.dense_features import COMMON_WORDS
-from plinth_text.similarity.simhash import SimHashIndex
-from plinth_text.terms.terms import MAX_WORDS, TermTable
+from plinth_text.scoring.features import COMMON_WORDS
+from plinth_text.similarity import SimHashIndex
+from plinth_text.terms.lexicon import MAX_WORDS, TermTable
 
 E = TypeVar("E")
 

@@ -21,8 +21,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from plinth import fingerprint
-from plinth.compute.context import Context
-from plinth.compute.stage import Item, run_items
+from plinth.compute.context import Context, Item, run_items
 from plinth.corpus.models import lexicon
 from plinth.corpus.models.classify.linear import Ragged
 from plinth.corpus.sampling import Smallest, ranks
@@ -30,9 +29,9 @@ from plinth.errors import SourceError
 from plinth.records import Blob, Frozen, Manifest, Part, Step
 from plinth.storage.parts import iter_batches, read_table, write_batches
 from plinth.storage.store import Store
+from plinth_text import unicode
 from plinth_text.arrays import F32, I64, U64
-from plinth_text.scoring import dense_features, features
-from plinth_text.unicode import fold
+from plinth_text.scoring import features
 
 VERSION = "1"
 BATCH_ROWS = 512
@@ -191,13 +190,13 @@ def _listed(store: Store, task: _Task) -> Iterator[Found]:
     rows = [(row["text"], values.get(row["label"], task.label)) for row in lines]
     for start in range(0, len(rows), BATCH_ROWS):
         some = rows[start : start + BATCH_ROWS]
-        digests = fold.digests(pa.array([text for text, _ in some], pa.large_string()))
+        digests = unicode.digests(pa.array([text for text, _ in some], pa.large_string()))
         smallest.extend(zip(ranks(digests, task.drawing.seed).tolist(), some, strict=True))
     chosen = smallest.chosen()
     for start in range(0, len(chosen), BATCH_ROWS):
         some = chosen[start : start + BATCH_ROWS]
         texts = pa.array([text for text, _ in some], pa.large_string())
-        yield texts, ranks(fold.digests(texts), task.drawing.seed), np.array([label for _, label in some], np.int64)
+        yield texts, ranks(unicode.digests(texts), task.drawing.seed), np.array([label for _, label in some], np.int64)
 
 
 def read_labelled(data: bytes, where: str) -> Iterator[Mapping[str, Any]]:
@@ -241,14 +240,14 @@ def _batch(
 
 def second_look(texts: pa.Array, terms: lexicon.Lexicon | None) -> F32:
     """Features of the second stage beside the margin, [texts, N]: the text's look, and hits of a lexicon."""
-    counts = dense_features.counts(texts)
-    look = dense_features.from_counts(counts)
+    counts = features.counts(texts)
+    look = features.from_counts(counts)
     if terms is None:
         return look
-    return np.concatenate([look, terms.features(terms.find(texts), counts[:, dense_features.WORDS])], axis=1)
+    return np.concatenate([look, terms.features(terms.find(texts), counts[:, features.WORDS])], axis=1)
 
 
 def splits(texts: pa.Array) -> npt.NDArray[np.int8]:
     """The split of every text, by number."""
-    place = ranks(fold.digests(texts), _SPLIT_KEY) / 2.0**64
+    place = ranks(unicode.digests(texts), _SPLIT_KEY) / 2.0**64
     return np.searchsorted(np.cumsum(list(SPLITS.values()))[:-1], place, side="right").astype(np.int8)

@@ -23,8 +23,8 @@ import pyarrow as pa
 
 from plinth.errors import PlinthError, SourceError
 from plinth_text.arrays import F32, F64, I64
-from plinth_text.scoring.dense_features import COMMON_WORDS
-from plinth_text.terms.terms import MAX_WORDS, TermHits, TermTable
+from plinth_text.scoring.features import COMMON_WORDS
+from plinth_text.terms.lexicon import MAX_WORDS, TermHits, TermTable
 
 #: Bounds of a file.
 MAX_TERMS, MAX_CHARACTERS = 1_000_000, 120

@@ -19,7 +19,7 @@ from plinth.corpus.annotate.base import Annotator, spans
 from plinth.records import Frozen, internal
 from plinth.schemas import EDIT_TYPE
 from plinth_text.arrays import I64, U8, Bools
-from plinth_text.rules import c4_line_rules as kernel
+from plinth_text.rules import c4 as kernel
 
 #: Why a line is cut, by number; 0 is kept.
 REASONS = ("", "long_word", "unended", "few_words", "javascript", "notice", "citation")
@@ -65,7 +65,7 @@ def annotate(batch: pa.RecordBatch, params: C4LinesParams) -> pa.RecordBatch:
         pa.array(count(stays, found.sentences).astype(np.int32)),
         pa.array(count(lorem) > 0),
         pa.array(count(curly) > 0),
-        pa.array(count(_has(found, kernel.JAVASCRIPT)) > 0),
+        pa.array(count(_has(found, kernel.HAS_JAVASCRIPT)) > 0),
         _cuts(found, why, doc, batch.num_rows),
     ]
     return pa.record_batch(columns, schema=SCHEMA)
@@ -98,18 +98,18 @@ def _dclm(found: kernel.CitedLines, min_words: int) -> tuple[U8, Bools, Bools]:
 
 
 def _ordered(found: kernel.CitedLines, ended: Bools, few: Bools) -> tuple[U8, Bools, Bools]:
-    early = _first((_LONG, _has(found, kernel.LONG_WORD)), (_UNENDED, ~ended), (_FEW, few))
-    lorem = (early == 0) & _has(found, kernel.LOREM_IPSUM)
-    script = _has(found, kernel.JAVASCRIPT)
-    curly = (early == 0) & ~script & _has(found, kernel.CURLY_BRACKET)
-    late = _first((_JAVASCRIPT, script), (_NOTICE, _has(found, kernel.NOTICE)))
+    early = _first((_LONG, _has(found, kernel.HAS_LONG_WORD)), (_UNENDED, ~ended), (_FEW, few))
+    lorem = (early == 0) & _has(found, kernel.HAS_LOREM_IPSUM)
+    script = _has(found, kernel.HAS_JAVASCRIPT)
+    curly = (early == 0) & ~script & _has(found, kernel.HAS_CURLY_BRACKET)
+    late = _first((_JAVASCRIPT, script), (_NOTICE, _has(found, kernel.HAS_NOTICE)))
     return np.where(early > 0, early, late).astype(np.uint8), lorem, curly
 
 
 def _dolma(found: kernel.CitedLines, min_words: int) -> tuple[U8, Bools, Bools]:
     """Phrases count wherever they are, and citations stay."""
     why = _first((_UNENDED, ~_has(found, kernel.ENDED)), (_FEW, found.words < min_words))
-    return why, _has(found, kernel.LOREM_IPSUM), _has(found, kernel.CURLY_BRACKET)
+    return why, _has(found, kernel.HAS_LOREM_IPSUM), _has(found, kernel.HAS_CURLY_BRACKET)
 
 
 _JUDGES: dict[str, Callable[[kernel.CitedLines, int], tuple[U8, Bools, Bools]]] = {

@@ -20,9 +20,10 @@ from plinth.corpus.annotate.rules.language_limits import LanguageLimits, limits_
 from plinth.errors import SourceError
 from plinth.records import Frozen
 from plinth_text.arrays import F64, I64
-from plinth_text.rules import any_language, fineweb, gopher_quality
-from plinth_text.rules.any_language import GRAMS, StopWords, language_counts, stop_words
-from plinth_text.unicode.codepoints import utf8
+from plinth_text.rules import fineweb
+from plinth_text.rules.fineweb import LANGUAGE_GRAMS, StopWords, language_counts, stop_words
+from plinth_text.rules.gopher import BULLETS, ELLIPSES, ELLIPSIS_LINES, HASHES, LINES, gopher_counts
+from plinth_text.unicode import utf8
 
 LABEL = "language.label"
 _COUNTS = ("word_count", "sentences", "stop_words")
@@ -96,27 +97,27 @@ def _columns(texts: pa.Array, limits: Sequence[LanguageLimits]) -> list[pa.Array
     """The columns of texts that have limits."""
     lists, stops = _stop_words(limits)
     n = language_counts(texts, lists, stops)
-    gopher = gopher_quality.gopher_counts(texts)
+    gopher = gopher_counts(texts)
     lines = fineweb.fineweb_counts(*utf8(texts), 0)
-    words, characters = n[:, any_language.WORDS], n[:, any_language.CHARACTERS]
-    mean = ratio(n[:, any_language.PLAIN_CHARACTERS], n[:, any_language.PLAIN_WORDS])
-    grams = n[:, GRAMS:] / np.maximum(characters, 1)[:, None]
-    counted = [words, n[:, any_language.SENTENCES], n[:, any_language.STOP_WORDS]]
+    words, characters = n[:, fineweb.LANGUAGE_WORDS], n[:, fineweb.LANGUAGE_CHARACTERS]
+    mean = ratio(n[:, fineweb.LANGUAGE_PLAIN_CHARACTERS], n[:, fineweb.LANGUAGE_PLAIN_WORDS])
+    grams = n[:, LANGUAGE_GRAMS:] / np.maximum(characters, 1)[:, None]
+    counted = [words, n[:, fineweb.LANGUAGE_SENTENCES], n[:, fineweb.LANGUAGE_STOP_WORDS]]
     has_list = np.array([bool(limit.stop_words) for limit in limits], dtype=np.bool_)
     scores = [
-        ratio(n[:, any_language.REPEATED_LINES], n[:, any_language.LINES]) / _of(limits, "duplicate_lines"),
+        ratio(n[:, fineweb.LANGUAGE_REPEATED_LINES], n[:, fineweb.LANGUAGE_LINES]) / _of(limits, "duplicate_lines"),
         (grams[:, :3] / _of(limits, "top_n_grams")).max(axis=1, initial=0),
         (grams[:, 3:] / _of(limits, "duplicate_n_grams")).max(axis=1, initial=0),
         _reached(ratio(lines[:, fineweb.ENDED], lines[:, fineweb.FULL_LINES]), _of(limits, "ended_lines")),
         ratio(lines[:, fineweb.NEWLINES], words) / _of(limits, "newlines_per_word"),
-        _reached(ratio(n[:, any_language.LETTER_WORDS], words), _of(limits, "letter_words")),
+        _reached(ratio(n[:, fineweb.LANGUAGE_LETTER_WORDS], words), _of(limits, "letter_words")),
         _reached(mean, _of(limits, "min_word_characters")),
         mean / _of(limits, "max_word_characters"),
         ratio(lines[:, fineweb.DUPLICATE_CHARACTERS], lines[:, fineweb.CHARACTERS]),
-        ratio(gopher[:, gopher_quality.HASHES], words),
-        ratio(gopher[:, gopher_quality.ELLIPSES], words),
-        ratio(gopher[:, gopher_quality.BULLETS], gopher[:, gopher_quality.LINES]),
-        ratio(gopher[:, gopher_quality.ELLIPSIS_LINES], gopher[:, gopher_quality.LINES]),
+        ratio(gopher[:, HASHES], words),
+        ratio(gopher[:, ELLIPSES], words),
+        ratio(gopher[:, BULLETS], gopher[:, LINES]),
+        ratio(gopher[:, ELLIPSIS_LINES], gopher[:, LINES]),
     ]
     masks: list[Any] = [None, None, ~has_list]
     integers = [pa.array(one.astype(np.int32), mask=mask) for one, mask in zip(counted, masks, strict=True)]

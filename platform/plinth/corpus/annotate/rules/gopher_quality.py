@@ -17,7 +17,7 @@ from pydantic import Field
 from plinth.corpus.annotate.base import Annotator
 from plinth.records import Frozen
 from plinth_text.arrays import F64
-from plinth_text.rules import gopher_quality
+from plinth_text.rules import gopher
 
 _RATIOS = (
     "mean_word_characters", "hash_ratio", "ellipsis_ratio", "bullet_lines", "ellipsis_lines", "letter_words",
@@ -40,17 +40,17 @@ class GopherQualityParams(Frozen):
 def annotate(batch: pa.RecordBatch, params: GopherQualityParams) -> pa.RecordBatch:
     """Word count (words of symbols alone left out), mean word length, symbols per word, shares of lines that
     start with a bullet or end with an ellipsis, share of words with a letter, distinct stop words (of 8)."""
-    n = gopher_quality.gopher_counts(batch.column("text"), params.profile == "datatrove")
-    words, lines = n[:, gopher_quality.WORDS], n[:, gopher_quality.LINES]
+    n = gopher.gopher_counts(batch.column("text"), params.profile == "datatrove")
+    words, lines = n[:, gopher.WORDS], n[:, gopher.LINES]
     columns = [
-        n[:, gopher_quality.PLAIN_WORDS].astype(np.int32),
-        ratio(n[:, gopher_quality.PLAIN_CHARACTERS], n[:, gopher_quality.PLAIN_WORDS]),
-        ratio(n[:, gopher_quality.HASHES], words),
-        ratio(n[:, gopher_quality.ELLIPSES], words),
-        ratio(n[:, gopher_quality.BULLETS], lines),
-        ratio(n[:, gopher_quality.ELLIPSIS_LINES], lines),
-        ratio(n[:, gopher_quality.ALPHA_WORDS], words),
-        n[:, gopher_quality.STOP_WORDS].astype(np.int32),
+        n[:, gopher.PLAIN_WORDS].astype(np.int32),
+        ratio(n[:, gopher.PLAIN_CHARACTERS], n[:, gopher.PLAIN_WORDS]),
+        ratio(n[:, gopher.HASHES], words),
+        ratio(n[:, gopher.ELLIPSES], words),
+        ratio(n[:, gopher.BULLETS], lines),
+        ratio(n[:, gopher.ELLIPSIS_LINES], lines),
+        ratio(n[:, gopher.ALPHA_WORDS], words),
+        n[:, gopher.STOP_WORDS].astype(np.int32),
     ]
     return pa.record_batch([pa.array(column) for column in columns], schema=SCHEMA)
 

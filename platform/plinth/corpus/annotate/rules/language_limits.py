@@ -22,9 +22,9 @@ from plinth.errors import MissingError, SourceError, StageError
 from plinth.records import Frozen
 from plinth.storage.parts import iter_aligned
 from plinth_text.arrays import F64
-from plinth_text.rules import any_language, fineweb
-from plinth_text.rules.any_language import GRAMS, MAX_STOP_WORDS, language_counts, stop_words
-from plinth_text.unicode.codepoints import utf8
+from plinth_text.rules import fineweb
+from plinth_text.rules.fineweb import LANGUAGE_GRAMS, MAX_STOP_WORDS, language_counts, stop_words
+from plinth_text.unicode import utf8
 from plinth_text.words.script_words import words
 
 # Limits and stop words by language: FineWeb-2's as published, and those that a list of yours has.
@@ -168,9 +168,9 @@ def fit(label: str, texts: Sequence[str], removed: float = REMOVED, frequent: fl
     array = pa.array(texts, pa.large_string())
     n = language_counts(array, np.full(len(texts), -1, dtype=np.int64), stop_words([]))
     lines = fineweb.fineweb_counts(*utf8(array), 0)
-    counts, characters = n[:, any_language.WORDS], np.maximum(1, n[:, any_language.CHARACTERS])
-    grams = n[:, GRAMS:] / characters[:, None]
-    mean = ratio(n[:, any_language.PLAIN_CHARACTERS], n[:, any_language.PLAIN_WORDS])
+    counts, characters = n[:, fineweb.LANGUAGE_WORDS], np.maximum(1, n[:, fineweb.LANGUAGE_CHARACTERS])
+    grams = n[:, LANGUAGE_GRAMS:] / characters[:, None]
+    mean = ratio(n[:, fineweb.LANGUAGE_PLAIN_CHARACTERS], n[:, fineweb.LANGUAGE_PLAIN_WORDS])
 
     def most(values: F64) -> float:
         return max(_LEAST, round(float(np.quantile(values, 1 - removed)), _DIGITS))
@@ -181,12 +181,12 @@ def fit(label: str, texts: Sequence[str], removed: float = REMOVED, frequent: fl
     tops, repeats = [most(one) for one in grams.T[:3]], [most(one) for one in grams.T[3:]]
     return LanguageLimits(
         label=label,
-        duplicate_lines=most(ratio(n[:, any_language.REPEATED_LINES], n[:, any_language.LINES])),
+        duplicate_lines=most(ratio(n[:, fineweb.LANGUAGE_REPEATED_LINES], n[:, fineweb.LANGUAGE_LINES])),
         top_n_grams=(tops[0], tops[1], tops[2]),
         duplicate_n_grams=(repeats[0], repeats[1], repeats[2], repeats[3], repeats[4], repeats[5]),
         ended_lines=least(ratio(lines[:, fineweb.ENDED], lines[:, fineweb.FULL_LINES])),
         newlines_per_word=most(ratio(lines[:, fineweb.NEWLINES], counts)),
-        letter_words=least(ratio(n[:, any_language.LETTER_WORDS], counts)),
+        letter_words=least(ratio(n[:, fineweb.LANGUAGE_LETTER_WORDS], counts)),
         min_word_characters=least(mean),
         max_word_characters=most(mean),
         stop_words=_frequent(texts, frequent),

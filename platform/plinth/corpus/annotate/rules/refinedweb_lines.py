@@ -10,8 +10,8 @@ from plinth.corpus.annotate.rules.gopher_quality import ratio
 from plinth.extensions import NoParams
 from plinth.schemas import EDIT_TYPE
 from plinth_text.arrays import I64
-from plinth_text.rules import refinedweb_kernel
-from plinth_text.rules.refinedweb_reference import judge
+from plinth_text.rules import refinedweb
+from plinth_text.rules.refinedweb import judge
 
 #: Why a line is cut, by number.
 REASONS = ("", "upper_case", "numeric", "counter", "one_word", "navigation")
@@ -29,7 +29,7 @@ def annotate(batch: pa.RecordBatch, params: NoParams) -> pa.RecordBatch:
     """Words that fastText's splitter finds and that begin with a letter or digit, the share of them that the rules
     take away, whether nothing is left, and the cuts."""
     texts = batch.column("text")
-    found = refinedweb_kernel.line_cuts(texts)
+    found = refinedweb.line_cuts(texts)
     words, left, emptied = found.words, found.left, found.emptied
     more: list[tuple[int, int, int, int]] = []
     hard = np.flatnonzero(found.hard)

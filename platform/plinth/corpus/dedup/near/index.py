@@ -19,8 +19,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from plinth.compute.context import Context
-from plinth.compute.stage import Item, manifest, run_items
+from plinth.compute.context import Context, Item, manifest, run_items
 from plinth.corpus.dedup import exact, shuffle, sorted_runs
 from plinth.corpus.dedup.near import shingles
 from plinth.corpus.dedup.parameters import MinHash
@@ -30,10 +29,10 @@ from plinth.errors import IntegrityError
 from plinth.records import Manifest, Part, Step
 from plinth.storage.parts import iter_batches, read_row
 from plinth.storage.store import Store
+from plinth_text import unicode
 from plinth_text.arrays import U32, U64
-from plinth_text.similarity.signatures import band_keys, permutations
-from plinth_text.unicode import fold
-from plinth_text.words.ngrams import jaccard
+from plinth_text.similarity import band_keys, permutations
+from plinth_text.words.hashes import jaccard
 
 ASSET = "dedup/index"
 VERSION = "1"
@@ -243,7 +242,7 @@ class NearIndex:
         return [match for match in found if match.best >= threshold]
 
     def _exact(self, column: pa.Array) -> Iterator[Address]:
-        high, low = (np.frombuffer(fold.digests(column).buffers()[1], dtype=">u8")[i] for i in (0, 1))
+        high, low = (np.frombuffer(unicode.digests(column).buffers()[1], dtype=">u8")[i] for i in (0, 1))
         for opened, parts in self._runs[exact.DIGESTS]:
             _, at, other = opened.slice(int(high), int(high) + 1)
             yield from _addresses(at[other == np.uint64(low)], parts)

@@ -20,8 +20,7 @@ import numpy as np
 import pyarrow as pa
 
 from plinth import fingerprint
-from plinth.compute.context import Context
-from plinth.compute.stage import Item, manifest, renamed, run_items
+from plinth.compute.context import Context, Item, manifest, renamed, run_items
 from plinth.corpus.dedup import clusters, document_numbers, exact, rank_table, shuffle, sorted_runs
 from plinth.corpus.dedup.document_numbers import SlotNumbers
 from plinth.corpus.dedup.near import candidates, index, payloads, shingles, similarity_cache
@@ -35,7 +34,7 @@ from plinth.records import Manifest, Part, Step
 from plinth.storage.parts import iter_aligned, iter_batches, write_batches
 from plinth.storage.store import Store
 from plinth_text.arrays import U64
-from plinth_text.similarity.signatures import permutations
+from plinth_text.similarity import permutations
 
 ASSET = "dedup/minhash"
 VERSION = "2"

@@ -24,8 +24,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from plinth import fingerprint
-from plinth.compute.context import Context
-from plinth.compute.stage import Item, run_items
+from plinth.compute.context import Context, Item, run_items
 from plinth.corpus.dedup import clusters, document_numbers, run_tree, shuffle, sorted_runs
 from plinth.corpus.dedup.document_numbers import SlotNumbers
 from plinth.corpus.dedup.parameters import Semantic
@@ -35,8 +34,8 @@ from plinth.errors import SourceError
 from plinth.records import Manifest, Part, Step
 from plinth.storage.parts import iter_batches, write_batches
 from plinth.storage.store import Store
-from plinth_text.arrays import F64, I64, U64, Bools
-from plinth_text.words import bags
+from plinth_text import similarity
+from plinth_text.arrays import F64, I16, I64, U64, Bools
 
 VERSION = "2"
 
@@ -140,9 +139,9 @@ class _Learn:
 
 
 def _frequencies(store: Store, task: _Learn) -> tuple[Part, ...]:
-    total, texts = np.zeros(1 << bags.TABLE_BITS, dtype=np.int64), 0
+    total, texts = np.zeros(1 << similarity.TABLE_BITS, dtype=np.int64), 0
     for batch in iter_batches(store, task.documents, ["text"]):
-        found, count = bags.frequencies(batch.column("text"), task.params.min_words)
+        found, count = similarity.frequencies(batch.column("text"), task.params.min_words)
         total += found
         texts += count
     return (_numbers(store, total, texts),)
@@ -179,15 +178,15 @@ def _vectors(store: Store, task: _Learn) -> tuple[Part, ...]:
     assert weights is not None
     df = numbers(store, weights)
 
-    def batches() -> Iterator[tuple[bags.I16, Bools]]:
+    def batches() -> Iterator[tuple[I16, Bools]]:
         for batch in iter_batches(store, task.documents, ["text"]):
-            yield bags.vectors(batch.column("text"), df, weights.rows, params.dimensions, params.min_words)
+            yield similarity.vectors(batch.column("text"), df, weights.rows, params.dimensions, params.min_words)
 
     return _written(store, task.documents, params.dimensions, batches())
 
 
 def _written(
-    store: Store, documents: Part, dimensions: int, found: Iterator[tuple[bags.I16, Bools]]
+    store: Store, documents: Part, dimensions: int, found: Iterator[tuple[I16, Bools]]
 ) -> tuple[Part, ...]:
     """The vectors of a slot, and their sum; `rows` of the sum are the documents that have one."""
     width = -(-dimensions // 4) * 4
@@ -212,12 +211,12 @@ def _written(
 def _given(store: Store, task: Given) -> tuple[Part, ...]:
     vectors, places = read(store, task)
 
-    def batches() -> Iterator[tuple[bags.I16, Bools]]:
+    def batches() -> Iterator[tuple[I16, Bools]]:
         for first in range(0, places.size, 4096):
             mine = places[first : first + 4096]
             rows = np.zeros((mine.size, vectors.shape[1]))
             rows[mine >= 0] = vectors[mine[mine >= 0]]
-            yield bags.quantised(rows), mine >= 0
+            yield similarity.quantised(rows), mine >= 0
 
     return _written(store, task.documents, vectors.shape[1], batches())
 

@@ -23,8 +23,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from plinth.compute.context import Context
-from plinth.compute.stage import Item, manifest, run_items
+from plinth.compute.context import Context, Item, manifest, run_items
 from plinth.corpus.dedup import clusters, document_numbers, edits, shuffle, sorted_runs
 from plinth.corpus.dedup.document_numbers import SlotNumbers
 from plinth.corpus.dedup.parameters import Substring
@@ -35,7 +34,7 @@ from plinth.records import Manifest, Part, Step
 from plinth.storage.parts import iter_batches, read_table, write_batches, write_table
 from plinth.storage.store import Store
 from plinth_text.arrays import U64
-from plinth_text.similarity.passages import WordPositions, word_positions
+from plinth_text.similarity import WordPositions, word_positions
 
 ASSET = "dedup/substring"
 VERSION = "1"

@@ -22,8 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from plinth import fingerprint
-from plinth.compute.context import Context
-from plinth.compute.stage import Item, run_items
+from plinth.compute.context import Context, Item, run_items
 from plinth.corpus.dedup import clusters, shuffle, sorted_runs
 from plinth.corpus.dedup.document_numbers import SlotNumbers
 from plinth.corpus.dedup.run_tree import Range, RangeReader, reduce, tree
@@ -33,8 +32,8 @@ from plinth.schemas import EDIT_TYPE
 from plinth.storage.parts import iter_aligned, iter_batches
 from plinth.storage.store import Store
 from plinth_text.arrays import I64, Bools
-from plinth_text.similarity.passages import Windows, window_keys, windows
-from plinth_text.words.hash_lookup import HashLookup
+from plinth_text.similarity import Windows, window_keys, windows
+from plinth_text.words.hashes import HashLookup
 
 VERSION = "2"
 

@@ -24,7 +24,7 @@ from plinth.errors import IntegrityError
 from plinth.records import Frozen, Part
 from plinth.storage.store import Store
 from plinth_text.arrays import F32, F64
-from plinth_text.scoring import dense_features, features
+from plinth_text.scoring import features
 
 #: Raised when files of an older version would be read wrongly, or features mean something else.
 FORMAT = "plinth-linear/1"
@@ -93,7 +93,7 @@ def second_features(margins: F64, look: F32) -> F32:
 
 def second_names(more: tuple[str, ...] = ()) -> tuple[str, ...]:
     """Names of those features; `more` are those of a lexicon."""
-    return ("margin", *dense_features.NAMES, *more)
+    return ("margin", *features.NAMES, *more)
 
 
 def write(store: Store, model: ClassifierModel) -> tuple[Part, ...]:

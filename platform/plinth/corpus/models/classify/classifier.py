@@ -25,7 +25,7 @@ from plinth.corpus.models.examples import Examples, ExampleSource
 from plinth.corpus.models.trainers import ModelTrainer
 from plinth.records import Manifest, Step, internal
 from plinth_text.arrays import F64, I64, Bools
-from plinth_text.scoring.dense_features import NAMES
+from plinth_text.scoring.features import NAMES
 
 KIND, VERSION = "classifier", "1"
 LIBRARIES = ("unicode", "scikit-learn")

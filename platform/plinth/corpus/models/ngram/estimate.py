@@ -12,14 +12,20 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from plinth import fingerprint
-from plinth.compute.context import Context
-from plinth.compute.stage import Item, run_items
+from plinth.compute.context import Context, Item, run_items
 from plinth.records import Manifest, Part, Step
 from plinth.storage.parts import iter_batches, read_table, write_table
 from plinth.storage.store import Store
 from plinth_text.arrays import F64, I64, U16, U64, Bools
-from plinth_text.scoring.kneser_ney import BEGIN, END, vocabulary_table, word_numbers
-from plinth_text.words.sentences import BOUNDARY, normalised_token, tokens
+from plinth_text.scoring.language_model import (
+    BEGIN,
+    BOUNDARY,
+    END,
+    normalised_token,
+    tokens,
+    vocabulary_table,
+    word_numbers,
+)
 
 # Counts for an n-gram model: vocabulary and n-grams of a capped sample of documents.
 #
