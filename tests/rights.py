@@ -1,7 +1,7 @@
 """Licences that tests permit: `permitting("MIT")`."""
 
 from plinth.corpus.annotate.licence import LicenceParams
-from plinth.corpus.policy.rights import Rights
+from plinth.corpus.policy.compiled_policy import Rights
 
 
 def permitting(*licences: str, **by_use: tuple[str, ...]) -> Rights:

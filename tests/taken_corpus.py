@@ -13,10 +13,10 @@ from pathlib import Path
 import pyarrow as pa
 
 from plinth.compute.context import Context
+from plinth.corpus import exclusions
 from plinth.corpus.dedup.near import index, minhash
 from plinth.corpus.dedup.parameters import MinHash
 from plinth.corpus.documents import documents
-from plinth.corpus.exclusions import exclusion_list
 from plinth.corpus.sources.inventory import inventory
 from plinth.corpus.sources.parameters import Bucket, Documents, Source, Terms
 from plinth.model.parameters import Model
@@ -88,7 +88,7 @@ class Corpus:
         terms = Terms(train=True, redistribute=True, commercial=True)
         facts = {"kind": "jsonl", "path": "in", "licence": "MIT", "domain": "d", "snapshot": "s", "terms": terms}
         bucket = Bucket(description="", owner="o", sources=(Source.model_validate(facts),))
-        found, listed = inventory(bucket, self.root), exclusion_list.read(self.ctx)
+        found, listed = inventory(bucket, self.root), exclusions.read(self.ctx)
         made = documents.run(self.ctx, "web", bucket, Documents(part_bytes=10), found, exclusions=listed)
         self.publish(made)
         signed = minhash.signatures(self.ctx, "web", MinHash(), made)

@@ -18,7 +18,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from plinth.corpus.models.generated_sets import line
+from plinth.corpus.models.examples import line
 from plinth.corpus.slices import generate
 from tests.tiny_corpus import GERMAN, NOUNS, _words
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from plinth import fingerprint
 from plinth.compute.context import Context
-from plinth.corpus.canaries import plant
+from plinth.corpus import planted_canaries
 from plinth.corpus.canaries.parameters import BUCKET
 from plinth.recipe.recipe import Recipe
 from plinth.records import Manifest
@@ -27,10 +27,10 @@ def stages(recipe: Recipe) -> list[Stage]:
         return []
     owner = shared_owner(recipe)
     planted = Stage(
-        asset=plant.ASSET,
+        asset=planted_canaries.ASSET,
         deps=("tokenizer",),
         make=partial(_make, recipe),
-        version=plant.VERSION,
+        version=planted_canaries.VERSION,
         params=recipe.corpus.canaries.model_dump(mode="json") | _rows(recipe),
         libraries=fingerprint.libraries("tokenizers"),
         group="curated",
@@ -60,7 +60,7 @@ def _rows(recipe: Recipe) -> dict[str, Any]:
 def _make(recipe: Recipe, ctx: Context, inputs: Inputs, say: Say) -> Manifest:
     assert recipe.corpus.canaries is not None
     lexis = lexis_of(ctx.store, inputs["tokenizer"])
-    return plant.run(ctx, recipe.corpus.canaries, inputs["tokenizer"], lexis, **_rows(recipe))
+    return planted_canaries.run(ctx, recipe.corpus.canaries, inputs["tokenizer"], lexis, **_rows(recipe))
 
 
 def _suite(made: Manifest, inputs: Inputs) -> Suite:

@@ -6,7 +6,8 @@ from functools import partial
 from typing import Any
 
 from plinth.compute.context import Context
-from plinth.corpus.curate import curate, verdicts
+from plinth.corpus import verdicts
+from plinth.corpus.curate import curate
 from plinth.recipe.recipe import Recipe
 from plinth.records import Manifest
 from plinth.schemas import DOCUMENT_SCHEMA

@@ -7,13 +7,12 @@ from functools import partial
 from typing import Any
 
 from plinth.compute.context import Context
+from plinth.corpus import exclusions
 from plinth.corpus.documents import documents
-from plinth.corpus.exclusions import exclusion_list
-from plinth.corpus.illegal.gate import gate_of
+from plinth.corpus.illegal_gate import gate_of
 from plinth.corpus.sources.inventory import remembered
 from plinth.corpus.sources.parameters import Bucket
-from plinth.corpus.sources.readers import identity
-from plinth.corpus.sources.record import EXCLUSIONS
+from plinth.corpus.sources.record import EXCLUSIONS, identity
 from plinth.errors import IntegrityError, SourceError
 from plinth.recipe.recipe import Recipe
 from plinth.records import Manifest
@@ -34,7 +33,7 @@ def stages(recipe: Recipe) -> list[Stage]:
             asset=f"{name}/documents",
             deps=(f"{name}/sources", *written(name, bucket), *stops),
             make=partial(_make, name, bucket, recipe),
-            outside=exclusion_list.digest,
+            outside=exclusions.digest,
             version=documents.VERSION,
             params=params.model_dump(mode="json")
             | ({"illegal": gate.model_dump(mode="json")} if stops else {})
@@ -76,7 +75,7 @@ def _make(name: str, bucket: Bucket, recipe: Recipe, ctx: Context, inputs: Input
         )
     try:
         lists = {key: made for key, made in inputs.items() if key.startswith("lists/")}
-        gate, taken_down = gate_of(recipe.corpus.illegal, lists), exclusion_list.read(ctx)
+        gate, taken_down = gate_of(recipe.corpus.illegal, lists), exclusions.read(ctx)
         read = {**lists, **{key: inputs[key] for key in written(name, bucket)}}
         return documents.run(ctx, name, bucket, recipe.corpus.documents, found, gate, read, taken_down)
     except IntegrityError:  # a remembered digest was wrong: the next run reads all files again

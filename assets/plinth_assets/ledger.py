@@ -7,8 +7,8 @@ from functools import partial
 from typing import Any
 
 from plinth.compute.context import Context
+from plinth.corpus import verdicts
 from plinth.corpus.canaries.parameters import BUCKET as CANARIES
-from plinth.corpus.curate import verdicts
 from plinth.provenance import ledger
 from plinth.provenance.ledger_columns import BASE
 from plinth.recipe.recipe import Recipe

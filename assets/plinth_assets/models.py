@@ -9,7 +9,7 @@ from typing import Any
 from plinth import fingerprint
 from plinth.compute.context import Context
 from plinth.corpus import models
-from plinth.corpus.models import generated_sets
+from plinth.corpus.models import examples
 from plinth.recipe.recipe import Recipe
 from plinth.records import Manifest
 from plinth_assets.framework.expectations import Suite, between, rows_between
@@ -56,7 +56,7 @@ def _make(
     inputs: Inputs,
     say: Say,
 ) -> Manifest:
-    generated_sets.require_real(ctx.store, {f"lists/{one}": inputs[f"lists/{one}"] for one in real}, f"models/{name}")
+    examples.require_real(ctx.store, {f"lists/{one}": inputs[f"lists/{one}"] for one in real}, f"models/{name}")
     documents = {bucket: inputs[f"{bucket}/documents"] for bucket in buckets}
     return models.train(ctx, name, raw, documents, {one: inputs[f"lists/{one}"] for one in lists})
 

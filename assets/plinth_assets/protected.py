@@ -7,7 +7,7 @@ from typing import Any
 
 from plinth import fingerprint
 from plinth.compute.context import Context
-from plinth.corpus.protected import item_table, protected, sets
+from plinth.corpus.protected import comparison, protected
 from plinth.corpus.protected.parameters import ProtectedSet
 from plinth.recipe.recipe import Recipe
 from plinth.records import Manifest
@@ -31,9 +31,9 @@ def _set(recipe: Recipe, name: str, given: ProtectedSet) -> Stage:
         deps=(),
         make=partial(_read, name, given),
         outside=partial(_outside, given),
-        version=sets.SET_VERSION,
+        version=protected.SET_VERSION,
         params=given.model_dump(mode="json"),
-        libraries=sets.LIBRARIES,
+        libraries=protected.LIBRARIES,
         group="sources",
         description=f"Items of {name} ({given.kind.replace('_', ' ')}), which training must not see.",
         owner=shared_owner(recipe),
@@ -66,11 +66,11 @@ def sets_of(recipe: Recipe) -> tuple[str, ...]:
 
 
 def _outside(given: ProtectedSet, ctx: Context) -> str:
-    return sets.identity(ctx, given)
+    return protected.identity(ctx, given)
 
 
 def _read(name: str, given: ProtectedSet, ctx: Context, inputs: Inputs, say: Say) -> Manifest:
-    return sets.read_set(ctx, name, given)
+    return protected.read_set(ctx, name, given)
 
 
 def _compare(recipe: Recipe, ctx: Context, inputs: Inputs, say: Say) -> Manifest:
@@ -86,8 +86,8 @@ def _set_suite(made: Manifest, inputs: Inputs) -> Suite:
 
 
 def _present(ctx: Context, made: Manifest) -> dict[str, Any]:
-    header = ["set", "items", *item_table.STATUSES, "of undecided, too short"]
-    counts = ("items", *item_table.STATUSES, "too_short")
+    header = ["set", "items", *comparison.STATUSES, "of undecided, too short"]
+    counts = ("items", *comparison.STATUSES, "too_short")
     rows = [[name, *(own[count] for count in counts)] for name, own in made.stats["sets"].items()]
     common = [[name, ", ".join(own["common"])] for name, own in made.stats["sets"].items() if own["common"]]
     reasons = [[reason, made.stats[reason]] for reason in protected.REASONS]

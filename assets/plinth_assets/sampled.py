@@ -6,9 +6,9 @@ from functools import partial
 from typing import Any
 
 from plinth.compute.context import Context
-from plinth.corpus.sources import sampled
+from plinth.corpus.sources import files
+from plinth.corpus.sources.files import STAGE, SampledText
 from plinth.corpus.sources.parameters import Bucket
-from plinth.corpus.sources.sampled import STAGE, SampledText
 from plinth.recipe.recipe import Recipe
 from plinth.records import Manifest
 from plinth.training import sampled_text
@@ -26,7 +26,7 @@ def stages(recipe: Recipe) -> list[Stage]:
 
 def written(name: str, bucket: Bucket) -> tuple[str, ...]:
     """The asset of the text that a model writes for a bucket, where one does."""
-    return (f"{name}/{STAGE}",) if bucket.sources[0].kind == sampled.KIND else ()
+    return (f"{name}/{STAGE}",) if bucket.sources[0].kind == files.KIND else ()
 
 
 def _of(name: str, bucket: Bucket) -> list[Stage]:

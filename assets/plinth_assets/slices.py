@@ -8,11 +8,11 @@ from typing import Any
 
 from plinth.compute.context import Context
 from plinth.corpus import annotate
-from plinth.corpus.models import generated_sets
-from plinth.corpus.slices import evaluate, rates, review_labels
+from plinth.corpus.models import examples
+from plinth.corpus.slices import evaluate, rates, reviews
 from plinth.corpus.slices.evaluate import require_apart
 from plinth.corpus.slices.measured_gates import GateRule, measured_gate, rule_of
-from plinth.corpus.slices.parameters import GateSlices
+from plinth.corpus.slices.rates import GateSlices
 from plinth.recipe.recipe import Recipe
 from plinth.records import Manifest
 from plinth_assets.annotate import annotator_parameters
@@ -60,7 +60,7 @@ def _parameters(name: str, raw: Mapping[str, Any]) -> Any:
 
 def reviewed(ctx: Context) -> str:
     """Identity of the labels of reviewers so far."""
-    return review_labels.digest(ctx.workspace)
+    return reviews.digest(ctx.workspace)
 
 
 def _make(
@@ -77,9 +77,9 @@ def _make(
     documents = {b: inputs[f"{b}/documents"] for b in recipe.corpus.buckets if f"{b}/documents" in inputs}
     if not recipe.test:
         real = {f"lists/{one}": inputs[f"lists/{one}"] for one in params.lists}
-        generated_sets.require_real(ctx.store, real, f"slices/{name}")
+        examples.require_real(ctx.store, real, f"slices/{name}")
         require_apart(ctx.store, real, _learnt(recipe, ctx, keys, inputs), name)
-    said = review_labels.read(ctx.workspace) if params.reviews else ()
+    said = reviews.read(ctx.workspace) if params.reviews else ()
     return evaluate.run(ctx, name, params, rule, read, {key: inputs[key] for key in keys}, documents, said)
 
 

@@ -7,9 +7,9 @@ from typing import Any
 
 from plinth import fingerprint
 from plinth.compute.context import Context, manifest
+from plinth.corpus.sources.files import KIND, STAGE
 from plinth.corpus.sources.inventory import Inventory, inventory, not_read, remembered, wanted_suffixes
 from plinth.corpus.sources.parameters import Bucket, Source
-from plinth.corpus.sources.sampled import KIND, STAGE
 from plinth.operation import workspace_files
 from plinth.operation.workspace_files import ARRIVED
 from plinth.recipe.recipe import Recipe

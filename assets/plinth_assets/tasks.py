@@ -7,7 +7,7 @@ from typing import Any
 
 from plinth import fingerprint
 from plinth.compute.context import Context
-from plinth.corpus.lists import lists
+from plinth.corpus import lists
 from plinth.evaluation.parameters import TaskSet
 from plinth.evaluation.tasks import job
 from plinth.evaluation.tasks.exchange import ITEMS

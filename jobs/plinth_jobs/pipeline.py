@@ -19,7 +19,7 @@ from typing import Any
 from plinth.compute.context import Context
 from plinth.compute.progress import Progress, for_terminal
 from plinth.compute.select_engine import DEFAULT, Compute
-from plinth.corpus.documents.account import Account, published
+from plinth.corpus.sources.record import Account, published
 from plinth.errors import PlinthError, RecipeError, not_installed
 from plinth.recipe.recipe import Recipe
 from plinth.storage.workspace import Workspace

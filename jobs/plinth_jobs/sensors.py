@@ -11,8 +11,8 @@ import dagster as dg
 
 from plinth import fingerprint
 from plinth.compute.context import Context
+from plinth.corpus.sources.files import KIND
 from plinth.corpus.sources.inventory import wanted_suffixes
-from plinth.corpus.sources.sampled import KIND
 from plinth.errors import PlinthError, TrustError
 from plinth.recipe.recipe import Recipe
 from plinth.storage.listing import listing

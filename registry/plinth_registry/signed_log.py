@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from plinth.compute.context import Context
-from plinth.corpus.exclusions.exclusion_list import EXCLUSIONS
+from plinth.corpus.exclusions import EXCLUSIONS
 from plinth.trust.authority import APPROVER, COMPLIANCE, POLICY, PROMOTER, ROLES
 from plinth.trust.signed_log import SignedLog
 

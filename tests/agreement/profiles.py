@@ -12,10 +12,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from plinth.corpus.annotate.registry import annotator
+from plinth.corpus.annotate.base import annotator
 from plinth.corpus.policy.compiled_policy import columns_of
 from plinth.corpus.policy.expressions import parse
-from plinth.corpus.policy.profiles.registry import profile
+from plinth.corpus.policy.profiles import profile
 from tests.agreement.lines import cut
 
 Verdict = tuple[str, str | None]

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from plinth.compute.context import Context, manifest
-from plinth.corpus.lists import lists
+from plinth.corpus import lists
 from plinth.records import Step
 from plinth.storage.workspace import Workspace
 from plinth_assets import slices

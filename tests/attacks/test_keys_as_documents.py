@@ -12,8 +12,8 @@ import pytest
 from plinth import private
 from plinth.compute.context import Context
 from plinth.compute.engine import InlineEngine
+from plinth.corpus import lists
 from plinth.corpus.documents import documents
-from plinth.corpus.lists import lists
 from plinth.corpus.sources.inventory import inventory
 from plinth.corpus.sources.parameters import Bucket, Documents, Source, Terms
 from plinth.errors import SourceError

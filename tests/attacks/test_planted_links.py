@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from plinth.compute.progress import SILENT
-from plinth.corpus.slices import review_labels
+from plinth.corpus.slices import reviews
 from plinth.errors import RegistryError, WorkspaceError
 from plinth.launch.base import tail
 from plinth.launch.local import LocalLauncher
@@ -30,14 +30,14 @@ from plinth_registry.mlflow import server
 
 KEPT = b"ssh-ed25519 AAAA operator"  # no line end: what appends would cut or extend it
 
-REVIEW = review_labels.Review(id="0" * 32, reason="toxic", label="bad", reviewer="ada", time="2026-01-01T00:00:00Z")
+REVIEW = reviews.Review(id="0" * 32, reason="toxic", label="bad", reviewer="ada", time="2026-01-01T00:00:00Z")
 
 WRITERS: dict[str, tuple[str, Callable[[Path, Path], Any]]] = {
     "timeline": ("runs/r/events.jsonl", lambda root, path: Timeline(path).append("step", step=1)),
     "lock": ("plinth.lock", lambda root, path: os.close(atomic.take(path, owner="plinth run"))),
     "alarms": ("alerts.jsonl", lambda root, path: record_failure(root, "", "job", "text")),
     "job log": ("runs/r/job.log", lambda root, path: LocalLauncher().submit(["true"], path.parent, path)),
-    "labels": ("reviews/ada.jsonl", lambda root, path: review_labels.append(Workspace(root), [REVIEW])),
+    "labels": ("reviews/ada.jsonl", lambda root, path: reviews.append(Workspace(root), [REVIEW])),
     "server log": ("mlflow/server.log", lambda root, path: server.ensure_server(Workspace(root))),
 }
 

@@ -26,7 +26,7 @@ import pyarrow as pa  # noqa: E402
 from bench_minhash import megabytes, real_documents  # noqa: E402
 from cpu import best  # noqa: E402
 
-from plinth.corpus.annotate.registry import ANNOTATORS  # noqa: E402
+from plinth.corpus.annotate.base import ANNOTATORS  # noqa: E402
 from plinth.corpus.annotate.stage import BATCH_ROWS, slices  # noqa: E402
 from plinth_text.english import forget  # noqa: E402
 

@@ -32,7 +32,7 @@ from cpu import best  # noqa: E402
 
 from plinth.compute.context import Context, manifest  # noqa: E402
 from plinth.corpus import models  # noqa: E402
-from plinth.corpus.annotate import domain, quality_classifier  # noqa: E402
+from plinth.corpus.annotate import learned  # noqa: E402
 from plinth.corpus.annotate.stage import BATCH_ROWS  # noqa: E402
 from plinth.corpus.slices import generate  # noqa: E402
 from plinth.records import Manifest, Step  # noqa: E402
@@ -137,13 +137,13 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     size = sum(len(text.encode()) for text in every) / 1e6
     batches = pa.table({"text": pa.array(every, pa.large_string())}).to_batches(max_chunksize=BATCH_ROWS)
     files = {f"models/{key}": {p.name: ctx.store.open_path(p.blob) for p in one.parts} for key, one in trained.items()}
-    quality = quality_classifier.prepare(quality_classifier.QualityClassifierParams(), files)
-    tagger = domain.prepare(domain.DomainParams(), files)
+    quality = learned.prepare_quality_classifier(learned.QualityClassifierParams(), files)
+    tagger = learned.prepare_domain(learned.DomainParams(), files)
     terms = TermTable([term.text for term in generate.invented(0, 2000)])
     works: dict[str, Callable[[pa.RecordBatch], Any]] = {
         "first stage": lambda batch: quality[1].probabilities(batch.column("text")),
-        "quality_classifier": lambda batch: quality_classifier.annotate(batch, quality),
-        "domain": lambda batch: domain.annotate(batch, tagger),
+        "quality_classifier": lambda batch: learned.annotate_quality_classifier(batch, quality),
+        "domain": lambda batch: learned.annotate_domain(batch, tagger),
         "lexicon": lambda batch: terms.find(batch.column("text"), obfuscated=False),
         "lexicon, obfuscated too": lambda batch: terms.find(batch.column("text")),
     }

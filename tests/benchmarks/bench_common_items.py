@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from plinth.compute.context import Context
-from plinth.corpus.protected import item_table, protected, sets
+from plinth.corpus.protected import comparison, protected
 from plinth.corpus.protected.parameters import Protected, ProtectedSet
 from plinth.storage.parts import read_table
 from plinth.storage.workspace import Workspace
@@ -85,16 +85,16 @@ def items(texts: Sequence[str]) -> dict[str, str]:
 def compare(ctx: Context, corpus: Corpus, given: dict[str, str], limit: int | None) -> dict[str, Any]:
     path = ctx.workspace.input / "items.jsonl"
     path.write_text("".join(json.dumps({"id": name, "text": text}) + "\n" for name, text in given.items()))
-    read = {"items": sets.read_set(ctx, "items", ProtectedSet(path=path.name))}
+    read = {"items": protected.read_set(ctx, "items", ProtectedSet(path=path.name))}
     params = Protected(sets={"items": ProtectedSet(path=path.name)}, boilerplate_documents=limit)
     made = protected.run(ctx, params, corpus.documents, corpus.near, corpus.holdout, read)
-    (part,) = made.named(item_table.FILE)
+    (part,) = made.named(comparison.FILE)
     rows = {row["item"]: row for row in read_table(ctx.store, part).to_pylist()}
     return {
         "documents": made.stats["considered"],
         "leaked": made.stats["leaked"],
         "downweighted": made.stats["downweighted"],
-        "items": {status: made.stats["sets"]["items"][status] for status in item_table.STATUSES},
+        "items": {status: made.stats["sets"]["items"][status] for status in comparison.STATUSES},
         "templated": {name: {"status": rows[name]["status"], "documents": rows[name]["leaked"]} for name in TEMPLATES},
         "largest": max(row["leaked"] for name, row in rows.items() if name not in TEMPLATES),
     }

@@ -21,8 +21,8 @@ import numpy as np
 import pyarrow as pa
 import yaml
 
-from plinth.corpus.annotate.registry import annotator
-from plinth.corpus.annotate.rules import fineweb2
+from plinth.corpus.annotate.base import annotator
+from plinth.corpus.annotate.rules import fineweb
 from plinth.corpus.annotate.rules.language_limits import published
 from plinth.corpus.policy.compiled_policy import columns_of
 from plinth.corpus.policy.expressions import parse
@@ -45,7 +45,7 @@ def main(checkout: Path, languages: list[str]) -> None:
         batch, columns = scored(language, texts)
         new, old = kept("fineweb/languages", columns, len(texts)), kept("fineweb/pipeline", columns, len(texts))
         started = time.process_time()
-        fineweb2.annotate(batch, fineweb2.PreparedLimits({}))
+        fineweb.annotate_fineweb2(batch, fineweb.PreparedLimits({}))
         spent = time.process_time() - started
         megabytes = sum(len(text.encode()) for text in texts) / 1e6
         row: dict[str, Any] = {
@@ -76,7 +76,7 @@ def scored(language: str, texts: list[str]) -> tuple[pa.RecordBatch, dict[str, p
             read = read.append_column(column, columns[column])
         made = chosen.annotate(read, prepared)
         columns |= {f"{name}.{column}": made.column(column) for column in made.schema.names}
-    return batch.append_column(fineweb2.LABEL, pa.array([language] * len(texts))), columns
+    return batch.append_column(fineweb.LABEL, pa.array([language] * len(texts))), columns
 
 
 def kept(name: str, columns: dict[str, pa.Array], rows: int) -> Any:
@@ -95,7 +95,7 @@ def compared(
     started = time.process_time()
     theirs = np.array([judge(text) for text in texts])
     spent = time.process_time() - started
-    made = fineweb2.annotate(batch, fineweb2.PreparedLimits({}))
+    made = fineweb.annotate_fineweb2(batch, fineweb.PreparedLimits({}))
     columns = {f"fineweb2.{name}": made.column(name) for name in made.schema.names}
     rules = [(reason, drop) for reason, drop in profile("fineweb2/scripts").rules]
     types = columns_of(("fineweb2",))

@@ -38,8 +38,8 @@ import yaml  # noqa: E402
 from plinth.compute.context import Context, manifest  # noqa: E402
 from plinth.compute.engine import InlineEngine  # noqa: E402
 from plinth.compute.threads import Threads, cores  # noqa: E402
-from plinth.corpus.annotate.registry import annotator  # noqa: E402
-from plinth.corpus.curate import verdicts  # noqa: E402
+from plinth.corpus import verdicts  # noqa: E402
+from plinth.corpus.annotate.base import annotator  # noqa: E402
 from plinth.corpus.dedup import exact  # noqa: E402
 from plinth.corpus.policy import policy, whatif  # noqa: E402
 from plinth.corpus.policy.compiled_policy import compile_policy  # noqa: E402

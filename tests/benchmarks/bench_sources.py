@@ -22,7 +22,7 @@ import pyarrow as pa
 
 from plinth.compute.context import Context
 from plinth.corpus.documents.removal import drop_repeats
-from plinth.corpus.sources.cuts import cutter
+from plinth.corpus.sources.inventory import cutter
 from plinth.records import Part
 from plinth.schemas import DOCUMENT_SCHEMA, REJECT_SCHEMA
 from plinth.storage import listing

@@ -17,11 +17,10 @@ from typing import Any
 import pyarrow as pa
 
 from plinth.corpus.documents.normalize import normalize
-from plinth.corpus.lists.listfiles import entries
+from plinth.corpus.lists import numbered_lines
 from plinth.corpus.policy.expressions import parse
 from plinth.corpus.sources.parameters import Normalisation, Source, Terms
-from plinth.corpus.sources.readers import read
-from plinth.corpus.sources.record import RawRecord, Reject
+from plinth.corpus.sources.record import RawRecord, Reject, read
 from plinth.errors import PlinthError
 from plinth.recipe.yaml_lines import read as read_yaml
 from plinth.storage.files import SourceFile
@@ -100,7 +99,7 @@ def lists(data: bytes) -> None:
     """Any bytes as a list of words."""
     with _file(data, "words.txt.gz" if data[:1] == b"\x1f" else "words.txt") as file:
         try:
-            for number, line in entries(file.name, Path(file.uri)):
+            for number, line in numbered_lines(file.name, Path(file.uri)):
                 assert number >= 1
                 assert line == line.strip() != ""
         except PlinthError:

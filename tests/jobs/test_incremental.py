@@ -36,11 +36,11 @@ def test_a_changed_threshold_judges_again_and_annotates_nothing(pending, tmp_pat
 def test_a_bumped_annotator_is_run_again_alone(pending, monkeypatch):
     from dataclasses import replace
 
-    from plinth.corpus.annotate import registry
+    from plinth.corpus.annotate import base
 
     before = _stale(pending, RECIPE)
     bumped = replace(annotate.annotator("fineweb"), version="next")
-    monkeypatch.setattr(registry, "ANNOTATORS", Including(registry.ANNOTATORS, bumped))
+    monkeypatch.setattr(base, "ANNOTATORS", Including(base.ANNOTATORS, bumped))
     stale = _stale(pending, RECIPE) - before
     assert {f"{bucket}/fineweb" for bucket in ("web", "prose", "code")} <= stale
     assert {f"{bucket}/policy" for bucket in ("web", "prose")} <= stale

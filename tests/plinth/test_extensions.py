@@ -239,8 +239,8 @@ def test_a_module_without_a_file_has_no_digest() -> None:
 
 
 def test_catalogues_of_this_repository_hold_what_they_promise() -> None:
-    from plinth.corpus.annotate.registry import ANNOTATORS
-    from plinth.corpus.sources.readers import READERS
+    from plinth.corpus.annotate.base import ANNOTATORS
+    from plinth.corpus.sources.record import READERS
     from plinth.launch.base import LAUNCHERS
 
     found: Any

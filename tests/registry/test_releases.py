@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from plinth.compute.context import Context
-from plinth.corpus.exclusions import exclusion_list
+from plinth.corpus import exclusions
 from plinth.errors import SignatureError
 from plinth.trust import dsse
 from plinth.trust.authority import TRAINER
@@ -127,7 +127,7 @@ def test_a_new_machine_misses_the_newest_record_of_every_log_that_the_head_names
     ctx: Context, own_trust: Path, log: str
 ) -> None:
     policy.sign(ctx, small_policy("demo"))
-    exclusion_list.append(ctx, kind="domain", value="a.example", found=0, reason="a letter")
+    exclusions.append(ctx, kind="domain", value="a.example", found=0, reason="a letter")
     write(ctx, "1")
     (own_trust / "seen.json").unlink()  # another machine
     (ctx.workspace.root / log / "00001.json").unlink()

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from plinth.compute.context import Context
-from plinth.corpus.exclusions import exclusion_list
-from plinth.corpus.exclusions.exclusion_list import EXCLUSIONS
+from plinth.corpus import exclusions
+from plinth.corpus.exclusions import EXCLUSIONS
 from plinth.errors import SignatureError
 from plinth.trust import dsse
 from plinth.trust.authority import TRAINER
@@ -39,7 +39,7 @@ def _enrol(ctx: Context, line: Line) -> None:
 
 
 def _list(ctx: Context, _: Line) -> None:
-    exclusion_list.append(ctx, kind="domain", value="a.example", found=3, reason="a letter")
+    exclusions.append(ctx, kind="domain", value="a.example", found=3, reason="a letter")
 
 
 def _promote(ctx: Context, _: Line) -> None:
@@ -68,7 +68,7 @@ READERS: dict[str, tuple[SignedLog, Use, tuple[Use, ...]]] = {
         lambda ctx, _: policy.sign(ctx, small_policy("demo")),
         (lambda ctx, _: policy.current(ctx, "demo"), lambda ctx, _: policy.history(ctx, "demo")),
     ),
-    "exclusions": (EXCLUSIONS, _list, (lambda ctx, _: exclusion_list.read(ctx), _list)),
+    "exclusions": (EXCLUSIONS, _list, (lambda ctx, _: exclusions.read(ctx), _list)),
 }
 
 

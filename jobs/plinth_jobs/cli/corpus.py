@@ -33,7 +33,7 @@ def funnel(settings: Settings, bucket: str | None, as_json: bool) -> None:
     D_eff is the effective text: nominal bytes times the shares that parsed, passed the policy, were no
     duplicates, were not held out or cut, and are no padding.
     """
-    from plinth.corpus.documents.account import Account
+    from plinth.corpus.sources.record import Account
 
     stats = _funnel(settings.context())
     if bucket is not None and bucket not in stats["buckets"]:

@@ -42,8 +42,8 @@ COLOURS = {"ok": "green", "warn": "yellow", "missing": "red"}
 
 #: Catalogues of the core by their group; those of the ring are entry points of `plinth.catalogues`.
 CATALOGUES = {
-    "plinth.annotators": "plinth.corpus.annotate.registry:ANNOTATORS",
-    "plinth.readers": "plinth.corpus.sources.readers:READERS",
+    "plinth.annotators": "plinth.corpus.annotate.base:ANNOTATORS",
+    "plinth.readers": "plinth.corpus.sources.record:READERS",
     "plinth.measurements": "plinth.evaluation.measurement:MEASUREMENTS",
     "plinth.gates": "plinth.evaluation.gate:GATES",
     "plinth.launchers": "plinth.launch.base:LAUNCHERS",

@@ -322,8 +322,8 @@ def _wrong(ctx: Any, made: Any, count: int) -> list[str]:
 
 
 def _write(folder: Path) -> list[Path]:
-    from plinth.corpus.models.generated_sets import line
-    from plinth.corpus.slices import generate, illegal
+    from plinth.corpus.models.examples import line
+    from plinth.corpus.slices import generate, measured_gates
 
     terms = generate.invented(0)
     sets = {
@@ -336,6 +336,6 @@ def _write(folder: Path) -> list[Path]:
         lines = (line(row.text, "bad" if row.bad else "good", row.slice) for row in rows)
         (folder / name).write_text("".join(lines), encoding="utf-8")
     (folder / "illegal").mkdir(exist_ok=True)
-    for name, text in illegal.lists().items():
+    for name, text in measured_gates.lists().items():
         (folder / "illegal" / name).write_text(text, encoding="utf-8")
     return [folder / name for name in ("lexicon.tsv", *sets, "illegal")]

@@ -19,7 +19,7 @@ from plinth_jobs.cli.options import Settings, examples, json_option, shared
 
 if TYPE_CHECKING:
     from plinth.compute.context import Context
-    from plinth.corpus.slices.review_labels import Review
+    from plinth.corpus.slices.reviews import Review
 
 WORDS = {"g": "good", "b": "bad", "s": None, "good": "good", "bad": "bad"}
 
@@ -57,11 +57,11 @@ def sample(
     as_json: bool,
 ) -> None:
     """Draw a sample of the documents or records that a reason removed. The same seed draws the same sample."""
-    from plinth.corpus.slices import removed_samples
+    from plinth.corpus.slices import reviews
     from plinth.storage.atomic import write_bytes
 
     ctx = settings.context(waits=not (out or as_json))
-    rows = removed_samples.sample(ctx, reason, _buckets(ctx, bucket), count, seed, fired=fired)
+    rows = reviews.sample(ctx, reason, _buckets(ctx, bucket), count, seed, fired=fired)
     if out:
         write_bytes(out, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows).encode())
         output.say(
@@ -88,7 +88,7 @@ def review(settings: Settings, what: str, reviewer: str | None, as_json: bool) -
 
     `bad` means that the document was rightly removed, `good` that it should have stayed.
     """
-    from plinth.corpus.slices import review_labels
+    from plinth.corpus.slices import reviews
 
     ctx = settings.context(waits=True)
     if what == "summary":
@@ -98,7 +98,7 @@ def review(settings: Settings, what: str, reviewer: str | None, as_json: bool) -
     asked = [] if as_json or not sys.stdin.isatty() else list(_asked([row for row in rows if not row.get("label")]))
     labels = [_label(row["id"], row["reason"], row["label"], reviewer, row.get("note") or "") for row in given + asked]
     if labels:
-        review_labels.append(ctx.workspace, labels)
+        reviews.append(ctx.workspace, labels)
     left = len(rows) - len(labels)
     if as_json:
         output.emit_json({"kept": len(labels), "without_label": left})
@@ -123,11 +123,11 @@ def label(
     settings: Settings, document: str, word: str, reason: str | None, note: str, reviewer: str | None, as_json: bool
 ) -> None:
     """Label one document: rightly removed (bad) or wrongly removed (good)."""
-    from plinth.corpus.slices import review_labels
+    from plinth.corpus.slices import reviews
 
     ctx = settings.context()
     made = _label(document, reason or _reason(ctx, document), word, reviewer, note)
-    path = review_labels.append(ctx.workspace, [made])
+    path = reviews.append(ctx.workspace, [made])
     if as_json:
         output.emit_json(made)
     else:
@@ -153,7 +153,7 @@ def _reason(ctx: Context, document: str) -> str:
 def _label(document: str, reason: str, word: str, reviewer: str | None, note: str) -> Review:
     from pydantic import ValidationError
 
-    from plinth.corpus.slices.review_labels import Review
+    from plinth.corpus.slices.reviews import Review
 
     moment = datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
     given = {"id": document, "reason": reason, "label": word, "reviewer": reviewer or getpass.getuser()}
@@ -216,10 +216,10 @@ def _page(row: dict[str, Any]) -> str:
 
 
 def _show_summary(ctx: Context, as_json: bool) -> None:
-    from plinth.corpus.slices import review_labels
-    from plinth.corpus.slices.removed_samples import summary
+    from plinth.corpus.slices import reviews
+    from plinth.corpus.slices.reviews import summary
 
-    rows = summary(review_labels.read(ctx.workspace))
+    rows = summary(reviews.read(ctx.workspace))
     if as_json:
         output.emit_json(rows)
         return

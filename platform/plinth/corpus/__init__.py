@@ -5,7 +5,7 @@
     illegal/    lists of illegal content, matched before anything is written
     exclusions/ what was taken down, and stays out of every later snapshot
     documents/  normal form, identity, parts of documents and of rejects
-    lists/      the user's lists, as parts
+    lists       the user's lists as parts, as tables that processes map, and as lexicons
     models/     classifiers, taggers and n-gram models trained on buckets of the corpus
     annotate/   scores, labels and spans as sidecars
     policy/     columns to keep or drop, with reasons and edits; what-if
@@ -16,7 +16,7 @@
     canaries/   generated texts, planted after curation to measure memorisation
     funnel/     documents and bytes in and out of every stage
 
-    sidecars    parts of documents matched with the parts of their sidecars
+    sidecars    parts of documents matched with the parts of their sidecars; one number per document over all of them
     sampling    documents chosen by keyed hash
 
 Stages run in this order, except that `slices/` is measured beside them. Does not belong here: tokens (`plinth.tokens`),

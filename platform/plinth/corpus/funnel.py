@@ -6,10 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from plinth.compute.context import Context, manifest, sum_stats
-from plinth.corpus.curate import verdicts as verdicts_stage
-from plinth.corpus.curate.verdicts import CASCADE, STAGES
-from plinth.corpus.documents.account import published
-from plinth.corpus.sources.record import EXCLUSIONS, SEEN_BEFORE, damage
+from plinth.corpus import verdicts as verdicts_stage
+from plinth.corpus.sources.record import EXCLUSIONS, SEEN_BEFORE, damage, published
+from plinth.corpus.verdicts import CASCADE, STAGES
 from plinth.records import Manifest, Step, bucket_of
 
 # The funnel: documents and bytes in and out of every stage, per bucket, and the effective token budget.

@@ -1,16 +1,27 @@
-"""Match the parts of documents, over all buckets, with the parts of their sidecars.
-
-A sidecar's part has the same rows in the same order. A stage over one bucket names its parts
-`part-00000.parquet`; one over all buckets `{bucket}/part-00000.parquet`.
-"""
+"""Parts of documents over all buckets: matched with the parts of their sidecars, and their documents numbered."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+import pyarrow.compute as pc
+
+from plinth.compute.context import Context, Item, run_items
 from plinth.errors import IntegrityError
-from plinth.records import Manifest, Part
+from plinth.records import Manifest, Part, Step
+from plinth.storage.atomic import named_failures
+from plinth.storage.parts import iter_batches
+from plinth.storage.store import CHUNK_BYTES, Store
+
+# Match the parts of documents, over all buckets, with the parts of their sidecars.
+#
+# A sidecar's part has the same rows in the same order. A stage over one bucket names its parts
+# `part-00000.parquet`; one over all buckets `{bucket}/part-00000.parquet`.
 
 
 @dataclass(frozen=True)
@@ -81,3 +92,102 @@ def summed(parts: Iterable[Part], names: Sequence[str]) -> dict[str, object]:
             own[name] += int(part.stats[name])
             total[name] += int(part.stats[name])
     return {**total, "buckets": buckets}
+
+
+# Documents of all slots under one number each, and columns over all of them as flat files.
+#
+# The number of a document is the number of documents in the slots before its own, plus its row. A column over
+# all documents is one file of fixed-width values in that order, mapped into memory where it is read: a task
+# touches the pages it needs and holds none of it.
+
+VERSION = "1"
+
+
+@dataclass(frozen=True)
+class SlotNumbers:
+    """`bases[s]` is the number of the first document of slot s; the last one is the number of all documents."""
+
+    bases: tuple[int, ...]
+
+    @property
+    def documents(self) -> int:
+        """How many documents there are."""
+        return self.bases[-1]
+
+    @property
+    def key(self) -> str:
+        """Identity among a task's inputs."""
+        return "-".join(map(str, self.bases))
+
+
+def layout(places: Sequence[Slot]) -> SlotNumbers:
+    """The numbers of the documents of these slots."""
+    return SlotNumbers((0, *accumulate(slot.documents.rows for slot in places)))
+
+
+def write(store: Store, name: str, values: npt.NDArray[Any]) -> Part:
+    """A flat column as a part; `rows` counts its first axis."""
+    with store.staging(".flat") as path:
+        with named_failures(path):
+            values.tofile(path)
+        blob = store.put_file(path)
+    return Part(name=name, blob=blob, rows=len(values))
+
+
+def open_flat(store: Store, part: Part, dtype: str, width: int = 1) -> npt.NDArray[Any]:
+    """A flat column mapped into memory, [rows] or [rows, width].
+
+    Raises:
+        MissingError, IntegrityError: absent, torn, or of another length than its rows.
+    """
+    path, kind = store.open_path(part.blob), np.dtype(dtype)
+    if part.blob.bytes != part.rows * width * kind.itemsize:
+        raise IntegrityError(
+            f"column {part.name} ({part.blob.md5}) has another length than its rows",
+            found=f"{part.blob.bytes} bytes",
+            expected=f"{part.rows} rows of {width * kind.itemsize} bytes",
+            remedy="delete the blob from the store and run the same command again",
+        )
+    shape = (part.rows,) if width == 1 else (part.rows, width)
+    if part.rows == 0:
+        return np.empty(shape, kind)
+    return np.memmap(path, dtype=kind, mode="r", shape=shape)
+
+
+def joined(ctx: Context, name: str, parts: Sequence[Part]) -> Part:
+    """One flat column from those of all slots, in order."""
+    step = Step(name="dedup/flat", version=VERSION)
+    item = Item(tuple(part.blob.sha256 for part in parts), tuple(parts), sum(part.rows for part in parts))
+    return run_items(ctx, step, _join, [item], label=name)[0][0]
+
+
+def _join(store: Store, parts: tuple[Part, ...]) -> tuple[Part, ...]:
+    with store.staging(".flat") as path:
+        with named_failures(path):
+            target = path.open("wb")
+        with target:
+            for part in parts:
+                with store.open_path(part.blob).open("rb") as source:
+                    while chunk := source.read(CHUNK_BYTES):
+                        with named_failures(path):
+                            target.write(chunk)
+        blob = store.put_file(path)
+    return (Part(name="all.flat", blob=blob, rows=sum(part.rows for part in parts)),)
+
+
+def mask(ctx: Context, sources: Sequence[tuple[Part, str]]) -> Part:
+    """A flat column of bytes: 1 where a boolean column of a slot's sidecar is true.
+
+    A mask is its own step, so that what was changed in a sidecar without changing the mask costs nothing further.
+    """
+    step = Step(name="dedup/mask", version=VERSION)
+    items = [Item((part.blob.sha256, column), (part, column), part.rows) for part, column in sources]
+    return joined(ctx, "dedup mask", [made[0] for made in run_items(ctx, step, _mask, items, label="dedup masks")])
+
+
+def _mask(store: Store, source: tuple[Part, str]) -> tuple[Part, ...]:
+    part, column = source
+    chunks = [np.empty(0, np.uint8)]
+    for batch in iter_batches(store, part, [column]):
+        chunks.append(pc.fill_null(batch.column(column), False).to_numpy(zero_copy_only=False).astype(np.uint8))
+    return (write(store, "mask.flat", np.concatenate(chunks)),)

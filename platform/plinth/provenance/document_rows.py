@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from plinth.compute.context import Context
-from plinth.corpus.canaries import plant
+from plinth.corpus import planted_canaries
 from plinth.errors import MissingError
 from plinth.records import Manifest, Part, bucket_of
 from plinth.storage.parts import iter_batches, read_row
@@ -180,13 +180,13 @@ URI = re.compile(r"canary://(\d{1,9})/(\d{1,9})", re.ASCII)
 
 def planted(ctx: Context, target: str) -> DocumentPlace | None:
     """The place of a planted copy, by id or URI."""
-    manifest = ctx.refs.published(plant.ASSET)
+    manifest = ctx.refs.published(planted_canaries.ASSET)
     if manifest is None:
         return None
     by_id = DOCUMENT_ID.fullmatch(target) is not None
     wanted: Any = pa.scalar(bytes.fromhex(target), pa.binary(16)) if by_id else pa.scalar(target)
     places = (
-        DocumentPlace(bucket_of(plant.ASSET), manifest, number, row)
+        DocumentPlace(bucket_of(planted_canaries.ASSET), manifest, number, row)
         for number, part in enumerate(manifest.named("part-"))
         for row in matching_rows(ctx, part, "id" if by_id else "uri", wanted)
     )
@@ -194,17 +194,18 @@ def planted(ctx: Context, target: str) -> DocumentPlace | None:
 
 
 def left_out(ctx: Context, target: str) -> dict[str, Any] | None:
-    """The row (`plant.SCHEMA`) of a canary that its coin left out, by the URI that a copy would have; None for what is
-    no URI of a canary, and where no canaries are published.
+    """The row (`planted_canaries.SCHEMA`) of a canary that its coin left out, by the URI that a copy would have.
+
+    None for any other URI, and where no canaries are published.
 
     Raises:
         MissingError: there is no such canary, or no such copy of one that is planted; names those there are.
     """
-    named, manifest = URI.fullmatch(target), ctx.refs.published(plant.ASSET)
+    named, manifest = URI.fullmatch(target), ctx.refs.published(planted_canaries.ASSET)
     if named is None or manifest is None:
         return None
     number = int(named[1])
-    table = plant.table(ctx.store, manifest)
+    table = planted_canaries.table(ctx.store, manifest)
     canaries = table.filter(pc.equal(table["kind"], "canary"))
     own = canaries.filter(pc.equal(canaries["number"], number)).to_pylist()
     if own and not own[0]["planted"]:

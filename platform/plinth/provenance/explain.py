@@ -15,12 +15,12 @@ import pyarrow.compute as pc
 from pydantic import ValidationError
 
 from plinth.compute.context import Context
+from plinth.corpus import verdicts
 from plinth.corpus.canaries.parameters import BUCKET as CANARIES
-from plinth.corpus.curate import verdicts
+from plinth.corpus.policy.compiled_policy import COLUMNS, TEXTS
 from plinth.corpus.policy.expressions import column_name, syntax
 from plinth.corpus.policy.parameters import Policy
 from plinth.corpus.policy.policy import published
-from plinth.corpus.policy.rights import COLUMNS, TEXTS
 from plinth.corpus.protected import protected
 from plinth.corpus.sources.parameters import source_of
 from plinth.errors import MissingError

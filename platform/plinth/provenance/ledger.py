@@ -15,9 +15,9 @@ import pyarrow.parquet as pq
 
 from plinth.compute.context import Context, Item, manifest, run_items
 from plinth.corpus.canaries.parameters import BUCKET
-from plinth.corpus.curate.verdicts import PROTECTED, STAGE_OF
 from plinth.corpus.sidecars import Slot, slots
 from plinth.corpus.sources.parameters import source_of
+from plinth.corpus.verdicts import PROTECTED, STAGE_OF
 from plinth.errors import WorkspaceError
 from plinth.provenance.ledger_columns import (
     BASE,

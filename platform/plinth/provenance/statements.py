@@ -14,7 +14,7 @@ from functools import cached_property
 from typing import Any
 
 from plinth import fingerprint
-from plinth.corpus.sources.sampled import STAGE as WRITTEN
+from plinth.corpus.sources.files import STAGE as WRITTEN
 from plinth.errors import LineageError, PlinthError
 from plinth.evaluation.comparison import models
 from plinth.recipe.recipe import Recipe

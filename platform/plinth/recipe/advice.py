@@ -70,7 +70,7 @@ def list_files(recipe: Recipe, folder: Path) -> Iterator[tuple[Key, str, str]]:
     Args:
         folder: what paths are relative to; files that are not there are passed over, as the run reports them.
     """
-    from plinth.corpus.annotate.registry import annotator
+    from plinth.corpus.annotate.base import annotator
     from plinth.corpus.illegal import lists as illegal
 
     corpus, faults = recipe.corpus, dict[Key, tuple[str, str]]()

@@ -38,7 +38,7 @@ def problems_of_columns(data: Mapping[str, Any]) -> Iterator[Found]:
     corpus = data.get("corpus")
     if not isinstance(corpus, dict):
         return
-    from plinth.corpus.annotate.registry import ANNOTATORS
+    from plinth.corpus.annotate.base import ANNOTATORS
 
     chosen = corpus.get("annotate")
     if isinstance(chosen, dict):
@@ -164,8 +164,8 @@ def _policies(corpus: Mapping[str, Any], chosen: Sequence[str]) -> Iterator[Foun
 
 def _profiles(at: Key, names: Any, corpus: Mapping[str, Any], chosen: Sequence[str]) -> Iterator[Found]:
     """Every annotator that a profile rests on is there, and counts as the profile's project does."""
-    from plinth.corpus.annotate.registry import annotator
-    from plinth.corpus.policy.profiles.registry import PROFILES
+    from plinth.corpus.annotate.base import annotator
+    from plinth.corpus.policy.profiles import PROFILES
 
     for index, name in enumerate(names if isinstance(names, list) else ()):
         known = PROFILES.get(name) if isinstance(name, str) else None
@@ -180,7 +180,7 @@ def _profiles(at: Key, names: Any, corpus: Mapping[str, Any], chosen: Sequence[s
 
 
 def _counting(at: Key, name: str, needed: str, wanted: Mapping[str, Any], given: Any) -> Iterator[Found]:
-    from plinth.corpus.annotate.registry import annotator
+    from plinth.corpus.annotate.base import annotator
 
     try:
         params = annotator(needed).params.model_validate(given or {})

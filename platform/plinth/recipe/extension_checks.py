@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import ValidationError
 
 from plinth.corpus.policy.parameters import Policy
-from plinth.corpus.slices.parameters import GateSlices
+from plinth.corpus.slices.rates import GateSlices
 from plinth.errors import ExtensionError, PlinthError, RecipeError
 from plinth.extensions import Catalogue
 from plinth.recipe.retired import retired, settable
@@ -29,7 +29,7 @@ Found = tuple[Key, str, str]
 
 def problems_of_extensions(data: Mapping[str, Any]) -> Iterator[Found]:
     """Members of installed packages that cannot be used, and parameters that they do not take."""
-    from plinth.corpus.sources.readers import READERS
+    from plinth.corpus.sources.record import READERS
     from plinth.evaluation.measurement import MEASUREMENTS
     from plinth.evaluation.probes.base import PROBES
     from plinth.launch.base import LAUNCHERS
@@ -209,7 +209,7 @@ def generated_lists(recipe: Recipe, folder: Path) -> Iterator[Found]:
     Args:
         folder: what locations of lists are relative to; files that are not there are passed over.
     """
-    from plinth.corpus.models.generated_sets import marked_rows, refused
+    from plinth.corpus.models.examples import marked_rows, refused
 
     users = {one: f"models/{name}" for name, raw in recipe.corpus.models.items() for one in raw.get("labelled") or ()}
     users |= {one: f"slices/{name}" for name, params in recipe.corpus.slices.items() for one in params.lists}

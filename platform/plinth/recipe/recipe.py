@@ -12,11 +12,10 @@ from pydantic_core import PydanticCustomError
 from plinth.corpus.canaries.parameters import BUCKET as CANARIES
 from plinth.corpus.canaries.parameters import LONGEST, SHORTEST, Canaries, document_tokens
 from plinth.corpus.dedup.parameters import Dedup
-from plinth.corpus.illegal.parameters import Illegal
 from plinth.corpus.policy.parameters import Policy
 from plinth.corpus.protected.parameters import Contamination, Holdout, Protected
-from plinth.corpus.slices.parameters import GateSlices
-from plinth.corpus.sources.parameters import Bucket, Documents
+from plinth.corpus.slices.rates import GateSlices
+from plinth.corpus.sources.parameters import Bucket, Documents, Illegal
 from plinth.errors import RecipeError
 from plinth.evaluation.parameters import Evaluation, Probes
 from plinth.records import Frozen, Name, internal
@@ -34,7 +33,7 @@ from plinth.training.parameters.parallel import problems as problems_of_parallel
 from plinth.training.parameters.run import Training
 
 if TYPE_CHECKING:
-    from plinth.corpus.policy.rights import Rights
+    from plinth.corpus.policy.compiled_policy import Rights
 
 
 @extended("corpus")
@@ -98,7 +97,7 @@ class Corpus(Frozen):
     def rights(self) -> Rights:
         """The licence gate of these lists and uses; imported here, for it brings compiled kernels."""
         from plinth.corpus.annotate.licence import LicenceParams
-        from plinth.corpus.policy.rights import Rights
+        from plinth.corpus.policy.compiled_policy import Rights
 
         by_use = {use: tuple(sorted(allowed)) for use, allowed in self.licences_by_use.items()}
         permitted, uses = tuple(sorted(self.permitted_licences)), tuple(sorted(self.uses))

@@ -115,7 +115,7 @@ def _fields(model: type[BaseModel]) -> list[tuple[str, FieldInfo]]:
 
 def keys() -> list[str]:
     """Every key of a recipe by its dotted path, those of annotators and models too."""
-    from plinth.corpus.annotate.registry import ANNOTATORS
+    from plinth.corpus.annotate.base import ANNOTATORS
     from plinth.corpus.models.trainers import trainers
 
     models: list[tuple[str, type[BaseModel]]] = [("", Recipe)]
@@ -256,7 +256,7 @@ def _expressions() -> Iterator[str]:
 
 
 def _annotators() -> Iterator[str]:
-    from plinth.corpus.annotate.registry import ANNOTATORS
+    from plinth.corpus.annotate.base import ANNOTATORS
 
     yield "## Annotators"
     yield ""

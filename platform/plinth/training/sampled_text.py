@@ -14,8 +14,8 @@ import json
 from collections.abc import Iterable
 
 from plinth.compute.context import Context, manifest, renamed
+from plinth.corpus.sources.files import STAGE, SampledText
 from plinth.corpus.sources.inventory import Inventory
-from plinth.corpus.sources.sampled import STAGE, SampledText
 from plinth.evaluation.engine.records import Generated, Sampling
 from plinth.records import Manifest, Part, Step
 from plinth.storage.files import SourceFile

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from plinth.compute import context
 from plinth.compute.context import Context
-from plinth.corpus.canaries import plant
+from plinth.corpus import planted_canaries
 from plinth.evaluation import statistics
 from plinth.evaluation.engine.client import ModelEngine
 from plinth.records import Manifest, Part, Step
@@ -78,7 +78,7 @@ def _step(seen: Mapping[int, int]) -> Step:
 
 
 def table(given: pa.Table, bits: NDArray[np.float64], tokens: NDArray[np.int64], seen: Mapping[int, int]) -> pa.Table:
-    """Rows of `SCHEMA` from the canaries' table (`plant.SCHEMA`) and their scores."""
+    """Rows of `SCHEMA` from the canaries' table (`planted_canaries.SCHEMA`) and their scores."""
     canary = np.array(given["kind"].to_pylist()) == "canary"
     own, references = bits[canary], bits[~canary]
     ranks = exposure.ranks(own, references)
@@ -134,7 +134,7 @@ def _group(rows: pa.Table) -> dict[str, Any]:
 
 
 def _scored(ctx: Context, engine: ModelEngine, canaries: Manifest, seen: Mapping[int, int]) -> Part:
-    given = plant.table(ctx.store, canaries)
+    given = planted_canaries.table(ctx.store, canaries)
     with engine:
         scores = engine.documents(given["text"].to_pylist())
     return write_table(ctx.store, TABLE, table(given, scores.bits, scores.tokens, seen))

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from plinth.compute.context import Context
-from plinth.corpus.canaries import plant
+from plinth.corpus import planted_canaries
 from plinth.corpus.canaries.parameters import BUCKET as CANARIES
 from plinth.evaluation.comparison.pairs import Pairs, align, chosen, labelled, part_table
 from plinth.evaluation.measurement import Figures, Stats
@@ -128,7 +128,7 @@ def pairs(store: Store, a: Manifest, b: Manifest) -> Iterator[Pairs]:
     Raises:
         IntegrityError: the canaries are other texts.
     """
-    texts = [made.inputs[plant.ASSET] for made in (a, b)]
+    texts = [made.inputs[planted_canaries.ASSET] for made in (a, b)]
     sides = [part_table(store, made, "canaries.parquet") for made in (a, b)]
     sides = [side.append_column("text", pa.repeat(text, len(side))) for side, text in zip(sides, texts, strict=True)]
     own = [side.filter(pc.equal(side["kind"], "canary")) for side in sides]

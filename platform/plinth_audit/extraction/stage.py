@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from plinth import sections
 from plinth.compute.context import Context
-from plinth.corpus.lists import lists
+from plinth.corpus import lists
 from plinth.evaluation.comparison.pairs import Pairs, align, labelled, part_table
 from plinth.evaluation.measurement import Figures, Stats
 from plinth.recipe.recipe import Recipe

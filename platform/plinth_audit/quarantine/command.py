@@ -108,7 +108,7 @@ def _hits(ctx: Context, bucket: str | None) -> list[dict[str, Any]]:
     Raises:
         MissingError: there are no documents, or those of the bucket were made without a gate.
     """
-    from plinth.corpus.illegal.report import hits
+    from plinth.corpus.illegal_gate import hits
     from plinth.errors import MissingError
 
     made = [ref.asset for ref in ctx.refs.all() if ref.asset.endswith("/documents")]

@@ -22,7 +22,7 @@ import pyarrow as pa
 
 from plinth import fingerprint
 from plinth.compute.context import Context, Item, manifest, run_items
-from plinth.corpus.exclusions import addresses
+from plinth.corpus import exclusions
 from plinth.errors import IntegrityError, MissingError
 from plinth.provenance.ledger import ASSET as LEDGER
 from plinth.recipe.recipe import Recipe
@@ -151,10 +151,10 @@ def _of_batch(batch: pa.RecordBatch) -> Iterator[tuple[int, int]]:
     columns = zip(*(batch.column(name).to_pylist() for name in _COLUMNS), strict=True)
     for row, (id_, uri, licence, cluster, size) in enumerate(columns):
         yield row, key_of("document", id_)
-        yield row, key_of("url", addresses.address(uri))
-        for name in addresses.domains_of(uri):
+        yield row, key_of("url", exclusions.address(uri))
+        for name in exclusions.domains_of(uri):
             yield row, key_of("domain", name)
-        for name in sorted(addresses.licences_of(licence)):
+        for name in sorted(exclusions.licences_of(licence)):
             yield row, key_of("licence", name)
         if cluster is not None and size > 1:
             yield row, key_of(CLUSTER, cluster)

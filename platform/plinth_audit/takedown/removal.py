@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from plinth.compute.context import Context
+from plinth.corpus import exclusions
 from plinth.corpus.documents.removal import look, taken_rows
-from plinth.corpus.exclusions import exclusion_list
-from plinth.corpus.exclusions.exclusion_list import Alike, Exclusion, Kind, TextSignature, sign_texts
+from plinth.corpus.exclusions import Alike, Exclusion, Kind, TextSignature, sign_texts
 from plinth.errors import MissingError, RequestError
 from plinth.provenance.document_rows import DOCUMENTS, published
 from plinth_audit.takedown.search import LISTED, NEAR, SPAN, FoundDocuments, HeldDocument, alike_of, find, text_of
@@ -107,7 +107,7 @@ def _signed(
 
 def _counted(ctx: Context, proposal: Proposal) -> Proposal:
     """With the number of published documents that the rule takes, by the look that the next build begins with."""
-    earlier = exclusion_list.read(ctx)
+    earlier = exclusions.read(ctx)
     number = len(earlier) + 1
     entry = Exclusion(number=number, prior=None, by="-", at="-", **proposal.fields)
     takes, parts, of_parts, documents = dict[str, int](), 0, 0, 0

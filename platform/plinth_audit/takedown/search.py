@@ -19,12 +19,11 @@ import pyarrow as pa
 
 from plinth.compute.context import Context
 from plinth.compute.progress import metered
-from plinth.corpus.dedup import shuffle
+from plinth.corpus import exclusions
+from plinth.corpus.dedup import sorted_runs
 from plinth.corpus.dedup.near import minhash
 from plinth.corpus.dedup.near.index import Match, open_published
-from plinth.corpus.exclusions import addresses
-from plinth.corpus.exclusions.exclusion_list import Alike, Exclusion, Kind, TextSignature, normal, sign_texts
-from plinth.corpus.exclusions.rules import TextRules
+from plinth.corpus.exclusions import Alike, Exclusion, Kind, TextRules, TextSignature, normal, sign_texts
 from plinth.errors import MissingError
 from plinth.records import Manifest
 from plinth.storage.parts import read_row
@@ -154,7 +153,7 @@ def _details(
     for at in sorted(rows, key=lambda at: (not parts[at].published, at)):
         part, chosen = parts[at], rows[at][:left]
         place: dict[str, Any] = {"part": part.part.name, "published": part.published, "ledgers": part.ledgers}
-        batches = shuffle.iter_rows(ctx.store, part.part, COLUMNS, chosen)
+        batches = sorted_runs.iter_rows(ctx.store, part.part, COLUMNS, chosen)
         values = (row for batch in batches for row in batch.to_pylist())
         for number, row in zip(chosen.tolist(), values, strict=True):
             if why := how(row):
@@ -166,9 +165,9 @@ def _details(
 
 def _how(row: Mapping[str, Any], wanted: Wanted) -> str:
     """Which of the wanted values the row really has; empty where another value has the same key."""
-    values = [("document", row["id"]), ("url", addresses.address(row["uri"]))]
-    values += [("domain", name) for name in addresses.domains_of(row["uri"])]
-    values += [("licence", name) for name in sorted(addresses.licences_of(row["licence"]))]
+    values = [("document", row["id"]), ("url", exclusions.address(row["uri"]))]
+    values += [("domain", name) for name in exclusions.domains_of(row["uri"])]
+    values += [("licence", name) for name in sorted(exclusions.licences_of(row["licence"]))]
     return next((wanted[value] for value in values if value in wanted), "")
 
 
@@ -197,7 +196,7 @@ def _shards(ctx: Context, parts: Sequence[IndexedPart], rows: Mapping[int, Rows]
     for at, own in sorted(rows.items()):
         if not parts[at].published:
             continue
-        for batch in shuffle.iter_rows(ctx.store, parts[at].part, ["shard", "tokens"], own):
+        for batch in sorted_runs.iter_rows(ctx.store, parts[at].part, ["shard", "tokens"], own):
             placed = batch.to_pydict()
             for shard, tokens in zip(placed["shard"], placed["tokens"], strict=True):
                 if shard is not None:

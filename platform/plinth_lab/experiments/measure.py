@@ -27,7 +27,7 @@ import pyarrow as pa
 
 from plinth.compute import context
 from plinth.compute.context import Context
-from plinth.corpus.protected import item_table
+from plinth.corpus.protected import comparison
 from plinth.evaluation.comparison import pairs
 from plinth.evaluation.engine.client import ModelEngine
 from plinth.evaluation.slices.tables import on_grid
@@ -87,9 +87,9 @@ VERSION = "4"
 SCORES_VERSION = "3"
 SCORES = "scores.parquet"
 #: Statuses of items of which it is known that no training text holds them: none did, or what did was dropped.
-KNOWN = (item_table.CLEAN, item_table.CONTAMINATED)
+KNOWN = (comparison.CLEAN, comparison.CONTAMINATED)
 #: Of a run that begins from weights: what was dropped here may have trained those.
-UNSEEN = (item_table.CLEAN,)
+UNSEEN = (comparison.CLEAN,)
 #: A row for each document of the test text, in the order of its sets and of the items in them.
 COLUMNS = pa.schema(
     [
@@ -189,7 +189,7 @@ def configuration(ctx: Context, run: Manifest) -> RunConfig | None:
 def _unsure(ctx: Context, protected: Manifest, test: Sequence[str], known: Sequence[str]) -> list[str]:
     """Documents that the run's text may hold, not being of a known status: too short or too common to look for, or
     nearly found."""
-    (part,) = protected.named(item_table.FILE)
+    (part,) = protected.named(comparison.FILE)
     rows = read_table(ctx.store, part, ["set", "item", "status"]).to_pylist()
     found = []
     for name in sorted(test):

@@ -33,7 +33,7 @@ from plinth.compute.context import Context, Item, add_stats, manifest, renamed, 
 from plinth.corpus import annotate
 from plinth.corpus.dedup.parameters import MinHash
 from plinth.corpus.documents import documents
-from plinth.corpus.illegal.gate import IllegalGate, gate_of
+from plinth.corpus.illegal_gate import IllegalGate, gate_of
 from plinth.corpus.policy import policy
 from plinth.corpus.protected.protected import REASONS as PROTECTED_REASONS
 from plinth.corpus.sidecars import Slot, slots
@@ -179,7 +179,7 @@ def _choose(ctx: Context, bucket: Bucket, size: int, seed: int) -> tuple[Invento
 
 def _file(ctx: Context, source: Source, name: str) -> SourceFile:
     """One file of a source under its listed name, with its digest and pieces."""
-    from plinth.corpus.sources.cuts import cutter
+    from plinth.corpus.sources.inventory import cutter
 
     where = absolute(source.path, ctx.workspace.input)
     root = where.split("*", 1)[0].rsplit("/", 1)[0] if "*" in where else where

@@ -191,15 +191,15 @@ def _secrets(data: Any, key: str = "") -> Iterator[str]:
 
 
 def _secret(name: str, value: str) -> bool:
-    from plinth.corpus.annotate.pii import keys
+    from plinth.corpus.annotate.pii import network
 
     raw = value.encode(errors="replace")
     url = _URL_PASSWORD.search(value)
     if url and not _REFERENCE.fullmatch(url[1]):
         return True
-    if keys.PEM.search(raw) or keys.JWT.search(raw) or any(form.search(raw) for _, _, form in keys.FORMS):
+    if network.PEM.search(raw) or network.JWT.search(raw) or any(form.search(raw) for _, _, form in network.FORMS):
         return True
-    named = keys.SECRET_NAME.search(name.encode()) and not keys.OPEN_NAME.search(name.encode())
+    named = network.SECRET_NAME.search(name.encode()) and not network.OPEN_NAME.search(name.encode())
     return bool(named and len(value) >= 8 and not _REFERENCE.fullmatch(value) and not value.startswith(("/", "file:")))
 
 

@@ -15,7 +15,7 @@ import yaml
 from plinth.compute.context import Context
 from plinth.compute.select_engine import DEFAULT
 from plinth.corpus.documents import documents
-from plinth.corpus.documents.account import Account
+from plinth.corpus.sources.record import Account
 from plinth.storage.workspace import Workspace
 from plinth_jobs import asset_states, dagster_run, pipeline
 from plinth_jobs.recipes import load

@@ -24,9 +24,9 @@ from plinth.corpus.dedup.parameters import Dedup, LineParameters, MinHash, Seman
 from plinth.corpus.dedup.semantic import semantic
 from plinth.corpus.dedup.substring import substring
 from plinth.corpus.documents.removal import drop_repeats
-from plinth.corpus.protected import contamination, holdout, protected, sets
+from plinth.corpus.protected import contamination, holdout, protected
 from plinth.corpus.protected.parameters import Holdout, Protected, ProtectedSet
-from plinth.corpus.sources.cuts import cutter
+from plinth.corpus.sources.inventory import cutter
 from plinth.corpus.sources.record import SEEN_BEFORE
 from plinth.records import Step
 from plinth.schemas import REJECT_SCHEMA
@@ -170,7 +170,7 @@ def test_held_out_and_protected_text_cost_no_more_per_part_where_there_are_more_
         near = corpus.through_exact()
         item = json.dumps({"text": " ".join(f"w0-{i}" for i in range(40))})
         (ctx.workspace.input / given.path).write_text(item)
-        read = {"quiz": sets.read_set(ctx, "quiz", given)}
+        read = {"quiz": protected.read_set(ctx, "quiz", given)}
         with counted(monkeypatch) as found:
             corpus.holdout = holdout.run(ctx, corpus.holdout_params, corpus.documents, near)
             contamination.run(ctx, corpus.contamination_params, corpus.documents, near, corpus.holdout)

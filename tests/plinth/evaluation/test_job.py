@@ -11,7 +11,7 @@ import pytest
 from tokenizers import Tokenizer
 
 from plinth.compute.context import Context
-from plinth.corpus.protected import item_table, sets
+from plinth.corpus.protected import comparison, protected
 from plinth.errors import CheckpointError, IntegrityError
 from plinth.evaluation import job
 from plinth.evaluation.engine.client import SPARE
@@ -127,14 +127,14 @@ def test_a_checkpoint_without_weights_is_named(
 
 def compared(ctx: Context, rows: list[tuple[str, str, str]]) -> tuple[Manifest, dict[str, Manifest]]:
     """A comparison with one protected set, of rows (item, status, text)."""
-    table = pa.table([[row[0] for row in rows], [row[2] for row in rows]], schema=sets.ITEMS)
+    table = pa.table([[row[0] for row in rows], [row[2] for row in rows]], schema=protected.ITEMS)
     part = write_table(ctx.store, "items.parquet", table)
     quiz = Manifest(asset="protected/quiz", step="s", version="1", params={}, inputs={}, parts=(part,))
     found = [
-        {"set": "quiz", "item": item, "status": status, **dict.fromkeys(item_table.SCHEMA.names[4:], 0)}
+        {"set": "quiz", "item": item, "status": status, **dict.fromkeys(comparison.ITEM_TABLE_SCHEMA.names[4:], 0)}
         for item, status, _ in rows
     ]
-    judged = write_table(ctx.store, item_table.FILE, pa.Table.from_pylist(found, schema=item_table.SCHEMA))
+    judged = write_table(ctx.store, comparison.FILE, pa.Table.from_pylist(found, schema=comparison.ITEM_TABLE_SCHEMA))
     whole = Manifest(asset="protected", step="s", version="1", params={}, inputs={}, parts=(judged,))
     return whole, {"quiz": quiz}
 

@@ -8,7 +8,8 @@ import pytest
 
 from plinth.compute.context import Context
 from plinth.compute.engine import InlineEngine
-from plinth.corpus.canaries import generate, plant
+from plinth.corpus import planted_canaries
+from plinth.corpus.canaries import generate
 from plinth.corpus.canaries.generate import Lexis
 from plinth.corpus.canaries.parameters import Canaries
 from plinth.errors import MissingError
@@ -28,7 +29,7 @@ def ctx(tmp_path_factory: pytest.TempPathFactory) -> Context:
     ctx = Context(Workspace(tmp_path_factory.mktemp("canaries") / "workspace").ensure(), InlineEngine())
     tokenizer = Manifest(asset="tokenizer", step="made", version="1", params={}, inputs={}, parts=())
     lexis = Lexis(lambda texts: [sum(-(-len(word) // 3) for word in text.split()) for text in texts], ())
-    made = plant.run(ctx, PARAMS, tokenizer, lexis, sequence_tokens=128, concatenated=True)
+    made = planted_canaries.run(ctx, PARAMS, tokenizer, lexis, sequence_tokens=128, concatenated=True)
     ctx.refs.publish(made, key=made.digest)
     return ctx
 
@@ -43,14 +44,14 @@ def test_what_the_coin_left_out_says_so(ctx: Context, capsys: pytest.CaptureFixt
     found = explain_document(ctx, f"canary://{OUT}/0")
     assert (found["status"], found["training"]) == ("canary", [])
     assert found["document"]["planted"] is False
-    table = plant.table(ctx.store, ctx.refs.current(plant.ASSET)).to_pylist()
+    table = planted_canaries.table(ctx.store, ctx.refs.current(planted_canaries.ASSET)).to_pylist()
     assert found["document"]["preview"] == next(row["text"] for row in table if row["number"] == OUT)
     assert call(["-w", str(ctx.workspace.root), "explain", f"canary://{OUT}/0"]) == 0
     assert f"canary://{OUT}/0: canary (its coin left it out: no copy was planted" in capsys.readouterr().out
 
 
 def test_canaries_and_copies_that_there_are_not(ctx: Context, tmp_path: Path) -> None:
-    copies = plant.table(ctx.store, ctx.refs.current(plant.ASSET))["repetitions"].to_pylist()
+    copies = planted_canaries.table(ctx.store, ctx.refs.current(planted_canaries.ASSET))["repetitions"].to_pylist()
     with pytest.raises(MissingError, match=f"copies 0 to {copies[IN] - 1} of canary {IN}"):
         explain_document(ctx, f"canary://{IN}/{copies[IN]}")
     with pytest.raises(MissingError, match="8 canaries"):

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from plinth.compute.context import Context
-from plinth.corpus.lists import lists
+from plinth.corpus import lists
 from plinth.errors import LineageError
 from plinth.provenance.statements import Chain, Link, attempts_of, chain, provenance, slsa_statement
 from plinth.recipe.recipe import Recipe

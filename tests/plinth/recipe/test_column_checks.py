@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from plinth.corpus.annotate.registry import ANNOTATORS
+from plinth.corpus.annotate.base import ANNOTATORS
 from plinth.recipe.column_checks import problems_of_columns
 from plinth.recipe.extension_checks import problems_of_extensions
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from plinth.corpus.models.generated_sets import line
+from plinth.corpus.models.examples import line
 from plinth.recipe.extension_checks import generated_lists, problems_of_evidence
 from plinth.recipe.recipe import Recipe
 

@@ -6,7 +6,7 @@ import json
 import re
 from pathlib import Path
 
-from plinth.corpus.annotate.registry import ANNOTATORS
+from plinth.corpus.annotate.base import ANNOTATORS
 from plinth.recipe.recipe import Recipe
 from plinth.recipe.reference import _fields, _models, document, keys, schema
 

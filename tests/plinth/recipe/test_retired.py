@@ -11,7 +11,7 @@ import pytest
 import yaml
 from pydantic import BaseModel
 
-from plinth.corpus.annotate.registry import ANNOTATORS
+from plinth.corpus.annotate.base import ANNOTATORS
 from plinth.corpus.models.trainers import trainers
 from plinth.launch.parameters import Launch
 from plinth.recipe.load import check, fingerprint, load, written

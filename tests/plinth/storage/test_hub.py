@@ -10,7 +10,7 @@ import pytest
 
 from plinth.corpus.sources.inventory import inventory
 from plinth.corpus.sources.parameters import Bucket
-from plinth.corpus.sources.readers import read
+from plinth.corpus.sources.record import read
 from plinth.errors import SourceError
 from plinth.storage import listing
 from plinth.storage.files import DigestMemory, opened

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from plinth.compute.context import Context
-from plinth.corpus.sources.sampled import SampledText
+from plinth.corpus.sources.files import SampledText
 from plinth.evaluation.engine.client import SPARE, ModelEngine
 from plinth.model.decoder import build
 from plinth.model.parameters import Model

@@ -12,7 +12,7 @@ import torch
 from tokenizers import Tokenizer
 
 from plinth.compute.context import Context
-from plinth.corpus.canaries import plant
+from plinth.corpus import planted_canaries
 from plinth.corpus.canaries.generate import Lexis
 from plinth.corpus.canaries.parameters import Canaries
 from plinth.model.decoder import Decoder
@@ -35,7 +35,7 @@ def planted(ctx: Context, tokenizer: Tokenizer) -> Manifest:
         return [len(one.ids) for one in tokenizer.encode_batch(list(texts))]
 
     named = Manifest(asset="tokenizer", step="made", version="1", params={}, inputs={}, parts=())
-    return plant.run(ctx, PARAMS, named, Lexis(measure, ()), sequence_tokens=32, concatenated=False)
+    return planted_canaries.run(ctx, PARAMS, named, Lexis(measure, ()), sequence_tokens=32, concatenated=False)
 
 
 def taught(texts: list[str], tokenizer: Tokenizer) -> Callable[[Decoder], None]:

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from plinth.compute.context import Context
-from plinth.corpus.canaries import plant
+from plinth.corpus import planted_canaries
 from plinth.corpus.canaries.parameters import BUCKET, Canaries
 from plinth.evaluation.engine.client import ModelEngine
 from plinth.model.decoder import build
@@ -60,7 +60,9 @@ def planted(tmp_path: Path) -> Planted:
     text = _curated(ctx)
     trained = tokenizer.run(ctx, TokenizerParameters(vocab_size=320), {"web": text})
     params = Canaries(count=8, references=128)
-    own = plant.run(ctx, params, trained, lexis_of(ctx.store, trained), sequence_tokens=SEQUENCE, concatenated=True)
+    own = planted_canaries.run(
+        ctx, params, trained, lexis_of(ctx.store, trained), sequence_tokens=SEQUENCE, concatenated=True
+    )
     cut = {
         name: shards.run(ctx, name, Shards(tokens_per_shard=3000), trained, made)
         for name, made in {"web": text, BUCKET: own}.items()

@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 import pytest
 
 from plinth.compute.context import Context
-from plinth.corpus.lists import lists
+from plinth.corpus import lists
 from plinth.errors import SourceError
 from plinth.model.decoder import Decoder
 from plinth.records import Manifest

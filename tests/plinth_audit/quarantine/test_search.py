@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from plinth.corpus.illegal.parameters import Matching
-from plinth.corpus.lists import lists
+from plinth.corpus import lists
+from plinth.corpus.sources.parameters import Matching
 from plinth.records import Manifest
 from plinth_audit.quarantine.search import find
 

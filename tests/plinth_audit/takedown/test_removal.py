@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from plinth.compute.context import Context
-from plinth.corpus.exclusions import exclusion_list
+from plinth.corpus import exclusions
 from plinth.errors import MissingError, RequestError
 from plinth_audit.takedown import removal, search
 from plinth_audit.takedown.removal import propose
@@ -16,7 +16,7 @@ from tests.taken_corpus import COPY, FILES, LINES, PAGE, QUOTE, Corpus, copied, 
 
 def excluded(corpus: Corpus, *args: Any, **options: Any) -> removal.Proposal:
     proposed = propose(corpus.ctx, *args, reason="a letter", **options)
-    exclusion_list.append(corpus.ctx, **proposed.fields)
+    exclusions.append(corpus.ctx, **proposed.fields)
     return proposed
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from plinth.corpus.exclusions import exclusion_list
+from plinth.corpus import exclusions
 from plinth.errors import CheckFailedError, MissingError, SignatureError
 from plinth.records import Manifest
 from plinth.training import config
@@ -48,7 +48,7 @@ def asset(name: str, state: str, digest: str | None = None, *, model: bool = Fal
 
 
 def exclude(corpus: Corpus, *args: Any, **options: Any) -> None:
-    exclusion_list.append(corpus.ctx, **propose(corpus.ctx, *args, reason="a <b>letter</b> | x", **options).fields)
+    exclusions.append(corpus.ctx, **propose(corpus.ctx, *args, reason="a <b>letter</b> | x", **options).fields)
 
 
 def test_the_whole_report(removed: tuple[Corpus, Any]) -> None:

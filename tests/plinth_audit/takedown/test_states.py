@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from plinth.corpus.exclusions import exclusion_list
+from plinth.corpus import exclusions
 from plinth_assets.framework.stage import Stage
 from plinth_audit.takedown import report
 from plinth_audit.takedown import states as takedown
@@ -41,7 +41,7 @@ NEVER = ("web/packed", "candidate", "release", "lists/words")
 
 
 def stage(asset: str) -> Stage:
-    outside = exclusion_list.digest if asset == "web/documents" else None
+    outside = exclusions.digest if asset == "web/documents" else None
     group = "release" if asset == "release" else "corpus"
     return Stage(asset, READS[asset], lambda *_: None, "1", {}, group, "", "o", outside=outside)  # type: ignore[arg-type, return-value]
 
@@ -52,7 +52,7 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
     made = Corpus(tmp_path_factory.mktemp("states"))
     made.build()
     made.train()
-    exclusion_list.append(made.ctx, **propose(made.ctx, "url", PAGE, "a letter").fields)
+    exclusions.append(made.ctx, **propose(made.ctx, "url", PAGE, "a letter").fields)
     made.build()
     made.train()
     for asset in READS:

@@ -14,7 +14,7 @@ import markupsafe
 import pytest
 
 from plinth.compute.context import Context
-from plinth.corpus.exclusions import exclusion_list
+from plinth.corpus import exclusions
 from plinth.storage.workspace import Workspace
 from plinth_audit.takedown import remaining, report
 from plinth_audit.takedown.removal import propose
@@ -98,7 +98,7 @@ def test_text_that_is_gone_or_has_no_long_line_is_not_called_absent(ctx: Context
 def test_the_report_lists_pages_that_still_show_the_text(corpus: Corpus) -> None:
     """A page that quotes the removed document, and the step cache, are in the signed table until they are gone."""
     fields: dict[str, Any] = dict(propose(corpus.ctx, "url", PAGE, "a letter").fields)
-    exclusion_list.append(corpus.ctx, **fields)
+    exclusions.append(corpus.ctx, **fields)
     corpus.build()
     page = corpus.ctx.workspace.reports / "samples.html"
     page.write_text(html.escape(essay(0)))

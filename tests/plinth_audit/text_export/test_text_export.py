@@ -13,7 +13,7 @@ import pytest
 
 from plinth.compute.context import Context, manifest
 from plinth.compute.engine import LocalEngine
-from plinth.corpus.sources.readers import read
+from plinth.corpus.sources.record import read
 from plinth.errors import IntegrityError, SourceError, StorageError
 from plinth.provenance import ledger
 from plinth.records import Manifest, Part, Step

@@ -14,10 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from plinth.compute.context import Context
+from plinth.corpus import lists
 from plinth.corpus.dedup.parameters import MinHash
-from plinth.corpus.illegal.parameters import Illegal
-from plinth.corpus.lists import lists
-from plinth.corpus.sources.parameters import Bucket
+from plinth.corpus.sources.parameters import Bucket, Illegal
 from plinth.errors import MissingError, SourceError
 from plinth.recipe.recipe import Corpus
 from plinth.storage.parts import read_table, write_table

@@ -17,7 +17,7 @@ import pytest
 
 from plinth.compute.context import Context
 from plinth.compute.progress import SILENT
-from plinth.corpus.exclusions.exclusion_list import EXCLUSIONS
+from plinth.corpus.exclusions import EXCLUSIONS
 from plinth.errors import IntegrityError, MissingError, SignatureError, WorkspaceError
 from plinth.records import Manifest, Part
 from plinth.storage.workspace import Workspace, folder_of

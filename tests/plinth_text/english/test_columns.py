@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from plinth.corpus.annotate.registry import annotator
+from plinth.corpus.annotate.base import annotator
 from plinth_text import english
 from plinth_text.english import words
 from plinth_text.unicode import utf8

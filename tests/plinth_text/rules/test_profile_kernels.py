@@ -7,8 +7,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from plinth.corpus.annotate.registry import ANNOTATORS
-from plinth.corpus.annotate.rules import redpajama as redpajama_annotator
+from plinth.corpus.annotate.base import ANNOTATORS
+from plinth.corpus.annotate.rules import gopher as redpajama_annotator
 from tests.agreement import lines, words
 
 #: What the rules look for, and what could make a kernel and Python part.
@@ -62,7 +62,7 @@ def test_redpajama_signals_are_those_of_plain_python(texts: list[str]) -> None:
 def test_redpajama_takes_stop_words_from_a_list() -> None:
     batch = pa.record_batch({"text": pa.array(["The cat, the dog; don't."], pa.large_string())})
     prepared = redpajama_annotator.PreparedSignals(frozenset({"cat", "don", "the"}))
-    (row,) = redpajama_annotator.annotate(batch, prepared).to_pylist()
+    (row,) = redpajama_annotator.annotate_redpajama(batch, prepared).to_pylist()
     assert row["stop_words"] == pytest.approx(3 / 10)  # The cat , the dog ; don ' t .
 
 

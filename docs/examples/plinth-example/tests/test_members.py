@@ -14,8 +14,7 @@ from plinth_example.quotes import Params, annotate
 from plinth_example.riddles import PROBE, RIDDLES
 
 from plinth.corpus.sources.parameters import Source, Terms
-from plinth.corpus.sources.readers import read
-from plinth.corpus.sources.record import RawRecord, Reject
+from plinth.corpus.sources.record import RawRecord, Reject, read
 from plinth.evaluation.probes.base import items_of
 from plinth.storage.files import SourceFile
 from plinth_registry.gates.facts import EvaluationFacts, Evidence, SliceScore

@@ -1,4 +1,7 @@
-"""The record that describes an annotator: a pure function over batches of documents, and its catalogue entry."""
+"""The record that describes an annotator (a pure function over batches of documents), and all annotators by name.
+
+A new annotator is a file in this folder, a line here, and a test; or a package of its own.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from plinth.corpus.lists.list_table import ListTable
+from plinth.corpus.lists import ListTable
+from plinth.extensions import Catalogue
 from plinth.records import Frozen
 from plinth.schemas import EDIT_TYPE
 
@@ -110,3 +114,64 @@ def spans(of: Integers, begin: Integers, end: Integers, why: Integers, reasons: 
     )
     offsets = np.concatenate([[0], np.cumsum(np.bincount(of, minlength=rows))])
     return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), made, type=EDIT_TYPE)
+
+
+#: Names of a bucket's other assets, which an annotator may not have.
+TAKEN = ("sources", "documents", "minhash", "policy", "verdicts", "curated", "shards", "packed")
+
+#: Annotators that a recipe can use several times: `fasttext_dclm`, `fasttext_topic`.
+REPEATED = ("fasttext", "transformer")
+
+#: Built-in annotators, and those of installed packages (entry points of the group `plinth.annotators`).
+ANNOTATORS = Catalogue(
+    "plinth.annotators",
+    "annotator",
+    Annotator,
+    {
+        "language": "plinth.corpus.annotate.language:ANNOTATOR",
+        "gopher_quality": "plinth.corpus.annotate.rules.gopher:GOPHER_QUALITY",
+        "gopher_repetition": "plinth.corpus.annotate.rules.gopher:GOPHER_REPETITION",
+        "c4": "plinth.corpus.annotate.rules.c4:C4",
+        "fineweb": "plinth.corpus.annotate.rules.fineweb:FINEWEB",
+        "licence": "plinth.corpus.annotate.licence:LICENCE",
+        "opt_out": "plinth.corpus.annotate.licence:OPT_OUT",
+        "pii": "plinth.corpus.annotate.pii.pii:ANNOTATOR",
+        "url": "plinth.corpus.annotate.blocklists:URL",
+        "perplexity": "plinth.corpus.annotate.learned:PERPLEXITY",
+        "quality_classifier": "plinth.corpus.annotate.learned:QUALITY_CLASSIFIER",
+        "domain": "plinth.corpus.annotate.learned:DOMAIN",
+        "toxicity": "plinth.corpus.annotate.learned:TOXICITY",
+        "gopher_dolma": "plinth.corpus.annotate.rules.gopher:GOPHER_DOLMA",
+        "redpajama": "plinth.corpus.annotate.rules.gopher:REDPAJAMA",
+        "c4_lines": "plinth.corpus.annotate.rules.c4:C4_LINES",
+        "refinedweb_lines": "plinth.corpus.annotate.rules.c4:REFINEDWEB_LINES",
+        "repeated_tokens": "plinth.corpus.annotate.rules.gopher:REPEATED_TOKENS",
+        "characters": "plinth.corpus.annotate.rules.gopher:CHARACTERS",
+        "illegal": "plinth.corpus.annotate.blocklists:ILLEGAL",
+        "fasttext": "plinth.corpus.annotate.ready:FASTTEXT",
+        "transformer": "plinth.corpus.annotate.ready:TRANSFORMER",
+        "fineweb2": "plinth.corpus.annotate.rules.fineweb:FINEWEB2",
+    },
+    reserved=TAKEN,
+    repeated=REPEATED,
+)
+
+
+def annotator(name: str) -> Annotator:
+    """An annotator by name.
+
+    Raises:
+        RecipeError: no such annotator; the nearest name is given.
+        ExtensionError: a package has it and it cannot be used.
+    """
+    return ANNOTATORS.find(name)
+
+
+def parameters(name: str, raw: Mapping[str, Any]) -> Frozen:
+    """The parameters of an annotator out of a recipe's mapping.
+
+    Raises:
+        RecipeError: no such annotator, an unknown parameter, or a value that is not allowed.
+    """
+    found: Frozen = ANNOTATORS.parameters(name, raw, f"corpus.annotate.{name}")
+    return found

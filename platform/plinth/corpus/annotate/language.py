@@ -23,7 +23,7 @@ import pyarrow as pa
 from pydantic import Field, ValidationInfo, field_validator
 
 from plinth.corpus.annotate.base import Annotator, Files
-from plinth.corpus.models import ready_fasttext
+from plinth.corpus.models import given
 from plinth.errors import RecipeError
 from plinth.records import Frozen, internal
 from plinth.schemas import EDIT_TYPE
@@ -116,7 +116,7 @@ def prepare(params: LanguageParams, files: Files) -> LanguageModel:
     if params.model is None:
         return LanguageModel(params, kernel())
     key = f"models/{params.model}"
-    made = LanguageModel(params, predict.Predictor(ready_fasttext.read(files[key], key)))
+    made = LanguageModel(params, predict.Predictor(given.read_fasttext(files[key], key)))
     for name in {*params.thresholds, *params.allowed} - {DEFAULT, *made.labels}:
         near = ", ".join(difflib.get_close_matches(name, made.labels, n=3, cutoff=0.4))
         raise RecipeError(f"corpus.annotate.language: {name!r} is no label of {key}", expected=near or None)

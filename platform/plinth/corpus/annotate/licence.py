@@ -1,25 +1,33 @@
-"""The licence gate's column: a document's SPDX expression against the permitted list.
-
-SPDX 2.3, annex D: `AND` needs both, `OR` lets the user choose, `WITH` adds an exception to a licence and is
-permitted when the licence is or the pair is listed, `+` means this version or a later one. What cannot be read is
-not permitted; `unknown`, `NONE` and `NOASSERTION` never are, whatever the list says.
-
-Use matters: what a model may be trained on may still not be passed on as text, or not be sold. Each use has a list
-of its own, and `permitted` holds by the lists of every use that the recipe names.
+"""The rights that a document's page or server declares: its SPDX expression against the permitted list, and
+opt-outs.
 """
 
 from __future__ import annotations
 
+import json
 import re
 from functools import lru_cache
 from typing import Literal, NamedTuple
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from plinth.corpus.annotate.base import Annotator
+from plinth.corpus.sources.times import DIRECTIVES, REL_LICENSE, TDM, TDM_POLICY
+from plinth.extensions import NoParams
 from plinth.records import Frozen, internal
 
-SCHEMA = pa.schema(
+# The licence gate's column: a document's SPDX expression against the permitted list.
+#
+# SPDX 2.3, annex D: `AND` needs both, `OR` lets the user choose, `WITH` adds an exception to a licence and is
+# permitted when the licence is or the pair is listed, `+` means this version or a later one. What cannot be read is
+# not permitted; `unknown`, `NONE` and `NOASSERTION` never are, whatever the list says.
+#
+# Use matters: what a model may be trained on may still not be passed on as text, or not be sold. Each use has a list
+# of its own, and `permitted` holds by the lists of every use that the recipe names.
+
+LICENCE_SCHEMA = pa.schema(
     [
         pa.field("expression", pa.string(), nullable=False),
         pa.field("permitted", pa.bool_(), nullable=False),  # for training and every use that is wanted
@@ -57,12 +65,12 @@ class _Term(NamedTuple):
         return f" {self.operator} ".join(self.operands)
 
 
-def annotate(batch: pa.RecordBatch, params: LicenceParams) -> pa.RecordBatch:
+def annotate_licence(batch: pa.RecordBatch, params: LicenceParams) -> pa.RecordBatch:
     """The expression in one spelling, whether the list permits it, and for which uses."""
     distinct = batch.column("licence").dictionary_encode()
     rows = [_row(text, params) for text in distinct.dictionary.to_pylist()]
-    columns = [pa.array([row[i] for row in rows], field.type) for i, field in enumerate(SCHEMA)]
-    return pa.record_batch([column.take(distinct.indices) for column in columns], schema=SCHEMA)
+    columns = [pa.array([row[i] for row in rows], field.type) for i, field in enumerate(LICENCE_SCHEMA)]
+    return pa.record_batch([column.take(distinct.indices) for column in columns], schema=LICENCE_SCHEMA)
 
 
 def _row(text: str, params: LicenceParams) -> tuple[str, bool, bool, bool]:
@@ -168,13 +176,60 @@ def _joined(operator: str, terms: list[_Term], allowed: bool) -> _Term:
     return _Term(tuple(operands), allowed, operator)
 
 
-ANNOTATOR = Annotator(
+LICENCE = Annotator(
     name="licence",
     version="3",
     description="The document's licence in SPDX form, and whether the recipe permits it, by use.",
     source="SPDX specification 2.3, annex D.",
     params=LicenceParams,
-    schema=SCHEMA,
+    schema=LICENCE_SCHEMA,
     reads=("licence",),
-    annotate=annotate,
+    annotate=annotate_licence,
+)
+
+#: Column -> the word among a document's directives.
+WORDS = {
+    "tdm_reservation": TDM,
+    "noai": "noai",
+    "noimageai": "noimageai",
+    "noarchive": "noarchive",
+    "noindex": "noindex",
+}
+#: Column -> the key in a document's metadata.
+ADDRESSES = {"tdm_policy": TDM_POLICY, "licence_address": REL_LICENSE}
+OPT_OUT_SCHEMA = pa.schema(
+    [
+        *(pa.field(name, pa.bool_(), nullable=False) for name in WORDS),
+        *(pa.field(name, pa.string()) for name in ADDRESSES),  # null where none is declared
+    ]
+)
+_KEYS = "|".join(f'"{key}"' for key in (DIRECTIVES, *ADDRESSES.values()))
+
+
+def annotate_opt_out(batch: pa.RecordBatch, params: NoParams) -> pa.RecordBatch:
+    """What each document declares; metadata is parsed only where it has one of the keys."""
+    extra = batch.column("extra")
+    rows = np.flatnonzero(pc.match_substring_regex(extra, _KEYS).to_numpy(zero_copy_only=False))
+    flags = {name: np.zeros(len(extra), dtype=np.bool_) for name in WORDS}
+    texts: dict[str, list[str | None]] = {name: [None] * len(extra) for name in ADDRESSES}
+    for row, text in zip(rows.tolist(), extra.take(pa.array(rows)).to_pylist(), strict=True):
+        found = json.loads(text)
+        words = str(found.get(DIRECTIVES, "")).split()
+        for name, word in WORDS.items():
+            flags[name][row] = word in words
+        for name, key in ADDRESSES.items():
+            texts[name][row] = found[key] if isinstance(found.get(key), str) else None
+    columns = [*map(pa.array, flags.values()), *(pa.array(values, pa.string()) for values in texts.values())]
+    return pa.record_batch(columns, schema=OPT_OUT_SCHEMA)
+
+
+OPT_OUT = Annotator(
+    name="opt_out",
+    version="1",
+    description="Opt-outs and licence that the page or its server declares: TDM reservation, robots directives.",
+    source="TDM Reservation Protocol (W3C community group, 2024); robots meta tag and X-Robots-Tag.",
+    params=NoParams,
+    schema=OPT_OUT_SCHEMA,
+    reads=("extra",),
+    annotate=annotate_opt_out,
 )

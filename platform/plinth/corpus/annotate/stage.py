@@ -19,8 +19,7 @@ import pyarrow.compute as pc
 
 from plinth import fingerprint
 from plinth.compute.context import Context, Item, manifest, renamed, run_items
-from plinth.corpus.annotate.base import TABLES, Annotator
-from plinth.corpus.annotate.registry import annotator, parameters
+from plinth.corpus.annotate.base import TABLES, Annotator, annotator, parameters
 from plinth.corpus.sidecars import slots
 from plinth.errors import MissingError, StageError
 from plinth.records import Blob, Frozen, Manifest, Part, Step

@@ -2,7 +2,6 @@
 
     parameters  how many canaries, at which repetitions
     generate    texts and coins from the seed
-    plant       the stage: the planted copies as the curated text of a bucket of their own
 
 Every canary is in or out of the run by a coin of its own (Steinke et al. 2023, "Privacy Auditing with One (1)
 Training Run", arXiv:2305.08846); references of the same making never are (Carlini et al. 2019, "The Secret Sharer",

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from plinth.compute.context import Context, Item, add_stats, manifest, renamed, run_items
-from plinth.corpus.policy.rights import TEXTS, Rights
+from plinth.corpus.policy.compiled_policy import TEXTS, Rights
 from plinth.corpus.sidecars import Slot, slots
 from plinth.errors import StageError
 from plinth.records import Manifest, Part, Step

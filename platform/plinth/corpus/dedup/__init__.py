@@ -11,11 +11,10 @@ Stages, each reading the survivors of the one before:
 Shared by them:
 
     parameters                    settings of the stages
-    rank_table        the survivor of a cluster: the recipe's rule as one number per document
-    clusters          groups of documents to clusters, survivors and sidecar columns
+    clusters          groups of documents to clusters, survivors and sidecar columns; the survivor of a cluster by the
+                      recipe's rule
     edits             sidecar, statistics and cuts of the stages that cut spans
-    document_numbers  one number per document over all slots; flat columns in that order
-    sorted_runs       tables of 64-bit columns sorted by a key, read by range
+    sorted_runs       tables of 64-bit columns sorted by a key, read by range; ranges of keys, rows of a part, 16-byte
+                      values
     run_tree          a tree of runs, one leaf per part of documents, merged to a bounded number
-    shuffle           sorted Parquet parts, read by range
 """

@@ -19,7 +19,8 @@ import pyarrow.compute as pc
 
 from plinth import fingerprint
 from plinth.compute.context import Context, Item, manifest, run_items
-from plinth.corpus.dedup import clusters, document_numbers, rank_table, shuffle
+from plinth.corpus import sidecars
+from plinth.corpus.dedup import clusters, sorted_runs
 from plinth.corpus.dedup.parameters import Dedup
 from plinth.corpus.dedup.run_tree import Range, RangeReader, reduce, tree
 from plinth.corpus.sidecars import Slot, slots
@@ -43,7 +44,7 @@ def run(
     policies: Mapping[str, Manifest],
     *,
     quality: Mapping[str, Manifest] | None = None,
-    range_rows: int = shuffle.RANGE_ROWS,
+    range_rows: int = sorted_runs.RANGE_ROWS,
 ) -> Manifest:
     """Find exact duplicates among the documents that the policies keep.
 
@@ -62,8 +63,8 @@ def run(
     """
     places = slots(documents, policy=policies)
     lengths = text_lengths(ctx, places)
-    groups = _groups(ctx, params, places, rank_table.build(ctx, params, documents, lengths, quality), range_rows)
-    mine = clusters.gather(ctx, ASSET, groups, document_numbers.layout(places))
+    groups = _groups(ctx, params, places, clusters.build(ctx, params, documents, lengths, quality), range_rows)
+    mine = clusters.gather(ctx, ASSET, groups, sidecars.layout(places))
     step = Step(name=f"{ASSET}/sidecar", version=VERSION)
     items = [
         Item(
@@ -110,14 +111,14 @@ def _digest(store: Store, documents: Part) -> tuple[Part, ...]:
         texts = batch.column("text")
         lengths.append(np.diff(utf8(texts)[1]))
         found.append(digests(texts))
-    leaf = shuffle.write_halves(store, documents.name, DIGESTS, pa.chunked_array(found), {"version": VERSION})
+    leaf = sorted_runs.write_halves(store, documents.name, DIGESTS, pa.chunked_array(found), {"version": VERSION})
     return leaf, write_table(store, documents.name, pa.table([pa.array(np.concatenate(lengths))], schema=_LENGTHS))
 
 
 def _groups(ctx: Context, params: Dedup, places: Sequence[Slot], ranks: Part, range_rows: int) -> list[Part]:
     branches = tree(ctx, DIGESTS, 3, leaves(ctx, places))
-    reader = RangeReader.over(ctx.store, DIGESTS, branches, document_numbers.layout(places), {"version": VERSION})
-    mask = document_numbers.mask(ctx, [(slot.sides["policy"], "keep") for slot in places])
+    reader = RangeReader.over(ctx.store, DIGESTS, branches, sidecars.layout(places), {"version": VERSION})
+    mask = sidecars.mask(ctx, [(slot.sides["policy"], "keep") for slot in places])
     step = Step(name="dedup/exact/group", version=VERSION, params=params.survivors())
     return reduce(ctx, step, _group, reader, range_rows, f"{ASSET} group", mask, (ranks,))
 
@@ -128,7 +129,7 @@ def _group(store: Store, task: Range) -> tuple[Part, ...]:
     listed = np.bincount(group, minlength=1)[group] > 1 if at.size else new
     at, group = at[listed], group[listed]
     back = np.argsort(at)  # numbers of documents are unique
-    ranks = document_numbers.open_flat(store, task.given[0], "<u8", rank_table.WIDTH)
+    ranks = sidecars.open_flat(store, task.given[0], "<u8", clusters.WIDTH)
     return (clusters.write_members(store, at[back], group[back], ranks),)
 
 

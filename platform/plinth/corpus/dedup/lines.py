@@ -13,7 +13,8 @@ import pyarrow as pa
 
 from plinth import fingerprint
 from plinth.compute.context import Context, Item, manifest, run_items
-from plinth.corpus.dedup import clusters, document_numbers, edits, shuffle, sorted_runs
+from plinth.corpus import sidecars
+from plinth.corpus.dedup import clusters, edits, sorted_runs
 from plinth.corpus.dedup.parameters import LineParameters
 from plinth.corpus.dedup.run_tree import Range, RangeReader, reduce, tree
 from plinth.corpus.sidecars import Slot, slots
@@ -134,7 +135,7 @@ def run(
     documents: Mapping[str, Manifest],
     before: Manifest,
     *,
-    range_rows: int = shuffle.RANGE_ROWS,
+    range_rows: int = sorted_runs.RANGE_ROWS,
 ) -> Manifest:
     """Find repeated lines among the survivors of the stage before.
 
@@ -153,7 +154,7 @@ def run(
     places = slots(documents, before=before)
     narrowed = edits.columns(ctx, [slot.sides["before"] for slot in places], _BEFORE)
     places = tuple(replace(slot, sides={"before": part}) for slot, part in zip(places, narrowed, strict=True))
-    layout = document_numbers.layout(places)
+    layout = sidecars.layout(places)
     reader = RangeReader.over(ctx.store, COUNTS, tree(ctx, COUNTS, 4, _counts(ctx, params, places)), layout)
     limits = (params.max_documents, params.boilerplate_documents)
     step = Step(name="dedup/lines/group", version=RUNS_VERSION, params={"limits": limits})

@@ -14,9 +14,10 @@ import numpy as np
 
 from plinth import fingerprint
 from plinth.compute.context import Context, Item, run_items
-from plinth.corpus.dedup import document_numbers, sorted_runs
-from plinth.corpus.dedup.document_numbers import SlotNumbers
-from plinth.corpus.dedup.shuffle import END, ranges
+from plinth.corpus import sidecars
+from plinth.corpus.dedup import sorted_runs
+from plinth.corpus.dedup.sorted_runs import END, ranges
+from plinth.corpus.sidecars import SlotNumbers
 from plinth.records import Part, Step
 from plinth.storage.store import Store
 from plinth_text.arrays import U8, U64, Bools
@@ -216,7 +217,7 @@ class RangeReader:
     ) -> RangeReader:
         """The reader of a tree's branches."""
         bases = np.array(layout.bases, dtype=np.uint64)
-        columns = (document_numbers.write(store, "bases.flat", bases[list(branch.slots)]) for branch in branches)
+        columns = (sidecars.write(store, "bases.flat", bases[list(branch.slots)]) for branch in branches)
         return cls(kind, tuple(zip((branch.part for branch in branches), columns, strict=True)), identity)
 
     @property
@@ -236,7 +237,7 @@ class RangeReader:
         for run, first in self.branches:
             with sorted_runs.SortedRun(store, run, self.kind, self.identity) as opened:
                 key, at, *rest = opened.slice(low, high)
-            bases = np.asarray(document_numbers.open_flat(store, first, "<u8"))
+            bases = np.asarray(sidecars.open_flat(store, first, "<u8"))
             number = bases[at >> np.uint64(32)] + (at & np.uint64(0xFFFFFFFF))
             columns = (key, number, *rest)
             found.append([column[mask[number] != 0] for column in columns] if mask is not None else [*columns])
@@ -263,7 +264,7 @@ class Range:
 
         Of runs with three columns or more the third is the other half of the key.
         """
-        mask = document_numbers.open_flat(store, self.mask, "<u1") if self.mask else None
+        mask = sidecars.open_flat(store, self.mask, "<u1") if self.mask else None
         columns = self.reader.read(store, self.low, self.high, mask)
         key, number, *rest = columns
         order = sorted_runs.in_order(key, *rest[:1], number, *rest[1:])

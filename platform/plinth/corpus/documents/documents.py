@@ -18,20 +18,29 @@ from typing import Any
 
 from plinth import fingerprint
 from plinth.compute.context import Context, Item, add_stats, manifest, renamed, run_items
-from plinth.corpus.documents.account import account
+from plinth.corpus import illegal_gate
+from plinth.corpus import illegal_gate as illegal
 from plinth.corpus.documents.normalize import normalize
 from plinth.corpus.documents.removal import drop, drop_repeats
 from plinth.corpus.documents.tables import RejectSpill, document_batches
-from plinth.corpus.exclusions.exclusion_list import Exclusion
-from plinth.corpus.extract.engines import LIBRARIES
+from plinth.corpus.exclusions import Exclusion
 from plinth.corpus.extract.extractor import Extractor, extracted
-from plinth.corpus.illegal import gate as illegal
-from plinth.corpus.illegal import report
+from plinth.corpus.extract.worker import LIBRARIES
 from plinth.corpus.sources.fields import NO_FIELD
 from plinth.corpus.sources.inventory import Group, Inventory, groups, not_read
 from plinth.corpus.sources.parameters import Bucket, Documents, Source
-from plinth.corpus.sources.readers import identity, read
-from plinth.corpus.sources.record import EXCLUSIONS, SEEN_BEFORE, TAKEDOWN, RawRecord, Reject, damage, refuse
+from plinth.corpus.sources.record import (
+    EXCLUSIONS,
+    SEEN_BEFORE,
+    TAKEDOWN,
+    RawRecord,
+    Reject,
+    account,
+    damage,
+    identity,
+    read,
+    refuse,
+)
 from plinth.errors import RejectRateError, SourceError, StageError
 from plinth.records import Frozen, Manifest, Part, Step
 from plinth.schemas import DOCUMENT_SCHEMA, REJECT_SCHEMA
@@ -72,7 +81,7 @@ def run(
     """The documents of a bucket and the rejects of its sources.
 
     Args:
-        gate: of illegal content (`corpus.illegal`); its hits are rejects and `quarantine-*` (`report.SCHEMA`).
+        gate: of illegal content (`corpus.illegal`); its hits are rejects and `quarantine-*` (`illegal_gate.SCHEMA`).
         read: manifests that the gate was made of, and of text that a model wrote, by key.
         exclusions: the exclusion list. Entries that take something are an input of the manifest (`takedown`), and its
             statistics `takedown` count what each takes; others leave no trace, so nothing downstream changes.
@@ -95,7 +104,7 @@ def run(
     dropped = drop(ctx, label, drop_repeats(ctx, name, [one[:2] for one in made]), exclusions)
     pairs = dropped.pairs
     reported = [one[2] for one in made if one[2:]]
-    reports = renamed((part for part in reported if part.rows), report.STEM)
+    reports = renamed((part for part in reported if part.rows), illegal_gate.STEM)
     parts = renamed((part for part, _ in pairs if part.rows), "part")
     rejects = renamed((part for _, part in pairs if part.rows), "rejects")
     listed = {(item.task.group.source, file.name) for item in items for file, _ in item.task.group.files}
@@ -150,7 +159,7 @@ def make_part(store: Store, work: FileGroupTask) -> tuple[Part, ...]:
         extractor = stack.enter_context(Extractor(work.params.extraction))
         spill, reports = stack.enter_context(RejectSpill(store)), None
         if work.gate is not None:
-            reports = stack.enter_context(report.Reports(store, work.bucket, work.gate.params.keep_uri))
+            reports = stack.enter_context(illegal_gate.Reports(store, work.bucket, work.gate.params.keep_uri))
         normalised = _normalised(extracted(_records(store, work, counts), extractor), work)
         rows = _divert(_identified(illegal.passing(work.gate, store, normalised), work, counts), spill, reports)
         part = write_batches(store, "part.parquet", DOCUMENT_SCHEMA, document_batches(rows, counts))
@@ -290,7 +299,7 @@ def _identified(
 
 
 def _divert(
-    items: Iterable[tuple[Any, ...] | Reject], spill: RejectSpill, reports: report.Reports | None
+    items: Iterable[tuple[Any, ...] | Reject], spill: RejectSpill, reports: illegal_gate.Reports | None
 ) -> Iterator[tuple[Any, ...]]:
     for item in items:
         if isinstance(item, Reject):

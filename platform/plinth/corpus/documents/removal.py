@@ -18,13 +18,12 @@ import pyarrow as pa
 
 from plinth import fingerprint
 from plinth.compute.context import Context, Item, TaskFn, run_items, sum_stats
-from plinth.corpus.dedup import shuffle, sorted_runs
+from plinth.corpus.dedup import sorted_runs
 from plinth.corpus.dedup.clusters import gather
-from plinth.corpus.dedup.document_numbers import SlotNumbers
 from plinth.corpus.dedup.run_tree import Range, RangeReader, reduce, tree
 from plinth.corpus.documents.tables import reject_batch
-from plinth.corpus.exclusions.exclusion_list import Exclusion
-from plinth.corpus.exclusions.rules import ColumnRules, Hit, TextRules
+from plinth.corpus.exclusions import ColumnRules, Exclusion, Hit, TextRules
+from plinth.corpus.sidecars import SlotNumbers
 from plinth.corpus.sources.record import SEEN_BEFORE, TAKEDOWN, Reject
 from plinth.records import Frozen, Part, Step
 from plinth.schemas import DOCUMENT_SCHEMA, REJECT_SCHEMA
@@ -215,7 +214,7 @@ class Repeats(Frozen):
 
 
 def drop_repeats(
-    ctx: Context, bucket: str, pairs: Sequence[tuple[Part, ...]], *, range_rows: int = shuffle.RANGE_ROWS
+    ctx: Context, bucket: str, pairs: Sequence[tuple[Part, ...]], *, range_rows: int = sorted_runs.RANGE_ROWS
 ) -> list[tuple[Part, Part]]:
     """The parts and rejects of a bucket without documents that an earlier part holds already.
 
@@ -266,7 +265,7 @@ def _repeated(ctx: Context, label: str, parts: Sequence[Part], range_rows: int) 
 
 def _ids(store: Store, part: Part) -> tuple[Part, ...]:
     found = [pa.array([], pa.binary(16)), *(batch.column("id") for batch in iter_batches(store, part, ["id"]))]
-    return (shuffle.write_halves(store, "ids.run", IDS, pa.chunked_array(found)),)
+    return (sorted_runs.write_halves(store, "ids.run", IDS, pa.chunked_array(found)),)
 
 
 def _later(store: Store, task: Range) -> tuple[Part, ...]:

@@ -13,9 +13,9 @@ from plinth.corpus.extract.page import KIND_OF, Answer, ExtractionFailure, Page,
 from plinth.corpus.sources.inventory import UNKNOWN
 from plinth.corpus.sources.parameters import Extraction
 from plinth.corpus.sources.record import RawRecord, Reject, refuse
-from plinth.corpus.sources.signals import REL_LICENSE, TDM_POLICY, joined, spdx
+from plinth.corpus.sources.times import REL_LICENSE, TDM_POLICY, joined, spdx
 
-HANDLER = "plinth.corpus.extract.handler:extracting"
+HANDLER = "plinth.corpus.extract.worker:extracting"
 #: For glibc: memory of one page serves the next instead of going back to the kernel each time.
 KEEP_MEMORY = (("MALLOC_MMAP_THRESHOLD_", str(2**28)), ("MALLOC_TRIM_THRESHOLD_", str(2**28)))
 #: A worker without pages for so long ends, to free its memory.

@@ -1,19 +1,25 @@
-"""A page, the answer to it, and the bytes of both between the process that reads pages and its worker.
-
-Plain lengths and UTF-8, never pickle: a hostile page may control the worker, and the owner must not execute its
-bytes.
-
-    page       kind; length of charset; charset; body
-    answer     status, length of text, length of each fact; text and facts that are there
+"""A page, the answer to it, and the bytes of both between the process that reads pages and its worker; facts of its
+head.
 """
 
 from __future__ import annotations
 
+import re
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from html import unescape
+from urllib.parse import urljoin
 
-from plinth.corpus.sources.signals import DIRECTIVES, REL_LICENSE, TDM_POLICY
+from plinth.corpus.sources.times import DIRECTIVES, REL_LICENSE, TDM_POLICY, directives, iso_date, one_of
+
+# A page, the answer to it, and the bytes of both between the process that reads pages and its worker.
+#
+# Plain lengths and UTF-8, never pickle: a hostile page may control the worker, and the owner must not execute its
+# bytes.
+#
+#     page       kind; length of charset; charset; body
+#     answer     status, length of text, length of each fact; text and facts that are there
 
 CHARSET_BYTES = 255
 #: Metadata of a page, by the names in a document's `extra`, each of at most so many characters.
@@ -95,3 +101,167 @@ def answer_of(data: bytes) -> Answer:
             facts[name] = str(data[at : at + size], "utf-8")
             at += size
     return Text(text, facts)
+
+
+# Title, canonical address, date, language and opt-outs of a page, by one scan of its head and without the parsed tree.
+#
+# A query of the tree costs as much as a small page's text, and most heads have none of these: the scan is made where
+# the head's text has one of the words that they stand under. It follows the standard (HTML, 13.2.6.4.4): tags inside
+# comments and scripts are none, and the first tag that no head may have ends the head, closed or not.
+
+HEAD_CHARACTERS = 1 << 18
+#: Names of `meta` that state when a page was published, the surest first (Open Graph, schema.org, Dublin Core,
+#: Highwire, and the spellings of large publishers).
+DATES = (
+    "article:published_time",
+    "datepublished",
+    "dc.date.issued",
+    "dcterms.issued",
+    "dcterms.created",
+    "dc.date",
+    "dcterms.date",
+    "citation_publication_date",
+    "citation_date",
+    "article.published",
+    "date",
+    "pubdate",
+    "publish-date",
+    "parsely-pub-date",
+    "sailthru.date",
+)
+ADDRESS, TITLE = "og:url", "og:title"
+ROBOTS, TDM_META, POLICY_META = "robots", "tdm-reservation", "tdm-policy"
+#: In every value that opts out, or beside it.
+SIGNALS = (b"noai", b"noindex", b"noarchive", b"noimageai", b'"none', b"'none", b"tdm-")
+#: In every name above is one of these.
+CANONICAL, DATE, PUBLISH, TERMS, OPEN = b"canonical", b"date", b"publish", b"dcterms", b"og:"
+#: In JSON-LD and microdata, anywhere in a page.
+PUBLISHED = "datePublished"
+_WANTED = frozenset((*DATES, ADDRESS, TITLE, POLICY_META))
+_SEVERAL = (ROBOTS, TDM_META)
+#: A page names its licence in its head or, as Creative Commons advises, in its text.
+LICENSE, MOST_LICENSES, TAG_CHARACTERS = "license", 100, 1000
+REL, REL_CHARACTERS = "rel=", 100
+_LINKING = re.compile(r"<(?:a|area|link)\s", re.I)
+# What these patterns have begun they end wherever they stop, so that a hostile page takes time by its length, not by
+# its square.
+_ATTRIBUTES = r"""((?:[^>=]+|=\s*(?:"[^"]*"|'[^']*'|[^\s>"'][^\s>]*)?)*)"""
+_TAG = re.compile(
+    rf"""<(?:(meta|link|base)(?=[\s/]){_ATTRIBUTES}
+    |!--(?!-?>)(?:[^-]+|-(?!->))*
+    |(?P<raw>script|style|title|noframes|template)\b(?:[^<]+|<(?!/(?P=raw)))*
+    |(?!(?:html|head|noscript|meta|link|base|basefont|bgsound)\b)(?P<end>[a-z]))""",
+    re.I | re.X,
+)
+_ATTRIBUTE = re.compile(r"""([^\s=>"'/][^\s=>/]*+)(?:\s*+=\s*+(?:"([^"]*)"|'([^']*)'|([^\s>"'][^\s>]*))?)?""")
+_LANGUAGE = re.compile(
+    r"""<[hH][tT][mM][lL](?=\s)[^<>]*?\s(?:xml:)?(?i:lang)\s*=\s*["']?([A-Za-z][A-Za-z0-9_-]{0,34})"""
+)
+_JSON_DATE = re.compile(rf'"{PUBLISHED}"\s*:\s*"([^"]*)"')
+
+
+def page_facts(html: str, title: str | None) -> dict[str, str]:
+    """Those of these that a page has: `title` (as given, else `og:title`), `canonical` (address as written, resolved
+    against `base` only), `date` (of publication, ISO 8601), `lang` (of the root element), and what it says about its
+    use (`signals`)."""
+    end = html.find("<body", 0, HEAD_CHARACTERS)
+    end = end if end >= 0 else HEAD_CHARACTERS
+    head = html[:end].encode("utf-8", "surrogatepass").lower()
+    facts = dict[str, str]()
+    if title and (line := _line(title)):
+        facts["title"] = line
+    signals = any(signal in head for signal in SIGNALS)
+    if signals or OPEN in head or CANONICAL in head or DATE in head or PUBLISH in head or TERMS in head:
+        _add_tags(facts, html, end)
+    if "date" not in facts and PUBLISHED in html and (date := _published(html)):
+        facts["date"] = date
+    if b"lang" in head and (root := _LANGUAGE.search(html, 0, end)):
+        facts["lang"] = root[1]
+    if address := one_of(_licences(html)):
+        facts[REL_LICENSE] = address
+    return facts
+
+
+def _add_tags(facts: dict[str, str], html: str, end: int) -> None:
+    """Values of `link`, `meta` and `base` elements; the first of a name counts."""
+    metas: dict[str, str] = {}
+    several: list[tuple[str, str]] = []
+    canonical = base = ""
+    for tag in _TAG.finditer(html, 0, end):
+        if tag["end"]:
+            break
+        if tag[1] is None:
+            continue
+        kind, attributes = tag[1].lower(), _attributes(tag[2])
+        if kind == "meta":
+            for key in ("name", "property", "itemprop"):
+                if (name := attributes.get(key, "").strip().lower()) in _WANTED and attributes.get("content"):
+                    metas.setdefault(name, attributes["content"])
+                elif name in _SEVERAL:
+                    several.append((name, attributes.get("content", "")))
+        elif kind == "base":
+            base = base or attributes.get("href", "")
+        elif "canonical" in attributes.get("rel", "").lower().split():
+            canonical = canonical or attributes.get("href", "")
+    if "title" not in facts and (title := _line(metas.get(TITLE, ""))):
+        facts["title"] = title
+    if address := _address(base, canonical) or _address(base, metas.get(ADDRESS, "")):
+        facts["canonical"] = address
+    if date := next((day for name in DATES if name in metas and (day := iso_date(metas[name]))), None):
+        facts["date"] = date
+    if several and (found := directives(*([value for of, value in several if of == name] for name in _SEVERAL))):
+        facts[DIRECTIVES] = found
+    if POLICY_META in metas and (policy := _address(base, metas[POLICY_META])):
+        facts[TDM_POLICY] = policy[:FACT_CHARACTERS]
+
+
+def _licences(html: str) -> Iterator[str]:
+    """Addresses of links with `rel=license`."""
+    at = -1
+    for _ in range(MOST_LICENSES):
+        at = html.find(LICENSE, at + 1)
+        if at < 0:
+            return
+        if html.rfind(REL, max(0, at - REL_CHARACTERS), at) < 0:
+            continue
+        start, end = html.rfind("<", max(0, at - TAG_CHARACTERS), at), html.find(">", at, at + TAG_CHARACTERS)
+        if start < 0 or end < 0 or not _LINKING.match(html, start):
+            continue
+        attributes = _attributes(html[start + 1 : end])
+        if LICENSE in attributes.get("rel", "").lower().split():
+            yield attributes.get("href", "")[:FACT_CHARACTERS]
+
+
+def _published(html: str) -> str | None:
+    """The first date of publication in JSON-LD or microdata."""
+    if (stated := _JSON_DATE.search(html)) and (date := iso_date(stated[1])):
+        return date
+    at = html.find(PUBLISHED)
+    tag = html[max(0, html.rfind("<", 0, at)) : at + 2 * FACT_CHARACTERS].partition(">")[0]
+    attributes = _attributes(tag)
+    if attributes.get("itemprop") != PUBLISHED:
+        return None
+    return iso_date(attributes.get("content") or attributes.get("datetime") or "")
+
+
+def _attributes(text: str) -> dict[str, str]:
+    """Attributes by name in lower case; the first of a name counts."""
+    found: dict[str, str] = {}
+    for name, *values in _ATTRIBUTE.findall(text):
+        found.setdefault(name.lower(), unescape("".join(values)))
+    return found
+
+
+def _address(base: str, address: str) -> str:
+    """An address as browsers clean it; one too long to keep is none."""
+    address = "".join(address.strip().split("\n")).replace("\t", "").replace("\r", "").replace(" ", "%20")
+    try:
+        address = urljoin(base.strip(), address) if base and address else address
+    except ValueError:
+        return ""
+    return address if len(address) <= 4 * FACT_CHARACTERS else ""
+
+
+def _line(text: str) -> str:
+    """One line of bounded length."""
+    return " ".join(text[: 4 * FACT_CHARACTERS].split())[:FACT_CHARACTERS]

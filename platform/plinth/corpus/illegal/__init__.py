@@ -2,9 +2,6 @@
 
     lists       files of the user, read and refused
     match       records against the lists
-    gate        in the documents stage: hits become rejects without text
-    report      hits as a table for those who must answer for them
-    parameters  lists and bounds
 
 The annotator `illegal` matches documents that are stored already.
 """

@@ -23,8 +23,8 @@ from typing import TypeVar
 
 import numpy as np
 
-from plinth.corpus.illegal.parameters import Matching
-from plinth.corpus.lists.listfiles import by_role, entries, refused
+from plinth.corpus.lists import by_role, numbered_lines, refused
+from plinth.corpus.sources.parameters import Matching
 from plinth.text import domain
 from plinth_text.arrays import I64, U64
 from plinth_text.scoring.features import COMMON_WORDS
@@ -125,7 +125,7 @@ def read(files: Mapping[str, Path], key: str, params: Matching) -> Lists:
     keywords = _keywords(found["keywords"])
     domains: dict[str, ListEntry] = {}
     for name, path in found["domains"]:
-        for number, line in entries(name, path):
+        for number, line in numbered_lines(name, path):
             known = _tried(name, number, line, domain)
             domains.setdefault(known, ListEntry(name, number, _sha256(known)))
     if not any(rows.values()) and not keywords and not domains:
@@ -166,7 +166,7 @@ def keyword(line: str) -> tuple[str, str]:
 def _keywords(files: Sequence[tuple[str, Path]]) -> dict[str, ListEntry]:
     found: dict[str, ListEntry] = {}
     for name, path in files:
-        for number, line in entries(name, path):
+        for number, line in numbered_lines(name, path):
             term, category = _tried(name, number, line, keyword)
             have = found.setdefault(term, ListEntry(name, number, _sha256(term), category))
             if have.category != category:
@@ -180,7 +180,7 @@ def _parsed(
     return [
         (_tried(name, number, line, parse), numbers[name], number)
         for name, path in files
-        for number, line in entries(name, path)
+        for number, line in numbered_lines(name, path)
     ]
 
 

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from plinth.corpus.illegal.lists import Hashes, ListEntry, Lists
-from plinth.corpus.illegal.parameters import Matching
+from plinth.corpus.sources.parameters import Matching
 from plinth.text import domains, host
 from plinth_text.similarity import simhashes
 from plinth_text.unicode import utf8

@@ -1,11 +1,4 @@
-"""Examples to learn from: a sample of documents or of a labelled list, as features, cut into splits.
-
-Of a bucket those documents are taken whose ids have the smallest keyed hash, about as many as wanted, so that the
-sample is the same on every machine and memory is bounded by it. A document's split follows from a keyed hash of its
-text, so that copies never stand on both sides.
-
-Letters: D examples, F features of all of them.
-"""
+"""Examples to learn from: a sample of documents or of a labelled list, as features, cut into splits."""
 
 from __future__ import annotations
 
@@ -14,6 +7,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,7 +16,7 @@ import pyarrow as pa
 
 from plinth import fingerprint
 from plinth.compute.context import Context, Item, run_items
-from plinth.corpus.models import lexicon
+from plinth.corpus import lists
 from plinth.corpus.models.classify.linear import Ragged
 from plinth.corpus.sampling import Smallest, ranks
 from plinth.errors import SourceError
@@ -32,6 +26,14 @@ from plinth.storage.store import Store
 from plinth_text import unicode
 from plinth_text.arrays import F32, I64, U64
 from plinth_text.scoring import features
+
+# Examples to learn from: a sample of documents or of a labelled list, as features, cut into splits.
+#
+# Of a bucket those documents are taken whose ids have the smallest keyed hash, about as many as wanted, so that the
+# sample is the same on every machine and memory is bounded by it. A document's split follows from a keyed hash of its
+# text, so that copies never stand on both sides.
+#
+# Letters: D examples, F features of all of them.
 
 VERSION = "1"
 BATCH_ROWS = 512
@@ -156,7 +158,7 @@ def load(store: Store, parts: Sequence[Part], documents: int) -> Examples:
 def _draw(store: Store, task: _Task) -> tuple[Part, ...]:
     terms = None
     if task.lexicon:
-        terms = lexicon.read({name: store.open_path(blob) for name, blob in task.lexicon}, "the lexicon")
+        terms = lists.read({name: store.open_path(blob) for name, blob in task.lexicon}, "the lexicon")
     found = _listed(store, task) if task.is_list else _documents(store, task)
     return (write_batches(store, "part.parquet", SCHEMA, (_batch(task.drawing, terms, *one) for one in found)),)
 
@@ -224,7 +226,7 @@ def _no_row(where: str, number: int, found: object) -> SourceError:
 
 def _batch(
     drawing: Drawing,
-    terms: lexicon.Lexicon | None,
+    terms: lists.Lexicon | None,
     texts: pa.Array,
     place: U64,
     labels: I64,
@@ -238,7 +240,7 @@ def _batch(
     return pa.record_batch(columns, schema=SCHEMA)
 
 
-def second_look(texts: pa.Array, terms: lexicon.Lexicon | None) -> F32:
+def second_look(texts: pa.Array, terms: lists.Lexicon | None) -> F32:
     """Features of the second stage beside the margin, [texts, N]: the text's look, and hits of a lexicon."""
     counts = features.counts(texts)
     look = features.from_counts(counts)
@@ -251,3 +253,51 @@ def splits(texts: pa.Array) -> npt.NDArray[np.int8]:
     """The split of every text, by number."""
     place = ranks(unicode.digests(texts), _SPLIT_KEY) / 2.0**64
     return np.searchsorted(np.cumsum(list(SPLITS.values()))[:-1], place, side="right").astype(np.int8)
+
+
+# The mark of labelled sets that `plinth corpus slices --write` generates, and its refusal.
+#
+# Generated good and bad text share one generator: a model that learns from one half and is measured on the other
+# looks perfect and takes innocent text of other kinds for bad. Such sets are for tests.
+
+#: A field that every generated row has, whatever became of the file.
+MARK = "generated"
+
+
+def line(text: str, label: str, slice_name: str) -> str:
+    """One row of a generated set, marked."""
+    return json.dumps({"text": text, "label": label, "slice": slice_name, MARK: True}, ensure_ascii=False) + "\n"
+
+
+def require_real(store: Store, lists: Mapping[str, Manifest], user: str) -> None:
+    """Refuse labelled sets that hold generated rows.
+
+    Args:
+        lists: labelled sets by asset key.
+        user: who wants to read them, as `models/toxicity`.
+
+    Raises:
+        SourceError: a set holds one, or cannot be read; names it.
+    """
+    for key, made in lists.items():
+        for part in made.parts:
+            where = f"{key}, {part.name}"
+            marked = marked_rows(store.open_path(part.blob), where)
+            if marked:
+                raise refused(where, marked, user)
+
+
+def marked_rows(path: Path, where: str) -> int:
+    """How many rows of a labelled set are marked."""
+    return sum(bool(row.get(MARK)) for row in read_labelled(path.read_bytes(), where))
+
+
+def refused(where: str, marked: int, user: str) -> SourceError:
+    """The error for a generated set in a recipe that is no test."""
+    return SourceError(
+        f"{user} may not read {where}",
+        found=f"{marked:,} generated examples (`plinth corpus slices --write`)",
+        expected="text that people labelled: good and bad text of one generator proves nothing about other text",
+        remedy="name a labelled set of yours or a ready model (docs/learned-gates.md); `test: true` marks a test "
+        "recipe, which may read it",
+    )

@@ -61,8 +61,8 @@ class ModelTrainer:
 
 #: Trainers by kind: module and attribute.
 _BUILT_IN = {
-    "classifier": "plinth.corpus.models.classify.classifier:TRAINER",
-    "tagger": "plinth.corpus.models.classify.tagger:TRAINER",
+    "classifier": "plinth.corpus.models.classifier:CLASSIFIER",
+    "tagger": "plinth.corpus.models.classifier:TAGGER",
     "ngram": "plinth.corpus.models.ngram.ngram:TRAINER",
     "given": "plinth.corpus.models.given:TRAINER",
 }

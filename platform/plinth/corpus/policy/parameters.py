@@ -39,7 +39,7 @@ class Policy(Frozen):
     @field_validator("profiles")
     @classmethod
     def _known(cls, names: tuple[str, ...]) -> tuple[str, ...]:
-        from plinth.corpus.policy.profiles.registry import profile
+        from plinth.corpus.policy.profiles import profile
 
         for name in names:
             try:
@@ -51,7 +51,7 @@ class Policy(Frozen):
     @model_validator(mode="after")
     def _resolved(self) -> Policy:
         """Rules and edits with those of the profiles: who reads a policy needs to know of no profile."""
-        from plinth.corpus.policy.profiles.registry import resolved
+        from plinth.corpus.policy.profiles import resolved
 
         if self.profiles:
             own = tuple((rule.reason, rule.drop) for rule in self.rules)

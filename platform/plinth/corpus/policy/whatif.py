@@ -13,11 +13,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from plinth.compute.context import Context, sum_stats
-from plinth.corpus.policy import rule_kernels
-from plinth.corpus.policy.compiled_policy import DOCUMENTS, CompiledPolicy, annotations_of, compile_policy, rule_values
+from plinth.corpus.policy import policy
+from plinth.corpus.policy.compiled_policy import (
+    DOCUMENTS,
+    CompiledPolicy,
+    Rights,
+    annotations_of,
+    compile_policy,
+    rule_values,
+)
 from plinth.corpus.policy.parameters import Policy
 from plinth.corpus.policy.policy import EDIT_NAMES, published
-from plinth.corpus.policy.rights import Rights
 from plinth.corpus.sampling import excerpt, ranks
 from plinth.corpus.sidecars import Slot, slots
 from plinth.errors import IntegrityError
@@ -262,12 +268,12 @@ def rules_of(
 
 def _count_rules(counts: dict[str, Any], rules: CompiledPolicy, fired: Bools, size: I64) -> I64:
     """Count what each rule fires on, takes first, and takes alone; returns the first rule of each row, or -1."""
-    first, _, tally = rule_kernels.tally(fired, size)
+    first, _, tally = policy.tally(fired, size)
     for reason, row in zip(rules.reasons, tally.tolist(), strict=True):
         rule = counts["rules"].setdefault(reason, no_rule())
         for name, value in zip(rule, row, strict=True):
             rule[name] += value
-    volume, dropped = int(size.sum()), tally[:, [rule_kernels.FIRST, rule_kernels.FIRST_BYTES]].sum(axis=0)
+    volume, dropped = int(size.sum()), tally[:, [policy.FIRST, policy.FIRST_BYTES]].sum(axis=0)
     counts["documents"] += size.size
     counts["bytes"] += volume
     counts["kept"] += size.size - int(dropped[0])

@@ -25,7 +25,7 @@ import pyarrow.compute as pc
 from plinth import fingerprint
 from plinth.compute.context import Context, Item, manifest, run_items
 from plinth.corpus.dedup.run_tree import levels
-from plinth.corpus.dedup.shuffle import iter_rows
+from plinth.corpus.dedup.sorted_runs import iter_rows
 from plinth.corpus.protected import tallies
 from plinth.corpus.protected.parameters import Contamination
 from plinth.corpus.sidecars import Slot, slots, summed

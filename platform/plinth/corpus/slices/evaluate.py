@@ -14,14 +14,15 @@ from typing import Any
 import pyarrow as pa
 
 from plinth.compute.context import Context, Item, manifest, run_items
-from plinth.corpus.annotate.registry import annotator, parameters
-from plinth.corpus.models import lexicon
+from plinth.corpus import lists
+from plinth.corpus.annotate.base import annotator, parameters
 from plinth.corpus.models.examples import read_labelled
-from plinth.corpus.slices import rates, review_labels
+from plinth.corpus.slices import rates
+from plinth.corpus.slices import reviews as review_labels
 from plinth.corpus.slices.generate import Labelled, Term, invented
 from plinth.corpus.slices.measured_gates import MEASURED_GATES, GateRule
-from plinth.corpus.slices.parameters import GateSlices
-from plinth.corpus.slices.review_labels import Review
+from plinth.corpus.slices.rates import GateSlices
+from plinth.corpus.slices.reviews import Review
 from plinth.errors import MissingError, SourceError
 from plinth.records import Blob, Manifest, Part, Step
 from plinth.schemas import DOCUMENT_SCHEMA
@@ -241,7 +242,7 @@ def _terms(files: Mapping[str, Mapping[str, Path]]) -> tuple[Term, ...]:
     found: list[Term] = []
     for key in sorted(files):
         if key.startswith("lists/"):
-            read = lexicon.read(files[key], key)
+            read = lists.read(files[key], key)
             found += [
                 Term(text, float(weight), category)
                 for text, weight, category in zip(read.terms.terms, read.weights, read.categories, strict=True)

@@ -179,7 +179,7 @@ def invented(seed: int, count: int = 60) -> tuple[Term, ...]:
 
 
 def lexicon_file(terms: Sequence[Term]) -> str:
-    """The terms as a lexicon (`plinth.corpus.models.lexicon`)."""
+    """The terms as a lexicon (`plinth.corpus.lists`)."""
     lines = [f"{term.text}\t{term.weight:.2f}\t{term.category}\n" for term in terms]
     return "# invented words, for tests and for measuring\n" + "".join(lines)
 

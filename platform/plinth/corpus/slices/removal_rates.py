@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from plinth.compute.context import Context, Item, manifest, run_items
-from plinth.corpus.annotate.registry import annotator, parameters
+from plinth.corpus.annotate.base import annotator, parameters
 from plinth.corpus.policy.compiled_policy import DOCUMENTS, by_sidecar, columns_of, rule_values
 from plinth.corpus.policy.expressions import Expression, parse
 from plinth.corpus.policy.parameters import Policy

@@ -1,23 +1,19 @@
 """Where documents come from: files of eight formats, read once, in bounded memory.
 
-    parameters  sources, buckets, terms; settings of the documents stage
-    record      the record that describes a reader; its results: a raw record, or a reject with its reason
-    inventory   the files of a bucket by name and digest; how they are grouped into parts
-    cuts        where large files are cut into pieces that are read separately
-    times       times and dates as archives, data sets and pages write them
+    parameters  sources, buckets, terms; settings of the documents stage and of the illegal-content gate
+    record      the record that describes a reader, and all readers by `kind`; their results: a raw record, or a
+                reject with its reason; the account of both, which must add up
+    inventory   the files of a bucket by name and digest; how large ones are cut into pieces, and pieces grouped into
+                parts
+    times       times and dates as archives, data sets and pages write them; opt-outs and licences that pages and
+                servers declare
     streams     plain bytes and lines out of compressed files, with damage named
-    codings     HTTP bodies as archives keep them: codings undone, character sets of headers, media types by the first
-                bytes
-    charsets    bytes as text, in the character set that a browser would find
-    signals     opt-outs and licences that pages and servers declare
+    codings     HTTP bodies: codings undone, character sets of headers, media types by the first bytes; bytes as text,
+                as a browser would
     media_types media types by the first bytes, where a declaration is missing or wrong
-    readers     the reader of each `kind`: those here, and those of installed packages
     warc        WARC and WET, compressed or not: one record per captured page
-    jsonl       JSON lines: one record per line
-    parquet     Parquet: one record per row
     fields      a record out of named fields, for the two above
-    sampled     text that a model writes, read as JSON lines
-    files       one record per file: HTML pages, PDF, LaTeX, plain text, source code
+    files       one record per file, per JSON line, or per row of Parquet; text that a model writes
 
 A reader's function is a generator `read(file, source, licence, max_bytes) -> RawRecord | Reject`. What is no document
 is a counted reject, never an exception: an exclusion where a source simply is not that, damage where it is broken

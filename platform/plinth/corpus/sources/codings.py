@@ -1,8 +1,5 @@
-"""HTTP bodies as archives keep them: transfer and content codings undone, character sets as headers name them.
-
-Archivers keep the headers of codings that they have already undone, and servers declare wrong ones. So a coding is
-undone only where the body decodes to its end, or clearly is in that coding; otherwise the body stays as it is. Blank
-lines before an encoded body are skipped, as browsers do. No more is inflated than a record may hold.
+"""Bytes as text: transfer and content codings undone, and character sets as headers name them and browsers find
+them.
 """
 
 from __future__ import annotations
@@ -16,6 +13,218 @@ from functools import partial
 from typing import Any
 
 from plinth.corpus.sources.streams import READ_BYTES, members
+
+# Bytes as text, in the character set that a browser would find (WHATWG Encoding Standard; HTML, 13.2.3.2).
+#
+#     mark        a byte order mark decides
+#     UTF-8       bytes that are UTF-8 are hardly ever anything else, whatever is declared
+#     header      the character set that the server declares
+#     meta        the one that a page declares in its first bytes
+#     detection   by the frequencies of the bytes, where nothing is declared, or where the bytes refute what is
+#
+# A declaration is refuted where more than `MAX_BAD` of the bytes beyond ASCII are none of its characters; bytes that
+# are none are dropped. Labels mean what the standard says: Shift_JIS is Windows-31J, EUC-KR is Windows-949, Big5 has
+# the characters of Hong Kong and ETEN, GB2312 and GBK are GB18030, ISO-8859-1 is Windows-1252.
+
+MARKS = {b"\xef\xbb\xbf": "utf-8", b"\xff\xfe": "utf-16-le", b"\xfe\xff": "utf-16-be"}
+#: Share of the bytes beyond ASCII that may be no characters: a page of two character sets, a damaged one.
+MAX_BAD = 0.1
+#: A page declares its character set within the first 1,024 bytes; templates with long comments need more.
+META_BYTES = 4096
+#: Labels of which browsers read nothing, since bytes of ASCII mean something else in them, and those bytes.
+REPLACEMENT = frozenset({"replacement", "iso-2022-kr", "csiso2022kr", "iso-2022-cn", "iso-2022-cn-ext", "hz-gb-2312"})
+_SHIFTED = re.compile(rb"[\x0e\x1b]|~\{")
+USER_DEFINED, WESTERN = "x-user-defined", "cp1252"
+_LABELS = {"x-mac-cyrillic": "mac-cyrillic", "x-mac-ukrainian": "mac-cyrillic", USER_DEFINED: USER_DEFINED}
+#: Python's codecs of the same name are of older or smaller sets.
+_CODECS = {"shift_jis": "cp932", "euc_kr": "cp949", "big5": "big5hkscs", "gbk": "gb18030", "iso8859-11": "cp874"}
+#: Where statistics find nothing: a set whose every byte fits, and the script that its text is then mostly in.
+_SCRIPTS = (("cp949", re.compile("[\uac00-\ud7a3]")), ("cp932", re.compile("[\u3041-\u30ff]")))
+MIN_SCRIPT = 0.3
+#: Many servers declare Latin-1 for everything; no western text has such runs.
+_FOREIGN = re.compile(b"[\x80-\xff]{8}")
+#: Bytes that no text has, where the character set has to be guessed.
+_BINARY = re.compile(rb"[\0-\x08\x0e-\x1a\x1c-\x1f]")
+_ASCII = bytes(range(128))
+_META = re.compile(rb"<meta[\s/]((?:[^>\"']|\"[^\"]*\"|'[^']*')*)", re.I)
+_COMMENT = re.compile(rb"<!--.*?(?:-->|\Z)", re.S)
+_ATTRIBUTE = re.compile(rb"""([^\s=>"'/]+)\s*=\s*(?:"([^"]*)"|'([^']*)'|([^\s>"']+))""")
+_CHARSET = re.compile(rb"""charset\s*=\s*["']?\s*([^\s"';,]+)""", re.I)
+_XML = re.compile(rb"""\s*<\?xml\s[^>]*?encoding\s*=\s*["']([^"']+)""")
+_ESCAPE = re.compile(rb"\x1b(\$[@B]|\([BIJ])")
+#: Of the standard's Big5 and not of Python's, by the first code of each run.
+_BIG5 = (
+    "877A㡵𡵓𣚞𦀡㻬 87A1𥣞㫵竼龗𤅡𨤍𣇪𠪊𣉞䌊蒄龖鐯䤰蘓墖靊鈘秐稲晠権袝瑌篅枂稬剏遆㓦珄𥶹瓆鿇 "
+    "87C3垳䤯呌䄱𣚎堘穲𧭥讏䚮𦺈䆁𥶙箮𢒼鿈𢓁𢓉𢓌鿉蔄𣖻䂴鿊䓡𪷿拁灮鿋 8E69箸 8E6F簆 8E7E糎 8EAB緒 8EB4縝 8ECD者 "
+    "8ED0耨 8F57菁 8F69蒨 8F6E萏 8FCB覦覩 8FFE起 906D都 907A銹 90DC靜 90F1響 91BF鼖 9244蔃 92AF兙兛兝兞 92C8鍮 "
+    "92D1瑹 9447浧 94CA禛 95D9邗 9644靝 96ED瀞 96FC嬨 9B76爁 9B78矗 9B7B纇 9BC6駖 9BDE釔 9BEC惞 9BF6澶 9C42輶 "
+    "9C53侻 9C62營 9C68鄄 9C6B鷰 9C77菏 9CBC尐秣 9CD0婧 9D57輋 9D5A筑 9DC4拐 9EA9恢 9EEF痹 9EFD汊 9F60鬮 9F66鼗 "
+    "9FCB僭 9FD8弌 A063蠏 A077拎 A0D5瑨 A0DF煢 A0E4牐 "
+    "A3C0␀␁␂␃␄␅␆␇␈␉␊␋␌␍␎␏␐␑␒␓␔␕␖␗␘␙␚␛␜␝␞␟␡€ C6CF廴 C6D3无 C6D5癶 C6D7隶 "
+    "C6DE〃仝 FA5F倩 FA66偽 FABD包 FAC5卄 FAD5卿 FB48嘅 FBB8婷 FBF3幵 FBF9廐 FC4F彘 FC6C悤 FCB9撐 FCE2晴 FCF1杞 "
+    "FDB7沜渝 FDBB港 FDF1煮 FE52猪 FE6F瑜 FEAA瓩 FEDD砉"
+)
+_BIG5_EXTRA = {int(run[:4], 16) + at: c for run in _BIG5.split(" ") for at, c in enumerate(run[4:])}
+#: Characters that had no place in Unicode when Python's codec was written, or one that only Macintoshes share.
+_AS_BROWSERS = {
+    "gb18030": str.maketrans(
+        "\ue5e5\ue78d\ue78e\ue78f\ue790\ue791\ue792\ue793\ue794\ue795\ue796\ue7c7\ue81e\ue826\ue82b\ue82c\ue832\ue843\ue854\ue864",
+        "\u3000︐︒︑︓︔︕︖︗︘︙ḿ龴龵龶龷龸龹龺龻",
+    ),
+    "big5hkscs": str.maketrans("•､‾∼♁☉¥¢£", "‧﹑¯～⊕⊙￥￠￡"),
+    "euc_jp": str.maketrans("〜‖−¢£¬", "～∥－￠￡￢"),
+    "koi8-u": str.maketrans("╝╬", "ўЎ"),
+}
+
+
+def decode(body: bytes, declared: str = "", html: bool = False, partial: bool = False) -> str:
+    """Text of some bytes; empty where browsers show none of it.
+
+    Args:
+        declared: character set of the headers, if any.
+        html: a page, which may declare one itself.
+        partial: the body has been cut, and its last character may be.
+
+    Raises:
+        UnicodeDecodeError: bytes that no text has, of a character set that nobody declares. Never for a page.
+    """
+    mark = next((mark for mark in MARKS if body.startswith(mark)), None)
+    if mark:
+        return body[len(mark) :].decode(MARKS[mark], "ignore")
+    if declared.strip().lower() in REPLACEMENT and _SHIFTED.search(body):
+        return ""
+    # Encodings whose bytes are ASCII have the escapes of ISO-2022, or the NULs of UTF-16 without a mark.
+    failure = None
+    if b"\0" not in body and (b"\x1b" not in body or not _ESCAPE.search(body)):
+        try:
+            return codecs.getincrementaldecoder("utf-8")().decode(body, final=not partial)
+        except UnicodeDecodeError as error:
+            failure = error
+    for codec in _candidates(body, declared, html):
+        if codec == "replacement":
+            return ""
+        text, bad = _decoded(body, codec)
+        if bad <= partial + MAX_BAD * len(body.translate(None, _ASCII)):
+            return text
+    if failure and not html and _BINARY.search(body):
+        raise failure
+    return _decoded(body, _detected(body))[0]
+
+
+def _candidates(body: bytes, declared: str, html: bool) -> Iterator[str]:
+    """Codecs that are declared, the most trusted first."""
+    if html and (wide := _utf16(body)):
+        yield wide
+    labels = [declared, *([_in_page(body[:META_BYTES])] if html else ())]
+    for label in labels:
+        codec = _codec(label)
+        if label != declared:  # a page that can be read so far is in no encoding of two bytes (HTML, 13.2.3.2)
+            codec = {USER_DEFINED: WESTERN, "utf-16-le": "utf-8", "utf-16-be": "utf-8"}.get(codec or "", codec)
+        elif html and codec in ("utf-16-le", "utf-16-be") and b"\0" not in body:
+            continue
+        if codec is None or (codec == WESTERN and _FOREIGN.search(body)):
+            continue
+        yield codec
+
+
+def _codec(label: str) -> str | None:
+    """The codec of a label of the standard; None where it has none of that name."""
+    from resiliparse.parse.encoding import map_encoding_to_html5
+
+    label = label.strip().lower()
+    if label in REPLACEMENT:
+        return "replacement"
+    found = _LABELS.get(label) or (map_encoding_to_html5(label, fallback_utf8=False) if label else None)
+    return _CODECS.get(found, found) if found else None
+
+
+def _in_page(head: bytes) -> str:
+    """The label that a page declares; empty where it declares none."""
+    if xml := _XML.match(head):
+        return xml[1].decode("latin-1")
+    for meta in _META.finditer(_COMMENT.sub(b"", head)):
+        attributes = {name.lower(): b"".join(values) for name, *values in reversed(_ATTRIBUTE.findall(meta[1]))}
+        named = _CHARSET.search(attributes.get(b"content", b""))
+        if b"charset" in attributes:
+            return attributes[b"charset"].decode("latin-1")
+        if named and attributes.get(b"http-equiv", b"").strip().lower() == b"content-type":
+            return named[1].decode("latin-1")
+    return ""
+
+
+def _detected(body: bytes) -> str:
+    """The codec that the bytes look like."""
+    from resiliparse.parse.encoding import detect_encoding
+
+    found = _codec(detect_encoding(body, from_html_meta=False) or "")
+    beyond = len(body.translate(None, _ASCII))
+    if found not in (None, "utf-8", "replacement") and _decoded(body, found)[1] <= MAX_BAD * beyond:
+        return found
+    for codec, script in _SCRIPTS:
+        text, bad = _decoded(body, codec)
+        letters = len(text.encode("ascii", "ignore"))
+        if not bad and len(script.findall(text)) > MIN_SCRIPT * (len(text) - letters):
+            return codec
+    return "utf-8" if found == "utf-8" and _decoded(body, found)[1] <= MAX_BAD * beyond else WESTERN
+
+
+def _decoded(body: bytes, codec: str) -> tuple[str, int]:
+    """Text without the bytes that are no characters of a codec, and the number of those."""
+    if codec == USER_DEFINED:
+        return body.decode("latin-1").translate({0x80 + at: 0xF780 + at for at in range(128)}), 0
+    if codec == "iso2022_jp":
+        body, codec = _as_euc(body), "euc_jp"
+    text = body.decode(codec, _HANDLERS.get(codec, "replace"))
+    bad = text.count("\ufffd")
+    if codec in _AS_BROWSERS:
+        text = text.translate(_AS_BROWSERS[codec])
+    return text.replace("\ufffd", ""), bad
+
+
+def _utf16(body: bytes) -> str | None:
+    """UTF-16 without a byte order mark, by its first character, which is `<` or white space in markup."""
+    head = body[:2]
+    if len(body) % 2 == 0 and b"\0" in head and head.strip(b"\0 \t\r\n<") == b"":
+        return "utf-16-be" if head[:1] == b"\0" else "utf-16-le"
+    return None
+
+
+def _as_euc(body: bytes) -> bytes:
+    """ISO-2022-JP as EUC-JP, which has the same characters."""
+    pieces = _ESCAPE.split(body)
+    out = [pieces[0]]
+    for escape, piece in zip(pieces[1::2], pieces[2::2], strict=True):
+        high = bytes(byte | 0x80 if 0x20 < byte < 0x7F else byte for byte in piece)
+        kana = b"".join(b"\x8e%c" % byte if byte > 0x80 else b"%c" % byte for byte in high)
+        out.append(high if escape.startswith(b"$") else kana if escape == b"(I" else piece)
+    return b"".join(out)
+
+
+def _extended(error: UnicodeError) -> tuple[str, int]:
+    """The error handler of codecs that the standard extends: one more character, or one that is none."""
+    assert isinstance(error, UnicodeDecodeError)
+    pair, found = error.object[error.start : error.start + 2], None
+    if pair[:1] == b"\x80" and error.encoding == "gb18030":
+        return "€", error.start + 1
+    if len(pair) == 2 and error.encoding == "big5hkscs":
+        found = _BIG5_EXTRA.get(int.from_bytes(pair))
+    elif len(pair) == 2 and error.encoding == "euc_jp" and min(pair) > 0xA0:  # rows that only Windows has
+        row, cell = pair[0] - 0xA1, pair[1] - 0xA1
+        low = cell + (row % 2) * 94
+        shifted = bytes((row // 2 + (0x81 if row < 62 else 0xC1), low + (0x40 if low < 63 else 0x41)))
+        found = shifted.decode("cp932", "ignore") or None
+    return (found, error.start + 2) if found else ("\ufffd", error.start + 1)
+
+
+codecs.register_error("plinth-charsets", _extended)
+_HANDLERS = dict.fromkeys(("gb18030", "big5hkscs", "euc_jp"), "plinth-charsets")
+
+
+# HTTP bodies as archives keep them: transfer and content codings undone, character sets as headers name them.
+#
+# Archivers keep the headers of codings that they have already undone, and servers declare wrong ones. So a coding is
+# undone only where the body decodes to its end, or clearly is in that coding; otherwise the body stays as it is. Blank
+# lines before an encoded body are skipped, as browsers do. No more is inflated than a record may hold.
 
 #: A page in more nested codings than this is hostile.
 MAX_CODINGS = 4

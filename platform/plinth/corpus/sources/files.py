@@ -1,16 +1,25 @@
-"""One record per file: HTML pages, PDF, LaTeX, plain text, source code; each may be compressed."""
+"""Readers of single files (HTML pages, PDF, LaTeX, plain text, source code), of JSON lines and of Parquet."""
 
 from __future__ import annotations
 
 import codecs
-from collections.abc import Callable, Iterator
+import json
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from typing import IO, Any
+
+from pydantic import Field
 
 from plinth.corpus.sources.codings import HEAD_BYTES, has_nul, signature
-from plinth.corpus.sources.inventory import record_licence
+from plinth.corpus.sources.fields import Fields, kind_of
+from plinth.corpus.sources.inventory import record_licence, row_group_start
 from plinth.corpus.sources.parameters import Source
 from plinth.corpus.sources.record import RawRecord, Reader, Reject
-from plinth.corpus.sources.streams import COMPRESSED, read_all, stretches, with_compression
-from plinth.storage.files import SourceFile, opened
+from plinth.corpus.sources.streams import COMPRESSED, Fault, TextLine, lines, read_all, stretches, with_compression
+from plinth.errors import SourceError
+from plinth.records import Frozen
+from plinth.storage.files import CHUNK_BYTES, SourceFile, opened
 
 #: What a file is that is no text, by its first bytes; empty for text.
 Binary = Callable[[bytes], str]
@@ -159,3 +168,228 @@ LATEX = Reader(
 )
 TEXT = Reader(name="text", description="A plain text per file.", read=read_text, licensed_by_file=True)
 TREE = Reader(name="tree", description="A file of source code each.", read=read_tree, licensed_by_file=True)
+
+
+def read_jsonl(file: SourceFile, source: Source, licence: str, max_bytes: int) -> Iterator[RawRecord | Reject]:
+    """The objects of a file, or of a piece; blank lines are passed over."""
+    fields = Fields(file, source, licence, max_bytes)
+    with opened(file) as raw:
+        for line in lines(stretches(raw, file.name), max_bytes, file.before):
+            if isinstance(line, Fault):
+                yield Reject(file.name, "file", line.reason, line.detail)
+            elif line.data is None:
+                detail = f"{line.bytes} bytes in one line, at most {max_bytes}"
+                yield Reject(f"{file.name}#L{line.number}", f"line {line.number}", "too_large", detail, line.bytes)
+            elif line.data.strip():
+                yield _record_jsonl(file, fields, line, line.data)
+
+
+def _record_jsonl(file: SourceFile, fields: Fields, line: TextLine, data: bytes) -> RawRecord | Reject:
+    at, where = f"L{line.number}", f"line {line.number}"
+
+    def refused(reason: str, detail: str) -> Reject:
+        return Reject(f"{file.name}#{at}", where, reason, detail, line.bytes)
+
+    try:
+        found = json.loads(data.removeprefix(b"\xef\xbb\xbf").decode())
+    except UnicodeDecodeError as error:
+        return refused("invalid_utf8", f"byte {error.start} of the line: {error.reason}")
+    except (ValueError, RecursionError) as error:
+        return refused("nul_bytes" if b"\0" in data else "broken_record", f"{error}")
+    if not isinstance(found, dict):
+        return refused("broken_record", f"{kind_of(found)}, expected an object")
+    if fields.given_twice(data):
+        return refused("broken_record", f"two fields `{fields.text_field}` in one object")
+    return fields.record(found, at, where, line.bytes)
+
+
+JSONL = Reader(
+    name="jsonl",
+    description="JSON lines: one record per line.",
+    read=read_jsonl,
+    suffixes=with_compression(".jsonl", ".ndjson", ".json"),
+)
+
+
+# Parquet: one record per row, text in a column the recipe names; the other columns as `fields` says.
+#
+# A file, or the row groups of a piece with the footer, is first copied to a temporary file and compared with
+# the inventory: random access cannot be checked while it reads. Then row groups are streamed page by
+# page, and only columns that are used.
+
+BUFFER_BYTES = 1 << 20
+BATCH_BYTES, BATCH_ROWS = 16 * 2**20, 1024
+#: Bounds on what a footer may make the reader allocate.
+THRIFT_BYTES, THRIFT_ITEMS = 64 * 2**20, 10**6
+#: A column of a row group that declares to inflate to more than this many times `max_bytes` is refused unread.
+MAX_COLUMN_FACTOR = 1024
+
+
+def read_parquet(file: SourceFile, source: Source, licence: str, max_bytes: int) -> Iterator[RawRecord | Reject]:
+    """The rows of a file, or of the row groups that begin in a piece, in row order.
+
+    Raises:
+        SourceError: the file has no column of the name that the recipe gives, or two columns of one name.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    with tempfile.TemporaryFile(prefix="plinth-parquet-") as copy:
+        _copied(file, copy)
+        row = 0
+        try:
+            found = pq.ParquetFile(
+                copy,
+                pre_buffer=False,
+                buffer_size=BUFFER_BYTES,
+                thrift_string_size_limit=THRIFT_BYTES,
+                thrift_container_size_limit=THRIFT_ITEMS,
+                page_checksum_verification=True,
+            )
+            columns = _columns(file, source, found.schema_arrow)
+            unread = [name for name in found.schema_arrow.names if name not in columns]
+            fields = Fields(file, source, licence, max_bytes, unread)
+            for index in range(found.num_row_groups):
+                group = found.metadata.row_group(index)
+                first, row = row, row + group.num_rows
+                if not _begins_in(file, group, index):
+                    continue
+                yield from _rows(found, index, columns, fields, first, max_bytes, file)
+        except (pa.ArrowException, OSError, ValueError, RecursionError, MemoryError) as error:
+            yield Reject(file.name, f"row {row}", "broken_parquet", f"{error}", file.bytes)
+
+
+def _copied(file: SourceFile, copy: IO[bytes]) -> None:
+    """The bytes of a file or piece at their own places; between piece and footer the copy is sparse."""
+    copy.seek(file.start)
+    with opened(file) as raw:
+        while data := raw.read(CHUNK_BYTES):
+            copy.write(data)
+            if raw.tell() == file.bytes and file.tail:
+                copy.seek(file.whole - file.tail)
+    copy.seek(0)
+
+
+def _begins_in(file: SourceFile, group: Any, index: int) -> bool:
+    if not file.whole:
+        return True
+    # Nothing before the first group counts, and an empty group has no place of its own.
+    start = row_group_start(group)
+    return (file.start <= start < file.start + file.bytes) if group.num_rows else False
+
+
+def _columns(file: SourceFile, source: Source, schema: Any) -> list[str]:
+    """The columns to read: scalars and nested ones but for bytes and lists of numbers (images, embeddings), those that
+    hold what the recipe names, and `media`.
+
+    Raises:
+        SourceError: the text's column is not there, or two columns have one name.
+    """
+    if twice := [name for name, count in Counter(_names(schema)).items() if count > 1]:
+        raise SourceError(
+            f"{file.uri} has two columns called {twice[0]!r}",
+            found=f"columns {', '.join(schema.names)}",
+            expected="one column of each name, for a row keeps one value per name",
+            remedy="rename or remove one of the columns in the file",
+        )
+    named = (source.text_field, source.uri_field, source.date_field, source.licence_field)
+    outer = {name if name in schema.names else name.partition(".")[0] for name in named if name} | {"media"}
+    if source.text_field not in schema.names and source.text_field.partition(".")[0] not in schema.names:
+        raise SourceError(
+            f"{file.uri} has no column {source.text_field!r}",
+            found=f"columns {', '.join(schema.names)}",
+            expected=f"a column of text called {source.text_field!r}",
+            remedy="name the column in the recipe: `fields: {text: …}` of the source",
+        )
+    return [field.name for field in schema if field.name in outer or not _is_payload(field.type)]
+
+
+def _names(fields: Iterable[Any], outer: str = "") -> Iterator[str]:
+    """The names of columns, and of fields inside of them by their path."""
+    import pyarrow.types as types
+
+    for field in fields:
+        yield outer + field.name
+        if types.is_struct(field.type):
+            yield from _names(field.type, f"{outer}{field.name}.")
+
+
+def _is_payload(kind: Any) -> bool:
+    """Bytes, or a list of numbers: no metadata of a text, and often larger than it."""
+    import pyarrow.types as types
+
+    if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
+        return bool(types.is_primitive(kind.value_type)) or _is_payload(kind.value_type)
+    return bool(types.is_binary(kind) or types.is_large_binary(kind) or types.is_fixed_size_binary(kind))
+
+
+def _rows(
+    found: Any, index: int, columns: list[str], fields: Fields, first: int, max_bytes: int, file: SourceFile
+) -> Iterator[RawRecord | Reject]:
+    group = found.metadata.row_group(index)
+    chunks = [group.column(i) for i in range(group.num_columns)]
+    size = sum(c.total_uncompressed_size for c in chunks if c.path_in_schema.partition(".")[0] in columns)
+    if size > MAX_COLUMN_FACTOR * max_bytes:
+        detail = f"row group {index} inflates to {size} bytes"
+        yield Reject(file.name, f"rows from {first + 1}", "too_large", detail, file.bytes)
+        return
+    rows = max(1, min(BATCH_ROWS, BATCH_BYTES * group.num_rows // max(size, 1)))
+    number = first
+    for batch in found.iter_batches(batch_size=rows, row_groups=[index], columns=columns, use_threads=False):
+        for row in _plain(batch):
+            number += 1
+            where = f"row {number}"
+            if row is None:
+                detail = "not UTF-8 in a column of text, or a time out of range"
+                yield Reject(f"{file.name}#R{number}", where, "broken_record", detail)
+                continue
+            yield fields.record(row, f"R{number}", where, sum(len(v) for v in row.values() if isinstance(v, str)))
+
+
+def _plain(batch: Any) -> Iterator[dict[str, Any] | None]:
+    """Rows as Python values; None for a row whose values Python cannot hold."""
+    try:
+        yield from batch.to_pylist()
+    except (ValueError, OverflowError):
+        for row in range(batch.num_rows):
+            try:
+                yield batch.slice(row, 1).to_pylist()[0]
+            except (ValueError, OverflowError):
+                yield None
+
+
+PARQUET = Reader(
+    name="parquet",
+    description="Parquet: one record per row.",
+    read=read_parquet,
+    suffixes=(".parquet", ".parq"),
+)
+
+
+# Text that a model writes, as a source: its parameters, and how what was written is read.
+#
+# The `path` of such a source names the model; the asset `BUCKET/sampled` writes the text, as JSON lines, which are
+# read here like any others.
+
+#: `kind` of the source.
+KIND = "teacher"
+#: Name of the asset with text that a model wrote for a bucket (`BUCKET/sampled`); `documents` reads it as files.
+STAGE = "sampled"
+
+
+class SampledText(Frozen):
+    """How much is written, and how tokens are drawn. The text of a document depends on seed and number alone."""
+
+    documents: int = Field(1000, ge=1, description="Documents to write.")
+    max_tokens: int = Field(512, ge=1, description="A document that has not ended by then ends there.")
+    temperature: float = Field(1.0, ge=0, description="Divides logits; 0: the most probable token.")
+    top_p: float = Field(1.0, gt=0, le=1, description="Draw from the fewest tokens that are together so probable.")
+    seed: int = Field(1, ge=0, description="Of the draws.")
+
+
+SAMPLED = Reader(
+    name=KIND,
+    description="Text that a release or a checkpoint of this workspace writes; `path` names it.",
+    read=JSONL.read,
+    params=SampledText,
+)

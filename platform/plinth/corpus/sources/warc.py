@@ -12,14 +12,12 @@ import re
 from collections.abc import Iterator
 from typing import Any, BinaryIO, cast
 
-from plinth.corpus.sources.charsets import decode
-from plinth.corpus.sources.codings import HTML, TEXT, UNKNOWN, XML, charset, decoded, page_type
+from plinth.corpus.sources.codings import HTML, TEXT, UNKNOWN, XML, charset, decode, decoded, page_type
 from plinth.corpus.sources.inventory import record_licence
 from plinth.corpus.sources.parameters import Source
 from plinth.corpus.sources.record import RawRecord, Reader, Reject
-from plinth.corpus.sources.signals import of_headers
 from plinth.corpus.sources.streams import READ_BYTES, PlainStream, stretches, with_compression
-from plinth.corpus.sources.times import read_time
+from plinth.corpus.sources.times import of_headers, read_time
 from plinth.errors import PlinthError
 from plinth.storage.files import SourceFile, opened
 

@@ -18,7 +18,7 @@ import pyarrow as pa
 from plinth import fingerprint
 from plinth.compute.context import Context, manifest
 from plinth.corpus.documents.normalize import normalize
-from plinth.corpus.protected import item_table, protected
+from plinth.corpus.protected import comparison, protected
 from plinth.corpus.protected.protected import PREFIX
 from plinth.corpus.sources.parameters import Normalisation
 from plinth.errors import RejectRateError, SourceError
@@ -101,10 +101,10 @@ def load(store: Store, made: Manifest) -> list[ProbeItem]:
 def statuses(store: Store, compared: Manifest) -> dict[tuple[str, str], str]:
     """By probe and item what the comparison with training text says: clean, contaminated, suspected, undecided (too
     short to tell) or common (all of its text is common in training text)."""
-    (part,) = compared.named(item_table.FILE)
+    (part,) = compared.named(comparison.FILE)
     rows = read_table(store, part, ["set", "item", "status", "why"]).to_pylist()
     return {
-        (row["set"].removeprefix(PREFIX), row["item"]): COMMON if row["why"] == item_table.COMMON else row["status"]
+        (row["set"].removeprefix(PREFIX), row["item"]): COMMON if row["why"] == comparison.COMMON else row["status"]
         for row in rows
         if row["set"].startswith(PREFIX)
     }

@@ -13,9 +13,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from plinth.corpus.curate.verdicts import ASSETS
 from plinth.corpus.policy.expressions import Expression, parse, syntax
-from plinth.corpus.protected import item_table
+from plinth.corpus.protected import comparison
+from plinth.corpus.verdicts import ASSETS
 from plinth.errors import IntegrityError, RecipeError, StageError
 from plinth.records import Manifest, Part
 from plinth.storage.parts import iter_batches, read_table
@@ -122,7 +122,7 @@ def choose_items(store: Store, protected: Manifest, sets: Mapping[str, Manifest]
 
 
 def _every(store: Store, protected: Manifest, sets: Mapping[str, Manifest]) -> Iterator[ScoredItem]:
-    (part,) = protected.named(item_table.FILE)
+    (part,) = protected.named(comparison.FILE)
     rows = read_table(store, part, ["set", "item", "status"]).to_pylist()
     judged = iter([row for row in rows if row["set"] in sets])  # probes are judged too, and scored by themselves
     for name in sorted(sets):

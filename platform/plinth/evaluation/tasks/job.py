@@ -20,7 +20,7 @@ import pyarrow as pa
 from plinth import fingerprint, processes
 from plinth.compute import context
 from plinth.compute.context import Context
-from plinth.corpus.lists import lists
+from plinth.corpus import lists
 from plinth.errors import SourceError, StageError
 from plinth.evaluation.engine.client import ModelEngine
 from plinth.evaluation.parameters import TaskSet

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plinth.compute.context import Context
-from plinth.corpus.canaries import plant
+from plinth.corpus import planted_canaries
 from plinth.corpus.canaries.parameters import BUCKET
 from plinth.errors import MissingError, TrainingError
 from plinth.records import Manifest, Part, bucket_of
@@ -231,10 +231,10 @@ def draws(ctx: Context, mixture: Manifest, shards: Manifest, canaries: Manifest,
     reader = ShardReader(ctx.store, shards)
     layout = open_layout(ctx.store, ctx.refs.load, mixture, BUCKET, reader.tokens)
     spans = [span for starts, tokens in reader.index_batches() for span in zip(starts, tokens, strict=True)]
-    documents = plant.planted_documents(ctx.store, canaries)
+    documents = planted_canaries.planted_documents(ctx.store, canaries)
     order, found = Order(mixture), []
     for (canary, copy), (start, tokens) in zip(documents, spans, strict=True):
-        if canary != plant.FILLER:
+        if canary != planted_canaries.FILLER:
             found.append(_drawn(canary, copy, int(start), int(tokens) - 1, layout, order, steps))
     return found
 

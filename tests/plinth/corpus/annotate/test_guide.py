@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from plinth.corpus import annotate
-from plinth.corpus.annotate import registry
-from plinth.corpus.annotate.registry import ANNOTATORS
+from plinth.corpus.annotate import base
+from plinth.corpus.annotate.base import ANNOTATORS
 from plinth.corpus.policy import policy
 from plinth.corpus.policy.parameters import Policy, Rule
 from plinth.storage.parts import read_table
@@ -28,7 +28,7 @@ def blocks(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     module = types.ModuleType("plinth.corpus.annotate.capitals")
     monkeypatch.setitem(sys.modules, module.__name__, module)
     exec(found[0], module.__dict__)
-    monkeypatch.setattr(registry, "ANNOTATORS", Including(ANNOTATORS, module.ANNOTATOR))
+    monkeypatch.setattr(base, "ANNOTATORS", Including(ANNOTATORS, module.ANNOTATOR))
     return [str(block) for block in found]
 
 
@@ -42,7 +42,7 @@ def test_the_file_and_its_test(blocks: list[str]) -> None:
 
 
 def test_the_line_is_one_of_the_registry(blocks: list[str]) -> None:
-    source = Path(registry.__file__).read_text(encoding="utf-8")
+    source = Path(base.__file__).read_text(encoding="utf-8")
     form = re.escape(blocks[1]).replace("ANNOTATOR", r"\w+").replace("capitals", r"(\w+)", 1)
     form = form.replace("capitals", r"[\w.]+")
     assert tuple(re.findall(form, source)) == ANNOTATORS.built_in

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from plinth.corpus.annotate import language
-from plinth.corpus.annotate.registry import parameters
+from plinth.corpus.annotate.base import parameters
 from plinth.errors import RecipeError
 
 

@@ -11,9 +11,8 @@ import pytest
 
 from plinth.compute.context import Context
 from plinth.compute.engine import LocalEngine
-from plinth.corpus import annotate, models
-from plinth.corpus.annotate import domain, quality_classifier, toxicity
-from plinth.corpus.lists import lists
+from plinth.corpus import annotate, lists, models
+from plinth.corpus.annotate import learned
 from plinth.corpus.slices import generate
 from plinth.errors import IntegrityError, MissingError, RecipeError, SourceError
 from plinth.records import Manifest
@@ -63,12 +62,12 @@ def rows(chosen: Any, prepared: Any, *texts: str) -> list[dict[str, Any]]:
 
 def test_quality_in_two_stages(trained: Any) -> None:
     ctx, made = trained
-    prepared = quality_classifier.prepare(
-        quality_classifier.QualityClassifierParams(medium=0.4, high=0.6), files(ctx, made)
+    prepared = learned.prepare_quality_classifier(
+        learned.QualityClassifierParams(medium=0.4, high=0.6), files(ctx, made)
     )
     good = [generate.good(random.Random(at), name) for at, name in enumerate(generate.SLICES * 3)]
     bad = [row.text for row in generate.quality(9, 4) if row.bad]
-    found = rows(quality_classifier, prepared, *good, *bad, "")
+    found = rows(learned, prepared, *good, *bad, "")
     low, high = prepared[1].head.band
     assert any(row["second_score"] is not None for row in found)
     for row in found:
@@ -82,19 +81,19 @@ def test_quality_in_two_stages(trained: Any) -> None:
 
 def test_quality_of_a_text_does_not_depend_on_its_neighbours(trained: Any) -> None:
     ctx, made = trained
-    prepared = quality_classifier.prepare(quality_classifier.QualityClassifierParams(), files(ctx, made))
+    prepared = learned.prepare_quality_classifier(learned.QualityClassifierParams(), files(ctx, made))
     texts = [row.text for row in generate.quality(5, 3)]
-    together = rows(quality_classifier, prepared, *texts)
-    assert together == [rows(quality_classifier, prepared, text)[0] for text in texts]
+    together = rows(learned, prepared, *texts)
+    assert together == [rows(learned, prepared, text)[0] for text in texts]
 
 
 def test_layers_of_toxicity(trained: Any) -> None:
     ctx, made = trained
-    layers = toxicity.prepare(toxicity.ToxicityParams(), files(ctx, made))
+    layers = learned.prepare_toxicity(learned.ToxicityParams(), files(ctx, made))
     clean = generate.good(random.Random(3), "medical")
     hit = f"You are a filthy {STRONG.text.upper()} and everybody knows it."
     reported, hurt = f"{clean} Historians describe how {WEAK.text} became an insult.", f"{clean} {hit}"
-    first, second, third, empty = rows(toxicity, layers, clean, reported, hurt, "")
+    first, second, third, empty = rows(learned, layers, clean, reported, hurt, "")
     assert (first["lexicon_hits"], first["category"], first["spans"], first["label"]) == (0, None, [], "clean")
     assert (second["lexicon_hits"], second["category"], second["label"]) == (1, WEAK.category, "clean")
     assert (third["category"], third["label"]) == (STRONG.category, "toxic")
@@ -110,23 +109,23 @@ def test_layers_of_toxicity(trained: Any) -> None:
 
 def test_a_lexicon_alone(trained: Any) -> None:
     ctx, made = trained
-    layers = toxicity.prepare(toxicity.ToxicityParams(model=None, saturation=20.0), files(ctx, made))
+    layers = learned.prepare_toxicity(learned.ToxicityParams(model=None, saturation=20.0), files(ctx, made))
     spelt = ".".join(STRONG.text)
-    clean, hit = rows(toxicity, layers, "nothing to see here", f"é you {spelt} are there")
+    clean, hit = rows(learned, layers, "nothing to see here", f"é you {spelt} are there")
     assert (clean["score"], clean["second_score"], clean["final"]) == (None, None, 0.0)
     assert hit["final"] == pytest.approx(min(1.0, hit["lexicon_density"] / 20))
     assert hit["spans"][0]["start_cp"] == 6
     assert hit["spans"][0]["end_cp"] == 6 + len(spelt)
-    open_only = toxicity.prepare(toxicity.ToxicityParams(model=None, disguised=False), files(ctx, made))
-    assert rows(toxicity, open_only, spelt)[0]["lexicon_hits"] == 0
+    open_only = learned.prepare_toxicity(learned.ToxicityParams(model=None, disguised=False), files(ctx, made))
+    assert rows(learned, open_only, spelt)[0]["lexicon_hits"] == 0
 
 
 def test_a_model_that_learnt_with_another_lexicon_is_refused(trained: Any) -> None:
     ctx, made = trained
     with pytest.raises(RecipeError, match="another lexicon"):
-        toxicity.prepare(toxicity.ToxicityParams(lexicon=None), files(ctx, made))
+        learned.prepare_toxicity(learned.ToxicityParams(lexicon=None), files(ctx, made))
     with pytest.raises(IntegrityError, match=r"models/quality cannot be used"):
-        domain.prepare(domain.DomainParams(model="quality"), files(ctx, made))
+        learned.prepare_domain(learned.DomainParams(model="quality"), files(ctx, made))
 
 
 def test_a_poisoned_lexicon_stops_the_stage_with_its_line(trained: Any, tiny: Any) -> None:
@@ -147,14 +146,14 @@ def test_domains_and_what_is_none(tiny: Any) -> None:
     documents = tiny.corpus({name: [[tiny.Doc(text) for text in some]] for name, some in texts.items()}).documents
     raw = {"kind": "tagger", "labels": {name: [name] for name in texts}, "bits": 14}
     made = {"models/domain": models.train(tiny.ctx, "domain", raw, documents, {})}
-    sure = domain.prepare(domain.DomainParams(), files(tiny.ctx, made))
+    sure = learned.prepare_domain(learned.DomainParams(), files(tiny.ctx, made))
     new = [generate.good(random.Random(f"new {name}"), name) for name in texts]
-    found = rows(domain, sure, *new)
+    found = rows(learned, sure, *new)
     assert [row["label"] for row in found] == list(texts)
     assert min(row["score"] for row in found) > 0.5
-    strict = domain.prepare(domain.DomainParams(least=1.0), files(tiny.ctx, made))
-    assert {row["label"] for row in rows(domain, strict, "zzz qqq")} == {"other"}
-    assert domain.annotate(pa.record_batch({"text": pa.array([], pa.large_string())}), sure).num_rows == 0
+    strict = learned.prepare_domain(learned.DomainParams(least=1.0), files(tiny.ctx, made))
+    assert {row["label"] for row in rows(learned, strict, "zzz qqq")} == {"other"}
+    assert learned.annotate_domain(pa.record_batch({"text": pa.array([], pa.large_string())}), sure).num_rows == 0
 
 
 @pytest.mark.exhaustive

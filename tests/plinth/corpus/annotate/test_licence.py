@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plinth.corpus.annotate.licence import MAX_TOKENS, LicenceParams, annotate, judge
+from plinth.corpus.annotate.licence import MAX_TOKENS, LicenceParams, annotate_licence, judge
 
 PERMITTED = ("MIT", "Apache-2.0", "BSD-3-Clause", "GPL-2.0-only WITH Classpath-exception-2.0", "unknown")
 
@@ -53,8 +53,8 @@ def test_expressions(expression: str, form: str, permitted: bool) -> None:
 
 def test_nothing_is_permitted_unless_listed() -> None:
     batch = pa.record_batch({"licence": pa.array(["MIT", "unknown"])})
-    assert annotate(batch, LicenceParams()).column("permitted").to_pylist() == [False, False]
-    made = annotate(batch, LicenceParams(permitted=("MIT",)))
+    assert annotate_licence(batch, LicenceParams()).column("permitted").to_pylist() == [False, False]
+    made = annotate_licence(batch, LicenceParams(permitted=("MIT",)))
     assert made.to_pylist() == [
         {"expression": "MIT", "permitted": True, "redistribute": True, "commercial": True},
         {"expression": "unknown", "permitted": False, "redistribute": False, "commercial": False},
@@ -93,17 +93,19 @@ def test_any_text_has_an_answer(expression: str) -> None:
 def test_lists_by_use() -> None:
     batch = pa.record_batch({"licence": ["MIT", "CC-BY-NC-4.0", "CC-BY-NC-4.0 OR MIT", "GPL-3.0-only", "MIT"]})
     permitted = ("MIT", "CC-BY-NC-4.0")
-    free = annotate(batch, LicenceParams(permitted=permitted, commercial=("MIT",))).to_pydict()
+    free = annotate_licence(batch, LicenceParams(permitted=permitted, commercial=("MIT",))).to_pydict()
     assert free["permitted"] == [True, True, True, False, True]
     assert free["commercial"] == [True, False, True, False, True]
     assert free["redistribute"] == free["permitted"]
-    sold = annotate(batch, LicenceParams(permitted=permitted, commercial=("MIT",), uses=("commercial",))).to_pydict()
+    sold = annotate_licence(
+        batch, LicenceParams(permitted=permitted, commercial=("MIT",), uses=("commercial",))
+    ).to_pydict()
     assert sold["permitted"] == [True, False, True, False, True]
 
 
 def test_a_use_never_widens_what_is_permitted() -> None:
     batch = pa.record_batch({"licence": ["GPL-3.0-only"]})
-    row = annotate(
+    row = annotate_licence(
         batch, LicenceParams(permitted=("MIT",), commercial=("GPL-3.0-only",), uses=("commercial",))
     ).to_pylist()[0]
     assert not row["permitted"]

@@ -5,9 +5,8 @@ import pyarrow as pa
 import pytest
 
 from plinth.corpus import annotate
-from plinth.corpus.annotate import registry, stage
-from plinth.corpus.annotate.base import Annotator
-from plinth.corpus.annotate.registry import ANNOTATORS
+from plinth.corpus.annotate import base, stage
+from plinth.corpus.annotate.base import ANNOTATORS, Annotator
 from plinth.errors import MissingError, RecipeError, StageError
 from plinth.extensions import NoParams
 from plinth.schemas import DOCUMENT_SCHEMA, EDIT_TYPE
@@ -55,7 +54,7 @@ def plugged(monkeypatch: pytest.MonkeyPatch, **changes: Any) -> Annotator:
         ),
         **changes,
     )
-    monkeypatch.setattr(registry, "ANNOTATORS", Including(ANNOTATORS, made))
+    monkeypatch.setattr(base, "ANNOTATORS", Including(ANNOTATORS, made))
     return made
 
 

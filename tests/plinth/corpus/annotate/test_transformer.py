@@ -15,8 +15,8 @@ import pytest
 import torch
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
 
-from plinth.corpus.annotate import transformer
-from plinth.corpus.models import ready_transformer
+from plinth.corpus.annotate import ready
+from plinth.corpus.models import given
 from plinth.errors import IntegrityError, RecipeError
 from plinth.records import Manifest
 from tests.peers import Peer
@@ -64,10 +64,10 @@ def files(folder: Path) -> dict[str, dict[str, Path]]:
 
 
 def rows(folder: Path, texts: list[str], **params: Any) -> list[dict[str, Any]]:
-    prepared = transformer.prepare(transformer.TransformerParams(model="edu", **params), files(folder))
+    prepared = ready.prepare_transformer(ready.TransformerParams(model="edu", **params), files(folder))
     batch = pa.record_batch({"text": pa.array(texts, pa.large_string())})
-    made = transformer.annotate(batch, prepared)
-    assert made.schema == transformer.SCHEMA
+    made = ready.annotate_transformer(batch, prepared)
+    assert made.schema == ready.TRANSFORMER_SCHEMA
     return list(made.to_pylist())
 
 
@@ -137,9 +137,9 @@ def test_the_same_batch_gives_the_same_bytes_on_any_number_of_threads(edu: Path)
 
 def test_batches_hold_every_row_once_and_little_padding() -> None:
     lengths = np.array([5, 512, 512, 3, 100, 8, 512] * 20, np.int32)
-    batches = list(ready_transformer._batches(lengths))
+    batches = list(given._batches(lengths))
     assert sorted(np.concatenate(batches).tolist()) == list(range(lengths.size))
-    assert all(batch.size * lengths[batch].max() <= ready_transformer.BATCH_TOKENS for batch in batches)
+    assert all(batch.size * lengths[batch].max() <= given.BATCH_TOKENS for batch in batches)
 
 
 def test_a_long_text_is_cut_before_it_is_read_and_nothing_changes(edu: Path) -> None:
@@ -165,10 +165,10 @@ def test_what_is_no_head_is_refused(tmp_path: Path, edu: Path) -> None:
             (folder / add).write_bytes(b"print('ran')")
         changed(folder, "config.json", **(config or {})) if config else None
         with pytest.raises(IntegrityError, match=r"models/edu cannot be used") as error:
-            ready_transformer.described(files(folder)[KEY], KEY)
+            given.transformer_described(files(folder)[KEY], KEY)
         assert said in f"{error.value.found} {error.value.expected}"
         with pytest.raises(IntegrityError):
-            transformer.prepare(transformer.TransformerParams(model="edu"), files(folder))
+            ready.prepare_transformer(ready.TransformerParams(model="edu"), files(folder))
 
     refused("config.json", drop="config.json")
     refused("safetensors; others can hold programs", drop="model.safetensors", add="pytorch_model.bin")
@@ -181,7 +181,7 @@ def test_a_damaged_file_is_an_error(tmp_path: Path, edu: Path) -> None:
         (tmp_path / path.name).write_bytes(path.read_bytes())
     (tmp_path / "model.safetensors").write_bytes((edu / "model.safetensors").read_bytes()[:-1000])
     with pytest.raises(IntegrityError, match="models/edu cannot be used"):
-        transformer.prepare(transformer.TransformerParams(model="edu"), files(tmp_path))
+        ready.prepare_transformer(ready.TransformerParams(model="edu"), files(tmp_path))
 
 
 def test_a_label_that_the_head_lacks_is_an_error(edu: Path) -> None:
@@ -190,8 +190,7 @@ def test_a_label_that_the_head_lacks_is_an_error(edu: Path) -> None:
 
 
 def test_a_clone_as_an_annotator_of_a_bucket(tiny: Any, edu: Path, tmp_path: Path) -> None:
-    from plinth.corpus import annotate, models
-    from plinth.corpus.lists import lists
+    from plinth.corpus import annotate, lists, models
 
     folder = shutil.copytree(edu, tmp_path / "clone")  # as people have it: with what lies beside and below
     (folder / ".gitattributes").write_text("*.safetensors filter=lfs")

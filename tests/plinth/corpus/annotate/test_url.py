@@ -14,11 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from plinth.compute.context import Context
+from plinth.corpus import lists
+from plinth.corpus.annotate.blocklists import Rules, UrlParams, annotate_url, prepare_url
 from plinth.corpus.annotate.stage import run
-from plinth.corpus.annotate.url import Rules, UrlParams, annotate, prepare
-from plinth.corpus.lists import lists
-from plinth.corpus.lists.list_table import ListTable
-from plinth.corpus.lists.listfiles import MAX_BAD_SHARE
+from plinth.corpus.lists import MAX_BAD_SHARE, ListTable
 from plinth.errors import MissingError, SourceError
 from plinth.storage.parts import read_table
 from plinth.text import HOST
@@ -44,11 +43,11 @@ def rules(folder: Path, files: Mapping[str, str | bytes] = LISTS, **params: Any)
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(text.encode() if isinstance(text, str) else text)
         paths[name] = path
-    return prepare(UrlParams(lists="web", **params), {"lists/web": paths})
+    return prepare_url(UrlParams(lists="web", **params), {"lists/web": paths})
 
 
 def judged(made: Rules, *uris: str) -> list[dict[str, Any]]:
-    return annotate(pa.record_batch({"uri": list(uris)}), made).to_pylist()
+    return annotate_url(pa.record_batch({"uri": list(uris)}), made).to_pylist()
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,8 @@ from pydantic import ValidationError
 
 from plinth.compute.context import Context
 from plinth.compute.engine import InlineEngine
-from plinth.corpus.canaries import generate, plant
+from plinth.corpus import planted_canaries
+from plinth.corpus.canaries import generate
 from plinth.corpus.canaries.generate import Lexis
 from plinth.corpus.canaries.parameters import Canaries, document_tokens
 from plinth.errors import RecipeError, StageError
@@ -36,7 +37,7 @@ def _made(tmp_path: Path, params: Canaries = PARAMS, **rows: object) -> tuple[Co
     ctx = Context(Workspace(tmp_path / "workspace").ensure(), InlineEngine())
     tokenizer = Manifest(asset="tokenizer", step="made", version="1", params={}, inputs={}, parts=())
     places = {"sequence_tokens": 128, "concatenated": True} | rows
-    return ctx, plant.run(ctx, params, tokenizer, SYLLABLES, **places)  # type: ignore[arg-type]
+    return ctx, planted_canaries.run(ctx, params, tokenizer, SYLLABLES, **places)  # type: ignore[arg-type]
 
 
 def test_texts_are_words_of_syllables_and_have_the_length() -> None:
@@ -109,8 +110,8 @@ def test_documents_fill_whole_sequences(tmp_path: Path, concatenated: bool) -> N
 
 def test_copies_are_those_of_the_coins_in_a_drawn_order(tmp_path: Path) -> None:
     ctx, made = _made(tmp_path)
-    planted = [one for one in plant.planted_documents(ctx.store, made) if one[0] != plant.FILLER]
-    canaries = plant.table(ctx.store, made).filter(pa.compute.field("kind") == "canary").to_pylist()
+    planted = [one for one in planted_canaries.planted_documents(ctx.store, made) if one[0] != planted_canaries.FILLER]
+    canaries = planted_canaries.table(ctx.store, made).filter(pa.compute.field("kind") == "canary").to_pylist()
     expected = [(c["number"], copy) for c in canaries if c["planted"] for copy in range(c["repetitions"])]
     assert sorted(planted) == expected
     assert planted != expected
@@ -123,7 +124,7 @@ def test_copies_are_those_of_the_coins_in_a_drawn_order(tmp_path: Path) -> None:
 
 def test_references_never_enter(tmp_path: Path) -> None:
     ctx, made = _made(tmp_path)
-    table = plant.table(ctx.store, made).to_pylist()
+    table = planted_canaries.table(ctx.store, made).to_pylist()
     out = {row["text"] for row in table if not row["planted"]}
     (part,) = made.named("part-")
     assert not out & set(read_table(ctx.store, part, ["text"])["text"].to_pylist())

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from plinth.corpus.curate import curate, verdicts
+from plinth.corpus import verdicts
+from plinth.corpus.curate import curate
 from plinth.corpus.curate.curate import apply_edits
 from plinth.corpus.dedup import lines
 from plinth.corpus.dedup.parameters import LineParameters, Semantic, Substring

@@ -11,9 +11,9 @@ import pytest
 
 from plinth.compute.engine import Engine, LocalEngine
 from plinth.corpus.documents import documents
-from plinth.corpus.documents.account import Account, account
 from plinth.corpus.sources.inventory import inventory, not_read
 from plinth.corpus.sources.parameters import Documents
+from plinth.corpus.sources.record import Account, account
 from plinth.errors import StageError
 from plinth.records import Manifest
 from tests.plinth.corpus.source_folder import SourceFolder

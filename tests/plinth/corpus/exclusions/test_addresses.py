@@ -4,8 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plinth.corpus.exclusions.addresses import address, domain, domains_of, licences_of
-from plinth.corpus.exclusions.exclusion_list import normal
+from plinth.corpus.exclusions import address, domain, domains_of, licences_of, normal
 from plinth.errors import RequestError
 
 

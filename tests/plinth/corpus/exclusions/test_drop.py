@@ -11,7 +11,7 @@ import pytest
 
 from plinth.compute.context import Context
 from plinth.corpus.documents import documents
-from plinth.corpus.exclusions.exclusion_list import Alike, Exclusion, overlap, sign_texts
+from plinth.corpus.exclusions import Alike, Exclusion, overlap, sign_texts
 from plinth.corpus.sources.inventory import inventory
 from plinth.corpus.sources.parameters import Bucket, Documents, Source, Terms
 from plinth.corpus.sources.record import TAKEDOWN, damage

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from plinth.compute.context import Context
-from plinth.corpus.exclusions import exclusion_list
+from plinth.corpus import exclusions
 from plinth.errors import SignatureError
 from plinth.storage.workspace import TRUST_VARIABLE, Workspace
 from plinth.trust import dsse
@@ -25,7 +25,7 @@ def ctx(tmp_path: Path) -> Context:
 @pytest.fixture
 def listed(ctx: Context) -> Context:
     for name in ("a.example", "b.example", "c.example"):
-        exclusion_list.append(ctx, value=name, **FIELDS)
+        exclusions.append(ctx, value=name, **FIELDS)
     return ctx
 
 
@@ -35,23 +35,23 @@ def file(ctx: Context, number: int) -> Path:
 
 def test_nothing_is_there_and_no_trust_is_asked_for(ctx: Context, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(TRUST_VARIABLE, str(ctx.workspace.root / "nowhere"))
-    assert exclusion_list.read(ctx) == ()
-    assert exclusion_list.digest(ctx) is None
+    assert exclusions.read(ctx) == ()
+    assert exclusions.digest(ctx) is None
     with pytest.raises(SignatureError, match="no root of trust"):
-        exclusion_list.append(ctx, value="a.example", **FIELDS)
+        exclusions.append(ctx, value="a.example", **FIELDS)
     assert not list((ctx.workspace.root / "exclusions").glob("*.json"))
 
 
 def test_entries_are_chained_signed_and_counted(listed: Context) -> None:
-    entries = exclusion_list.read(listed)
+    entries = exclusions.read(listed)
     assert [(one.number, one.value, one.by) for one in entries] == [
         (1, "a.example", "compliance"), (2, "b.example", "compliance"), (3, "c.example", "compliance")
     ]  # fmt: skip
     assert entries[0].prior is None
     assert len({one.prior for one in entries}) == 3
-    before = exclusion_list.digest(listed)
-    exclusion_list.append(listed, value="d.example", **FIELDS)
-    assert exclusion_list.digest(listed) != before
+    before = exclusions.digest(listed)
+    exclusions.append(listed, value="d.example", **FIELDS)
+    assert exclusions.digest(listed) != before
 
 
 def other_subject(ctx: Context) -> None:
@@ -64,4 +64,4 @@ def test_an_entry_about_another_rule_is_refused_by_a_new_machine(listed: Context
     other_subject(listed)
     (own_trust / "seen.json").unlink(missing_ok=True)
     with pytest.raises(SignatureError, match=r"00003\.json is about another rule"):
-        exclusion_list.read(listed)
+        exclusions.read(listed)

@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from plinth.compute.worker import SPARES
-from plinth.corpus.extract import engines
+from plinth.corpus.extract import worker
 from plinth.corpus.extract.extractor import Extractor
 from plinth.corpus.extract.page import ExtractionFailure, Page, Text
 from plinth.corpus.sources.parameters import Extraction
@@ -305,5 +305,5 @@ def test_no_page_pays_for_word_lists(monkeypatch: pytest.MonkeyPatch) -> None:
     from trafilatura import external
 
     monkeypatch.setattr(external, "JT_STOPLIST", None)
-    engines.engine("trafilatura")
+    worker.engine("trafilatura")
     assert external.JT_STOPLIST

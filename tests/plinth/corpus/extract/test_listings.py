@@ -6,8 +6,8 @@ from html import escape
 
 import pytest
 
-from plinth.corpus.extract.engines import engine
 from plinth.corpus.extract.page import Extract
+from plinth.corpus.extract.worker import engine
 
 CODE = "if x < 1:\n\n    print('a  b')\nelse:\n\tpass"
 CLOSE = CODE.replace("\n\n", "\n")  # resiliparse makes two lines of an element with nothing but a line's end in it

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from plinth.corpus.extract.engines import engine
+from plinth.corpus.extract.worker import engine
 
 PROSE = "<p>" + "The keeper of the mill writes down every sack of grain that a farmer brings. " * 3 + "</p>"
 LIST = "<ul><li>Rye from the north field</li><li>Barley for the brewer</li></ul>"

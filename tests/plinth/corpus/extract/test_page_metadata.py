@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from plinth.corpus.extract.extractor import _with_text
-from plinth.corpus.extract.page import Text
-from plinth.corpus.extract.page_metadata import HEAD_CHARACTERS, page_facts
+from plinth.corpus.extract.page import HEAD_CHARACTERS, Text, page_facts
 from plinth.corpus.sources.record import RawRecord
 from plinth.corpus.sources.times import iso_date
 

@@ -17,14 +17,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from plinth.compute.engine import InlineEngine, LocalEngine
+from plinth.corpus import illegal_gate
+from plinth.corpus import lists as lists_stage
 from plinth.corpus.documents import documents
-from plinth.corpus.illegal import gate, report
 from plinth.corpus.illegal.lists import read
 from plinth.corpus.illegal.match import Matcher
-from plinth.corpus.illegal.parameters import Illegal, Matching
-from plinth.corpus.lists import lists as lists_stage
 from plinth.corpus.sources.inventory import inventory
-from plinth.corpus.sources.parameters import Documents
+from plinth.corpus.sources.parameters import Documents, Illegal, Matching
 from plinth.errors import MissingError, RejectRateError, SourceError
 from plinth.records import Manifest
 from plinth.schemas import REJECT_SCHEMA
@@ -63,7 +62,7 @@ class Corpus(SourceFolder):
 
     def run(self, lists: Mapping[str, Manifest], *kinds: str, rate: float = 0.5, **params: Any) -> Manifest:
         bucket = self.bucket(*(kinds or ("jsonl",)))
-        chosen = gate.gate_of(Illegal.model_validate({"lists": "illegal", **params}), lists) if lists else None
+        chosen = illegal_gate.gate_of(Illegal.model_validate({"lists": "illegal", **params}), lists) if lists else None
         stage = Documents(part_bytes=3000, max_reject_rate=rate)
         return documents.run(self.ctx, "b", bucket, stage, inventory(bucket, self.root), chosen, lists)
 
@@ -228,7 +227,7 @@ def test_media_of_parquet(corpus: Corpus) -> None:
 
 def test_without_its_lists_nothing_passes(corpus: Corpus) -> None:
     with pytest.raises(MissingError, match="lists/illegal"):
-        gate.gate_of(Illegal(lists="illegal"), {})
+        illegal_gate.gate_of(Illegal(lists="illegal"), {})
     corpus.lines({"text": "fine"})
     with pytest.raises(SourceError, match="line 1"):
         corpus.run(corpus.lists(sha256="not a digest"))
@@ -254,7 +253,7 @@ def test_workers_do_not_show(tmp_path: Path) -> None:
 def test_schemas(corpus: Corpus) -> None:
     corpus.lines({"text": "flobrik"}, {"text": "fine"})
     made = corpus.run(corpus.lists(keywords="flobrik\ttrade\n"))
-    assert read_table(corpus.ctx.store, made.named("quarantine-")[0]).schema.equals(report.SCHEMA)
+    assert read_table(corpus.ctx.store, made.named("quarantine-")[0]).schema.equals(illegal_gate.SCHEMA)
     assert read_table(corpus.ctx.store, made.named("rejects-")[0]).schema.equals(REJECT_SCHEMA)
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from plinth.corpus.illegal.lists import Lists, read
 from plinth.corpus.illegal.match import Matcher
-from plinth.corpus.illegal.parameters import Matching
+from plinth.corpus.sources.parameters import Matching
 from plinth.errors import SourceError
 
 DIGEST = hashlib.sha256(b"a").hexdigest()

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from plinth.compute.context import Context
-from plinth.corpus.lists import lists
+from plinth.corpus import lists
 from plinth.corpus.slices import generate
 from plinth.records import Manifest
 from plinth.storage.workspace import Workspace

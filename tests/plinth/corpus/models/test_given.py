@@ -6,9 +6,8 @@ from typing import Any
 
 import pytest
 
-from plinth.corpus import models
+from plinth.corpus import lists, models
 from plinth.corpus.annotate.stage import run as annotate
-from plinth.corpus.lists import lists
 from plinth.errors import IntegrityError, RecipeError
 from plinth.storage import dvc
 

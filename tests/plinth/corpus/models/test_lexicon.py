@@ -6,18 +6,18 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from plinth.corpus.models import lexicon
+from plinth.corpus import lists
 from plinth.errors import SourceError
 
 GOOD = "# mine\ngrumbok\t0.9\tinsult\n\nBad  Egg\t0.4\tmild\r\ngrumbok\t0.9\tinsult\n"
 
 
-def read(tmp_path: Path, *contents: bytes) -> lexicon.Lexicon:
+def read(tmp_path: Path, *contents: bytes) -> lists.Lexicon:
     files = {}
     for at, content in enumerate(contents):
         files[f"{at}.tsv"] = tmp_path / f"{at}.tsv"
         files[f"{at}.tsv"].write_bytes(content)
-    return lexicon.read(files, "lists/toxic")
+    return lists.read(files, "lists/toxic")
 
 
 def test_terms_weights_and_categories(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from plinth.compute.context import manifest
-from plinth.corpus.annotate.registry import ANNOTATORS
+from plinth.corpus.annotate.base import ANNOTATORS
 from plinth.corpus.policy import policy
 from plinth.corpus.policy.parameters import EditRule, Policy, Rule
 from plinth.errors import IntegrityError, RecipeError

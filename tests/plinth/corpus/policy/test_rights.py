@@ -11,12 +11,11 @@ from hypothesis import strategies as st
 
 from plinth.compute.context import Context, manifest
 from plinth.corpus import annotate
-from plinth.corpus.annotate.licence import SCHEMA
+from plinth.corpus.annotate.licence import LICENCE_SCHEMA
 from plinth.corpus.curate import curate
 from plinth.corpus.policy import policy
-from plinth.corpus.policy.compiled_policy import compile_policy, rule_values
+from plinth.corpus.policy.compiled_policy import Rights, compile_policy, rule_values
 from plinth.corpus.policy.parameters import Policy, Rule
-from plinth.corpus.policy.rights import Rights
 from plinth.corpus.policy.whatif import rules_of
 from plinth.errors import StageError
 from plinth.records import Manifest, Step
@@ -80,7 +79,7 @@ def test_a_rule_of_the_same_name_adds_to_the_gate(ctx: Context) -> None:
 def test_a_sidecar_that_permits_everything_helps_nobody(ctx: Context) -> None:
     made = documents(ctx)
     forged = {"expression": "MIT", "permitted": True, "redistribute": True, "commercial": True}
-    part = write_table(ctx.store, "part-00000.parquet", pa.Table.from_pylist([forged] * len(ROWS), SCHEMA))
+    part = write_table(ctx.store, "part-00000.parquet", pa.Table.from_pylist([forged] * len(ROWS), LICENCE_SCHEMA))
     sides = {"licence": manifest("web/licence", Step(name="forged", version="1"), {}, [part])}
     rules = Policy(rules=(Rule(reason="licence", drop="not licence.permitted"),))
     done = policy.run(ctx, "web", rules, made, sides, MIT)

@@ -8,7 +8,7 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from plinth.corpus.policy import rule_kernels
+from plinth.corpus.policy import policy
 
 
 @st.composite
@@ -25,7 +25,7 @@ def firings(draw: Any) -> tuple[np.ndarray, np.ndarray]:
 def test_tally_and_lists_are_those_of_plain_python(given: tuple[np.ndarray, np.ndarray]) -> None:
     fires, size = given
     fired = [[rule for rule in range(fires.shape[0]) if fires[rule, at]] for at in range(size.size)]
-    first, count, counts = rule_kernels.tally(fires, size)
+    first, count, counts = policy.tally(fires, size)
     assert first.tolist() == [rules[0] if rules else -1 for rules in fired]
     assert count.tolist() == [len(rules) for rules in fired]
     for rule in range(fires.shape[0]):
@@ -34,10 +34,10 @@ def test_tally_and_lists_are_those_of_plain_python(given: tuple[np.ndarray, np.n
         alone = [at for at in on if fired[at] == [rule]]
         expected = [len(on), len(leads), len(alone), *(int(size[own].sum()) for own in (on, leads, alone))]
         assert counts[rule].tolist() == expected
-    offsets, values = rule_kernels.lists(fires, count)
+    offsets, values = policy.rule_lists(fires, count)
     assert [values[a:b].tolist() for a, b in pairwise(offsets)] == fired
 
 
 def test_sizes_may_be_read_only_and_of_any_stride() -> None:
     sizes = pa.array([5, 1, 7, 1]).to_numpy()[::2]
-    assert rule_kernels.tally(np.array([[True, True]]), sizes)[2].tolist() == [[2, 2, 2, 12, 12, 12]]
+    assert policy.tally(np.array([[True, True]]), sizes)[2].tolist() == [[2, 2, 2, 12, 12, 12]]

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from plinth.compute.context import Context
 from plinth.compute.engine import LocalEngine
 from plinth.corpus.dedup import run_tree
-from plinth.corpus.protected import item_table, protected, protected_index, sets, tallies
+from plinth.corpus.protected import comparison, protected, protected_index, tallies
 from plinth.corpus.protected.parameters import Family, Protected, ProtectedSet
 from plinth.records import Manifest
 from plinth.storage.parts import read_table
@@ -45,7 +45,7 @@ def compare(
     for name, items in given.items():
         lines = (json.dumps({"id": f"{name}{i}", "text": text}) + "\n" for i, text in enumerate(items))
         (ctx.workspace.input / f"{name}.jsonl").write_text("".join(lines))
-        made[name] = sets.read_set(ctx, name, ProtectedSet(path=f"{name}.jsonl"))
+        made[name] = protected.read_set(ctx, name, ProtectedSet(path=f"{name}.jsonl"))
     named = {name: ProtectedSet(path=f"{name}.jsonl") for name in given}
     held = {identity for identity, row in corpus.rows(corpus.holdout).items() if row["held_out"]}
     corpus.held = held
@@ -54,7 +54,7 @@ def compare(
 
 
 def statuses(tiny: Any, made: Manifest) -> dict[str, str]:
-    (part,) = made.named(item_table.FILE)
+    (part,) = made.named(comparison.FILE)
     return {row["item"]: row["status"] for row in read_table(tiny.ctx.store, part).to_pylist()}
 
 
@@ -105,7 +105,7 @@ def test_a_template_is_no_evidence_and_the_rest_of_the_item_is(tiny: Any) -> Non
     found = statuses(tiny, made)
     assert found == {"quiz0": "contaminated", "quiz1": "contaminated", "quiz2": "clean", "quiz3": "contaminated",
                      "quiz4": "undecided"}  # fmt: skip
-    (part,) = made.named(item_table.FILE)
+    (part,) = made.named(comparison.FILE)
     rows = {row["item"]: row for row in read_table(tiny.ctx.store, part).to_pylist()}
     assert rows["quiz4"]["why"] == "common"
     assert rows["quiz4"]["common"] == 1.0
@@ -164,7 +164,7 @@ def test_forms_filled_in_with_other_words_are_no_evidence(tiny: Any) -> None:
     docs = [tiny.Doc(f"{words(picks, 40)} {text} {words(picks, 40)}") for text in filled[1:]]
     docs += [tiny.Doc(words(picks, 80)) for _ in range(100)]
     corpus, made = compare(tiny, docs, {"forms": filled[:1]})
-    (part,) = made.named(item_table.FILE)
+    (part,) = made.named(comparison.FILE)
     (row,) = read_table(tiny.ctx.store, part).to_pylist()
     assert (row["status"], row["why"], row["common"], row["leaked"]) == ("undecided", "common", 0.0, 0)
     assert row["alike"] > 10
@@ -189,7 +189,7 @@ def test_parts_workers_and_merges_do_not_show(tiny: Any, tmp_path: Path, monkeyp
         with LocalEngine(workers) as engine:
             tiny.ctx = Context(Workspace(tmp_path / f"{parts}-{workers}-{runs}").ensure(), engine)
             corpus, made = compare(tiny, docs, {"quiz": items}, parts=parts)
-        found.append((corpus.rows(made), made.stats, made.named(item_table.FILE)[0].blob.sha256))
+        found.append((corpus.rows(made), made.stats, made.named(comparison.FILE)[0].blob.sha256))
     assert found[0] == found[1]
     assert {"undecided", "contaminated"} == set(statuses(tiny, made).values())
 

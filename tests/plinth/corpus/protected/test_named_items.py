@@ -8,7 +8,7 @@ import pytest
 
 from plinth.compute.context import Context
 from plinth.corpus.documents import documents
-from plinth.corpus.protected import sets
+from plinth.corpus.protected import protected
 from plinth.corpus.protected.parameters import ProtectedSet
 from plinth.corpus.sources.inventory import inventory
 from plinth.corpus.sources.parameters import Bucket, Documents, Source, Terms
@@ -27,7 +27,7 @@ def ctx(tmp_path: Path) -> Context:
 
 
 def items(ctx: Context, *only: str) -> list[str]:
-    made = sets.read_set(ctx, "own", ProtectedSet(path="items.jsonl.gz", only=only))
+    made = protected.read_set(ctx, "own", ProtectedSet(path="items.jsonl.gz", only=only))
     names: list[str] = read_table(ctx.store, made.parts[0]).column("item").to_pylist()
     return names
 
@@ -72,7 +72,7 @@ def pages(ctx: Context) -> Path:
 
 
 def test_a_page_is_an_item_with_the_text_that_it_has_as_a_document(ctx: Context, pages: Path) -> None:
-    made = sets.read_set(ctx, "own", ProtectedSet(path="pages"))
+    made = protected.read_set(ctx, "own", ProtectedSet(path="pages"))
     found = read_table(ctx.store, made.parts[0])
     assert found.column("item").to_pylist() == ["doc/one.html", "two.htm.gz"]
     terms = Terms(train=True, redistribute=True, commercial=True)
@@ -88,23 +88,23 @@ def test_a_page_is_an_item_with_the_text_that_it_has_as_a_document(ctx: Context,
 
 
 def test_pages_by_name_among_others(ctx: Context, pages: Path) -> None:
-    made = sets.read_set(ctx, "own", ProtectedSet(path="pages", only=("two.htm.gz",)))
+    made = protected.read_set(ctx, "own", ProtectedSet(path="pages", only=("two.htm.gz",)))
     assert read_table(ctx.store, made.parts[0]).column("item").to_pylist() == ["two.htm.gz"]
     # Other pages of the folder are no part of the set.
     assert list(made.inputs) == ["file:two.htm.gz"]
-    one = sets.identity(ctx, ProtectedSet(path="pages", only=("two.htm.gz",)))
+    one = protected.identity(ctx, ProtectedSet(path="pages", only=("two.htm.gz",)))
     (pages / "doc" / "one.html").unlink()
-    assert sets.identity(ctx, ProtectedSet(path="pages", only=("two.htm.gz",))) == one
+    assert protected.identity(ctx, ProtectedSet(path="pages", only=("two.htm.gz",))) == one
     (pages / "two.htm.gz").write_bytes(page("market"))
-    assert sets.identity(ctx, ProtectedSet(path="pages", only=("two.htm.gz",))) != one
+    assert protected.identity(ctx, ProtectedSet(path="pages", only=("two.htm.gz",))) != one
     with pytest.raises(SourceError, match=r"no text of doc/on\.html"):
-        sets.read_set(ctx, "own", ProtectedSet(path="pages", only=("doc/on.html", "two.htm.gz")))
+        protected.read_set(ctx, "own", ProtectedSet(path="pages", only=("doc/on.html", "two.htm.gz")))
 
 
 def test_a_page_that_cannot_be_read_is_no_silence(ctx: Context, pages: Path) -> None:
     (pages / "two.htm.gz").write_bytes(gzip.compress(page("museum"))[:-6])
     with pytest.raises(SourceError, match="does not decompress"):
-        sets.read_set(ctx, "own", ProtectedSet(path="pages"))
+        protected.read_set(ctx, "own", ProtectedSet(path="pages"))
     (pages / "two.htm.gz").write_bytes(gzip.compress(b"<p>a\0b</p>" * 50))
     with pytest.raises(SourceError, match=r"two\.htm\.gz is no page"):
-        sets.read_set(ctx, "own", ProtectedSet(path="pages"))
+        protected.read_set(ctx, "own", ProtectedSet(path="pages"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from plinth.corpus.protected import item_table, protected
+from plinth.corpus.protected import comparison, protected
 from plinth.corpus.protected.parameters import Protected
 from plinth.evaluation.parameters import Probes
 from plinth.evaluation.probes import probe_sets, scoring
@@ -54,7 +54,7 @@ def test_leaked_items_are_found_and_pages_on_the_same_facts_stay(tiny: Any) -> N
 
     statuses = probe_sets.statuses(ctx.store, made)
     assert set(statuses) == set(items)
-    found = {name for name, status in statuses.items() if status == item_table.CONTAMINATED}
+    found = {name for name, status in statuses.items() if status == comparison.CONTAMINATED}
     planted = {(one.probe, one.item) for one in wanted.values()}
     assert planted <= found
     # with a planted item those are held that share nearly all of its words: of its template, or of its answers
@@ -64,5 +64,5 @@ def test_leaked_items_are_found_and_pages_on_the_same_facts_stay(tiny: Any) -> N
     kept = scoring.trusted(items.values(), statuses)
     assert len(kept) == len(items) - sum(statuses[name] in scoring.EXCLUDED for name in items)
     assert made.inputs["probe_sets"] == probes.digest
-    table = read_table(ctx.store, made.named(item_table.FILE)[0])
+    table = read_table(ctx.store, made.named(comparison.FILE)[0])
     assert set(table["set"].to_pylist()) == {f"probes/{name}" for name in probes.stats["sets"]}

@@ -13,9 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from plinth.compute.context import Context
-from plinth.corpus import funnel
-from plinth.corpus.curate import verdicts
-from plinth.corpus.protected import contamination, item_table, protected, protected_index, sets
+from plinth.corpus import funnel, verdicts
+from plinth.corpus.protected import comparison, contamination, protected, protected_index
 from plinth.corpus.protected.comparison import find
 from plinth.corpus.protected.parameters import Family, Protected, ProtectedSet
 from plinth.errors import SourceError
@@ -99,7 +98,7 @@ def planted(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 def write_items(ctx: Context, items: list[str], name: str = "quiz", **fields: Any) -> Manifest:
     path = ctx.workspace.input / f"{name}.jsonl"
     path.write_text("".join(json.dumps({"id": f"q{i}", "text": text}) + "\n" for i, text in enumerate(items)))
-    return sets.read_set(ctx, name, ProtectedSet(path=path.name, **fields))
+    return protected.read_set(ctx, name, ProtectedSet(path=path.name, **fields))
 
 
 def run(tiny: Any, docs: list[Any], items: list[str], parts: int = 3, **params: Any) -> tuple[Any, Manifest]:
@@ -222,7 +221,7 @@ def test_a_run_of_stock_words_is_no_leak(tiny: Any) -> None:
 def test_an_item_that_cannot_be_read_is_a_failure(tiny: Any, text: str, said: str) -> None:
     (tiny.ctx.workspace.input / "bad.jsonl").write_text(text)
     with pytest.raises(SourceError, match=said):
-        sets.read_set(tiny.ctx, "bad", ProtectedSet(path="bad.jsonl"))
+        protected.read_set(tiny.ctx, "bad", ProtectedSet(path="bad.jsonl"))
 
 
 def test_the_items_found_are_listed_for_evaluation(tiny: Any, planted: dict[str, Any]) -> None:
@@ -235,8 +234,8 @@ def test_the_items_found_are_listed_for_evaluation(tiny: Any, planted: dict[str,
         found = "contaminated" if row["leaked"] else "suspected" if row["documents"] else "clean"
         assert (row["status"], row["why"], row["common"]) == (found, None, 0.0)
     statuses = [row["status"] for row in rows]
-    assert {name: made.stats["sets"]["quiz"][name] for name in item_table.STATUSES} == {
-        name: statuses.count(name) for name in item_table.STATUSES
+    assert {name: made.stats["sets"]["quiz"][name] for name in comparison.STATUSES} == {
+        name: statuses.count(name) for name in comparison.STATUSES
     }
 
 

@@ -5,13 +5,13 @@ from typing import Any
 
 import pytest
 
-from plinth.corpus.lists import lists
+from plinth.corpus import lists
 from plinth.corpus.policy.parameters import Policy, Rule
 from plinth.corpus.slices import evaluate, generate
 from plinth.corpus.slices.evaluate import require_apart
 from plinth.corpus.slices.measured_gates import measured_gate, rule_of
-from plinth.corpus.slices.parameters import GateSlices
-from plinth.corpus.slices.review_labels import Review
+from plinth.corpus.slices.rates import GateSlices
+from plinth.corpus.slices.reviews import Review
 from plinth.errors import MissingError, RecipeError, SourceError
 from plinth.records import Manifest
 from plinth.storage.parts import read_table

@@ -5,11 +5,10 @@ from typing import Any
 
 import pytest
 
-from plinth.corpus import annotate
-from plinth.corpus.lists import lists
-from plinth.corpus.slices import evaluate, generate, illegal
+from plinth.corpus import annotate, lists
+from plinth.corpus.slices import evaluate, generate, measured_gates
 from plinth.corpus.slices.measured_gates import measured_gate, rule_of
-from plinth.corpus.slices.parameters import GateSlices
+from plinth.corpus.slices.rates import GateSlices
 from plinth.records import Manifest
 from plinth.storage.parts import read_table
 
@@ -30,7 +29,7 @@ def measured(tiny: Any, files: dict[str, str], **params: Any) -> Manifest:
 
 
 def test_recall_false_positives_and_over_removal(tiny: Any) -> None:
-    made = measured(tiny, illegal.lists())
+    made = measured(tiny, measured_gates.lists())
     kinds = {name: (row["removed"], row["documents"]) for name, row in made.stats["made_as"].items()}
     count = 12 * len(generate.SLICES)
     for name in ("keyword", "copy", "reported"):  # a list knows no context: what is reported goes, too
@@ -47,7 +46,7 @@ def test_recall_false_positives_and_over_removal(tiny: Any) -> None:
 
 
 def test_a_wider_bound_finds_more_edits(tiny: Any) -> None:
-    near = {"simhash.txt": illegal.lists()["simhash-invented.txt"]}
+    near = {"simhash.txt": measured_gates.lists()["simhash-invented.txt"]}
     removed = [measured(tiny, near, simhash_distance=bits).stats["made_as"] for bits in (0, 3, 7)]
     edited = [row["one_percent"]["removed"] for row in removed]
     assert edited == sorted(edited)
@@ -62,10 +61,10 @@ def test_lists_that_name_nothing_that_can_be_planted(tiny: Any) -> None:
 
 
 def test_the_annotator_tells_of_stored_documents(tiny: Any) -> None:
-    known = illegal.known()[0].text
+    known = measured_gates.known()[0].text
     docs = [tiny.Doc("nothing"), tiny.Doc("a flobrik here"), tiny.Doc(known)]
     documents = tiny.corpus({"web": [docs]}).documents["web"]
-    files = illegal.lists() | {"keywords.txt": "flobrik\ttrade\n"}
+    files = measured_gates.lists() | {"keywords.txt": "flobrik\ttrade\n"}
     made = annotate.run(tiny.ctx, "web", "illegal", {}, documents, {"lists/illegal": listed(tiny.ctx, files)})
     nothing, word, copy = read_table(tiny.ctx.store, made.parts[0]).to_pylist()
     assert (nothing["hit"], nothing["list"], nothing["simhash_distance"]) == (False, None, None)
@@ -78,12 +77,12 @@ def test_the_annotator_tells_of_stored_documents(tiny: Any) -> None:
 def test_the_annotator_reads_media_of_extra(tiny: Any, media: Any) -> None:
     import pyarrow as pa
 
-    from plinth.corpus.annotate.illegal import IllegalParams, annotate, prepare
+    from plinth.corpus.annotate.blocklists import IllegalParams, annotate_illegal, prepare_illegal
 
     made = listed(tiny.ctx, {"sha256.txt": "ab" * 32, "phash.txt": "0123456789abcdee"})
     files = {"lists/illegal": {part.name: tiny.ctx.store.open_path(part.blob) for part in made.parts}}
     batch = pa.record_batch({"text": ["a"], "uri": ["b"], "extra": [json.dumps({"media": media} if media else {})]})
-    (row,) = annotate(batch, prepare(IllegalParams(), files)).to_pylist()
+    (row,) = annotate_illegal(batch, prepare_illegal(IllegalParams(), files)).to_pylist()
     assert row["hit"] == bool(media)
     assert row["phash_hit"] == ("phash" in str(media))
     assert row["sha256_hit"] == ("sha256" in str(media))

@@ -9,14 +9,13 @@ import pyarrow as pa
 import pytest
 
 from plinth.compute.context import manifest
-from plinth.corpus import annotate, models
-from plinth.corpus.annotate.toxicity import SCHEMA
-from plinth.corpus.lists import lists
-from plinth.corpus.models.generated_sets import line, marked_rows
+from plinth.corpus import annotate, lists, models
+from plinth.corpus.annotate.learned import TOXICITY_SCHEMA
+from plinth.corpus.models.examples import line, marked_rows
 from plinth.corpus.policy.parameters import Policy, Rule
 from plinth.corpus.slices import evaluate, generate, removal_rates
 from plinth.corpus.slices.measured_gates import measured_gate, rule_of
-from plinth.corpus.slices.parameters import GateSlices
+from plinth.corpus.slices.rates import GateSlices
 from plinth.corpus.slices.removal_rates import LearnedRule, learned_rules, trusted
 from plinth.errors import RemovalRateError
 from plinth.records import Manifest, Step
@@ -37,7 +36,7 @@ def sidecar(tiny: Any, bucket: str, finals: list[list[float]]) -> Manifest:
         write_table(
             tiny.ctx.store,
             f"part-{at:05d}.parquet",
-            pa.Table.from_pylist([nothing | {"final": final} for final in some], SCHEMA),
+            pa.Table.from_pylist([nothing | {"final": final} for final in some], TOXICITY_SCHEMA),
         )
         for at, some in enumerate(finals)
     ]

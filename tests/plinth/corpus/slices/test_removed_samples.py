@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from plinth.compute.context import Context
 from plinth.corpus.sampling import Smallest, excerpt, rank, ranks
-from plinth.corpus.slices import removed_samples
-from plinth.corpus.slices.review_labels import Review
+from plinth.corpus.slices import reviews
+from plinth.corpus.slices.reviews import Review
 from plinth.errors import MissingError
 from tests import judged_corpus
 from tests.judged_corpus import PLANTED
@@ -31,7 +31,7 @@ def ids(rows: list[dict[str, object]]) -> list[str]:
 
 
 def test_everything_of_a_reason_in_order_of_its_hash(ctx: Context) -> None:
-    rows = removed_samples.sample(ctx, "too_few_words", sorted(PLANTED), 100, seed=3)
+    rows = reviews.sample(ctx, "too_few_words", sorted(PLANTED), 100, seed=3)
     assert len(rows) == sum(counts[1] for counts in PLANTED.values())
     hashes = [rank(bytes.fromhex(one), 3) for one in ids(rows)]
     assert hashes == sorted(hashes)
@@ -39,21 +39,21 @@ def test_everything_of_a_reason_in_order_of_its_hash(ctx: Context) -> None:
         assert row["values"] == {"gopher_quality.word_count": 10}
         assert row["rule"] == "gopher_quality.word_count < 20"
         assert (row["stage"], row["fired"], row["label"]) == ("policy", ["too_few_words"], None)
-    assert ids(removed_samples.sample(ctx, "too_few_words", sorted(PLANTED), 3, seed=3)) == ids(rows)[:3]
-    assert {row["bucket"] for row in removed_samples.sample(ctx, "too_few_words", ["prose"], 100)} == {"prose"}
-    assert ids(removed_samples.sample(ctx, "too_few_words", sorted(PLANTED), 100, seed=4)) != ids(rows)
+    assert ids(reviews.sample(ctx, "too_few_words", sorted(PLANTED), 3, seed=3)) == ids(rows)[:3]
+    assert {row["bucket"] for row in reviews.sample(ctx, "too_few_words", ["prose"], 100)} == {"prose"}
+    assert ids(reviews.sample(ctx, "too_few_words", sorted(PLANTED), 100, seed=4)) != ids(rows)
 
 
 def test_other_stages_and_rejects(ctx: Context) -> None:
-    copies = removed_samples.sample(ctx, "exact_duplicate", ["web"], 10)
+    copies = reviews.sample(ctx, "exact_duplicate", ["web"], 10)
     assert len(copies) == PLANTED["web"][3]
     assert {(row["stage"], row["rule"]) for row in copies} == {("exact", None)}
     for row in copies:
         assert row["survivor"]["id"] != row["id"]
         assert row["survivor"]["uri"].startswith("https://")
-    held = removed_samples.sample(ctx, "held_out", ["web"], 100)
+    held = reviews.sample(ctx, "held_out", ["web"], 100)
     assert len(held) == ctx.refs.current("web/verdicts").stats["decisions"]["heldout"]
-    refused = removed_samples.sample(ctx, "empty", ["web"], 10)
+    refused = reviews.sample(ctx, "empty", ["web"], 10)
     assert sorted(row["uri"] for row in refused) == [f"https://web.example/bad{i}" for i in range(3)]
     assert {row["stage"] for row in refused} == {"documents"}
     assert len(set(ids(refused))) == 3
@@ -68,15 +68,15 @@ def test_where_a_rule_fired_though_another_was_first(tmp_path: Path) -> None:
     )
     ctx = judged_corpus.build(tmp_path, rules)
     with pytest.raises(MissingError, match="nothing was removed for 'again'"):
-        removed_samples.sample(ctx, "again", ["web"])
-    fired = removed_samples.sample(ctx, "again", ["web"], 100, fired=True)
+        reviews.sample(ctx, "again", ["web"])
+    fired = reviews.sample(ctx, "again", ["web"], 100, fired=True)
     assert len(fired) == PLANTED["web"][1]
     assert {tuple(row["fired"]) for row in fired} == {("too_few_words", "again")}
 
 
 def test_an_unknown_reason_names_those_there_are(ctx: Context) -> None:
     with pytest.raises(MissingError, match=r"too_few_words \(8\)"):
-        removed_samples.sample(ctx, "to_few_words", sorted(PLANTED))
+        reviews.sample(ctx, "to_few_words", sorted(PLANTED))
 
 
 def test_summary_by_reason() -> None:
@@ -85,13 +85,13 @@ def test_summary_by_reason() -> None:
         Review(id=f"{i:032x}", reason=reason, label=label, reviewer="ada", time="2026-11-01T00:00:00Z")  # type: ignore[arg-type]
         for i, (reason, label) in enumerate(said)
     ]
-    first, second = removed_samples.summary(labels)
+    first, second = reviews.summary(labels)
     assert (first["labels"], first["rightly_removed"], first["precision"]) == (10, 8, 0.8)
     # Newcombe 1998 and every statistics package: 8 of 10 has Wilson's interval 0.4902 to 0.9433.
     assert (first["low"], first["high"]) == (pytest.approx(0.4902, abs=1e-4), pytest.approx(0.9433, abs=1e-4))
     assert (second["precision"], second["low"]) == (0.0, 0.0)
     assert second["high"] == pytest.approx(0.4345, abs=1e-4)
-    assert removed_samples.summary([]) == []
+    assert reviews.summary([]) == []
 
 
 @given(st.lists(st.integers(0, 50), max_size=80), st.integers(0, 12))

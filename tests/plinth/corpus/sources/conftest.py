@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from plinth.corpus.sources.parameters import Source, Terms
-from plinth.corpus.sources.readers import read
-from plinth.corpus.sources.record import RawRecord, Reject
+from plinth.corpus.sources.record import RawRecord, Reject, read
 from plinth.storage.files import SourceFile
 
 MAX_BYTES = 1 << 20

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from plinth.corpus.sources.charsets import decode
+from plinth.corpus.sources.codings import decode
 
 RUSSIAN = "Мельник записывает каждый мешок зерна, который привозит крестьянин. "
 JAPANESE = "粉屋は農夫が持ってくる穀物の袋をすべて書き留める。"

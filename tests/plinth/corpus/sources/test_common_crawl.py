@@ -12,8 +12,7 @@ import pytest
 
 from plinth.corpus.sources.inventory import inventory
 from plinth.corpus.sources.parameters import Bucket, Source
-from plinth.corpus.sources.readers import read
-from plinth.corpus.sources.record import RawRecord, Reject
+from plinth.corpus.sources.record import RawRecord, Reject, read
 from plinth.errors import SourceError
 from plinth.storage import http, listing
 from plinth.storage.files import DigestMemory

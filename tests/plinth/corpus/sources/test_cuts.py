@@ -17,11 +17,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from plinth.corpus.sources.cuts import cutter
-from plinth.corpus.sources.inventory import groups, inventory
+from plinth.corpus.sources.inventory import cutter, groups, inventory
 from plinth.corpus.sources.parameters import Bucket
-from plinth.corpus.sources.readers import read
-from plinth.corpus.sources.record import RawRecord, Reject
+from plinth.corpus.sources.record import RawRecord, Reject, read
 from plinth.errors import IntegrityError
 from plinth.storage import listing
 from plinth.storage.files import SourceFile

@@ -20,11 +20,10 @@ from plinth.compute.context import Context
 from plinth.corpus.documents import documents
 from plinth.corpus.extract.extractor import Extractor
 from plinth.corpus.extract.page import ExtractionFailure, Page, Text
-from plinth.corpus.sources.charsets import decode
+from plinth.corpus.sources.codings import decode
 from plinth.corpus.sources.inventory import groups, inventory
 from plinth.corpus.sources.parameters import Bucket, Documents, Extraction, Source
-from plinth.corpus.sources.readers import READERS, read
-from plinth.corpus.sources.record import RawRecord, Reject
+from plinth.corpus.sources.record import READERS, RawRecord, Reject, read
 from plinth.errors import SourceError
 from plinth.storage.parts import read_table
 from plinth.storage.workspace import Workspace

@@ -11,8 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from plinth.corpus.sources.readers import read
-from plinth.corpus.sources.record import Reject
+from plinth.corpus.sources.record import Reject, read
 from plinth.errors import SourceError
 from plinth.storage.listing import inventory
 from tests.plinth.corpus.sources.conftest import MAX_BYTES, make_source

@@ -9,12 +9,12 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from plinth.corpus.annotate.opt_out import ANNOTATOR
+from plinth.corpus.annotate.licence import OPT_OUT
 from plinth.corpus.extract.extractor import Extractor, extracted
-from plinth.corpus.extract.page_metadata import page_facts
+from plinth.corpus.extract.page import page_facts
 from plinth.corpus.sources.parameters import Extraction
 from plinth.corpus.sources.record import RawRecord
-from plinth.corpus.sources.signals import directives, spdx
+from plinth.corpus.sources.times import directives, spdx
 from plinth.extensions import NoParams
 
 BY = "https://creativecommons.org/licenses/by-sa/4.0/"
@@ -124,8 +124,8 @@ def test_columns_for_rules() -> None:
     ]
     extra.append({"directives": 7, "rel_license": [1]})  # out of a JSON file of somebody's
     batch = pa.record_batch({"extra": [json.dumps(one) for one in extra]})
-    rows = ANNOTATOR.annotate(batch, NoParams()).to_pylist()
-    none = dict.fromkeys(ANNOTATOR.schema.names[:5], False) | dict.fromkeys(ANNOTATOR.schema.names[5:])
+    rows = OPT_OUT.annotate(batch, NoParams()).to_pylist()
+    none = dict.fromkeys(OPT_OUT.schema.names[:5], False) | dict.fromkeys(OPT_OUT.schema.names[5:])
     assert rows == [
         none,
         none | {"tdm_reservation": True, "noai": True, "tdm_policy": "https://e.org/p"},

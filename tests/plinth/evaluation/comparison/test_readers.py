@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from plinth.compute.context import Context
-from plinth.corpus.canaries import plant
+from plinth.corpus import planted_canaries
 from plinth.errors import IntegrityError
 from plinth.evaluation.comparison import job
 from plinth.evaluation.comparison.differences import Difference, corrected, of_measure
@@ -38,7 +38,7 @@ def planted(ctx: Context, exposures: Sequence[float], texts: str = "one") -> Man
     ]  # fmt: skip
     rows += [{**rows[0], "kind": "reference", "rank": None, "exposure": None, "fitted_exposure": None}] * 3
     table = pa.Table.from_pylist(rows, schema=canaries.SCHEMA)
-    return made(ctx, canaries.ASSET, {canaries.TABLE: table}, **{plant.ASSET: texts})
+    return made(ctx, canaries.ASSET, {canaries.TABLE: table}, **{planted_canaries.ASSET: texts})
 
 
 def by_measure(ctx: Context, a: Manifest, b: Manifest) -> dict[str, Pairs]:

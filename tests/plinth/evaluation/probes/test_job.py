@@ -9,7 +9,7 @@ import pytest
 from tokenizers import Tokenizer
 
 from plinth.compute.context import Context
-from plinth.corpus.protected import item_table
+from plinth.corpus.protected import comparison
 from plinth.evaluation.engine.client import ModelEngine
 from plinth.evaluation.engine.records import Request
 from plinth.evaluation.parameters import Probes, UserProbe
@@ -43,7 +43,7 @@ def compared(ctx: Context, **statuses: str) -> Manifest:
         | dict.fromkeys(("documents", "leaked", "alike", "close", "longest", "fuzzy"), 0)
         for name, status in statuses.items()
     ]
-    part = write_table(ctx.store, item_table.FILE, pa.Table.from_pylist(rows, schema=item_table.SCHEMA))
+    part = write_table(ctx.store, comparison.FILE, pa.Table.from_pylist(rows, schema=comparison.ITEM_TABLE_SCHEMA))
     return Manifest(asset="protected", step="s", version="1", params={}, inputs={}, parts=(part,))
 
 
@@ -116,8 +116,8 @@ def test_statistics_of_a_probe_without_an_item_left() -> None:
 def test_items_that_are_common_text_do_not_count(ctx: Context, sets: Manifest) -> None:
     made = compared(ctx, a="clean", b="undecided")
     table = read_table(ctx.store, made.parts[0]).to_pylist()
-    table[1]["why"] = item_table.COMMON
-    part = write_table(ctx.store, item_table.FILE, pa.Table.from_pylist(table, schema=item_table.SCHEMA))
+    table[1]["why"] = comparison.COMMON
+    part = write_table(ctx.store, comparison.FILE, pa.Table.from_pylist(table, schema=comparison.ITEM_TABLE_SCHEMA))
     statuses = probe_sets.statuses(ctx.store, made.model_copy(update={"parts": (part,)}))
     assert statuses == {("mine", "a"): "clean", ("mine", "b"): "common"}
     kept = scoring.trusted(probe_sets.load(ctx.store, sets), statuses)

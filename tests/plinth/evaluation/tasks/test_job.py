@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from plinth.compute.context import Context
-from plinth.corpus.lists import lists
+from plinth.corpus import lists
 from plinth.errors import CheckpointError, SourceError, StageError, TrainingError
 from plinth.evaluation.parameters import TaskSet
 from plinth.evaluation.tasks import job

@@ -11,7 +11,7 @@ import pytest
 
 from plinth.compute.context import Context
 from plinth.compute.engine import InlineEngine
-from plinth.corpus.canaries import plant
+from plinth.corpus import planted_canaries
 from plinth.corpus.canaries.parameters import BUCKET, Canaries
 from plinth.errors import RecipeError, TrainingError
 from plinth.model.parameters import Model
@@ -81,7 +81,7 @@ def planted(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     trained = tokenizer.run(ctx, TokenizerParameters(vocab_size=320), texts)
     lexis = lexis_of(ctx.store, trained)
     params, concatenated = Canaries(count=8, references=128), packing == "concatenate"
-    canaries = plant.run(ctx, params, trained, lexis, sequence_tokens=SEQUENCE, concatenated=concatenated)
+    canaries = planted_canaries.run(ctx, params, trained, lexis, sequence_tokens=SEQUENCE, concatenated=concatenated)
     cut = {
         name: shards.run(ctx, name, Shards(tokens_per_shard=3000), trained, made)
         for name, made in (texts | {BUCKET: canaries}).items()
@@ -103,7 +103,7 @@ def test_every_copy_is_drawn_once_and_whole(planted: Planted) -> None:
     assert len(copies) == planted.canaries.stats["copies"]
     assert {len(one.steps) for one in copies} == {1}
     counts = Counter(one.canary for one in copies)
-    table = plant.table(planted.ctx.store, planted.canaries).to_pylist()
+    table = planted_canaries.table(planted.ctx.store, planted.canaries).to_pylist()
     assert counts == {row["number"]: row["repetitions"] for row in table if row["planted"]}
 
 
@@ -121,7 +121,7 @@ def test_the_loss_sees_the_tokens_at_those_steps(planted: Planted) -> None:
         expanded = share.micro_batch(0, BATCH).expanded()
         tokens = expanded.tokens[:, 1:].astype(np.int64)
         targets[share.step + 1] = np.where(expanded.scored, tokens, -1) if expanded.scored is not None else tokens
-    texts = dict(zip(plant.planted_documents(ctx.store, planted.canaries),
+    texts = dict(zip(planted_canaries.planted_documents(ctx.store, planted.canaries),
                      read_table(ctx.store, part, ["text"])["text"].to_pylist(), strict=True))  # fmt: skip
     file = encode.load(ctx.store, planted.tokenizer.named("tokenizer.json")[0].blob)
     for one in copies:

@@ -10,8 +10,7 @@ from collections.abc import Callable
 from datetime import date
 from typing import NamedTuple
 
-from plinth.corpus.annotate.pii.hits import PiiHit, labelled, luhn, mod_11_10, verhoeff, weighted
-from plinth.corpus.annotate.pii.numbers import named
+from plinth.corpus.annotate.pii.numbers import PiiHit, labelled, luhn, mod_11_10, named, verhoeff, weighted
 from plinth_text.terms import pii as words
 
 END = rb"(?![\w-]|\.\d)"

@@ -14,8 +14,12 @@ The reason of a span is its kind, or kind and rule: `email`, `national/us_ssn`, 
 
 from __future__ import annotations
 
+import shutil
+import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -23,9 +27,9 @@ import pyarrow as pa
 from pydantic import Field, field_validator
 
 from plinth.corpus.annotate.base import Annotator, Files
-from plinth.corpus.annotate.pii import keys, names, national, network, numbers
-from plinth.corpus.annotate.pii.hits import PiiHit
-from plinth.errors import StageError
+from plinth.corpus.annotate.pii import national, network, numbers
+from plinth.corpus.annotate.pii.numbers import PiiHit
+from plinth.errors import MissingError, StageError
 from plinth.records import Frozen, internal
 from plinth.schemas import EDIT_TYPE
 from plinth_text.arrays import I64, U8
@@ -84,7 +88,7 @@ def resources(params: PiiParams) -> tuple[str, ...]:
 
 def prepare(params: PiiParams, files: Files) -> PiiParams | PreparedPii:
     """Load the pipeline, where there is one."""
-    return PreparedPii(params, names.load(params.ner, files[f"lists/{params.ner}"])) if params.ner else params
+    return PreparedPii(params, load(params.ner, files[f"lists/{params.ner}"])) if params.ner else params
 
 
 def annotate(batch: pa.RecordBatch, given: PiiParams | PreparedPii) -> pa.RecordBatch:
@@ -100,7 +104,7 @@ def annotate(batch: pa.RecordBatch, given: PiiParams | PreparedPii) -> pa.Record
     found: dict[int, list[tuple[int, int, str]]] = dict(_patterns(texts, data, offsets, params.kinds))
     if isinstance(given, PreparedPii):
         for row, text in enumerate(texts.to_pylist()):
-            found.setdefault(row, []).extend(names.entities(given.nlp, text or "", params.ner_labels))
+            found.setdefault(row, []).extend(entities(given.nlp, text or "", params.ner_labels))
     return _batch(found, batch.num_rows, data, offsets, params)
 
 
@@ -146,9 +150,9 @@ def _hit(raw: bytes, kind: int, start: int, end: int, meaning: int) -> PiiHit | 
     if kind == pii.HEXES:
         return network.hexes(raw, start)
     if kind == pii.RUN:
-        return keys.run(raw, start)
+        return network.run(raw, start)
     if kind == pii.PEM:
-        return keys.pem(raw, start)
+        return network.pem(raw, start)
     if kind == pii.LETTERED:
         return numbers.iban(raw, start) or national.lettered(raw, start, meaning)
     return (
@@ -233,3 +237,58 @@ ANNOTATOR = Annotator(
     libraries=lambda params: ("spacy",) if params.ner else (),
     prepare=prepare,
 )
+
+
+# Names and addresses of people, by a spaCy pipeline of the user (the extra `ner`).
+#
+# The pipeline is a list of the recipe (`corpus.lists.NAME`: the folder that `nlp.to_disk` writes), so its files are
+# part of the identity of what it finds. Nothing is downloaded.
+
+#: Characters that a pipeline is given at once; spaCy itself refuses more than a million.
+PIECE = 50_000
+
+
+def load(name: str, files: Mapping[str, Path]) -> Any:
+    """The pipeline of a list, made whole again from its parts.
+
+    Raises:
+        MissingError: spaCy is not installed.
+        StageError: the files are no pipeline that this spaCy can load.
+    """
+    try:
+        spacy = import_module("spacy")
+    except ImportError as error:
+        remedy = "pip install 'plinth[ner]', or take `ner` out of the parameters of pii"
+        raise MissingError(f"pii.ner reads the pipeline {name}, but spaCy is not installed", remedy=remedy) from error
+    with tempfile.TemporaryDirectory(prefix="plinth-ner-") as folder:
+        for part, path in files.items():
+            target = Path(folder, part)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(path, target)
+        configs = sorted(Path(folder).rglob("config.cfg"), key=lambda path: len(path.parts))
+        try:
+            return spacy.load(configs[0].parent)
+        except Exception as error:  # spaCy raises whatever its components raise
+            raise StageError(
+                f"list {name} is no spaCy pipeline that can be loaded",
+                found=f"{len(files)} files; {type(error).__name__}: {error}",
+                expected="the folder that nlp.to_disk() writes, of a version that fits the installed spaCy",
+            ) from error
+
+
+def entities(nlp: Any, text: str, labels: Mapping[str, str]) -> Iterator[tuple[int, int, str]]:
+    """Code points from and to, and kind, of the entities whose label is named in `labels`."""
+    for start, piece in _pieces(text):
+        for entity in nlp(piece).ents:
+            if entity.label_ in labels and entity.end_char > entity.start_char:
+                yield start + entity.start_char, start + entity.end_char, labels[entity.label_]
+
+
+def _pieces(text: str) -> Iterator[tuple[int, str]]:
+    start = 0
+    while start < len(text):
+        end = start + PIECE
+        if end < len(text):
+            end = (text.rfind("\n", start + 1, end) + 1) or (text.rfind(" ", start + 1, end) + 1) or end
+        yield start, text[start:end]
+        start = end

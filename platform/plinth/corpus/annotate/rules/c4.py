@@ -1,23 +1,29 @@
-"""C4's line and page rules as scores. Thresholds are policy."""
+"""Line rules of C4 and RefinedWeb: scores of pages, and the lines to cut. Thresholds are policy."""
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Callable
+from typing import Any, Literal
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 from pydantic import Field
 
-from plinth.corpus.annotate.base import Annotator
-from plinth.corpus.annotate.rules.gopher_quality import ratio
+from plinth.corpus.annotate.base import Annotator, spans
+from plinth.corpus.annotate.rules.gopher import ratio
+from plinth.extensions import NoParams
 from plinth.records import Frozen, internal
-from plinth_text.rules import c4
+from plinth.schemas import EDIT_TYPE
+from plinth_text.arrays import I64, U8, Bools
+from plinth_text.rules import c4, refinedweb
+from plinth_text.rules.refinedweb import judge
 
 _COUNTS = (
     "lines", "kept_lines", "sentences", "long_word_lines", "unended_lines", "few_word_lines", "lorem_ipsum_lines",
     "javascript_lines", "curly_bracket_lines", "notice_lines",
 )  # fmt: skip
-SCHEMA = pa.schema(
+C4_SCHEMA = pa.schema(
     [pa.field(name, pa.int32(), nullable=False) for name in _COUNTS]
     + [pa.field("kept_line_share", pa.float64(), nullable=False)]
 )
@@ -38,7 +44,7 @@ class C4Params(Frozen):
     max_word_characters: int = internal(1000, ge=1, description="A line with a longer word does not count.")
 
 
-def annotate(batch: pa.RecordBatch, params: C4Params) -> pa.RecordBatch:
+def annotate_c4(batch: pa.RecordBatch, params: C4Params) -> pa.RecordBatch:
     """Lines by outcome, and the sentences of those that would be kept; see `plinth_text.rules.c4`."""
     lines = c4.Lines(
         params.min_words_per_line,
@@ -48,16 +54,193 @@ def annotate(batch: pa.RecordBatch, params: C4Params) -> pa.RecordBatch:
     )
     n = c4.page_counts(batch.column("text"), lines)
     counts = [pa.array(np.ascontiguousarray(column)) for column in n.T.astype(np.int32)]
-    return pa.record_batch([*counts, pa.array(ratio(n[:, c4.KEPT], n[:, c4.LINES]))], schema=SCHEMA)
+    return pa.record_batch([*counts, pa.array(ratio(n[:, c4.KEPT], n[:, c4.LINES]))], schema=C4_SCHEMA)
 
 
-ANNOTATOR = Annotator(
+C4 = Annotator(
     name="c4",
     version="2",
     description="Lines that C4 would keep, their sentences, and lines caught by each of its rules.",
     source="Raffel et al. 2020, section 2.2; counted as datatrove 0.10.",
     params=C4Params,
-    schema=SCHEMA,
+    schema=C4_SCHEMA,
     reads=("text",),
-    annotate=annotate,
+    annotate=annotate_c4,
+)
+
+
+# C4's line rules with the lines that they cut, as three projects order them. Thresholds of pages are policy.
+#
+# Profile `paper` is the authors' code (TensorFlow Datasets, `c4_utils.py`) with the paper's first numbers, 3 words a
+# line and 5 sentences; `dclm` rebuilds its later numbers, 5 and 3, as steps over the whole page, and keeps blank lines;
+# `dolma` is the tagger `c4_v2`, which looks for phrases anywhere and makes two checks of a line.
+
+#: Why a line is cut, by number; 0 is kept.
+REASONS = ("", "long_word", "unended", "few_words", "javascript", "notice", "citation")
+_LONG, _UNENDED, _FEW, _JAVASCRIPT, _NOTICE, _CITATION = range(1, 7)
+_MIN_WORDS = {"paper": 3, "dclm": 5, "dolma": 3}
+
+C4_LINES_SCHEMA = pa.schema(
+    [
+        pa.field("characters", pa.int32(), nullable=False),
+        pa.field("lines", pa.int32(), nullable=False),
+        pa.field("kept_lines", pa.int32(), nullable=False),  # blank lines not counted
+        pa.field("sentences", pa.int32(), nullable=False),
+        pa.field("lorem_ipsum", pa.bool_(), nullable=False),
+        pa.field("curly_bracket", pa.bool_(), nullable=False),
+        pa.field("javascript", pa.bool_(), nullable=False),
+        pa.field("cuts", EDIT_TYPE, nullable=False),
+    ]
+)
+
+
+class C4LinesParams(Frozen):
+    """The project whose rules are followed."""
+
+    profile: Literal["paper", "dclm", "dolma"] = Field("paper", description="Whose rules, in whose order.")
+    max_word_characters: int = internal(1000, ge=1, description="A line with a longer word is cut (not by `dolma`).")
+
+
+def annotate_c4_lines(batch: pa.RecordBatch, params: C4LinesParams) -> pa.RecordBatch:
+    """Lines, those that stay with their sentences, phrases that drop a page, and the lines to cut."""
+    citations = params.profile != "dolma"
+    found = c4.lines(batch.column("text"), params.profile == "paper", params.max_word_characters, citations)
+    why, lorem, curly = _JUDGES[params.profile](found, _MIN_WORDS[params.profile])
+    doc = np.repeat(np.arange(batch.num_rows), np.diff(found.starts))
+    stays = (why == 0) & ~_has(found, c4.BLANK)
+
+    def count(chosen: Bools, weights: Any = None) -> npt.NDArray[Any]:
+        return np.bincount(doc[chosen], None if weights is None else weights[chosen], batch.num_rows)
+
+    columns = [
+        pa.array(found.characters.astype(np.int32)),
+        pa.array(np.diff(found.starts).astype(np.int32)),
+        pa.array(count(stays).astype(np.int32)),
+        pa.array(count(stays, found.sentences).astype(np.int32)),
+        pa.array(count(lorem) > 0),
+        pa.array(count(curly) > 0),
+        pa.array(count(_has(found, c4.HAS_JAVASCRIPT)) > 0),
+        _cuts(found, why, doc, batch.num_rows),
+    ]
+    return pa.record_batch(columns, schema=C4_LINES_SCHEMA)
+
+
+def _has(found: c4.CitedLines, fact: int) -> Bools:
+    there: Bools = (found.facts & fact) != 0
+    return there
+
+
+def _first(*rules: tuple[int, Bools]) -> U8:
+    """The number of the first rule that catches a line."""
+    why = np.zeros(rules[0][1].size, dtype=np.uint8)
+    for number, caught in reversed(rules):
+        why[caught] = number
+    return why
+
+
+def _paper(found: c4.CitedLines, min_words: int) -> tuple[U8, Bools, Bools]:
+    """In the order of the code: a phrase drops the page when its line got that far."""
+    ended = _has(found, c4.ENDED) & ~_has(found, c4.DOTS)
+    return _ordered(found, ended, found.words < min_words)
+
+
+def _dclm(found: c4.CitedLines, min_words: int) -> tuple[U8, Bools, Bools]:
+    """The same order, but an empty line is kept, and white space may follow the end."""
+    empty = _has(found, c4.EMPTY)
+    ended = _has(found, c4.BARE_ENDED) & ~_has(found, c4.BARE_DOTS)
+    return _ordered(found, ended | empty, (found.words < min_words) & ~empty)
+
+
+def _ordered(found: c4.CitedLines, ended: Bools, few: Bools) -> tuple[U8, Bools, Bools]:
+    early = _first((_LONG, _has(found, c4.HAS_LONG_WORD)), (_UNENDED, ~ended), (_FEW, few))
+    lorem = (early == 0) & _has(found, c4.HAS_LOREM_IPSUM)
+    script = _has(found, c4.HAS_JAVASCRIPT)
+    curly = (early == 0) & ~script & _has(found, c4.HAS_CURLY_BRACKET)
+    late = _first((_JAVASCRIPT, script), (_NOTICE, _has(found, c4.HAS_NOTICE)))
+    return np.where(early > 0, early, late).astype(np.uint8), lorem, curly
+
+
+def _dolma(found: c4.CitedLines, min_words: int) -> tuple[U8, Bools, Bools]:
+    """Phrases count wherever they are, and citations stay."""
+    why = _first((_UNENDED, ~_has(found, c4.ENDED)), (_FEW, found.words < min_words))
+    return why, _has(found, c4.HAS_LOREM_IPSUM), _has(found, c4.HAS_CURLY_BRACKET)
+
+
+_JUDGES: dict[str, Callable[[c4.CitedLines, int], tuple[U8, Bools, Bools]]] = {
+    "paper": _paper,
+    "dclm": _dclm,
+    "dolma": _dolma,
+}
+
+
+def _cuts(found: c4.CitedLines, why: U8, doc: I64, rows: int) -> pa.Array:
+    """Cut lines, and the citations of lines that stay."""
+    line = np.flatnonzero(why)
+    begin, end, reason, of = found.begin[line], found.end[line], why[line], doc[line]
+    if found.cite_line.size:
+        kept = why[found.cite_line] == 0
+        begin = np.concatenate([begin, found.cite_begin[kept]])
+        end = np.concatenate([end, found.cite_end[kept]])
+        reason = np.concatenate([reason, np.full(int(kept.sum()), _CITATION, dtype=np.uint8)])
+        of = np.concatenate([of, doc[found.cite_line[kept]]])
+    return spans(of, begin, end, reason, REASONS, rows)
+
+
+C4_LINES = Annotator(
+    name="c4_lines",
+    version="1",
+    description="Lines that C4's rules cut, the sentences that stay, and phrases that drop a page.",
+    source="Raffel et al. 2020, section 2.2, with TFDS c4_utils.py; DCLM c4.yaml; dolma 1.2, tagger c4_v2.",
+    params=C4LinesParams,
+    schema=C4_LINES_SCHEMA,
+    reads=("text",),
+    annotate=annotate_c4_lines,
+)
+
+#: Why a line is cut, by number.
+REFINEDWEB_LINES_REASONS = ("", "upper_case", "numeric", "counter", "one_word", "navigation")
+REFINEDWEB_LINES_SCHEMA = pa.schema(
+    [
+        pa.field("words", pa.int32(), nullable=False),
+        pa.field("removed_words", pa.float64(), nullable=False),  # share of the words
+        pa.field("emptied", pa.bool_(), nullable=False),
+        pa.field("cuts", EDIT_TYPE, nullable=False),
+    ]
+)
+
+
+def annotate_refinedweb_lines(batch: pa.RecordBatch, params: NoParams) -> pa.RecordBatch:
+    """Words that fastText's splitter finds and that begin with a letter or digit, the share of them that the rules
+    take away, whether nothing is left, and the cuts."""
+    texts = batch.column("text")
+    found = refinedweb.line_cuts(texts)
+    words, left, emptied = found.words, found.left, found.emptied
+    more: list[tuple[int, int, int, int]] = []
+    hard = np.flatnonzero(found.hard)
+    for row, text in zip(hard.tolist(), texts.take(pa.array(hard)).to_pylist(), strict=True):
+        words[row], left[row], emptied[row], cut = judge(text)
+        more += [(row, *span) for span in cut]
+    slowly: I64 = np.array(more, dtype=np.int64).reshape(-1, 4)
+    columns = np.stack([found.of, found.begin, found.end, found.why], dtype=np.int64)
+    of, begin, end, why = np.concatenate([columns, slowly.T], axis=1)
+    return pa.record_batch(
+        [
+            pa.array(words.astype(np.int32)),
+            pa.array(ratio(words - left, words)),
+            pa.array(emptied),
+            spans(of, begin, end, why, REFINEDWEB_LINES_REASONS, batch.num_rows),
+        ],
+        schema=REFINEDWEB_LINES_SCHEMA,
+    )
+
+
+REFINEDWEB_LINES = Annotator(
+    name="refinedweb_lines",
+    version="1",
+    description="Lines of navigation, counters, numbers and capitals, and the share of words they hold.",
+    source="Penedo et al. 2023 (RefinedWeb), section G.2; in the steps of DCLM's dclm_baseline_refinedweb.yaml.",
+    params=NoParams,
+    schema=REFINEDWEB_LINES_SCHEMA,
+    reads=("text",),
+    annotate=annotate_refinedweb_lines,
 )

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from pydantic import Field, ValidationError
 
 from plinth.compute.context import Context
-from plinth.corpus.annotate.rules.gopher_quality import ratio
+from plinth.corpus.annotate.rules.gopher import ratio
 from plinth.corpus.sidecars import slots
 from plinth.errors import MissingError, SourceError, StageError
 from plinth.records import Frozen

@@ -18,7 +18,8 @@ import numpy as np
 import numpy.typing as npt
 
 from plinth.compute.context import Context, Item, run_items
-from plinth.corpus.dedup import document_numbers, sorted_runs
+from plinth.corpus import sidecars
+from plinth.corpus.dedup import sorted_runs
 from plinth.corpus.dedup.run_tree import Range, RangeReader, keyed, narrow, reduce
 from plinth.records import Part, Step
 from plinth.storage.store import Store
@@ -122,7 +123,7 @@ def _components(store: Store, task: _Components) -> tuple[Part, ...]:
     cut = cut_u32 if parent.itemsize == 4 else cut_u64
     count, documents, largest = cut(parent, sizes, task.partition_rows, ALONE[task.width], cuts)
     stats = {"cuts": [0, *cuts[:count].tolist()], "documents": documents, "largest": largest}
-    return (document_numbers.write(store, "components.flat", parent).model_copy(update={"stats": stats}),)
+    return (sidecars.write(store, "components.flat", parent).model_copy(update={"stats": stats}),)
 
 
 @dataclass(frozen=True)
@@ -135,7 +136,7 @@ class _Route:
 def _route(store: Store, task: _Route) -> tuple[Part, ...]:
     with sorted_runs.SortedRun(store, task.groups, GROUPS) as opened:
         key, at = opened.all()
-    root = np.asarray(document_numbers.open_flat(store, task.components, task.width)[at]).astype(np.uint64)
+    root = np.asarray(sidecars.open_flat(store, task.components, task.width)[at]).astype(np.uint64)
     order = np.argsort(root, kind="stable")  # within a component, keys and documents stay in order
     return (sorted_runs.write(store, "routed.run", ROUTED, [(root[order], key[order], at[order])], 3),)
 

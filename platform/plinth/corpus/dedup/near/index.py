@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 
 from plinth.compute.context import Context, Item, manifest, run_items
-from plinth.corpus.dedup import exact, shuffle, sorted_runs
+from plinth.corpus.dedup import exact, sorted_runs
 from plinth.corpus.dedup.near import shingles
 from plinth.corpus.dedup.parameters import MinHash
 from plinth.corpus.dedup.run_tree import Branch, tree
@@ -300,7 +300,7 @@ def _rows(
     """Rows of several parts by address; each row group is read once."""
     for slot, part in parts.items():
         rows = np.array(sorted(row for one, row in places if one == slot), dtype=np.int64)
-        batches = shuffle.iter_rows(ctx.store, part, columns, rows)
+        batches = sorted_runs.iter_rows(ctx.store, part, columns, rows)
         values = (value for batch in batches for value in batch.to_pylist())
         yield from zip(((slot, int(row)) for row in rows), values, strict=True)
 

@@ -21,15 +21,15 @@ import pyarrow as pa
 
 from plinth import fingerprint
 from plinth.compute.context import Context, Item, manifest, renamed, run_items
-from plinth.corpus.dedup import clusters, document_numbers, exact, rank_table, shuffle, sorted_runs
-from plinth.corpus.dedup.document_numbers import SlotNumbers
+from plinth.corpus import sidecars
+from plinth.corpus.dedup import clusters, exact, sorted_runs
 from plinth.corpus.dedup.near import candidates, index, payloads, shingles, similarity_cache
 from plinth.corpus.dedup.near.candidates import CandidatePairs, read_partition
 from plinth.corpus.dedup.near.linking import LOOK_UP, MARK, SETS, SIGNATURES, Links
 from plinth.corpus.dedup.near.similarity_cache import SIMILARITIES, KnownSimilarities
 from plinth.corpus.dedup.parameters import Dedup, MinHash
 from plinth.corpus.dedup.run_tree import RangeReader, keyed
-from plinth.corpus.sidecars import Slot, slots
+from plinth.corpus.sidecars import Slot, SlotNumbers, slots
 from plinth.records import Manifest, Part, Step
 from plinth.storage.parts import iter_aligned, iter_batches, write_batches
 from plinth.storage.store import Store
@@ -107,7 +107,7 @@ def run(
     exact_duplicates: Manifest,
     *,
     quality: Mapping[str, Manifest] | None = None,
-    range_rows: int = shuffle.RANGE_ROWS,
+    range_rows: int = sorted_runs.RANGE_ROWS,
     partition_rows: int | None = None,
 ) -> Manifest:
     """Find near duplicates among the survivors of exact deduplication.
@@ -127,11 +127,11 @@ def run(
         IntegrityError: sidecars do not belong to the documents; a part is damaged or not sorted.
     """
     places = slots(documents, signatures=signatures, exact=exact_duplicates)
-    layout = document_numbers.layout(places)
+    layout = sidecars.layout(places)
     branches, identity = index.bands(ctx, params.minhash, places), index.identity(params.minhash)
     reader = RangeReader.over(ctx.store, index.BANDS, branches, layout, identity)
-    mask = document_numbers.mask(ctx, [(slot.sides["exact"], "survivor") for slot in places])
-    ranks = rank_table.build(ctx, params, documents, exact.text_lengths(ctx, places), quality)
+    mask = sidecars.mask(ctx, [(slot.sides["exact"], "survivor") for slot in places])
+    ranks = clusters.build(ctx, params, documents, exact.text_lengths(ctx, places), quality)
     rows = partition_rows or _partition_rows(params.minhash, exact_duplicates)
     found = candidates.find(ctx, ASSET, candidates.groups(ctx, reader, mask, range_rows), layout.documents, rows)
     read = [one.documents if params.minhash.verify == "text" else one.sides["signatures"] for one in places]
@@ -245,7 +245,7 @@ def cluster(
         survivors: identity of the ranks' rule.
         read: by slot, the part that has what is compared.
         found: the candidates.
-        ranks: from `rank_table.build`.
+        ranks: from `clusters.build`.
     """
     tasks = [_Partition(found.routed, ranks, low, high, how.threshold) for low, high in found.partitions]
     key = keyed((*found.routed, found.components, ranks, *read))
@@ -293,8 +293,8 @@ def _open(store: Store, task: _Partition) -> tuple[U64, Links]:
     """The partition's documents by number, and its groups with cached similarities applied."""
     key, at = read_partition(store, task.routed, task.low, task.high)
     documents = np.unique(at)
-    ranks = document_numbers.open_flat(store, task.ranks, "<u8", rank_table.WIDTH)
-    own = np.asarray(ranks[documents]) if documents.size else np.empty((0, rank_table.WIDTH), np.uint64)
+    ranks = sidecars.open_flat(store, task.ranks, "<u8", clusters.WIDTH)
+    own = np.asarray(ranks[documents]) if documents.size else np.empty((0, clusters.WIDTH), np.uint64)
     high, low = np.ascontiguousarray(own[:, 0]), np.ascontiguousarray(own[:, 1])
     links = Links(key, np.searchsorted(documents, at).astype(np.int64), high, low, task.threshold)
     if task.known:
@@ -323,5 +323,5 @@ def _link(store: Store, task: _Link) -> tuple[Part, ...]:
         pairs, values = links.walk(task.what, payload=payload)
     order = sorted_runs.in_order(pairs, values)
     fresh = sorted_runs.write(store, "facts.run", SIMILARITIES, [(pairs[order], values[order])], 2)
-    ranks = document_numbers.open_flat(store, partition.ranks, "<u8", rank_table.WIDTH)
+    ranks = sidecars.open_flat(store, partition.ranks, "<u8", clusters.WIDTH)
     return clusters.write_members(store, documents, links.roots(), ranks), fresh

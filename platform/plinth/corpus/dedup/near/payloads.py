@@ -17,14 +17,15 @@ from itertools import accumulate
 import numpy as np
 
 from plinth.compute.context import Context, Item, run_items
-from plinth.corpus.dedup import document_numbers, shuffle, sorted_runs
-from plinth.corpus.dedup.document_numbers import SlotNumbers
+from plinth.corpus import sidecars
+from plinth.corpus.dedup import sorted_runs
 from plinth.corpus.dedup.near import shingles
 from plinth.corpus.dedup.near.candidates import ALONE, CandidatePairs
 from plinth.corpus.dedup.near.index import raw_signatures
 from plinth.corpus.dedup.near.linking import Payload
 from plinth.corpus.dedup.parameters import MinHash
 from plinth.corpus.dedup.run_tree import cuts, keyed, levels
+from plinth.corpus.sidecars import SlotNumbers
 from plinth.errors import IntegrityError
 from plinth.records import Part, Step
 from plinth.storage.atomic import named_failures
@@ -121,14 +122,14 @@ def _carry(store: Store, task: _Carry) -> tuple[Part, ...]:
     columns = (component[order], numbers, starts, sizes[order], checks[order])
     places = sorted_runs.write(store, "places.run", PAYLOAD, [columns], 5)
     flat = np.concatenate([np.empty(0, np.uint64), *(values[i] for i in order)])
-    return places, document_numbers.write(store, "values.flat", flat)
+    return places, sidecars.write(store, "values.flat", flat)
 
 
 def _wanted(store: Store, task: _Carry) -> tuple[I64, U64]:
     """The rows that are wanted and their components."""
     if task.wanted is not None and task.wanted.rows == 0:
         return np.empty(0, np.int64), np.empty(0, np.uint64)
-    column = document_numbers.open_flat(store, task.components, task.width)
+    column = sidecars.open_flat(store, task.components, task.width)
     mine = np.asarray(column[task.base : task.base + task.read.rows])
     if task.wanted is None:
         rows = np.flatnonzero(mine != ALONE[task.width])
@@ -145,11 +146,11 @@ def values_of(params: MinHash) -> ValuesFn:
 
 def _values(params: MinHash, store: Store, part: Part, rows: I64) -> Iterator[U64]:
     if params.verify == "text":
-        for batch in shuffle.iter_rows(store, part, ["text"], rows):
+        for batch in sorted_runs.iter_rows(store, part, ["text"], rows):
             yield from shingles.sets(batch.column("text"), params)
         return
     width = params.bands * params.rows
-    for batch in shuffle.iter_rows(store, part, ["signature"], rows):
+    for batch in sorted_runs.iter_rows(store, part, ["signature"], rows):
         signed = raw_signatures(batch.column("signature"), width)
         yield from np.pad(signed, ((0, 0), (0, width % 2))).view(np.uint64)
 
@@ -157,7 +158,7 @@ def _values(params: MinHash, store: Store, part: Part, rows: I64) -> Iterator[U6
 def _merge(store: Store, task: tuple[Carried, ...]) -> tuple[Part, ...]:
     with ExitStack() as stack:
         opened = [stack.enter_context(sorted_runs.SortedRun(store, one.places, PAYLOAD)) for one in task]
-        values = [document_numbers.open_flat(store, one.values, "<u8") for one in task]
+        values = [sidecars.open_flat(store, one.values, "<u8") for one in task]
         rows = sum(one.places.rows for one in task)
         held = max(1, MERGE_VALUES * rows // max(1, sum(one.values.rows for one in task)))
         path = stack.enter_context(store.staging(".flat"))
@@ -241,7 +242,7 @@ def load(
         at = 0
         for part, node, start, size, check in wanted:
             first, count = int(start[0]), int(size.sum())
-            values[at : at + count] = document_numbers.open_flat(store, part, "<u8")[first : first + count]
+            values[at : at + count] = sidecars.open_flat(store, part, "<u8")[first : first + count]
             payload.start[node] = (start - start[0]).astype(np.int64) + at
             payload.size[node] = size
             if spoilt(values, payload.start[node], payload.size[node], check):

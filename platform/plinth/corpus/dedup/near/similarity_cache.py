@@ -19,9 +19,10 @@ import numpy as np
 import numpy.typing as npt
 
 from plinth.compute.context import Context, Item, run_items
-from plinth.corpus.dedup import document_numbers, sorted_runs
+from plinth.corpus import sidecars
+from plinth.corpus.dedup import sorted_runs
 from plinth.corpus.dedup.run_tree import keyed, narrow
-from plinth.corpus.dedup.shuffle import ranges
+from plinth.corpus.dedup.sorted_runs import ranges
 from plinth.errors import StorageError
 from plinth.records import Part, Step
 from plinth.storage.atomic import named_failures
@@ -49,7 +50,7 @@ class KnownSimilarities:
 
     def open(self, store: Store) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
         """Both columns, mapped into memory."""
-        pairs, values = (document_numbers.open_flat(store, part, "<u8") for part in (self.pairs, self.values))
+        pairs, values = (sidecars.open_flat(store, part, "<u8") for part in (self.pairs, self.values))
         return pairs, values
 
 

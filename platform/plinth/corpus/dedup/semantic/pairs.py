@@ -24,11 +24,12 @@ from functools import partial
 import numpy as np
 
 from plinth.compute.context import Context, Item, run_items
-from plinth.corpus.dedup import document_numbers, sorted_runs
-from plinth.corpus.dedup.document_numbers import SlotNumbers
+from plinth.corpus import sidecars
+from plinth.corpus.dedup import sorted_runs
 from plinth.corpus.dedup.near.candidates import GROUPS
 from plinth.corpus.dedup.run_tree import Range, RangeReader, reduce, tree
-from plinth.corpus.dedup.semantic.vectors import raw
+from plinth.corpus.dedup.vectors import raw
+from plinth.corpus.sidecars import SlotNumbers
 from plinth.records import Part, Step
 from plinth.storage.parts import iter_batches
 from plinth.storage.store import Store
@@ -91,7 +92,7 @@ def find(
     step = Step(name="dedup/semantic/keys", version=VERSION, params=identity)
     items = [Item((part.blob.sha256,), _Keys(part, shape), part.rows) for part in vectors]
     made = run_items(ctx, step, _keys, items, label="dedup/semantic keys")
-    sketches = document_numbers.joined(ctx, "dedup/semantic sketches", [parts[1] for parts in made])
+    sketches = sidecars.joined(ctx, "dedup/semantic sketches", [parts[1] for parts in made])
     reader = RangeReader.over(ctx.store, KEYS, tree(ctx, KEYS, 2, [parts[0] for parts in made]), layout)
     step = Step(name="dedup/semantic/pairs", version=VERSION, params={"differing": shape.differing})
     differing = partial(_pairs, shape.differing)
@@ -119,7 +120,7 @@ def _keys(store: Store, task: _Keys) -> tuple[Part, ...]:
     key, row = np.concatenate(keys), np.concatenate(rows)
     order = sorted_runs.in_order(key, row)
     run = sorted_runs.write(store, "keys.run", KEYS, [(key[order], row[order])], 2)
-    return run, document_numbers.write(store, "sketches.flat", np.concatenate(sketches))
+    return run, sidecars.write(store, "sketches.flat", np.concatenate(sketches))
 
 
 _WORDS = SKETCH_BITS // 64
@@ -178,7 +179,7 @@ def nominate_pairs(key: U64, at: U64, starts: I64, left: U64, right: U64) -> int
 def _pairs(differing: int, store: Store, task: Range) -> tuple[Part, ...]:
     _, (key, at) = task.read(store)
     left, right = nominate(key, at)
-    sketches = document_numbers.open_flat(store, task.given[0], "<u8", _WORDS)
+    sketches = sidecars.open_flat(store, task.given[0], "<u8", _WORDS)
     pairs = np.unique(np.stack([left, right], axis=1), axis=0)
     near = _differing(sketches, pairs) <= differing
     left, right = np.ascontiguousarray(pairs[near].T)

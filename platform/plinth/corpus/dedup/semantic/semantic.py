@@ -23,13 +23,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from plinth.compute.context import Context, Item, manifest, run_items, sum_stats
-from plinth.corpus.dedup import clusters, document_numbers, exact, rank_table, shuffle, sorted_runs
+from plinth.corpus import sidecars
+from plinth.corpus.dedup import clusters, exact, sorted_runs
+from plinth.corpus.dedup import vectors as semantic_vectors
 from plinth.corpus.dedup.near import candidates
 from plinth.corpus.dedup.near.linking import COSINES
 from plinth.corpus.dedup.near.minhash import Comparison, cluster
 from plinth.corpus.dedup.parameters import Dedup, Semantic
 from plinth.corpus.dedup.semantic import pairs
-from plinth.corpus.dedup.semantic import vectors as semantic_vectors
 from plinth.corpus.sidecars import Slot, slots
 from plinth.errors import RecipeError
 from plinth.records import Manifest, Part, Step
@@ -65,7 +66,7 @@ def run(
     before: Manifest,
     *,
     vectors: Manifest | None = None,
-    range_rows: int = shuffle.RANGE_ROWS,
+    range_rows: int = sorted_runs.RANGE_ROWS,
 ) -> Manifest:
     """Find look-alikes among the survivors of the stage before.
 
@@ -88,15 +89,15 @@ def run(
         raise RecipeError(f"dedup.semantic: no bucket {unknown[0]}", expected=", ".join(sorted(documents)))
     places = slots(documents, before=before)
     chosen = [slot for slot in places if slot.bucket in params.buckets]
-    layout, sides = document_numbers.layout(chosen), [slot.sides["before"] for slot in chosen]
-    mask = document_numbers.mask(ctx, [(side, "survivor") for side in sides])
+    layout, sides = sidecars.layout(chosen), [slot.sides["before"] for slot in chosen]
+    mask = sidecars.mask(ctx, [(side, "survivor") for side in sides])
     made = semantic_vectors.make(ctx, params, chosen, vectors, range_rows)
     shape = pairs.search(made.total, made.count, params.threshold, params.recall)
     groups = pairs.find(ctx, made.parts, shape, mask, layout, range_rows)
     found = candidates.find(ctx, ASSET, groups, layout.documents, max(1, PARTITION_BYTES // (2 * made.total.size)))
     longest = Dedup(keep="longest")
     mine = {bucket: one for bucket, one in documents.items() if bucket in params.buckets}
-    ranks = rank_table.build(ctx, longest, mine, exact.text_lengths(ctx, chosen), None)
+    ranks = clusters.build(ctx, longest, mine, exact.text_lengths(ctx, chosen), None)
     carry = Step(name=f"{ASSET}/carry", version=VERSION)
     similarity = {"vectors": made.source, "dimensions": made.total.size}
     how = Comparison(ASSET, COSINES, similarity, params.threshold, carry, semantic_vectors.values)
@@ -151,10 +152,10 @@ def _batches(store: Store, task: _Emit, stats: dict[str, int]) -> Iterator[pa.Re
         size, survivor, company = considered.astype(np.int32), alive.copy(), np.zeros(alive.size, dtype=np.bool_)
         size[where], survivor[where] = packed[begin:end] >> np.uint64(1), packed[begin:end] & np.uint64(1)
         company[where] = True
-        halves = shuffle.halves(ids.column("id"))
+        halves = sorted_runs.halves(ids.column("id"))
         for half, of_cluster in zip(halves, (high, low), strict=True):
             half[where] = of_cluster[begin:end]
-        cluster_ids = pc.if_else(pa.array(considered), shuffle.binary16(*halves), pa.scalar(None, pa.binary(16)))
+        cluster_ids = pc.if_else(pa.array(considered), sorted_runs.binary16(*halves), pa.scalar(None, pa.binary(16)))
         _count(stats, considered, alive, survivor, company, before.column("text_bytes").to_numpy())
         arrays = [pa.array(considered), cluster_ids, pa.array(size), pa.array(survivor), before.column("text_bytes")]
         yield pa.RecordBatch.from_arrays(arrays, schema=SCHEMA)

@@ -24,12 +24,11 @@ import numpy as np
 import pyarrow as pa
 
 from plinth.compute.context import Context, Item, manifest, run_items
-from plinth.corpus.dedup import clusters, document_numbers, edits, shuffle, sorted_runs
-from plinth.corpus.dedup.document_numbers import SlotNumbers
+from plinth.corpus import sidecars
+from plinth.corpus.dedup import clusters, edits, sorted_runs, windows
 from plinth.corpus.dedup.parameters import Substring
-from plinth.corpus.dedup.substring import windows
-from plinth.corpus.dedup.substring.windows import LATER, SlotTexts
-from plinth.corpus.sidecars import Slot, slots
+from plinth.corpus.dedup.windows import LATER, SlotTexts
+from plinth.corpus.sidecars import Slot, SlotNumbers, slots
 from plinth.records import Manifest, Part, Step
 from plinth.storage.parts import iter_batches, read_table, write_batches, write_table
 from plinth.storage.store import Store
@@ -48,7 +47,7 @@ def run(
     documents: Mapping[str, Manifest],
     before: Manifest,
     *,
-    range_rows: int = shuffle.RANGE_ROWS,
+    range_rows: int = sorted_runs.RANGE_ROWS,
 ) -> Manifest:
     """Find repeated passages among the survivors of the stage before.
 
@@ -71,7 +70,7 @@ def run(
         edits.columns(ctx, sides, ["edits"]) if "spans" in before.stats else [None] * len(sides)
     )
     sources = [SlotTexts(slot, params.min_tokens, cut) for slot, cut in zip(compared, cuts, strict=True)]
-    layout, mask = document_numbers.layout(compared), document_numbers.mask(ctx, [(side, "survivor") for side in sides])
+    layout, mask = sidecars.layout(compared), sidecars.mask(ctx, [(side, "survivor") for side in sides])
     later = windows.find(ctx, sources, mask, layout, range_rows)
     found = dict(zip([slot.number for slot in compared], verify(ctx, sources, later, layout), strict=True))
     step = Step(name=ASSET, version=VERSION, params=params.model_dump(mode="json"))

@@ -16,17 +16,8 @@ from pydantic import Field
 
 from plinth import fingerprint
 from plinth.compute.context import Context, Item, manifest, run_items
-from plinth.corpus.models.ngram.estimate import (
-    RESERVED,
-    VERSION,
-    HashRange,
-    estimate,
-    grams,
-    sample,
-    sampled,
-    vocabulary,
-)
 from plinth.corpus.models.ngram.ngram_file import FORMAT, NgramModel, read, write
+from plinth.corpus.models.ngram_counts import RESERVED, VERSION, HashRange, estimate, grams, sample, sampled, vocabulary
 from plinth.corpus.models.trainers import ModelTrainer
 from plinth.errors import StageError
 from plinth.records import Frozen, Manifest, Part, Step, internal

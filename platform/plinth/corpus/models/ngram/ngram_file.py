@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from plinth import fingerprint
-from plinth.corpus.models.ngram.estimate import RESERVED
+from plinth.corpus.models.ngram_counts import RESERVED
 from plinth.errors import IntegrityError
 from plinth.records import Part
 from plinth.storage.store import Store

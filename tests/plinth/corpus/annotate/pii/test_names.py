@@ -6,9 +6,8 @@ from typing import Any
 
 import pytest
 
-from plinth.corpus import annotate
-from plinth.corpus.annotate.pii import names, pii
-from plinth.corpus.lists import lists
+from plinth.corpus import annotate, lists
+from plinth.corpus.annotate.pii import pii
 from plinth.errors import MissingError, StageError
 from plinth.storage.parts import read_table
 from tests.peers import Peer
@@ -75,26 +74,26 @@ def test_a_pipeline_that_is_missing_or_none_is_refused(
         annotate.run(corpus.ctx, "web", "pii", {"ner": "people"}, corpus.documents["web"])
     (tmp_path / "words.txt").write_text("no pipeline")
     with pytest.raises(StageError, match="no spaCy pipeline"):
-        names.load("people", {"words.txt": tmp_path / "words.txt"})
+        pii.load("people", {"words.txt": tmp_path / "words.txt"})
 
     def none(name: str) -> Any:
         raise ImportError(name)
 
-    monkeypatch.setattr(names, "import_module", none)
+    monkeypatch.setattr(pii, "import_module", none)
     with pytest.raises(MissingError) as caught:
-        names.load("people", {})
+        pii.load("people", {})
     assert "plinth[ner]" in str(caught.value)
     assert importlib.import_module("spacy")
 
 
 def test_long_texts_are_read_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(names, "PIECE", 40)
+    monkeypatch.setattr(pii, "PIECE", 40)
     nlp = spacy.load(pipeline(tmp_path / "model"))
     text = "\n".join(f"{number} Ada Byron came" for number in range(30))
-    found = list(names.entities(nlp, text, {"PERSON": "name"}))
+    found = list(pii.entities(nlp, text, {"PERSON": "name"}))
     assert len(found) == 30
     assert all(text[start:end] == "Ada Byron" for start, end, _ in found)
-    assert list(names.entities(nlp, "", {"PERSON": "name"})) == []
+    assert list(pii.entities(nlp, "", {"PERSON": "name"})) == []
 
 
 def test_parameters_alone_do_not_find_names() -> None:

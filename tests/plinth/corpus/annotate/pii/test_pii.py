@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from plinth.corpus.annotate.pii import hits as pii_hits
-from plinth.corpus.annotate.pii import keys, national, network, numbers
-from plinth.corpus.annotate.pii.hits import PiiHit
+from plinth.corpus.annotate.pii import national, network, numbers
+from plinth.corpus.annotate.pii import numbers as pii_hits
+from plinth.corpus.annotate.pii.numbers import PiiHit
 from plinth.corpus.annotate.pii.pii import ALL_KINDS, KINDS, PiiParams, annotate, disjoint
 from plinth.errors import RecipeError
 
@@ -167,7 +167,7 @@ def test_only_the_kinds_asked_for() -> None:
 
 
 def test_unknown_kinds_are_refused() -> None:
-    from plinth.corpus.annotate.registry import parameters
+    from plinth.corpus.annotate.base import parameters
 
     with pytest.raises(RecipeError, match="replacements"):
         parameters("pii", {"replacements": {"e-mail": "x"}})
@@ -211,7 +211,7 @@ def everywhere(text: str) -> list[PiiHit]:
             if not (first.isalnum() or first in (b"_", b"-")):
                 tries += [numbers.iban(raw, len(letters)), national.lettered(raw, len(letters), 0)]
         if raw.startswith(b"-----BEGIN", at) and not (before.isalnum() or before in (b"_", b"-")):
-            tries.append(keys.pem(raw, at))
+            tries.append(network.pem(raw, at))
         hits += [hit for hit in tries if hit]
     return hits
 

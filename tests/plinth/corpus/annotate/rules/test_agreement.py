@@ -15,7 +15,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from plinth.corpus.annotate.registry import ANNOTATORS
+from plinth.corpus.annotate.base import ANNOTATORS
 from plinth_text.rules import c4
 from tests.agreement.profiles import verdicts
 from tests.agreement.released import judged

@@ -11,9 +11,9 @@ import pyarrow as pa
 import pytest
 
 from plinth.corpus import annotate
-from plinth.corpus.annotate.registry import annotator
-from plinth.corpus.annotate.rules import fineweb2, language_limits
-from plinth.corpus.annotate.rules.fineweb2 import FineWeb2Params, PreparedLimits
+from plinth.corpus.annotate.base import annotator
+from plinth.corpus.annotate.rules import fineweb, language_limits
+from plinth.corpus.annotate.rules.fineweb import FineWeb2Params, PreparedLimits
 from plinth.corpus.annotate.rules.language_limits import limits_of, published
 from plinth.corpus.policy.compiled_policy import columns_of
 from plinth.corpus.policy.expressions import parse
@@ -94,7 +94,7 @@ def test_english_has_no_scores_and_the_verdicts_of_fineweb() -> None:
 
 def scores(label: str, text: str, own: Any = None) -> dict[str, Any]:
     batch = pa.record_batch({"text": pa.array([text], pa.large_string()), "language.label": pa.array([label])})
-    made: dict[str, Any] = fineweb2.annotate(batch, PreparedLimits(own or {})).to_pylist()[0]
+    made: dict[str, Any] = fineweb.annotate_fineweb2(batch, PreparedLimits(own or {})).to_pylist()[0]
     return made
 
 
@@ -139,14 +139,14 @@ def test_a_list_of_limits_takes_the_place_of_the_published_ones(tmp_path: Path) 
     path = tmp_path / "limits.jsonl"
     path.write_text(line.model_dump_json() + "\n")
     params = FineWeb2Params(limits="mine")
-    assert fineweb2.resources(params) == ("lists/mine",)
-    prepared = fineweb2.prepare(params, {"lists/mine": {"limits.jsonl": path}})
+    assert fineweb.resources_fineweb2(params) == ("lists/mine",)
+    prepared = fineweb.prepare_fineweb2(params, {"lists/mine": {"limits.jsonl": path}})
     made = scores("de", "Der Hund\nschläft", prepared.own)
     assert made["stop_words"] == 1
     assert made["newlines_per_word"] == pytest.approx(1 / 3 / 0.1)
     path.write_text(json.dumps({"label": "de", "duplicate_lines": 0}))
     with pytest.raises(SourceError, match="line 1 states no limits"):
-        fineweb2.prepare(params, {"lists/mine": {"limits.jsonl": path}})
+        fineweb.prepare_fineweb2(params, {"lists/mine": {"limits.jsonl": path}})
 
 
 def test_the_label_of_the_sidecar_decides_and_is_part_of_the_identity(tiny: Any) -> None:
@@ -191,7 +191,7 @@ def test_limits_of_a_bucket_are_a_list_that_the_annotator_reads(tiny: Any, tmp_p
     assert "の" in made.stop_words
     path = tmp_path / "limits.jsonl"
     path.write_text(made.model_dump_json() + "\n")
-    prepared = fineweb2.prepare(FineWeb2Params(limits="mine"), {"lists/mine": {"limits.jsonl": path}})
+    prepared = fineweb.prepare_fineweb2(FineWeb2Params(limits="mine"), {"lists/mine": {"limits.jsonl": path}})
     assert limits_of("ja", prepared.own) == made
     with pytest.raises(StageError, match="too little text in de"):
         language_limits.fitted(ctx, "books", ("de",), 0.05, 100)

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from plinth.corpus.dedup import document_numbers, sorted_runs
+from plinth.corpus import sidecars
+from plinth.corpus.dedup import sorted_runs
 from plinth.corpus.dedup.near import candidates, similarity_cache
 from plinth.corpus.dedup.near.linking import ALL_PAIRS, LOOK_UP, MARK, NEIGHBOURS, SETS, Links, Payload
 from plinth.corpus.dedup.run_tree import Branch, RangeReader
@@ -123,8 +124,8 @@ def test_components_and_partitions_agree_with_python(
     unique = sorted({(key * spread, at) for key, at in entries})
     columns = [np.array([one[i] for one in unique], dtype=np.uint64) for i in (0, 1)]
     run = sorted_runs.write(ctx.store, "leaf", "bands", [columns], 2)
-    mask = document_numbers.write(ctx.store, "mask", np.ones(20, np.uint8))
-    reader = RangeReader.over(ctx.store, "bands", (Branch(run, (0,)),), document_numbers.SlotNumbers((0, 20)))
+    mask = sidecars.write(ctx.store, "mask", np.ones(20, np.uint8))
+    reader = RangeReader.over(ctx.store, "bands", (Branch(run, (0,)),), sidecars.SlotNumbers((0, 20)))
     found = candidates.find(ctx, "test", candidates.groups(ctx, reader, mask, range_rows), 20, partition_rows)
     root = list(range(20))
     for (key, a), (other, b) in itertools.pairwise(unique):
@@ -133,7 +134,7 @@ def test_components_and_partitions_agree_with_python(
             root = [small if value == large else value for value in root]
     alone = candidates.ALONE[found.width]
     expected = [value if root.count(value) > 1 else alone for value in root]
-    assert document_numbers.open_flat(ctx.store, found.components, found.width).tolist() == expected
+    assert sidecars.open_flat(ctx.store, found.components, found.width).tolist() == expected
     assert found.documents == sum(value != alone for value in expected)
     seen: list[int] = []
     for low, high in found.partitions:

@@ -164,7 +164,7 @@ def test_by_signature_documents_are_no_input(
 
 
 def test_rows_of_a_part_that_is_short_are_refused(tiny: Any) -> None:
-    from plinth.corpus.dedup.shuffle import iter_rows
+    from plinth.corpus.dedup.sorted_runs import iter_rows
 
     good = write_table(tiny.ctx.store, "good", pa.table({"key": pa.array(range(9000), pa.uint64())}))
     rows = np.array([4000, 8999])

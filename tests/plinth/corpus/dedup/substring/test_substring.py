@@ -11,9 +11,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from plinth.corpus.curate.curate import apply_edits
-from plinth.corpus.dedup import lines
+from plinth.corpus.dedup import lines, windows
 from plinth.corpus.dedup.parameters import LineParameters, Substring
-from plinth.corpus.dedup.substring import substring, windows
+from plinth.corpus.dedup.substring import substring
 from plinth_text.similarity import word_positions
 
 LOOSE = {"min_words": 0, "min_share": 0.0}

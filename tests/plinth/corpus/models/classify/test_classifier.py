@@ -13,9 +13,9 @@ import pytest
 from plinth.compute.context import Context
 from plinth.compute.engine import LocalEngine
 from plinth.corpus import models
-from plinth.corpus.models import examples
-from plinth.corpus.models.classify import artefact, linear, tagger
-from plinth.corpus.models.classify.classifier import ClassifierParams, doubtful
+from plinth.corpus.models import artefact, classifier, examples
+from plinth.corpus.models.classifier import ClassifierParams, doubtful
+from plinth.corpus.models.classify import linear
 from plinth.corpus.models.classify.probabilities import Curve
 from plinth.corpus.slices import generate
 from plinth.errors import IntegrityError, RecipeError, SourceError, StageError
@@ -247,6 +247,6 @@ def test_damaged_files_of_a_model(room: Any, small: Small, tmp_path: Path) -> No
 
 
 def test_every_parameter_says_what_it_is() -> None:
-    for model in (ClassifierParams, tagger.TaggerParams):
+    for model in (ClassifierParams, classifier.TaggerParams):
         assert all(one.description for one in model.model_fields.values())
     assert ClassifierParams.model_validate({"labelled": ["a"]}).drawing.documents == 20_000

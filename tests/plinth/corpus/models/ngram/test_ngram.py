@@ -20,7 +20,7 @@ from plinth.compute.engine import LocalEngine
 from plinth.corpus import models
 from plinth.corpus.annotate.stage import run as annotate
 from plinth.corpus.models.ngram import ngram_file
-from plinth.corpus.models.ngram.estimate import FALLBACK, estimate
+from plinth.corpus.models.ngram_counts import FALLBACK, estimate
 from plinth.errors import IntegrityError, RecipeError, StageError
 from plinth.records import Manifest
 from plinth.storage.parts import read_table
@@ -178,7 +178,7 @@ def test_estimates_equal_a_slow_reference(order: int) -> None:
 
 
 def _counts(sentences: list[list[int]], order: int, words: int) -> tuple[list[Any], list[Any]]:
-    from plinth.corpus.models.ngram.estimate import windows, with_begins
+    from plinth.corpus.models.ngram_counts import windows, with_begins
 
     stream = with_begins(np.array([w for s in sentences for w in (*s, 2)], dtype=np.uint16))
     keys, counts = [np.arange(words, dtype=np.uint64)], [np.zeros(words, dtype=np.int64)]

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from plinth.corpus.policy.profiles.registry import PROFILES
+from plinth.corpus.policy.profiles import PROFILES
 from tests.agreement import lines, peer, words
 from tests.agreement.compare import compared
 from tests.agreement.profiles import real_documents, verdicts

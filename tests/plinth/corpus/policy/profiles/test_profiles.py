@@ -8,13 +8,13 @@ import pytest
 import yaml
 
 from plinth.corpus import annotate
-from plinth.corpus.annotate.registry import annotator
+from plinth.corpus.annotate.base import annotator
 from plinth.corpus.curate.curate import apply_edits
 from plinth.corpus.policy import policy as stage
 from plinth.corpus.policy.compiled_policy import columns_of, compile_policy
 from plinth.corpus.policy.expressions import parse
 from plinth.corpus.policy.parameters import Policy
-from plinth.corpus.policy.profiles.registry import PROFILES, profile, resolved
+from plinth.corpus.policy.profiles import PROFILES, profile, resolved
 from plinth.errors import RecipeError
 from plinth.recipe import column_checks
 from plinth.schemas import EDIT_TYPE

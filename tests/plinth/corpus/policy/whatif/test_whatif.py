@@ -11,13 +11,13 @@ import pytest
 
 from plinth.compute.context import Context
 from plinth.compute.engine import LocalEngine
-from plinth.corpus.curate import verdicts
+from plinth.corpus import verdicts
 from plinth.corpus.dedup import exact
 from plinth.corpus.dedup.near import minhash
 from plinth.corpus.dedup.parameters import Dedup
 from plinth.corpus.policy import policy, whatif
+from plinth.corpus.policy.compiled_policy import Rights
 from plinth.corpus.policy.parameters import Policy
-from plinth.corpus.policy.rights import Rights
 from plinth.corpus.sampling import Smallest, rank
 from plinth.errors import IntegrityError, RecipeError
 from plinth.recipe.load import load_tried

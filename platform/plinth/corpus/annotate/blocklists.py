@@ -1,0 +1,278 @@
+"""Documents against lists: blocked domains and addresses, words in addresses, reputation; lists of illegal content."""
+
+from __future__ import annotations
+
+import logging
+import math
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import islice
+from typing import Any
+
+import pyarrow as pa
+from pydantic import Field
+
+from plinth.corpus.annotate.base import TABLES, Annotator, Files
+from plinth.corpus.exclusions import address
+from plinth.corpus.illegal.lists import read
+from plinth.corpus.illegal.match import ListHit, Matcher, media_of
+from plinth.corpus.lists import Counts, ListTable, by_role, parsed, refused
+from plinth.corpus.sources.parameters import Matching
+from plinth.records import Frozen, internal
+from plinth.text import domain, domains, host
+
+# Rules on where a document comes from: blocked domains and addresses, words in the address, reputation.
+#
+# RefinedWeb (Penedo et al. 2023, section G.1) blocks listed domains, and pages whose address holds a strictly
+# banned piece of a word, one hard word, or two soft words. datatrove publishes the rules; unlike it, words are
+# compared without case. The lists are the user's: files of one resource, by the start of their names.
+#
+#     domains…      host names, in Unicode or punycode; they stand for every host below them, too
+#     urls…         whole addresses, compared in their normal form (`exclusions.addresses`)
+#     hard_words…   whole words of the address
+#     soft_words…   whole words of the address; one alone is often innocent
+#     sub_words…    letters and digits in a row, anywhere in the address, across its punctuation
+#     reputation…   host name, tab, a number from 0 (spam) to 1 (trusted); the longest suffix that is listed counts
+
+_LOG = logging.getLogger(__name__)
+
+URL_SCHEMA = pa.schema(
+    [
+        pa.field("blocked_domain", pa.bool_(), nullable=False),
+        pa.field("blocked_url", pa.bool_(), nullable=False),
+        pa.field("hard_words", pa.int16(), nullable=False),
+        pa.field("soft_words", pa.int16(), nullable=False),
+        pa.field("sub_words", pa.int16(), nullable=False),
+        pa.field("reputation", pa.float32()),  # null where nothing is known of the host
+        pa.field("list", pa.string()),  # the file of the first rule that fires, for the audit trail
+    ]
+)
+ROLES = ("domains", "urls", "hard_words", "soft_words", "sub_words", "reputation")
+SPLIT = re.compile(r"[^a-z0-9]+")
+#: Shorter pieces of words are found in half of all addresses.
+MIN_SUB_WORD = 3
+
+
+class UrlParams(Frozen):
+    """Which lists apply."""
+
+    lists: str = Field(description="Name of the lists in `corpus.lists`.")
+    soft_threshold: int = internal(2, ge=1, description="Soft words that make `list` name their file; counts are kept.")
+
+
+@dataclass
+class Rules:
+    """Lists ready for look-up; values are the files that an entry came from."""
+
+    soft_threshold: int
+    domains: ListTable
+    urls: ListTable
+    reputation: ListTable
+    hard_words: dict[str, str] = field(default_factory=dict)
+    soft_words: dict[str, str] = field(default_factory=dict)
+    sub_words: dict[str, str] = field(default_factory=dict)
+    pieces: re.Pattern[str] | None = None
+
+
+def tables_url(params: UrlParams, files: Files) -> dict[str, ListTable]:
+    """The lists of hosts and addresses, which may have millions of entries, as tables that processes share.
+
+    Raises:
+        SourceError: a file that is no list, or too many lines of the wrong form.
+    """
+    named = by_role(files[f"lists/{params.lists}"], ROLES)
+    counts: dict[str, Counts] = {}
+
+    def from_files(role: str, read: Callable[[str], str]) -> Iterator[tuple[str, str]]:
+        for name, path in named[role]:
+            yield from ((entry, name) for entry in parsed(name, path, read, counts))
+
+    def scores() -> Iterator[tuple[str, float]]:
+        for name, path in named["reputation"]:
+            yield from parsed(name, path, _score, counts)
+
+    source = pa.dictionary(pa.int16(), pa.string())
+    made = {
+        "domains": ListTable.of(from_files("domains", domain), source),
+        "urls": ListTable.of(from_files("urls", address), source),
+        "reputation": ListTable.of(scores(), pa.float32()),
+    }
+    for name, one in counts.items():
+        if one.bad:
+            _LOG.warning("list %s: %d of %d lines left out, %s", name, one.bad, one.bad + one.entries, one.first_bad)
+    bad = {role: sum(counts[name].bad for name, _ in named[role]) for role in made}
+    return {role: replace(table, left_out=bad[role]) for role, table in made.items()}
+
+
+def prepare_url(params: UrlParams, files: Files) -> Rules:
+    """Map the tables, and read the lists of words.
+
+    Raises:
+        SourceError: a file that is no list, too many lines of the wrong form, or no entry at all.
+    """
+    mapped = {name: ListTable.map(path) for name, path in files.get(TABLES, {}).items()} or tables_url(params, files)
+    rules = Rules(params.soft_threshold, mapped["domains"], mapped["urls"], mapped["reputation"])
+    named = by_role(files[f"lists/{params.lists}"], ROLES)
+    for role, parse in (("hard_words", _word), ("soft_words", _word), ("sub_words", _piece)):
+        for name, path in named[role]:
+            table: dict[str, str] = getattr(rules, role)
+            for entry in parsed(name, path, parse):
+                table.setdefault(entry, name)
+    if not any((*map(len, mapped.values()), rules.hard_words, rules.soft_words, rules.sub_words)):
+        raise refused(params.lists, 0, "no entry", "one entry in one file at least")
+    if rules.sub_words:
+        longest_first = sorted(rules.sub_words, key=len, reverse=True)
+        rules.pieces = re.compile("|".join(map(re.escape, longest_first)))
+    return rules
+
+
+def annotate_url(batch: pa.RecordBatch, rules: Rules) -> pa.RecordBatch:
+    """Hits of each document's `uri` in the lists; without a host, only words and addresses are compared."""
+    uris = batch.column("uri").to_pylist()
+    names = [domains(host(uri, bare=True)) for uri in uris]
+    blocked = _longest(names, rules.domains)
+    scores = _longest(names, rules.reputation)
+    urls = rules.urls.values([address(uri) for uri in uris] if len(rules.urls) else [""] * len(uris))
+    rows = [_judge(uri, rules, *known) for uri, *known in zip(uris, blocked, urls, scores, strict=True)]
+    columns = [[row[i] for row in rows] for i in range(len(URL_SCHEMA))]
+    return pa.record_batch(
+        [pa.array(column, one.type) for column, one in zip(columns, URL_SCHEMA, strict=True)], schema=URL_SCHEMA
+    )
+
+
+def _longest(suffixes: Sequence[Sequence[str]], table: ListTable) -> list[Any]:
+    """For each list of names, the value of the first that the table has."""
+    if not len(table):
+        return [None] * len(suffixes)
+    values = iter(table.values([name for names in suffixes for name in names]))
+    return [next((one for one in [*islice(values, len(names))] if one is not None), None) for names in suffixes]
+
+
+def _judge(
+    uri: str, rules: Rules, domain: str | None, url: str | None, known: float | None
+) -> tuple[bool, bool, int, int, int, float | None, str | None]:
+    lowered = uri.lower()
+    words = set(SPLIT.split(lowered))
+    hard = words & rules.hard_words.keys()
+    soft = words & rules.soft_words.keys()
+    pieces = set(rules.pieces.findall(SPLIT.sub("", lowered))) if rules.pieces else set[str]()
+    named = domain or url or _first(sorted(hard), rules.hard_words) or _first(sorted(pieces), rules.sub_words)
+    if named is None and len(soft) >= rules.soft_threshold:
+        named = _first(sorted(soft), rules.soft_words)
+    return domain is not None, url is not None, len(hard), len(soft), len(pieces), known, named
+
+
+def _first(names: Iterable[str], table: Mapping[str, str]) -> str | None:
+    return next((table[name] for name in names if name in table), None)
+
+
+def _word(line: str) -> str:
+    word = line.lower()
+    if not re.fullmatch(r"[a-z0-9]+", word):
+        raise ValueError("one word of letters and digits")
+    return word
+
+
+def _piece(line: str) -> str:
+    piece = SPLIT.sub("", line.lower())
+    if len(piece) < MIN_SUB_WORD:
+        raise ValueError(f"at least {MIN_SUB_WORD} letters or digits")
+    return piece
+
+
+def _score(line: str) -> tuple[str, float]:
+    name, _, text = line.partition("\t")
+    score = float(text)
+    if math.isnan(score) or not 0 <= score <= 1:
+        raise ValueError("a host name, a tab, and a number from 0 to 1")
+    return domain(name), score
+
+
+def _resources(params: Any) -> tuple[str, ...]:
+    return (f"lists/{params.lists}",)
+
+
+URL = Annotator(
+    name="url",
+    version="3",
+    description="What lists of domains, addresses and words say of a document's address, and its host's reputation.",
+    source="RefinedWeb (Penedo et al. 2023), appendix G.1; datatrove's URLFilter.",
+    params=UrlParams,
+    schema=URL_SCHEMA,
+    reads=("uri",),
+    annotate=annotate_url,
+    resources=_resources,
+    tables=tables_url,
+    prepare=prepare_url,
+)
+
+
+# Stored documents against the lists of illegal content: for lists that grow after the gate.
+#
+# The same lists and the same matching as the gate of the documents stage (`plinth.corpus.illegal`), but for the
+# bytes of the record as it came, which are not stored. A policy drops `illegal.hit`; to take the text out of
+# the store as well, see docs/illegal-content.md.
+
+ILLEGAL_SCHEMA = pa.schema(
+    [
+        pa.field("sha256_hit", pa.bool_(), nullable=False),
+        pa.field("simhash_distance", pa.int16()),  # in bits; null where no listed hash is near enough
+        pa.field("phash_hit", pa.bool_(), nullable=False),
+        pa.field("keyword_hits", pa.int32(), nullable=False),  # different keywords, from `min_keywords` on
+        pa.field("domain_hit", pa.bool_(), nullable=False),
+        pa.field("list", pa.string()),  # the file of the first entry that hits
+        pa.field("hit", pa.bool_(), nullable=False),
+    ]
+)
+
+
+class IllegalParams(Matching):
+    """Lists and bounds."""
+
+    disguised: bool = internal(False, description="Whether keywords are found obfuscated, too (`h3ll0`, `h.e.l.l.o`).")
+    lists: str = internal("illegal", description="Name of the lists in `corpus.lists`.")
+
+
+def prepare_illegal(params: IllegalParams, files: Files) -> Matcher:
+    """Read the lists.
+
+    Raises:
+        SourceError: a file that is no list, a line of the wrong form, or no entry at all.
+    """
+    key = f"lists/{params.lists}"
+    return Matcher(read(files[key], key, params), params)
+
+
+def annotate_illegal(batch: pa.RecordBatch, matcher: Matcher) -> pa.RecordBatch:
+    """The hits of each document."""
+    media = media_of(batch.column("extra").to_pylist())
+    found = matcher.texts(batch.column("text"), batch.column("uri").to_pylist(), media)
+    return pa.RecordBatch.from_pylist([_row(hits) for hits in found], schema=ILLEGAL_SCHEMA)
+
+
+def _row(hits: tuple[ListHit, ...]) -> dict[str, Any]:
+    kinds = [hit.kind for hit in hits]
+    return {
+        "sha256_hit": "sha256_text" in kinds or "sha256_media" in kinds,
+        "simhash_distance": next((hit.distance for hit in hits if hit.kind == "simhash"), None),
+        "phash_hit": "phash" in kinds,
+        "keyword_hits": kinds.count("keyword"),
+        "domain_hit": "domain" in kinds,
+        "list": hits[0].entry.file if hits else None,
+        "hit": bool(hits),
+    }
+
+
+ILLEGAL = Annotator(
+    name="illegal",
+    version="2",
+    description="What your lists of illegal content say of a document: digests, near hashes, keywords, domains.",
+    source="SimHash after Charikar 2002, near hashes after Manku et al. 2007. The lists are yours.",
+    params=IllegalParams,
+    schema=ILLEGAL_SCHEMA,
+    reads=("text", "uri", "extra"),
+    annotate=annotate_illegal,
+    resources=_resources,
+    prepare=prepare_illegal,
+)

@@ -1,0 +1,357 @@
+"""Annotators that score documents by a model that the pipeline trained (`corpus.models`)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from pydantic import Field, model_validator
+
+from plinth.corpus import lists
+from plinth.corpus.annotate.base import Annotator, Files
+from plinth.corpus.lists import Lexicon
+from plinth.corpus.models import artefact, classifier
+from plinth.corpus.models.examples import second_look
+from plinth.corpus.models.ngram import ngram_file
+from plinth.errors import RecipeError
+from plinth.records import Frozen, internal
+from plinth.schemas import EDIT_TYPE
+from plinth_text.arrays import F64, Bools
+from plinth_text.terms.lexicon import TermHits
+
+PERPLEXITY_SCHEMA = pa.schema(
+    [
+        pa.field("perplexity", pa.float32()),  # per token, sentence ends counted; null for a text without tokens
+        pa.field("tokens", pa.int32(), nullable=False),
+        pa.field("unknown", pa.float32(), nullable=False),  # share of tokens that the model does not know
+        pa.field("band", pa.string()),  # head, middle, tail; null where perplexity is
+    ]
+)
+BANDS = ("head", "middle", "tail")
+
+
+class PerplexityParams(Frozen):
+    """Which model scores."""
+
+    model: str = internal("perplexity", description="Name of an `ngram` model in `corpus.models`.")
+
+
+def annotate_perplexity(batch: pa.RecordBatch, model: ngram_file.NgramModel) -> pa.RecordBatch:
+    """Perplexity of each text, lines taken as sentences."""
+    values, counts = model.perplexity(batch.column("text"))
+    none = ~np.isfinite(values)
+    band = np.searchsorted(np.asarray(model.head["bands"]), np.where(none, 0.0, values), side="right")
+    unknown = counts[:, 2] / np.maximum(counts[:, 0], 1)
+    columns = [
+        pa.array(values.astype(np.float32), mask=none),
+        pa.array(counts[:, 0].astype(np.int32)),
+        pa.array(unknown.astype(np.float32)),
+        pa.array(BANDS).take(pa.array(band, mask=none)),
+    ]
+    return pa.record_batch(columns, schema=PERPLEXITY_SCHEMA)
+
+
+def prepare_perplexity(params: PerplexityParams, files: Files) -> ngram_file.NgramModel:
+    """The model.
+
+    Raises:
+        IntegrityError: it is of another version, or damaged.
+    """
+    key = f"models/{params.model}"
+    return ngram_file.read(files[key], key)
+
+
+def _resources(params: Any) -> tuple[str, ...]:
+    return (f"models/{params.model}",)
+
+
+PERPLEXITY = Annotator(
+    name="perplexity",
+    version="1",
+    description="Perplexity under an n-gram model of reference text, with its band: head, middle or tail.",
+    source="CCNet (Wenzek et al. 2020); modified Kneser-Ney (Chen and Goodman 1998).",
+    params=PerplexityParams,
+    schema=PERPLEXITY_SCHEMA,
+    reads=("text",),
+    annotate=annotate_perplexity,
+    resources=_resources,
+    prepare=prepare_perplexity,
+)
+
+
+# Likeness of a document to the reference, by a trained model of kind `classifier`.
+#
+# The first stage scores every document, the second only those in the band of doubt; `final` is the deciding score.
+# Thresholds on it, and on the tiers, are policy.
+
+QUALITY_CLASSIFIER_SCHEMA = pa.schema(
+    [
+        pa.field("score", pa.float64(), nullable=False),
+        pa.field("second_score", pa.float64()),  # null where the first stage is sure
+        pa.field("final", pa.float64(), nullable=False),
+        pa.field("tier", pa.string(), nullable=False),
+    ]
+)
+TIERS = ("low", "medium", "high")
+
+
+class QualityClassifierParams(Frozen):
+    """Which model, and where its tiers begin."""
+
+    model: str = internal("quality", description="Name of a model of kind `classifier` in `corpus.models`.")
+    medium: float = internal(0.3, ge=0, le=1, description="Least final probability of tier `medium`; below is `low`.")
+    high: float = internal(0.7, ge=0, le=1, description="Least final probability of tier `high`.")
+
+    @model_validator(mode="after")
+    def _rising(self) -> QualityClassifierParams:
+        if self.medium > self.high:
+            raise ValueError("`medium` lies above `high`")
+        return self
+
+
+def prepare_quality_classifier(
+    params: QualityClassifierParams, files: Files
+) -> tuple[QualityClassifierParams, artefact.ClassifierModel]:
+    """The model from its files.
+
+    Raises:
+        IntegrityError: they are those of another version or kind, or damaged.
+    """
+    key = f"models/{params.model}"
+    return params, artefact.read(files[key], key, classifier.CLASSIFIER_KIND)
+
+
+def annotate_quality_classifier(
+    batch: pa.RecordBatch, prepared: tuple[QualityClassifierParams, artefact.ClassifierModel]
+) -> pa.RecordBatch:
+    """Calibrated probability that a document is of the reference, of either stage; tier of the final score."""
+    params, model = prepared
+    score, second, final = staged(model, batch.column("text"), None)
+    tier = pa.array(TIERS).take(pa.array((final >= params.medium).astype(np.int8) + (final >= params.high)))
+    return pa.record_batch([pa.array(score), second, pa.array(final), tier], schema=QUALITY_CLASSIFIER_SCHEMA)
+
+
+def staged(
+    model: artefact.ClassifierModel, texts: pa.Array, lexicon: Lexicon | None, hits: Bools | None = None
+) -> tuple[F64, pa.Array, F64]:
+    """Both stages of a classifier: the first's probability, the second's (null where it was not used), the final score.
+
+    Args:
+        lexicon: the one that the model was trained with; `hits`: in which texts it found anything.
+    """
+    p, margins = model.probabilities(texts)
+    score, second = p[:, 0], np.zeros(len(texts))
+    doubt = classifier.doubtful(score, model.head.band, hits) & (model.forest is not None)
+    at = np.flatnonzero(doubt)
+    if at.size:
+        second[at] = model.second(margins[at, 0], second_look(texts.take(pa.array(at)), lexicon))
+    return score, pa.array(second, mask=~doubt), np.where(doubt, second, score)
+
+
+QUALITY_CLASSIFIER = Annotator(
+    name="quality_classifier",
+    version="1",
+    description="Probability that a text is of the reference rather than random, in two stages, and a tier.",
+    source="Li et al. 2024 (DCLM) for reference against random; Joulin et al. 2016 (fastText) for the first stage.",
+    params=QualityClassifierParams,
+    schema=QUALITY_CLASSIFIER_SCHEMA,
+    reads=("text",),
+    annotate=annotate_quality_classifier,
+    resources=_resources,
+    prepare=prepare_quality_classifier,
+)
+
+DOMAIN_SCHEMA = pa.schema(
+    [pa.field("label", pa.string(), nullable=False), pa.field("score", pa.float64(), nullable=False)]
+)
+OTHER = "other"
+
+
+class DomainParams(Frozen):
+    """Which model."""
+
+    model: str = internal("domain", description="Name of a model of kind `tagger` in `corpus.models`.")
+    least: float = internal(0.0, ge=0, le=1, description="A document whose best label is less likely is `other`.")
+
+
+def prepare_domain(params: DomainParams, files: Files) -> tuple[DomainParams, artefact.ClassifierModel, pa.Array]:
+    """The model from its files, and its labels with `other` after them.
+
+    Raises:
+        IntegrityError: they are those of another version or kind, or damaged.
+    """
+    key = f"models/{params.model}"
+    model = artefact.read(files[key], key, classifier.TAGGER_KIND)
+    return params, model, pa.array([*model.head.labels, OTHER], pa.string())
+
+
+def annotate_domain(
+    batch: pa.RecordBatch, prepared: tuple[DomainParams, artefact.ClassifierModel, pa.Array]
+) -> pa.RecordBatch:
+    """The likeliest label of a document (of equal ones the first by name) and its calibrated probability."""
+    params, model, labels = prepared
+    p, _ = model.probabilities(batch.column("text"))
+    winner, score = p.argmax(axis=1), p.max(axis=1, initial=0.0)
+    winner[score < params.least] = len(labels) - 1
+    return pa.record_batch([labels.take(pa.array(winner)), pa.array(score)], schema=DOMAIN_SCHEMA)
+
+
+DOMAIN = Annotator(
+    name="domain",
+    version="1",
+    description="The likeliest domain or function of a text, of labels that the recipe trains, and its probability.",
+    source="Joulin et al. 2016 (fastText), one label against the rest; Platt 1999 for the probabilities.",
+    params=DomainParams,
+    schema=DOMAIN_SCHEMA,
+    reads=("text",),
+    annotate=annotate_domain,
+    resources=_resources,
+    prepare=prepare_domain,
+)
+
+
+# Toxicity in layers: a lexicon of yours, a classifier trained on labels of yours, a second stage where it doubts.
+#
+# The lexicon finds terms, openly or in thin disguise, and where they stand; by itself it knows no context, so anatomy
+# and court reports hit it, too. The classifier scores the worst stretch of a text (its model's `window`), and its
+# second stage also reads the lexicon's hits; it scores where the first is in doubt, or below doubt although terms were
+# found. `final` is the score of the last layer, or without a model the weight of the lexicon's hits. Plinth brings no
+# list of words: see docs/learned-gates.md.
+
+TOXICITY_SCHEMA = pa.schema(
+    [
+        pa.field("lexicon_hits", pa.int32(), nullable=False),
+        pa.field("lexicon_density", pa.float64(), nullable=False),  # summed weight of hits per 100 words
+        pa.field("score", pa.float64()),  # null without a model
+        pa.field("second_score", pa.float64()),  # null where the first stage is sure, or there is no model
+        pa.field("final", pa.float64(), nullable=False),
+        pa.field("label", pa.string(), nullable=False),
+        pa.field("category", pa.string()),  # of the hits that weigh most together; null without hits
+        pa.field("spans", EDIT_TYPE, nullable=False),
+    ]
+)
+LABELS = ("clean", "uncertain", "toxic")
+
+
+class ToxicityParams(Frozen):
+    """The layers; `null` takes one away."""
+
+    lexicon: str | None = Field("toxic", description="Name of a list of terms in `corpus.lists`.")
+    model: str | None = internal("toxicity", description="Name of a model of kind `classifier` in `corpus.models`.")
+    disguised: bool = internal(True, description="Whether terms are found in disguise (`sp4m`, `s.p.a.m`).")
+    saturation: float = internal(
+        2.0, gt=0, description="Without a model: weight per 100 words at which `final` reaches 1."
+    )
+    uncertain: float = internal(0.3, ge=0, le=1, description="Least `final` of label `uncertain`; below is `clean`.")
+    toxic: float = internal(0.7, ge=0, le=1, description="Least `final` of label `toxic`.")
+
+    @model_validator(mode="after")
+    def _some_layer(self) -> ToxicityParams:
+        if self.lexicon is None and self.model is None:
+            raise ValueError("needs `lexicon`, `model` or both")
+        if self.uncertain > self.toxic:
+            raise ValueError("`uncertain` lies above `toxic`")
+        return self
+
+
+@dataclass(frozen=True)
+class ToxicityLayers:
+    """The layers ready for use."""
+
+    params: ToxicityParams
+    lexicon: Lexicon | None
+    model: artefact.ClassifierModel | None
+
+
+def prepare_toxicity(params: ToxicityParams, files: Files) -> ToxicityLayers:
+    """Lexicon and model from their files.
+
+    Raises:
+        SourceError: the lexicon is refused; names the line.
+        IntegrityError: the model's files are those of another version or kind, or damaged.
+        RecipeError: the model was trained with another lexicon.
+    """
+    terms, model = None, None
+    if params.lexicon is not None:
+        key = f"lists/{params.lexicon}"
+        terms = lists.read(files[key], key)
+    if params.model is not None:
+        key = f"models/{params.model}"
+        model = artefact.read(files[key], key, classifier.CLASSIFIER_KIND)
+        if model.head.lexicon is not None and model.head.lexicon != params.lexicon:
+            raise RecipeError(
+                f"corpus.annotate.toxicity: {key} was trained with another lexicon",
+                found=params.lexicon,
+                expected=model.head.lexicon,
+                remedy="give annotator and model the same `lexicon`",
+            )
+    return ToxicityLayers(params, terms, model)
+
+
+def annotate_toxicity(batch: pa.RecordBatch, layers: ToxicityLayers) -> pa.RecordBatch:
+    """Hits of the lexicon with their spans (code points; nothing replaces them unless a policy says so), both
+    stages' probabilities, the final score, its label, and the category whose hits weigh most."""
+    texts, params, rows = batch.column("text"), layers.params, batch.num_rows
+    hits, density = np.zeros(rows, np.int32), np.zeros(rows)
+    categories: list[str | None] = [None] * rows
+    spans: list[list[dict[str, Any]]] = [[] for _ in range(rows)]
+    if layers.lexicon is not None:
+        found = layers.lexicon.find(texts, params.disguised)
+        hits, density = np.diff(found.starts).astype(np.int32), _density(layers.lexicon, found, texts)
+        for row in np.flatnonzero(hits).tolist():
+            categories[row], spans[row] = _told(layers.lexicon, found, row)
+    score, second = pa.nulls(rows, pa.float64()), pa.nulls(rows, pa.float64())
+    final = np.minimum(density / params.saturation, 1.0)
+    if layers.model is not None:
+        known = layers.lexicon if layers.model.head.lexicon else None
+        first, second, final = staged(layers.model, texts, known, hits > 0 if known else None)
+        score = pa.array(first)
+    label = pa.array(LABELS).take(pa.array((final >= params.uncertain).astype(np.int8) + (final >= params.toxic)))
+    columns = [pa.array(hits), pa.array(density), score, second, pa.array(final), label,
+               pa.array(categories, pa.string()), pa.array(spans, EDIT_TYPE)]  # fmt: skip
+    return pa.record_batch(columns, schema=TOXICITY_SCHEMA)
+
+
+def _density(terms: Lexicon, found: TermHits, texts: pa.Array) -> F64:
+    """Summed weight of hits per 100 words, [documents]."""
+    out = np.zeros(len(texts))
+    at = np.flatnonzero(np.diff(found.starts))
+    if at.size:
+        words = terms.terms.word_counts(texts.take(pa.array(at)))
+        sums = np.add.reduceat(terms.weights[found.terms], found.starts[at])
+        out[at] = 100 * sums / np.maximum(words, 1)
+    return out
+
+
+def _told(terms: Lexicon, found: TermHits, row: int) -> tuple[str, list[dict[str, Any]]]:
+    weights: dict[str, float] = {}
+    spans = []
+    for at in range(found.starts[row], found.starts[row + 1]):
+        term = int(found.terms[at])
+        category = terms.categories[term]
+        weights[category] = weights.get(category, 0.0) + float(terms.weights[term])
+        start, end = found.spans[at].tolist()
+        spans.append({"start_cp": start, "end_cp": end, "replacement": "", "reason": category})
+    return min(weights, key=lambda name: (-weights[name], name)), spans
+
+
+def _resources_toxicity(params: Any) -> tuple[str, ...]:
+    wanted = (f"lists/{params.lexicon}" if params.lexicon else "", f"models/{params.model}" if params.model else "")
+    return tuple(key for key in wanted if key)
+
+
+TOXICITY = Annotator(
+    name="toxicity",
+    version="1",
+    description="Hits of your lexicon with spans, a trained classifier's probability, and a second stage's in doubt.",
+    source="Layers after Soldaini et al. 2024 (Dolma): a linear classifier on stretches of text. Words are yours.",
+    params=ToxicityParams,
+    schema=TOXICITY_SCHEMA,
+    reads=("text",),
+    annotate=annotate_toxicity,
+    resources=_resources_toxicity,
+    learned=("score", "second_score", "final", "label"),
+    prepare=prepare_toxicity,
+)

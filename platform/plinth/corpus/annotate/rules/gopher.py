@@ -1,0 +1,294 @@
+"""Gopher's rules as scores, in the countings of the paper and of Dolma, and the further signals of Dolma and RedPajama.
+
+Thresholds are policy.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+from pydantic import Field
+
+from plinth.corpus.annotate.base import Annotator, Files
+from plinth.errors import SourceError
+from plinth.extensions import NoParams
+from plinth.records import Frozen, internal
+from plinth_text.arrays import F64
+from plinth_text.rules import gopher, redpajama
+
+# Gopher's quality rules as scores. Thresholds are policy.
+#
+# Profile `datatrove`: what datatrove 0.10 counts, on the words of spaCy's blank English tokenizer. That makes a word of
+# every punctuation mark, so the share of words with a letter is lower and its threshold of 0.8 drops many a README and
+# source file that passes under `white-space`: the same counts on the words that white space separates, as in Gopher.
+
+_RATIOS = (
+    "mean_word_characters", "hash_ratio", "ellipsis_ratio", "bullet_lines", "ellipsis_lines", "letter_words",
+)  # fmt: skip
+GOPHER_QUALITY_SCHEMA = pa.schema(
+    [pa.field("word_count", pa.int32(), nullable=False)]
+    + [pa.field(name, pa.float64(), nullable=False) for name in _RATIOS]
+    + [pa.field("stop_words", pa.int32(), nullable=False)]
+)
+
+
+class GopherQualityParams(Frozen):
+    """The project whose counting is followed."""
+
+    profile: Literal["datatrove", "white-space"] = Field(
+        "datatrove", description="Words as datatrove 0.10 has them, by spaCy's English tokenizer, or at white space."
+    )
+
+
+def annotate_gopher_quality(batch: pa.RecordBatch, params: GopherQualityParams) -> pa.RecordBatch:
+    """Word count (words of symbols alone left out), mean word length, symbols per word, shares of lines that
+    start with a bullet or end with an ellipsis, share of words with a letter, distinct stop words (of 8)."""
+    n = gopher.gopher_counts(batch.column("text"), params.profile == "datatrove")
+    words, lines = n[:, gopher.WORDS], n[:, gopher.LINES]
+    columns = [
+        n[:, gopher.PLAIN_WORDS].astype(np.int32),
+        ratio(n[:, gopher.PLAIN_CHARACTERS], n[:, gopher.PLAIN_WORDS]),
+        ratio(n[:, gopher.HASHES], words),
+        ratio(n[:, gopher.ELLIPSES], words),
+        ratio(n[:, gopher.BULLETS], lines),
+        ratio(n[:, gopher.ELLIPSIS_LINES], lines),
+        ratio(n[:, gopher.ALPHA_WORDS], words),
+        n[:, gopher.STOP_WORDS].astype(np.int32),
+    ]
+    return pa.record_batch([pa.array(column) for column in columns], schema=GOPHER_QUALITY_SCHEMA)
+
+
+def ratio(above: npt.NDArray[Any], below: npt.NDArray[Any]) -> F64:
+    """Element by element; 0 where there is nothing to divide by."""
+    shares: F64 = np.divide(above, below, out=np.zeros(len(above)), where=below != 0)
+    return shares
+
+
+GOPHER_QUALITY = Annotator(
+    name="gopher_quality",
+    version="2",
+    description="Word counts and ratios of Gopher's quality rules.",
+    source="Rae et al. 2021, table A1; counted as datatrove 0.10.",
+    params=GopherQualityParams,
+    schema=GOPHER_QUALITY_SCHEMA,
+    reads=("text",),
+    annotate=annotate_gopher_quality,
+)
+
+GOPHER_REPETITION_SCHEMA = pa.schema(
+    [pa.field(name, pa.float64(), nullable=False) for name in gopher.REPETITION_COLUMNS]
+)
+
+
+class GopherRepetitionParams(Frozen):
+    """The project whose counting is followed."""
+
+    profile: Literal["datatrove", "white-space"] = Field(
+        "datatrove",
+        description="Copies beyond the first are duplicates; a top n-gram counts all its copies. Words as datatrove "
+        "0.10 has them, by spaCy's English tokenizer, or at white space.",
+    )
+
+
+def annotate_gopher_repetition(batch: pa.RecordBatch, params: GopherRepetitionParams) -> pa.RecordBatch:
+    """Shares of lines, paragraphs and characters that repeat; see `plinth_text.rules.gopher`."""
+    shares = gopher.repetition_shares(batch.column("text"), params.profile == "datatrove")
+    return pa.record_batch(
+        [pa.array(np.ascontiguousarray(column)) for column in shares.T], schema=GOPHER_REPETITION_SCHEMA
+    )
+
+
+GOPHER_REPETITION = Annotator(
+    name="gopher_repetition",
+    version="2",
+    description="Shares of lines, paragraphs and word n-grams that repeat.",
+    source="Rae et al. 2021, table A1; counted as datatrove 0.10.",
+    params=GopherRepetitionParams,
+    schema=GOPHER_REPETITION_SCHEMA,
+    reads=("text",),
+    annotate=annotate_gopher_repetition,
+)
+
+_COUNTS = frozenset({"word_count", "stop_words"})
+GOPHER_DOLMA_SCHEMA = pa.schema(
+    [pa.field(name, pa.int32() if name in _COUNTS else pa.float64(), nullable=False) for name in gopher.DOLMA_COLUMNS]
+)
+
+
+class GopherDolmaParams(Frozen):
+    """The definition of a line."""
+
+    join_blank_lines: bool = internal(
+        False, description="A run of line ends is one (tagger `gopher_v2`); else every blank line is a line."
+    )
+
+
+def annotate_gopher_dolma(batch: pa.RecordBatch, params: GopherDolmaParams) -> pa.RecordBatch:
+    """Words, their median length, shares of words and lines, and what repeats; see `plinth_text.rules.gopher`.
+
+    `duplicate_line_characters` is of characters that are no white space and so may pass 1.
+    """
+    shares = gopher.dolma_shares(batch.column("text"), params.join_blank_lines)
+    columns = [np.ascontiguousarray(column) for column in shares.T]
+    return pa.record_batch(
+        [pa.array(one).cast(field.type) for one, field in zip(columns, GOPHER_DOLMA_SCHEMA, strict=True)],
+        schema=GOPHER_DOLMA_SCHEMA,
+    )
+
+
+GOPHER_DOLMA = Annotator(
+    name="gopher_dolma",
+    version="1",
+    description="Gopher's quality and repetition scores in the counting of Dolma.",
+    source="Soldaini et al. 2024 (Dolma), section 4.1; counted as dolma 1.2, tagger gopher_v1.",
+    params=GopherDolmaParams,
+    schema=GOPHER_DOLMA_SCHEMA,
+    reads=("text",),
+    annotate=annotate_gopher_dolma,
+)
+
+REPEATED_TOKENS_SCHEMA = pa.schema(
+    [pa.field(name, pa.int32(), nullable=False) for name in ("tokens", "times", "longest")]
+)
+
+
+def annotate_repeated_tokens(batch: pa.RecordBatch, params: NoParams) -> pa.RecordBatch:
+    """Tokens, how often the most repeated sequence of 1 to 13 tokens stands in a row, and the tokens of the longest
+    stretch that repeats; see `plinth_text.rules.gopher`."""
+    found = gopher.periods(batch.column("text")).astype(np.int32)
+    return pa.record_batch(
+        [pa.array(np.ascontiguousarray(column)) for column in found.T], schema=REPEATED_TOKENS_SCHEMA
+    )
+
+
+REPEATED_TOKENS = Annotator(
+    name="repeated_tokens",
+    version="1",
+    description="How often the same few tokens stand in a row.",
+    source="Soldaini et al. 2024 (Dolma 1.6); dolma 1.2, tagger tokenizer_repetitions_v2r2, on other tokens.",
+    params=NoParams,
+    schema=REPEATED_TOKENS_SCHEMA,
+    reads=("text",),
+    annotate=annotate_repeated_tokens,
+)
+
+_REDPAJAMA_COUNTS = frozenset({"word_count", "javascript_words", "raw_words", "sentences", "lines"})
+REDPAJAMA_SCHEMA = pa.schema(
+    [
+        pa.field(name, pa.int32() if name in _REDPAJAMA_COUNTS else pa.float64(), nullable=False)
+        for name in redpajama.COLUMNS
+    ]
+)
+#: Decimals of published signals; thresholds are compared with rounded values.
+PRECISION = 8
+#: Gopher's (Rae et al. 2021). RedPajama's own list has 540 more words: state it to get its signal.
+STOP_WORDS = frozenset({"the", "be", "to", "of", "and", "that", "have", "with"})
+
+
+class RedPajamaParams(Frozen):
+    """The list of stop words."""
+
+    stop_words: str | None = Field(
+        None, description="A list of `corpus.lists`, one stop word a line; without it, Gopher's eight stop words."
+    )
+
+
+@dataclass(frozen=True)
+class PreparedSignals:
+    """The stop words of the list, or None for Gopher's."""
+
+    stop_words: frozenset[str] | None
+
+
+def resources_redpajama(params: RedPajamaParams) -> tuple[str, ...]:
+    """The list, when one is named."""
+    return (f"lists/{params.stop_words}",) if params.stop_words else ()
+
+
+def prepare_redpajama(params: RedPajamaParams, files: Files) -> PreparedSignals:
+    """Read the list.
+
+    Raises:
+        SourceError: the list has no words, or is no UTF-8.
+    """
+    if params.stop_words is None:
+        return PreparedSignals(None)
+    found: set[str] = set()
+    for path in files[f"lists/{params.stop_words}"].values():
+        try:
+            found |= {line.strip() for line in path.read_text("utf-8").splitlines()}
+        except UnicodeDecodeError as error:
+            raise SourceError(
+                f"list {params.stop_words} cannot be read", found=error, expected="UTF-8, one word a line"
+            ) from error
+    found.discard("")
+    if not found:
+        raise SourceError(f"list {params.stop_words} is empty", expected="one word a line")
+    return PreparedSignals(frozenset(found))
+
+
+def annotate_redpajama(batch: pa.RecordBatch, prepared: PreparedSignals) -> pa.RecordBatch:
+    """The signals by the names of their columns, rounded as published; see `plinth_text.rules.redpajama`."""
+    signals = np.round(redpajama.signals(batch.column("text"), prepared.stop_words or STOP_WORDS), PRECISION)
+    columns = [np.ascontiguousarray(column) for column in signals.T]
+    return pa.record_batch(
+        [pa.array(one).cast(field.type) for one, field in zip(columns, REDPAJAMA_SCHEMA, strict=True)],
+        schema=REDPAJAMA_SCHEMA,
+    )
+
+
+REDPAJAMA = Annotator(
+    name="redpajama",
+    version="1",
+    description="Quality signals of RedPajama-v2 that need no model: words, lines, symbols, repetition, entropy.",
+    source="Weber et al. 2024 (RedPajama), table 2; counted as RedPajama-Data's quality_signals.",
+    params=RedPajamaParams,
+    schema=REDPAJAMA_SCHEMA,
+    reads=("text",),
+    annotate=annotate_redpajama,
+    resources=resources_redpajama,
+    prepare=prepare_redpajama,
+)
+
+_SHARES = (
+    "letters", "upper_case", "digits", "alphanumeric", "white_space", "punctuation", "symbols", "control", "non_ascii",
+)  # fmt: skip
+CHARACTERS_SCHEMA = pa.schema(
+    [
+        pa.field("characters", pa.int32(), nullable=False),
+        *(pa.field(name, pa.float64(), nullable=False) for name in _SHARES),
+        pa.field("lines", pa.int32(), nullable=False),
+        pa.field("mean_line", pa.float64(), nullable=False),
+        pa.field("longest_line", pa.int32(), nullable=False),
+    ]
+)
+
+
+def annotate_characters(batch: pa.RecordBatch, params: NoParams) -> pa.RecordBatch:
+    """Shares of all characters (upper case: of letters), and characters of the mean and the longest line.
+
+    Classes are those of `str.isalpha`, `isupper`, `isdigit`, `isalnum`, `isspace` and of Unicode's general categories
+    P, S and C without white space.
+    """
+    n = dict(zip(redpajama.TALLY_COLUMNS, redpajama.tally(batch.column("text")).T, strict=True))
+    columns = [n["characters"].astype(np.int32)]
+    columns += [ratio(n[name], n["letters" if name == "upper_case" else "characters"]) for name in _SHARES]
+    columns += [n["lines"].astype(np.int32), ratio(n["line_characters"], n["lines"])]
+    columns += [n["longest_line"].astype(np.int32)]
+    return pa.record_batch([pa.array(np.ascontiguousarray(column)) for column in columns], schema=CHARACTERS_SCHEMA)
+
+
+CHARACTERS = Annotator(
+    name="characters",
+    version="1",
+    description="Shares of letters, digits, signs and others among the characters; lengths of lines.",
+    source="RedPajama v1, github_run_filter.py, and Chen et al. 2021 (Codex), section 3.1: lines and alphanumerics.",
+    params=NoParams,
+    schema=CHARACTERS_SCHEMA,
+    reads=("text",),
+    annotate=annotate_characters,
+)

@@ -1,0 +1,410 @@
+"""The exclusion list: documents that were taken down, and stay out of every later snapshot.
+
+Normal forms of addresses, domains and licences; the signed list; all exclusions, ready for look-up. Does not belong
+here: finding what holds a document, and the report (`plinth corpus takedown`).
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from itertools import groupby
+from typing import Any, Final, Literal
+from urllib.parse import quote, unquote_to_bytes
+
+import numpy as np
+import pyarrow as pa
+from pydantic import Field, ValidationError
+
+from plinth import fingerprint, text
+from plinth.compute.context import Context
+from plinth.corpus.dedup.near import shingles
+from plinth.corpus.dedup.parameters import MinHash
+from plinth.errors import RequestError, SignatureError
+from plinth.records import Frozen
+from plinth.trust.authority import COMPLIANCE, now
+from plinth.trust.log_record import LogRecord
+from plinth.trust.root import Trust
+from plinth.trust.signed_log import SignedLog
+from plinth_text.arrays import U64
+from plinth_text.unicode import digests
+
+# Normal forms of addresses, domains and licences, so that a rule means what a person means by it.
+#
+#     address    no scheme, no `www.`, no default port, no fragment, no last slash; percent escapes decoded where the
+#                character needs none, and in capitals where it does; the query stays as it is otherwise
+#     domain     a host (`text.hosts`) without `www.`
+#     licence    lower-case identifiers of an SPDX expression
+#
+# A name within a source (no scheme) has the same normal form on both sides of a comparison, and that is all it needs.
+
+#: Characters that an address may hold as they are: RFC 3986, section 2.2 and 2.3, and the escapes themselves.
+_PATH_SAFE = "/:@!$&'()*+,;=-._~"
+_QUERY_SAFE = _PATH_SAFE + "?"
+_PLAIN = re.compile(r"[A-Za-z0-9/:@!$&'()*+,;=\-._~?]*")
+_PORTS = {"http": "80", "https": "443"}
+_PORT = re.compile(r":(\d*)\Z")
+_WORDS = frozenset({"and", "or", "with"})
+
+
+def address(uri: str) -> str:
+    """The normal form of an address or of a name within a source."""
+    rest = uri.strip().partition("#")[0]
+    scheme, found, after = rest.partition("://")
+    scheme, rest = (scheme.lower(), after) if found else ("", rest)
+    place, question, query = rest.partition("?")
+    name, slash, path = place.partition("/")
+    if scheme:
+        port = _PORT.search(name)
+        number = port[1] if port and port[1] != _PORTS.get(scheme) else ""
+        name = (text.host(f"//{name}") or name) + (f":{number}" if number else "")
+    else:
+        name = text.folded(name)
+    whole = f"{name.removeprefix('www.')}{slash}{_escaped(path, _PATH_SAFE)}".rstrip("/")
+    return f"{whole}?{_escaped(query, _QUERY_SAFE)}" if question and query else whole
+
+
+def domain(name: str) -> str:
+    """The normal form of a host name.
+
+    Raises:
+        ValueError: no host name with a dot in it.
+    """
+    found = text.domain(name)
+    if text.is_ip(found):
+        raise ValueError(text.EXPECTED)
+    return found
+
+
+def domains_of(uri: str) -> list[str]:
+    """The host of an address and every domain above it that has a dot, longest first; none of a name in a source."""
+    return text.domains(text.host(uri, bare=True).removeprefix("www."))
+
+
+@lru_cache(maxsize=65536)
+def licences_of(expression: str) -> frozenset[str]:
+    """The identifiers of an SPDX expression, in lower case."""
+    words = re.split(r"[\s()]+", expression.strip().lower())
+    return frozenset(word for word in words if word and word not in _WORDS)
+
+
+def _escaped(text: str, safe: str) -> str:
+    """Every escape that is none is written out, every character that must be escaped is; both once. A `%` that begins
+    no escape stands for itself."""
+    if _PLAIN.fullmatch(text):
+        return text
+    pieces = re.split(r"(%[0-9A-Fa-f]{2})", text)
+    return "".join(
+        _decoded(piece) if at % 2 else quote(piece, safe + "%", errors="replace") for at, piece in enumerate(pieces)
+    )
+
+
+def _decoded(escape: str) -> str:
+    character = unquote_to_bytes(escape).decode("latin-1")
+    return character if character.isascii() and (character.isalnum() or character in "-._~") else escape.upper()
+
+
+# A text as digest and shingle hashes, so that it is found again without being kept.
+#
+# Two texts are alike when of the smaller set of shingles a share of at least `threshold` is in the other. That takes a
+# near duplicate (a Jaccard similarity of the threshold implies it), a page that quotes the whole text, and an excerpt.
+# A text of few shingles is alike only what equals it but for case and white space.
+#
+# Whoever reads signed records imports this; kernels are imported where texts are compared.
+
+
+#: Fewer shingles are a phrase, and would take what merely uses it.
+LEAST_SHINGLES = 20
+
+
+class Alike(Frozen):
+    """When texts are alike: the corpus' shingles, without its bound on their number, and its threshold."""
+
+    shingle_words: int = Field(5, ge=1)
+    shingle_characters: int | None = Field(None, ge=1)
+    threshold: float = Field(0.8, gt=0, le=1)
+
+    @property
+    def minhash(self) -> MinHash:
+        """Parameters of `shingles.sets`."""
+        return MinHash(**self.model_dump(), max_characters=None)
+
+
+class TextSignature(Frozen):
+    """A text that can be recognised. `shingles` are sorted hashes, 8 bytes each, little-endian, in base64."""
+
+    digest: str = Field(pattern=r"^[0-9a-f]{32}$")
+    shingles: str = ""
+
+    @cached_property
+    def set(self) -> U64:
+        """The hashes."""
+        return np.frombuffer(base64.b64decode(self.shingles), dtype="<u8").astype(np.uint64, copy=False)
+
+
+def sign_texts(texts: list[str], alike: Alike) -> tuple[TextSignature, ...]:
+    """The signatures of texts; equal ones once, in order of their digests."""
+    import pyarrow as pa
+
+    column = pa.array(texts, pa.large_string())
+    found: Mapping[str, U64] = {
+        digest.hex(): own
+        for digest, own in zip(digests(column).to_pylist(), shingles.sets(column, alike.minhash), strict=True)
+    }
+    return tuple(
+        TextSignature(digest=digest, shingles=_coded(own) if own.size >= LEAST_SHINGLES else "")
+        for digest, own in sorted(found.items())
+    )
+
+
+def overlap(a: U64, b: U64) -> float:
+    """Share of the smaller set that is in the other; 0 where either has fewer than `LEAST_SHINGLES`."""
+    from plinth_text.words.hashes import shared
+
+    smaller = min(a.size, b.size)
+    return shared(a, b) / smaller if smaller >= LEAST_SHINGLES else 0.0
+
+
+def _coded(hashes: U64) -> str:
+    return base64.b64encode(hashes.astype("<u8", copy=False).tobytes()).decode("ascii")
+
+
+Kind = Literal["url", "domain", "licence", "document", "text"]
+KINDS: tuple[Kind, ...] = ("url", "domain", "licence", "document", "text")
+DOCUMENT_ID = re.compile(r"[0-9a-f]{32}")
+_EXPECTED = {
+    "url": "an address, or a name as its source gives it",
+    "domain": "a host name with a dot in it, such as example.org",
+    "licence": "one SPDX identifier, such as CC-BY-NC-4.0, or `unknown`",
+    "document": "an id of 32 hexadecimal digits",
+    "text": "a text with letters in it",
+}
+
+
+class Exclusion(Frozen):
+    """An entry of the list. `prior` is the SHA-256 of the entry before it as it lies in the workspace.
+
+    `value` is the normal form of what was asked for; of a text, the digest of its signature. `documents` are ids that
+    the entry takes, `texts` what it recognises, `found` how many documents it took when it was made.
+    """
+
+    number: int = Field(ge=1)
+    prior: str | None
+    kind: Kind
+    value: str = Field(min_length=1)
+    alike: Alike = Alike()
+    texts: tuple[TextSignature, ...] = ()
+    documents: tuple[str, ...] = ()
+    found: int = Field(ge=0)
+    by: str = Field(min_length=1)
+    reason: str = Field(min_length=1)
+    at: str
+
+    @property
+    def digest(self) -> str:
+        """Identity of what the entry takes; person, time and reason are not in it."""
+        names = {"number", "kind", "value", "alike", "texts", "documents"}
+        return fingerprint.digest(self.model_dump(mode="json", include=names))
+
+
+def normal(kind: Kind, value: str) -> str:
+    """The normal form of what is asked for.
+
+    Raises:
+        RequestError: nothing that a rule of this kind could mean.
+    """
+    try:
+        found = _normal(kind, value)
+    except ValueError:
+        found = ""
+    if not found:
+        raise RequestError(f"{kind} {value[:80]!r} is nothing to take down", expected=_EXPECTED[kind])
+    return found
+
+
+def _normal(kind: Kind, value: str) -> str:
+    if kind == "url":
+        return address(value)
+    if kind == "domain":
+        return domain(value)
+    if kind == "licence":
+        (only,) = licences_of(value)
+        return only
+    if kind == "document":
+        return value if DOCUMENT_ID.fullmatch(value) else ""
+    return value if any(character.isalnum() for character in value) else ""
+
+
+def numbers(entries: Iterable[Exclusion]) -> str:
+    """`1, 2, 5`, for messages."""
+    return ", ".join(str(entry.number) for entry in entries) or "none"
+
+
+# The exclusion list: a signed log of `compliance` (`plinth.trust.signed_log`), only ever added to.
+#
+#     exclusions/00001.json    a DSSE envelope whose predicate is the entry
+#
+# An entry that was edited, replaced or taken out is refused by name, and with it every build that would have read the
+# list: text that somebody had removed must not come back because a file is gone.
+
+EXCLUSIONS: Final = SignedLog(
+    "exclusions",
+    (COMPLIANCE,),
+    kind="urn:plinth:exclusion:v1",
+    title="entries of the exclusion list",
+    flat=True,
+    shared=True,
+)
+
+
+def read(ctx: Context) -> tuple[Exclusion, ...]:
+    """All entries, oldest first; none where nothing was ever taken down.
+
+    Raises:
+        SignatureError: an entry was changed, is missing, or was not signed by `compliance`.
+    """
+    return tuple(_entry(record) for record in EXCLUSIONS.records(ctx))
+
+
+def append(ctx: Context, **fields: Any) -> Exclusion:
+    """Sign and write the next entry. `number`, `prior`, `by` and `at` are set here.
+
+    Raises:
+        SignatureError: an earlier entry does not verify, or there is no key of `compliance` on this machine.
+        ConflictError: another process added an entry meanwhile.
+    """
+    earlier, by = EXCLUSIONS.records(ctx), Trust.of(ctx.workspace).signer(COMPLIANCE).owner
+    prior = earlier[-1].sha256 if earlier else None
+    entry = Exclusion(number=len(earlier) + 1, prior=prior, by=by, at=now(), **fields)
+    body = entry.model_dump(mode="json", exclude={"number", "prior", "at"})
+    about = {f"exclusion-{entry.number}": entry.digest}
+    return _entry(EXCLUSIONS.append(ctx, body, about, COMPLIANCE, at=entry.at, number=entry.number))
+
+
+def digest(ctx: Context) -> str | None:
+    """Identity of the list as it lies there, unverified; None where there is none."""
+    objects = ctx.workspace.objects(EXCLUSIONS.name)
+    files = [hashlib.sha256(found.data).hexdigest() for name in objects.names() if (found := objects.get(name))]
+    return fingerprint.digest(files) if files else None
+
+
+def _entry(record: LogRecord) -> Exclusion:
+    where = f"{EXCLUSIONS.name}/{record.number:05d}.json"
+    try:
+        entry = Exclusion(number=record.number, prior=record.prior, at=record.at, **record.body)
+    except (TypeError, ValidationError) as error:
+        raise SignatureError(f"{where} cannot be read", found=error) from error
+    if entry.digest not in record.subjects.values():
+        raise SignatureError(f"{where} is about another rule", found=record.subjects, expected=entry.digest)
+    return entry
+
+
+# All exclusions, ready for look-up: by columns of a document, and by its text.
+#
+# A look is a table of (row, entry), by row. It reads columns, or texts; neither rewrites anything.
+
+#: Row of a batch, and number of the entry.
+Hit = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class ColumnRules:
+    """Rules on `id`, `uri` and `licence`: the entry of each value; the first entry counts."""
+
+    documents: dict[bytes, int]
+    urls: dict[str, int]
+    domains: dict[str, int]
+    licences: dict[str, int]
+
+    @classmethod
+    def of(cls, entries: Sequence[Exclusion]) -> ColumnRules:
+        """The rules of all entries."""
+        ids = {value: one.number for one in reversed(entries) for value in one.documents}
+        values = {
+            kind: {one.value: one.number for one in reversed(entries) if one.kind == kind}
+            for kind in ("document", "url", "domain", "licence")
+        }
+        named = {bytes.fromhex(value): number for value, number in (ids | values["document"]).items()}
+        return cls(named, values["url"], values["domain"], values["licence"])
+
+    def __bool__(self) -> bool:
+        return bool(self.documents or self.urls or self.domains or self.licences)
+
+    @property
+    def digest(self) -> str:
+        """Identity of the rules."""
+        named = {key.hex(): number for key, number in self.documents.items()}
+        return fingerprint.digest([named, self.urls, self.domains, self.licences])
+
+    def look(self, batch: pa.RecordBatch) -> Iterator[Hit]:
+        """Rows that a rule takes; reads `id`, `uri` and `licence`."""
+        found: dict[int, int] = {}
+        for row, key in enumerate(batch.column("id").to_pylist() if self.documents else ()):
+            if key in self.documents:
+                found[row] = self.documents[key]
+        for row, uri in enumerate(batch.column("uri").to_pylist() if self.urls or self.domains else ()):
+            number = self.urls.get(address(uri)) if self.urls else None
+            number = number or next((self.domains[n] for n in domains_of(uri) if n in self.domains), None)
+            if number:
+                found.setdefault(row, number)
+        for row, terms in enumerate(batch.column("licence").to_pylist() if self.licences else ()):
+            number = next((self.licences[n] for n in sorted(licences_of(terms)) if n in self.licences), None)
+            if number:
+                found.setdefault(row, number)
+        yield from sorted(found.items())
+
+
+@dataclass(frozen=True)
+class TextRules:
+    """Signatures of texts, by what makes texts alike, with the number of their entry."""
+
+    groups: tuple[tuple[Alike, tuple[tuple[TextSignature, int], ...]], ...]
+
+    @classmethod
+    def of(cls, entries: Iterable[Exclusion]) -> TextRules:
+        """The signatures of all entries."""
+        listed = [(one.alike, text, one.number) for one in entries for text in one.texts]
+        listed.sort(key=lambda each: (each[0].model_dump_json(), each[2]))
+        grouped = groupby(listed, key=lambda each: each[0])
+        return cls(tuple((alike, tuple((text, number) for _, text, number in own)) for alike, own in grouped))
+
+    def __bool__(self) -> bool:
+        return bool(self.groups)
+
+    @property
+    def digest(self) -> str:
+        """Identity of the rules."""
+        plain = [
+            [alike.model_dump(), [[text.digest, text.shingles, number] for text, number in own]]
+            for alike, own in self.groups
+        ]
+        return fingerprint.digest(plain)
+
+    def look(self, texts: pa.Array) -> Iterator[Hit]:
+        """Texts that are alike one of the signatures."""
+        same = {text.digest: number for _, own in self.groups for text, number in reversed(own)}
+        found = {row: same[key.hex()] for row, key in enumerate(digests(texts).to_pylist()) if key.hex() in same}
+        for alike, own in self.groups:
+            for row, number in _alike(alike, own, shingles.sets(texts, alike.minhash)):
+                found.setdefault(row, number)
+        yield from sorted(found.items())
+
+
+def _alike(alike: Alike, own: Sequence[tuple[TextSignature, int]], sets: Sequence[U64]) -> Iterator[Hit]:
+    """Rows whose set overlaps a signature; those that share too little with all of them together are passed over."""
+    wanted = [(text.set, number) for text, number in own if text.shingles]
+    if not wanted:
+        return
+    every = np.unique(np.concatenate([hashes for hashes, _ in wanted]))
+    least = min(hashes.size for hashes, _ in wanted)
+    for row, theirs in enumerate(sets):
+        at = np.minimum(np.searchsorted(every, theirs), every.size - 1)
+        if int((every[at] == theirs).sum()) < alike.threshold * min(least, theirs.size):
+            continue
+        hit = next((number for hashes, number in wanted if overlap(hashes, theirs) >= alike.threshold), None)
+        if hit is not None:
+            yield row, hit

@@ -1,0 +1,453 @@
+"""Classifiers and taggers: two kinds of text, or several; hashed words, linear models, a second stage of trees."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from pydantic import Field, model_validator
+
+from plinth import fingerprint
+from plinth.compute.context import Context, Item, manifest, run_items
+from plinth.corpus import lists
+from plinth.corpus.models import artefact, examples
+from plinth.corpus.models.artefact import FORMAT, ClassifierModel, Head, Second, second_features, second_names
+from plinth.corpus.models.classify import linear, probabilities, trees
+from plinth.corpus.models.classify.probabilities import Method
+from plinth.corpus.models.examples import Drawing, Examples, ExampleSource
+from plinth.corpus.models.trainers import ModelTrainer
+from plinth.errors import StageError
+from plinth.records import Frozen, Manifest, Part, Step, internal
+from plinth.storage.store import Store
+from plinth_text.arrays import F64, I64, Bools
+from plinth_text.scoring.features import NAMES
+
+
+class Learning(Frozen):
+    """How a linear model is trained."""
+
+    documents: int = Field(20_000, ge=100, le=200_000, description="Most documents of a bucket or list.")
+    max_words: int = internal(1000, ge=16, le=5000, description="Words of a document that are learnt from.")
+    bits: int = internal(20, ge=8, le=24, description="The table of features has 2^bits rows of 4 bytes a label.")
+    epochs: int = internal(20, ge=1, le=100, description="Passes over the examples; the best one is kept.")
+    seed: int = internal(1, ge=0, description="Of the sample.")
+    calibration: Method = internal("platt", description="`platt`, or `isotonic` where there are thousands of examples.")
+    min_documents: int = Field(100, ge=20, description="Fewer examples of a label are refused.")
+    min_auc: float = internal(0.7, ge=0.5, le=1, description="Least held-out AUC of a model that is published.")
+    max_ece: float = internal(0.15, gt=0, le=1, description="Most calibration error of a model that is published.")
+
+    @property
+    def drawing(self) -> Drawing:
+        """How examples are made."""
+        return Drawing(documents=self.documents, bits=self.bits, max_words=self.max_words, seed=self.seed)
+
+
+#: From parameters, examples and the labels' names to a model and what was measured.
+Fit = Callable[[Any, Examples, tuple[str, ...]], tuple[ClassifierModel, dict[str, Any]]]
+
+
+@dataclass(frozen=True)
+class _Task:
+    fit: Fit
+    params: Learning
+    labels: tuple[str, ...]
+    asset: str
+    parts: tuple[Part, ...]
+
+
+def train_learner(
+    ctx: Context,
+    asset: str,
+    step: Step,
+    fit: Fit,
+    params: Learning,
+    labels: tuple[str, ...],
+    sources: Sequence[ExampleSource],
+    terms: Manifest | None = None,
+) -> Manifest:
+    """Draw examples, fit, measure, and store the model.
+
+    Args:
+        labels: names of the labels that sources number.
+
+    Raises:
+        StageError: a label, or a split of one, has too few examples.
+    """
+    drawn = tuple(examples.draw(ctx, asset, params.drawing, sources, terms))
+    item = Item(tuple(part.blob.sha256 for part in drawn), _Task(fit, params, labels, asset, drawn), 1)
+    parts = run_items(ctx, step, _train, [item], label=asset)[0]
+    inputs: dict[str, Manifest | str] = {source.made.asset: source.made for source in sources}
+    if terms is not None:
+        inputs[terms.asset] = terms
+    return manifest(asset, step, inputs, parts, parts[0].stats)
+
+
+def _train(store: Store, task: _Task) -> tuple[Part, ...]:
+    found = examples.load(store, task.parts, task.params.documents)
+    _require(task, found)
+    model, measured = task.fit(task.params, found, task.labels)
+    head, *arrays = artefact.write(store, model)
+    counts = np.bincount(found.documents.labels, minlength=len(task.labels))
+    stats = {
+        "documents": int(counts.sum()),
+        "label_documents": dict(zip(task.labels, counts.tolist(), strict=True)),
+        "splits": {name: int((found.splits == at).sum()) for at, name in enumerate(examples.SPLITS)},
+        **measured,
+    }
+    return (head.model_copy(update={"stats": stats}), *arrays)
+
+
+def _require(task: _Task, found: Examples) -> None:
+    """Every label has examples enough, and some in every split."""
+    counts = np.bincount(found.documents.labels, minlength=len(task.labels))
+    lacking = {name: int(count) for name, count in zip(task.labels, counts, strict=True)}
+    lacking = {name: count for name, count in lacking.items() if count < task.params.min_documents}
+    if lacking:
+        raise StageError(
+            f"{task.asset} cannot be trained: too few examples",
+            found=", ".join(f"{count} of {name}" for name, count in lacking.items()),
+            expected=f"at least {task.params.min_documents} of every label",
+            remedy="name larger buckets or lists in `corpus.models`, or correct rules that match nothing",
+        )
+    for at, split in enumerate(examples.SPLITS):
+        own = np.bincount(found.documents.labels[found.splits == at], minlength=len(task.labels))
+        if own.min() == 0:
+            raise StageError(
+                f"{task.asset} cannot be trained: nothing of {task.labels[int(own.argmin())]} fell into {split}",
+                found=f"{counts[int(own.argmin())]} examples, many of them copies of each other",
+                expected="different texts enough to measure the model on others than it learnt from",
+                remedy="give it more, or remove the copies",
+            )
+
+
+def fitted(params: Learning, found: Examples, outputs: int) -> linear.Linear:
+    """The linear stage, trained on `train`, its best epoch chosen on `validation`."""
+    train, held = found.of("train").documents, found.of("validation").documents
+    return linear.fit(train, held, outputs, params.bits, linear.Sgd(epochs=params.epochs))
+
+
+def learnt(stage: linear.Linear) -> dict[str, Any]:
+    """How the training of the linear stage went."""
+    return {
+        "epoch": int(np.argmin(stage.losses)) + 1,
+        "validation_loss": round(min(stage.losses), 6),
+        "losses": [round(loss, 6) for loss in stage.losses],
+    }
+
+
+# Two kinds of text: reference against random, or good against bad by a labelled list; in two stages.
+#
+# The first stage is linear and cheap enough for every document. Where its calibrated probability lies in the band of
+# doubt, or below it although terms of a lexicon were found, a second one decides: boosted trees over the first stage's
+# margin, the look of the text and, with a lexicon, its hits. Each stage learns from documents that the
+# one before it was not trained on, is calibrated on others, and measured on others again. A second stage that is no
+# better is left out.
+
+CLASSIFIER_KIND, CLASSIFIER_VERSION = "classifier", "1"
+LIBRARIES = ("unicode", "scikit-learn")
+
+#: The second stage learns from the band and so much beside it, on either side, as a share of what lies there.
+_BESIDE = 0.5
+#: Documents of each truth without which a second stage is not fitted, or not calibrated and shown to be better.
+_ENOUGH, _ENOUGH_TO_PROVE = 60, 15
+
+
+class ClassifierParams(Learning):
+    """Sources of the two labels, and settings of the stages."""
+
+    reference: tuple[str, ...] = Field((), description="Buckets of text that is wanted.")
+    random: tuple[str, ...] = Field((), description="Buckets of any text; a document's score says how unlike it is.")
+    labelled: tuple[str, ...] = Field((), description="Instead: lists of JSON lines with `text` and `label`.")
+    positive: str = Field("bad", description="The value of `label` whose probability is learnt.")
+    lexicon: str | None = Field(None, description="List of terms whose hits the second stage is told of.")
+    window: int = Field(
+        0, ge=0, description="Words of a stretch; a document scores as its highest one. 0: documents as a whole."
+    )
+    band: tuple[float, float] = internal(
+        (0.3, 0.7), description="Probabilities between which the second stage decides."
+    )
+    second_stage: bool = internal(True, description="Whether there is one.")
+
+    @model_validator(mode="after")
+    def _one_way(self) -> ClassifierParams:
+        if bool(self.labelled) == bool(self.reference or self.random):
+            raise ValueError("needs either `labelled`, or `reference` and `random`")
+        if not self.labelled and not (self.reference and self.random):
+            raise ValueError("needs `reference` and `random` both")
+        if set(self.reference) & set(self.random):
+            raise ValueError("a bucket is both `reference` and `random`")
+        if not 0 <= self.band[0] < self.band[1] <= 1:
+            raise ValueError("band: needs two rising probabilities")
+        return self
+
+
+def train_classifier(
+    ctx: Context, asset: str, params: ClassifierParams, documents: Mapping[str, Manifest], lists: Mapping[str, Manifest]
+) -> Manifest:
+    """Manifest of the model's files. Statistics: `documents`, `label_documents`, `splits`, how training went, of
+    the first stage on the test split `auc`, `average_precision`, `brier`, `ece`, of both stages together the same
+    as `final_…`, of the documents of doubt `border_share`, `border_auc`, `border_second_auc`.
+
+    Raises:
+        StageError: too few examples of a truth.
+    """
+    values = ((params.positive, 1),)
+    sources = [
+        *(ExampleSource(name, lists[name], label=0, values=values, is_list=True) for name in params.labelled),
+        *(ExampleSource(name, documents[name], label=1) for name in params.reference),
+        *(ExampleSource(name, documents[name], label=0) for name in params.random),
+    ]
+    step = Step(
+        name=f"models/{CLASSIFIER_KIND}",
+        version=CLASSIFIER_VERSION,
+        params=params.model_dump(mode="json"),
+        libraries=fingerprint.libraries(*LIBRARIES),
+    )
+    names = ("other", params.positive) if params.labelled else ("random", "reference")
+    terms = lists[params.lexicon] if params.lexicon else None
+    return train_learner(ctx, asset, step, fit_classifier, params, names, sources, terms)
+
+
+def fit_classifier(
+    params: ClassifierParams, found: Examples, labels: tuple[str, ...]
+) -> tuple[ClassifierModel, dict[str, Any]]:
+    """The model and its measures; a pure function of the examples."""
+    stage = fitted(params, found, 1)
+    calibration, test = found.of("calibration"), found.of("test")
+    curve = probabilities.fit(params.calibration, *_judged(stage, calibration, params.window))
+    head = Head(
+        format=FORMAT,
+        kind=CLASSIFIER_KIND,
+        labels=(labels[1],),
+        bits=params.bits,
+        window=params.window,
+        bias=tuple(stage.bias.tolist()),
+        curves=(curve,),
+        band=params.band,
+        lexicon=params.lexicon,
+    )
+    model = _with_second(params, ClassifierModel(head, stage.table), stage, found)
+    return model, learnt(stage) | _measured_classifier(model, stage, test)
+
+
+def _judged(stage: linear.Linear, some: Examples, window: int) -> tuple[F64, I64, F64]:
+    """Margins, truth and weights of examples."""
+    truth = some.documents.labels
+    margins = linear.margins(some.documents, stage.table, stage.bias, window)[:, 0]
+    return margins, truth, probabilities.balanced(truth, 2)
+
+
+def _with_second(
+    params: ClassifierParams, model: ClassifierModel, stage: linear.Linear, found: Examples
+) -> ClassifierModel:
+    """The model with a second stage, where there is doubt enough to learn from, and it does better there than the
+    first on documents that neither has learnt from."""
+    if not params.second_stage:
+        return model
+    border = found.of("border")
+    margins, truth, weights = _judged(stage, border, params.window)
+    hits = _hits(params.lexicon, border)
+    chosen = _near(model.head.curves[0](margins), params.band, hits, truth)
+    if chosen is None:
+        return model
+    forest = trees.fit(second_features(margins, border.dense)[chosen], truth[chosen], weights[chosen])
+    calibration = found.of("calibration")
+    margins, truth, weights = _judged(stage, calibration, params.window)
+    first = model.head.curves[0](margins)
+    doubt = doubtful(first, params.band, _hits(params.lexicon, calibration))
+    if not _both(truth[doubt], _ENOUGH_TO_PROVE):
+        return model
+    raw = forest.margins(second_features(margins, calibration.dense)[doubt])
+    curve = probabilities.platt(raw, truth[doubt], weights[doubt])
+    losses = [probabilities.log_loss(truth[doubt], p, weights[doubt]) for p in (curve(raw), first[doubt])]
+    if losses[0] >= losses[1]:
+        return model
+    names = second_names(lists.FEATURES if params.lexicon else ())
+    head = model.head.model_copy(update={"second": Second(features=names, base=forest.base, curve=curve)})
+    return ClassifierModel(head, model.table, forest)
+
+
+def _hits(terms: str | None, some: Examples) -> Bools | None:
+    """Whether terms of the lexicon were found in examples; None without one."""
+    return None if terms is None else np.asarray(some.dense[:, len(NAMES)] > 0)
+
+
+def _near(
+    p: F64, band: tuple[float, float], hits: Bools | None, truth: I64
+) -> Bools | None:
+    """Documents of doubt and those beside them; all, where those are too few; None where all are."""
+    wide = doubtful(p, (band[0] * (1 - _BESIDE), band[1] + (1 - band[1]) * _BESIDE), hits)
+    for chosen in (wide, np.ones_like(wide)):
+        if _both(truth[chosen], _ENOUGH):
+            return chosen
+    return None
+
+
+def _both(truth: I64, least: int) -> bool:
+    return bool(min((truth == 0).sum(), (truth == 1).sum()) >= least)
+
+
+def doubtful(p: F64, band: tuple[float, float], hits: Bools | None = None) -> Bools:
+    """Whether probabilities lie in the band of doubt, or below it although the lexicon has `hits`."""
+    inside = (p >= band[0]) & (p <= band[1])
+    return np.asarray(inside if hits is None else inside | (hits & (p < band[0])))
+
+
+def _measured_classifier(model: ClassifierModel, stage: linear.Linear, test: Examples) -> dict[str, Any]:
+    margins, truth, weights = _judged(stage, test, model.head.window)
+    first = model.head.curves[0](margins)
+    doubt = doubtful(first, model.head.band, _hits(model.head.lexicon, test))
+    final = first.copy()
+    border: dict[str, Any] = {"border_share": round(float(np.average(doubt, weights=weights)), 6)}
+    if model.forest is not None:
+        final[doubt] = model.second(margins[doubt], test.dense[doubt])
+    if _both(truth[doubt], 1):
+        own = truth[doubt], weights[doubt]
+        border["border_auc"] = round(probabilities.auc(own[0], first[doubt], own[1]), 6)
+        border["border_second_auc"] = round(probabilities.auc(own[0], final[doubt], own[1]), 6)
+    whole = {f"final_{name}": value for name, value in probabilities.quality(truth, final, weights).items()}
+    return probabilities.quality(truth, first, weights) | whole | border | {"second_stage": model.forest is not None}
+
+
+CLASSIFIER = ModelTrainer(
+    kind=CLASSIFIER_KIND,
+    version=CLASSIFIER_VERSION,
+    description="Linear classifier on hashed words and pairs of words, calibrated, with boosted trees where it doubts.",
+    source="Joulin et al. 2016 (fastText); Li et al. 2024 (DCLM), reference against random; Platt; Ke et al. 2017.",
+    params=ClassifierParams,
+    buckets=lambda params: (*params.reference, *params.random),
+    lists=lambda params: (*params.labelled, *((params.lexicon,) if params.lexicon else ())),
+    train=train_classifier,
+    libraries=LIBRARIES,
+    bounds=lambda params: (("auc", params.min_auc, None), ("final_auc", params.min_auc, None),
+                           ("final_ece", None, params.max_ece)),
+)  # fmt: skip
+
+
+# Several kinds of text: domain or function, one label against the rest, for the mixture.
+#
+# Labels come from buckets (everything in `code` is code) or from patterns of URIs (`*/docs/*` is a manual).
+
+TAGGER_KIND, VERSION = "tagger", "1"
+
+
+class UriRule(Frozen):
+    """Documents whose URI matches have a label."""
+
+    uri: str = Field(min_length=1, description="Pattern with `*`, `?` and `[…]`; the whole URI must match.")
+    label: str = Field(pattern=r"^[a-z][a-z0-9_-]*$", description="What such documents are.")
+
+
+class TaggerParams(Learning):
+    """The labels of documents, by bucket or URI."""
+
+    labels: Mapping[str, tuple[str, ...]] = Field(
+        default_factory=dict, description="Buckets by the label that all their documents have."
+    )
+    rules: tuple[UriRule, ...] = Field((), description="Patterns of URIs with labels; the first that matches counts.")
+    rule_buckets: tuple[str, ...] = Field((), description="Buckets whose documents the patterns label.")
+
+    @model_validator(mode="after")
+    def _two_labels(self) -> TaggerParams:
+        if bool(self.rules) != bool(self.rule_buckets):
+            raise ValueError("`rules` need `rule_buckets`, and these need rules")
+        if len(self.names) < 2:
+            raise ValueError("needs two labels or more")
+        if len(self.names) > 100:
+            raise ValueError("more than 100 labels")
+        return self
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All labels, sorted."""
+        return tuple(sorted({*self.labels, *(rule.label for rule in self.rules)}))
+
+
+def train_tagger(
+    ctx: Context, asset: str, params: TaggerParams, documents: Mapping[str, Manifest], lists: Mapping[str, Manifest]
+) -> Manifest:
+    """Manifest of the model's files. Statistics: `documents`, `label_documents`, `splits`, how training went; on the
+    test split `accuracy` and `macro_f1` (labels weighing the same), `auc` (mean over labels), `worst_auc`, `ece` (of
+    the winner's probability), and `labels`: `auc`, `average_precision`, `brier`, `ece`, `precision`, `recall` of each.
+
+    Raises:
+        StageError: too few examples of a label.
+    """
+    globs = tuple((rule.uri, params.names.index(rule.label)) for rule in params.rules)
+    sources = [
+        ExampleSource(name, documents[name], label=params.names.index(label))
+        for label, buckets in sorted(params.labels.items())
+        for name in buckets
+    ]
+    sources += [ExampleSource(name, documents[name], globs=globs) for name in params.rule_buckets]
+    step = Step(
+        name=f"models/{TAGGER_KIND}",
+        version=VERSION,
+        params=params.model_dump(mode="json"),
+        libraries=fingerprint.UNICODE,
+    )
+    return train_learner(ctx, asset, step, fit_tagger, params, params.names, sources)
+
+
+def fit_tagger(
+    params: TaggerParams, found: Examples, labels: tuple[str, ...]
+) -> tuple[ClassifierModel, dict[str, Any]]:
+    """The model and its measures; a pure function of the examples."""
+    outputs = len(labels) if len(labels) > 2 else 2
+    stage = fitted(params, found, outputs)
+    calibration, test = found.of("calibration").documents, found.of("test").documents
+    margins = linear.margins(calibration, stage.table, stage.bias)
+    truths, weights = linear.truth(calibration.labels, outputs), probabilities.balanced(calibration.labels, outputs)
+    curves = tuple(probabilities.fit(params.calibration, margins[:, k], truths[:, k], weights) for k in range(outputs))
+    head = Head(
+        format=FORMAT,
+        kind=TAGGER_KIND,
+        labels=labels,
+        bits=params.bits,
+        window=0,
+        bias=tuple(stage.bias.tolist()),
+        curves=curves,
+        band=(0.0, 1.0),
+    )
+    return ClassifierModel(head, stage.table), learnt(stage) | _measured(head, stage, test)
+
+
+def _measured(head: Head, stage: linear.Linear, test: linear.Ragged) -> dict[str, Any]:
+    margins = linear.margins(test, stage.table, stage.bias)
+    p = np.stack([curve(margins[:, k]) for k, curve in enumerate(head.curves)], axis=1)
+    winner, weights = p.argmax(axis=1), probabilities.balanced(test.labels, len(head.labels))
+    truths = linear.truth(test.labels, len(head.labels))
+    by_label = {}
+    for k, name in enumerate(head.labels):
+        right = weights[(winner == k) & (test.labels == k)].sum()
+        given, there = weights[winner == k].sum(), weights[test.labels == k].sum()
+        shares = {"precision": right / given if given else 0.0, "recall": right / there}
+        rounded = {key: round(float(share), 6) for key, share in shares.items()}
+        by_label[name] = probabilities.quality(truths[:, k], p[:, k], weights) | rounded
+    pairs = [(one["precision"], one["recall"]) for one in by_label.values()]
+    f1 = [2 * precision * recall / max(precision + recall, 1e-12) for precision, recall in pairs]
+    hit = (winner == test.labels).astype(np.float64)
+    return {
+        "accuracy": round(float(np.average(hit, weights=weights)), 6),
+        "macro_f1": round(float(np.mean(f1)), 6),
+        "auc": round(float(np.mean([one["auc"] for one in by_label.values()])), 6),
+        "worst_auc": min(one["auc"] for one in by_label.values()),
+        "ece": round(probabilities.calibration_error(hit, p.max(axis=1), weights), 6),
+        "labels": by_label,
+    }
+
+
+TAGGER = ModelTrainer(
+    kind=TAGGER_KIND,
+    version=VERSION,
+    description="Linear tagger on hashed words and pairs of words, one label against the rest, calibrated.",
+    source="Joulin et al. 2016 (fastText); Platt 1999. Labels are the recipe's.",
+    params=TaggerParams,
+    buckets=lambda params: tuple(
+        dict.fromkeys([*(name for names in params.labels.values() for name in names), *params.rule_buckets])
+    ),
+    train=train_tagger,
+    bounds=lambda params: (("worst_auc", params.min_auc, None), ("ece", None, params.max_ece)),
+)
