@@ -274,7 +274,8 @@ def _wanted(
     for name, path, info in found:
         if not hidden and is_hidden(name):
             others.append((path, HIDDEN))
-        elif not ends or name.lower().endswith(ends) or _leads_to_folder(fs, path, info):
+        elif not ends or name.lower().endswith(ends) or (info.get("islink") and fs.isdir(path)):
+            # Links to folders are wanted under any name: files of every ending may be behind them.
             wanted.append((name, path, info))
         else:
             others.append((path, ending(name)))
@@ -350,11 +351,6 @@ def _followed(fs: Any, root: str, found: Sequence[_Found]) -> Iterator[_Found]:
             yield name, target, fs.info(target)
         else:
             yield name, path, info
-
-
-def _leads_to_folder(fs: Any, path: str, info: Mapping[str, Any]) -> bool:
-    """Links to folders are listed under any name: files of every ending may be behind them."""
-    return bool(info.get("islink")) and bool(fs.isdir(path))
 
 
 def _refused(info: Mapping[str, Any]) -> str:

@@ -289,7 +289,7 @@ class RowGroups:
     def rest(self) -> Iterator[pa.RecordBatch]:
         """What waits, as a group."""
         if self.rows:
-            yield _joined(self.waiting, self.schema)
+            yield pa.Table.from_batches(self.waiting, schema=self.schema).combine_chunks().to_batches()[0]
         self.waiting, self.rows, self.size = [], 0, 0
 
 
@@ -308,10 +308,6 @@ def _labels(path: str, kind: pa.DataType) -> list[str]:
     if pa.types.is_struct(kind):
         return [found for field in kind for found in _labels(f"{path}.{field.name}", field.type)]
     return [path] if pa.types.is_string(kind) else []
-
-
-def _joined(batches: list[pa.RecordBatch], schema: pa.Schema) -> pa.RecordBatch:
-    return pa.Table.from_batches(batches, schema=schema).combine_chunks().to_batches()[0]
 
 
 def _row_bytes(batch: pa.RecordBatch) -> npt.NDArray[np.int64]:

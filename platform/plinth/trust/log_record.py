@@ -128,7 +128,8 @@ class RecordForm:
         at = str(signed["at"])
         time_of(at)
         if self.keeps_revoked:
-            authority = _unrevoked(authority, at)
+            kept = {key_id: key for key_id, key in authority.keys.items() if not revoked_at(key, at)}
+            authority = authority.model_copy(update={"keys": kept})
         return LogRecord(
             number=int(signed["number"]),
             sha256=sha256,
@@ -203,11 +204,6 @@ def _owners(envelope: Mapping[str, Any], authority: Authority, where: str) -> tu
     if len(known) > 1:
         return dsse.signed_by(envelope, authority, where)
     return tuple(authority.keys[key_id].owner for key_id in known)
-
-
-def _unrevoked(authority: Authority, at: str) -> Authority:
-    kept = {key_id: key for key_id, key in authority.keys.items() if not revoked_at(key, at)}
-    return authority.model_copy(update={"keys": kept})
 
 
 def _differs(shown: Mapping[str, Any], signed: Mapping[str, Any]) -> bool:

@@ -246,7 +246,8 @@ def _sign_elsewhere(source: str, public: str, data: bytes) -> bytes:
         key = SSlibKey.from_crypto(load_pem_public_key(public.encode()))
         found = Signer.from_priv_key_uri(source, key, lambda _: _usable_pin(source))
     except Exception as error:  # each service's library has errors of its own
-        raise _no_signer(source, error) from error
+        known = "file:, env:, command:, hsm:, awskms:"
+        raise SignatureError(f"no signer for {scheme}:", found=error, expected=known) from error
     return bytes.fromhex(_signed(source, found, data))
 
 
@@ -340,11 +341,6 @@ def _refusal(source: str, error: Exception) -> SignatureError:
         _REFUSED.add((source, pin(source)))
     found = f"{type(error).__name__} {error}".strip()
     return SignatureError(f"the key {source} cannot be used", found=found, expected="a token with this key and its PIN")
-
-
-def _no_signer(source: str, error: Exception) -> SignatureError:
-    known = "file:, env:, command:, hsm:, awskms:"
-    return SignatureError(f"no signer for {source.partition(':')[0]}:", found=error, expected=known)
 
 
 def _run(command: str, payload: bytes) -> bytes:

@@ -137,7 +137,9 @@ def read(path: Path) -> FastTextModel:
     qout = bool(file.fields("?")[0])
     output, output_coded = _matrix(file, dim, coded=qout and coded is not None)
     if output_coded is not None:
-        _require_small(file, output_coded)
+        if output_coded.codes.shape[0] * dim > WRITTEN_OUT:
+            found = f"{output_coded.codes.shape[0]} quantised output rows"
+            raise file.broken(found, f"at most {WRITTEN_OUT} numbers")
         output = output_coded.floats()
     if output.shape[0] < nlabels:
         raise file.broken(f"{output.shape[0]} output rows", f"{nlabels}, one for each label")
@@ -185,11 +187,6 @@ def _require_sizes(file: MappedFile, dim: int, word_ngrams: int, bucket: int, mi
     ):
         found = f"{dim} dimensions, word n-grams {word_ngrams}, n-grams of {minn} to {maxn}, {bucket} hashes"
         raise file.broken(found, f"at most {MAX_DIM} dimensions, n-grams of {MAX_NGRAM}, {MAX_BUCKET} hashes")
-
-
-def _require_small(file: MappedFile, coded: CodedRows) -> None:
-    if coded.codes.shape[0] * coded.dim > WRITTEN_OUT:
-        raise file.broken(f"{coded.codes.shape[0]} quantised output rows", f"at most {WRITTEN_OUT} numbers")
 
 
 def _matrix(file: MappedFile, dim: int, *, coded: bool) -> tuple[F32, CodedRows | None]:

@@ -43,11 +43,6 @@ def hash_words(data: U8, start: int, end: int, out: U64) -> int:
 
 
 @compiled
-def hash_ngrams(words: U64, count: int, n: int, out: U64) -> int:
-    """Hash the n-grams of `words[:count]` into `out` (may be as long as `words`); returns how many there are."""
-
-
-@compiled
 def fill_ngrams(data: U8, offsets: I64, n: int, words: U64, starts: I64, out: U64) -> None:
     """Hash the n-grams of all texts into `out`, those of text d from `starts[d]` on."""
 

@@ -18,10 +18,6 @@ int64_t hash_ngrams_of(const uint64_t *words, int64_t count, int64_t n, uint64_t
     return grams;
 }
 
-KERNEL int64_t hash_ngrams(u64_in words, int64_t count, int64_t n, u64_out out) {
-    return hash_ngrams_of(words.at, count, n, out.at);
-}
-
 KERNEL void fill_ngrams(u8_in data, i64_in offsets, int64_t n, u64_out words, i64_out starts, u64_out out) {
     for (int64_t doc = 0; doc < offsets.size - 1; doc++) {
         int64_t count = hash_words_of(data, offsets.at[doc], offsets.at[doc + 1], words.at);
