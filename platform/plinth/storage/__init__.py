@@ -12,7 +12,6 @@
                 while a file does not change
     listing     the files at a location: names, digests, marks of change
     atomic      write to a temporary name, flush, rename; a full disk is a named error; locks between processes
-    database    rows that several processes write, in SQLite or PostgreSQL
     objects     small named objects with conditional writes, as files of a folder or in S3; blobs in S3 with checked
                 uploads
     workspace   the folder, or the prefix with a folder on each machine, that holds all state, and its layout

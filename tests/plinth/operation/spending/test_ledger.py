@@ -15,8 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from plinth.errors import BudgetError, StorageError
-from plinth.operation.spending_ledger import JobCost, Ledger, Limit, Reservation, month
-from plinth.storage.database import Database
+from plinth.operation.spending_ledger import Database, JobCost, Ledger, Limit, Reservation, month
 from tests.postgres_server import postgres_server
 
 NOVEMBER = 1_795_000_000.0
