@@ -2,13 +2,11 @@
 
 asset_states  every asset of a recipe with its state; runs of the release job that are due
 pipeline      run a recipe: assets that are up to date are left alone, the rest runs through Dagster
-dagster_run   Dagster runs in this process
-definitions   Dagster's view of a recipe, with overrides for tests
+definitions   dagster's view of a recipe, with overrides for tests; Dagster runs in this process
 asset_jobs    jobs over assets with their schedules, owner and priority of their runs; definitions that packages add
 sensors       new source files, approvals, the canary, failed runs; the check of every asset against marks
-alarms        the line that a pager reads
 dagster_parts the launcher of runs and the SQLite databases, which settings of an instance name
-instance      the Dagster instance of a workspace
+instance      the Dagster instance of a workspace; alarms, the lines that a pager reads
 last_recipe   the recipe that a workspace ran last; notes in a workspace that count only where this user wrote them
 results       pages of results, one per candidate
 workspace_index  the index of all pages: state, runs, links; the pages over HTTP, for links from Dagster and MLflow

@@ -1,10 +1,14 @@
-"""The Dagster instance of a workspace."""
+"""The Dagster instance of a workspace, and alarms: failed jobs and findings of sensors, a line each in
+`alerts.jsonl`.
+"""
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -14,12 +18,26 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from plinth.errors import WorkspaceError
-from plinth.storage.atomic import write_bytes
+from plinth.storage.atomic import append_to, write_bytes
 from plinth.storage.workspace import Workspace
 from plinth_jobs import last_recipe
 
 if TYPE_CHECKING:
     import dagster as dg
+
+#: Failed jobs and findings of sensors, one line each, and the jobs among them that watch releases.
+ALARMS = "alerts.jsonl"
+RELEASE_JOBS = frozenset({"mirror", "canary", "feed"})
+
+#: A file in `dagster/` that a sensor touches at every tick.
+HEARTBEAT = "heartbeat"
+
+
+def record_failure(workspace: Path, run_id: str, job: str, message: str | None) -> None:
+    """Append one line to the alerts of a workspace."""
+    line = json.dumps({"time": time.time(), "run": run_id, "job": job, "message": message})
+    with append_to(workspace / ALARMS) as stream:
+        stream.write(f"{line}\n".encode())
 
 
 def settings_file() -> Path:

@@ -225,6 +225,6 @@ def take_harvest(space: Workspace, recipe: Recipe, progress: Progress, *, again:
 def _execute(
     ctx: Context, recipe: Recipe, assets: list[str], compute: Compute, job: str = CANDIDATE
 ) -> tuple[str, ...]:
-    from plinth_jobs import dagster_run
+    from plinth_jobs import definitions
 
-    return dagster_run.execute(ctx.workspace, recipe, assets, compute, job, ctx.progress)
+    return definitions.execute(ctx.workspace, recipe, assets, compute, job, ctx.progress)

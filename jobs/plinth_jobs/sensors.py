@@ -24,8 +24,8 @@ from plinth_assets.framework.marks import CHECK, asset_key, evaluations
 from plinth_assets.framework.up_to_date import decide
 from plinth_assets.sources import note_arrival
 from plinth_jobs import workspace_index
-from plinth_jobs.alarms import HEARTBEAT, record_failure
 from plinth_jobs.asset_states import requests
+from plinth_jobs.instance import HEARTBEAT, record_failure
 
 RUNNING = dg.DefaultSensorStatus.RUNNING
 APPROVAL_INTERVAL_S, CANARY_INTERVAL_S = 15, 60

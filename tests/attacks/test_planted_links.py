@@ -23,7 +23,7 @@ from plinth.training.checkpoint import checkpoint
 from plinth.training.directory import RunDirectory
 from plinth.training.supervise import hang
 from plinth.training.telemetry.timeline import Timeline
-from plinth_jobs.alarms import record_failure
+from plinth_jobs.instance import record_failure
 from plinth_ops.backup.snapshot import BackupArchive
 from plinth_ops.backup.taking import take
 from plinth_registry.mlflow import server

@@ -13,7 +13,7 @@ from plinth.storage.workspace import Workspace
 from plinth_assets.catalog import stages
 from plinth_assets.framework.build import execute
 from plinth_jobs import definitions
-from plinth_jobs.alarms import record_failure
+from plinth_jobs.instance import record_failure
 from plinth_registry import taint
 from tests import tiny_corpus
 from tests.jobs.conftest import RECIPE

@@ -15,8 +15,8 @@ from plinth_assets.framework.build import asset
 from plinth_audit.drift import job
 from plinth_audit.drift.proposal import in_words
 from plinth_audit.drift.stage import stages
-from plinth_jobs.alarms import record_failure
 from plinth_jobs.asset_jobs import AddedDefinitions, AssetJob, with_schedule
+from plinth_jobs.instance import record_failure
 
 JOB = "score_drift"
 INTERVAL_S = 60

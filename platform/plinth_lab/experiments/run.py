@@ -39,7 +39,7 @@ from plinth_assets.framework.up_to_date import decide
 from plinth_jobs import last_recipe, recipes
 from plinth_jobs.asset_jobs import AddedDefinitions
 from plinth_jobs.dagster_parts import HOST, host
-from plinth_jobs.dagster_run import QUIET, raise_first_failure, requested_by
+from plinth_jobs.definitions import QUIET, raise_first_failure, requested_by
 from plinth_jobs.instance import interruptible, of_code_location, open_instance
 from plinth_jobs.pipeline import take_harvest
 from plinth_lab.experiments import arms, pipeline

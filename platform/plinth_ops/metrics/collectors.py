@@ -26,7 +26,7 @@ from plinth.training.run_state import RunState, RunWatch, TimelineFile, run_stat
 from plinth.training.sinks.metric import MetricLines, MetricSample, lines
 from plinth.training.sinks.run_metrics import RunFollower
 from plinth.training.telemetry.timeline import TimelineReader
-from plinth_jobs.alarms import ALARMS, HEARTBEAT, RELEASE_JOBS
+from plinth_jobs.instance import ALARMS, HEARTBEAT, RELEASE_JOBS
 from plinth_ops.metrics.table import METRICS
 
 #: Seconds after its last event for which a run is exported; Prometheus keeps what was before.

@@ -22,7 +22,7 @@ from plinth.report.page import Fact, template
 from plinth.storage.atomic import write_bytes
 from plinth.text import counted
 from plinth.training.telemetry.timeline import read_events
-from plinth_jobs.alarms import ALARMS
+from plinth_jobs.instance import ALARMS
 from plinth_ops.service_levels import objectives
 from plinth_ops.service_levels.tallies import ErrorBudget
 

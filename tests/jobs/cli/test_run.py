@@ -17,7 +17,7 @@ from plinth.compute.select_engine import DEFAULT
 from plinth.corpus.documents import documents
 from plinth.corpus.sources.record import Account
 from plinth.storage.workspace import Workspace
-from plinth_jobs import asset_states, dagster_run, pipeline
+from plinth_jobs import asset_states, definitions, pipeline
 from plinth_jobs.recipes import load
 from tests.jobs.conftest import RECIPE
 
@@ -84,7 +84,7 @@ def test_a_run_accounts_for_files_and_needs_dagster_for_whatever_changed(
     assert Context(space).refs.current("notes/documents").digest == before  # so nothing that reads documents runs again
 
     executed = list[list[str]]()
-    monkeypatch.setattr(dagster_run, "execute", lambda space, _, assets, *rest: executed.append(assets) or ())
+    monkeypatch.setattr(definitions, "execute", lambda space, _, assets, *rest: executed.append(assets) or ())
 
     def made() -> list[str]:
         executed.clear()
@@ -118,7 +118,7 @@ def test_what_the_approval_sensor_would_request_is_run(monkeypatch: pytest.Monke
     asked = recipe.model_copy(update={"release": release})
     monkeypatch.setattr(asset_states, "requests", lambda *_: tuple(wanted))
     monkeypatch.setattr(pipeline, "describe_release", lambda *_: {})
-    monkeypatch.setattr(dagster_run, "execute", lambda *given: executed.append((given[2], given[4])) or ())
+    monkeypatch.setattr(definitions, "execute", lambda *given: executed.append((given[2], given[4])) or ())
     pipeline._release(Context(space), asked, DEFAULT)
     assert executed == []
     wanted.append("key")
