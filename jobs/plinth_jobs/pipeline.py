@@ -98,7 +98,8 @@ def run(
             meter.advance(0, "deciding on the release")
             release = _release(ctx, recipe, compute) if released else {}
             meter.advance(1, "results")
-            page = _page(ctx, recipe) if released or len(chosen) == len(catalog) else None
+            whole = released or len(chosen) == len(catalog)
+            page = (results.current(ctx, recipe) or results.write(ctx, recipe)) if whole else None
             meter.advance(1, "index")
             if not compute.share:
                 workspace_index.refresh(space, say)
@@ -161,11 +162,6 @@ def describe_release(ctx: Context, recipe: Recipe) -> dict[str, Any]:
         "by": last.by,
         **shown,
     }
-
-
-def _page(ctx: Context, recipe: Recipe) -> Path:
-    """The results page, written unless the one that is there shows what is there now."""
-    return results.current(ctx, recipe) or results.write(ctx, recipe)
 
 
 def _policy(ctx: Context, recipe: Recipe, chosen: tuple[Stage, ...]) -> Iterator[str]:

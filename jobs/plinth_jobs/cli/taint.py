@@ -159,7 +159,7 @@ def _show(found: Impact) -> None:
     if len(rows) > SHOWN:
         output.say(f"{len(rows) - SHOWN} more: --json lists them, --page draws them.")
     if found.runs:
-        output.table(("run", "committed checkpoints"), [(run.run_id, _steps(run.checkpoints)) for run in found.runs])
+        output.table(("run", "committed checkpoints"), [(run.run_id, ", ".join(map(str, run.checkpoints))) for run in found.runs])
     versions = [(row.model, row.version, ", ".join(row.aliases)) for row in found.versions]
     if versions:
         output.table(("model", "version", "aliases"), [tuple(map(visible, row)) for row in versions])
@@ -168,10 +168,6 @@ def _show(found: Impact) -> None:
         output.table(("consumer", "owner", "uses"), [tuple(map(visible, row)) for row in users])
     for sentence in (*found.marks, *(f"Not looked at: {gap}" for gap in found.gaps)):
         output.say(output.plain_markup(visible(sentence)))
-
-
-def _steps(steps: tuple[int, ...]) -> str:
-    return ", ".join(map(str, steps))
 
 
 @group(
@@ -250,7 +246,10 @@ def list_consumers(settings: Settings, as_json: bool) -> None:
 
     ctx = settings.context()
     known = consumers.enrolled(ctx)
-    rows = [(one, _first(consumers.versions_now(ctx, one)), consumers.seconds_after_release(ctx, one)) for one in known]
+    rows = [
+        (one, next(iter(consumers.versions_now(ctx, one)), None), consumers.seconds_after_release(ctx, one))
+        for one in known
+    ]
     if as_json:
         return output.emit_json(
             [one.model_dump(mode="json") | {"version": held, "after_release_s": after} for one, held, after in rows]
@@ -285,5 +284,3 @@ def feed(settings: Settings, after: int, as_json: bool) -> None:
     return None
 
 
-def _first(versions: tuple[str, ...]) -> str | None:
-    return versions[0] if versions else None

@@ -353,7 +353,7 @@ def up(recipe_path: Path, dagster_port: int, pages_port: int) -> int:
             secret = _log_in(workspace, recipe_path, front)
             stack.callback(stop_server, workspace)
             dagster, mlflow = f"http://{servers.HOST}:{dagster_port}", ensure_server(workspace)
-            certificate = _certificate(folder)
+            certificate = Certificate(folder / "authority.pem", folder / "server.pem", folder / "server.key")
             stack.enter_context(apache(folder, certificate, front, dagster, mlflow, secret))
             print(_welcome(folder, front), flush=True)
             return servers.up(workspace.root, recipe_path, dagster_port, pages_port, (front.dagster,))
@@ -415,10 +415,6 @@ def _log_in(workspace: Workspace, recipe_path: Path, front: Front) -> str:
     if recipe.release is not None:
         connection.add_person(workspace, front.person, model_name(recipe))
     return settings.proxy_secret(workspace).decode()
-
-
-def _certificate(folder: Path) -> Certificate:
-    return Certificate(folder / "authority.pem", folder / "server.pem", folder / "server.key")
 
 
 def _shell(environment: dict[str, str]) -> str:

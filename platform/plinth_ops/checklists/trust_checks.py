@@ -162,7 +162,8 @@ def _places(scope: CheckScope) -> Iterator[tuple[str, Any]]:
     root = scope.ctx.workspace.root
     if scope.recipe_path is not None:
         try:
-            yield scope.recipe_path.name, follow(scope.recipe_path, _packaged(scope.recipe_path)).data
+            # packaged recipes that it extends lie beside the file, too, when it is one
+            yield scope.recipe_path.name, follow(scope.recipe_path, scope.recipe_path.parent).data
         except RecipeError:  # extends one that is packaged elsewhere: what was resolved is what counts
             assert scope.recipe is not None
             yield scope.recipe_path.name, scope.recipe.model_dump(mode="json")
@@ -171,11 +172,6 @@ def _places(scope: CheckScope) -> Iterator[tuple[str, Any]]:
             yield name, yaml.safe_load((root / name).read_text(encoding="utf-8"))
     for config in scope.runs:
         yield f"runs/{config.run_id}", {"environment": dict(config.launch.environment)}
-
-
-def _packaged(path: Path) -> Path:
-    """Where `extends:` finds packaged recipes: beside the file, too, when it is one."""
-    return path.parent
 
 
 def _secrets(data: Any, key: str = "") -> Iterator[str]:

@@ -16,7 +16,7 @@ Each fault strikes once, ever: a mark in the folder of the plan says that it has
     read timeout     requests to an object store time out after `value` seconds
     wait             the rank waits until the mark is removed: whoever made the plan strikes from outside
 
-Does not belong here: faults outside the processes of a job (`days/`).
+Does not belong here: faults outside the processes of a job (the game days).
 """
 
 from __future__ import annotations

@@ -106,18 +106,6 @@ Prepare = Callable[[Path], Any]
 Play = Callable[[Any, Path, Random], Struck]
 
 
-def _nothing_missing() -> str | None:
-    return None
-
-
-def _nothing(prepared: Any) -> None:
-    pass
-
-
-def _by_itself(prepared: Any) -> str:
-    return ""
-
-
 @dataclass(frozen=True)
 class GameDay:
     """One game day.
@@ -141,9 +129,9 @@ class GameDay:
     prepare: Prepare
     play: Play
     alerts: tuple[str, ...] = ()
-    missing: Callable[[], str | None] = _nothing_missing
-    mechanism: Callable[[Any], str] = _by_itself
-    end: Callable[[Any], None] = _nothing
+    missing: Callable[[], str | None] = lambda: None
+    mechanism: Callable[[Any], str] = lambda prepared: ""
+    end: Callable[[Any], None] = lambda prepared: None
 
     @property
     def abort(self) -> str:
@@ -162,19 +150,19 @@ def finding(what: str, seen: object, expected: object) -> Outcome:
 
 #: Name -> module and attribute.
 TABLE: Final[Mapping[str, str]] = {
-    "corrupted-checkpoint": "plinth_ops.gamedays.days.checkpoint_days:CORRUPTED",
-    "partial-write": "plinth_ops.gamedays.days.checkpoint_days:PARTIAL",
-    "full-disk": "plinth_ops.gamedays.days.checkpoint_days:FULL_DISK",
-    "preemption": "plinth_ops.gamedays.days.run_days:PREEMPTION",
-    "lost-node": "plinth_ops.gamedays.days.run_days:LOST_NODE",
-    "clock-jump": "plinth_ops.gamedays.days.run_days:CLOCK_JUMP",
-    "storage-stall": "plinth_ops.gamedays.days.data_days:STORAGE_STALL",
-    "bad-shard": "plinth_ops.gamedays.days.data_days:BAD_SHARD",
-    "poisoned-batch": "plinth_ops.gamedays.days.data_days:POISONED",
-    "revoked-key": "plinth_ops.gamedays.days.run_days:REVOKED_KEY",
-    "orchestrator-death": "plinth_ops.gamedays.days.orchestrator_day:DEATH",
-    "bad-release": "plinth_ops.gamedays.days.release_day:RELEASE",
-    "mlflow-away": "plinth_ops.gamedays.days.run_days:MLFLOW",
+    "corrupted-checkpoint": "plinth_ops.gamedays.checkpoint_days:CORRUPTED",
+    "partial-write": "plinth_ops.gamedays.checkpoint_days:PARTIAL",
+    "full-disk": "plinth_ops.gamedays.checkpoint_days:FULL_DISK",
+    "preemption": "plinth_ops.gamedays.run_days:PREEMPTION",
+    "lost-node": "plinth_ops.gamedays.run_days:LOST_NODE",
+    "clock-jump": "plinth_ops.gamedays.run_days:CLOCK_JUMP",
+    "storage-stall": "plinth_ops.gamedays.data_days:STORAGE_STALL",
+    "bad-shard": "plinth_ops.gamedays.data_days:BAD_SHARD",
+    "poisoned-batch": "plinth_ops.gamedays.data_days:POISONED",
+    "revoked-key": "plinth_ops.gamedays.run_days:REVOKED_KEY",
+    "orchestrator-death": "plinth_ops.gamedays.orchestrator_day:DEATH",
+    "bad-release": "plinth_ops.gamedays.release_day:RELEASE",
+    "mlflow-away": "plinth_ops.gamedays.run_days:MLFLOW",
 }
 
 

@@ -117,10 +117,10 @@ def _revoked_key() -> None:
 def _orchestrator_death() -> None:
     """A job whose handle was not written is not found; Dagster, which is another process, loads this module too."""
     from plinth.launch import local
-    from plinth_ops.gamedays.days import orchestrator_day
+    from plinth_ops.gamedays import orchestrator_day
 
     local._without_handle = lambda directory: None
-    main = "from plinth_ops.gamedays.days.orchestrated import main; sys.exit(main())"
+    main = "from plinth_ops.gamedays.orchestrated import main; sys.exit(main())"
     started = f"import removed_protections, sys; {main}"
     orchestrator_day.ORCHESTRATED = ("-c", started)
 

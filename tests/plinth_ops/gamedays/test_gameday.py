@@ -7,9 +7,9 @@ from random import Random
 import pytest
 
 from plinth_ops.alerts.table import alerts
-from plinth_ops.gamedays.days.orchestrator_day import _Death
-from plinth_ops.gamedays.days.release_day import ASKED, GOOD, _policy, _recipe
 from plinth_ops.gamedays.gameday import TABLE, find
+from plinth_ops.gamedays.orchestrator_day import _Death
+from plinth_ops.gamedays.release_day import ASKED, GOOD, _policy, _recipe
 from plinth_registry.gates.settings import always
 
 

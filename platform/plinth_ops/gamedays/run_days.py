@@ -378,10 +378,6 @@ def _steps(made: Served, name: str) -> list[tuple[int, float]]:
     return sorted((point.step, point.value) for point in client.get_metric_history(run.info.run_id, "loss"))
 
 
-def _end(made: Served) -> None:
-    stop_server(made.workspace)
-
-
 MLFLOW: Final = GameDay(
     name="mlflow-away",
     hypothesis="A run trains on while MLflow is away; what could not be relayed is said, kept, and relayed once it is "
@@ -392,5 +388,5 @@ MLFLOW: Final = GameDay(
     abort_s=900.0,
     prepare=serve,
     play=mlflow_away,
-    end=_end,
+    end=lambda made: stop_server(made.workspace),
 )

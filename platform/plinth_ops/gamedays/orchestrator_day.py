@@ -32,13 +32,13 @@ from plinth.training.config import RunConfig
 from plinth.training.run_state import launcher_of
 from plinth.training.telemetry.timeline import timeline
 from plinth_ops.gamedays import faults, gameday, rehearsal
-from plinth_ops.gamedays.days.orchestrated import ASSET, FOLLOWING
 from plinth_ops.gamedays.faults import ORCHESTRATOR, FaultPlan, RehearsalFault
 from plinth_ops.gamedays.gameday import OWN, GameDay, Outcome, Struck, finding
+from plinth_ops.gamedays.orchestrated import ASSET, FOLLOWING
 from plinth_ops.gamedays.rehearsal import Rehearsal
 
 #: Arguments of the interpreter that is Dagster, before the configuration of the run.
-ORCHESTRATED = ("-P", "-m", "plinth_ops.gamedays.days.orchestrated")
+ORCHESTRATED = ("-P", "-m", "plinth_ops.gamedays.orchestrated")
 
 
 @dataclass(frozen=True)

@@ -37,8 +37,7 @@ from plinth.training.config import RunConfig
 from plinth.training.parameters.checkpoints import Checkpoints
 from plinth.training.parameters.engine import Optimizer
 from plinth.training.step_documents import StepDocuments
-from plinth_ops.gamedays import gameday, rehearsal
-from plinth_ops.gamedays.days import data_days
+from plinth_ops.gamedays import data_days, gameday, rehearsal
 from plinth_ops.gamedays.gameday import OWN, GameDay, Outcome, Struck, finding
 from plinth_ops.gamedays.play import PERSON, variables
 from plinth_ops.gamedays.warm_job import WarmJob
@@ -375,10 +374,6 @@ def _sources(config: RunConfig) -> set[str]:
     return {one.source for step in range(1, config.total_steps + 1) for one in listed.of_step(step)}
 
 
-def _end(made: ReleaseServer) -> None:
-    stop_server(made.workspace)
-
-
 RELEASE: Final = GameDay(
     name="bad-release",
     hypothesis="A bad champion is told from the one before by signed measurements, is frozen, gives way, and is traced "
@@ -390,5 +385,5 @@ RELEASE: Final = GameDay(
     prepare=serve,
     play=bad_release,
     alerts=("ChampionTainted",),
-    end=_end,
+    end=lambda made: stop_server(made.workspace),
 )

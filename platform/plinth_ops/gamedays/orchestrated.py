@@ -1,4 +1,4 @@
-"""`python -m plinth_ops.gamedays.days.orchestrated CONFIG`: Dagster materializes an asset that submits or finds a job.
+"""`python -m plinth_ops.gamedays.orchestrated CONFIG`: Dagster materializes an asset that submits or finds a job.
 
 It follows the job to its end, through the functions that the asset `run` of every pipeline calls.
 
