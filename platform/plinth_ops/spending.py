@@ -33,7 +33,7 @@ BY = ("run", "bucket", "team", "experiment", "person", "recipe")
         "plinth ops cost show --by team --this-month",
         "plinth ops cost limit team=web 5000 --per month",
         "plinth ops cost limits",
-    )
+    ),
 )
 def cost() -> None:
     """Show what was spent and is reserved; set limits. Runs that could exceed a limit are not submitted."""

@@ -159,7 +159,8 @@ def _show(found: Impact) -> None:
     if len(rows) > SHOWN:
         output.say(f"{len(rows) - SHOWN} more: --json lists them, --page draws them.")
     if found.runs:
-        output.table(("run", "committed checkpoints"), [(run.run_id, ", ".join(map(str, run.checkpoints))) for run in found.runs])
+        rows_of_runs = [(run.run_id, ", ".join(map(str, run.checkpoints))) for run in found.runs]
+        output.table(("run", "committed checkpoints"), rows_of_runs)
     versions = [(row.model, row.version, ", ".join(row.aliases)) for row in found.versions]
     if versions:
         output.table(("model", "version", "aliases"), [tuple(map(visible, row)) for row in versions])
@@ -282,5 +283,3 @@ def feed(settings: Settings, after: int, as_json: bool) -> None:
         right=("number",),
     )
     return None
-
-

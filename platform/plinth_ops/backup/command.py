@@ -23,7 +23,7 @@ named = click.option("--name", default="", metavar="NAME", help="A backup, or th
         "plinth ops backup list s3://plinth-backups/corpus",
         "plinth ops backup drill s3://plinth-backups/corpus",
         "plinth -w restored ops backup restore s3://plinth-backups/corpus",
-    )
+    ),
 )
 def backup() -> None:
     """Back up a workspace, put a backup back, and prove that it can be.

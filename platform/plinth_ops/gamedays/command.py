@@ -22,7 +22,7 @@ if TYPE_CHECKING:
         "plinth ops gameday corrupted-checkpoint",
         "plinth ops gameday partial-write --seed 7 --instants 20 --json",
         "plinth ops gameday partial-write --seed 7 --first 12 --instants 1     one instant again",
-    )
+    ),
 )
 @click.argument("name")
 @click.option("--seed", default=0, show_default=True, help="Draws the instants of the fault.")

@@ -25,7 +25,7 @@ _by = click.option("--by", help="Your name.", default=getpass.getuser, show_defa
         "plinth ops check incident",
         "plinth ops incident close --reason 'the shard is replaced; the run is back on its curve'",
         "plinth ops incident show --page",
-    )
+    ),
 )
 def incident() -> None:
     """Open an incident: from then on promotions are refused by name, until compliance closes it.

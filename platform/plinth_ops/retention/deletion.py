@@ -72,9 +72,7 @@ class Survey:
     records: frozenset[str]
 
 
-def survey(
-    state: State, now: float, keep_days: float = KEEP_DAYS, progress: Progress = SILENT
-) -> Survey:
+def survey(state: State, now: float, keep_days: float = KEEP_DAYS, progress: Progress = SILENT) -> Survey:
     """Look at a workspace. Every manifest and every record is read once, no blob.
 
     Args:

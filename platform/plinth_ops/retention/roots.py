@@ -227,9 +227,7 @@ def own(state: State) -> dict[str, set[str]]:
     root, found = state.workspace.root, defaultdict[str, set[str]](set)
     for path, top in _files(root):
         try:
-            found[_REASONS.get(top, RECORD)] |= of_file(
-                path, subjects if top == _REMOVALS else digests
-            )
+            found[_REASONS.get(top, RECORD)] |= of_file(path, subjects if top == _REMOVALS else digests)
         except OSError as error:
             raise StorageError(
                 f"cannot read {path}",

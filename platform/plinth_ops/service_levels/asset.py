@@ -75,8 +75,7 @@ def asset(recipe: Recipe, pages: str = "") -> dg.AssetsDefinition:
 def _shown(tallies: Sequence[Tally], found: Sequence[ErrorBudget], wanted: Objectives, until: float) -> dict[str, Any]:
 
     rows = [
-        LevelRow(one.indicator, one.target, one.spent, _days(tallies, one.indicator, wanted, until))
-        for one in found
+        LevelRow(one.indicator, one.target, one.spent, _days(tallies, one.indicator, wanted, until)) for one in found
     ]
     header = ["indicator", "good", "objective", "budget spent", "seconds", "measure"]
     cells = [

@@ -1,9 +1,9 @@
 """Every indicator: its name, the unit of its seconds, an optional measure, and its function; error budgets of all.
 
-    job success, lineage completeness, reproducibility delta, time to fine-tune
-    suite pass rate, ingestion lag
-    goodput, restore time, device utilization, cost per token
-    checkpoint age, checkpoint frequency, validation trend
+job success, lineage completeness, reproducibility delta, time to fine-tune
+suite pass rate, ingestion lag
+goodput, restore time, device utilization, cost per token
+checkpoint age, checkpoint frequency, validation trend
 """
 
 from __future__ import annotations

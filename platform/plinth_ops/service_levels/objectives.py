@@ -1,10 +1,10 @@
 """`objectives.yaml` of a workspace, and the indicators of all of its runs and assets.
 
-    load(workspace)      its objectives
-    tallies(ctx, ...)    good and all seconds of every indicator, for windows of any length
-    measure(ctx, ...)    error budgets over the window of the objectives
+load(workspace)      its objectives
+tallies(ctx, ...)    good and all seconds of every indicator, for windows of any length
+measure(ctx, ...)    error budgets over the window of the objectives
 
-    completeness(ctx)    whether the data of a run is known down to its sources, for both
+completeness(ctx)    whether the data of a run is known down to its sources, for both
 """
 
 from __future__ import annotations

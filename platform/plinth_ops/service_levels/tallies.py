@@ -92,6 +92,7 @@ class Objectives(Frozen):
         found: float = getattr(self, indicator.replace(" ", "_").replace("-", "_"))
         return found
 
+
 #: Pieces shorter than so many microseconds together are one tally.
 GRAIN_US = 10_000_000
 
@@ -275,8 +276,8 @@ def refuse_spent(found: Sequence[ErrorBudget]) -> None:
             remedy="`plinth run goodput RUN` names the causes; promote nothing until they are mended (docs/slis.md)",
         )
 
-Event = Mapping[str, Any]
 
+Event = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
