@@ -131,7 +131,7 @@ class GameDay:
     alerts: tuple[str, ...] = ()
     missing: Callable[[], str | None] = lambda: None
     mechanism: Callable[[Any], str] = lambda prepared: ""
-    end: Callable[[Any], None] = lambda prepared: None
+    end: Callable[[Any], object] = lambda prepared: None
 
     @property
     def abort(self) -> str:
