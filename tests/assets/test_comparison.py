@@ -12,8 +12,8 @@ from plinth.storage.workspace import Workspace
 from plinth.training.parameters.initial import InitialWeights
 from plinth_assets import comparison, evaluation_page
 from plinth_assets.framework.stage import Stage
-from plinth_audit.canaries import canaries
-from plinth_audit.extraction import extraction
+from plinth_audit.canaries import job as canaries
+from plinth_audit.extraction import job as extraction
 from plinth_jobs.recipes import load
 
 RECIPE = Path(__file__).parents[2] / "jobs" / "plinth_jobs" / "recipes" / "tiny.yaml"

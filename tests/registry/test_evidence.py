@@ -21,11 +21,12 @@ from plinth.records import Frozen, Manifest
 from plinth.trust.authority import COMPLIANCE
 from plinth_assets.measurements import probes
 from plinth_assets.measurements.pii import PiiShare
-from plinth_audit.canaries import canaries, exposure
+from plinth_audit.canaries import audit
+from plinth_audit.canaries import job as canaries
 from plinth_audit.canaries.measurement import CanaryFacts
-from plinth_audit.extraction import extraction
+from plinth_audit.extraction import job as extraction
 from plinth_audit.extraction.measurement import ExtractionFacts
-from plinth_audit.fairness import bias as fairness_bias
+from plinth_audit.fairness import pairs as fairness_bias
 from plinth_audit.fairness.measurement import BiasFacts
 from plinth_audit.fairness.pairs import Pair
 from plinth_audit.pii_outputs.measurement import WrittenPii
@@ -107,7 +108,7 @@ def test_canaries_have_a_p_value_by_repetitions() -> None:
     facts = facts_of("memorisation/canaries", stats)
     assert isinstance(facts, CanaryFacts)
     own = table.filter(pa.compute.and_(table["planted"], pa.compute.equal(table["repetitions"], 64)))
-    assert facts.p_values[64] == pytest.approx(exposure.p_value(own["exposure"].to_numpy()), rel=1e-9)
+    assert facts.p_values[64] == pytest.approx(audit.exposure_p_value(own["exposure"].to_numpy()), rel=1e-9)
     assert facts.p_values[64] < 1e-6 < facts.p_values[1]
     assert (facts.planted, facts.epsilon) == (stats["planted"], stats["audit"]["epsilon"])
 

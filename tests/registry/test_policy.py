@@ -14,7 +14,7 @@ from plinth.evaluation.statistics import upper_share
 from plinth.trust.authority import POLICY
 from plinth.trust.root import Trust
 from plinth_audit.canaries.audit import lower_bound
-from plinth_audit.pii_outputs.outputs import PROMPTS
+from plinth_audit.pii_outputs.job import PROMPTS
 from plinth_jobs import policies
 from plinth_jobs.recipes import load as load_recipe
 from plinth_registry import policy

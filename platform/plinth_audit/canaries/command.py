@@ -52,7 +52,7 @@ def exposure(settings: Settings, target: str, as_json: bool) -> None:
 
 
 def measured(ctx: Context, target: str) -> list[dict[str, Any]]:
-    """Statistics of the canaries (`canaries.summary`) at checkpoints of a run, with run and step.
+    """Statistics of the canaries (`job.summary`) at checkpoints of a run, with run and step.
 
     Raises:
         MissingError: no such run or checkpoint, or a run without canaries.
@@ -96,14 +96,14 @@ def _at(ctx: Context, config: RunConfig, step: str, texts: Manifest, seen: Mappi
     from plinth import fingerprint
     from plinth.storage.parts import read_table
     from plinth.training.checkpoint import checkpoint
-    from plinth_audit.canaries import canaries
+    from plinth_audit.canaries import job
     from plinth_jobs.cli.generate import engine
 
-    model = engine(ctx, f"{config.run_id}:{step}", label=f"{canaries.ASSET}, step {step}")
+    model = engine(ctx, f"{config.run_id}:{step}", label=f"{job.ASSET}, step {step}")
     record = checkpoint.record_path(config.directory, int(step)).read_text()
     identity = fingerprint.digest({"commit": record, "tokenizer": config.tokenizer})
-    part = canaries.measured(ctx, model, identity, texts, seen)
-    return {"run": config.run_id, "step": int(step), **canaries.summary(read_table(ctx.store, part))}
+    part = job.measured(ctx, model, identity, texts, seen)
+    return {"run": config.run_id, "step": int(step), **job.summary(read_table(ctx.store, part))}
 
 
 def _mean(group: Mapping[str, Any]) -> str:

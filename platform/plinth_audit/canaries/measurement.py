@@ -36,12 +36,12 @@ class CanaryFacts(Frozen):
 
 def read(stats: Stats) -> CanaryFacts:
     """The exposures of planted texts, by repetitions."""
-    from plinth_audit.canaries import exposure
+    from plinth_audit.canaries import audit
 
     groups = {int(name): group for name, group in stats["groups"].items() if group["canaries"]}
     return CanaryFacts(
         planted=stats["planted"],
-        p_values={count: exposure.p_value_of_group(group) for count, group in groups.items()},
+        p_values={count: audit.p_value_of_group(group) for count, group in groups.items()},
         epsilon=stats["audit"]["epsilon"],
     )
 
@@ -80,14 +80,14 @@ MEASUREMENT = Measurement(
     name="memorisation_canaries",
     description="Exposure of texts that were planted in training text.",
     asset="memorisation/canaries",
-    stages=late("plinth_audit.canaries.stage:stages"),
+    stages=late("plinth_audit.canaries.job:stages"),
     key="corpus.canaries",
     facts=CanaryFacts,
     read=single(read),
-    recount=late("plinth_audit.canaries.stage:recount"),
-    pairs=late("plinth_audit.canaries.stage:pairs"),
+    recount=late("plinth_audit.canaries.job:recount"),
+    pairs=late("plinth_audit.canaries.job:pairs"),
     headings={"memorisation": "Memorisation"},
-    section=late("plinth_audit.canaries.stage:section"),
+    section=late("plinth_audit.canaries.job:section"),
     position=6,
 )
 

@@ -1,9 +1,8 @@
 """Drift of text: a released model on held-out documents that came after it, next to those that its own run held out.
 
-    judge        by slice: whether later documents come from where earlier ones came from, and which of them moved
-    job          the asset: a row per document, look after look; statistics with the slices that drift
-    stage        the stage, which no run of the pipeline makes; its figure
-    proposal     a recipe that goes on from a release whose text has drifted; a slice in words
+    judge        slices that have moved, by a test that holds whenever one looks; a recipe that goes on training on
+                 them
+    job          the asset, its stage and figure
     definitions  the asset, its daily job and the sensor in Dagster
     command      `plinth model drift`
 

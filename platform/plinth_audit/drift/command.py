@@ -29,7 +29,7 @@ def drift(settings: Settings, score: bool, propose: Path | None, as_json: bool) 
     that drift twice their weight; nothing starts.
     """
     from plinth_audit.drift import job
-    from plinth_audit.drift.proposal import in_words
+    from plinth_audit.drift.judge import in_words
     from plinth_jobs.cli import output
 
     made = _made(settings, score)
@@ -57,7 +57,7 @@ def _made(settings: Settings, score: bool) -> Manifest:
     from plinth.errors import MissingError, RecipeError
     from plinth_assets.framework import data_docs
     from plinth_assets.framework.build import bring, publish
-    from plinth_audit.drift import stage as drift
+    from plinth_audit.drift import job as drift
     from plinth_jobs.cli import output
 
     ctx, recipe = settings.context(), settings.load_recipe()
@@ -85,7 +85,7 @@ def _propose(settings: Settings, made: Manifest, target: Path) -> None:
     from plinth.errors import MissingError
     from plinth.storage.atomic import write_bytes
     from plinth_audit.drift import job
-    from plinth_audit.drift.proposal import overlay
+    from plinth_audit.drift.judge import overlay
     from plinth_jobs.cli import output
 
     found = job.slices(made)

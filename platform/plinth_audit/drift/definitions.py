@@ -13,8 +13,8 @@ from plinth.recipe.recipe import Recipe
 from plinth.storage.workspace import Workspace
 from plinth_assets.framework.build import asset
 from plinth_audit.drift import job
-from plinth_audit.drift.proposal import in_words
-from plinth_audit.drift.stage import stages
+from plinth_audit.drift.job import stages
+from plinth_audit.drift.judge import in_words
 from plinth_jobs.asset_jobs import AddedDefinitions, AssetJob, with_schedule
 from plinth_jobs.instance import record_failure
 

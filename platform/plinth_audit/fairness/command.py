@@ -62,7 +62,7 @@ def _drift(ctx: Context, made: Manifest, against: str) -> dict[str, Any]:
     from plinth.errors import MissingError
     from plinth.storage.parts import read_table
     from plinth.storage.state import resolve
-    from plinth_audit.fairness import bias, job
+    from plinth_audit.fairness import job, pairs
 
     earlier = resolve(ctx.refs, against)
     if earlier.asset != job.ASSET:
@@ -80,8 +80,8 @@ def _drift(ctx: Context, made: Manifest, against: str) -> dict[str, Any]:
     judged = tables(job.CONTINUATIONS)
     return {
         "against": earlier.digest,
-        "drift": bias.drift(*tables(job.PAIRS)),
-        "toxicity": bias.toxicity_drift(*judged) if len(judged) == 2 else None,
+        "drift": pairs.drift(*tables(job.PAIRS)),
+        "toxicity": pairs.toxicity_drift(*judged) if len(judged) == 2 else None,
     }
 
 

@@ -6,28 +6,50 @@ its thresholds. They are not documents of the corpus: they get the annotator's c
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from plinth import fingerprint
+from plinth import fingerprint, sections
 from plinth.compute import context
 from plinth.compute.context import Context
 from plinth.corpus import annotate
 from plinth.errors import SourceError
 from plinth.evaluation import pii, statistics
+from plinth.evaluation.comparison.pairs import Pairs, align, chosen, labelled, part_table
 from plinth.evaluation.engine.client import ModelEngine
-from plinth.evaluation.engine.records import Sampling
+from plinth.evaluation.engine.records import Request, Sampling
+from plinth.evaluation.measurement import Figures, Stats
+from plinth.recipe.recipe import Recipe
 from plinth.records import Manifest, Part, Step
+from plinth.report.evaluation import Section, group, measure
 from plinth.storage import listing
 from plinth.storage.files import opened
-from plinth.storage.parts import read_table, write_table
-from plinth_audit.fairness import bias, pairs
-from plinth_audit.fairness.pairs import PROMPTS, Pair, RejectedLine
-from plinth_audit.fairness.parameters import Fairness
+from plinth.storage.parts import named_table, read_table, write_table
+from plinth.storage.store import Store
+from plinth.text import counted
+from plinth_assets.annotate import annotator_parameters
+from plinth_assets.framework import present
+from plinth_assets.framework.expectations import Suite, between
+from plinth_assets.framework.inputs import shared_owner
+from plinth_assets.framework.present import markdown
+from plinth_assets.framework.stage import Inputs, Say, Stage
+from plinth_audit.fairness.measurement import Fairness
+from plinth_audit.fairness.pairs import (
+    PROMPTS,
+    Pair,
+    RejectedLine,
+    built_in,
+    by_attribute,
+    read_pairs,
+    requests,
+    values,
+)
 
 ASSET = "fairness"
 VERSION = "3"
@@ -83,7 +105,7 @@ def run(ctx: Context, params: Fairness, checkpoint: Manifest, judge: ToxicityJud
 
     Returns:
         Manifest of `pairs.parquet` (`SCHEMA`), `rejects.parquet` (lines that are no pairs) and, with a judge,
-        `continuations.parquet`. Stats: `attributes` (`bias.by_attribute`), `toxicity` (`toxicity`) or None,
+        `continuations.parquet`. Stats: `attributes` (`pairs.by_attribute`), `toxicity` (`toxicity`) or None,
         `pairs`, `rejects`, `seed` of the continuations.
 
     Raises:
@@ -100,7 +122,7 @@ def run(ctx: Context, params: Fairness, checkpoint: Manifest, judge: ToxicityJud
     )
     scored = read_table(ctx.store, parts[0])
     stats: dict[str, Any] = {
-        "attributes": bias.by_attribute(known, scored["favoured"].to_numpy()),
+        "attributes": by_attribute(known, scored["favoured"].to_numpy()),
         "toxicity": toxicity(read_table(ctx.store, parts[2])) if judge else None,
         "pairs": len(known),
         "rejects": len(rejects),
@@ -115,10 +137,10 @@ def load(ctx: Context, params: Fairness) -> tuple[list[Pair], list[RejectedLine]
     Raises:
         SourceError, RejectRateError: as `run`.
     """
-    known, rejects, digests = pairs.built_in() if params.built_in else [], list[RejectedLine](), dict[str, str]()
+    known, rejects, digests = built_in() if params.built_in else [], list[RejectedLine](), dict[str, str]()
     for name, path in sorted(params.pairs.items()):
         digests[f"file:{name}"], data = _file(ctx, name, path)
-        found, bad = pairs.read(name, data, params.max_rejected)
+        found, bad = read_pairs(name, data, params.max_rejected)
         known, rejects = [*known, *found], [*rejects, *bad]
     if not known:
         raise SourceError("evaluation.fairness has no pairs", expected="`built_in: true`, or `pairs` of yours")
@@ -151,7 +173,7 @@ def _measured(
     rejects: Sequence[RejectedLine],
 ) -> tuple[Part, ...]:
     with ModelEngine.of(ctx, checkpoint, label=ASSET) as engine:
-        answers = engine.likelihoods(pairs.requests(known))
+        answers = engine.likelihoods(requests(known))
         written = write(engine, params) if judge else []
     refused = pa.Table.from_pylist([one._asdict() for one in rejects], schema=REJECT_SCHEMA)
     made = [
@@ -167,7 +189,7 @@ def table(known: Sequence[Pair], tokens: NDArray[np.int64], bits: NDArray[np.flo
     """Rows of `SCHEMA`, from tokens and bits [2 N] of both sides."""
     columns: dict[str, Any] = {name: [getattr(pair, name) for pair in known] for name in SCHEMA.names[:5]}
     columns |= {"tokens_a": tokens[::2], "tokens_b": tokens[1::2], "bits_a": bits[::2], "bits_b": bits[1::2]}
-    return pa.table(columns | {"favoured": bias.values(known, bits)}, schema=SCHEMA)
+    return pa.table(columns | {"favoured": values(known, bits)}, schema=SCHEMA)
 
 
 def write(engine: ModelEngine, params: Fairness) -> list[WrittenText]:
@@ -206,3 +228,123 @@ def toxicity(rows: pa.Table) -> dict[str, Any]:
         "toxic": statistics.share(toxic, len(labels)).model_dump(mode="json"),
         "toxic_at_most": statistics.upper_share(toxic, len(labels)),
     }
+
+
+def stages(recipe: Recipe) -> list[Stage]:
+    """One measurement per checkpoint, where the recipe asks for it."""
+    params = sections.of(recipe.evaluation, "fairness", Fairness)
+    if params is None:
+        return []
+    return [
+        Stage(
+            asset=ASSET,
+            deps=("checkpoint", *_resources(recipe)),
+            make=partial(_make, recipe, params),
+            outside=partial(outside, params) if params.pairs else None,
+            version=VERSION,
+            params=params.model_dump(mode="json") | {"judge": annotator_parameters(recipe).get(ANNOTATOR)},
+            group="evaluation",
+            description="Counterfactual pairs by attribute; toxicity of continuations by the corpus's own annotator.",
+            owner=shared_owner(recipe),
+            kinds=("pytorch", "parquet"),
+            schema=SCHEMA,
+            suite=_suite,
+            present=_present,
+            pool="training",
+        )
+    ]
+
+
+def _resources(recipe: Recipe) -> tuple[str, ...]:
+    """Lists and models of the recipe's annotator of toxicity."""
+    params = annotator_parameters(recipe).get(ANNOTATOR)
+    if params is None:
+        return ()
+    return annotate.annotator(ANNOTATOR).needs(annotate.parameters(ANNOTATOR, params))
+
+
+def _make(recipe: Recipe, params: Fairness, ctx: Context, inputs: Inputs, say: Say) -> Manifest:
+    given = annotator_parameters(recipe).get(ANNOTATOR)
+    judge = None if given is None else ToxicityJudge(given, {key: inputs[key] for key in _resources(recipe)})
+    return run(ctx, params, inputs["checkpoint"], judge)
+
+
+def _suite(made: Manifest, inputs: Inputs) -> Suite:
+    rows = [{"pairs": one["n"], "templates": one["clusters"]} for one in made.stats["attributes"].values()]
+    return Suite(ASSET, rows, [between("pairs", 1, None), between("templates", 2, None, "warning")])
+
+
+def _present(ctx: Context, made: Manifest) -> dict[str, Any]:
+    header = ["attribute", "favours a by, bits", "from", "to", "corrected p", "found", "smallest effect", "pairs"]
+    names = ("value", "low", "high", "p_adjusted", "found", "smallest_effect", "n")
+    rows = [[name, *(_cell(one[key]) for key in names)] for name, one in made.stats["attributes"].items()]
+    shown: dict[str, Any] = {"attributes": markdown(present.table(header, rows))}
+    if made.stats["toxicity"] is not None:
+        shown["toxic_share"] = float(made.stats["toxicity"]["toxic"]["value"])
+        shown["toxic_share_at_most"] = float(made.stats["toxicity"]["toxic_at_most"])
+    return shown
+
+
+def _cell(value: Any) -> Any:
+    return "-" if value is None else ("yes" if value else "no") if isinstance(value, bool) else value
+
+
+def recount(ctx: Context, made: Manifest, _: Mapping[str, Manifest]) -> Figures:
+    rows = named_table(ctx.store, made, PAIRS).to_pylist()
+    names = ("set", "item", "attribute", "template", "favourable")
+    texts = [Pair(**{name: row[name] for name in names}, a=Request("", ""), b=Request("", "")) for row in rows]
+    bits = np.array([row[side] for row in rows for side in ("bits_a", "bits_b")])
+    attributes, judged = by_attribute(texts, values(texts, bits)), made.stats["toxicity"]
+    counted = {"attributes": _ends(attributes)}
+    stated = {"attributes": _ends(made.stats["attributes"])}
+    if judged is not None:
+        stated["toxicity"] = _toxic(judged)
+        counted["toxicity"] = _toxic(toxicity(named_table(ctx.store, made, CONTINUATIONS)))
+    return stated, counted
+
+
+def _ends(attributes: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: {key: one[key] for key in ("n", "low", "high")} for name, one in attributes.items()}
+
+
+def _toxic(stats: Mapping[str, Any]) -> dict[str, Any]:
+    return {"n": stats["toxic"]["n"], "toxic_at_most": stats["toxic_at_most"]}
+
+
+def pairs(store: Store, a: Manifest, b: Manifest) -> Iterator[Pairs]:
+    """How far groups are apart in bits, whichever is favoured, pair by pair and by template; toxicity by prompt."""
+    sides = [_counterfactuals(part_table(store, made, "pairs.parquet")) for made in (a, b)]
+    yield align("fairness", "bits between groups", *sides, fewer_is_better=True, ratio=False)
+    written = [part_table(store, made, "continuations.parquet") for made in (a, b)]
+    if known := [side for side in written if len(side)]:
+        scores = [_continuations(side if len(side) else known[0].slice(0, 0)) for side in written]
+        yield align("fairness", "toxicity of continuations", *scores, fewer_is_better=True, ratio=False)
+
+
+def _counterfactuals(table: pa.Table) -> pa.Table:
+    own = pc.binary_join_element_wise(table["set"], table["attribute"], "/")
+    attribute = pc.if_else(pc.equal(table["set"], "built_in"), table["attribute"], own)
+    named = pa.table({"item": pc.binary_join_element_wise(table["set"], table["item"], "/"), "attribute": attribute,
+                      "apart": pc.abs(table["favoured"]), "template": table["template"]})  # fmt: skip
+    return chosen(named, "apart", cluster="template", slices=labelled(named, {"attribute": "attribute"}))
+
+
+def _continuations(table: pa.Table) -> pa.Table:
+    item = pc.binary_join_element_wise(table["prompt"], pc.cast(table["draw"], pa.string()), " #")
+    return chosen(table.append_column("item", item), "score", cluster="prompt")
+
+
+def section(_: str, stats: Stats) -> Section:
+    """By how much the model favours one group of each attribute; toxicity of what it writes."""
+    found = [name for name, row in stats["attributes"].items() if row["found"]]
+    measures = [measure(name, row, reference=0.0) for name, row in stats["attributes"].items()]
+    bias = f"The model favors a group in {', '.join(found)}" if found else "No significant bias was detected"
+    toxic = stats["toxicity"]
+    judged = "" if toxic is None else f" Of its continuations at most {toxic['toxic_at_most']:.1%} are toxic (95%)."
+    return Section(
+        key="fairness",
+        title="Bias and safety",
+        lead=f"{counted(stats['pairs'], 'pair')} of texts in which only the group differs. {bias}, corrected for "
+        f"all attributes.{judged}",
+        groups=(group("Favour of the first group", "bits", "lower", "treated alike", measures),),
+    )

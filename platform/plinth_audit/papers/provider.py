@@ -1,4 +1,5 @@
-"""What the provider of a release states of itself and its data: text that no evidence can say, signed as compliance.
+"""What the provider of a release states of itself and its data: text that no evidence can say, signed as compliance;
+and the public summary of training content that the European Union asks of providers.
 
     providers/00001.json     numbered, chained; the newest statement about a release counts
 
@@ -10,7 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from datetime import date
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -21,10 +22,13 @@ from plinth import fingerprint
 from plinth.compute.context import Context
 from plinth.errors import SignatureError
 from plinth.records import Frozen
+from plinth.text import markdown_text
 from plinth.trust import dsse
 from plinth.trust.authority import COMPLIANCE
 from plinth.trust.log_record import LogRecord
-from plinth_audit.papers.facts import SignedText
+from plinth_audit.papers.cards import PaperPage, domain_table, source
+from plinth_audit.papers.facts import NOT_STATED, BucketRule, PaperFacts, SignedText, SourceTerms
+from plinth_audit.papers.gather import ILLEGAL, KEPT, PERMITTED
 from plinth_registry import audit_log, policy, releases
 from plinth_registry.audit_log import AuditedAction
 from plinth_registry.signed_log import PROVIDERS
@@ -137,3 +141,136 @@ def _signed(ctx: Context, record: LogRecord) -> SignedProvider:
     except (KeyError, TypeError, ValidationError) as error:
         raise SignatureError(f"{path} is no statement of a provider", found=error) from error
     return SignedProvider(stated, ", ".join(record.owners), record.at, path)
+
+
+# The public summary of training content that the European Union asks of providers of general-purpose models.
+#
+# Sections and their order are those of the template of the European Commission (C(2025) 8311, 24 July 2025; Regulation
+# (EU) 2024/1689, article 53(1)(d)). What no evidence can say the provider states and compliance signs (`provider`);
+# what nobody states is "not stated".
+
+TRAINING_SUMMARY = "TRAINING_SUMMARY.md"
+#: Ranges of the template for text, in tokens.
+_RANGES = ((10**9, "less than 1 billion tokens"), (10**13, "1 billion to 10 trillion tokens"))
+_MORE = "more than 10 trillion tokens"
+#: Subjects of the provider's statement that the first section lists, stated or not.
+PROVIDER = ("provider", "contact", "authorised_representative", "placed_on_the_market")
+OPT_OUT = "opt_out"
+
+
+def training_summary(facts: PaperFacts) -> str:
+    """The page."""
+    page = PaperPage(facts)
+    page.say(f"# Public summary of training content: {markdown_text(facts.name)}")
+    _general(page, facts)
+    _sources(page, facts)
+    _processing(page, facts)
+    return page.finished()
+
+
+def size_range(tokens: int) -> str:
+    """The range of the template that a number of tokens is in."""
+    return next((words for bound, words in _RANGES if tokens < bound), _MORE)
+
+
+def _general(page: PaperPage, facts: PaperFacts) -> None:
+    page.say("## 1. General information", "", "### 1.1 Provider")
+    _said(page, facts, *PROVIDER)
+    page.say("### 1.2 Model", "", f"- model: {markdown_text(facts.name)}", f"- checkpoint: `{facts.checkpoint}`")
+    page.say("### 1.3 Modalities and size", "", "- modality: text; no other is read or trained on")
+    page.table(("fact", "value"), _size(facts))
+    texts = ((one.name, one.curated, one.tokens, one.evidence) for one in facts.buckets)
+    page.table(("bucket", "documents", "tokens"), texts)
+    page.replayed()
+    _said(page, facts, "content")
+
+
+def _said(page: PaperPage, facts: PaperFacts, *fields: str) -> None:
+    """What the provider states, and by name what it does not."""
+    said = {one.subject: one for one in facts.said if one.role == COMPLIANCE}
+    known = [said[SUBJECTS[field]] for field in fields if SUBJECTS[field] in said]
+    if known:
+        page.table(("field", "statement", "by"), ((one.subject, one.text, one.by, one.evidence) for one in known))
+    if absent := [f"- {SUBJECTS[field]}: {NOT_STATED}" for field in fields if SUBJECTS[field] not in said]:
+        page.say(*absent)
+
+
+def _size(facts: PaperFacts) -> Iterator[tuple[object, ...]]:
+    found = facts.trained
+    if found is None:
+        return
+    yield "size", size_range(found.all.tokens + sum(one.tokens for one in facts.replayed)), found.evidence
+    yield "documents", found.all.documents, found.evidence
+    yield "latest capture", found.all.latest, found.evidence
+    yield "languages", ", ".join(found.languages) or None, found.evidence
+
+
+def _sources(page: PaperPage, facts: PaperFacts) -> None:
+    page.say(
+        "## 2. List of data sources",
+        "",
+        "Plinth knows how each source was read and under which terms, not how its owner obtained it: sources are",
+        "listed by the terms that were declared, and crawled archives apart.",
+    )
+    page.say("### 2.1 Data sets that may be passed on")
+    _listed(page, facts, lambda one: not one.crawled and _public(one))
+    page.say("### 2.2 Other data sets")
+    _listed(page, facts, lambda one: not one.crawled and not _public(one))
+    _said(page, facts, "licensed_data", "other_private_data")
+    page.say("### 2.3 Data crawled from the web")
+    _listed(page, facts, lambda one: one.crawled)
+    _crawled(page, facts)
+    _said(page, facts, "crawlers")
+    for title, field in (("2.4 User data", "user_data"), ("2.5 Synthetic data", "synthetic_data")):
+        page.say(f"### {title}")
+        _said(page, facts, field)
+    page.say("### 2.6 Other sources of data")
+    _said(page, facts, "other_data")
+
+
+def _listed(page: PaperPage, facts: PaperFacts, chosen: Callable[[SourceTerms], bool]) -> None:
+    rows = [source(one) for one in facts.sources if chosen(one)]
+    if facts.sources and not rows:
+        page.say("None of the declared sources.")
+        return
+    page.table(("bucket", "source", "snapshot", "kind", "licence", "permitted"), rows)
+
+
+def _public(one: SourceTerms) -> bool:
+    return one.terms.get("redistribute", False)
+
+
+def _crawled(page: PaperPage, facts: PaperFacts) -> None:
+    """Days of capture and the largest domains of what a crawler fetched."""
+    found = facts.trained
+    if found is None:
+        page.say(f"Domains: {NOT_STATED}.")
+    elif found.crawled.documents:
+        known = found.crawled
+        counts = (("documents", known.documents), ("tokens", known.tokens))
+        days = (("first capture", known.first), ("latest capture", known.latest))
+        page.table(("fact", "value"), ((name, value, found.evidence) for name, value in (*counts, *days)))
+        domain_table(page, known, found.evidence)
+
+
+def _processing(page: PaperPage, facts: PaperFacts) -> None:
+    page.say("## 3. Data processing aspects", "", "### 3.1 Reservations of rights")
+    page.stated(one for one in facts.processing if one.name.startswith((PERMITTED, KEPT)))
+    if rules := [one for one in facts.rules if _is_right(one)]:
+        _rules(page, rules)
+    _said(page, facts, "rights_reservations")
+    page.say("### 3.2 Removal of illegal content")
+    page.stated(one for one in facts.processing if one.name.startswith(ILLEGAL))
+    _said(page, facts, "illegal_content")
+    page.say("### 3.3 Other information")
+    page.stated(one for one in facts.processing if not one.name.startswith((ILLEGAL, PERMITTED, KEPT)))
+    _rules(page, [one for one in facts.rules if not _is_right(one)])
+    _said(page, facts, "other")
+
+
+def _is_right(one: BucketRule) -> bool:
+    return OPT_OUT in one.rule or "licence" in one.rule
+
+
+def _rules(page: PaperPage, rules: list[BucketRule]) -> None:
+    page.table(("bucket", "reason", "rule"), ((one.bucket, one.reason, one.rule, one.evidence) for one in rules))

@@ -22,13 +22,10 @@ from plinth.trust.authority import APPROVER, COMPLIANCE, TRAINER, now
 from plinth.trust.root import Trust
 from plinth.trust.standalone_verify import PAPERS_TYPE
 from plinth_audit.papers import provider
-from plinth_audit.papers.bom import FILE as BOM
-from plinth_audit.papers.bom import bom
-from plinth_audit.papers.cards import DATA_CARD, MODEL_CARD, data_card, model_card
+from plinth_audit.papers.cards import BOM, DATA_CARD, MODEL_CARD, bom, data_card, model_card
 from plinth_audit.papers.facts import PaperFacts, SignedText
 from plinth_audit.papers.gather import AttestedFacts, PaperSubject, gather
-from plinth_audit.papers.training_summary import FILE as TRAINING_SUMMARY
-from plinth_audit.papers.training_summary import training_summary
+from plinth_audit.papers.provider import TRAINING_SUMMARY, training_summary
 from plinth_registry import approval, audit_log, candidate, policy, releases, signing, verified
 from plinth_registry.audit_log import AuditedAction
 from plinth_registry.candidate import Candidate

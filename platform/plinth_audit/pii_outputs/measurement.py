@@ -68,14 +68,14 @@ MEASUREMENT = Measurement(
     name="pii_outputs",
     description="Personal data in what the model writes.",
     asset="pii/outputs",
-    stages=late("plinth_audit.pii_outputs.stage:stages"),
+    stages=late("plinth_audit.pii_outputs.job:stages"),
     key="evaluation.pii_outputs",
     facts=WrittenPii,
     read=of_all_text(read),
-    recount=late("plinth_audit.pii_outputs.stage:recount"),
-    pairs=late("plinth_audit.pii_outputs.stage:pairs"),
+    recount=late("plinth_audit.pii_outputs.job:recount"),
+    pairs=late("plinth_audit.pii_outputs.job:pairs"),
     beside=False,
-    section=late("plinth_audit.pii_outputs.stage:section"),
+    section=late("plinth_audit.pii_outputs.job:section"),
     position=10,
 )
 

@@ -17,15 +17,11 @@ from plinth_jobs.cli.options import Settings, examples, group, json_option, reci
 
 if TYPE_CHECKING:
     from plinth.compute.context import Context
-    from plinth.corpus.exclusions import Exclusion, Kind
-    from plinth_audit.takedown.exposed_runs import ExposedRun, Holdings
-    from plinth_audit.takedown.held_models import HeldModel
-if TYPE_CHECKING:
-    from plinth.compute.context import Context
+    from plinth.corpus.exclusions.exclusion_list import Exclusion, Kind
     from plinth.records import Manifest
-    from plinth_audit.takedown.measured import TakedownMeasure
+    from plinth_audit.takedown.exposed_runs import ExposedRun, Holdings, TakedownMeasure
+    from plinth_audit.takedown.remaining import HeldModel
     from plinth_audit.takedown.report import RemovalProof
-
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -91,7 +87,7 @@ def chosen(given: Mapping[str, str | None]) -> tuple[Kind, str]:
     Raises:
         UsageError: none, or several.
     """
-    from plinth.corpus.exclusions import KINDS
+    from plinth.corpus.exclusions.exclusion_list import KINDS
 
     named = [(kind, value) for kind in KINDS if (value := given.get(kind)) is not None]
     if len(named) != 1:
@@ -117,8 +113,7 @@ def _text(value: str) -> str:
 def _models(ctx: Context, held: Holdings) -> tuple[list[HeldModel], list[str]]:
     """Candidates, releases and exports of the checkpoints, and why they are unknown where they are."""
     from plinth.errors import PlinthError
-    from plinth_audit.takedown.held_models import models_of
-    from plinth_audit.takedown.remaining import derived_from
+    from plinth_audit.takedown.remaining import derived_from, models_of
 
     try:
         return models_of(ctx, held.runs, derived_from(ctx, held.found)), []
@@ -199,7 +194,7 @@ def exclude(
     are. What is taken becomes a counted reject with the reason `takedown`.
     """
     from plinth.errors import RequestError
-    from plinth_audit.takedown.removal import propose
+    from plinth_audit.takedown.search import propose
     from plinth_jobs.cli import output
 
     kind, value = chosen(given)
@@ -226,12 +221,12 @@ def exclude(
 
 def _appended(ctx: Context, fields: Mapping[str, Any]) -> Exclusion:
     """The new entry of the list; that it was added, or refused, is in the log of decisions."""
-    from plinth.corpus import exclusions
+    from plinth.corpus.exclusions import exclusion_list
     from plinth_registry.audit_log import AuditedAction, audited
 
     subject = f"{fields['kind']} {fields['value']}"
     with audited(ctx, AuditedAction("exclude", subject, getpass.getuser(), fields["reason"])):
-        return exclusions.append(ctx, **fields)
+        return exclusion_list.append(ctx, **fields)
 
 
 @takedown.command("list", epilog=examples("plinth corpus takedown list", "plinth corpus takedown list --json"))
@@ -239,10 +234,10 @@ def _appended(ctx: Context, fields: Mapping[str, Any]) -> Exclusion:
 @json_option
 def listed(settings: Settings, as_json: bool) -> None:
     """List the exclusions, their signatures verified."""
-    from plinth.corpus import exclusions
+    from plinth.corpus.exclusions import exclusion_list
     from plinth_jobs.cli import output
 
-    entries = exclusions.read(settings.context())
+    entries = exclusion_list.read(settings.context())
     if as_json:
         output.emit_json([entry.model_dump(mode="json", exclude={"texts"}) for entry in entries])
         return
@@ -283,8 +278,8 @@ def report(
     with its pages below the workspace's `takedown/`. Until then the command names all that is stale or unknown.
     """
     from plinth_audit.takedown import report as reports
-    from plinth_audit.takedown import states as takedown
-    from plinth_audit.takedown.held_models import models_of, remaining_models
+    from plinth_audit.takedown import report as takedown
+    from plinth_audit.takedown.remaining import models_of, remaining_models
     from plinth_jobs.cli import output
     from plinth_registry import taint
 
@@ -313,11 +308,11 @@ def _measured(ctx: Context, proof: RemovalProof, checkpoints: tuple[str, ...]) -
         MissingError: no such checkpoint, or the text is no longer in the store.
     """
     from plinth.errors import MissingError
-    from plinth_audit.takedown import measured
+    from plinth_audit.takedown import exposed_runs
 
     if not checkpoints:
         return []
-    texts, heldout = measured.texts_of(ctx, proof.found), measured.heldout_texts(ctx)
+    texts, heldout = exposed_runs.texts_of(ctx, proof.found), exposed_runs.heldout_texts(ctx)
     if not texts:
         raise MissingError(
             "the removed text is no longer in the store",
@@ -325,7 +320,7 @@ def _measured(ctx: Context, proof: RemovalProof, checkpoints: tuple[str, ...]) -
             remedy="ask for the report without --checkpoint",
         )
     found = [_checkpoint(ctx, digest) for digest in checkpoints]
-    return [measured.measure(ctx, made, texts, heldout, read_it=_read(proof, made)) for made in found]
+    return [exposed_runs.measure(ctx, made, texts, heldout, read_it=_read(proof, made)) for made in found]
 
 
 def _checkpoint(ctx: Context, digest: str) -> Manifest:

@@ -9,11 +9,10 @@ from typing import Any, NamedTuple
 
 import plinth.report
 from plinth.text import counted, visible
-from plinth_audit.takedown.states import UP_TO_DATE
 
 STYLE = Path(plinth.report.__file__).parent / "page_style.css.j2"
-
-
+#: State of an asset, as `plinth status` shows it.
+UP_TO_DATE = "up to date"
 _ENTRY = ("number", "kind", "value", "found", "texts", "by", "at", "reason")
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import html
 import json
 import stat
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
@@ -21,6 +21,7 @@ from typing import Final
 
 from plinth.compute.context import Context
 from plinth.compute.progress import metered
+from plinth.errors import IntegrityError
 from plinth.provenance.document_rows import DOCUMENTS
 from plinth.provenance.impact import Descendant, downstream
 from plinth.records import Frozen, bucket_of
@@ -29,6 +30,9 @@ from plinth.text import counted
 from plinth.training.config import load
 from plinth_audit.takedown.exposed_runs import HERE, PUBLISHED, REFUSED, RETIRED, ExposedRun
 from plinth_audit.takedown.search import NEAR, FoundDocuments, snapshots_of
+from plinth_registry import releases
+from plinth_registry.exports.sealed import EXPORT_NOTES
+from plinth_registry.signing import directory_of
 
 #: Stages whose published state must be free of what was taken down before anything is called removed.
 TEXT_STAGES = ("documents", "curated", "shards", "trace_index", "index", "ledger", "mixture", "minhash")
@@ -290,3 +294,106 @@ def _count(path: Path, wanted: Sequence[bytes]) -> int:
             found |= {one for one in wanted if one not in found and one in before + data}
             before = data[-longest:]
     return len(found)
+
+
+# Checkpoints to what the registry made of them: signed directories of candidates, releases, and exports.
+#
+# Reads the workspace alone: the signed history says what was released, whatever MLflow shows.
+
+
+class HeldModel(Frozen):
+    """A candidate's directory, a version of a release, or an export, derived from one of the checkpoints.
+
+    Args:
+        now: of a release, its place (`champion`, `canary`, `superseded`, `rolled back`); of an export, its folder.
+        text: True for an export of text or tokens.
+    """
+
+    kind: str
+    name: str
+    checkpoint: str
+    now: str = ""
+    text: bool = False
+
+
+def models_of(ctx: Context, runs: Sequence[ExposedRun], manifests: Iterable[str] = ()) -> list[HeldModel]:
+    """Candidates, releases and exports of the checkpoints of these runs; exports of text or tokens of these manifests.
+
+    Raises:
+        SignatureError: the history of releases cannot be trusted.
+        IntegrityError: a note of an export cannot be read.
+    """
+    digests = {digest for run in runs for digest in run.digests}
+    steps = {f"{run.run}:{one.step}" for run in runs for one in run.checkpoints}
+    candidates = [
+        HeldModel(kind="candidate", name=path.name, checkpoint=digest)
+        for digest in sorted(digests)
+        if (path := directory_of(ctx, digest)).is_dir()
+    ]
+    released = _releases(ctx, digests) if digests else ()
+    return [*candidates, *released, *_exports(ctx, digests, steps, {*manifests})]
+
+
+def remaining_models(models: Sequence[HeldModel], tainted: Collection[str] = ()) -> list[Remaining]:
+    """The same, as a report on a removal lists them.
+
+    Args:
+        tainted: digests that a mark freezes.
+    """
+    return [
+        Remaining(
+            what=f"{one.kind} {one.name}",
+            where=_where(one),
+            until=_until(one),
+            state=HOLDS_TEXT if one.text else taint_state([one.checkpoint], tainted),
+            model=not one.text,
+        )
+        for one in models
+    ]
+
+
+def _releases(ctx: Context, digests: set[str]) -> Iterator[HeldModel]:
+    history = releases.history(ctx)
+    versions = {
+        (record.model, record.version): record.candidate["checkpoint"]
+        for record in history
+        if record.version is not None and record.candidate.get("checkpoint") in digests
+    }
+    for (model, version), digest in versions.items():
+        place = history.of(model).standing.place(version)
+        yield HeldModel(kind="release", name=f"{model}/{version}", checkpoint=digest, now=place or "never released")
+
+
+def _exports(ctx: Context, digests: set[str], steps: set[str], manifests: set[str]) -> Iterator[HeldModel]:
+    for path in sorted((ctx.workspace.root / EXPORT_NOTES).glob("*.json")):
+        try:
+            note = json.loads(path.read_bytes())
+            name, checkpoint, to = str(note["name"]), str(note["subject"]), str(note["to"])
+        except (ValueError, KeyError, TypeError) as error:
+            raise IntegrityError(f"{path} is no note of an export", found=repr(error)) from error
+        text = note.get("status") == "data"
+        if checkpoint in digests or name in steps or (text and checkpoint in manifests):
+            yield HeldModel(kind="export", name=name, checkpoint=checkpoint, now=to, text=text)
+
+
+def _where(one: HeldModel) -> str:
+    if one.kind == "candidate":
+        return f"models/{one.name} of this workspace, and wherever it was registered from there"
+    if one.kind == "export":
+        return f"{one.now}, and copies of it" if _is_there(one) else f"copies of {one.now}, which is not there any more"
+    return f"{one.now}; wherever it was loaded"
+
+
+def _is_there(one: HeldModel) -> bool:
+    """True if an export is still in its folder, or in a bucket, of which nothing is known."""
+    return "://" in one.now or Path(one.now).exists()
+
+
+def _until(one: HeldModel) -> str:
+    if one.kind == "release" and one.now == "rolled back":
+        return "until consumers that loaded it before delete it: loading it is refused"
+    if one.kind == "release":
+        return "until consumers stop using it: promote a successor, or mark it tainted (`plinth release taint`)"
+    if one.kind == "export" and not _is_there(one):
+        return "unknown: ask the people who received it"
+    return "until you delete it"

@@ -1,9 +1,9 @@
 """The signed report on a removal: the proof that the corpus is free of it, and what still holds it.
 
     proof     every published document of every bucket is checked against every rule, near duplicates included: no hit;
-              and everything downstream was rebuilt (`states`)
+              and everything downstream was rebuilt (`downstream`)
     remains   what still holds it, where and until when (`remaining`)
-    models    extraction and exposure of the removed text, checkpoint by checkpoint (`measured`)
+    models    extraction and exposure of the removed text, checkpoint by checkpoint (`exposed_runs`)
 
 It is made only when the proof holds. It is a DSSE envelope by `compliance` over an in-toto statement whose subjects are
 the documents' manifests and the exclusions; the pages next to it are projections of it.
@@ -12,7 +12,7 @@ the documents' manifests and the exclusions; the pages next to it are projection
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -20,19 +20,23 @@ from typing import Any
 
 from plinth import fingerprint
 from plinth.compute.context import Context
-from plinth.corpus import exclusions
-from plinth.corpus.exclusions import Exclusion, numbers
+from plinth.corpus.exclusions import exclusion_list
+from plinth.corpus.exclusions.exclusion_list import Exclusion, numbers
 from plinth.errors import CheckFailedError, MissingError
-from plinth.provenance.document_rows import DOCUMENTS, published
+from plinth.provenance.document_rows import DOCUMENTS, SEARCHED_ASSETS, published
+from plinth.provenance.edges import current
+from plinth.provenance.impact import Descendant
 from plinth.records import Frozen
 from plinth.storage.atomic import write_bytes
 from plinth.text import counted
 from plinth.trust import dsse
 from plinth.trust.authority import COMPLIANCE
 from plinth.trust.root import Trust
+from plinth_assets.catalog import stages
+from plinth_assets.framework.stage import Stage
 from plinth_audit.takedown import page
-from plinth_audit.takedown.exposed_runs import ExposedRun, runs_of
-from plinth_audit.takedown.measured import TakedownMeasure, texts_of
+from plinth_audit.takedown.exposed_runs import ExposedRun, TakedownMeasure, runs_of, texts_of
+from plinth_audit.takedown.page import UP_TO_DATE
 from plinth_audit.takedown.remaining import (
     UNRECORDED,
     Remaining,
@@ -43,9 +47,109 @@ from plinth_audit.takedown.remaining import (
     snapshots_with,
     traces,
 )
-from plinth_audit.takedown.removal import hits
-from plinth_audit.takedown.search import LISTED, FoundDocuments, of_entry
-from plinth_audit.takedown.states import DownstreamAsset, RebuiltAsset, behind, rebuilt
+from plinth_audit.takedown.search import LISTED, FoundDocuments, hits, of_entry
+from plinth_jobs.asset_states import status
+from plinth_jobs.recipes import load
+
+NOT_MADE = "not made"
+#: The asset from which on everything is derived from a trained model.
+TRAINED = "run"
+#: Assets of this group follow decisions of people: the report reads them from the signed history.
+DECIDED = "release"
+
+
+class DownstreamAsset(Frozen):
+    """An asset that reads documents, directly or not.
+
+    Args:
+        state: as `plinth status` shows it.
+        digest: of its published manifest.
+        model: True if it is derived from a trained model.
+    """
+
+    asset: str
+    state: str
+    digest: str | None = None
+    model: bool = False
+
+
+class RebuiltAsset(Frozen):
+    """An asset whose earlier versions were derived from what was taken down, and whose published one is not."""
+
+    asset: str
+    digest: str
+    earlier: int
+
+
+def downstream(ctx: Context, recipe_path: Path) -> tuple[DownstreamAsset, ...]:
+    """List every asset that reads documents, directly or not, with its state.
+
+    An asset that was never materialized holds nothing and is left out, unless earlier versions of it are saved, or a
+    search needs it and what it reads is there: then it is unknown what holds the text.
+    """
+    recipe = load(recipe_path)
+    catalog = [stage for stage in stages(recipe) if stage.group != DECIDED]
+    rows = {row["asset"]: row for row in status(ctx, recipe)}
+    made = {asset for asset, row in rows.items() if row["state"] != NOT_MADE}
+    saved = frozenset(current(ctx).edges.assets)
+    reading = _reading(catalog, [stage.asset for stage in catalog if stage.asset.endswith(DOCUMENTS)])
+    models = _reading(catalog, [TRAINED])
+    return tuple(
+        DownstreamAsset(
+            asset=stage.asset,
+            state=_state(rows[stage.asset]["state"]),
+            digest=rows[stage.asset]["digest"],
+            model=stage.asset in models,
+        )
+        for stage in catalog
+        if stage.asset in reading and (stage.asset in made or stage.asset in saved or _is_searched(stage, made))
+    )
+
+
+def _reading(catalog: Collection[Stage], origins: Collection[str]) -> frozenset[str]:
+    """The origins and all assets that read one of them, directly or not; the catalog lists inputs first."""
+    found = set(origins)
+    for stage in catalog:
+        if found.intersection(stage.deps):
+            found.add(stage.asset)
+    return frozenset(found)
+
+
+def _is_searched(stage: Stage, made: Collection[str]) -> bool:
+    """True if a search for what holds a text reads the asset, and the asset could have been materialized."""
+    return bool(SEARCHED_ASSETS.fullmatch(stage.asset)) and all(dep in made for dep in stage.deps)
+
+
+def _state(shown: str) -> str:
+    return "never materialized" if shown == NOT_MADE else shown
+
+
+def behind(assets: Sequence[DownstreamAsset], runs: Sequence[ExposedRun], *, models: bool) -> Iterator[str]:
+    """List what is stale or unknown, by state.
+
+    Args:
+        models: False to pass over trained models; they are listed with what still holds it.
+    """
+    late = [one for one in assets if one.state != UP_TO_DATE and (models or not one.model)]
+    for state in dict.fromkeys(one.state for one in late):
+        yield f"{state}: {', '.join(one.asset for one in late if one.state == state)}"
+    if models:
+        yield from (f"unknown: run {run.run} ({run.unknown})" for run in runs if run.unknown)
+
+
+def rebuilt(assets: Sequence[DownstreamAsset], descendants: Sequence[Descendant]) -> tuple[RebuiltAsset, ...]:
+    """List assets that are up to date and whose earlier versions were derived from what was taken down."""
+    held = [(one.asset, one.digest) for one in descendants]
+    return tuple(
+        RebuiltAsset(asset=one.asset, digest=one.digest, earlier=sum(asset == one.asset for asset, _ in held))
+        for one in assets
+        if one.state == UP_TO_DATE and one.digest and _once_held(one, held)
+    )
+
+
+def _once_held(one: DownstreamAsset, held: Collection[tuple[str, str]]) -> bool:
+    return any(asset == one.asset for asset, _ in held) and (one.asset, one.digest) not in held
+
 
 PREDICATE = "urn:plinth:takedown:v1"
 FOLDER = "takedown"
@@ -114,7 +218,7 @@ def prove(
         CheckFailedError: the corpus still holds some of it, or something downstream is stale or unknown; names all.
         SignatureError: the list does not verify.
     """
-    listed = exclusions.read(ctx)
+    listed = exclusion_list.read(ctx)
     entries = tuple(entry for entry in listed if not only or entry.number in only)
     if not entries or len(entries) < len(set(only)):
         raise MissingError(
@@ -164,7 +268,7 @@ def facts(
     return {
         "at": datetime.now(UTC).isoformat(timespec="seconds"),
         "root": {"name": root.name, "version": root.version, "demo": root.demo},
-        "list": exclusions.digest(ctx),
+        "list": exclusion_list.digest(ctx),
         "entries": [entry.model_dump(mode="json", include=_RULE) | _texts(entry) for entry in proof.entries],
         "documents": {"count": len(proof.removed), "complete": proof.complete, "ids": proof.removed},
         "corpus": [one.model_dump(mode="json") for one in proof.buckets],

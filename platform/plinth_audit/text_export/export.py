@@ -38,8 +38,18 @@ from plinth.records import Frozen, Manifest, Part
 from plinth.storage.parts import RowGroups, iter_batches, parquet_encoding
 from plinth.storage.store import Store
 from plinth.storage.uris import DigestWriter, Sink, WrittenFile, write_file
-from plinth_audit.papers.hub_card import CardFacts, hub_card
-from plinth_audit.text_export.manifest import CARD, DATA, VERSION, ExportFile, TextExport, begin, finish, record
+from plinth_audit.text_export.manifest import (
+    CARD,
+    DATA,
+    VERSION,
+    CardFacts,
+    ExportFile,
+    TextExport,
+    begin,
+    finish,
+    hub_card,
+    record,
+)
 
 #: The annotator's column that gives a document's language.
 LANGUAGE = "language__label"

@@ -1,10 +1,8 @@
 """A text back to what the model read: verbatim spans, their documents, and the steps and checkpoints that saw them.
 
-    anchors      every 17th token's 16-gram as a sorted hash, so that any 32 tokens in a row hold one whole
-    trace_index  the stage of the pipeline: anchors of ranges of whole documents     asset `{bucket}/trace_index`
+    trace_index  the stage of the pipeline; hashes of every 17th 16-gram of a range, sorted
     matches      tokens of a text -> every place in the shards that has 32 or more of them -> maximal spans, with counts
     tracer       a text or tokens -> spans -> documents, shards, steps and checkpoints of runs
-    completions  what the latest checkpoint wrote after text at risk, traced
     command      `plinth corpus trace`
 
 The index takes half a byte per token. A query looks up all of its own 16-grams, so the anchors may lie at fixed

@@ -55,10 +55,10 @@ def trace(settings: Settings, target: str, least: int, documents: int, as_json: 
 
 
 def _latest(settings: Settings, least: int, documents: int, as_json: bool) -> None:
-    from plinth_audit.trace import completions
+    from plinth_audit.trace import tracer
     from plinth_jobs.cli import output
 
-    said = completions.latest(settings.context(), least=least, listed=documents)
+    said = tracer.latest(settings.context(), least=least, listed=documents)
     if as_json:
         return output.emit_json(said)
     count = len(said["found"])

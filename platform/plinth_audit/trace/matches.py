@@ -24,7 +24,7 @@ from plinth.errors import MissingError
 from plinth.records import Manifest, Part
 from plinth.storage.store import Store
 from plinth.tokens.shards.reader import ShardReader, open_streams
-from plinth_audit.trace.anchors import SPAN_TOKENS, hash_grams, open_anchors
+from plinth_audit.trace.trace_index import SPAN_TOKENS, hash_grams, open_anchors
 from plinth_text.compiled import compiled
 
 #: Anchors compared in one call: bounds the memory for what it returns.

@@ -9,6 +9,7 @@ since) is asked where its shards have the document, and there for the tokens at 
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import islice
@@ -22,14 +23,15 @@ from plinth.errors import IntegrityError, MissingError
 from plinth.provenance import document_rows
 from plinth.provenance.document_rows import MAX_STEPS, plain
 from plinth.records import Blob, Manifest, bucket_of
-from plinth.storage.parts import read_row
+from plinth.storage.parts import read_row, read_table
 from plinth.tokens.order.batch import DocumentUse, SpanSteps
 from plinth.tokens.shards.index import DocumentIndex, DocumentSpan
 from plinth.tokens.shards.reader import ShardReader
 from plinth.tokens.tokenizer import encode, tokenizer
 from plinth.training.config import RunConfig, load
-from plinth_audit.trace.anchors import SPAN_TOKENS
+from plinth_audit.extraction import job
 from plinth_audit.trace.matches import Matches, VerbatimIndex, VerbatimSpan, covered, spans
+from plinth_audit.trace.trace_index import SPAN_TOKENS
 
 SUFFIX = "/trace_index"
 #: Documents listed of a span, unless told; all are counted.
@@ -289,3 +291,57 @@ class _Run:
             begin, count = (own.start + start - document.start, tokens) if same else (own.start, own.tokens)
             uses += self._spans.of(stream, begin, count)
         return uses
+
+
+# What the latest checkpoint wrote when text of risk was tried on it, traced to documents.
+#
+# Of `memorisation/extraction` every completion that was exact or near is traced with its prefix; the others are traced
+# too, alone: a model may leave a document for another that it knows better.
+
+
+def latest(ctx: Context, *, least: int = SPAN_TOKENS, listed: int = LISTED) -> dict[str, Any]:
+    """Completions in which verbatim spans were found.
+
+    Returns:
+        `checkpoint` (digest), `run`, `step`, `completions` (how many were traced) and `found`: `id`, `bucket`,
+        `heldout`, `outcome`, `completion` (text), `trace` (as `Tracer.tokens`), by outcome.
+
+    Raises:
+        MissingError: no completions are published, or no trace index.
+    """
+    made = _published_completions(ctx)
+    checkpoint = ctx.refs.load(made.inputs["checkpoint"])
+    tracer, rows = Tracer(ctx), list(_documents(ctx, made))
+    found = []
+    for row in rows:
+        given = row["prefix"] if row["outcome"] != job.OTHER else []
+        traced = tracer.tokens(np.array([*given, *row["completion"]], np.int64), least=least, listed=listed)
+        if traced["spans"]:
+            named = {name: row[name] for name in ("id", "bucket", "heldout", "outcome")}
+            found.append({**named, "completion": row["completion_text"], "trace": traced})
+    return {
+        "checkpoint": checkpoint.digest,
+        "run": checkpoint.stats.get("run_id"),
+        "step": checkpoint.stats.get("step"),
+        "completions": len(rows),
+        "found": found,
+    }
+
+
+def _published_completions(ctx: Context) -> Manifest:
+    found = ctx.refs.published(job.ASSET)
+    if found is None:
+        raise MissingError(
+            "no completions of a checkpoint are published",
+            expected=f"the asset {job.ASSET}",
+            remedy="add `evaluation: {extraction: {}}` to the recipe and run it, or trace a text of your own",
+        )
+    return found
+
+
+def _documents(ctx: Context, made: Manifest) -> Iterator[Mapping[str, Any]]:
+    """Every document once, though several slices may have it: exact ones first, held-out ones last."""
+    (part,) = made.named(job.TABLE)
+    rows = {(row["bucket"], row["id"]): row for row in read_table(ctx.store, part).to_pylist()}
+    order = {name: place for place, name in enumerate(job.OUTCOMES)}
+    yield from sorted(rows.values(), key=lambda row: (row["heldout"], order[row["outcome"]], row["bucket"], row["id"]))

@@ -1,4 +1,7 @@
-"""A quantised or pruned form of a model for `plinth export model --format`: written, read back, measured, judged."""
+"""Quantised or pruned forms of a model for `plinth export model --format`: written, read back, measured, judged.
+
+Imports no torch: the members of `plinth.model_forms` are here.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from plinth.extensions import late
+from plinth.model.hugging_face import ModelForm
 from plinth_jobs.cli.options import Settings
 
 if TYPE_CHECKING:
@@ -96,3 +101,12 @@ def _compared(settings: Settings, ctx: Context, form: str, checkpoint: Manifest,
 
 def _quietly(line: str) -> None:
     """What a stage says while it measures is not part of the answer."""
+
+
+def _form(name: str) -> ModelForm:
+    return ModelForm(name=name, export=late("plinth_extras.compressed.export:form_export"))
+
+
+GGUF_Q8_0, GGUF_Q4_0 = _form("gguf-q8_0"), _form("gguf-q4_0")
+INT8, INT4 = _form("int8"), _form("int4")
+PRUNED_50, PRUNED_2_4 = _form("pruned-50"), _form("pruned-2:4")

@@ -1,37 +1,225 @@
-"""The forms by name; from a folder in Hugging Face's layout to a form, and back to one that the evaluation loads."""
+"""The forms by name: from a folder in Hugging Face's layout to a form, and back to one that the evaluation loads."""
 
 from __future__ import annotations
 
+import logging
 import shutil
-from collections.abc import Iterator, Mapping
-from importlib import import_module
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 import torch
-from torch import Tensor
+from safetensors import safe_open
+from safetensors.torch import save_file
+from torch import Tensor, nn
 
-from plinth.errors import IntegrityError
-from plinth.model.folder import described_model, read_config
+from plinth.errors import CheckpointError, IntegrityError
+from plinth.extensions import require
+from plinth.model.folder import SavedWeights, described_model, read_config
 from plinth.model.hugging_face import CONFIG, TOKENIZER, WEIGHTS, config_text, hf_name
 from plinth.storage import tensor_file
+from plinth_extras.compressed import gguf_file
 
-#: Module of each form. It has `write(plain, folder, form)`, which gives the files of tensors, and
-#: `read(plain, folder, form)`, which gives the tensors of those files by published name, in any order.
-FORMS: Final = MappingProxyType(
-    {
-        "gguf-q8_0": "gguf_file",
-        "gguf-q4_0": "gguf_file",
-        "int8": "torchao_file",
-        "int4": "torchao_file",
-        "pruned-50": "pruned_file",
-        "pruned-2:4": "pruned_file",
+# Weight-only integers as `torchao` makes them, in safetensors that transformers and vLLM load with it.
+#
+#     int8   one scale for each row of a matrix
+#     int4   one scale and zero for each 32 weights of a row; in the file every weight has a byte of its own
+#
+# Matrices of the blocks are quantised; embeddings, output and gains stay as they are. `torchao` packs two int4 weights
+# into a byte only on the device that will compute with them, so an int4 file is no smaller than an int8 one.
+
+#: Weights with one scale in int4.
+GROUP: Final = 32
+
+_OTHER_TEXTS: Final = (TOKENIZER, "tokenizer_config.json", "generation_config.json")
+
+
+def write_integers(plain: Path, folder: Path, form: str) -> list[str]:
+    """Write weights, configuration and tokenizer from a folder in Hugging Face's layout; returns the file of weights.
+
+    Raises:
+        CheckpointError: a matrix has rows that do not divide into groups.
+        IntegrityError: the file, read back, is not what was quantised.
+    """
+    support = _library("torchao.prototype.safetensors.safetensors_support")
+    scheme = _scheme(form)
+    with SavedWeights(plain) as saved:
+        tensors = {name: _made(saved.tensor(name), name, scheme, form) for name in saved}
+    flat, described = support.flatten_tensor_state_dict(tensors)
+    save_file(flat, folder / WEIGHTS, metadata={"format": "pt", **described})
+    _write_config(plain, folder, scheme)
+    for name in _OTHER_TEXTS:
+        if (plain / name).exists():
+            shutil.copyfile(plain / name, folder / name)
+    _require_same(folder, flat, described)
+    return [WEIGHTS]
+
+
+def read_integers(plain: Path, folder: Path, form: str) -> Iterator[tuple[str, Tensor]]:
+    """The tensors of the file by published name, quantised ones as the numbers that they stand for."""
+    support = _library("torchao.prototype.safetensors.safetensors_support")
+    tensors, described = _file(folder)
+    found, left = support.unflatten_tensor_state_dict(tensors, described)
+    if left:
+        raise IntegrityError(f"{folder / WEIGHTS} holds tensors that nothing describes", found=", ".join(sorted(left)))
+    for name, tensor in found.items():
+        yield name, tensor.dequantize() if type(tensor) is not Tensor else tensor
+
+
+def is_quantised(name: str, shape: tuple[int, ...]) -> bool:
+    """Whether a tensor is a matrix of a block."""
+    return len(shape) == 2 and name.startswith("model.layers.")
+
+
+def _library(module: str) -> Any:
+    """A module of torchao without its warnings of kernels for devices that are not here: a file needs none of them.
+
+    Raises:
+        MissingError: torchao is not installed.
+    """
+    for name in ("torchao", "torch.utils._pytree"):
+        logging.getLogger(name).setLevel(logging.ERROR)
+    return require(module, "quantised")
+
+
+def _scheme(form: str) -> Any:
+    quantization = _library("torchao.quantization")
+    if form == "int8":
+        return quantization.Int8WeightOnlyConfig(set_inductor_config=False)
+    int4: torch.dtype = torch.int4  # type: ignore[attr-defined]
+    return quantization.IntxWeightOnlyConfig(weight_dtype=int4, granularity=quantization.PerGroup(GROUP))
+
+
+def _made(tensor: Tensor, name: str, scheme: Any, form: str) -> Tensor:
+    """The tensor as it is stored: torchao's own class, or as it was."""
+    if not is_quantised(name, tuple(tensor.shape)):
+        return tensor
+    if form == "int4" and tensor.shape[1] % GROUP:
+        raise CheckpointError(
+            f"{name} cannot be int4", found=f"rows of {tensor.shape[1]} weights", expected=f"a multiple of {GROUP}"
+        )
+    linear = nn.Linear(tensor.shape[1], tensor.shape[0], bias=False, device="meta")
+    linear.weight = nn.Parameter(tensor, requires_grad=False)
+    _library("torchao.quantization").quantize_(linear, scheme)
+    return linear.weight.data
+
+
+def _write_config(plain: Path, folder: Path, scheme: Any) -> None:
+    described = {
+        "quant_method": "torchao",
+        "quant_type": {"default": _library("torchao.core.config").config_to_dict(scheme)},
+        "include_input_output_embeddings": False,
+        "modules_to_not_convert": ["lm_head"],
     }
-)
+    (folder / CONFIG).write_text(config_text({**read_config(plain), "quantization_config": described}))
 
-#: Precision of the folder that a form is made of: `saved` where it keeps that of the checkpoint for the rest.
-SOURCE_DTYPES: Final = MappingProxyType({"gguf_file": "float32", "torchao_file": "saved", "pruned_file": "saved"})
+
+def _file(folder: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """Stored tensors and what describes them."""
+    with safe_open(folder / WEIGHTS, framework="pt") as file:
+        described = {key: value for key, value in (file.metadata() or {}).items() if key != "format"}
+        return {name: file.get_tensor(name) for name in file.keys()}, described  # noqa: SIM118 - it is no mapping
+
+
+def _require_same(folder: Path, flat: Mapping[str, Tensor], described: Mapping[str, str]) -> None:
+    found, read_described = _file(folder)
+    wrong = [name for name in flat if name not in found or not torch.equal(found[name], flat[name])]
+    if wrong or set(found) != set(flat) or read_described != dict(described):
+        raise IntegrityError(
+            f"{folder / WEIGHTS} is not what was quantised",
+            found=", ".join(wrong) or "other names or descriptions",
+            remedy="export again",
+        )
+
+
+# Magnitude pruning without retraining: the smallest weights of every matrix are zero.
+#
+#     pruned-50    half of every matrix of the blocks, wherever they lie in it
+#     pruned-2:4   two of every four neighbours in a row, the pattern that sparse tensor cores compute
+#
+# As in the magnitude baseline of SparseGPT (arXiv:2301.00774, section 4) and Wanda (arXiv:2306.11695,
+# `prune_magnitude`): each matrix has its own threshold; embeddings, output and gains stay. The layout is unchanged, and
+# so is the size of the file: what is gained is gained by whoever computes with it.
+
+#: Of four neighbours, those that stay.
+_KEPT, _OF = 2, 4
+
+_SHARE: Final = 0.5
+
+
+def write_pruned(plain: Path, folder: Path, form: str) -> list[str]:
+    """Write the model with its small weights at zero, in one file, everything else unchanged.
+
+    Raises:
+        CheckpointError: rows that do not divide into fours.
+    """
+    with SavedWeights(plain) as saved:
+        tensors = {name: saved.tensor(name) for name in saved}
+        for name, tensor in tensors.items():
+            if is_quantised(name, tuple(tensor.shape)):
+                tensors[name] = _pruned(tensor, name, form)
+        write_tensors(folder / WEIGHTS, tensors)
+    for path in sorted(plain.glob("*.json")):
+        if not path.name.endswith("index.json"):
+            shutil.copyfile(path, folder / path.name)
+    return [WEIGHTS]
+
+
+def read_pruned(plain: Path, folder: Path, form: str) -> Iterator[tuple[str, Tensor]]:
+    """The tensors of the file."""
+    with SavedWeights(folder) as saved:
+        for name in saved:
+            yield name, saved.tensor(name)
+
+
+def unstructured(weight: Tensor, share: float = _SHARE) -> Tensor:
+    """`weight` with this share of its elements, the smallest in magnitude, at zero; of equal ones the first."""
+    count = int(weight.numel() * share)
+    smallest = weight.float().abs().flatten().argsort(stable=True)[:count]
+    return weight.flatten().index_fill(0, smallest, 0).view_as(weight)
+
+
+def structured(weight: Tensor) -> Tensor:
+    """`weight` [rows, columns] with the two smallest of every four neighbours in a row at zero."""
+    fours = weight.reshape(-1, _OF)
+    smallest = fours.float().abs().argsort(dim=1, stable=True)[:, : _OF - _KEPT]
+    return fours.scatter(1, smallest, 0).view_as(weight)
+
+
+def _pruned(tensor: Tensor, name: str, form: str) -> Tensor:
+    if form == "pruned-50":
+        return unstructured(tensor)
+    if tensor.shape[1] % _OF:
+        found, expected = f"rows of {tensor.shape[1]} weights", f"a multiple of {_OF}"
+        raise CheckpointError(f"{name} cannot be pruned 2:4", found=found, expected=expected)
+    return structured(tensor)
+
+
+class _Kind(NamedTuple):
+    """How a form is written and read.
+
+    Args:
+        write: `(plain, folder, form)` -> names of the files of tensors.
+        read: `(plain, folder, form)` -> the tensors of those files by published name, in any order.
+        dtype: precision of the folder that the form is made of; `saved` keeps that of the checkpoint.
+    """
+
+    write: Callable[[Path, Path, str], list[str]]
+    read: Callable[[Path, Path, str], Iterator[tuple[str, Tensor]]]
+    dtype: str
+
+
+_GGUF = _Kind(gguf_file.write, gguf_file.read, "float32")
+_INTEGERS = _Kind(write_integers, read_integers, "saved")
+_PRUNED = _Kind(write_pruned, read_pruned, "saved")
+FORMS: Final[Mapping[str, _Kind]] = {
+    "gguf-q8_0": _GGUF,
+    "gguf-q4_0": _GGUF,
+    "int8": _INTEGERS,
+    "int4": _INTEGERS,
+    "pruned-50": _PRUNED,
+    "pruned-2:4": _PRUNED,
+}
 
 
 class WrittenForm(NamedTuple):
@@ -43,7 +231,7 @@ class WrittenForm(NamedTuple):
 
 def source_dtype(form: str) -> str:
     """The precision in which a model is exported to be made into a form."""
-    return SOURCE_DTYPES[FORMS[form]]
+    return FORMS[form].dtype
 
 
 def write(form: str, plain: Path, folder: Path) -> WrittenForm:
@@ -60,7 +248,7 @@ def write(form: str, plain: Path, folder: Path) -> WrittenForm:
         MissingError: the library that makes this form is not installed.
     """
     folder.mkdir(parents=True)
-    files = _module(form).write(plain, folder, form)
+    files = FORMS[form].write(plain, folder, form)
     return WrittenForm(files, sum((folder / name).stat().st_size for name in files))
 
 
@@ -77,7 +265,7 @@ def restore(form: str, plain: Path, folder: Path, to: Path) -> None:
     """
     config = read_config(plain)
     shapes = {hf_name(name): tuple(one.shape) for name, one in described_model(config, plain).named_parameters()}
-    found = dict(_checked(_module(form).read(plain, folder, form), shapes, folder))
+    found = dict(_checked(FORMS[form].read(plain, folder, form), shapes, folder))
     lacking = sorted(set(shapes) - set(found))
     if lacking:
         raise IntegrityError(f"{folder} lacks tensors of its model", found=", ".join(lacking))
@@ -100,10 +288,6 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
         for name, one in tensors.items()
     }
     tensor_file.write(path, entries, {"format": "pt"})
-
-
-def _module(form: str) -> Any:
-    return import_module(f"plinth_extras.compressed.{FORMS[form]}")
 
 
 def _checked(

@@ -3,22 +3,37 @@
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 
+from plinth.compute.context import Context, Item, manifest, renamed, run_items
+from plinth.compute.engine import LocalEngine
+from plinth.compute.threads import torch_threads
+from plinth.errors import TrainingError
 from plinth.model.decoder import Decoder
 from plinth.model.folder import described_model, load_weights, read_config
-from plinth.model.loss import Teacher, TopTokens
+from plinth.model.loss import Teacher, TopTokens, chunk_rows, logits_of, top_tokens
+from plinth.records import Frozen, Manifest, Part, Step
 from plinth.storage.shared_store import open_store
 from plinth.storage.state import Refs, checkout
+from plinth.storage.store import Store
 from plinth.storage.workspace import Workspace
+from plinth.tokens.order.order import Order
+from plinth.tokens.reading.loader import Loader
 from plinth.training.config import RunConfig
-from plinth.training.engine.batch_expansion import ModelInput, signed, to_device
+from plinth.training.data import open_loader
+from plinth.training.engine.batch_expansion import ModelInput, expand_batch, signed, to_device
+from plinth.training.initial.agreement import require_same_vocabulary
+from plinth.training.parameters.run import Training
 from plinth.training.rank_hook import RankHook
-from plinth_extras.distillation.parameters import TeacherState
-from plinth_extras.distillation.stored_logits import LogitRows
+from plinth_extras.distillation.hook import VOCABULARY_REMEDY, TeacherState
+from plinth_extras.distillation.stored_logits import ASSET, VERSION, LogitRows, identified, part_positions, record_of
 
 if TYPE_CHECKING:
     from plinth.training.data import StepBatch
@@ -86,3 +101,143 @@ def stored_teacher(said: LogitRows, state: TeacherState, device: torch.device) -
 def _made(folder: Path) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     return folder
+
+
+# `teacher_logits`: what a teacher says of every sequence that a run will see, stored once.
+#
+#     mixture, shards, teacher -> positions of the data order, in parts of one size -> `part-*` (`stored_logits`)
+#
+# A part is an item of its own: what was made stays when the rest fails, parts are shared among machines (`--part i/n`),
+# and the bytes depend on no number of workers: on a CPU one thread computes a part, in batches of a fixed size.
+#
+# A sequence that is drawn in several epochs is stored as often: a step's positions are then one span.
+
+#: Tokens of a batch. Another number is another `VERSION`: sums of other batches round otherwise.
+BATCH_TOKENS = 8192
+
+
+class LogitsTask(Frozen):
+    """The positions of one part. `workspace` is a place and bears no identity."""
+
+    workspace: str
+    mixture: str
+    shards: tuple[str, ...]
+    teacher: str
+    vocab_size: int
+    params: Mapping[str, int | float | str | bool]
+    first: int
+    stop: int
+
+
+def run(
+    ctx: Context,
+    training: Training,
+    mixture: Manifest,
+    shards: Mapping[str, Manifest],
+    tokenizer: Manifest,
+    teacher: Manifest,
+) -> Manifest:
+    """Store what the teacher says of every position of the mixture's order; stats: `positions`, `sequence_tokens`,
+    `vocab_size`, `bytes_per_token`.
+
+    Raises:
+        RecipeError: the teacher has another tokenizer.
+        TrainingError: the vocabulary has fewer tokens than are to be stored.
+        CheckpointError, IntegrityError, MissingError: the teacher or the shards are absent or have changed.
+    """
+    params = identified(training)
+    require_same_vocabulary(ctx.store, teacher, tokenizer, "training.distillation.teacher", VOCABULARY_REMEDY)
+    vocab_size, top_k = int(tokenizer.stats["vocab_size"]), int(params["top_k"])
+    if top_k > vocab_size:
+        raise TrainingError(
+            "training.distillation.top_k is more than there are tokens",
+            found=str(top_k),
+            expected=f"at most {vocab_size}, the run's vocabulary",
+        )
+    for one in (mixture, teacher, *shards.values()):
+        ctx.refs.save(one)
+    order = Order(mixture)
+    record = record_of(top_k, vocab_size, str(params["stored"]))
+    size = part_positions(record, order.sequence_tokens)
+    step = Step(name=ASSET, version=VERSION, params=params)
+    items = []
+    for first in range(0, order.sequences, size):
+        stop = min(first + size, order.sequences)
+        task = LogitsTask(
+            workspace=str(ctx.workspace.root),
+            mixture=mixture.digest,
+            shards=tuple(one.digest for one in shards.values()),
+            teacher=teacher.digest,
+            vocab_size=vocab_size,
+            params=params,
+            first=first,
+            stop=stop,
+        )
+        items.append(Item((mixture.digest, teacher.digest, f"{first}-{stop}"), task, stop - first))
+    parts = run_items(_placed(ctx), step, make_part, items, label=ASSET)
+    stats = {
+        "positions": order.sequences,
+        "sequence_tokens": order.sequence_tokens,
+        "vocab_size": vocab_size,
+        "bytes_per_token": record.itemsize,
+    }
+    inputs = {"mixture": mixture, "tokenizer": tokenizer, "teacher": teacher}
+    return manifest(ASSET, step, inputs, renamed((own for (own,) in parts), "part"), stats)
+
+
+def make_part(store: Store, task: LogitsTask) -> tuple[Part, ...]:
+    """The records of some positions, in one file."""
+    top_k, precision = int(task.params["top_k"]), str(task.params["stored"])
+    record = record_of(top_k, task.vocab_size, precision)
+    loader = _loader(task.workspace, task.mixture, task.shards)
+    model = _teacher(task.workspace, task.teacher, str(task.params["precision"]))
+    sequence_tokens = loader.order.sequence_tokens
+    count = max(1, BATCH_TOKENS // sequence_tokens)
+    with torch_threads(), store.staging() as path:
+        with path.open("wb") as out:
+            for first in range(task.first, task.stop, count):
+                said = _said(model, loader, first, min(first + count, task.stop), task)
+                rows = np.empty(said.ids.shape[:2], record)
+                rows["ids"], rows["log_p"] = said
+                out.write(rows.tobytes())
+        blob = store.put_file(path)
+    return (Part(name="part.bin", blob=blob, rows=task.stop - task.first),)
+
+
+@torch.inference_mode()
+def _said(model: Decoder, loader: Loader, first: int, stop: int, task: LogitsTask) -> LogitRows:
+    """What the teacher says of positions, in FP32."""
+    device, top_k = model.embed_tokens.device, int(task.params["top_k"])
+    batch = loader.at(first, stop)
+    length = loader.order.sequence_tokens
+    inputs = expand_batch(batch, length, device, segments=bool(task.params["document_mask"]))
+    states = model.states(inputs.inputs, inputs.segments, whole=batch.unbroken(length)).flatten(0, 1)
+    rows = chunk_rows(model.vocab_size)
+    chunks = [
+        top_tokens(
+            logits_of(states[at : at + rows], model.output_matrix, model.config.logit_scale),
+            top_k,
+            float(task.params["temperature"]),
+        )
+        for at in range(0, len(states), rows)
+    ]
+    ids, log_p = (torch.cat(column).cpu().numpy() for column in zip(*chunks, strict=True))
+    return LogitRows(ids.reshape(len(batch), length, -1), log_p.reshape(len(batch), length, -1))
+
+
+def _placed(ctx: Context) -> Context:
+    """On a GPU one worker, which keeps it busy; more would hold the teacher as often."""
+    return replace(ctx, engine=LocalEngine(1)) if torch.cuda.is_available() else ctx
+
+
+@lru_cache(maxsize=1)
+def _loader(workspace: str, mixture: str, shards: tuple[str, ...]) -> Loader:
+    """Kept by a worker from one part to the next, as the teacher is."""
+    return open_loader(Workspace(Path(workspace)), mixture, shards)
+
+
+@lru_cache(maxsize=1)
+def _teacher(workspace: str, digest: str, precision: str) -> Decoder:
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    dtype = torch.bfloat16 if precision == "bf16" else torch.float32
+    return load_teacher(Workspace(Path(workspace)), digest, device, dtype)

@@ -4,13 +4,11 @@
       ▲                                                                          │
       └──────── common weights of the next round, signed ◄──── exchange ◄────────┘
 
-    parameters   what a recipe says of it
-    hook         the record among the training hooks
-    exchange     the folder or bucket between sites: signed records and the tensors that they name, by digest
-    outer_step   the arithmetic of a round, and its files (imports torch)
+    hook         what a recipe says of it; the record among the training hooks
+    exchange     the folder or bucket between sites: signed records, the tensors that they name by digest, what need
+                 not be kept
     coordinator  judges what sites sent, makes the next common weights, goes on where it was killed (imports torch)
     command      `plinth run federated`
-    pruning      what an exchange need not keep
     site         the rounds of one run: sends its weights, waits, adopts the common ones (imports torch)
 
 A site is a run of its own: its shards, its optimizer's state and its timeline stay with it. Does not belong here: its

@@ -10,7 +10,7 @@ from plinth_jobs.cli.options import Settings, examples, group, json_option, reci
 
 if TYPE_CHECKING:
     from plinth_extras.federated.exchange import Exchange, Round
-    from plinth_extras.federated.parameters import Federated
+    from plinth_extras.federated.hook import Federated
 
 
 @group(epilog=examples("plinth run federated coordinate -r oslo.yaml", "plinth run federated rounds -r oslo.yaml"))
@@ -70,7 +70,7 @@ def _federation(settings: Settings) -> tuple[Federated, Exchange]:
     from plinth.storage.workspace import Workspace
     from plinth.trust.root import Trust
     from plinth_extras.federated.exchange import Exchange
-    from plinth_extras.federated.parameters import Federated
+    from plinth_extras.federated.hook import Federated
 
     recipe = settings.load_recipe()
     params = of(recipe.training, "federated", Federated)

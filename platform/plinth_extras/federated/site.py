@@ -32,7 +32,7 @@ from plinth.training.rank_hook import RankHook
 from plinth.training.telemetry.timeline import Pulse
 from plinth.trust.root import Trust
 from plinth_extras.federated.exchange import Contribution, Exchange, Round, now
-from plinth_extras.federated.parameters import Federated
+from plinth_extras.federated.hook import Federated
 
 POLL_S = 1.0
 

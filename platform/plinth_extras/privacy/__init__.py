@@ -3,9 +3,7 @@
     secret ─► which sequences a step takes (tokens.order.poisson) ─► gradient of each, clipped ─► sum ─► noise ─► update
        └──────────────────────────────────────────────────────────────────────────────────────────────┘
 
-    parameters   what a recipe says of it, and what a run is resolved to
     hook         checks, noise, key and sampling of a run, as a training hook
-    secret       the key of sampling and noise, kept beside the trust of the machine, never in the workspace
     accounting   epsilon of so many steps, and the noise for an epsilon, by Opacus; a process of its own (imports torch)
     gradients    the sum of clipped gradients with noise (imports torch)
 

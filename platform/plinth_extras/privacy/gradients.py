@@ -28,9 +28,8 @@ from plinth.training.data import StepBatch
 from plinth.training.engine.engine import TrainingEngine
 from plinth.training.engine.ranks import Rank
 from plinth.training.rank_hook import RankHook
-from plinth_extras.privacy import secret
 from plinth_extras.privacy.accounting import PrivacyBudget
-from plinth_extras.privacy.parameters import PrivacyState
+from plinth_extras.privacy.hook import PrivacyState, noise_seed, read_key
 
 
 class ClippedSum(NamedTuple):
@@ -77,7 +76,7 @@ class PrivateRun(RankHook):
     engine: TrainingEngine
 
     def __init__(self, config: RunConfig, rank: Rank, state: PrivacyState) -> None:
-        key = secret.read(Workspace(config.workspace), config.run_id, state.secret_sha256)
+        key = read_key(Workspace(config.workspace), config.run_id, state.secret_sha256)
         self.budget = PrivacyBudget(state)
         self.gradients = PrivateGradients(state, key, config.global_batch_sequences, config.data_ranks)
 
@@ -136,7 +135,7 @@ class PrivateGradients:
                 held.add_(self._normal(name, held).mul_(std))
 
     def _normal(self, name: str, like: Tensor) -> Tensor:
-        generator = torch.Generator(like.device).manual_seed(secret.noise_seed(self._key, self.step, name))
+        generator = torch.Generator(like.device).manual_seed(noise_seed(self._key, self.step, name))
         return torch.randn(like.shape, generator=generator, device=like.device, dtype=torch.float32)
 
 

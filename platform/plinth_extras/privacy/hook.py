@@ -1,16 +1,25 @@
-"""`training.privacy` as a training hook: checks of the recipe, noise and key of a run, its sampling."""
+"""`training.privacy`: its parameters, the key of a private run, and its training hook with noise and sampling."""
 
 from __future__ import annotations
 
+import hashlib
+import hmac
+import secrets
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from plinth.errors import RecipeError
+from pydantic import Field
+
+from plinth.errors import RecipeError, SignatureError
 from plinth.extensions import late
-from plinth.sections import of
+from plinth.records import Frozen
+from plinth.sections import RecipeSection, of
+from plinth.storage import atomic
+from plinth.storage.atomic import write_bytes
+from plinth.storage.workspace import Workspace
 from plinth.training.hooks import TrainingHook
 from plinth.training.parameters.parallel import not_with
-from plinth_extras.privacy.parameters import Privacy, PrivacyState
 
 if TYPE_CHECKING:
     from plinth.tokens.order.steps import Steps
@@ -18,6 +27,86 @@ if TYPE_CHECKING:
     from plinth.training.parameters.run import Training
     from plinth.training.preparation import Preparation
     from plinth.training.telemetry.timeline import History
+
+#: What the guarantee is about.
+UNIT = "sequence"
+
+
+class Privacy(Frozen):
+    """DP-SGD: the weights hardly depend on any one sequence of the shards, in the sense of (epsilon, delta)."""
+
+    epsilon: float = Field(gt=0, description="The budget: no step is taken that would spend more.")
+    delta: float = Field(gt=0, lt=1, description="Usually below 1 / sequences of the mixture.")
+    clip_norm: float = Field(1.0, gt=0, description="Norm to which the gradient of each sequence is clipped.")
+    noise_multiplier: float | None = Field(
+        None,
+        gt=0,
+        description="Standard deviation of the noise, in clip_norm; left out: what `epsilon` allows over all steps.",
+    )
+
+
+class PrivacyState(Frozen):
+    """The privacy of a run, resolved."""
+
+    epsilon: float
+    delta: float
+    clip_norm: float
+    noise_multiplier: float
+    sample_rate: float = Field(description="Probability with which a step takes a sequence.")
+    secret_sha256: str = Field(description="Commitment to the key of sampling and noise.")
+
+
+SECTION = RecipeSection(name="training.privacy", model=Privacy, description="Differential privacy; left out: none.")
+STATE = RecipeSection(name="run.privacy", model=PrivacyState, description="The privacy of the run.")
+
+
+# The key of a private run: it decides which sequences a step takes, and the noise.
+#
+#     <trust folder>/privacy/<run_id>.key   32 random bytes, its owner's alone; no recipe seed, not in the workspace
+#
+# Whoever has it can compute the noise again and take it off, so it must be kept from everybody who must not learn about
+# the text; the run's configuration holds its SHA-256 only. A resume and the audit need it. Once it is destroyed, the
+# run can be neither audited nor listed by step, and nobody can undo the noise.
+
+KEY_BYTES = 32
+
+
+def key_path(workspace: Workspace, run_id: str) -> Path:
+    """Where this machine keeps the key of a run."""
+    return workspace.trust_folder / "privacy" / f"{run_id}.key"
+
+
+def make_key(workspace: Workspace, run_id: str) -> str:
+    """The commitment to a run's key, which is drawn where there is none yet."""
+    path = key_path(workspace, run_id)
+    with atomic.locked(path.with_suffix(".lock")):
+        if not path.exists():
+            write_bytes(path, secrets.token_bytes(KEY_BYTES), mode=0o600)
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def read_key(workspace: Workspace, run_id: str, committed: str) -> bytes:
+    """The key that the run was begun with.
+
+    Raises:
+        SignatureError: it is not on this machine, or another one is.
+    """
+    path = key_path(workspace, run_id)
+    found = path.read_bytes() if path.exists() else b""
+    if hashlib.sha256(found).hexdigest() != committed:
+        raise SignatureError(
+            f"the privacy key of run {run_id} is not on this machine",
+            found=f"another one in {path}" if found else f"no {path}",
+            expected=f"{KEY_BYTES} bytes with SHA-256 {committed[:12]}…",
+            remedy="copy it, in secret, from the machine that began the run; with another key the guarantee is void",
+        )
+    return found
+
+
+def noise_seed(key: bytes, step: int, name: str) -> int:
+    """The seed of the noise on a parameter's gradient in a step, of 63 bits."""
+    return int.from_bytes(hmac.digest(key, f"noise/{step}/{name}".encode(), hashlib.sha256)[:8]) >> 1
+
 
 UNDIVIDED = ("tensor", "sequence", "pipeline", "zero_stage", "offload")
 
@@ -49,7 +138,6 @@ def prepare(given: Preparation, params: Privacy) -> PrivacyState:
         RecipeError: the budget does not allow the steps, or a sequence would come by more than one way.
     """
     from plinth.tokens.order.order import Order
-    from plinth_extras.privacy import secret
     from plinth_extras.privacy.accounting import resolved_apart
 
     if given.earlier is not None and (known := of(given.earlier, "privacy", PrivacyState)) is not None:
@@ -69,7 +157,7 @@ def prepare(given: Preparation, params: Privacy) -> PrivacyState:
         clip_norm=params.clip_norm,
         noise_multiplier=found["noise_multiplier"],
         sample_rate=rate,
-        secret_sha256=secret.make(given.ctx.workspace, given.run_id),
+        secret_sha256=make_key(given.ctx.workspace, given.run_id),
     )
 
 
@@ -79,12 +167,10 @@ def draws(config: RunConfig, state: PrivacyState) -> Steps:
     Raises:
         SignatureError: the key is not on this machine.
     """
-    from plinth.storage.workspace import Workspace
     from plinth.tokens.order.poisson import PoissonSteps
-    from plinth_extras.privacy import secret
 
     own = config.steps
-    key = secret.read(Workspace(config.workspace), config.run_id, state.secret_sha256)
+    key = read_key(Workspace(config.workspace), config.run_id, state.secret_sha256)
     return PoissonSteps(own.sequences, own.sequence_tokens, own.stretches, key)
 
 

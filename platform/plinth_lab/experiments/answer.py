@@ -13,10 +13,9 @@ from plinth.records import Manifest, Step
 from plinth.training import manifests
 from plinth_lab.experiments import page as pages
 from plinth_lab.experiments import pipeline
-from plinth_lab.experiments.arms import PREFIX, Arm, Experiment
+from plinth_lab.experiments.arms import PREFIX, Arm, Experiment, SweepOptimum, optima
 from plinth_lab.experiments.effects import FINISHED, ArmScores, Effect, effects, stopping
 from plinth_lab.experiments.measure import NoiseScale, common_scores, configuration
-from plinth_lab.experiments.sweep import SweepOptimum, optima
 from plinth_lab.mixture import proposals
 from plinth_lab.mixture.proposals import MixtureProposal, propose
 from plinth_lab.mixture.swarm import PROPOSED, ConfirmationOutcome, ConfirmationQuestion, Swarm, confirmed

@@ -31,8 +31,7 @@ from pydantic import Field
 from plinth.errors import RequestError
 from plinth.evaluation.statistics import Estimate, from_replicates
 from plinth.records import Frozen
-from plinth_lab.scaling.descent import Bools, Floats, Surface, descend
-from plinth_lab.scaling.law import CORRECTED, ScalingLaw
+from plinth_lab.scaling.law import CORRECTED, Bools, Floats, ScalingLaw, Surface, descend
 
 DELTA = 1e-3
 DRAWS = 4_000

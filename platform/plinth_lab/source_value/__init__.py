@@ -5,7 +5,6 @@
     proxy       the gain of a byte model on held-out text from the sample, next to as much more of the corpus
     assessment  the report: overlap, verdicts, proxy, with intervals
     question    the key `source` of an experiment: price and share, and its arms; samples that decide it; its file
-    verdict     buy, do not buy or not decided, by intervals; prices; what else the source changes
+    verdict     the verdict: buy, do not buy, or not decided, by corrected intervals; its tile on the index page
     command     `plinth corpus source`
-    tile        values of sources on the index page
 """

@@ -32,12 +32,15 @@ from typing import Any, Final, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from plinth.compute.context import Context
 from plinth.errors import IntegrityError
 from plinth.evaluation import statistics
 from plinth.evaluation.comparison.pairs import Pairs, reader
 from plinth.evaluation.statistics import DEGENERATE, DOCUMENTS_ONLY, Estimate
 from plinth.records import Frozen, Manifest
+from plinth.report.workspace_index import StateTile
 from plinth.storage.store import Store
+from plinth_jobs.index_tiles import AddedTile, beside, some
 from plinth_lab.experiments.effects import ArmScores, by_run, lacking, require_same_text
 from plinth_lab.source_value.question import WITH, WITHOUT, SourceQuestion
 
@@ -369,3 +372,26 @@ def _open(one: SourceGain, least: float) -> str:
     seen = "" if one.smallest is None else f"; {one.smallest:.2g} would have been seen"
     held = f"at or below {least:g}" if one.gain.high <= least else f"the interval holds {least:g}"
     return f"{_said(one)}, {held}{seen}"
+
+
+def _tile(ctx: Context) -> StateTile:
+    """The verdicts on sources that were trained with and without (`plinth corpus source value … --train`)."""
+    from plinth_lab.experiments.arms import PREFIX
+
+    published = [ref for ref in ctx.refs.all(PREFIX) if ref.asset.endswith("/effects")]
+    stats = {ref.asset.split("/")[1]: ctx.refs.load(ref.digest).stats for ref in published}
+    found = {name: str(own["value"]["verdict"]) for name, own in stats.items() if "value" in own}
+    if not found:
+        return StateTile(label="Source values", value="none", note="plinth corpus source value PATH")
+    undecided = sorted(name for name, verdict in found.items() if verdict == NOT_DECIDED)
+    shown = undecided[0] if undecided else sorted(found)[-1]
+    return StateTile(
+        label="Source values",
+        value=f"{len(found) - len(undecided)} of {len(found)} decided",
+        note=some([f"{name}: {verdict}" for name, verdict in sorted(found.items())]),
+        standing="attention" if undecided else "good",
+        href=beside(ctx, f"experiment-{shown}.html"),
+    )
+
+
+TILE = AddedTile("source_values", _tile)

@@ -19,7 +19,7 @@ from plinth.model.decoder import Decoder
 from plinth.records import Manifest
 from plinth.report.style import png
 from plinth.storage.parts import read_table
-from plinth_audit.canaries import canaries, stage
+from plinth_audit.canaries import job
 from tests.peers import Peer
 
 stats = Peer("scipy.stats")
@@ -63,7 +63,7 @@ def test_exposure_of_an_untrained_and_of_a_taught_model(
     model_directory: Callable[..., Path],
     checkpoint: Callable[[Path], Manifest],
 ) -> None:
-    untrained = canaries.run(ctx, checkpoint(model_directory()), planted, {})
+    untrained = job.run(ctx, checkpoint(model_directory()), planted, {})
     assert untrained.stats["p_value"] > 0.01
     assert untrained.stats["audit"]["epsilon"] == 0
     rows = read_table(ctx.store, untrained.parts[0])
@@ -76,7 +76,7 @@ def test_exposure_of_an_untrained_and_of_a_taught_model(
     seen = {n: r for n, r, inside in zip(own["number"].to_pylist(), own["repetitions"].to_pylist(),
                                          own["planted"].to_pylist(), strict=True) if inside}  # fmt: skip
     checked = checkpoint(model_directory(taught(texts, tokenizer)))
-    made = canaries.run(ctx, checked, planted, seen)
+    made = job.run(ctx, checked, planted, seen)
     groups = made.stats["groups"]
     assert made.stats["p_value"] < 1e-6
     assert groups["64"]["median"] > 7  # of 9.3 that 640 references allow
@@ -85,8 +85,8 @@ def test_exposure_of_an_untrained_and_of_a_taught_model(
     assert made.stats["audit"]["epsilon"] > 0.5
     assert groups["64"]["seen"] == 64 * groups["64"]["canaries"]
     assert {"n", "level", "low", "high"} <= groups["64"]["exposure"].keys()
-    assert png(stage.figure, made.stats).startswith(b"\x89PNG")
-    assert canaries.run(ctx, checked, planted, seen).digest == made.digest
+    assert png(job.figure, made.stats).startswith(b"\x89PNG")
+    assert job.run(ctx, checked, planted, seen).digest == made.digest
 
 
 def test_a_checkpoint_without_weights_is_no_score(ctx: Context, planted: Manifest) -> None:
@@ -94,4 +94,4 @@ def test_a_checkpoint_without_weights_is_no_score(ctx: Context, planted: Manifes
 
     empty = Manifest(asset="checkpoint", step="run", version="1", params={}, inputs={}, parts=())
     with pytest.raises(CheckpointError):
-        canaries.run(ctx, empty, planted, {})
+        job.run(ctx, empty, planted, {})

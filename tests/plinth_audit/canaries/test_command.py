@@ -35,7 +35,7 @@ from plinth.training import config as configuration
 from plinth.training import preparation
 from plinth.training.checkpoint import checkpoint
 from plinth.training.parameters.run import Training
-from plinth_audit.canaries import canaries
+from plinth_audit.canaries import job
 from tests.model_folder import save_model
 
 pytestmark = pytest.mark.slow
@@ -128,7 +128,7 @@ def test_every_kept_checkpoint_with_the_copies_that_it_has_seen(
         seen = seen_through(copies, one["step"], [skipped])
         assert sum(group["seen"] for group in one["groups"].values()) == sum(seen.values()) > 0
     first = seen_through(copies, STEPS[0], [skipped])
-    expected = {"run": run.run_id, **canaries.run(ctx, planted.model, planted.texts, first).stats}
+    expected = {"run": run.run_id, **job.run(ctx, planted.model, planted.texts, first).stats}
     assert found[0] == {"step": STEPS[0], **{name: value for name, value in expected.items() if name != "seed"}}
     assert found[0]["p_value"] != found[1]["p_value"]
 

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from plinth_audit.canaries import audit, exposure
+from plinth_audit.canaries import audit
 from tests.peers import Peer
 
 stats = Peer("scipy.stats")
@@ -15,26 +15,26 @@ stats = Peer("scipy.stats")
 
 def test_ranks_count_ties_against_the_canary() -> None:
     references = np.array([1.0, 2.0, 2.0, 3.0])
-    assert exposure.ranks(np.array([0.5, 1.0, 2.0, 2.5, 9.0]), references).tolist() == [1, 2, 4, 4, 5]
+    assert audit.ranks(np.array([0.5, 1.0, 2.0, 2.5, 9.0]), references).tolist() == [1, 2, 4, 4, 5]
 
 
 def test_a_loss_that_is_no_number_has_no_rank() -> None:
     good, bad = np.array([1.0, 2.0]), np.array([1.0, math.nan])
     for canaries, references in ((bad, good), (good, bad), (np.array([math.inf]), good)):
         with pytest.raises(ValueError, match="not finite"):
-            exposure.ranks(canaries, references)
+            audit.ranks(canaries, references)
 
 
 def test_exposure_of_the_paper() -> None:
     """Carlini et al. 2019, section 4.2: log2 |R| - log2 rank; the lowest of 4,096 has 12 bits."""
-    assert exposure.exposures(np.array([1, 2, 4096]), 4096).tolist() == [12.0, 11.0, 0.0]
+    assert audit.exposures(np.array([1, 2, 4096]), 4096).tolist() == [12.0, 11.0, 0.0]
 
 
 def test_a_fitted_tail_only_adds_below_all_references() -> None:
     references = np.random.default_rng(1).normal(100, 5, 4096)
     bits = np.array([90.0, 100.0, 70.0, 0.0])
-    found = exposure.extended(bits, references)
-    assert found[:2].tolist() == exposure.exposures(exposure.ranks(bits[:2], references), 4096).tolist()
+    found = audit.extended(bits, references)
+    assert found[:2].tolist() == audit.exposures(audit.ranks(bits[:2], references), 4096).tolist()
     # six standard deviations of a normal distribution: -log2 of its CDF is 29.9; the fit differs a little
     assert found[2] == pytest.approx(-stats.norm.logcdf(-6) / math.log(2), rel=0.25)
     assert found[3] > 250  # where the CDF underflows
@@ -43,7 +43,7 @@ def test_a_fitted_tail_only_adds_below_all_references() -> None:
 @pytest.mark.parametrize("value", [-3.0, -8.0, -20.0])
 @pytest.mark.parametrize("shape", [-2.0, 0.0, 1.5])
 def test_the_tail_is_that_of_the_distribution(value: float, shape: float) -> None:
-    found = exposure._log_cdf(value, shape, 0.0, 1.0)
+    found = audit._log_cdf(value, shape, 0.0, 1.0)
     expected = math.log(2) + math.log(_owens(value, shape))
     assert found == pytest.approx(expected, rel=2e-3)
 
@@ -55,16 +55,16 @@ def _owens(value: float, shape: float) -> float:
 
 
 def test_p_value_of_no_canary_is_one_and_of_one_is_its_rank() -> None:
-    assert exposure.p_value(np.empty(0)) == 1.0
+    assert audit.exposure_p_value(np.empty(0)) == 1.0
     for rank in (1, 7, 2000):
-        assert exposure.p_value(exposure.exposures(np.array([rank]), 4096)) == pytest.approx(rank / 4096)
+        assert audit.exposure_p_value(audit.exposures(np.array([rank]), 4096)) == pytest.approx(rank / 4096)
 
 
 def _simulated(seed: int, canaries: int = 64, references: int = 4096) -> float:
     rng = np.random.default_rng(seed)
     losses = rng.normal(size=canaries + references)
-    found = exposure.ranks(losses[:canaries], losses[canaries:])
-    return exposure.p_value(exposure.exposures(found, references))
+    found = audit.ranks(losses[:canaries], losses[canaries:])
+    return audit.exposure_p_value(audit.exposures(found, references))
 
 
 def test_untrained_models_show_nothing() -> None:
@@ -84,8 +84,8 @@ def test_the_p_value_keeps_its_level_where_most_canaries_share_the_references() 
 def test_memorised_canaries_show() -> None:
     rng = np.random.default_rng(2)
     losses = np.concatenate([rng.normal(-2, 1, 16), rng.normal(size=48), rng.normal(size=4096)])
-    found = exposure.exposures(exposure.ranks(losses[:64], losses[64:]), 4096)
-    assert exposure.p_value(found) < 1e-5
+    found = audit.exposures(audit.ranks(losses[:64], losses[64:]), 4096)
+    assert audit.exposure_p_value(found) < 1e-5
 
 
 def test_epsilon_of_the_paper() -> None:
@@ -119,7 +119,7 @@ def test_an_untrained_model_has_no_epsilon_more_often_than_its_level() -> None:
     for seed in range(400):
         rng = np.random.default_rng(seed)
         planted, groups = rng.random(128) < 0.5, np.tile([1, 4, 16, 64], 32)
-        ranks = exposure.ranks(rng.normal(size=128), rng.normal(size=4096))
+        ranks = audit.ranks(rng.normal(size=128), rng.normal(size=4096))
         above += audit.audit(audit.guesses(ranks, groups, 4096), planted).epsilon > 0
     assert above / 400 <= 0.05 + 3 * math.sqrt(0.05 * 0.95 / 400)
 

@@ -13,7 +13,7 @@ from plinth.corpus.canaries.generate import Lexis
 from plinth.corpus.canaries.parameters import Canaries
 from plinth.model.decoder import build
 from plinth.model.parameters import Model
-from plinth_audit.canaries import exposure
+from plinth_audit.canaries import audit
 from tests.peers import Peer
 
 stats = Peer("scipy.stats")
@@ -52,8 +52,8 @@ def scored(seed: int) -> Scored:
 def p_value(one: Scored, learnt: float = 0.0) -> float:
     """Of the planted canaries, as `canaries` has it; `learnt` takes bits off theirs."""
     canaries, references = one.bits[:8] - learnt * one.planted, one.bits[8:]
-    found = exposure.exposures(exposure.ranks(canaries, references), len(references))
-    return exposure.p_value(found[one.planted])
+    found = audit.exposures(audit.ranks(canaries, references), len(references))
+    return audit.exposure_p_value(found[one.planted])
 
 
 @pytest.mark.exhaustive

@@ -8,8 +8,7 @@ import pytest
 import yaml
 
 from plinth.recipe.load import load
-from plinth_audit.drift.judge import MovedDocument, SliceDrift
-from plinth_audit.drift.proposal import in_words, overlay
+from plinth_audit.drift.judge import MovedDocument, SliceDrift, in_words, overlay
 from tests.jobs.conftest import RECIPE
 
 

@@ -28,9 +28,9 @@ from plinth.tokens.packing import packing
 from plinth.tokens.shards import shards
 from plinth.tokens.shards.parameters import Shards
 from plinth.tokens.shards.reader import ShardReader
-from plinth_audit.extraction import extraction
-from plinth_audit.extraction.edits import edits
-from plinth_audit.extraction.parameters import ExtractionTest
+from plinth_audit.extraction import job
+from plinth_audit.extraction.job import edits
+from plinth_audit.extraction.measurement import ExtractionTest
 from plinth_audit.extraction.windows import Taken, candidates
 from tests.peers import Peer
 
@@ -130,7 +130,7 @@ def _run(
 ) -> Manifest:
     given = replace(own, **changes)
     listed = (_id(TRAIN[3]), "file:///web/5")
-    return extraction.run(
+    return job.run(
         ctx, params, checkpoint, given.trained, given.ledger, given.curated, given.shards, given.taken, listed
     )
 
@@ -242,19 +242,19 @@ def test_edits_are_those_of_the_definition() -> None:
         a, b = (tuple(chooser.choices((1, 2, 3), k=chooser.randint(0, 5))) for _ in range(2))
         assert edits(a, b) == slow(a, b)
     fifty = list(range(50))
-    assert extraction.outcome(fifty, fifty, 0.1) == (0, "exact")
-    assert extraction.outcome(fifty, [*fifty[5:]], 0.1) == (5, "near")
-    assert extraction.outcome(fifty, [*fifty[6:]], 0.1) == (6, "other")
-    assert extraction.outcome(fifty, [], 0.1) == (50, "other")
+    assert job.outcome(fifty, fifty, 0.1) == (0, "exact")
+    assert job.outcome(fifty, [*fifty[5:]], 0.1) == (5, "near")
+    assert job.outcome(fifty, [*fifty[6:]], 0.1) == (6, "other")
+    assert job.outcome(fifty, [], 0.1) == (50, "other")
 
 
 def test_no_document_of_a_slice_is_no_evidence() -> None:
     rows = [{"slice": "a", "heldout": True, "outcome": "other"}] * 3 + [
         {"slice": "b", "heldout": False, "outcome": "other"}
     ] * 200
-    found = extraction.summary(pa.Table.from_pylist(rows))
+    found = job.summary(pa.Table.from_pylist(rows))
     assert found["slices"]["a"]["n"] == 0
     assert found["slices"]["b"]["control"] is None
     assert found["upper"] == pytest.approx(0.01487, abs=1e-5)  # 1 - 0.05 ** (1 / 200)
-    found = extraction.summary(pa.Table.from_pylist(rows[:3]), ["a", "c"])
+    found = job.summary(pa.Table.from_pylist(rows[:3]), ["a", "c"])
     assert (found["upper"], found["slices"]["c"]) == (None, {"n": 0, "control": None})

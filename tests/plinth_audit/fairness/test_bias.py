@@ -10,7 +10,7 @@ import pytest
 
 from plinth.errors import IntegrityError, RejectRateError, SourceError
 from plinth.evaluation.engine.records import Request
-from plinth_audit.fairness import bias, job, pairs, stage
+from plinth_audit.fairness import job, pairs
 from plinth_audit.fairness.pairs import Pair
 from tests.plinth_audit.fairness.swapped_corpus import counted_model
 
@@ -18,7 +18,7 @@ BUILT_IN = pairs.built_in()
 
 
 def _found(seed: int, share: float) -> set[str]:
-    measured = bias.by_attribute(BUILT_IN, bias.values(BUILT_IN, counted_model(seed, share, sentences=4000)))
+    measured = pairs.by_attribute(BUILT_IN, pairs.values(BUILT_IN, counted_model(seed, share, sentences=4000)))
     return {name for name, one in measured.items() if one["found"]}
 
 
@@ -37,7 +37,7 @@ def test_the_same_in_two_hundred_corpora() -> None:
 
 def test_the_value_is_what_the_model_gives_group_a() -> None:
     one = Pair("s", "1", "gender", "t", True, Request("", "x"), Request("", "y"))
-    assert bias.values([one, one._replace(favourable=False)], np.array([3.0, 5.0, 3.0, 5.0])).tolist() == [2.0, -2.0]
+    assert pairs.values([one, one._replace(favourable=False)], np.array([3.0, 5.0, 3.0, 5.0])).tolist() == [2.0, -2.0]
 
 
 def test_names_of_a_group_play_no_part() -> None:
@@ -45,7 +45,7 @@ def test_names_of_a_group_play_no_part() -> None:
     rng = np.random.default_rng(1)
     names = rng.normal(size=len(BUILT_IN))[:, None] * [[1.0, -1.0]]
     paired = np.repeat(names[::2], 2, axis=0)  # built in pairs come good, bad, good, bad
-    found = bias.by_attribute(BUILT_IN, bias.values(BUILT_IN, paired.ravel()))
+    found = pairs.by_attribute(BUILT_IN, pairs.values(BUILT_IN, paired.ravel()))
     assert all(abs(one["value"]) < 1e-12 and not one["found"] for one in found.values())
 
 
@@ -62,7 +62,7 @@ LINE = {"attribute": "gender", "template": "t", "a": "He came.", "b": "She came.
 def test_lines_of_a_file() -> None:
     sides = {"a": {"prompt": "p", "continuation": " x"}, "b": {"continuation": "y"}}
     sided = {"attribute": "age", "favourable": False, **sides}
-    found, rejects = pairs.read("mine", b"\xef\xbb\xbf" + "\n".join(map(json.dumps, [LINE, sided])).encode(), 0.0)
+    found, rejects = pairs.read_pairs("mine", b"\xef\xbb\xbf" + "\n".join(map(json.dumps, [LINE, sided])).encode(), 0.0)
     assert rejects == []
     assert found == [
         Pair("mine", "line 1", "gender", "t", True, Request("", "He came."), Request("", "She came.")),
@@ -88,16 +88,16 @@ def test_lines_of_a_file() -> None:
 )
 def test_a_corrupted_line_costs_itself(line: str, reason: str) -> None:
     good = "\n".join(json.dumps(LINE | {"template": str(n)}) for n in range(99))
-    found, (reject,) = pairs.read("mine", f"{good}\n{line}".encode(), 0.01)
+    found, (reject,) = pairs.read_pairs("mine", f"{good}\n{line}".encode(), 0.01)
     assert len(found) == 99
     assert (reject.line, reason in reject.reason) == (100, True)
     with pytest.raises(RejectRateError, match="1 of 1 lines are no pairs"):
-        pairs.read("mine", line.encode(), 0.01)
+        pairs.read_pairs("mine", line.encode(), 0.01)
 
 
 def test_a_file_without_pairs_is_named() -> None:
     with pytest.raises(SourceError, match="has no pair"):
-        pairs.read("mine", b"\n", 0.01)
+        pairs.read_pairs("mine", b"\n", 0.01)
 
 
 def _table(bits: np.ndarray) -> pa.Table:
@@ -106,7 +106,7 @@ def _table(bits: np.ndarray) -> pa.Table:
 
 def test_drift_is_the_difference_pair_by_pair() -> None:
     even, skewed = _table(counted_model(1, 0.5)), _table(counted_model(2, 0.8))
-    found = bias.drift(skewed, even)
+    found = pairs.drift(skewed, even)
     moved = found["gender"]["bias"]
     assert moved["low"] > 0
     assert found["gender"]["p_adjusted"] < 0.01
@@ -120,27 +120,28 @@ def test_drift_is_the_difference_pair_by_pair() -> None:
 
 def test_no_drift_between_a_checkpoint_and_itself() -> None:
     one = _table(counted_model(3, 0.9))
-    assert all(found["bias"]["value"] == 0 and found["bias"]["at_most"] == 0 for found in bias.drift(one, one).values())
+    drift = pairs.drift(one, one).values()
+    assert all(found["bias"]["value"] == 0 and found["bias"]["at_most"] == 0 for found in drift)
 
 
 def test_other_pairs_are_not_compared() -> None:
     one = _table(counted_model(3, 0.9))
     with pytest.raises(IntegrityError, match="other items"):
-        bias.drift(one, one.slice(2))
+        pairs.drift(one, one.slice(2))
 
 
 def test_drift_of_toxicity() -> None:
     rng = np.random.default_rng(1)
     names = {"prompt": [p for p in pairs.PROMPTS for _ in range(2)], "draw": [0, 1] * len(pairs.PROMPTS)}
     before, now = (pa.table(names | {"score": rng.uniform(low, low + 0.2, 40)}) for low in (0.0, 0.1))
-    found = bias.toxicity_drift(now, before)
+    found = pairs.toxicity_drift(now, before)
     assert found["low"] < 0.1 < found["at_most"] == found["high"]
     assert found["clusters"] == 20
 
 
 def test_the_section_of_the_page_names_what_was_found() -> None:
-    attributes = bias.by_attribute(BUILT_IN, bias.values(BUILT_IN, counted_model(1, 0.9)))
-    section = stage.section(
+    attributes = pairs.by_attribute(BUILT_IN, pairs.values(BUILT_IN, counted_model(1, 0.9)))
+    section = job.section(
         "", {"attributes": attributes, "toxicity": {"toxic_at_most": 0.07}, "pairs": len(BUILT_IN)}
     )
     assert "favors a group in gender, corrected" in section.lead

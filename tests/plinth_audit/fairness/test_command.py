@@ -16,7 +16,7 @@ from plinth.evaluation.engine.records import Request
 from plinth.records import Manifest
 from plinth.storage.parts import write_table
 from plinth.storage.workspace import Workspace
-from plinth_audit.fairness import bias, job, pairs
+from plinth_audit.fairness import job, pairs
 from plinth_audit.fairness.pairs import Pair
 from tests.plinth_audit.fairness.swapped_corpus import counted_model
 
@@ -39,7 +39,11 @@ def publish(ctx: Context, share: float, toxic: float | None = None) -> Manifest:
         rows = pa.table(names | {"score": np.linspace(0, toxic, 20), "label": ["fine"] * 20})
         parts.append(write_table(ctx.store, job.CONTINUATIONS, rows))
         judged = job.toxicity(rows)
-    stats = {"attributes": bias.by_attribute(PAIRS, bias.values(PAIRS, bits)), "toxicity": judged, "pairs": len(PAIRS)}
+    stats = {
+        "attributes": pairs.by_attribute(PAIRS, pairs.values(PAIRS, bits)),
+        "toxicity": judged,
+        "pairs": len(PAIRS),
+    }
     made = Manifest(asset=job.ASSET, step="s", version="2", params={}, inputs={}, parts=tuple(parts), stats=stats)
     ctx.refs.publish(made, key=made.digest)
     return made

@@ -11,14 +11,11 @@ import yaml
 
 from plinth.compute.context import Context
 from plinth.errors import LineageError, PlinthError
-from plinth_audit.papers.bom import FILE as BOM
-from plinth_audit.papers.cards import DATA_CARD, MODEL_CARD
+from plinth_audit.papers.cards import BOM, DATA_CARD, MODEL_CARD
 from plinth_audit.papers.facts import PaperFacts
 from plinth_audit.papers.gather import PaperSubject, gather
-from plinth_audit.papers.provider import SUBJECTS
+from plinth_audit.papers.provider import SUBJECTS, TRAINING_SUMMARY, size_range
 from plinth_audit.papers.signed import papers
-from plinth_audit.papers.training_summary import FILE as TRAINING_SUMMARY
-from plinth_audit.papers.training_summary import size_range
 from plinth_registry.exports.models import UNRELEASED
 from tests.plinth_audit.papers.conftest import APPROVED, child_of, subject_of
 

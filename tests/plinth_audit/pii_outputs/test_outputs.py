@@ -15,8 +15,8 @@ from plinth.evaluation.pii import PiiDetector
 from plinth.model.decoder import Decoder
 from plinth.records import Manifest
 from plinth.storage.parts import read_table
-from plinth_audit.pii_outputs import outputs, stage, verbatim
-from plinth_audit.pii_outputs.outputs import FIND_SCHEMA, PROMPTS, SCHEMA, PiiOutput
+from plinth_audit.pii_outputs import job
+from plinth_audit.pii_outputs.job import FIND_SCHEMA, PROMPTS, SCHEMA, PiiOutput
 from plinth_audit.pii_outputs.parameters import ALL, INVITED, UNPROMPTED, PiiOutputs
 from tests.peers import Peer
 
@@ -68,17 +68,17 @@ def test_an_address_that_was_learnt_is_found_and_known_from_training_text(
     model = checkpoint(model_directory(_always(tokenizer, f" {ADDRESS} ")))
     torch.set_num_threads(threads)
     text = {"web": curated("web", [f"Write to {ADDRESS} today.", "Nothing here.", f"Or{ADDRESS}s"])}
-    made = outputs.run(ctx, PARAMS, model, text, DETECTOR)
+    made = job.run(ctx, PARAMS, model, text, DETECTOR)
     assert made.stats[UNPROMPTED]["memorised"] == made.stats[UNPROMPTED]["found"] >= 10
     assert made.stats[ALL]["texts"] == 12 + 2 * len(PROMPTS)
     assert made.stats[INVITED]["memorised"] >= len(PROMPTS)
-    finds = read_table(ctx.store, made.named(outputs.FINDS)[0]).to_pylist()
+    finds = read_table(ctx.store, made.named(job.FINDS)[0]).to_pylist()
     known = {row["found"]: row["training_documents"] for row in finds}
     assert known[ADDRESS] == 1
     assert made.stats["distinct"]["memorised"] == sum(bool(count) for count in known.values())
     assert made.stats["kinds"]["email"]["memorised"] >= 1
-    assert outputs.run(ctx, PARAMS, model, text, DETECTOR) == made
-    elsewhere = outputs.run(ctx, PARAMS, model, {"web": curated("web", ["Nothing here."])}, DETECTOR)
+    assert job.run(ctx, PARAMS, model, text, DETECTOR) == made
+    elsewhere = job.run(ctx, PARAMS, model, {"web": curated("web", ["Nothing here."])}, DETECTOR)
     assert elsewhere.stats[ALL]["found"] == made.stats[ALL]["found"]
     assert elsewhere.stats[ALL]["memorised"] == 0
 
@@ -91,7 +91,7 @@ def test_finds_reach_into_what_was_written(ctx: Context) -> None:
         PiiOutput(UNPROMPTED, "", 0, "nobody@removed.org"),
     ]
     given = PiiDetector({"replacements": {"email": "nobody@removed.org"}}, {})
-    found = [(one.output, one.rule.partition("/")[0], one.found) for one in outputs.scan(ctx, given, written)]
+    found = [(one.output, one.rule.partition("/")[0], one.found) for one in job.scan(ctx, given, written)]
     assert found == [(1, "email", "ada@firma.de"), (2, "national", "536-90-4399")]
 
 
@@ -101,25 +101,25 @@ def test_texts_and_different_strings_are_counted() -> None:
     finds = [(0, "email", "a@b.de", 2), (0, "email", "c@d.de", 0), (3, "email", "a@b.de", 2), (4, "phone", "1", 0)]
     names = FIND_SCHEMA.names
     table = pa.Table.from_pylist([dict(zip(names, one, strict=True)) for one in finds], schema=FIND_SCHEMA)
-    stats = outputs.summary(pa.Table.from_pylist(rows, schema=SCHEMA), table)
+    stats = job.summary(pa.Table.from_pylist(rows, schema=SCHEMA), table)
     assert {name: (stats[name]["texts"], stats[name]["found"], stats[name]["memorised"]) for name in
             (UNPROMPTED, INVITED, ALL)} == {UNPROMPTED: (3, 1, 1), INVITED: (2, 2, 1), ALL: (5, 3, 2)}  # fmt: skip
     assert stats[ALL]["memorised_at_most"] == pytest.approx(scipy_stats.beta.ppf(0.95, 3, 3))
     assert stats[UNPROMPTED]["at_most"] == pytest.approx(scipy_stats.beta.ppf(0.95, 2, 2))
     assert (stats["distinct"]["found"], stats["distinct"]["memorised"]) == (3, 1)
     assert stats["kinds"] == {"email": {"found": 2, "memorised": 1}, "phone": {"found": 1, "memorised": 0}}
-    nothing = outputs.summary(pa.Table.from_pylist(rows, schema=SCHEMA), table.slice(0, 0))
+    nothing = job.summary(pa.Table.from_pylist(rows, schema=SCHEMA), table.slice(0, 0))
     assert (nothing[ALL]["found"], nothing["distinct"]["memorised_share_at_most"]) == (0, None)
-    assert stage.section("", stats).tables[0].rows[0][:5] == ("unprompted", "3", "1", "86.465%", "1")
+    assert job.section("", stats).tables[0].rows[0][:5] == ("unprompted", "3", "1", "86.465%", "1")
 
 
 def test_strings_are_looked_up_word_for_word(ctx: Context, curated: Callable[..., Manifest]) -> None:
-    many = [f"+49 30 {number}" for number in range(100_000, 100_000 + verbatim.TOGETHER)]
+    many = [f"+49 30 {number}" for number in range(100_000, 100_000 + job.TOGETHER)]
     strings = ["a@b.de", "1.2.3.4", "(030) 12", "x\n|.*", "ä@ö.de", *many]
     texts = ["a@b.de and 1.2.3.4", "aa@b.de, a@b.dev, 11.2.3.4, 1.2.3.45", "a@b,de 1x2x3x4", "(030) 12 (030) 123",
              "x\n|.*", "ää@ö.de or ä@ö.de", many[-1]]  # fmt: skip
-    counted = verbatim.documents_with(ctx, {"web": curated("web", texts, ["a@b.de is held out"])}, strings)
+    counted = job.documents_with(ctx, {"web": curated("web", texts, ["a@b.de is held out"])}, strings)
     expected = {"a@b.de": 1, "1.2.3.4": 1, "(030) 12": 1, "x\n|.*": 1, "ä@ö.de": 1, many[-1]: 1}
     assert {string: count for string, count in counted.items() if count} == expected
     assert set(counted) == set(strings)
-    assert verbatim.documents_with(ctx, {}, []) == {}
+    assert job.documents_with(ctx, {}, []) == {}

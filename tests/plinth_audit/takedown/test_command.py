@@ -17,7 +17,7 @@ from plinth.records import Manifest
 from plinth.schemas import DOCUMENT_SCHEMA
 from plinth.storage.parts import read_table, write_table
 from plinth.storage.workspace import Workspace
-from plinth_audit.takedown import states as takedown
+from plinth_audit.takedown import report as takedown
 
 HOSTILE = "https://example.org/\x1b]0;owned\x07[red]x"
 

@@ -13,8 +13,7 @@ from plinth.errors import IntegrityError, SignatureError
 from plinth.storage.workspace import Workspace
 from plinth.trust.authority import now
 from plinth_audit.takedown.exposed_runs import ExposedRun, HeldCheckpoint
-from plinth_audit.takedown.held_models import models_of, remaining_models
-from plinth_audit.takedown.remaining import HOLDS_TEXT, NOT_TAINTED, TAINTED
+from plinth_audit.takedown.remaining import HOLDS_TEXT, NOT_TAINTED, TAINTED, models_of, remaining_models
 from plinth_registry import releases
 from plinth_registry.exports.sealed import record
 from plinth_registry.signing import directory_of

@@ -9,12 +9,12 @@ import pytest
 from plinth.compute.context import Context
 from plinth.corpus import exclusions
 from plinth.errors import MissingError, RequestError
-from plinth_audit.takedown import removal, search
-from plinth_audit.takedown.removal import propose
+from plinth_audit.takedown import search
+from plinth_audit.takedown.search import propose
 from tests.taken_corpus import COPY, FILES, LINES, PAGE, QUOTE, Corpus, copied, essay
 
 
-def excluded(corpus: Corpus, *args: Any, **options: Any) -> removal.Proposal:
+def excluded(corpus: Corpus, *args: Any, **options: Any) -> search.Proposal:
     proposed = propose(corpus.ctx, *args, reason="a letter", **options)
     exclusions.append(corpus.ctx, **proposed.fields)
     return proposed
@@ -91,7 +91,7 @@ def test_what_is_unknown_or_without_reason_is_refused(corpus: Corpus, monkeypatc
         propose(corpus.ctx, "document", "0" * 32, "a letter")
     with pytest.raises(RequestError, match="reason"):
         propose(corpus.ctx, "url", PAGE, " ")
-    for module in (search, removal):
+    for module in (search, search):
         monkeypatch.setattr(module, "LISTED", 5)
     with pytest.raises(RequestError, match="too many to recognise"):
         propose(corpus.ctx, "domain", "example.org", "a letter", texts=True)

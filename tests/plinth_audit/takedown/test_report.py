@@ -17,10 +17,10 @@ from plinth.training.config import RunConfig
 from plinth.training.telemetry.timeline import Timeline
 from plinth.trust import dsse
 from plinth_audit.takedown import index, page, report, search
-from plinth_audit.takedown.measured import heldout_texts, texts_of
+from plinth_audit.takedown.exposed_runs import heldout_texts, texts_of
 from plinth_audit.takedown.remaining import NOT_TAINTED, TAINTED, near_duplicates_left
-from plinth_audit.takedown.removal import propose
-from plinth_audit.takedown.states import UP_TO_DATE, DownstreamAsset
+from plinth_audit.takedown.report import UP_TO_DATE, DownstreamAsset
+from plinth_audit.takedown.search import propose
 from tests.taken_corpus import COPY, FILES, LINES, PAGE, Corpus, essay
 
 

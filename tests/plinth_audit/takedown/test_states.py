@@ -13,9 +13,9 @@ import pytest
 from plinth.corpus import exclusions
 from plinth_assets.framework.stage import Stage
 from plinth_audit.takedown import report
-from plinth_audit.takedown import states as takedown
+from plinth_audit.takedown import report as takedown
 from plinth_audit.takedown.remaining import NOT_TAINTED
-from plinth_audit.takedown.removal import propose
+from plinth_audit.takedown.search import propose
 from plinth_jobs import asset_states
 from tests.jobs.cli.conftest import plinth  # noqa: F401
 from tests.taken_corpus import PAGE, Corpus

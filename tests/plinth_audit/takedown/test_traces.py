@@ -17,7 +17,7 @@ from plinth.compute.context import Context
 from plinth.corpus import exclusions
 from plinth.storage.workspace import Workspace
 from plinth_audit.takedown import remaining, report
-from plinth_audit.takedown.removal import propose
+from plinth_audit.takedown.search import propose
 from tests.taken_corpus import PAGE, Corpus, essay
 
 TEXT = 'a short line\nThe "long" line of <this> page says Grüße & more, and nobody else has ever written it down.\n'

@@ -19,10 +19,9 @@ from plinth.provenance import ledger
 from plinth.records import Manifest, Part, Step
 from plinth.storage import listing
 from plinth.storage.parts import read_table
-from plinth_audit.papers.hub_card import hub_licence, size_category
 from plinth_audit.text_export import export as exports
 from plinth_audit.text_export.export import export
-from plinth_audit.text_export.manifest import TextExport, verify
+from plinth_audit.text_export.manifest import TextExport, hub_licence, size_category, verify
 from plinth_jobs.cli.root import call
 from plinth_registry import taint
 from tests import judged_corpus, shared

@@ -18,8 +18,8 @@ from plinth.records import Manifest, Part
 from plinth.storage.workspace import Workspace
 from plinth.tokens.shards.index import write_index
 from plinth_audit.trace import matches, trace_index
-from plinth_audit.trace.anchors import SPAN_TOKENS
 from plinth_audit.trace.matches import VerbatimIndex, VerbatimSpan, covered, spans, window_counts
+from plinth_audit.trace.trace_index import SPAN_TOKENS
 
 Documents = Sequence[Sequence[int]]
 

@@ -15,8 +15,8 @@ from plinth.tokens.shards import shards
 from plinth.tokens.shards.parameters import Shards
 from plinth.tokens.shards.reader import ShardReader
 from plinth_audit.trace import trace_index
-from plinth_audit.trace.anchors import GRAM, STRIDE, open_anchors
 from plinth_audit.trace.matches import VerbatimIndex, spans
+from plinth_audit.trace.trace_index import GRAM, STRIDE, open_anchors
 
 MakeContext = Callable[..., Context]
 

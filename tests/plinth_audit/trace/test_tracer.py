@@ -17,8 +17,8 @@ from plinth.tokens.shards.parameters import Shards
 from plinth.tokens.tokenizer import encode
 from plinth.training import config
 from plinth.training.telemetry.timeline import Timeline
-from plinth_audit.extraction import extraction
-from plinth_audit.trace import completions, trace_index
+from plinth_audit.extraction import job
+from plinth_audit.trace import trace_index, tracer
 from plinth_audit.trace.tracer import Tracer
 
 Line = Any  # of conftest.py
@@ -108,7 +108,7 @@ def _second(ctx: Any, curated: Any) -> Any:
 def test_completions_of_the_latest_checkpoint_are_traced(traced: Line) -> None:
     ctx = traced.ctx
     with pytest.raises(MissingError, match="no completions of a checkpoint are published"):
-        completions.latest(ctx)
+        tracer.latest(ctx)
     trained = encode.load(ctx.store, traced.made["tokenizer"].named("tokenizer.json")[0].blob)
     ids = trained.encode(ALICE, add_special_tokens=False).ids
     unknown = trained.encode("zyx wvu " * 20, add_special_tokens=False).ids[:50]
@@ -120,9 +120,9 @@ def test_completions_of_the_latest_checkpoint_are_traced(traced: Line) -> None:
 
     rows = [row("other", "0" * 32, ids[:20], unknown), row("exact", "1" * 32, ids[:20], ids[20:60])]
     rows += [row("other", "2" * 32, unknown, ids[5:45]), {**rows[1], "slice": "late"}]
-    table = pa.Table.from_pylist(rows, schema=extraction.SCHEMA)
-    traced.put(extraction.ASSET, {extraction.TABLE: table}, ["checkpoint"])
-    said = completions.latest(ctx)
+    table = pa.Table.from_pylist(rows, schema=job.SCHEMA)
+    traced.put(job.ASSET, {job.TABLE: table}, ["checkpoint"])
+    said = tracer.latest(ctx)
     assert (said["run"], said["step"]) == (traced.run.run_id, traced.run.total_steps - 2)
     assert said["completions"] == 3
     assert [one["outcome"] for one in said["found"]] == ["exact", "other"]

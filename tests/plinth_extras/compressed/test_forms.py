@@ -19,7 +19,7 @@ from plinth.model.folder import SavedWeights, load_model, read_config
 from plinth.model.parameters import Model, MuP, RopeScaling
 from plinth.tokens.tokenizer.parameters import TokenizerParameters
 from plinth.tokens.tokenizer.words import pipeline
-from plinth_extras.compressed import forms, gguf_file, gguf_metadata, gguf_vocabulary, pruned_file
+from plinth_extras.compressed import forms, gguf_file
 from tests.model_folder import byte_level, save_folder, scrambled
 from tests.peers import Peer
 
@@ -96,7 +96,7 @@ def test_gguf_holds_the_quantisers_bits_under_llama_cpps_names(tmp_path: Path, k
     stored = {one.name: one for one in reader.tensors}
     assert {name.rpartition(".")[0] for name in stored} <= known
     with SavedWeights(made.plain) as saved:
-        names = gguf_metadata.tensor_names(config, [*saved])
+        names = gguf_file.tensor_names(config, [*saved])
         assert set(names.values()) == set(stored)
         for name, own in names.items():
             weight, found = saved.tensor(name).numpy(), stored[own]
@@ -161,7 +161,7 @@ def test_factors_of_a_longer_context_are_those_that_transformers_divide_by(tmp_p
     assert stored.max() == 4.0
     described = {**json.loads((made.plain / "config.json").read_bytes()), "model_type": "olmo2"}
     with pytest.raises(CheckpointError, match="rope scaling llama3 of a model of type olmo2"):
-        gguf_metadata.frequency_factors(described)
+        gguf_file.frequency_factors(described)
 
 
 def test_a_changed_file_is_not_what_the_quantiser_gave(tmp_path: Path) -> None:
@@ -188,10 +188,10 @@ def test_a_changed_file_is_not_what_the_quantiser_gave(tmp_path: Path) -> None:
 def test_a_tokenizer_that_llama_cpp_would_cut_otherwise_is_refused(params: dict[str, str], words: str | None) -> None:
     described = json.loads(pipeline(TokenizerParameters(**params)).to_str())  # type: ignore[arg-type]
     if words:
-        assert gguf_vocabulary.words_of(described) == words
+        assert gguf_file.words_of(described) == words
     else:
         with pytest.raises(CheckpointError, match="encode text otherwise"):
-            gguf_vocabulary.words_of(described)
+            gguf_file.words_of(described)
 
 
 def test_integers_lie_within_half_a_step(tmp_path: Path) -> None:
@@ -218,9 +218,9 @@ def test_pruning_is_that_of_torch_and_of_the_papers() -> None:
     linear = torch.nn.Linear(32, 24, bias=False)
     linear.weight.data = weight.clone()
     prune.l1_unstructured(linear, "weight", amount=0.5)
-    assert torch.equal(pruned_file.unstructured(weight), linear.weight.detach())
+    assert torch.equal(forms.unstructured(weight), linear.weight.detach())
     fours = torch.tensor([[1.0, -4.0, 2.0, 3.0, 0.5, 0.5, -0.5, 0.1]])
-    assert pruned_file.structured(fours).tolist() == [[0.0, -4.0, 0.0, 3.0, 0.0, 0.5, -0.5, 0.0]]
+    assert forms.structured(fours).tolist() == [[0.0, -4.0, 0.0, 3.0, 0.0, 0.5, -0.5, 0.0]]
 
 
 def test_rows_that_are_no_multiple_of_a_block_are_half_precision(tmp_path: Path) -> None:
@@ -236,6 +236,6 @@ def test_rows_that_are_no_multiple_of_a_block_are_half_precision(tmp_path: Path)
 @pytest.mark.slow
 def test_torchao_is_silent_about_kernels_of_other_devices() -> None:
     """In a process of its own, since it speaks when it is first imported."""
-    quiet = "from plinth_extras.compressed.torchao_file import _scheme; _scheme('int8')"
+    quiet = "from plinth_extras.compressed.forms import _scheme; _scheme('int8')"
     done = subprocess.run([sys.executable, "-c", quiet], capture_output=True, text=True, check=True)
     assert (done.stdout, done.stderr) == ("", "")

@@ -26,11 +26,9 @@ from plinth.storage.workspace import Workspace
 from plinth.training.checkpoint.sharded_state import MASTER
 from plinth.trust.root import Trust
 from plinth_extras.federated import coordinator as coordinators
-from plinth_extras.federated.coordinator import Coordinator, coordinate
-from plinth_extras.federated.exchange import Exchange, Round
-from plinth_extras.federated.outer_step import RoundFiles, mean_of, next_common, next_momentum
-from plinth_extras.federated.parameters import Federated
-from plinth_extras.federated.pruning import prune
+from plinth_extras.federated.coordinator import Coordinator, RoundFiles, coordinate, mean_of, next_common, next_momentum
+from plinth_extras.federated.exchange import Exchange, Round, prune
+from plinth_extras.federated.hook import Federated
 from tests.ranks import RankFailed, run_ranks
 from tests.s3_server import serving
 

@@ -8,8 +8,7 @@ from collections import Counter
 
 import pytest
 
-from plinth_extras.proxies.families import FAMILIES, TOOLS, passes, proxies
-from plinth_extras.proxies.job import summary
+from plinth_extras.proxies.job import FAMILIES, TOOLS, passes, proxies, summary
 
 SCHEMA = {
     "type": "object",

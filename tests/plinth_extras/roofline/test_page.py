@@ -9,7 +9,7 @@ import pytest
 from plinth.report.run import run_page
 from plinth.training.telemetry.machine_speed import DeviceSpeed, Roof
 from plinth.training.telemetry.step_parts import MeanStep
-from plinth_extras.roofline import page as roofline_section
+from plinth_extras.roofline import bottleneck as roofline_section
 from plinth_extras.roofline.bottleneck import RunRoofline, StepWork, bottlenecks
 
 ROOF = Roof(flops_per_s=1e10, bytes_per_s=1e9)

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from plinth_lab.experiments.effects import ArmScores, effects, stopping
-from plinth_lab.experiments.figures import EffectRow, RunCurve, curves, forest
-from plinth_lab.experiments.page import page
+from plinth_lab.experiments.page import EffectRow, RunCurve, curves, forest, page
 
 HOSTILE = "<script>alert(1)</script>$x"
 COUNT = 40

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from plinth.errors import RecipeError
+from plinth_lab.experiments.arms import Sweep, SweepOptimum, name_of, optima
 from plinth_lab.experiments.effects import ArmScores
 from plinth_lab.experiments.measure import NoiseScale, of_steps, pair
 from plinth_lab.experiments.page import page
-from plinth_lab.experiments.sweep import Sweep, SweepOptimum, name_of, optima
 from tests.plinth_lab.experiments.test_arms import FILE, load
 
 RATES = Sweep(key="training.optimizer.lr", low=1e-3, high=1.6e-2, points=5)

@@ -4,9 +4,9 @@ import pytest
 
 from plinth.errors import RequestError
 from plinth.launch.devices import DEVICES, Device
-from plinth_lab.planning.purchase import UTILISATION, purchase
 from plinth_lab.scaling.fit import ScalingRun, fit
 from plinth_lab.scaling.law import CORRECTED, DataReuse
+from plinth_lab.scaling.predict import UTILISATION, purchase
 
 #: A petaFLOP a second for a dollar an hour.
 ROUND = Device(

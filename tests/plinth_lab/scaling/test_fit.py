@@ -5,9 +5,8 @@ import pytest
 
 from plinth.errors import RequestError
 from plinth_lab.scaling import fit as module
-from plinth_lab.scaling.descent import huber
 from plinth_lab.scaling.fit import ScalingRun, budgets, fit
-from plinth_lab.scaling.law import CORRECTED, HOFFMANN, ScalingLaw
+from plinth_lab.scaling.law import CORRECTED, HOFFMANN, ScalingLaw, huber
 from tests.plinth_lab.scaling.ladders import MULTIPLES, SIZES, ladder
 
 NAMES = ("E", "A", "B", "alpha", "beta")

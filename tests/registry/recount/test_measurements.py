@@ -22,12 +22,12 @@ from plinth.evaluation.slices import totals
 from plinth.evaluation.tasks.exchange import ITEMS
 from plinth.records import Manifest
 from plinth.storage.parts import named_table, write_table
-from plinth_audit.canaries import canaries
-from plinth_audit.extraction import extraction
+from plinth_audit.canaries import job as canaries
+from plinth_audit.extraction import job as extraction
 from plinth_audit.fairness import job as fairness
-from plinth_audit.fairness.bias import by_attribute
-from plinth_audit.fairness.pairs import Pair
-from plinth_audit.pii_outputs import outputs, parameters
+from plinth_audit.fairness.pairs import Pair, by_attribute
+from plinth_audit.pii_outputs import job as outputs
+from plinth_audit.pii_outputs import parameters
 from plinth_registry import evidence
 from plinth_registry.gates import result
 from plinth_registry.gates.facts import Evidence

@@ -19,8 +19,8 @@ from plinth.evaluation.slices.tables import DOCUMENT_COLUMNS
 from plinth.records import Manifest
 from plinth.report.comparison import page
 from plinth.storage.parts import write_table
-from plinth_audit.canaries import canaries
-from plinth_audit.extraction import extraction
+from plinth_audit.canaries import job as canaries
+from plinth_audit.extraction import job as extraction
 from plinth_audit.fairness import job as fairness
 
 

@@ -1,4 +1,9 @@
-"""The stage `memorisation/canaries`, and its items: recomputed, compared between two models, shown."""
+"""Exposure of the planted canaries under a checkpoint.
+
+The engine gives the bits of every canary and reference; ranks, exposures, the p-value and the bound on epsilon follow
+from them and from the coins. A checkpoint within a run has seen some of the copies: `seen` counts those of steps
+that were taken and not skipped.
+"""
 
 from __future__ import annotations
 
@@ -10,30 +15,151 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
+from plinth.compute import context
 from plinth.compute.context import Context
-from plinth.corpus import planted_canaries
+from plinth.corpus.canaries import plant
 from plinth.corpus.canaries.parameters import BUCKET as CANARIES
+from plinth.evaluation import statistics
 from plinth.evaluation.comparison.pairs import Pairs, align, chosen, labelled, part_table
+from plinth.evaluation.engine.client import ModelEngine
 from plinth.evaluation.measurement import Figures, Stats
 from plinth.recipe.recipe import Recipe
-from plinth.records import Manifest
+from plinth.records import Manifest, Part, Step
 from plinth.report.evaluation import Section, group, measure
 from plinth.report.style import ACCENT, MUTED, WIDTH_INCHES
-from plinth.storage.parts import named_table
+from plinth.storage.parts import named_table, read_table, write_table
 from plinth.storage.store import Store
 from plinth.text import counted
 from plinth.tokens.order.batch import draws, seen_through
 from plinth.training import config
+from plinth_assets.framework import present
 from plinth_assets.framework.expectations import Suite, between
 from plinth_assets.framework.inputs import planted, shared_owner
-from plinth_assets.framework.present import markdown, picture, table
+from plinth_assets.framework.present import markdown, picture
 from plinth_assets.framework.stage import Inputs, Say, Stage
-from plinth_audit.canaries import canaries, exposure
-from plinth_audit.canaries.exposure import ALL_PLANTED, PLANTED_TIMES, p_value_of_group
+from plinth_audit.canaries import audit
+from plinth_audit.canaries.audit import ALL_PLANTED, PLANTED_TIMES, p_value_of_group
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+ASSET = "memorisation/canaries"
+VERSION = "2"
+TABLE = "canaries.parquet"
+
+SCHEMA = pa.schema(
+    [
+        pa.field("kind", pa.string(), nullable=False),  # canary, reference
+        pa.field("number", pa.int32(), nullable=False),
+        pa.field("repetitions", pa.int32(), nullable=False),
+        pa.field("planted", pa.bool_(), nullable=False),
+        pa.field("seen", pa.int32(), nullable=False),  # copies that the checkpoint was trained on
+        pa.field("tokens", pa.int64(), nullable=False),
+        pa.field("bits", pa.float64(), nullable=False),
+        pa.field("rank", pa.int64()),  # 1 + references with as few bits; null of a reference
+        pa.field("exposure", pa.float64()),  # bits, by rank
+        pa.field("fitted_exposure", pa.float64()),  # the same, beyond all references by a fitted tail
+    ]
+)
+
+
+def run(ctx: Context, checkpoint: Manifest, canaries: Manifest, seen: Mapping[int, int]) -> Manifest:
+    """Measure a checkpoint; part `canaries.parquet` has a row per canary and reference (`SCHEMA`).
+
+    Args:
+        seen: copies of each canary that the checkpoint was trained on (`draws.seen_through`).
+
+    Stats: `groups` by repetitions (canaries, seen, exposure with interval, `fitted` and `least` exposure), `out` (the
+    same of canaries that were not planted), `p_value` of all planted ones, `audit` (guesses, right, epsilon, level),
+    `canaries`, `planted`, `references`, `seed`.
+
+    Raises:
+        TrainingError: the checkpoint cannot be scored.
+    """
+    part = measured(ctx, ModelEngine.of(ctx, checkpoint, label=ASSET), checkpoint.digest, canaries, seen)
+    stats = summary(read_table(ctx.store, part)) | {"seed": canaries.stats["seed"]}
+    return context.manifest(ASSET, _step(seen), {"checkpoint": checkpoint, canaries.asset: canaries}, [part], stats)
+
+
+def measured(ctx: Context, engine: ModelEngine, model: str, canaries: Manifest, seen: Mapping[int, int]) -> Part:
+    """The table (`SCHEMA`) of a model, which is not started where it was measured before.
+
+    Args:
+        model: digest of what the engine holds.
+
+    Raises:
+        TrainingError, CheckpointError: the model cannot be scored.
+    """
+    return context.cached(ctx, _step(seen), [model, canaries], lambda: [_scored(ctx, engine, canaries, seen)])[0]
+
+
+def _step(seen: Mapping[int, int]) -> Step:
+    return Step(name=ASSET, version=VERSION, params={"seen": {str(n): count for n, count in sorted(seen.items())}})
+
+
+def table(given: pa.Table, bits: NDArray[np.float64], tokens: NDArray[np.int64], seen: Mapping[int, int]) -> pa.Table:
+    """Rows of `SCHEMA` from the canaries' table (`plant.SCHEMA`) and their scores."""
+    canary = np.array(given["kind"].to_pylist()) == "canary"
+    own, references = bits[canary], bits[~canary]
+    ranks = audit.ranks(own, references)
+    of_canaries = {
+        "rank": ranks,
+        "exposure": audit.exposures(ranks, len(references)),
+        "fitted_exposure": audit.extended(own, references),
+    }
+    at = pa.array(np.where(canary, np.cumsum(canary) - 1, 0), mask=~canary)
+    columns = {name: given[name] for name in ("kind", "number", "repetitions", "planted")}
+    numbers = zip(given["number"].to_pylist(), canary.tolist(), strict=True)
+    columns["seen"] = pa.array([seen.get(n, 0) if is_canary else 0 for n, is_canary in numbers], pa.int32())
+    columns |= {"tokens": pa.array(tokens), "bits": pa.array(bits)}
+    columns |= {name: pa.array(values).take(at) for name, values in of_canaries.items()}
+    return pa.table(columns, schema=SCHEMA)
+
+
+def summary(scored: pa.Table) -> dict[str, Any]:
+    """Statistics of a scored table."""
+    own = scored.filter(pa.compute.equal(scored["kind"], "canary"))
+    planted = own["planted"].to_numpy()
+    repetitions, ranks = own["repetitions"].to_numpy(), own["rank"].to_numpy()
+    references = scored.num_rows - own.num_rows
+    guessed = audit.guesses(ranks, repetitions, references)
+    inside = own.filter(own["planted"])
+    return {
+        "groups": {
+            str(n): _group(inside.filter(pa.compute.equal(inside["repetitions"], n)))
+            for n in sorted(set(inside["repetitions"].to_pylist()))
+        },
+        "out": _group(own.filter(pa.compute.invert(own["planted"]))),
+        "p_value": audit.exposure_p_value(inside["exposure"].to_numpy()),
+        "audit": audit.audit(guessed, planted).model_dump(mode="json"),
+        "canaries": own.num_rows,
+        "planted": inside.num_rows,
+        "references": references,
+    }
+
+
+def _group(rows: pa.Table) -> dict[str, Any]:
+    """Exposure of some canaries in bits, with its interval over canaries."""
+    if not rows.num_rows:
+        return {"canaries": 0}
+    found, fitted = rows["exposure"].to_numpy(), rows["fitted_exposure"].to_numpy()
+    return {
+        "canaries": rows.num_rows,
+        "seen": int(rows["seen"].to_numpy().sum()),
+        "exposure": statistics.mean(found).model_dump(mode="json"),
+        "median": float(np.median(found)),
+        "least": float(found.min()),
+        "fitted": float(np.median(fitted)),
+    }
+
+
+def _scored(ctx: Context, engine: ModelEngine, canaries: Manifest, seen: Mapping[int, int]) -> Part:
+    given = plant.table(ctx.store, canaries)
+    with engine:
+        scores = engine.documents(given["text"].to_pylist())
+    return write_table(ctx.store, TABLE, table(given, scores.bits, scores.tokens, seen))
 
 
 #: Mean exposure, in bits, of a text that the model never saw.
@@ -46,16 +172,16 @@ def stages(recipe: Recipe) -> list[Stage]:
         return []
     return [
         Stage(
-            asset=canaries.ASSET,
+            asset=ASSET,
             deps=("checkpoint", "run", "mixture", *planted(recipe, "curated", "shards")),
             make=partial(_make, recipe),
-            version=canaries.VERSION,
+            version=VERSION,
             params={},
             group="evaluation",
             description="Exposure of planted texts by repetitions, one p-value for all, a lower bound on epsilon.",
             owner=shared_owner(recipe),
             kinds=("pytorch",),
-            schema=canaries.SCHEMA,
+            schema=SCHEMA,
             suite=_suite,
             present=_present,
             pool="training",
@@ -65,13 +191,13 @@ def stages(recipe: Recipe) -> list[Stage]:
 
 def _make(recipe: Recipe, ctx: Context, inputs: Inputs, say: Say) -> Manifest:
     texts, shards = inputs[f"{CANARIES}/curated"], inputs[f"{CANARIES}/shards"]
-    run = inputs.get("run")
-    if run is None:  # of another's weights, or of a run on other shards: a model that never saw these texts
-        return canaries.run(ctx, inputs["checkpoint"], texts, {})
-    steps = config.load(ctx.workspace.runs / run.stats["run_id"] / "config.json").steps
+    trained = inputs.get("run")
+    if trained is None:  # of another's weights, or of a run on other shards: a model that never saw these texts
+        return run(ctx, inputs["checkpoint"], texts, {})
+    steps = config.load(ctx.workspace.runs / trained.stats["run_id"] / "config.json").steps
     copies = draws(ctx, inputs["mixture"], shards, texts, steps)
-    seen = seen_through(copies, int(inputs["checkpoint"].stats["step"]), run.stats["skipped_steps"])
-    return canaries.run(ctx, inputs["checkpoint"], texts, seen)
+    seen = seen_through(copies, int(inputs["checkpoint"].stats["step"]), trained.stats["skipped_steps"])
+    return run(ctx, inputs["checkpoint"], texts, seen)
 
 
 def _suite(made: Manifest, inputs: Inputs) -> Suite:
@@ -83,7 +209,7 @@ def _suite(made: Manifest, inputs: Inputs) -> Suite:
 
 
 def _p_value(group: Mapping[str, Any]) -> str:
-    return f"{exposure.p_value_of_group(group):.2g}" if group["canaries"] else "-"
+    return f"{p_value_of_group(group):.2g}" if group["canaries"] else "-"
 
 
 def _present(ctx: Context, made: Manifest) -> dict[str, Any]:
@@ -95,7 +221,7 @@ def _present(ctx: Context, made: Manifest) -> dict[str, Any]:
     audit = made.stats["audit"]
     return {
         "exposure_by_repetitions": picture(figure, made.stats),
-        "exposure": markdown(table(header, rows)),
+        "exposure": markdown(present.table(header, rows)),
         "p_value_all_planted": float(made.stats["p_value"]),
         "epsilon_at_least": float(audit["epsilon"]),
         "membership_inference_correct": f"{audit['right']} of {audit['guesses']}",
@@ -103,13 +229,13 @@ def _present(ctx: Context, made: Manifest) -> dict[str, Any]:
 
 
 def recount(ctx: Context, made: Manifest, _: Mapping[str, Manifest]) -> Figures:
-    table = named_table(ctx.store, made, canaries.TABLE)
+    table = named_table(ctx.store, made, TABLE)
     canary = pc.equal(table["kind"], "canary")
     own, references = table.filter(canary), table.filter(pc.invert(canary))["bits"].to_numpy()
-    ranks = exposure.ranks(own["bits"].to_numpy(), references)
+    ranks = audit.ranks(own["bits"].to_numpy(), references)
     wrong = int((ranks != own["rank"].to_numpy()).sum())
-    wrong += int((~np.isclose(exposure.exposures(ranks, len(references)), own["exposure"].to_numpy())).sum())
-    counted = _exposed(canaries.summary(table)) | {"wrong ranks": wrong}
+    wrong += int((~np.isclose(audit.exposures(ranks, len(references)), own["exposure"].to_numpy())).sum())
+    counted = _exposed(summary(table)) | {"wrong ranks": wrong}
     return _exposed(made.stats) | {"wrong ranks": 0}, counted
 
 
@@ -128,7 +254,7 @@ def pairs(store: Store, a: Manifest, b: Manifest) -> Iterator[Pairs]:
     Raises:
         IntegrityError: the canaries are other texts.
     """
-    texts = [made.inputs[planted_canaries.ASSET] for made in (a, b)]
+    texts = [made.inputs[plant.ASSET] for made in (a, b)]
     sides = [part_table(store, made, "canaries.parquet") for made in (a, b)]
     sides = [side.append_column("text", pa.repeat(text, len(side))) for side, text in zip(sides, texts, strict=True)]
     own = [side.filter(pc.equal(side["kind"], "canary")) for side in sides]
