@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from plinth.compute import context
 from plinth.compute.context import Context
-from plinth.corpus.canaries import plant
+from plinth.corpus import planted_canaries
 from plinth.corpus.canaries.parameters import BUCKET as CANARIES
 from plinth.evaluation import statistics
 from plinth.evaluation.comparison.pairs import Pairs, align, chosen, labelled, part_table
@@ -100,7 +100,7 @@ def _step(seen: Mapping[int, int]) -> Step:
 
 
 def table(given: pa.Table, bits: NDArray[np.float64], tokens: NDArray[np.int64], seen: Mapping[int, int]) -> pa.Table:
-    """Rows of `SCHEMA` from the canaries' table (`plant.SCHEMA`) and their scores."""
+    """Rows of `SCHEMA` from the canaries' table (`planted_canaries.SCHEMA`) and their scores."""
     canary = np.array(given["kind"].to_pylist()) == "canary"
     own, references = bits[canary], bits[~canary]
     ranks = audit.ranks(own, references)
@@ -156,7 +156,7 @@ def _group(rows: pa.Table) -> dict[str, Any]:
 
 
 def _scored(ctx: Context, engine: ModelEngine, canaries: Manifest, seen: Mapping[int, int]) -> Part:
-    given = plant.table(ctx.store, canaries)
+    given = planted_canaries.table(ctx.store, canaries)
     with engine:
         scores = engine.documents(given["text"].to_pylist())
     return write_table(ctx.store, TABLE, table(given, scores.bits, scores.tokens, seen))
@@ -254,7 +254,7 @@ def pairs(store: Store, a: Manifest, b: Manifest) -> Iterator[Pairs]:
     Raises:
         IntegrityError: the canaries are other texts.
     """
-    texts = [made.inputs[plant.ASSET] for made in (a, b)]
+    texts = [made.inputs[planted_canaries.ASSET] for made in (a, b)]
     sides = [part_table(store, made, "canaries.parquet") for made in (a, b)]
     sides = [side.append_column("text", pa.repeat(text, len(side))) for side, text in zip(sides, texts, strict=True)]
     own = [side.filter(pc.equal(side["kind"], "canary")) for side in sides]

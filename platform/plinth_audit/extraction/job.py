@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 from plinth import sections
 from plinth.compute import context
 from plinth.compute.context import Context
-from plinth.corpus.lists import lists
+from plinth.corpus import lists
 from plinth.errors import RecipeError
 from plinth.evaluation import statistics
 from plinth.evaluation.comparison.pairs import Pairs, align, labelled, part_table

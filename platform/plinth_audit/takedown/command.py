@@ -17,7 +17,7 @@ from plinth_jobs.cli.options import Settings, examples, group, json_option, reci
 
 if TYPE_CHECKING:
     from plinth.compute.context import Context
-    from plinth.corpus.exclusions.exclusion_list import Exclusion, Kind
+    from plinth.corpus.exclusions import Exclusion, Kind
     from plinth.records import Manifest
     from plinth_audit.takedown.exposed_runs import ExposedRun, Holdings, TakedownMeasure
     from plinth_audit.takedown.remaining import HeldModel
@@ -87,7 +87,7 @@ def chosen(given: Mapping[str, str | None]) -> tuple[Kind, str]:
     Raises:
         UsageError: none, or several.
     """
-    from plinth.corpus.exclusions.exclusion_list import KINDS
+    from plinth.corpus.exclusions import KINDS
 
     named = [(kind, value) for kind in KINDS if (value := given.get(kind)) is not None]
     if len(named) != 1:
@@ -221,12 +221,12 @@ def exclude(
 
 def _appended(ctx: Context, fields: Mapping[str, Any]) -> Exclusion:
     """The new entry of the list; that it was added, or refused, is in the log of decisions."""
-    from plinth.corpus.exclusions import exclusion_list
+    from plinth.corpus import exclusions
     from plinth_registry.audit_log import AuditedAction, audited
 
     subject = f"{fields['kind']} {fields['value']}"
     with audited(ctx, AuditedAction("exclude", subject, getpass.getuser(), fields["reason"])):
-        return exclusion_list.append(ctx, **fields)
+        return exclusions.append(ctx, **fields)
 
 
 @takedown.command("list", epilog=examples("plinth corpus takedown list", "plinth corpus takedown list --json"))
@@ -234,10 +234,10 @@ def _appended(ctx: Context, fields: Mapping[str, Any]) -> Exclusion:
 @json_option
 def listed(settings: Settings, as_json: bool) -> None:
     """List the exclusions, their signatures verified."""
-    from plinth.corpus.exclusions import exclusion_list
+    from plinth.corpus import exclusions
     from plinth_jobs.cli import output
 
-    entries = exclusion_list.read(settings.context())
+    entries = exclusions.read(settings.context())
     if as_json:
         output.emit_json([entry.model_dump(mode="json", exclude={"texts"}) for entry in entries])
         return

@@ -20,8 +20,8 @@ from typing import Any
 
 from plinth import fingerprint
 from plinth.compute.context import Context
-from plinth.corpus.exclusions import exclusion_list
-from plinth.corpus.exclusions.exclusion_list import Exclusion, numbers
+from plinth.corpus import exclusions
+from plinth.corpus.exclusions import Exclusion, numbers
 from plinth.errors import CheckFailedError, MissingError
 from plinth.provenance.document_rows import DOCUMENTS, SEARCHED_ASSETS, published
 from plinth.provenance.edges import current
@@ -218,7 +218,7 @@ def prove(
         CheckFailedError: the corpus still holds some of it, or something downstream is stale or unknown; names all.
         SignatureError: the list does not verify.
     """
-    listed = exclusion_list.read(ctx)
+    listed = exclusions.read(ctx)
     entries = tuple(entry for entry in listed if not only or entry.number in only)
     if not entries or len(entries) < len(set(only)):
         raise MissingError(
@@ -268,7 +268,7 @@ def facts(
     return {
         "at": datetime.now(UTC).isoformat(timespec="seconds"),
         "root": {"name": root.name, "version": root.version, "demo": root.demo},
-        "list": exclusion_list.digest(ctx),
+        "list": exclusions.digest(ctx),
         "entries": [entry.model_dump(mode="json", include=_RULE) | _texts(entry) for entry in proof.entries],
         "documents": {"count": len(proof.removed), "complete": proof.complete, "ids": proof.removed},
         "corpus": [one.model_dump(mode="json") for one in proof.buckets],

@@ -19,12 +19,21 @@ import pyarrow as pa
 
 from plinth.compute.context import Context
 from plinth.compute.progress import metered
-from plinth.corpus.dedup import shuffle
+from plinth.corpus import exclusions
+from plinth.corpus.dedup import sorted_runs
 from plinth.corpus.dedup.near import minhash
 from plinth.corpus.dedup.near.index import Match, open_published
-from plinth.corpus.exclusions import addresses, exclusion_list
-from plinth.corpus.exclusions.exclusion_list import Alike, Exclusion, Kind, TextSignature, normal, sign_texts
-from plinth.corpus.exclusions.rules import TextRules, look, taken_rows
+from plinth.corpus.exclusions import (
+    Alike,
+    Exclusion,
+    Kind,
+    TextRules,
+    TextSignature,
+    look,
+    normal,
+    sign_texts,
+    taken_rows,
+)
 from plinth.errors import MissingError, RequestError
 from plinth.provenance.document_rows import DOCUMENTS, published
 from plinth.records import Manifest
@@ -155,7 +164,7 @@ def _details(
     for at in sorted(rows, key=lambda at: (not parts[at].published, at)):
         part, chosen = parts[at], rows[at][:left]
         place: dict[str, Any] = {"part": part.part.name, "published": part.published, "ledgers": part.ledgers}
-        batches = shuffle.iter_rows(ctx.store, part.part, COLUMNS, chosen)
+        batches = sorted_runs.iter_rows(ctx.store, part.part, COLUMNS, chosen)
         values = (row for batch in batches for row in batch.to_pylist())
         for number, row in zip(chosen.tolist(), values, strict=True):
             if why := how(row):
@@ -167,9 +176,9 @@ def _details(
 
 def _how(row: Mapping[str, Any], wanted: Wanted) -> str:
     """Which of the wanted values the row really has; empty where another value has the same key."""
-    values = [("document", row["id"]), ("url", addresses.address(row["uri"]))]
-    values += [("domain", name) for name in addresses.domains_of(row["uri"])]
-    values += [("licence", name) for name in sorted(addresses.licences_of(row["licence"]))]
+    values = [("document", row["id"]), ("url", exclusions.address(row["uri"]))]
+    values += [("domain", name) for name in exclusions.domains_of(row["uri"])]
+    values += [("licence", name) for name in sorted(exclusions.licences_of(row["licence"]))]
     return next((wanted[value] for value in values if value in wanted), "")
 
 
@@ -198,7 +207,7 @@ def _shards(ctx: Context, parts: Sequence[IndexedPart], rows: Mapping[int, Rows]
     for at, own in sorted(rows.items()):
         if not parts[at].published:
             continue
-        for batch in shuffle.iter_rows(ctx.store, parts[at].part, ["shard", "tokens"], own):
+        for batch in sorted_runs.iter_rows(ctx.store, parts[at].part, ["shard", "tokens"], own):
             placed = batch.to_pydict()
             for shard, tokens in zip(placed["shard"], placed["tokens"], strict=True):
                 if shard is not None:
@@ -364,7 +373,7 @@ def _signed(
 
 def _counted(ctx: Context, proposal: Proposal) -> Proposal:
     """With the number of published documents that the rule takes, by the look that the next build begins with."""
-    earlier = exclusion_list.read(ctx)
+    earlier = exclusions.read(ctx)
     number = len(earlier) + 1
     entry = Exclusion(number=number, prior=None, by="-", at="-", **proposal.fields)
     takes, parts, of_parts, documents = dict[str, int](), 0, 0, 0
