@@ -23,6 +23,7 @@ import urllib.request
 from pathlib import Path
 
 import psutil
+from prometheus_client import generate_latest
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "platform")]
@@ -30,7 +31,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "platform")]
 from plinth.compute.context import Context  # noqa: E402
 from plinth.storage.workspace import Workspace  # noqa: E402
 from plinth.training import config as configuration  # noqa: E402
-from plinth.training.sinks.metric import exposition  # noqa: E402
+from plinth.training.sinks.metric import Families  # noqa: E402
 from plinth.training.sinks.run_metrics import RUN, RunFollower  # noqa: E402
 from plinth_ops.metrics.collectors import RunsCollector  # noqa: E402
 from plinth_ops.metrics.exporter import Exporter, ExportPart, serve  # noqa: E402
@@ -216,7 +217,7 @@ def beside_a_run(steps: int) -> None:
                     stream.write(other(first, "retired", steps=[first - 1500]))
             begun = time.process_time()
             follower.poll()
-            exposition(RUN, follower.state.samples())
+            generate_latest(Families(RUN, follower.state.samples))
             spent += time.process_time() - begun
         grown = psutil.Process().memory_info().rss - before
         measured(f"beside a run: CPU a step, over {steps:,} steps", spent / steps, f"{grown / 2**20:.1f} MiB more")

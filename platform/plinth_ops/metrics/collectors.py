@@ -23,11 +23,10 @@ from plinth.training import config as configuration
 from plinth.training.config import RunConfig
 from plinth.training.directory import RunDirectory
 from plinth.training.run_state import RunState, RunWatch, TimelineFile, run_state
-from plinth.training.sinks.metric import MetricLines, MetricSample, lines
+from plinth.training.sinks.metric import MetricSample
 from plinth.training.sinks.run_metrics import RunFollower
 from plinth.training.telemetry.timeline import TimelineReader
 from plinth_jobs.instance import ALARMS, HEARTBEAT, RELEASE_JOBS
-from plinth_ops.metrics.table import METRICS
 
 #: Seconds after its last event for which a run is exported; Prometheus keeps what was before.
 KEPT_S: Final = 86400.0
@@ -49,7 +48,7 @@ class RunsCollector:
         self._folder, self._watch = folder, RunWatch(folder, KEPT_S)
         self._followed: dict[str, RunFollower] = {}
         self._seen: dict[str, TimelineFile] = {}  # the timeline when it was read
-        self._lines: dict[str, MetricLines] = {}  # of runs that are exported
+        self._samples: dict[str, list[MetricSample]] = {}  # of runs that are exported
         self._last: dict[str, float] = {}  # time of the last event
         self._configs: dict[str, RunConfig] = {}  # of followed runs
         self._polled: dict[str, float] = {}  # when their launchers were asked last
@@ -60,8 +59,8 @@ class RunsCollector:
         """Bytes of timelines and samples read until now."""
         return self._read + sum(one.read_bytes for one in self._followed.values())
 
-    def collect(self) -> Iterator[MetricLines]:
-        """Lines of runs that have an event of the last day; a timeline that nobody wrote since is not read."""
+    def collect(self) -> Iterator[MetricSample]:
+        """Samples of runs that have an event of the last day; a timeline that nobody wrote since is not read."""
         now, timelines = time.time(), self._watch.look().timelines()
         for gone in self._seen.keys() - timelines.keys():
             self._forget(gone)
@@ -71,25 +70,25 @@ class RunsCollector:
                 continue
             if self._seen.get(name) != timeline:
                 self._seen[name] = timeline
-                self._lines[name] = self._look(name)
+                self._samples[name] = self._look(name)
             if name in self._followed and time.time() - now < ASKING_S and self._is_lost(name):
                 self._followed[name].state.lose()
-                self._lines[name] = lines(METRICS, self._followed[name].state.samples())
+                self._samples[name] = list(self._followed[name].state.samples())
                 self._unfollow(name)
             if now - self._last.get(name, 0.0) < KEPT_S:
-                yield self._lines[name]
+                yield from self._samples[name]
 
-    def _look(self, name: str) -> MetricLines:
+    def _look(self, name: str) -> list[MetricSample]:
         """What a run has now; what it had, where its files cannot be read."""
         try:
             follower = self._followed.get(name) or self._follow(name)
             follower.poll()
         except (PlinthError, ValueError, KeyError, TypeError, OSError):  # one broken run hides no other
-            return self._lines.get(name, {})
+            return self._samples.get(name, [])
         self._last[name] = follower.state.last
         if not follower.state.active:  # its account is let go; whoever starts another job has it read again
             self._unfollow(name)
-        return lines(METRICS, follower.state.samples())
+        return list(follower.state.samples())
 
     def _is_lost(self, name: str) -> bool:
         """Ask the launcher of a run whose timeline has no end, at its pace."""
@@ -113,7 +112,7 @@ class RunsCollector:
 
     def _forget(self, name: str) -> None:
         self._unfollow(name)
-        for known in (self._seen, self._lines, self._last, self._polled):
+        for known in (self._seen, self._samples, self._last, self._polled):
             known.pop(name, None)
 
 

@@ -1,29 +1,33 @@
 """The exporter: collects the parts of the metrics, each at its own pace, and answers Prometheus with what it has.
 
-    refresh ──▶ parts that are due ──▶ one text ──▶ GET /metrics
+    refresh ──▶ parts that are due ──▶ samples ──▶ prometheus_client ──▶ GET /metrics
 
-A scrape sends bytes that are there: it costs the same for one run and for a thousand, and waits for nothing. A part
-that fails keeps its last samples, and is named in `plinth_collector_up`; the others go on. How old the text is, is a
-metric of its own. A part may be collected elsewhere (`parts`): it is taken at a later refresh.
+A scrape waits for nothing: it writes the samples that are there. A part that fails keeps its last samples, and is named
+in `plinth_collector_up`; the others go on. How old the samples are, is a metric of its own. A part may be collected
+elsewhere (`parts`): it is taken at a later refresh.
 
 Does not belong here: what a part reads (`collectors`, `signed`).
 """
 
 from __future__ import annotations
 
-import http.server
 import ipaddress
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 from urllib.parse import urlsplit
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
+
+from prometheus_client import CollectorRegistry, generate_latest, make_wsgi_app
+from prometheus_client.exposition import ThreadingWSGIServer
 
 from plinth.errors import PlinthError
 from plinth.storage.atomic import write_bytes
-from plinth.training.sinks.metric import MetricLines, MetricSample, joined, lines
+from plinth.training.sinks.metric import Families, MetricSample
 from plinth_ops.metrics.table import METRICS
 
 #: Seconds between two refreshes; and between two looks, where whoever wants the whole text waits for it.
@@ -33,8 +37,6 @@ PAUSE_S: Final = 0.1
 #: Host names of loopback.
 LOOPBACK: Final = ("127.0.0.1", "localhost", "::1")
 
-CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
-
 
 @dataclass
 class ExportPart:
@@ -42,15 +44,15 @@ class ExportPart:
 
     Attributes:
         every_s: seconds between two collections.
-        collect: its samples, or lines of them; None: they are not there yet, and the next refresh looks again.
+        collect: its samples; None: they are not there yet, and the next refresh looks again.
         watch: the state of what it reads; where that changed, it is collected before its time.
     """
 
     name: str
     every_s: float
-    collect: Callable[[], Iterable[MetricSample | MetricLines] | None]
+    collect: Callable[[], Iterable[MetricSample] | None]
     watch: Callable[[], object] = lambda: None
-    lines: list[MetricLines] = field(default_factory=list)
+    samples: list[MetricSample] = field(default_factory=list)
     due: float = 0.0
     begun: float | None = None
     seen: object = None
@@ -60,7 +62,7 @@ class ExportPart:
 
 
 class Exporter:
-    """The text of all parts.
+    """The samples of all parts.
 
     Args:
         read_bytes: bytes of timelines read until now.
@@ -76,10 +78,22 @@ class Exporter:
         end: Callable[[], None] = lambda: None,
     ) -> None:
         self.parts, self._read_bytes, self._say = parts, read_bytes, say
-        self.text, self.end = b"", end
+        self._own: list[MetricSample] = []
+        self.families, self.end = Families(METRICS, self.samples), end
 
-    def refresh(self, now: float | None = None) -> bytes:
-        """Collect the parts that are due; returns the text.
+    def samples(self) -> Iterator[MetricSample]:
+        """What was collected last."""
+        yield from self._own
+        for part in self.parts:
+            yield from part.samples
+
+    @property
+    def text(self) -> bytes:
+        """It as Prometheus reads it."""
+        return generate_latest(self.families)
+
+    def refresh(self, now: float | None = None) -> None:
+        """Collect the parts that are due.
 
         Args:
             now: Unix seconds.
@@ -90,9 +104,7 @@ class Exporter:
                 part.begun, part.due, part.seen = time.perf_counter(), at + part.every_s, state
             if part.begun is not None:
                 self._collect(part, part.begun)
-        found = [one for part in self.parts for one in part.lines]
-        self.text = joined(METRICS, [lines(METRICS, self._own(at)), *found])
-        return self.text
+        self._own = list(self._about_itself(at))
 
     def complete(self) -> bytes:
         """Refresh until no part is under way; returns the text."""
@@ -107,7 +119,7 @@ class Exporter:
             found = part.collect()
             if found is None:
                 return
-            part.lines, fault = _lines(found), ""
+            part.samples, fault = list(found), ""
         except (PlinthError, OSError, ValueError) as error:  # its last samples stay
             fault = " ".join(str(error).split())
         part.begun, part.up, part.seconds = None, not fault, time.perf_counter() - begun
@@ -115,23 +127,13 @@ class Exporter:
             self._say(f"{part.name} cannot be collected: {fault}")
         part.fault = fault
 
-    def _own(self, now: float) -> Iterable[MetricSample]:
+    def _about_itself(self, now: float) -> Iterator[MetricSample]:
         yield MetricSample("plinth_exporter_timestamp_seconds", (), now)
         yield MetricSample("plinth_exporter_read_bytes_total", (), float(self._read_bytes()))
         yield MetricSample("plinth_collector_up", ("exporter",), 1.0)
         for part in self.parts:
             yield MetricSample("plinth_collector_up", (part.name,), float(part.up))
             yield MetricSample("plinth_collector_seconds", (part.name,), part.seconds)
-
-
-def _lines(found: Iterable[MetricSample | MetricLines]) -> list[MetricLines]:
-    made, samples = list[MetricLines](), list[MetricSample]()
-    for one in found:
-        if isinstance(one, MetricSample):
-            samples.append(one)
-        else:
-            made.append(one)
-    return [*made, lines(METRICS, samples)]
 
 
 def write(exporter: Exporter, path: Path) -> None:
@@ -195,26 +197,29 @@ def _is_address(name: str) -> bool:
     return True
 
 
-def _server(exporter: Exporter, host: str, port: int) -> http.server.ThreadingHTTPServer:
-    class MetricsAnswer(http.server.BaseHTTPRequestHandler):
-        timeout = 10.0  # of a client that sends nothing
+def _server(exporter: Exporter, host: str, port: int) -> WSGIServer:
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(exporter.families)
+    metrics = make_wsgi_app(registry)
 
-        def do_GET(self) -> None:
-            named, origin = self.headers.get("Host") or "", self.headers.get("Origin")
-            if origin not in (None, f"http://{named}") or not _is_named(named, host, server.server_port):
-                self.send_error(403)
-                return
-            found = self.path.partition("?")[0] in ("/", "/metrics")
-            body = exporter.text if found else b"metrics are at /metrics\n"
-            self.send_response(200 if found else 404)
-            self.send_header("Content-Type", CONTENT_TYPE)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
+    def answer(request: dict[str, Any], start: Callable[..., Any]) -> Iterable[bytes]:
+        named, origin = request.get("HTTP_HOST", ""), request.get("HTTP_ORIGIN")
+        if origin in (None, f"http://{named}") and _is_named(named, host, int(request["SERVER_PORT"])):
+            answered: Iterable[bytes] = metrics(request, start)
+            return answered
+        start("403 Forbidden", [])
+        return ()
 
-        def log_message(self, format: str, *args: object) -> None:
-            """Nothing: a scrape every few seconds is no news."""
+    return make_server(host, port, answer, ThreadingWSGIServer, MetricsRequest)
 
-    http.server.ThreadingHTTPServer.daemon_threads = True
-    server = http.server.ThreadingHTTPServer((host, port), MetricsAnswer)
-    return server
+
+class MetricsRequest(WSGIRequestHandler):
+    """Logs nothing: a scrape every few seconds is no news. Leaves a client that sends nothing."""
+
+    timeout = 10.0
+
+    def handle(self) -> None:
+        with suppress(TimeoutError):
+            super().handle()
+
+    def log_message(self, format: str, *args: object) -> None: ...

@@ -83,10 +83,10 @@ def test_a_part_that_hangs_holds_up_no_other_and_is_ended(apart: PartProcess) ->
     assert worker is not None
     while worker.begun_and_ended() != (1, 0):
         time.sleep(0.01)
-    before = other.lines
+    before = other.samples
     found.refresh()
     assert said == []
-    assert other.lines != before
+    assert other.samples != before
     apart._limit_s = 0.0
     found.refresh()
     assert said == ["hangs cannot be collected: it takes longer than 0 s"]

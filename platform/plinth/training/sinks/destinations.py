@@ -7,9 +7,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
+from prometheus_client import generate_latest
+
 from plinth.storage.atomic import write_bytes
 from plinth.training.config import RunConfig
-from plinth.training.sinks.metric import exposition
+from plinth.training.sinks.metric import Families
 from plinth.training.sinks.run_metrics import RUN, RunFollower
 
 
@@ -153,6 +155,6 @@ class PrometheusFile:
 
     def flush(self) -> None:
         self._follower.poll()
-        write_bytes(self._path, exposition(RUN, self._follower.state.samples()))
+        write_bytes(self._path, generate_latest(Families(RUN, self._follower.state.samples)))
 
     def close(self) -> None: ...

@@ -1,13 +1,16 @@
-"""The record of a metric, a sample of one, and the text format in which Prometheus reads them.
+"""The record of a metric, a sample of one, and both as prometheus_client takes them.
 
 Does not belong here: which metrics there are (`run_metrics` has those of a run).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import Literal, NamedTuple
 
+from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.metrics_core import Metric as Family
+from prometheus_client.registry import Collector
 from pydantic import Field
 
 from plinth.records import Frozen
@@ -43,61 +46,27 @@ class MetricSample(NamedTuple):
     value: float
 
 
-_SPECIAL = {"inf": "+Inf", "-inf": "-Inf", "nan": "NaN"}
+class Families(Collector):
+    """Samples for prometheus_client, by metric in the order of a table; a metric without samples is left out.
 
-#: Lines of the text format, by metric.
-MetricLines = Mapping[str, str]
-
-
-def exposition(metrics: Mapping[str, Metric], samples: Iterable[MetricSample]) -> bytes:
-    """Samples as text, grouped by metric, in the order of the table; a metric without samples is left out.
-
-    The bytes are those of prometheus_client's `generate_latest`, which takes ten times as long: a workspace of a
-    thousand runs has tens of thousands of samples.
-
-    Raises:
-        KeyError: a sample of a metric that the table does not have.
+    Args:
+        metrics: the table.
+        samples: gives the samples now.
     """
-    return joined(metrics, (lines(metrics, samples),))
 
+    def __init__(self, metrics: Mapping[str, Metric], samples: Callable[[], Iterable[MetricSample]]) -> None:
+        self._metrics, self._samples = metrics, samples
 
-def lines(metrics: Mapping[str, Metric], samples: Iterable[MetricSample]) -> MetricLines:
-    """The lines of samples by metric: an eighth of the samples' memory, and written once while they stand.
+    def collect(self) -> list[Family]:
+        """Families of metrics.
 
-    Raises:
-        KeyError: as `exposition`.
-    """
-    found: dict[str, list[str]] = {}
-    for name, labels, value in samples:
-        found.setdefault(name, []).append(f"{_series(name, metrics[name].labels, labels)} {go_number(value)}\n")
-    return {name: "".join(own) for name, own in found.items()}
-
-
-def joined(metrics: Mapping[str, Metric], sources: Sequence[MetricLines]) -> bytes:
-    """The text of lines from several sources."""
-    text = bytearray()
-    for name, one in metrics.items():
-        if own := "".join([source[name] for source in sources if name in source]):
-            text += f"# HELP {name} {one.meaning}\n# TYPE {name} {one.kind}\n{own}".encode()
-    return bytes(text)
-
-
-def go_number(value: float) -> str:
-    """A number as Go's libraries write it, which take exponents from a million on; as prometheus_client does, whose
-    import would cost every reader of a run a megabyte."""
-    text = repr(float(value))
-    whole, point, decimals = text.partition(".")
-    if point and len(whole) > 6 and value > 0:
-        digits = (whole[1:] + decimals).rstrip("0")
-        return f"{whole[0]}{point if digits else ''}{digits}e+{len(whole) - 1:02d}"
-    return _SPECIAL.get(text, text)
-
-
-def _series(name: str, labels: tuple[str, ...], values: tuple[str, ...]) -> str:
-    pairs = sorted(zip(labels, values, strict=True))
-    written = ",".join(f'{label}="{_escaped(value)}"' for label, value in pairs)
-    return f"{name}{{{written}}}" if written else name
-
-
-def _escaped(text: str) -> str:
-    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+        Raises:
+            KeyError: a sample of a metric that the table does not have.
+        """
+        found: dict[str, CounterMetricFamily | GaugeMetricFamily] = {}
+        for name, labels, value in self._samples():
+            if name not in found:
+                kind = CounterMetricFamily if self._metrics[name].kind == "counter" else GaugeMetricFamily
+                found[name] = kind(name, self._metrics[name].meaning, labels=self._metrics[name].labels)
+            found[name].add_metric(labels, value)
+        return [found[name] for name in self._metrics if name in found]
