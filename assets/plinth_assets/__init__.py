@@ -1,29 +1,22 @@
 """Dagster assets: read what is published, call plinth or the registry, check, publish, report.
 
-    measurements/  what is measured of a checkpoint: facts, gates, items, sections of the page
-    framework/  the mechanism under every asset: Stage, the up-to-date decision, suites, metadata, resources
-    catalog     every stage of a recipe, upstream first
+    framework/     the mechanism under every asset: Stage, the up-to-date decision, suites, metadata, resources
+    measurements/  what is measured of a checkpoint: facts and gates; stages with their items and sections of the page
+    catalog        every stage of a recipe, upstream first
 
-One file per stage, upstream first, with its logic:
+Stages by subject, upstream first, with their logic:
 
-    sources, lists, documents, models, annotate, slices, policy, dedup   plinth/corpus/STEM
-    span_dedup                               plinth/corpus/dedup: semantic/, lines/, substring/
-    holdout, contamination, protected        plinth/corpus/protected
-    curate, funnel                           plinth/corpus/STEM
-    removal_rates                            plinth/corpus/slices
-    canaries                                 plinth/corpus/canaries, and its tokens
-    data_card, evaluation_page               plinth/report
-    tokenizer, shards                        plinth/tokens/STEM
-    packing, mixture                         plinth/tokens/STEM
-    ledger                                   plinth/provenance/ledger
-    initial                                  plinth/training/initial, and the registry's proof
-    sampled                                  plinth/training/sampled_text
-    training, evaluation                     plinth/STEM
-    probe_sets, probes                       plinth/evaluation/probes
-    pii, tasks                               plinth/evaluation/STEM
-    comparison                               plinth/evaluation/comparison
-    serving                                  plinth/evaluation/serving
-    candidate                                registry
+    sources        plinth/corpus/sources, documents/, lists/: source files, lists of the user, documents
+    annotate       plinth/corpus/annotate, models/, slices/: models, annotators, error rates of learned gates
+    policy         plinth/corpus/policy, slices/: what learned rules remove; verdicts of rules
+    dedup          plinth/corpus/dedup: exact, near, semantic, lines, substring
+    verdicts       plinth/corpus/protected, curate/: held-out text, protected sets, one decision per document, the text
+    tokens         plinth/tokens, corpus/canaries/: tokenizer, shards, packing, planted texts, mixture
+    accounts       plinth/corpus, provenance/ledger/: funnel and ledger
+    initial        plinth/training/initial, sampled_text, and the registry's proof: models that exist, their text
+    training       plinth/training: the run and its checkpoint
+    pages          plinth/report: data card, page of the evaluation
+    candidate      registry: candidate and release
 
 Does not belong here: anything that could be a pure function (plinth), and anything that starts work (jobs).
 """

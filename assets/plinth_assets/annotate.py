@@ -1,24 +1,87 @@
-"""`{bucket}/{annotator}`: one sidecar of scores, labels or spans per bucket and annotator."""
+"""`models/{name}`, `{bucket}/{annotator}`, `slices/{gate}`: models that the pipeline trains on its own buckets; one
+sidecar of scores, labels or spans per bucket and annotator; error rates of learned gates, with bounds that block.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
+from itertools import chain
 from typing import Any
 
+from plinth import fingerprint
 from plinth.compute.context import Context
-from plinth.corpus import annotate
+from plinth.corpus import annotate, models
+from plinth.corpus.models import generated_sets
+from plinth.corpus.slices import evaluate, rates, review_labels
+from plinth.corpus.slices.evaluate import require_apart
+from plinth.corpus.slices.measured_gates import GateRule, measured_gate, rule_of
+from plinth.corpus.slices.parameters import GateSlices
 from plinth.recipe.recipe import Recipe
 from plinth.records import Manifest
 from plinth_assets.framework.expectations import Suite, between, equal_columns, rows_between
-from plinth_assets.framework.stage import Inputs, Say, Stage
+from plinth_assets.framework.present import markdown, picture, table
+from plinth_assets.framework.stage import Inputs, Say, Stage, each, shared_owner
+
+#: Among the parameters of what a test recipe makes of labelled sets: without the mark it is made again.
+TEST = {"test": True}
 
 
-def stages(recipe: Recipe) -> list[Stage]:
+def model_stages(recipe: Recipe) -> list[Stage]:
+    """One asset per model of the recipe."""
+    return [_stage_models(recipe, name, raw) for name, raw in recipe.corpus.models.items()]
+
+
+def _stage_models(recipe: Recipe, name: str, raw: Mapping[str, Any]) -> Stage:
+    trainer, params = models.trainer(name, raw), models.parameters(name, raw)
+    buckets, lists = trainer.buckets(params), trainer.lists(params)
+    labelled = tuple(getattr(params, "labelled", ()))
+    return Stage(
+        asset=f"models/{name}",
+        deps=(*(f"{bucket}/documents" for bucket in buckets), *(f"lists/{one}" for one in lists)),
+        make=partial(_make_models, name, raw, buckets, lists, () if recipe.test else labelled),
+        version=trainer.version,
+        params=dict(raw) | (TEST if recipe.test and labelled else {}),
+        libraries=fingerprint.libraries(*trainer.libraries),
+        group="models",
+        description=f"{trainer.description} Source: {trainer.source}",
+        owner=shared_owner(recipe),
+        kinds=("model",),
+        suite=partial(_suite_models, trainer.bounds(params)),
+        present=_present_models,
+    )
+
+
+def _make_models(
+    name: str,
+    raw: Mapping[str, Any],
+    buckets: tuple[str, ...],
+    lists: tuple[str, ...],
+    real: tuple[str, ...],
+    ctx: Context,
+    inputs: Inputs,
+    say: Say,
+) -> Manifest:
+    generated_sets.require_real(ctx.store, {f"lists/{one}": inputs[f"lists/{one}"] for one in real}, f"models/{name}")
+    documents = {bucket: inputs[f"{bucket}/documents"] for bucket in buckets}
+    return models.train(ctx, name, raw, documents, {one: inputs[f"lists/{one}"] for one in lists})
+
+
+def _suite_models(bounds: tuple[tuple[str, float | None, float | None], ...], made: Manifest, inputs: Inputs) -> Suite:
+    row = {name: made.stats[name] for name, _, _ in bounds} or {"parts": len(made.parts)}
+    return Suite(made.asset.replace("/", "-"), [row], [rows_between(1), *(between(*bound) for bound in bounds)])
+
+
+def _present_models(ctx: Context, made: Manifest) -> dict[str, Any]:
+    rows = [[name, value] for name, value in made.stats.items() if isinstance(value, int | float | str)]
+    return {"measured": markdown(table(["what", "value"], rows))}
+
+
+def annotation_stages(recipe: Recipe) -> list[Stage]:
     """Every annotator over every bucket."""
     annotators = annotator_parameters(recipe)
     return [
-        _stage(name, bucket.owner, annotator, annotators)
+        _stage_annotate(name, bucket.owner, annotator, annotators)
         for name, bucket in recipe.corpus.buckets.items()
         for annotator in annotators
     ]
@@ -33,14 +96,14 @@ def annotator_parameters(recipe: Recipe) -> dict[str, dict[str, Any]]:
     return params
 
 
-def _stage(bucket: str, owner: str, name: str, annotators: Mapping[str, Mapping[str, Any]]) -> Stage:
+def _stage_annotate(bucket: str, owner: str, name: str, annotators: Mapping[str, Mapping[str, Any]]) -> Stage:
     """The stage that comes first reads the text for all that have what they need; the others find it done."""
     annotator, params = annotate.annotator(name), annotators[name]
     resources = annotator.needs(annotate.parameters(name, params))
     return Stage(
         asset=f"{bucket}/{name}",
         deps=(f"{bucket}/documents", *(f"{bucket}/{other}" for other in annotator.sidecars), *resources),
-        make=partial(_make, bucket, name, annotators, resources),
+        make=partial(_make_annotate, bucket, name, annotators, resources),
         version=annotator.version,
         params=params,
         libraries=annotate.libraries(name, params),
@@ -49,11 +112,11 @@ def _stage(bucket: str, owner: str, name: str, annotators: Mapping[str, Mapping[
         owner=owner,
         kinds=("parquet",),
         schema=annotator.schema,
-        suite=_suite,
+        suite=_suite_annotate,
     )
 
 
-def _make(
+def _make_annotate(
     bucket: str,
     name: str,
     annotators: Mapping[str, Mapping[str, Any]],
@@ -68,7 +131,7 @@ def _make(
     return annotate.run(ctx, bucket, name, annotators[name], documents, read, beside=annotators, sidecars=sidecars)
 
 
-def _suite(made: Manifest, inputs: Inputs) -> Suite:
+def _suite_annotate(made: Manifest, inputs: Inputs) -> Suite:
     bucket = made.asset.split("/")[0]
     documents = inputs[f"{bucket}/documents"].named("part-")
     parts = made.named("part-")
@@ -83,3 +146,104 @@ def _suite(made: Manifest, inputs: Inputs) -> Suite:
         between("sidecar", 0, None),
     ]
     return Suite(made.asset.replace("/", "-"), rows, expectations)
+
+
+def slice_stages(recipe: Recipe) -> list[Stage]:
+    """One evaluation per gate of the recipe."""
+    return [_stage_slices(recipe, name, params) for name, params in recipe.corpus.slices.items()]
+
+
+def _stage_slices(recipe: Recipe, name: str, params: GateSlices) -> Stage:
+    given = annotator_parameters(recipe)
+    rule = rule_of(measured_gate(name), params, recipe.corpus.policies, tuple(given))
+    read = {one: given[one] for one in rule.annotators}
+    needs = [annotate.annotator(one).needs(annotate.parameters(one, raw)) for one, raw in read.items()]
+    keys = tuple(dict.fromkeys([*chain.from_iterable(needs), *(f"lists/{one}" for one in params.lists)]))
+    documents = each(recipe, "documents") if params.reviews else ()
+    versions = {one: annotate.annotator(one).version for one in rule.annotators}
+    return Stage(
+        asset=f"slices/{name}",
+        deps=(*keys, *documents),
+        make=partial(_make_slices, recipe, name, params, rule, read, keys),
+        outside=reviewed if params.reviews else None,
+        version=evaluate.VERSION,
+        params={"measured": params.model_dump(mode="json"), "rule": list(rule.texts), "read": read, "of": versions}
+        | (TEST if recipe.test and params.lists else {}),
+        group="models",
+        description=f"Good and bad text that the gate `{name}` removes, by slice: {' or '.join(rule.texts)}",
+        owner=shared_owner(recipe),
+        kinds=("parquet",),
+        schema=evaluate.SCHEMA,
+        suite=partial(_suite_slices, params),
+        present=_present_slices,
+    )
+
+
+def reviewed(ctx: Context) -> str:
+    """Identity of the labels of reviewers so far."""
+    return review_labels.digest(ctx.workspace)
+
+
+def _make_slices(
+    recipe: Recipe,
+    name: str,
+    params: GateSlices,
+    rule: GateRule,
+    read: Mapping[str, Mapping[str, Any]],
+    keys: tuple[str, ...],
+    ctx: Context,
+    inputs: Inputs,
+    say: Say,
+) -> Manifest:
+    documents = {b: inputs[f"{b}/documents"] for b in recipe.corpus.buckets if f"{b}/documents" in inputs}
+    if not recipe.test:
+        real = {f"lists/{one}": inputs[f"lists/{one}"] for one in params.lists}
+        generated_sets.require_real(ctx.store, real, f"slices/{name}")
+        require_apart(ctx.store, real, _learnt(recipe, ctx, keys, inputs), name)
+    said = review_labels.read(ctx.workspace) if params.reviews else ()
+    return evaluate.run(ctx, name, params, rule, read, {key: inputs[key] for key in keys}, documents, said)
+
+
+def _learnt(recipe: Recipe, ctx: Context, keys: tuple[str, ...], inputs: Inputs) -> dict[str, Manifest]:
+    """Labelled sets that the gate's models have learnt from, by asset key."""
+    found = {}
+    for model in (key for key in keys if key.startswith("models/")):
+        for one in recipe.corpus.models[model.removeprefix("models/")].get("labelled") or ():
+            found[f"lists/{one}"] = ctx.refs.load(inputs[model].inputs[f"lists/{one}"])
+    return found
+
+
+def _suite_slices(params: GateSlices, made: Manifest, inputs: Inputs) -> Suite:
+    """Bounds of all documents and of every slice that has enough of them; lists of yours have enough of either truth,
+    or they show nothing."""
+    rows = [
+        {
+            "slice": name,
+            "recall": row["recall"] if row["bad"] >= params.min_documents else None,
+            "false_positive": row["false_positive"] if row["good"] >= params.min_documents else None,
+            "over_removal": row["over_removal"] if row["good"] >= params.min_documents else None,
+            **{f"real_{truth}": count if params.lists else None for truth, count in made.stats["real"].items()},
+        }
+        for name, row in made.stats["slices"].items()
+    ]
+    expectations = [
+        rows_between(1),
+        between("recall", params.min_recall, None),
+        between("false_positive", None, params.max_false_positive),
+        between("over_removal", None, params.max_over_removal),
+        between("real_good", params.min_documents, None),
+        between("real_bad", params.min_documents, None),
+    ]
+    return Suite(made.asset.replace("/", "-"), rows, expectations)
+
+
+def _present_slices(ctx: Context, made: Manifest) -> dict[str, Any]:
+    from plinth.report import gate_figure
+
+    kinds = [[name, row["documents"], row["removed"]] for name, row in made.stats["made_as"].items()]
+    return {
+        "rates": picture(gate_figure.figure, made.stats),
+        "slices": markdown(table(list(rates.HEADER), rates.table(made.stats))),
+        "made_as": markdown(table(["made as", "documents", "removed"], kinds)),
+        "rule": " or ".join(made.stats["rule"]),
+    }

@@ -13,10 +13,9 @@ from plinth.evaluation.measurement import measurements
 from plinth.recipe.recipe import Recipe
 from plinth.records import Manifest, Step
 from plinth.training import config, manifests
-from plinth_assets import evaluation_page
-from plinth_assets.framework.inputs import by_bucket, each, shared_owner
+from plinth_assets import pages
 from plinth_assets.framework.present import markdown, table
-from plinth_assets.framework.stage import Inputs, Say, Stage
+from plinth_assets.framework.stage import Inputs, Say, Stage, by_bucket, each, shared_owner
 from plinth_registry import api, candidate
 from plinth_registry.gates.facts import GrantedUses
 from plinth_registry.gates.result import blocking, summary
@@ -35,7 +34,7 @@ def stages(recipe: Recipe) -> list[Stage]:
         Stage(
             asset="candidate",
             deps=(
-                *("checkpoint", "evaluation", "run", "contamination", evaluation_page.ASSET),
+                *("checkpoint", "evaluation", "run", "contamination", pages.EVALUATION_PAGE),
                 *each(recipe, "documents", "verdicts", "curated"),
                 *_scored(recipe),
             ),
@@ -95,7 +94,7 @@ def _candidate(recipe: Recipe, ctx: Context, inputs: Inputs, say: Say) -> Manife
     registered = candidate.CandidateRun(id=prepared.run_id, key=prepared.key)
     scored = {asset: inputs[asset] for asset in _scored(recipe)}
     found, gates = api.register_candidate(ctx, recipe, checkpoint, evaluation, registered, facts, scored, materials)
-    api.keep_files(ctx, recipe, prepared.run_id, [evaluation_page.show(ctx, recipe, inputs[evaluation_page.ASSET])])
+    api.keep_files(ctx, recipe, prepared.run_id, [pages.show_page(ctx, recipe, inputs[pages.EVALUATION_PAGE])])
     say(f"candidate {found.model} version {found.version}: {summary(gates)}")
     stats = {"model": found.model, "version": found.version, "key": found.key, "directory": found.directory.name}
     return manifest("candidate", CANDIDATE, inputs, [], stats)

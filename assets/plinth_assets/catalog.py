@@ -10,77 +10,56 @@ from plinth.errors import MissingError
 from plinth.extensions import Catalogue
 from plinth.recipe.recipe import Recipe
 from plinth_assets import (
+    accounts,
     annotate,
-    canaries,
     candidate,
-    contamination,
-    curate,
-    data_card,
     dedup,
-    documents,
-    evaluation_page,
-    funnel,
-    holdout,
     initial,
-    ledger,
-    lists,
     measurements,
-    mixture,
-    models,
-    packing,
+    pages,
     policy,
-    probe_sets,
-    protected,
-    removal_rates,
-    sampled,
-    shards,
-    slices,
     sources,
-    span_dedup,
-    tokenizer,
+    tokens,
     training,
+    verdicts,
 )
 from plinth_assets.framework.stage import Stage, Stages, attested
+from plinth_assets.measurements import probes_stage
 
-STEMS = (
-    sampled,
-    sources,
-    lists,
-    documents,
-    models,
-    annotate,
-    slices,
-    removal_rates,
-    policy,
-    dedup,
-    span_dedup,
-    holdout,
-    contamination,
-    probe_sets,
-    protected,
-    curate,
-    initial,
-    tokenizer,
-    canaries,
-    shards,
-    packing,
-    mixture,
-    funnel,
-    data_card,
-    ledger,
-    training,
-    measurements,
-    evaluation_page,
-    candidate,
+#: Stages of a recipe that has a mixture: those that tokens are made of, and those after them.
+TOKENS = (
+    initial.model_stages,
+    tokens.tokenizer_stages,
+    tokens.canary_stages,
+    tokens.shard_stages,
+    tokens.packing_stages,
+    tokens.mixture_stages,
 )
-
-#: Stages of a recipe that has a mixture; `candidate` looks for `release` itself.
-FOLLOWS_MIXTURE = (
-    *(initial, tokenizer, canaries, shards, packing, mixture),
-    *(training, measurements, evaluation_page, candidate),
+MODEL = (training.stages, measurements.stages, pages.page_stages, candidate.stages)
+#: All of ours, in their order.
+OURS = (
+    initial.sampled_stages,
+    sources.source_stages,
+    sources.list_stages,
+    sources.document_stages,
+    annotate.model_stages,
+    annotate.annotation_stages,
+    annotate.slice_stages,
+    policy.removal_stages,
+    policy.policy_stages,
+    dedup.dedup_stages,
+    dedup.span_stages,
+    verdicts.holdout_stages,
+    verdicts.contamination_stages,
+    probes_stage.set_stages,
+    verdicts.protected_stages,
+    verdicts.curate_stages,
+    *TOKENS,
+    accounts.funnel_stages,
+    pages.card_stages,
+    accounts.ledger_stages,
+    *MODEL,
 )
-
-
 #: Stages of the ring and of other packages; what they make may be read by those above.
 ADDED = Catalogue("plinth.stages", "stages", Stages, {})
 
@@ -92,9 +71,9 @@ def stages(recipe: Recipe) -> tuple[Stage, ...]:
         ExtensionError: stages of another package cannot be used.
     """
     has = recipe.mixture is not None
-    stems = [stem.stages for stem in STEMS if has or stem not in FOLLOWS_MIXTURE]
-    stems += [added.stages for added in ADDED.values() if has or not added.with_mixture]
-    return _upstream_first([attested(recipe, stage) for make in stems for stage in make(recipe)])
+    makers = [make for make in OURS if has or make not in (*TOKENS, *MODEL)]
+    makers += [added.stages for added in ADDED.values() if has or not added.with_mixture]
+    return _upstream_first([attested(recipe, stage) for make in makers for stage in make(recipe)])
 
 
 def _upstream_first(given: Sequence[Stage]) -> tuple[Stage, ...]:

@@ -1,24 +1,30 @@
-"""`dedup/exact`, `{bucket}/minhash`, `dedup/index`, `dedup/minhash`: duplicates over all buckets, one survivor each."""
+"""Duplicates over all buckets, one survivor each: `dedup/exact`, `{bucket}/minhash`, `dedup/index`, `dedup/minhash`;
+and where the recipe switches them on, `dedup/semantic`, `dedup/lines`, `dedup/substring`. Each of these reads the
+survivors of the stage before it and hands its own on; `survivors` names the last one.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from plinth import fingerprint
 from plinth.compute.context import Context
-from plinth.corpus.dedup import exact
+from plinth.corpus.dedup import exact, lines
 from plinth.corpus.dedup.near import index, minhash
+from plinth.corpus.dedup.parameters import Semantic
+from plinth.corpus.dedup.semantic import semantic
+from plinth.corpus.dedup.substring import substring
 from plinth.errors import RecipeError
 from plinth.recipe.recipe import Recipe
-from plinth.records import Manifest
-from plinth_assets.framework.inputs import by_bucket, each, shared_owner
+from plinth.records import Frozen, Manifest
 from plinth_assets.framework.present import markdown, table
-from plinth_assets.framework.stage import Inputs, Say, Stage
+from plinth_assets.framework.stage import Inputs, Say, Stage, by_bucket, each, shared_owner
 
 
-def stages(recipe: Recipe) -> list[Stage]:
+def dedup_stages(recipe: Recipe) -> list[Stage]:
     """Exact first, then near duplicates among its survivors; the index of all documents on the way.
 
     Raises:
@@ -40,7 +46,7 @@ def stages(recipe: Recipe) -> list[Stage]:
             description="Documents with equal normalised text, across all buckets.",
             owner=owner,
             kinds=("parquet",),
-            present=_present,
+            present=_present_dedup,
         ),
         *(_signed(recipe, name) for name in recipe.corpus.buckets),
         Stage(
@@ -66,7 +72,7 @@ def stages(recipe: Recipe) -> list[Stage]:
             description="Near duplicates: LSH candidates, each verified by its similarity.",
             owner=owner,
             kinds=kinds,
-            present=_present,
+            present=_present_dedup,
         ),
     ]
 
@@ -129,6 +135,88 @@ def _near(recipe: Recipe, ctx: Context, inputs: Inputs, say: Say) -> Manifest:
     return minhash.run(ctx, params, documents, signatures, found, quality=_qualities(recipe, inputs))
 
 
-def _present(ctx: Context, made: Manifest) -> dict[str, Any]:
+def _present_dedup(ctx: Context, made: Manifest) -> dict[str, Any]:
     rows = [[name, value] for name, value in made.stats.items() if isinstance(value, int | float)]
     return {"summary": markdown(table(["what", "documents"], rows))}
+
+
+@dataclass(frozen=True)
+class _SpanKind:
+    asset: str
+    version: str
+    run: Callable[..., Manifest]
+    description: str
+
+
+#: Stages in order, by the field of `corpus.dedup` that switches each on.
+SPAN_KINDS = {
+    "semantic": _SpanKind(
+        semantic.ASSET,
+        semantic.VERSION,
+        semantic.run,
+        "Look-alikes in chosen buckets: reordered or lightly reworded, by cosine of vectors.",
+    ),
+    "lines": _SpanKind(
+        lines.ASSET,
+        lines.VERSION,
+        lines.run,
+        "Lines and paragraphs that other documents have too, and boilerplate, as cuts.",
+    ),
+    "substring": _SpanKind(
+        substring.ASSET,
+        substring.VERSION,
+        substring.run,
+        "Passages that occurred before, as cuts; each compared word for word.",
+    ),
+}
+
+
+def switched_on(recipe: Recipe) -> dict[str, Frozen]:
+    """The parameters of these stages that are on, in order."""
+    given = {name: getattr(recipe.corpus.dedup, name) for name in SPAN_KINDS}
+    return {name: params for name, params in given.items() if params is not None}
+
+
+def survivors(recipe: Recipe) -> str:
+    """The asset with the survivors of deduplication: its last stage."""
+    return ["dedup/minhash", *(SPAN_KINDS[name].asset for name in switched_on(recipe))][-1]
+
+
+def span_stages(recipe: Recipe) -> list[Stage]:
+    """The stages that are on."""
+    made, before = list[Stage](), "dedup/minhash"
+    for name, params in switched_on(recipe).items():
+        kind, given = SPAN_KINDS[name], params.vectors if isinstance(params, Semantic) else None
+        lists = (f"lists/{given}",) if given else ()
+        made.append(
+            Stage(
+                asset=kind.asset,
+                deps=(*each(recipe, "documents"), before, *lists),
+                make=partial(_make, recipe, name, before, lists),
+                version=kind.version,
+                params=params.model_dump(mode="json"),
+                libraries=fingerprint.UNICODE,
+                group="dedup",
+                description=kind.description,
+                owner=shared_owner(recipe),
+                kinds=("parquet", "c"),
+                present=_present_spans,
+            )
+        )
+        before = kind.asset
+    return made
+
+
+def _make(
+    recipe: Recipe, name: str, before: str, lists: tuple[str, ...], ctx: Context, inputs: Inputs, say: Say
+) -> Manifest:
+    params, documents = switched_on(recipe)[name], by_bucket(recipe, inputs, "documents")
+    given = {"vectors": inputs[lists[0]]} if lists else {}
+    return SPAN_KINDS[name].run(ctx, params, documents, inputs[before], **given)
+
+
+def _present_spans(ctx: Context, made: Manifest) -> dict[str, Any]:
+    rows = [[name, value] for name, value in made.stats.items() if isinstance(value, int | float)]
+    for kind in ("spans", "span_bytes"):
+        rows += [[f"{kind}: {reason}", value] for reason, value in made.stats.get(kind, {}).items()]
+    return {"summary": markdown(table(["what", "how much"], rows))}

@@ -1,4 +1,6 @@
-"""`initial` and `teacher`: models that the run begins from or learns from, proved and hashed before it trains."""
+"""`initial` and `teacher`: models that the run begins from or learns from, proved and hashed before it trains;
+`{bucket}/teacher` and `{bucket}/sampled`: a model, and the text that it writes for a bucket.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +11,9 @@ from typing import Any
 
 from plinth import fingerprint
 from plinth.compute.context import Context
+from plinth.corpus.sources import sampled
+from plinth.corpus.sources.parameters import Bucket
+from plinth.corpus.sources.sampled import STAGE, SampledText
 from plinth.errors import GateError, MissingError
 from plinth.evaluation.comparison.models import open_file
 from plinth.model.hugging_face import CONFIG
@@ -17,23 +22,23 @@ from plinth.recipe.recipe import Recipe
 from plinth.records import Manifest
 from plinth.storage.off_limits import place
 from plinth.storage.state import resolve
-from plinth.training import config, hooks, manifests
+from plinth.training import config, hooks, manifests, sampled_text
 from plinth.training.checkpoint import checkpoint, mean_record
 from plinth.training.config import RunConfig
 from plinth.training.directory import RunDirectory
 from plinth.training.initial import source
+from plinth.training.initial.source import TEACHER
 from plinth.training.parameters.initial import InitialWeights
-from plinth_assets.framework.inputs import shared_owner
 from plinth_assets.framework.present import markdown, table
-from plinth_assets.framework.stage import Inputs, Say, Stage
+from plinth_assets.framework.stage import Inputs, Say, Stage, shared_owner
 from plinth_registry import releases, taint
 from plinth_registry.verified import verify_release
 
 
-def stages(recipe: Recipe) -> list[Stage]:
+def model_stages(recipe: Recipe) -> list[Stage]:
     """An asset for the weights that the recipe begins from, and one for each model that a training hook reads."""
     named = {**begun(recipe), **hooks.models(recipe.training)}
-    return [stage(asset, params, shared_owner(recipe)) for asset, params in named.items()]
+    return [model_stage(asset, params, shared_owner(recipe)) for asset, params in named.items()]
 
 
 def begun(recipe: Recipe) -> dict[str, InitialWeights]:
@@ -41,13 +46,13 @@ def begun(recipe: Recipe) -> dict[str, InitialWeights]:
     return {} if recipe.training.initial is None else {source.ASSET: recipe.training.initial}
 
 
-def stage(asset: str, params: InitialWeights, owner: str) -> Stage:
+def model_stage(asset: str, params: InitialWeights, owner: str) -> Stage:
     """The asset of a model that exists."""
     use = "that the run begins from" if asset == source.ASSET else "that are learnt from"
     return Stage(
         asset=asset,
         deps=(),
-        make=partial(_make, asset, params),
+        make=partial(_make_initial, asset, params),
         outside=partial(_outside, params),
         version=source.VERSION,
         params={"licence": params.licence},
@@ -55,12 +60,12 @@ def stage(asset: str, params: InitialWeights, owner: str) -> Stage:
         description=f"Weights {use}, by content; lineage goes on through their parent.",
         owner=owner,
         kinds=("huggingface",) if params.folder else ("pytorch",),
-        present=_present,
+        present=_present_initial,
         pool="training",
     )
 
 
-def _make(asset: str, params: InitialWeights, ctx: Context, inputs: Inputs, say: Say) -> Manifest:
+def _make_initial(asset: str, params: InitialWeights, ctx: Context, inputs: Inputs, say: Say) -> Manifest:
     """Prove the source and make its manifest.
 
     Raises:
@@ -189,9 +194,41 @@ def _meant(params: InitialWeights, ctx: Context) -> str:
     return fingerprint.digest(record.read_text() if record.exists() else "")
 
 
-def _present(ctx: Context, made: Manifest) -> dict[str, Any]:
+def _present_initial(ctx: Context, made: Manifest) -> dict[str, Any]:
     rows = [[kind, digest] for kind, digest in made.inputs.items()]
     rows += [[name, str(made.stats[name])] for name in ("run_id", "step", "vocab_size") if name in made.stats]
     rows += [["licence", made.params["licence"]]] if "licence" in made.params else []
     rows += [[part.name, f"{part.blob.bytes:,} bytes"] for part in made.parts]
     return {"source": markdown(table(["what", "value"], rows)), "model": made.stats["model"]}
+
+
+def sampled_stages(recipe: Recipe) -> list[Stage]:
+    """Both, of every bucket whose source is a model."""
+    models = [(name, bucket) for name, bucket in recipe.corpus.buckets.items() if written(name, bucket)]
+    return [stage for each in models for stage in _sampled(*each)]
+
+
+def written(name: str, bucket: Bucket) -> tuple[str, ...]:
+    """The asset of the text that a model writes for a bucket, where one does."""
+    return (f"{name}/{STAGE}",) if bucket.sources[0].kind == sampled.KIND else ()
+
+
+def _sampled(name: str, bucket: Bucket) -> list[Stage]:
+    source = bucket.sources[0]
+    params, teacher = SampledText.model_validate(source.options), f"{name}/{TEACHER}"
+    return [
+        model_stage(teacher, InitialWeights.named(source.path), bucket.owner),
+        Stage(
+            asset=f"{name}/{STAGE}",
+            deps=(teacher,),
+            make=lambda ctx, inputs, _: sampled_text.run(ctx, name, params, inputs[teacher]),
+            version=sampled_text.VERSION,
+            params=params.model_dump(mode="json"),
+            group="sources",
+            description=f"Text of {name}, as {source.path} writes it.",
+            owner=bucket.owner,
+            kinds=("pytorch",),
+            present=lambda _, made: dict(made.stats),
+            pool="training",
+        ),
+    ]

@@ -1,55 +1,67 @@
-"""`{bucket}/sources`: the source files of a bucket, by content."""
+"""`{bucket}/sources`, `lists/{name}`, `{bucket}/documents`: source files by content, lists of the user, documents that
+were read, extracted and normalised; exclusions and damage are counted rejects.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
 from plinth import fingerprint
-from plinth.compute.context import Context, manifest
-from plinth.corpus.sources.files import KIND, STAGE
+from plinth.compute.context import Context
+from plinth.compute.stage import manifest
+from plinth.corpus.documents import documents
+from plinth.corpus.exclusions import exclusion_list
+from plinth.corpus.illegal.gate import gate_of
+from plinth.corpus.lists import lists
 from plinth.corpus.sources.inventory import Inventory, inventory, not_read, remembered, wanted_suffixes
 from plinth.corpus.sources.parameters import Bucket, Source
-from plinth.operation import workspace_files
-from plinth.operation.workspace_files import ARRIVED
+from plinth.corpus.sources.readers import identity
+from plinth.corpus.sources.record import EXCLUSIONS
+from plinth.corpus.sources.sampled import KIND, STAGE
+from plinth.errors import IntegrityError, SourceError
+from plinth.operation import asset_log
+from plinth.operation.asset_log import ARRIVED
 from plinth.recipe.recipe import Recipe
 from plinth.records import Manifest, Step
+from plinth.schemas import DOCUMENT_SCHEMA
 from plinth.storage import listing
-from plinth.text import markdown_text
+from plinth.text.markdown import plain
 from plinth.training import sampled_text
-from plinth_assets.framework.expectations import Suite, between, no_nulls, rows_between
+from plinth_assets.framework.expectations import Suite, between, equal_columns, no_nulls, rows_between
 from plinth_assets.framework.present import markdown, table
-from plinth_assets.framework.stage import Inputs, Say, Stage
-from plinth_assets.sampled import written
+from plinth_assets.framework.stage import Inputs, Say, Stage, shared_owner
+from plinth_assets.initial import written
 
 VERSION = "3"
 #: A damaged source is found before anything is made of the others.
 READ_FIRST = 1
 
 
-def stages(recipe: Recipe) -> list[Stage]:
+def source_stages(recipe: Recipe) -> list[Stage]:
     """One inventory per bucket."""
     return [
         Stage(
             asset=f"{name}/sources",
             deps=written(name, bucket),
-            make=partial(_make, name, bucket),
-            outside=None if written(name, bucket) else partial(_outside, bucket),
+            make=partial(_make_sources, name, bucket),
+            outside=None if written(name, bucket) else partial(_outside_sources, bucket),
             version=VERSION,
             params=[source.model_dump(mode="json") for source in bucket.sources],
             group="sources",
-            description=f"Source files of {name}: {markdown_text(bucket.description)}",
+            description=f"Source files of {name}: {plain(bucket.description)}",
             owner=bucket.owner,
             kinds=("file",),
-            suite=_suite,
-            present=_present,
+            suite=_suite_sources,
+            present=_present_sources,
             priority=READ_FIRST,
         )
         for name, bucket in recipe.corpus.buckets.items()
     ]
 
 
-def _outside(bucket: Bucket, ctx: Context) -> str:
+def _outside_sources(bucket: Bucket, ctx: Context) -> str:
     found = listed(bucket, ctx, {})
     return fingerprint.digest([found.digest, found.unread]) if found.unread else found.digest
 
@@ -62,7 +74,7 @@ def listed(bucket: Bucket, ctx: Context, inputs: Inputs) -> Inventory:
     return inventory(bucket, ctx.workspace.input, remembered(ctx.workspace), engine=ctx.engine)
 
 
-def _make(name: str, bucket: Bucket, ctx: Context, inputs: Inputs, say: Say) -> Manifest:
+def _make_sources(name: str, bucket: Bucket, ctx: Context, inputs: Inputs, say: Say) -> Manifest:
     found = listed(bucket, ctx, inputs)
     files = [
         {
@@ -88,7 +100,7 @@ def note_arrival(ctx: Context, name: str, bucket: Bucket) -> None:
     outside = [source for source in bucket.sources if source.kind != KIND]
     times = [listing.newest(one.path, ctx.workspace.input, wanted_suffixes(one), one.hidden) for one in outside]
     if known := [time for time in times if time is not None]:
-        workspace_files.append(ctx, ARRIVED, name, at=max(known))
+        asset_log.append(ctx, ARRIVED, name, at=max(known))
 
 
 def _facts(source: Source) -> dict[str, Any]:
@@ -96,12 +108,140 @@ def _facts(source: Source) -> dict[str, Any]:
     return source.model_dump(mode="json", exclude={"path"})
 
 
-def _present(ctx: Context, made: Manifest) -> dict[str, Any]:
+def _present_sources(ctx: Context, made: Manifest) -> dict[str, Any]:
     rows = sorted(made.stats["not_read"].items(), key=lambda one: (-one[1], one[0]))
     return {"files_found": made.stats["found"], "not_read": markdown(table(["reason", "files"], rows))}
 
 
-def _suite(made: Manifest, inputs: Inputs) -> Suite:
+def _suite_sources(made: Manifest, inputs: Inputs) -> Suite:
     rows = [{"files": made.stats["files"], "source_bytes": made.stats["source_bytes"]}]
     expectations = [rows_between(1), no_nulls("files"), between("files", 1, None), between("source_bytes", 1, None)]
     return Suite(f"sources-{made.asset.split('/')[0]}", rows, expectations)
+
+
+def list_stages(recipe: Recipe) -> list[Stage]:
+    """One asset per list of the recipe."""
+    return [
+        Stage(
+            asset=f"lists/{name}",
+            deps=(),
+            make=partial(_make_lists, name, location),
+            outside=partial(lists.digest, location=location),
+            version=lists.VERSION,
+            params={},
+            group="sources",
+            description=f"List `{name}`, as it lies in the input folder.",
+            owner=shared_owner(recipe),
+            kinds=("file",),
+            suite=_suite_lists,
+        )
+        for name, location in recipe.corpus.lists.items()
+    ]
+
+
+def _make_lists(name: str, location: str, ctx: Context, inputs: Inputs, say: Say) -> Manifest:
+    return lists.run(ctx, name, location)
+
+
+def _suite_lists(made: Manifest, inputs: Inputs) -> Suite:
+    rows = [{"files": made.stats["files"], "bytes": made.stats["bytes"]}]
+    return Suite(made.asset.replace("/", "-"), rows, [rows_between(1), between("bytes", 1, None)])
+
+
+def document_stages(recipe: Recipe) -> list[Stage]:
+    """One document set per bucket."""
+    params, gate = recipe.corpus.documents, recipe.corpus.illegal
+    stops = (f"lists/{gate.lists}",) if gate.lists is not None else ()
+    return [
+        Stage(
+            asset=f"{name}/documents",
+            deps=(f"{name}/sources", *written(name, bucket), *stops),
+            make=partial(_make_documents, name, bucket, recipe),
+            outside=exclusion_list.digest,
+            version=documents.VERSION,
+            params=params.model_dump(mode="json")
+            | ({"illegal": gate.model_dump(mode="json")} if stops else {})
+            | _readers(bucket),
+            libraries=documents.libraries(bucket, params),
+            group="documents",
+            description=f"Documents of {name}, one row each, with where they came from and under which licence.",
+            owner=bucket.owner,
+            kinds=("parquet", params.extraction.engine if _has_pages(bucket) else "python"),
+            schema=DOCUMENT_SCHEMA,
+            suite=partial(_suite_documents, params.max_reject_rate),
+            present=_present_documents,
+            priority=READ_FIRST,
+        )
+        for name, bucket in recipe.corpus.buckets.items()
+    ]
+
+
+def _has_pages(bucket: Bucket) -> bool:
+    return any(source.kind in ("warc", "html") for source in bucket.sources)
+
+
+def _readers(bucket: Bucket) -> dict[str, Any]:
+    """The packages that readers of the bucket come from, where there are any."""
+    found = {source.kind: identity(source.kind) for source in bucket.sources}
+    installed = {kind: package for kind, package in sorted(found.items()) if package}
+    return {"readers": installed} if installed else {}
+
+
+def _make_documents(name: str, bucket: Bucket, recipe: Recipe, ctx: Context, inputs: Inputs, say: Say) -> Manifest:
+    found = listed(bucket, ctx, inputs)
+    published = inputs[f"{name}/sources"].stats["inventory"]
+    if found.digest != published:
+        raise SourceError(
+            f"the sources of {name} changed while the run was going",
+            found=f"inventory {found.digest[:16]}",
+            expected=f"inventory {published[:16]}",
+            remedy="run the same command again",
+        )
+    try:
+        lists = {key: made for key, made in inputs.items() if key.startswith("lists/")}
+        gate, taken_down = gate_of(recipe.corpus.illegal, lists), exclusion_list.read(ctx)
+        read = {**lists, **{key: inputs[key] for key in written(name, bucket)}}
+        return documents.run(ctx, name, bucket, recipe.corpus.documents, found, gate, read, taken_down)
+    except IntegrityError:  # a remembered digest was wrong: the next run reads all files again
+        remembered(ctx.workspace).forget()
+        raise
+
+
+def _suite_documents(max_reject_rate: float, made: Manifest, inputs: Inputs) -> Suite:
+    rows = [
+        {"rows": part.rows, "documents": part.stats.get("documents", part.rows), "bytes": part.blob.bytes}
+        | {"reject_rate": made.stats["reject_rate"]}
+        for part in made.named("part-")
+    ]
+    expectations = [
+        rows_between(1),
+        no_nulls("rows"),
+        equal_columns("rows", "documents"),
+        between("reject_rate", 0, max_reject_rate),
+        between("rows", 1, None, "warning"),
+    ]
+    return Suite(f"documents-{made.asset.split('/')[0]}", rows, expectations)
+
+
+def _present_documents(ctx: Context, made: Manifest) -> dict[str, Any]:
+    rejects = sorted(made.stats.get("rejects", {}).items(), key=lambda one: (-one[1], one[0]))
+    damaged, excluded = ([row for row in rejects if (row[0] in EXCLUSIONS) == kind] for kind in (False, True))
+    shown = {} if "quarantine" not in made.stats else _quarantine(made.stats["quarantine"])
+    return shown | {
+        "dagster/row_count": made.stats["documents"],
+        "text_bytes": made.stats["text_bytes"],
+        "reject_rate": float(made.stats["reject_rate"]),
+        "damage": markdown(table(["reason", "records"], damaged)),
+        "exclusions": markdown(table(["reason", "records"], excluded)),
+    }
+
+
+def _quarantine(counts: Mapping[str, Any]) -> dict[str, Any]:
+    """Records that the illegal-content gate stopped, by list and by kind of hit; `plinth corpus quarantine` lists
+    them."""
+    rows = [["list", name, count] for name, count in counts["lists"].items()]
+    rows += [["kind", name, count] for name, count in counts["kinds"].items()]
+    return {
+        "quarantined": counts["records"],
+        "quarantine": markdown(table(["by", "name", "records"], rows)),
+    }

@@ -25,8 +25,7 @@ from plinth.recipe.recipe import Recipe
 from plinth.storage.workspace import Workspace
 from plinth_assets.catalog import selected, stages
 from plinth_assets.framework import data_docs
-from plinth_assets.framework.stage import Stage
-from plinth_assets.framework.up_to_date import decide
+from plinth_assets.framework.stage import Stage, decide
 from plinth_jobs import CANDIDATE, RELEASE, policies, results, workspace_index
 from plinth_jobs.asset_states import elsewhere
 from plinth_jobs.last_recipe import remember

@@ -29,8 +29,9 @@ from plinth.tokens.mixture import mixture
 from plinth.training import config, manifests
 from plinth.training.telemetry import run_figures
 from plinth.training.telemetry.timeline import timeline
-from plinth_assets import comparison, evaluation_page
 from plinth_assets.framework.expectations import docs_index
+from plinth_assets.measurements import comparison_stage
+from plinth_assets.pages import page_path
 from plinth_registry import api
 from plinth_registry.candidate import model_name
 from plinth_registry.gates.result import GateResult, summary
@@ -243,8 +244,9 @@ def _next(ctx: Context, recipe: Recipe, about: Subject) -> tuple[report.Next, ..
     commands = tuple(report.Next(what=what, command=f"{command} {at}") for what, command, there in rows if there)
     pages = [("index of this workspace", Path(INDEX))]
     if digest:
-        pages += [("every measure of the checkpoint, with intervals", evaluation_page.path(ctx, recipe, digest)),
-                  (f"the checkpoint and {recipe.evaluation.against}, compared", comparison.path(ctx, recipe, digest)),
+        compared = comparison_stage.path(ctx, recipe, digest)
+        pages += [("every measure of the checkpoint, with intervals", page_path(ctx, recipe, digest)),
+                  (f"the checkpoint and {recipe.evaluation.against}, compared", compared),
                   ("the training run", ctx.workspace.reports / f"{run}.html")]  # fmt: skip
     links = [report.Next(what=what, link=path.name) for what, path in pages if (ctx.workspace.reports / path).exists()]
     docs = docs_index(ctx.workspace)

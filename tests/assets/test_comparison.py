@@ -10,7 +10,7 @@ from plinth.records import Manifest
 from plinth.report.page import safe_link
 from plinth.storage.workspace import Workspace
 from plinth.training.parameters.initial import InitialWeights
-from plinth_assets import comparison, evaluation_page
+from plinth_assets import pages
 from plinth_assets.framework.stage import Stage
 from plinth_audit.canaries import job as canaries
 from plinth_audit.extraction import job as extraction
@@ -26,7 +26,7 @@ def ctx(tmp_path: Path) -> Context:
 
 def stage(asset: str) -> Stage:
     deps = ("checkpoint", "run", "mixture", "canaries/shards")
-    made = comparison.stages  # any function: nothing is made here
+    made = comparison_stage.stages  # any function: nothing is made here
     return Stage(asset=asset, deps=deps, make=made, version="1", params={}, group="", description="", owner="")  # type: ignore[arg-type]
 
 
@@ -55,7 +55,7 @@ def test_a_checkpoint_is_measured_with_its_own_run(ctx: Context) -> None:
     given = {"run": run, "mixture": ctx.refs.load(run.inputs["mixture"]), "canaries/shards": shards}
 
     def found(asset: str, checkpoint: Manifest) -> str | None:
-        inputs = comparison._own_run(ctx, stage(asset), checkpoint, given)
+        inputs = comparison_stage._own_run(ctx, stage(asset), checkpoint, given)
         return None if inputs is None else inputs["run"].stats["run_id"] if "run" in inputs else "unseen"
 
     early = trained(ctx, shards, "early")
@@ -73,23 +73,23 @@ def test_the_pages_lead_to_the_comparison(ctx: Context) -> None:
         for one in ("", "models/theirs")
     )
     for recipe, there in ((plain, False), (against, True)):
-        (asked,) = evaluation_page.stages(recipe)
-        links = [one.link for one in evaluation_page._next(recipe, "ab" * 32 if there else "") if one.link]
+        (asked,) = pages.page_stages(recipe)
+        links = [one.link for one in pages._next(recipe, "ab" * 32 if there else "") if one.link]
         assert ("comparison" in asked.deps) == there
         assert links == ["tiny-checkpoint-abababababab-comparison.html"] * there
-    assert comparison.path(ctx, against, "ab" * 32) == ctx.workspace.reports / links[0]
+    assert comparison_stage.path(ctx, against, "ab" * 32) == ctx.workspace.reports / links[0]
     assert safe_link(links[0])
 
 
 def test_before_the_first_release_there_is_nothing_to_compare_with(ctx: Context) -> None:
     recipe, own = load(RECIPE), models_of(ctx)
-    assert recipe.evaluation.against == comparison.CHAMPION
+    assert recipe.evaluation.against == comparison_stage.CHAMPION
     said: list[str] = []
-    made = comparison._make(recipe, comparison.CHAMPION, ctx, {"checkpoint": own}, said.append)
+    made = comparison_stage._make(recipe, comparison_stage.CHAMPION, ctx, {"checkpoint": own}, said.append)
     assert (made.stats["lines"], made.stats["models"]["a"]["checkpoint"]) == ([], own.digest)
     assert said == ["tiny has no champion yet: nothing to compare with"]
-    assert comparison._present(recipe, ctx, made) == {"lines": "nothing was compared: there is no champion yet"}
-    assert comparison._outside(recipe, comparison.CHAMPION, ctx) == ""
+    assert comparison_stage._present(recipe, ctx, made) == {"lines": "nothing was compared: there is no champion yet"}
+    assert comparison_stage._outside(recipe, comparison_stage.CHAMPION, ctx) == ""
 
 
 def models_of(ctx: Context) -> Manifest:
@@ -101,11 +101,11 @@ def models_of(ctx: Context) -> Manifest:
 def test_a_run_is_compared_with_what_it_began_from(ctx: Context) -> None:
     checkpoint = saved(ctx, "checkpoint")
     begun = saved(ctx, "initial", checkpoint=checkpoint)
-    assert comparison.parent(ctx, {"initial": begun}).digest == checkpoint.digest
+    assert comparison_stage.parent_of(ctx, {"initial": begun}).digest == checkpoint.digest
     recipe = load(RECIPE)
     evaluation = recipe.evaluation.model_copy(update={"against": "initial"})
     training = recipe.training.model_copy(update={"initial": InitialWeights(checkpoint="tiny-1")})
-    (stage,) = comparison.stages(recipe.model_copy(update={"evaluation": evaluation, "training": training}))
+    (stage,) = comparison_stage.stages(recipe.model_copy(update={"evaluation": evaluation, "training": training}))
     assert "initial" in stage.deps
     with pytest.raises(ValueError, match="initial is what"):
         Recipe.model_validate(recipe.model_dump() | {"evaluation": evaluation.model_dump()})
@@ -124,5 +124,5 @@ def test_the_text_of_a_parent_is_that_of_its_own_run(ctx: Context) -> None:
 
     grand, _ = of_run("1", "books")
     parent, texts = of_run("2", "code", "canaries", initial=saved(ctx, "initial", checkpoint=grand))
-    assert comparison.text_of(ctx, parent) == {name: texts[name] for name in ("web", "code")}
-    assert comparison.text_of(ctx, saved(ctx, "weights")) == {}
+    assert comparison_stage.text_of(ctx, parent) == {name: texts[name] for name in ("web", "code")}
+    assert comparison_stage.text_of(ctx, saved(ctx, "weights")) == {}

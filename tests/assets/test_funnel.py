@@ -3,7 +3,7 @@ from __future__ import annotations
 from typing import Any
 
 from plinth.records import Manifest
-from plinth_assets import funnel
+from plinth_assets import accounts
 from plinth_assets.framework.expectations import evaluate
 
 
@@ -19,7 +19,7 @@ def _checked(**buckets: dict[str, Any]) -> Any:
     total = {"trained": {"documents": sum(account["trained"]["documents"] for account in buckets.values())}}
     facts = {"step": "funnel", "version": "1", "params": {}, "inputs": {}, "parts": ()}
     made = Manifest(asset="funnel", stats={"buckets": buckets, "total": total}, **facts)
-    return evaluate(funnel._suite(made, {}))
+    return evaluate(accounts._suite_funnel(made, {}))
 
 
 def test_a_bucket_that_ends_empty_is_a_warning_with_the_rules_that_emptied_it() -> None:

@@ -6,8 +6,8 @@ from pathlib import Path
 from plinth.compute.context import Context
 from plinth.corpus.protected.parameters import Holdout
 from plinth.storage.workspace import Workspace
-from plinth_assets import holdout as asset
-from plinth_assets.span_dedup import survivors
+from plinth_assets import verdicts as asset
+from plinth_assets.dedup import survivors
 from plinth_jobs.recipes import load
 from tests.plinth.corpus.conftest import Corpus, Doc
 
@@ -23,7 +23,7 @@ def test_the_held_out_of_every_publication_stay_in_the_next(tmp_path: Path) -> N
     params, ctx = Holdout(fraction=0.2, max_documents=3), Context(Workspace(tmp_path).ensure())
     recipe = load(RECIPE)
     recipe = recipe.model_copy(update={"corpus": recipe.corpus.model_copy(update={"holdout": params})})
-    (stage,) = asset.stages(recipe)
+    (stage,) = asset.holdout_stages(recipe)
     docs = {name: texts(name, 30) for name in recipe.corpus.buckets}
     kept: set[bytes] = set()
     for more in (0, 40, 80):

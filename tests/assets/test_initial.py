@@ -42,7 +42,7 @@ def begun(**given: Any) -> tuple[InitialWeights, Any]:
     params = InitialWeights(**given)
     recipe = load(RECIPE)
     training = recipe.training.model_copy(update={"initial": params})
-    (stage,) = initial.stages(recipe.model_copy(update={"training": training}))
+    (stage,) = initial.model_stages(recipe.model_copy(update={"training": training}))
     return params, stage
 
 
@@ -51,7 +51,7 @@ def made(ctx: Context, **given: Any) -> Manifest:
 
 
 def test_a_recipe_that_begins_at_random_has_no_such_asset() -> None:
-    assert initial.stages(load(RECIPE)) == []
+    assert initial.model_stages(load(RECIPE)) == []
 
 
 def test_no_bucket_is_called_as_replayed_text_is() -> None:

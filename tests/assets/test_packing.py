@@ -6,7 +6,7 @@ from pathlib import Path
 
 from plinth.recipe.load import load
 from plinth.records import Manifest
-from plinth_assets import packing
+from plinth_assets import tokens
 from plinth_assets.catalog import stages
 from plinth_assets.framework.expectations import evaluate
 
@@ -45,7 +45,7 @@ def test_what_loses_or_repeats_a_token_is_not_published() -> None:
     def outcome(**changes: int) -> tuple[bool, int]:
         stats = {"streams": {"": COUNTS, "language=de": COUNTS | changes}}
         made = Manifest(asset="web/packed", step="s", version="1", params={}, inputs={}, parts=(), stats=stats)
-        found = evaluate(packing._suite(made, {}))
+        found = evaluate(tokens._suite_packing(made, {}))
         return found.blocked, len(found.warnings)
 
     assert outcome() == (False, 0)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from plinth.recipe.load import check, load
 from plinth.records import Blob, Manifest, Part
-from plinth_assets import shards
+from plinth_assets import tokens
 from plinth_assets.catalog import stages
 from plinth_assets.framework.expectations import evaluate
 
@@ -54,7 +54,7 @@ def test_uneven_shards_of_a_stream_are_not_published() -> None:
         stats = {"bytes_per_token": 2, "tokens": sum(size for _, size in parts), "streams": streams}
         facts = {"step": "s", "version": "1", "params": {}, "inputs": {}}
         made = Manifest(asset="web/shards", parts=tuple(blobs), stats=stats, **facts)
-        return evaluate(shards._suite(made, {})).blocked
+        return evaluate(tokens._suite_shards(made, {})).blocked
 
     assert not blocked(1000, 1001, 1000)  # streams need not be as large as each other
     assert blocked(1000, 1030)

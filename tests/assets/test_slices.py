@@ -6,7 +6,7 @@ from plinth.compute.context import Context, manifest
 from plinth.corpus import lists
 from plinth.records import Step
 from plinth.storage.workspace import Workspace
-from plinth_assets import slices
+from plinth_assets import annotate
 from plinth_jobs.recipes import load
 
 WEB = Path(__file__).parents[1] / "web.yaml"
@@ -20,4 +20,4 @@ def test_sets_that_the_models_of_a_gate_learn_from(tmp_path: Path) -> None:
     step = Step(name="models/classifier", version="1")
     model = manifest("models/toxicity", step, {"lists/toxic_set": learnt, "lists/toxic": "0" * 64}, [])
     keys = ("lists/toxic", "models/toxicity")
-    assert slices._learnt(load(WEB), ctx, keys, {"models/toxicity": model}) == {"lists/toxic_set": learnt}
+    assert annotate._learnt(load(WEB), ctx, keys, {"models/toxicity": model}) == {"lists/toxic_set": learnt}

@@ -14,11 +14,10 @@ from plinth.recipe.recipe import Recipe
 from plinth.records import Manifest
 from plinth.storage.parts import read_table
 from plinth.storage.workspace import Workspace
-from plinth_assets import tasks
 from plinth_assets.catalog import stages
-from plinth_assets.framework.build import asset
-from plinth_assets.framework.resources import PlinthResource, Session
+from plinth_assets.framework.build import PlinthResource, Session, asset
 from plinth_assets.framework.stage import Stage
+from plinth_assets.measurements import tasks_stage
 from plinth_jobs import pipeline
 from plinth_jobs.instance import interruptible
 from plinth_jobs.recipes import load
@@ -54,7 +53,9 @@ def test_a_set_is_two_assets_and_the_candidate_waits_for_it(tmp_path: Path) -> N
 @pytest.mark.parametrize("change", ["limit: 13", "seed: 5", "fewshot: 1", "tasks: [sums]"])
 def test_what_decides_a_score_is_in_the_code_version(tmp_path: Path, change: str) -> None:
     def version(keys: str) -> str:
-        return next(one for one in tasks.stages(recipe(tmp_path, keys)) if one.asset == "tasks/small").code_version
+        return next(
+            one for one in tasks_stage.stages(recipe(tmp_path, keys)) if one.asset == "tasks/small"
+        ).code_version
 
     def keys(more: str, folder: str = "a") -> str:
         return f"evaluation: {{tasks: {{small: {{include: {folder}, {more}}}}}}}"
@@ -80,7 +81,7 @@ def test_through_dagster(tmp_path: Path, trained_folder: Path) -> None:
     (folder / "data" / "sums.jsonl").write_text("\n".join([*lines[:3], lines[3][:25], *lines[4:]]))
     given = recipe(tmp_path)
     session = Session()
-    found = [_checkpoint(put(ctx, trained_folder)), *tasks.stages(given)]
+    found = [_checkpoint(put(ctx, trained_folder)), *tasks_stage.stages(given)]
     defs = dg.Definitions(
         assets=[asset(stage) for stage in found],
         resources={"plinth": PlinthResource(workspace=str(workspace.root), workers=1), "session": session},

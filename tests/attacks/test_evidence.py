@@ -13,7 +13,7 @@ from plinth.errors import LineageError, TrustError
 from plinth.training.attempts import BUNDLE
 from plinth.training.checkpoint import checkpoint
 from plinth.training.validation.kept_looks import LOOKS
-from plinth_assets.measurements import probes
+from plinth_assets.measurements import quality
 from plinth_registry import attestations, candidate, evidence, trained
 from plinth_registry.candidate import Candidate
 from plinth_registry.gates.result import evaluate
@@ -179,11 +179,11 @@ def test_a_timeline_edited_so_that_a_probe_passes_as_noise(ctx: Context, line: L
     looks = [{"score": 2.0 - step / 100, "control": 3.0} for step in range(1, 6)]
     line.look(*looks)
     line.commit()
-    honest = probes.worth(line.provenance())
+    honest = quality.worth(line.provenance())
     assert honest["maths"].decides
     line.look(*({**one, "score": one["score"] * (3 if step % 2 else 0.1)} for step, one in enumerate(looks)))
     line.commit(step=6)
-    assert probes.worth(line.provenance()) == honest
+    assert quality.worth(line.provenance()) == honest
     kept = json.loads((checkpoint.path(line.directory, 6) / LOOKS).read_bytes())["looks"]["maths"]
     assert [look[2] for look in kept] == [one["score"] for one in looks]
     for changed in ({}, {"looks": {"maths": kept[:1]}}):

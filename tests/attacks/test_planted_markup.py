@@ -12,8 +12,8 @@ from plinth.report.data_card import CardBucket, Screening, card
 from plinth.storage.workspace import Workspace
 from plinth.text import markdown_code, markdown_text
 from plinth_assets import sources
-from plinth_assets.evaluation import _worst
 from plinth_assets.framework.present import Code, table
+from plinth_assets.measurements.evaluation_stage import _worst
 from plinth_jobs.recipes import load
 from plinth_ops.service_levels import export as level_export
 from plinth_ops.service_levels.tallies import Objectives
@@ -64,7 +64,7 @@ def test_a_recipe_in_the_data_card_and_in_dagster() -> None:
     corpus = recipe.corpus
     changed = {name: bucket.model_copy(update={"description": PAGE}) for name, bucket in corpus.buckets.items()}
     made = recipe.model_copy(update={"corpus": corpus.model_copy(update={"buckets": changed})})
-    shown = [stage.description for stage in sources.stages(made)]
+    shown = [stage.description for stage in sources.source_stages(made)]
     assert all("evil.example" in one for one in shown)
     assert [found for one in shown for found in live(one)] == []
 

@@ -8,7 +8,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from plinth.compute.context import Context
 from plinth.storage.workspace import Workspace
-from plinth_assets import comparison
+from plinth_assets.measurements import comparison_stage
 from plinth_jobs.last_recipe import remember
 from plinth_jobs.recipes import load
 from tests.jobs.conftest import RECIPE, answer, plinth, variant
@@ -85,7 +85,7 @@ def others_weights(workspace: Path, folder: Path) -> None:
 def as_an_asset(ctx: Context, folder: Path, early: str, compared: str) -> None:
     """The recipe names the other model; the asset is of the new checkpoint beside it, by what was measured."""
     recipe = load(variant(folder, f"evaluation: {{against: {early}}}\n"))
-    (stage,) = comparison.stages(recipe)
+    (stage,) = comparison_stage.stages(recipe)
     assert {"evaluation", "probes"} <= set(stage.deps)
     inputs = {name: ctx.refs.load(ref.digest) for name in stage.deps if (ref := ctx.refs.ref(name))}
     made = stage.make(ctx, inputs, print)
@@ -97,7 +97,7 @@ def as_an_asset(ctx: Context, folder: Path, early: str, compared: str) -> None:
     assert stage.present is not None
     shown = stage.present(ctx, made)
     assert {"page", "differences", "lines"} <= set(shown)
-    assert "Spans of held-out text" in comparison.path(ctx, recipe, made.inputs["a/checkpoint"]).read_text()
+    assert "Spans of held-out text" in comparison_stage.path(ctx, recipe, made.inputs["a/checkpoint"]).read_text()
 
 
 @pytest.mark.exhaustive

@@ -19,7 +19,7 @@ from plinth.evaluation.measurement import JudgedCheckpoint, Measurement, single
 from plinth.evaluation.probes.noise import worth
 from plinth.records import Frozen, Manifest
 from plinth.trust.authority import COMPLIANCE
-from plinth_assets.measurements import probes
+from plinth_assets.measurements import quality
 from plinth_assets.measurements.pii import PiiShare
 from plinth_audit.canaries import audit
 from plinth_audit.canaries import job as canaries
@@ -60,7 +60,7 @@ def test_probes_decide_by_the_noise_of_their_run(ctx: Context, monkeypatch: pyte
     row = {"items": 9, "signal": {"value": 0.4}}
     found = {"probes": made(ctx, "probes", {"probes": {"maths": row, "code": {"items": 0}}})}
     looks = {"maths": worth(0.5, [1.0, 1.1, 0.9])}
-    monkeypatch.setattr(probes, "worth", lambda provenance: looks if provenance else {})
+    monkeypatch.setattr(quality, "worth", lambda provenance: looks if provenance else {})
     facts = attestations.measured_facts(found, JudgedCheckpoint(provenance={"training": {}}))["probes"]
     assert isinstance(facts, ProbeFacts)
     assert (facts.probes["maths"].signal, facts.probes["maths"].decides) == (0.5, True)

@@ -1,4 +1,4 @@
-"""A stage as a Dagster asset: resolve inputs once, make, check, publish, present.
+"""A stage as a Dagster asset: resolve inputs once, make, check, publish, present; and the resources of a run.
 
 Dagster records a materialisation even when its blocking check fails, so the check runs *before* the
 manifest is published and before anything is yielded: a failure publishes nothing and records nothing
@@ -8,28 +8,34 @@ but the failed check.
 import inspect
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import cache
 from types import FunctionType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import dagster as dg
 from dagster import BetaWarning
+from pydantic import PrivateAttr
 
-from plinth.compute import context
-from plinth.compute.context import Context
+from plinth.compute import costs
+from plinth.compute.context import Context, TaskShare
+from plinth.compute.engine import Engine
+from plinth.compute.progress import Meter, Progress, ProgressLines, SilentMeter
+from plinth.compute.select_engine import Compute
 from plinth.errors import CheckFailedError, PlinthError
-from plinth.operation import admission, workspace_files
-from plinth.operation.workspace_files import CHECKED, PUBLISHED
+from plinth.evaluation.engine.child import SPARE
+from plinth.operation import asset_log
+from plinth.operation.asset_log import CHECKED, PUBLISHED
+from plinth.operation.spending import corpus_admission
 from plinth.records import Manifest
-from plinth.text import markdown_text
-from plinth_assets.framework import data_docs, marks
+from plinth.storage.workspace import Workspace
+from plinth.text.markdown import plain
+from plinth_assets.framework import data_docs
 from plinth_assets.framework.expectations import Suite, SuiteOutcome, evaluate
-from plinth_assets.framework.present import metadata, page_link
-from plinth_assets.framework.resources import PlinthResource, Session
-from plinth_assets.framework.stage import Inputs, Say, Stage
-from plinth_assets.framework.up_to_date import up_to_date
+from plinth_assets.framework.present import metadata, page_link, picture
+from plinth_assets.framework.stage import Inputs, Say, Stage, up_to_date
 
 CHECK = "expectations"
 PRIORITY = "dagster/priority"
@@ -55,6 +61,75 @@ ON_NEW_DATA = (
 NIGHTLY = dg.FreshnessPolicy.time_window(fail_window=timedelta(hours=50), warn_window=timedelta(hours=26))
 
 
+@dataclass
+class Session:
+    """Shared by the caller of a run in this process and the assets of that run.
+
+    Dagster rebuilds configured resources, and keeps the words of an error but not its type: this object passes through
+    as it is.
+
+    Args:
+        progress: where progress is shown; lines end up in the logs that Dagster captures.
+        assets: counts the assets of the run.
+        failures: errors of the assets that failed, in order.
+        warnings: lines of the checks that failed without blocking, in order.
+    """
+
+    progress: Progress = field(default_factory=ProgressLines)
+    assets: Meter = field(default_factory=SilentMeter)
+    failures: list[PlinthError] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+
+
+class PlinthResource(dg.ConfigurableResource["PlinthResource"]):
+    """Opens the workspace and a pool of workers; neither enters an identity."""
+
+    workspace: str
+    engine: str = "local"
+    workers: int = 2
+    ray_address: str = ""
+    share: str = ""
+
+    _engine: Engine | None = PrivateAttr(default=None)
+    _session: Session | None = PrivateAttr(default=None)
+
+    def setup_for_execution(self, context: dg.InitResourceContext) -> None:
+        Workspace(self.workspace).ensure()
+        self._engine = self._compute.open()
+
+    def teardown_after_execution(self, context: dg.InitResourceContext) -> None:
+        if self._session:
+            self._session.assets.advance(0, "Great Expectations")
+        for line in data_docs.finish():
+            if self._session:
+                self._session.warnings.append(line)
+        if self._engine:
+            self._engine.close()
+            self._engine = None
+        SPARE.end()
+
+    def context(self, session: Session) -> Context:
+        """A stage's runtime context."""
+        self._session = session
+        engine = self._engine or self._compute.open()
+        return Context(Workspace(self.workspace), engine, session.progress, TaskShare.parse(self.share))
+
+    @property
+    def _compute(self) -> Compute:
+        return Compute(self.engine, self.workers, self.ray_address, self.share)
+
+    @classmethod
+    def over(cls, workspace: str, compute: Compute) -> Self:
+        """The resource of a workspace, with the engine chosen."""
+        return cls(
+            workspace=workspace,
+            engine=compute.engine,
+            workers=compute.workers,
+            ray_address=compute.address,
+            share=compute.share,
+        )
+
+
 def asset(stage: Stage, pages: str = "", *, group: str = "", nightly: bool = False) -> dg.AssetsDefinition:
     """The Dagster asset of a stage.
 
@@ -63,12 +138,12 @@ def asset(stage: Stage, pages: str = "", *, group: str = "", nightly: bool = Fal
         group: in place of the stage's own, where that is too large to be read.
         nightly: the corpus job of every night makes it, or finds it up to date.
     """
-    key = dg.AssetKey(stage.asset.split("/"))
+    key = asset_key(stage.asset)
     checks = [dg.AssetCheckSpec(CHECK, asset=key, blocking=True, description="Expectations on the statistics.")]
 
     @dg.asset(
         key=key,
-        deps=[dg.AssetKey(dep.split("/")) for dep in stage.deps],
+        deps=[asset_key(dep) for dep in stage.deps],
         group_name=group or stage.group,
         kinds=set(stage.kinds),
         owners=[stage.owner if "@" in stage.owner else f"team:{stage.owner}"],
@@ -91,7 +166,7 @@ def asset(stage: Stage, pages: str = "", *, group: str = "", nightly: bool = Fal
             session.assets.advance(0, stage.asset)
             yield from execute(stage, ctx, context.log.info, session.warnings.append)
             session.assets.advance()
-            for evaluation in marks.of_new(ctx, stage.asset):
+            for evaluation in marks_of_new(ctx, stage.asset):
                 context.instance.report_runless_asset_event(evaluation)
         except PlinthError as error:
             session.failures.append(error)
@@ -113,7 +188,7 @@ def execute(stage: Stage, ctx: Context, say: Say, warn: Say = lambda line: None)
     made = bring(stage, ctx, say)
     if made.outcome:
         failures = len(made.outcome.failures)
-        workspace_files.append(
+        asset_log.append(
             ctx, CHECKED, stage.asset, passed=not made.blocked, evaluated=made.outcome.evaluated, failures=failures
         )
     if made.blocked and made.suite and made.outcome:
@@ -122,7 +197,7 @@ def execute(stage: Stage, ctx: Context, say: Say, warn: Say = lambda line: None)
     for line in made.outcome.warnings if made.outcome else ():
         warn(f"{stage.asset}: {line}")
     yield dg.MaterializeResult(
-        asset_key=dg.AssetKey(stage.asset.split("/")),
+        asset_key=asset_key(stage.asset),
         data_version=dg.DataVersion(manifest.digest),
         metadata=metadata(stage, ctx, manifest, made.inputs, cached=made.cached),
         check_results=[_check_result(stage, made.suite, made.outcome)] if made.suite and made.outcome else [],
@@ -179,7 +254,7 @@ def publish(stage: Stage, ctx: Context, made: CheckedManifest) -> Manifest:
     if stage.statement and not stage.statement.holds(ctx, digests, manifest):
         stage.statement.sign(ctx, digests, manifest)
     ctx.refs.publish(manifest, stage.key(ctx, digests))
-    workspace_files.append(ctx, PUBLISHED, stage.asset, digest=manifest.digest)
+    asset_log.append(ctx, PUBLISHED, stage.asset, digest=manifest.digest)
     return manifest
 
 
@@ -189,36 +264,32 @@ def _digests(inputs: Inputs) -> dict[str, str]:
 
 def _made(stage: Stage, ctx: Context, inputs: Inputs, say: Say) -> Manifest:
     """The work, within the budget, with a record of what it cost. A job's ranks are reserved when it is submitted."""
-    read = admission.input_bytes(inputs.values())
-    held = None if stage.group in NOT_CORPUS else admission.reserve_stage(ctx, stage.asset, read)
+    read = corpus_admission.input_bytes(inputs.values())
+    held = None if stage.group in NOT_CORPUS else corpus_admission.reserve(ctx, stage.asset, read)
     wall_s, cpu_s = time.monotonic(), time.process_time()
     try:
         manifest = stage.make(ctx, inputs, say)
     finally:
         own, wall = time.process_time() - cpu_s, time.monotonic() - wall_s
-        cost = context.AssetCost(
+        cost = costs.AssetCost(
             asset=stage.asset, steps=ctx.costs, driver_cpu_s=own, wall_s=wall, input_bytes=read, run=ctx.run
         )
-        admission.settle_stage(ctx, held, cost)
-    context.save(ctx.workspace, cost)
+        corpus_admission.settle(ctx, held, cost)
+    costs.save(ctx.workspace, cost)
     return manifest
 
 
 def _check_result(stage: Stage, suite: Suite, outcome: SuiteOutcome) -> dg.AssetCheckResult:
     return dg.AssetCheckResult(
-        asset_key=dg.AssetKey(stage.asset.split("/")),
+        asset_key=asset_key(stage.asset),
         check_name=CHECK,
         passed=not outcome.blocked and not outcome.warnings,
         severity=dg.AssetCheckSeverity.ERROR if outcome.blocked else dg.AssetCheckSeverity.WARN,
         metadata={
             "suite": suite.name,
             "evaluated": outcome.evaluated,
-            "failures": dg.MetadataValue.md(
-                "\n".join(f"- {markdown_text(line)}" for line in outcome.failures) or "none"
-            ),
-            "warnings": dg.MetadataValue.md(
-                "\n".join(f"- {markdown_text(line)}" for line in outcome.warnings) or "none"
-            ),
+            "failures": dg.MetadataValue.md("\n".join(f"- {plain(line)}" for line in outcome.failures) or "none"),
+            "warnings": dg.MetadataValue.md("\n".join(f"- {plain(line)}" for line in outcome.warnings) or "none"),
         },
     )
 
@@ -237,3 +308,58 @@ def _code_reference(stage: Stage) -> dict[str, Any]:
 def _place(function: FunctionType) -> tuple[str | None, int]:
     """File and line; many stages have one function."""
     return inspect.getsourcefile(function), function.__code__.co_firstlineno
+
+
+# The check `marks` of assets: it fails where the asset, or what it was made of, is marked as unfit. It names the marks;
+# where one was made, what came of it is drawn. Gates and loads ask the log of marks themselves, never this check.
+
+MARKS = "marks"
+
+
+def mark_evaluations(ctx: Context, assets: Collection[str]) -> Iterator[dg.AssetCheckEvaluation]:
+    """The check of these assets, as it is now.
+
+    Raises:
+        SignatureError: the log of marks does not hold.
+    """
+    from plinth_registry import taint
+
+    marks = taint.records(ctx)
+    frozen = [{each.digest: each.steps for each in taint.affected(ctx, mark)} for mark in marks]
+    for asset in sorted(assets):
+        ref = ctx.refs.ref(asset)
+        hit = [n for n, steps in enumerate(frozen) if ref is not None and ref.digest in steps]
+        said = [f"{marks[n].kind} {marks[n].target[:16]} is marked by {marks[n].by}: {marks[n].reason}" for n in hit]
+        # A picture is some 100 KB: it stands where the mark was made, and the others are in it.
+        here = [n for n in hit if ref is not None and frozen[n][ref.digest] == 0]
+        yield dg.AssetCheckEvaluation(
+            asset_key=asset_key(asset),
+            check_name=MARKS,
+            passed=not hit,
+            description="; ".join(said) or "no mark",
+            metadata={f"what came of mark {n + 1}": _drawn(ctx, marks[n].target) for n in here},
+        )
+
+
+def _drawn(ctx: Context, target: str) -> dg.MarkdownMetadataValue:
+    from plinth.report.impact_figure import figure
+    from plinth_registry import impact
+
+    found = impact.contents(impact.impact(ctx, target))
+    return picture(figure, found.boxes, found.arrows)
+
+
+def marks_of_new(ctx: Context, asset: str) -> Iterator[dg.AssetCheckEvaluation]:
+    """The check of an asset that was just made: nothing in a workspace where nothing was ever marked.
+
+    Raises:
+        SignatureError: the log of marks does not hold.
+    """
+    from plinth_registry import taint
+
+    if taint.statements(ctx):
+        yield from mark_evaluations(ctx, [asset])
+
+
+def asset_key(asset: str) -> dg.AssetKey:
+    return dg.AssetKey(asset.split("/"))

@@ -1,10 +1,15 @@
-"""A stage of the pipeline as data: one record from which the Dagster asset, the up-to-date decision and the
-catalogue are made.
+"""A stage of the pipeline as data, and the one decision of what is up to date.
+
+From one record come the Dagster asset, that decision and the catalogue. An asset is up to date when its reference holds
+the key that its stage has now (`Stage.key`: code version, parameters, digests of the inputs, identity of what is read
+from outside), the store has every blob of its manifest, what it names outside the store is there (`Stage.intact`), and
+what must be signed about it holds. The Dagster asset, `plinth run`, `plinth status` and the arrival sensor read the
+decision here. The step cache below it only spares the finished items of a stage that has to run.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
@@ -12,6 +17,8 @@ import pyarrow as pa
 
 from plinth import fingerprint
 from plinth.compute.context import Context
+from plinth.corpus.canaries.parameters import BUCKET as CANARIES
+from plinth.errors import SealError
 from plinth.recipe.recipe import Recipe
 from plinth.records import Manifest
 from plinth_assets.framework.expectations import Suite
@@ -135,3 +142,90 @@ def attested(recipe: Recipe, stage: Stage) -> Stage:
     """The stage with its statement, where it measures a checkpoint that may be released."""
     measures = recipe.release is not None and stage.group == GROUP and CHECKPOINT in stage.deps
     return replace(stage, statement=MeasurementStatement(recipe)) if measures else stage
+
+
+# Keys of inputs by bucket, and the owner of assets that span buckets.
+
+
+def each(recipe: Recipe, *kinds: str) -> tuple[str, ...]:
+    """Keys of these stages in every bucket: `each(recipe, "documents")` -> `web/documents`, …"""
+    return tuple(f"{bucket}/{kind}" for kind in kinds for bucket in recipe.corpus.buckets)
+
+
+def by_bucket(recipe: Recipe, inputs: Inputs, kind: str) -> dict[str, Manifest]:
+    """The manifests of one stage, by bucket."""
+    return {bucket: inputs[f"{bucket}/{kind}"] for bucket in recipe.corpus.buckets}
+
+
+def compares(recipe: Recipe) -> bool:
+    """Whether training text is compared with protected sets: the recipe's own, or the probes of its run."""
+    return bool(recipe.corpus.protected.sets) or recipe.probes is not None
+
+
+def planted(recipe: Recipe, *kinds: str) -> tuple[str, ...]:
+    """Keys of these stages of the planted text, where the recipe has canaries."""
+    return tuple(f"{CANARIES}/{kind}" for kind in kinds) if recipe.corpus.canaries else ()
+
+
+def read_by_run(recipe: Recipe, inputs: Inputs, kind: str) -> dict[str, Manifest]:
+    """The manifests of one stage of all that a run reads: by bucket, and of the planted text."""
+    return by_bucket(recipe, inputs, kind) | {key.partition("/")[0]: inputs[key] for key in planted(recipe, kind)}
+
+
+def shared_owner(recipe: Recipe) -> str:
+    """The owner of assets that span the buckets: the owner of most buckets, first by name in a tie."""
+    owners: Iterable[str] = [bucket.owner for bucket in recipe.corpus.buckets.values()]
+    counted = sorted(owners)
+    return max(sorted(set(counted)), key=counted.count)
+
+
+@dataclass(frozen=True)
+class Decision:
+    """Assets that are up to date, and assets that must or may have to run; the manifests of those up to date."""
+
+    fresh: tuple[str, ...]
+    stale: tuple[str, ...]
+    manifests: Mapping[str, Manifest] = field(default_factory=dict, compare=False, repr=False)
+
+
+def up_to_date(stage: Stage, ctx: Context, digests: Mapping[str, str]) -> Manifest | None:
+    """The published manifest if this very work made it from inputs with these digests, else None.
+
+    Raises:
+        PlinthError: what the stage reads from outside the workspace cannot be read.
+    """
+    if any(dep not in digests for dep in stage.deps):
+        return None
+    key = stage.key(ctx, {dep: digests[dep] for dep in stage.deps})
+    try:
+        ref = ctx.refs.ref(stage.asset)
+    except SealError:  # somebody else's word: the work is done again, and published anew
+        return None
+    if ref is None or ref.key != key:
+        return None
+    manifest = ctx.refs.load(ref.digest)
+    if manifest.misplaced:  # by an earlier version, which kept the names of parts that had been made before
+        return None
+    if stage.statement and not stage.statement.holds(ctx, digests, manifest):
+        return None
+    if stage.intact and not stage.intact(ctx, manifest):
+        return None
+    return manifest if ctx.store.has_all(part.blob for part in manifest.parts) else None
+
+
+def decide(ctx: Context, stages: Iterable[Stage]) -> Decision:
+    """Decide for all stages, upstream first; an asset that reads a stale one is stale until that one has run."""
+    digests: dict[str, str] = {}
+    manifests: dict[str, Manifest] = {}
+    stale = []
+    catalog = tuple(stages)
+    with ctx.progress.meter("checking assets", len(catalog)) as meter:
+        for stage in catalog:
+            meter.advance(0, stage.asset)
+            manifest = up_to_date(stage, ctx, digests)
+            if manifest is None:
+                stale.append(stage.asset)
+            else:
+                digests[stage.asset], manifests[stage.asset] = manifest.digest, manifest
+            meter.advance()
+    return Decision(tuple(digests), tuple(stale), manifests)

@@ -1,13 +1,12 @@
-"""What is measured of a checkpoint, a module for each measurement: its facts, its gate with the parameters, its record.
+"""What is measured of a checkpoint: facts, gates with their parameters, records; and the stages that measure.
 
-    evaluation, probes, tasks, comparison, serving      what the model can do
-    pii                                                 what is left in its training text
+    quality   what the model can do: evaluation, comparison, probes, tasks, serving
+    pii       what is left in its training text
 
-Each is what gates read, without what is heavy: every command that judges imports it. Items, recomputed, compared
-between two models and shown on the page, are beside it: evaluation_items, probes_items, tasks_items,
-comparison_items, serving_items, pii_items.
-
-The stages that make them stand in the package above. One of another package has the same form (docs/extending.md).
+These are what gates read, without what is heavy: every command that judges imports them. The stage of a measurement is
+in a module with its items, recomputed, compared between two models and shown on the page: evaluation_stage,
+comparison_stage, probes_stage, tasks_stage, serving_stage, pii_stage. One of another package has the same form
+(docs/extending.md).
 """
 
 from __future__ import annotations

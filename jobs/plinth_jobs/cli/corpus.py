@@ -144,14 +144,14 @@ def card(settings: Settings, as_json: bool) -> None:
 
     `--json` prints the screening alone, by subject.
     """
-    from plinth_assets.data_card import ASSET, text_of
+    from plinth_assets.pages import CARD, card_text
 
     ctx = settings.context()
-    made = ctx.refs.current(ASSET)
+    made = ctx.refs.current(CARD)
     if as_json:
         output.emit_json(made.stats["screening"])
     else:
-        output.line(text_of(ctx, made), end="")
+        output.line(card_text(ctx, made), end="")
 
 
 @group(epilog=examples("plinth corpus ledger export ledger"))

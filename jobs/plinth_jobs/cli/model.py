@@ -259,12 +259,12 @@ def compare(settings: Settings, a: str, b: str, target: Path | None, as_json: bo
     a checkpoint RUN:STEP, the digest of a checkpoint, or a folder of weights with config.json and tokenizer.json. Each
     is measured as the recipe says, unless it was before. Differences are of pairs, with 95% intervals.
     """
-    from plinth_assets import comparison
+    from plinth_assets.measurements import comparison_stage
 
     ctx = settings.context()
     made = _compared(settings, ctx, a, b, as_json)
     path = target or ctx.workspace.reports / f"comparison-{made.digest[:12]}.html"
-    comparison.show(ctx, made, a, b, path)
+    comparison_stage.show(ctx, made, a, b, path)
     if as_json:
         output.emit_json({"digest": made.digest, "page": str(path), **made.stats})
         return
@@ -275,20 +275,20 @@ def compare(settings: Settings, a: str, b: str, target: Path | None, as_json: bo
 def _compared(settings: Settings, ctx: Context, a: str, b: str, as_json: bool) -> Manifest:
     """Measure both where need be, compare, and keep the manifests."""
     from plinth.evaluation.comparison import job
-    from plinth_assets import comparison
+    from plinth_assets.measurements import comparison_stage
     from plinth_jobs import targets
 
     recipe = settings.load_recipe()
-    stages = comparison.measuring(recipe)
+    stages = comparison_stage.measuring(recipe)
     found = {name: ctx.refs.published(name) for stage in stages for name in stage.deps if name != "checkpoint"}
     given = {name: made for name, made in found.items() if made}
     for stage in stages:
-        lacking = sorted(comparison.reads(stage) - set(given))
+        lacking = sorted(comparison_stage.reads(stage) - set(given))
         if lacking and not as_json:
             output.say(f"without {stage.asset}: {', '.join(lacking)} not made yet")
     models = [targets.model(ctx, one, lambda: recipe.required_release().name) for one in (a, b)]
     say = (lambda line: None) if as_json else output.say
-    ours, theirs = (comparison.measure(recipe, ctx, one, given, say) for one in models)
+    ours, theirs = (comparison_stage.measure(recipe, ctx, one, given, say) for one in models)
     made = job.run(ctx, ours, theirs)
     ctx.refs.save(made)
     return made

@@ -116,13 +116,13 @@ MEASUREMENTS = Catalogue(
     "measurement",
     Measurement,
     {
-        "evaluation": f"{_OURS}.evaluation:MEASUREMENT",
-        "evaluation_parent": f"{_OURS}.evaluation:PARENT",
-        "probes": f"{_OURS}.probes:MEASUREMENT",
-        "tasks": f"{_OURS}.tasks:MEASUREMENT",
+        "evaluation": f"{_OURS}.quality:EVALUATION",
+        "evaluation_parent": f"{_OURS}.quality:EVALUATION_PARENT",
+        "probes": f"{_OURS}.quality:PROBES",
+        "tasks": f"{_OURS}.quality:TASKS",
         "pii_data": f"{_OURS}.pii:MEASUREMENT",
-        "serving": f"{_OURS}.serving:MEASUREMENT",
-        "comparison": f"{_OURS}.comparison:MEASUREMENT",
+        "serving": f"{_OURS}.quality:SERVING",
+        "comparison": f"{_OURS}.quality:COMPARISON",
     },
 )
 

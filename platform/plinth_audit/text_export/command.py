@@ -35,7 +35,7 @@ def text(settings: Settings, buckets: tuple[str, ...], kind: str, to: str, unsig
     """
     from plinth.compute.engine import LocalEngine
     from plinth.compute.threads import cores
-    from plinth_assets.data_card import ASSET, text_of
+    from plinth_assets.pages import CARD, card_text
     from plinth_audit.text_export.export import export, require_corpus
     from plinth_audit.text_export.manifest import MANIFEST
     from plinth_jobs.cli import output
@@ -43,13 +43,13 @@ def text(settings: Settings, buckets: tuple[str, ...], kind: str, to: str, unsig
 
     ctx = settings.context()
     require_corpus(buckets)
-    card = ctx.refs.current(ASSET)
+    card = ctx.refs.current(CARD)
     chosen = buckets or tuple(key.removesuffix("/curated") for key in card.inputs if key.endswith("/curated"))
     going = [ctx.refs.current(f"{bucket}/curated") for bucket in chosen]
     ctx.engine = LocalEngine(cores())
     try:
         with data.leaving(ctx, going, to, f"text of {card.stats['name']}", unsigned=unsigned) as seal:
-            made = export(ctx, chosen, kind, to.rstrip("/"), card.stats["name"], card, text_of(ctx, card))
+            made = export(ctx, chosen, kind, to.rstrip("/"), card.stats["name"], card, card_text(ctx, card))
             digests = {name: file.sha256 for name, file in made.files.items()}
             signed = seal.sign({**digests, MANIFEST: made.digest}, made.inputs)
     finally:

@@ -26,7 +26,6 @@ from plinth.report.evaluation import BITS, Section, group, measure
 from plinth.sections import of
 from plinth.storage.parts import write_table
 from plinth.storage.store import Store
-from plinth_assets.framework.inputs import shared_owner
 from plinth_assets.framework.present import interval, markdown, table
 from plinth_assets.framework.stage import Inputs, Say, Stage
 from plinth_extras.proxies.measurement import Proxies

@@ -35,8 +35,7 @@ from plinth.storage.atomic import write_bytes
 from plinth.storage.workspace import Workspace
 from plinth_assets.catalog import selected, stages
 from plinth_assets.framework.build import bring, publish
-from plinth_assets.framework.stage import Say, Stage
-from plinth_assets.framework.up_to_date import up_to_date
+from plinth_assets.framework.stage import Say, Stage, up_to_date
 from plinth_lab.experiments.arms import Arm, Experiment
 from plinth_lab.source_value.verdict import MEASURED
 

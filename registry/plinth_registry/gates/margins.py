@@ -193,7 +193,7 @@ def worst_share(
 
 # The gate `forgetting`: a model that started from another is within a margin of it, on text that either held out.
 #
-# A gate policy requires it under `extensions`; if the parent is the champion, `quality.slices` checks the same. Uses
+# A gate policy requires it under `extensions`; if the parent is the champion, the gate `slices` checks the same. Uses
 # the comparison that `evaluation.against: initial` makes: paired by document, the upper end of the interval decides.
 # The parent's held-out text is known only if its run is in this workspace.
 

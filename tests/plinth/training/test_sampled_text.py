@@ -21,8 +21,7 @@ from plinth.storage.parts import read_table
 from plinth.storage.workspace import Workspace
 from plinth.training import sampled_text
 from plinth.training.initial import source
-from plinth_assets import documents as documents_asset
-from plinth_assets import sampled, sources
+from plinth_assets import initial, sources
 from plinth_assets.framework.stage import Stage
 from plinth_jobs.recipes import load
 from plinth_registry import taint
@@ -114,7 +113,8 @@ def stage_of(stages: list[Stage], asset: str) -> Stage:
 def test_it_goes_the_way_of_any_text_and_brings_its_lineage(ctx: Context, teacher: Manifest) -> None:
     given = recipe()
     made = {"web/teacher": teacher}
-    ours = [stage for module in (sampled, sources, documents_asset) for stage in module.stages(given)]
+    makers = (initial.sampled_stages, sources.source_stages, sources.document_stages)
+    ours = [stage for make in makers for stage in make(given)]
     assert stage_of(ours, "web/teacher").deps == ()
     for asset in ("web/sampled", "web/sources", "web/documents"):
         stage = stage_of(ours, asset)

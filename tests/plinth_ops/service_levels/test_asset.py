@@ -9,7 +9,7 @@ import dagster as dg
 from plinth.operation import workspace_files
 from plinth.recipe.load import load
 from plinth.storage.workspace import Workspace
-from plinth_assets.framework.resources import PlinthResource, Session
+from plinth_assets.framework.build import PlinthResource, Session
 from plinth_jobs.instance import interruptible
 from plinth_ops.service_levels import asset as service_levels
 from plinth_ops.service_levels import objectives

@@ -13,7 +13,7 @@ from plinth.evaluation import pii
 from plinth.evaluation.pii import PiiDetector, needs
 from plinth.records import Manifest
 from plinth.storage.parts import read_table
-from plinth_assets.measurements import pii_items
+from plinth_assets.measurements import pii_stage
 from tests.peers import Peer
 
 scipy_stats = Peer("scipy.stats")
@@ -54,7 +54,7 @@ def test_what_is_planted_is_counted_by_bucket_and_kind(ctx: Context, curated: Ca
     assert len(found) == 6
     assert set(made.inputs) == {"checkpoint", "web/curated", "code/curated"}
     assert counted(ctx, text) == made
-    words = pii_items.section("", made.stats).tables[0].rows
+    words = pii_stage.section("", made.stats).tables[0].rows
     assert [row[:3] for row in words] == [("code", "3", "0"), ("web", "7", "4"), ("all", "10", "4")]
 
 
@@ -76,7 +76,7 @@ def test_the_replacements_of_the_recipe_are_no_personal_data(ctx: Context, curat
 def test_text_of_nothing_has_no_limit(ctx: Context, curated: Callable[..., Manifest]) -> None:
     made = counted(ctx, {"web": curated("web", [])})
     assert (made.stats["documents"], made.stats["at_most"]) == (0, None)
-    assert pii_items.section("", made.stats).tables[0].rows[-1] == ("all", "0", "0", "-", "none")
+    assert pii_stage.section("", made.stats).tables[0].rows[-1] == ("all", "0", "0", "-", "none")
 
 
 def test_a_pipeline_of_names_is_read_and_a_wrong_parameter_refused() -> None:

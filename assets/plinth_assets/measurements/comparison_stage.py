@@ -1,8 +1,10 @@
-"""`comparison`: every new checkpoint beside a model that the recipe names, measured alike."""
+"""`comparison`: every new checkpoint beside a model that the recipe names, measured alike; its lines, counted again
+from the items of both models.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,7 +17,7 @@ from plinth.evaluation.comparison.job import MeasuredModel
 from plinth.evaluation.comparison.models import ancestry, weights
 from plinth.evaluation.job import ASSET as EVALUATION
 from plinth.evaluation.job import of_parent
-from plinth.evaluation.measurement import measurement_of, measurements
+from plinth.evaluation.measurement import Figures, measurement_of, measurements
 from plinth.evaluation.slices.spans import with_texts
 from plinth.provenance.statements import chain
 from plinth.recipe.recipe import Recipe
@@ -24,9 +26,8 @@ from plinth.storage.atomic import write_bytes
 from plinth.storage.off_limits import place
 from plinth.storage.state import resolve
 from plinth.training.initial import source
-from plinth_assets.framework.inputs import shared_owner
 from plinth_assets.framework.present import markdown, page_value, picture, table
-from plinth_assets.framework.stage import Inputs, Say, Stage
+from plinth_assets.framework.stage import Inputs, Say, Stage, shared_owner
 from plinth_assets.initial import begun
 
 ASSET = job.ASSET
@@ -114,7 +115,7 @@ def _own_run(
 def _make(recipe: Recipe, against: str, ctx: Context, inputs: Inputs, say: Say) -> Manifest:
     own = {one.asset: inputs[one.asset] for one in measuring(recipe) if one.asset in inputs}
     ours = MeasuredModel(inputs["checkpoint"], own)
-    other = parent(ctx, inputs) if against == PARENT else _other(recipe, ctx, against, inputs["checkpoint"].digest)
+    other = parent_of(ctx, inputs) if against == PARENT else _other(recipe, ctx, against, inputs["checkpoint"].digest)
     if other is None:
         say(f"{recipe.required_release().name} has no champion yet: nothing to compare with")
         return job.alone(inputs["checkpoint"])
@@ -153,7 +154,7 @@ def _other(recipe: Recipe, ctx: Context, against: str, own: str) -> Manifest | N
     return weights(ctx, Path(place(str(folder.absolute()), base).path))
 
 
-def parent(ctx: Context, inputs: Inputs) -> Manifest:
+def parent_of(ctx: Context, inputs: Inputs) -> Manifest:
     """What the run began from: a checkpoint, or weights from outside."""
     (digest,) = inputs[source.ASSET].inputs.values()
     return ctx.refs.load(digest)
@@ -210,4 +211,32 @@ def _present(recipe: Recipe, ctx: Context, made: Manifest) -> dict[str, Any]:
         "page": page_value(ctx, target),
         "differences": picture(comparison.figure, lines),
         "lines": markdown(table(header, cells)),
+    }
+
+
+def recount(ctx: Context, made: Manifest, found: Mapping[str, Manifest]) -> Figures:
+    """Every line with its interval, from the items of both models, which must be those that are attested of ours."""
+    models = {side: made.inputs.get(f"{side}/checkpoint", "none") for side in ("a", "b")}
+    ours, theirs = (_measured_of(ctx, made, side) for side in ("a", "b"))
+    lines = job.lines(ctx.store, ours, theirs)
+    counted = _lines(line.model_dump(mode="json") for line in lines)
+    named = dict.fromkeys(models, "none") | {side: one["checkpoint"] for side, one in made.stats["models"].items()}
+    read = {name: one.digest for name, one in ours.items() if name in found}
+    attested = {name: found[name].digest for name in read}
+    stated = {"models": named, "lines": _lines(made.stats["lines"]), "attested": read}
+    return stated, {"models": models, "lines": counted, "attested": attested}
+
+
+def _measured_of(ctx: Context, made: Manifest, side: str) -> dict[str, Manifest]:
+    names = (name for name in made.inputs if name.startswith(f"{side}/") and name != f"{side}/checkpoint")
+    return {name.removeprefix(f"{side}/"): ctx.refs.load(made.inputs[name]) for name in names}
+
+
+def _lines(lines: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    return {
+        f"{one['kind']} {one['measure']} {one['slice']}": {
+            key: one["difference"][key] for key in ("clusters", "value", "low", "high")
+        }
+        | {"fewer_is_better": one["fewer_is_better"]}
+        for one in lines
     }

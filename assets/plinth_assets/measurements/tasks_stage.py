@@ -1,19 +1,93 @@
-"""Items of tasks: counted again, compared between models, shown."""
+"""`task_files/{set}` and `tasks/{set}`: tasks of lm-evaluation-harness on a checkpoint; their items, counted again,
+compared between models, shown.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from plinth import fingerprint
 from plinth.compute.context import Context
+from plinth.corpus.lists import lists
 from plinth.evaluation.comparison.pairs import Pairs, align, chosen, groups
 from plinth.evaluation.measurement import Figures, ModelScores, Stats
+from plinth.evaluation.tasks import files, job
+from plinth.evaluation.tasks.items import ITEMS
+from plinth.evaluation.tasks.parameters import TaskSet
+from plinth.recipe.recipe import Recipe
 from plinth.records import Manifest, Part
 from plinth.report.evaluation import MeasureGroup, Section, measure
 from plinth.storage.parts import read_table
 from plinth.storage.store import Store
+from plinth_assets.framework.expectations import Suite, between, rows_between
+from plinth_assets.framework.present import interval, markdown, table
+from plinth_assets.framework.stage import Inputs, Stage, shared_owner
+
+
+def stages(recipe: Recipe) -> list[Stage]:
+    """Two assets per set of tasks."""
+    sets = recipe.evaluation.tasks
+    return [stage(recipe, name, given) for name, given in sets.items() for stage in (_files, _tasks)]
+
+
+def _files(recipe: Recipe, name: str, given: TaskSet) -> Stage:
+    return Stage(
+        asset=f"task_files/{name}",
+        deps=(),
+        make=lambda ctx, inputs, _: files.run(ctx, name, given.include),
+        outside=partial(lists.digest, location=given.include),
+        version=files.VERSION,
+        params={},
+        group="sources",
+        description=f"Task files of `{name}`: YAML, functions and data, as they lie in the folder.",
+        owner=shared_owner(recipe),
+        kinds=("yaml",),
+    )
+
+
+def _tasks(recipe: Recipe, name: str, given: TaskSet) -> Stage:
+    return Stage(
+        asset=f"tasks/{name}",
+        deps=("checkpoint", f"task_files/{name}"),
+        make=lambda ctx, inputs, _: job.run(ctx, name, given, inputs["checkpoint"], inputs[f"task_files/{name}"]),
+        version=job.VERSION,
+        params=given.model_dump(mode="json", exclude={"include"}),
+        libraries=fingerprint.libraries(*job.LIBRARIES),
+        group="evaluation",
+        description=f"Tasks of `{name}` through lm-evaluation-harness: every item, and an interval for every metric.",
+        owner=shared_owner(recipe),
+        kinds=("pytorch",),
+        schema=ITEMS,
+        suite=_suite,
+        present=_present,
+        pool="training",
+    )
+
+
+def _suite(made: Manifest, inputs: Inputs) -> Suite:
+    """Every task has items; damaged ones are reported, and where they are many somebody should look."""
+    rows = [
+        {"documents": one["documents"], "damaged_share": one["damaged"] / (one["documents"] + one["damaged"])}
+        for one in made.stats["tasks"].values()
+    ]
+    expected = [rows_between(1), between("documents", 1, None), between("damaged_share", 0, 0.05, "warning")]
+    return Suite(made.asset.replace("/", "-"), rows, expected)
+
+
+def _present(ctx: Context, made: Manifest) -> dict[str, Any]:
+    rows = [
+        [task, metric, found["value"], interval(found), found["n"], facts["damaged"], facts["fewshot"]]
+        for task, facts in made.stats["tasks"].items()
+        for metric, found in facts["metrics"].items()
+    ]
+    header = ["task", "metric", "value", "95% interval", "items", "damaged", "examples"]
+    return {"scores": markdown(table(header, rows)), "damaged_items": made.stats["damaged"]}
+
 
 #: What lm-evaluation-harness itself made of likelihoods: bits of the right answer are a measure of their own.
 _RIGHT_ANSWER = "bits per byte of the right answer"

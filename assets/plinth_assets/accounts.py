@@ -1,4 +1,6 @@
-"""`funnel`: documents and bytes in and out of every stage and bucket, and the effective token budget."""
+"""`funnel` and `ledger`: documents and bytes in and out of every stage and bucket, with the effective token budget;
+and one row per document with all that is known of it, for any engine that reads Parquet.
+"""
 
 from __future__ import annotations
 
@@ -8,32 +10,37 @@ from typing import Any
 
 from plinth.compute.context import Context
 from plinth.corpus import funnel
+from plinth.corpus.canaries.parameters import BUCKET as CANARIES
+from plinth.corpus.curate import verdicts
+from plinth.provenance.ledger import ledger
+from plinth.provenance.ledger.columns import BASE
 from plinth.recipe.recipe import Recipe
 from plinth.records import Manifest
-from plinth.text import counted
+from plinth.text.plural import counted
+from plinth_assets.annotate import annotator_parameters
 from plinth_assets.framework.expectations import Suite, between, docs_index, equal_columns, rows_between
-from plinth_assets.framework.inputs import by_bucket, each, shared_owner
 from plinth_assets.framework.present import markdown, page_value, picture, table
-from plinth_assets.framework.stage import Inputs, Say, Stage
+from plinth_assets.framework.stage import Inputs, Say, Stage, by_bucket, each, planted, shared_owner
+from plinth_assets.verdicts import curate_stages
 
 #: Reasons that a warning about an empty bucket names.
 EMPTIED_REASONS = 3
 
 
-def stages(recipe: Recipe) -> list[Stage]:
+def funnel_stages(recipe: Recipe) -> list[Stage]:
     """One account of the whole corpus."""
     return [
         Stage(
             asset="funnel",
             deps=_deps(recipe),
-            make=partial(_make, recipe),
+            make=partial(_make_funnel, recipe),
             version=funnel.VERSION,
             params={},
             group="report",
             description="Documents and bytes in and out of every stage, by bucket and reason; D_eff with its factors.",
             owner=shared_owner(recipe),
-            suite=_suite,
-            present=_present,
+            suite=_suite_funnel,
+            present=_present_funnel,
         )
     ]
 
@@ -44,14 +51,14 @@ def _deps(recipe: Recipe) -> tuple[str, ...]:
     return corpus if recipe.mixture is None else (*corpus, *each(recipe, "shards"), "mixture")
 
 
-def _make(recipe: Recipe, ctx: Context, inputs: Inputs, say: Say) -> Manifest:
+def _make_funnel(recipe: Recipe, ctx: Context, inputs: Inputs, say: Say) -> Manifest:
     documents, verdicts = by_bucket(recipe, inputs, "documents"), by_bucket(recipe, inputs, "verdicts")
     curated, sources = by_bucket(recipe, inputs, "curated"), by_bucket(recipe, inputs, "sources")
     shards = None if recipe.mixture is None else by_bucket(recipe, inputs, "shards")
     return funnel.run(ctx, documents, verdicts, curated, shards, inputs.get("mixture"), sources)
 
 
-def _suite(made: Manifest, inputs: Inputs) -> Suite:
+def _suite_funnel(made: Manifest, inputs: Inputs) -> Suite:
     """Nothing is lost: output of a stage is input of the next, and input less output is the number removed."""
     rows = []
     for bucket, account in made.stats["buckets"].items():
@@ -97,7 +104,7 @@ def _emptied(bucket: str, account: Mapping[str, Any]) -> str:
     return f"bucket {bucket} has no document left to train on; of {counted(found, 'record')} {removed}"
 
 
-def _present(ctx: Context, made: Manifest) -> dict[str, Any]:
+def _present_funnel(ctx: Context, made: Manifest) -> dict[str, Any]:
     from plinth.report import figures, sankey
 
     header = ["bucket", "stage", "in", "out", "removed", "removed bytes", "removed tokens"]
@@ -136,3 +143,95 @@ def _volume(row: dict[str, Any]) -> tuple[Any, Any]:
 def _known(value: int | None) -> tuple[Any]:
     """A dash for what cannot be measured."""
     return ("-" if value is None else value,)
+
+
+def ledger_stages(recipe: Recipe) -> list[Stage]:
+    """The ledger of the whole corpus."""
+    kinds = ("documents", *annotator_parameters(recipe), "policy", "verdicts", "curated")
+    placed = () if recipe.mixture is None else (*each(recipe, "shards"),)
+    mixed = () if recipe.mixture is None else ("mixture",)
+    return [
+        Stage(
+            asset=ledger.ASSET,
+            deps=(*each(recipe, *kinds), *placed, *shared_stages(recipe).values(), *_planted(recipe), *mixed),
+            make=partial(_make_ledger, recipe),
+            version=ledger.VERSION,
+            params={},
+            group="report",
+            description="Every document with source, terms, scores, duplicates, verdict, edits, weight and shard.",
+            owner=shared_owner(recipe),
+            kinds=("parquet",),
+            schema=BASE,
+            suite=_suite_ledger,
+            present=_present_ledger,
+        )
+    ]
+
+
+def shared_stages(recipe: Recipe) -> dict[str, str]:
+    """Stages over all buckets that verdicts are made of, by the name they have in columns."""
+    buckets = recipe.corpus.buckets
+    deps = [dep for stage in curate_stages(recipe) if stage.asset.endswith("/verdicts") for dep in stage.deps]
+    keys = dict.fromkeys(dep for dep in deps if dep.partition("/")[0] not in buckets)
+    names = {asset: name for name, asset in verdicts.ASSETS.items()}
+    return {names.get(key, key.rpartition("/")[2]): key for key in keys}
+
+
+def _planted(recipe: Recipe) -> tuple[str, ...]:
+    """Curated text and shards of what was planted, in a recipe with a mixture."""
+    return planted(recipe, "curated", "shards") if recipe.mixture is not None else ()
+
+
+def _make_ledger(recipe: Recipe, ctx: Context, inputs: Inputs, say: Say) -> Manifest:
+    def of(kind: str) -> Mapping[str, Manifest]:
+        return by_bucket(recipe, inputs, kind)
+
+    made = ledger.Made(
+        documents=of("documents"),
+        policies=of("policy"),
+        verdicts=of("verdicts"),
+        annotations={name: of(name) for name in annotator_parameters(recipe)},
+        shared={name: inputs[key] for name, key in shared_stages(recipe).items()},
+        curated=of("curated"),
+        shards=None if recipe.mixture is None else of("shards"),
+        mixture=inputs.get("mixture"),
+        canaries=tuple(inputs[key] for key in _planted(recipe)),
+    )
+    return ledger.run(ctx, made)
+
+
+def _suite_ledger(made: Manifest, inputs: Inputs) -> Suite:
+    """Every document has its row, and every one that is trained on its place: in shards, else in curated text."""
+    documents = [one for key, one in inputs.items() if key.endswith("/documents")]
+    last = "/shards" if "mixture" in inputs else "/curated"
+    places = [one for key, one in inputs.items() if key.endswith(last) and not key.startswith(f"{CANARIES}/")]
+    row = {
+        "rows": made.stats["documents"],
+        "documents": sum(int(one.stats["documents"]) for one in documents),
+        "trained": made.stats["trained"],
+        "placed": sum(int(one.stats["documents"]) for one in places),
+        "rejects": made.stats["rejects"],
+        "refused": sum(sum(one.stats.get("rejects", {}).values()) for one in documents),
+    }
+    expectations = [
+        rows_between(1),
+        equal_columns("rows", "documents"),
+        equal_columns("trained", "placed"),
+        equal_columns("rejects", "refused"),
+    ]
+    return Suite("ledger", [row], expectations)
+
+
+def _present_ledger(ctx: Context, made: Manifest) -> dict[str, Any]:
+    rows: dict[str, list[int]] = {}
+    for part in made.parts:
+        bucket, _, name = part.name.partition("/")
+        own = rows.setdefault(bucket, [0, 0, 0])
+        own[0 if name.startswith("part-") else 1] += part.rows
+        own[2] += part.blob.bytes
+    listed = [[bucket, *numbers] for bucket, numbers in rows.items()]
+    example = "select reason, count(*) from 'ledger/*.parquet' group by all order by 2 desc"
+    return {
+        "rows": markdown(table(["bucket", "documents", "rejects", "bytes"], listed)),
+        "query": markdown(f'`plinth corpus ledger export ledger`, then `duckdb -c "{example}"`'),
+    }

@@ -1,0 +1,249 @@
+"""`evaluation`: bits per byte by slice of held-out text, beside two baselines on the same bytes; its items, counted
+again, compared between models, shown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from plinth.compute.context import Context
+from plinth.corpus.policy.compiled_policy import columns_of
+from plinth.evaluation import job
+from plinth.evaluation.comparison.pairs import Pairs, align, chosen, groups, labelled, part_table
+from plinth.evaluation.measurement import Figures, Stats
+from plinth.evaluation.parameters import PARENT_SLICES
+from plinth.evaluation.slices import axes, tables, totals
+from plinth.evaluation.slices.tables import AXIS
+from plinth.evaluation.slices.totals import in_order
+from plinth.provenance.ledger.columns import BASE
+from plinth.recipe.recipe import Recipe
+from plinth.records import Manifest
+from plinth.report.evaluation.data import BITS, MeasureGroup, Section, TextTable, measure
+from plinth.storage.parts import named_table
+from plinth.storage.store import Store
+from plinth_assets.framework.expectations import Suite, between, equal_columns
+from plinth_assets.framework.present import Code, markdown, picture, table
+from plinth_assets.framework.stage import Inputs, Say, Stage, by_bucket, each, shared_owner
+
+
+def stages(recipe: Recipe) -> list[Stage]:
+    """One evaluation per checkpoint.
+
+    Raises:
+        RecipeError: a slice names a column that the ledger will not have; found before anything runs.
+    """
+    _check_slices(recipe)
+    return [
+        Stage(
+            asset="evaluation",
+            deps=("checkpoint", *each(recipe, "curated"), "ledger", *_protected_evaluation(recipe)),
+            make=partial(_make, recipe),
+            version=job.VERSION,
+            params=recipe.evaluation.of_held_out(),
+            group="evaluation",
+            description="Bits per byte of held-out text by bucket, language, domain, length and the recipe's own "
+            "slices, by position, and of items of protected sets by whether training text held them; gzip -9 and a "
+            "byte trigram on the same bytes.",
+            owner=shared_owner(recipe),
+            kinds=("pytorch", "parquet"),
+            suite=_suite,
+            present=_present,
+            pool="training",
+        )
+    ]
+
+
+def _check_slices(recipe: Recipe) -> None:
+    annotators = tuple(recipe.corpus.annotate)
+    slices = {
+        name: text
+        for name, text in recipe.evaluation.slices.items()
+        if not axes.from_other_stages(text, (*annotators, axes.DOCUMENTS))
+    }
+    if slices:
+        own = {f"{axes.DOCUMENTS}.{field.name}": field.type for field in BASE}
+        types = axes.as_in_ledger(columns_of(annotators)) | own
+        for name, text in slices.items():
+            axes.read(text, types, f"{axes.WHERE}.{name}")
+
+
+#: Sums that the slices of an axis share among them.
+_COUNTED = ("bits", "bytes", "documents", "tokens")
+
+
+def _make(recipe: Recipe, ctx: Context, inputs: Inputs, say: Say) -> Manifest:
+    curated = by_bucket(recipe, inputs, "curated")
+    sets = {name: inputs[f"protected/{name}"] for name in recipe.corpus.protected.sets}
+    compared = inputs["protected"] if sets else None
+    checkpoint, ledger = inputs["checkpoint"], inputs["ledger"]
+    return job.run(ctx, recipe.evaluation, checkpoint, curated, ledger, protected=compared, sets=sets)
+
+
+def _protected_evaluation(recipe: Recipe) -> tuple[str, ...]:
+    """The comparison with protected sets and the sets, where the recipe names some."""
+    sets = recipe.corpus.protected.sets
+    return ("protected", *(f"protected/{name}" for name in sets)) if sets else ()
+
+
+def _suite(made: Manifest, inputs: Inputs) -> Suite:
+    """Every axis divides the whole: bits, bytes and documents of its slices add up to it, exactly."""
+    whole, every = made.stats["overall"], {"bucket": made.stats["slices"], **made.stats["axes"]}
+    rows = [
+        {
+            f"{kind}_{name}": value
+            for name in _COUNTED
+            for kind, value in (("all", whole[name]), ("sum", _sum(own, name)))
+        }
+        for own in every.values()
+    ]
+    equal = [equal_columns(f"all_{name}", f"sum_{name}") for name in _COUNTED]
+    return Suite("evaluation", rows, [*equal, between("all_documents", 1, None)])
+
+
+def _sum(slices: Mapping[str, Mapping[str, Any]], name: str) -> Any:
+    return sum(row[name] for row in slices.values())
+
+
+def _present(ctx: Context, made: Manifest) -> dict[str, Any]:
+    from plinth.report import figures
+    from plinth.report.evaluation import page as evaluation_figures
+
+    stats = made.stats
+    every = {"all": {"all": stats["overall"]}, "bucket": stats["slices"]} | stats["axes"]
+    every |= {f"protected: {name}": found for name, found in stats.get("protected", {}).items()}
+    return {
+        "dagster/row_count": stats["overall"]["documents"],
+        "bits_per_byte": picture(figures.bits_per_byte, stats["slices"]),
+        "by_slice": picture(evaluation_figures.intervals, section("", stats).groups),
+        "by_position": picture(evaluation_figures.by_position, stats["positions"]),
+        "slices": markdown("\n\n".join(_slices_evaluation(axis, rows) for axis, rows in every.items())),
+        "worst_documents": markdown(_worst(stats["worst"])),
+    }
+
+
+def _slices_evaluation(axis: str, rows: Mapping[str, Mapping[str, Any]]) -> str:
+    header = [axis, "bytes", "documents", "model", "95% interval", "gzip", "trigram"]
+    paired = all("above" in row for row in rows.values())
+    cells = [_slice(name, rows[name], paired) for name in totals.in_order(axis, rows)]
+    return table([*header, *(["model less trigram"] if paired else [])], cells)
+
+
+def _slice(name: str, row: Mapping[str, Any], paired: bool) -> list[Any]:
+    cells = [name, row["bytes"], row["n"], row["model"], totals.interval(row), row["gzip"], row["trigram"]]
+    if not paired:
+        return cells
+    less = row["above"]["trigram"]
+    return [*cells, f"{less['value']:+.3f} ({less['low']:+.3f} to {less['high']:+.3f})"]
+
+
+def _worst(rows: Sequence[Mapping[str, Any]]) -> str:
+    header = ["document", "bucket", "bytes", "bits per byte", "bits above its bucket's rate", "look at it"]
+    cells = [
+        [row["uri"], row["bucket"], row["bytes"], row["model"], row["excess_bits"], Code(f"plinth explain {row['id']}")]
+        for row in rows
+    ]
+    return table(header, cells)
+
+
+#: Columns of documents that are slices, where they are there.
+AXES = ("bucket", "language", "domain", "length")
+_DIGITS = np.frombuffer(b"0123456789abcdef", np.uint8)
+
+
+def recount(ctx: Context, made: Manifest, _: Mapping[str, Manifest]) -> Figures:
+    table = named_table(ctx.store, made, tables.DOCUMENTS)
+    labels = np.array(table["bucket"].to_pylist(), dtype=object)
+    counted = {name: _rates(table.filter(pa.array(labels == name))) for name in sorted(set(labels))}
+    names = ("bytes", "model", "gzip", "trigram")
+    return {name: {one: row[one] for one in names} for name, row in made.stats["slices"].items()}, counted
+
+
+def _rates(table: pa.Table) -> dict[str, Any]:
+    """Bytes of some documents, and bits per byte of model and baselines: ratios of sums, as `totals.row` has them."""
+    size = int(pc.sum(table["bytes"]).as_py())
+    sums = {name: totals.exact_sum(table[f"{name}_bits"].to_numpy()) for name in ("model", "gzip", "trigram")}
+    return {"bytes": size, **{name: round(own / size, 6) for name, own in sums.items()}}
+
+
+def pairs(store: Store, a: Manifest, b: Manifest) -> Iterator[Pairs]:
+    """Held-out documents, and items of protected sets by set."""
+    documents = [_documents(part_table(store, made, "documents.parquet")) for made in (a, b)]
+    yield align("slices", BITS, *documents, fewer_is_better=True, ratio=True)
+    items = [part_table(store, made, "items.parquet") for made in (a, b)]
+    for name, (ours, theirs) in groups("set", *items):
+        sides = [_protected_evaluation_items(side) for side in (ours, theirs)]
+        yield align("protected", name, *sides, fewer_is_better=True, ratio=True)
+
+
+def pairs_of_parent(store: Store, a: Manifest, b: Manifest) -> Iterator[Pairs]:
+    """Held-out documents of the run that b came of, and that a began from."""
+    documents = [_documents(part_table(store, made, "documents.parquet")) for made in (a, b)]
+    yield align(PARENT_SLICES, BITS, *documents, fewer_is_better=True, ratio=True)
+
+
+def _documents(table: pa.Table) -> pa.Table:
+    names = table.schema.names
+    axes = {name: name.removeprefix(AXIS) for name in names if name in AXES or name.startswith(AXIS)}
+    columns: dict[str, Any] = {
+        "item": _hexadecimal(table["id"]),
+        "value": table["model_bits"],
+        "weight": table["bytes"],
+        "slices": labelled(table, axes),
+    }
+    return pa.table(columns | {to: table[name] for to, name in (("text", "text"), ("source", "uri")) if name in names})
+
+
+def _hexadecimal(ids: pa.ChunkedArray) -> pa.Array:
+    """Identities of 16 bytes as text of 32 digits."""
+    if not len(ids):
+        return pa.array([], pa.string())
+    held = ids.combine_chunks()
+    packed = np.frombuffer(held.buffers()[1], np.uint8)[16 * held.offset : 16 * (held.offset + len(held))]
+    digits = _DIGITS[np.stack([packed >> 4, packed & 15], axis=1)]
+    offsets = np.arange(0, digits.size + 1, 32, dtype=np.int32)
+    return pa.StringArray.from_buffers(len(held), pa.py_buffer(offsets), pa.py_buffer(np.ascontiguousarray(digits)))
+
+
+def _protected_evaluation_items(table: pa.Table) -> pa.Table:
+    return chosen(table, "model_bits", "bytes", slices=labelled(table, {"status": "status"}))
+
+
+def section(_: str, stats: Stats) -> Section:
+    """Bits per byte by slice, of every axis, with gzip as the reference that everybody knows."""
+    axes = {"bucket": stats["slices"]} | stats["axes"]
+    own = axes.pop("bucket")
+    groups = [_slice_group("all held-out text, then by bucket", "bucket", {"all": stats["overall"]} | own)]
+    groups += [_slice_group(f"by {axis}", axis, rows) for axis, rows in axes.items() if len(rows) > 1]
+    return Section(
+        key="slices",
+        title="Held-out text",
+        lead="Bits of the model over bytes of text: comparable between tokenizers. Intervals resample documents.",
+        groups=tuple(groups),
+        tables=tuple(_item_tables(stats.get("protected", {}))),
+    )
+
+
+def _slice_group(title: str, axis: str, rows: Mapping[str, Stats]) -> MeasureGroup:
+    measures = (measure(name, rows[name], "model", reference=rows[name]["gzip"]) for name in in_order(axis, rows))
+    return MeasureGroup(title=title, unit=BITS, better="lower", reference_name="gzip -9", measures=tuple(measures))
+
+
+def _item_tables(protected: Mapping[str, Mapping[str, Stats]]) -> Iterable[TextTable]:
+    """Items of protected sets by whether training text held them."""
+    rows = [
+        (name, status, f"{row['items']:,}", f"{row['model']:.3f}", f"{row['low']:.3f} to {row['high']:.3f}")
+        for name, found in protected.items()
+        for status, row in found.items()
+    ]
+    if rows:
+        yield TextTable(
+            title="Protected sets, by whether training text held the item",
+            header=("set", "status", "items", BITS, "95% interval"),
+            rows=tuple(rows),
+        )

@@ -1,0 +1,146 @@
+"""`pii/data`: personal data left in the text that the checkpoint was trained on; recomputed, shown."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from plinth.compute.context import Context, sum_stats
+from plinth.evaluation.measurement import Figures, Stats
+from plinth.evaluation.pii import detector, training
+from plinth.evaluation.pii.detector import PiiDetector
+from plinth.recipe.recipe import Recipe
+from plinth.records import Manifest, Part
+from plinth.report.evaluation.data import Section, TextTable
+from plinth.storage.parts import read_table
+from plinth.storage.store import Store
+from plinth_assets.annotate import annotator_parameters
+from plinth_assets.framework.expectations import Suite, between
+from plinth_assets.framework.present import markdown, table
+from plinth_assets.framework.stage import Inputs, Stage, by_bucket, each, shared_owner
+
+
+def stages(recipe: Recipe) -> list[Stage]:
+    """One count per checkpoint that may be released."""
+    if recipe.release is None:
+        return []
+    return [
+        Stage(
+            asset=training.ASSET,
+            deps=("checkpoint", *each(recipe, "curated"), *detector.needs(detector_given(recipe))),
+            make=lambda ctx, inputs, _: training.run(
+                ctx, inputs["checkpoint"], by_bucket(recipe, inputs, "curated"), detector_of(recipe, inputs)
+            ),
+            version=training.VERSION,
+            params=detector_facts(recipe),
+            libraries=PiiDetector(detector_given(recipe), {}).libraries,
+            group="evaluation",
+            description="Personal data that the corpus's own detector still finds in curated training text, by bucket "
+            "and kind, with upper limits.",
+            owner=shared_owner(recipe),
+            kinds=("parquet",),
+            schema=training.SCHEMA,
+            suite=_suite,
+            present=_present,
+        )
+    ]
+
+
+def detector_facts(recipe: Recipe) -> dict[str, Any]:
+    """What decides the finds."""
+    known = PiiDetector(detector_given(recipe), {})
+    return {"detector": known.facts, "written": sorted(known.written)}
+
+
+def detector_given(recipe: Recipe) -> dict[str, Any]:
+    """The recipe's parameters of the detector."""
+    return annotator_parameters(recipe).get(detector.NAME, {})
+
+
+def detector_of(recipe: Recipe, inputs: Inputs) -> PiiDetector:
+    """The recipe's detector with the resources that it reads."""
+    given = detector_given(recipe)
+    return PiiDetector(given, {key: inputs[key] for key in detector.needs(given)})
+
+
+def _suite(made: Manifest, inputs: Inputs) -> Suite:
+    rows = [{"documents": one["documents"], "found": one["found"]} for one in made.stats["buckets"].values()]
+    expectations = [between("documents", 1, None, "warning"), between("found", 0, 0, "warning")]
+    return Suite(training.ASSET.replace("/", "-"), rows, expectations)
+
+
+def _present(ctx: Context, made: Manifest) -> dict[str, Any]:
+    kinds = [kind for kind in made.stats["kinds"] if made.stats["kinds"][kind]["documents"]]
+    header = ["bucket", "documents", "with a find", "per million", "share at most", *kinds]
+    every = {**made.stats["buckets"], "all": made.stats}
+    rows = [
+        [name, *(_cell(one[key]) for key in ("documents", "found", "per_million", "at_most"))]
+        + [one["kinds"][kind]["documents"] for kind in kinds]
+        for name, one in every.items()
+    ]
+    return {"residual": markdown(table(header, rows)), "found": int(made.stats["found"])}
+
+
+def _cell(value: Any) -> Any:
+    return "-" if value is None else value
+
+
+def recount(ctx: Context, made: Manifest, _: Mapping[str, Manifest]) -> Figures:
+    """Stated and counted figures of training text, as a whole, by bucket and by kind.
+
+    Documents are those of the curated text among the inputs. What the detector found of them is believed: finding it
+    again needs the detector.
+    """
+    kinds = tuple(made.stats["kinds"])
+    buckets = {
+        name.partition("/")[0]: _bucket(ctx, made, name.partition("/")[0], digest)
+        for name, digest in made.inputs.items()
+        if name.endswith("/curated")
+    }
+    counted = {name: _figures(training.rates(own, kinds)) for name, own in buckets.items()}
+    every = _figures(training.rates(sum_stats(buckets.values()), kinds))
+    stated = {name: _figures(own) for name, own in made.stats["buckets"].items()}
+    return {"buckets": stated, "all": _figures(made.stats)}, {"buckets": counted, "all": every}
+
+
+def _bucket(ctx: Context, made: Manifest, bucket: str, curated: str) -> dict[str, Any]:
+    documents = sum(part.rows for part in ctx.refs.load(curated).named("part-"))
+    return {"documents": documents, **sum_stats(_finds(ctx.store, part) for part in made.named(f"{bucket}/part-"))}
+
+
+def _finds(store: Store, part: Part) -> dict[str, Any]:
+    rows = read_table(store, part, ["id", "rule"]).to_pylist()
+    by_kind: dict[str, list[bytes]] = {}
+    for row in rows:
+        by_kind.setdefault(row["rule"].partition("/")[0], []).append(row["id"])
+    kinds = {kind: {"documents": len(set(own)), "spans": len(own)} for kind, own in by_kind.items()}
+    return {"found": len({row["id"] for row in rows}), "kinds": kinds}
+
+
+def _figures(stats: Mapping[str, Any]) -> dict[str, Any]:
+    kinds = {kind: one["per_million_at_most"] for kind, one in stats["kinds"].items()}
+    return {name: stats[name] for name in ("documents", "found", "at_most")} | {"kinds": kinds}
+
+
+def section(_: str, stats: Stats) -> Section:
+    """What the corpus's own detector still finds in training text."""
+    kinds = stats["kinds"]
+    rows = [
+        (name, f"{one['documents']:,}", f"{one['found']:,}", "-" if one["at_most"] is None else f"{one['at_most']:.3%}",
+         ", ".join(f"{kind} {own['documents']:,}" for kind, own in one["kinds"].items() if own["documents"]) or "none")
+        for name, one in {**stats["buckets"], "all": stats}.items()
+    ]  # fmt: skip
+    detector = stats["detector"]
+    return Section(
+        key="pii-data",
+        title="Personal data: training text",
+        lead=f"What the detector {detector['annotator']} (version {detector['version']}) still finds after the edits, "
+        f"of {', '.join(kinds)}. Every document is read; limits are those of a share of such documents (95%).",
+        tables=(
+            TextTable(
+                title="Documents with a find, by bucket",
+                header=("bucket", "documents", "with a find", "share at most", "documents by kind"),
+                rows=tuple(rows),
+            ),
+        ),
+    )

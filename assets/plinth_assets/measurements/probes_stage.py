@@ -1,0 +1,231 @@
+"""`probe_sets`, the items of every probe, which training must not see; `probes`, every probe under the checkpoint,
+with its control and whether training text held its items; these counted again, compared between models, shown.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from functools import partial
+from typing import Any
+
+from plinth.compute.context import Context
+from plinth.evaluation.comparison.pairs import Pairs, by_name, part_table
+from plinth.evaluation.measurement import Figures, ModelScores, Stats
+from plinth.evaluation.probes import job, probe_sets, tables
+from plinth.evaluation.probes.noise import Worth
+from plinth.evaluation.probes.parameters import FAMILIES
+from plinth.evaluation.probes.scoring import EXCLUDED
+from plinth.recipe.recipe import Recipe
+from plinth.records import Manifest
+from plinth.report.evaluation.data import BITS, Measure, Section, TextTable, group, measure
+from plinth.storage.parts import named_table
+from plinth.storage.store import Store
+from plinth_assets.framework.expectations import Suite, between, rows_between
+from plinth_assets.framework.present import markdown, picture, table
+from plinth_assets.framework.stage import Inputs, Stage, shared_owner
+
+
+def set_stages(recipe: Recipe) -> list[Stage]:
+    """The items, where the recipe has a run to measure."""
+    probes = recipe.probes
+    if probes is None:
+        return []
+    files = bool(probes.sets) or bool({*probes.families} - {*FAMILIES})
+    return [
+        Stage(
+            asset=probe_sets.ASSET,
+            deps=(),
+            make=lambda ctx, inputs, _: probe_sets.run(ctx, probes),
+            outside=partial(probe_sets.outside, params=probes) if files else None,
+            version=probe_sets.VERSION,
+            params=probes.model_dump(mode="json"),
+            libraries=probe_sets.LIBRARIES,
+            group="sources",
+            description="Items of the probes, built in and the user's own; training must not see them.",
+            owner=shared_owner(recipe),
+            kinds=("python",),
+            suite=_suite_sets,
+            present=_present_sets,
+        )
+    ]
+
+
+def _suite_sets(made: Manifest, inputs: Inputs) -> Suite:
+    rows = [{"items": own["items"], "rejects": own["rejects"]} for own in made.stats["sets"].values()]
+    return Suite(probe_sets.ASSET, rows, [rows_between(1), between("items", 1, None)])
+
+
+def _present_sets(ctx: Context, made: Manifest) -> dict[str, Any]:
+    header = ["probe", "family", "items", "templates", "bytes", "rejects", "digest"]
+    rows = [
+        [name, *(own[column] for column in header[1:-1]), own["digest"][:12]]
+        for name, own in made.stats["sets"].items()
+    ]
+    return {"probes": markdown(table(header, rows))}
+
+
+def stages(recipe: Recipe) -> list[Stage]:
+    """One scoring per checkpoint, where the recipe wants probes."""
+    if recipe.probes is None:
+        return []
+    return [
+        Stage(
+            asset=job.ASSET,
+            deps=("checkpoint", probe_sets.ASSET, "protected"),
+            make=lambda ctx, inputs, _: job.run(
+                ctx, inputs["checkpoint"], inputs[probe_sets.ASSET], inputs["protected"]
+            ),
+            version=job.VERSION,
+            params={},
+            group="evaluation",
+            description="Probes by family: bits per byte of right answers against a control, margin over the best "
+            "wrong one, accuracy above chance; items that training text held are apart.",
+            owner=shared_owner(recipe),
+            kinds=("pytorch", "parquet"),
+            schema=tables.SCHEMA,
+            suite=_suite_probes,
+            present=_present_probes,
+            pool="training",
+        )
+    ]
+
+
+def _suite_probes(made: Manifest, inputs: Inputs) -> Suite:
+    """Every item is accounted for: scored, apart because training text held it, or too long."""
+    wanted = inputs[probe_sets.ASSET].stats["sets"]
+    rows = [
+        {"lost": wanted[name]["items"] - sum(row["statuses"].values())} for name, row in made.stats["probes"].items()
+    ]
+    return Suite(job.ASSET, rows, [rows_between(len(wanted), len(wanted)), between("lost", 0, 0)])
+
+
+def _present_probes(ctx: Context, made: Manifest) -> dict[str, Any]:
+    from plinth.report import probe_figure
+
+    probes = made.stats["probes"]
+    header = ["probe", "items", "too long", "held", "bits per byte", "control", "signal", "margin", "accuracy"]
+    rows = [
+        [name, row["items"], row["too_long"], row.get("held", {}).get("items", 0), *_shown(row)]
+        for name, row in probes.items()
+    ]
+    return {
+        "probes": picture(probe_figure.figure, probes),
+        "scores": markdown(table(header, rows)),
+        "templates": markdown(_templates(made.stats["templates"])),
+    }
+
+
+def _shown(row: dict[str, Any]) -> list[str]:
+    """Estimates with their intervals."""
+    found = (row.get(name) for name in ("bits_per_byte", "control", "signal", "margin", "accuracy"))
+    return ["" if one is None else f"{one['value']:.3f} ({one['low']:.3f} … {one['high']:.3f})" for one in found]
+
+
+def _templates(probes: dict[str, dict[str, dict[str, Any]]]) -> str:
+    """Templates with the greatest and the least signal, of every probe."""
+    header, rows = ["probe", "template", "items", "bits per byte", "signal", "95% interval", "accuracy"], []
+    for probe, templates in probes.items():
+        ranked = sorted(templates.items(), key=lambda pair: -pair[1]["signal"])
+        for name, row in dict([*ranked[:3], *ranked[-3:]]).items():
+            interval = f"{row['low']:.3f} … {row['high']:.3f}"
+            numbers = [row["items"], row["bits_per_byte"], row["signal"], interval, row.get("accuracy", "")]
+            rows.append([probe, name, *numbers])
+    return table(header, rows)
+
+
+RIGHT_ANSWERS = "Right answers by probe"
+
+
+def recount(ctx: Context, made: Manifest, _: Mapping[str, Manifest]) -> Figures:
+    rows = named_table(ctx.store, made, tables.FILE).to_pylist()
+    own: dict[str, list[dict[str, Any]]] = {}
+    for row in rows:
+        own.setdefault(row["probe"], [])
+        if row["bits"] is not None and row["status"] not in EXCLUDED:
+            own[row["probe"]].append(row)
+    counted = {name: {"items": len(kept), **_signal(kept)} for name, kept in own.items()}
+    stated = {
+        name: {"items": row["items"], **({"signal": row["signal"]["value"]} if "signal" in row else {})}
+        for name, row in made.stats["probes"].items()
+    }
+    return stated, counted
+
+
+def _signal(rows: list[dict[str, Any]]) -> dict[str, float]:
+    """Bits per byte that the context of some items saves: a ratio of sums."""
+    size = sum(row["bytes"] for row in rows)
+    return {"signal": math.fsum(row["control_bits"] - row["bits"] for row in rows) / size} if size else {}
+
+
+def pairs(store: Store, a: Manifest, b: Manifest) -> Iterator[Pairs]:
+    """Of every probe the bits of right answers and, where there is a choice, accuracy above chance; by template."""
+    sides = [part_table(store, made, "items.parquet") for made in (a, b)]
+    for what, value, weight in ((BITS, "bits", "bytes"), ("accuracy above chance", "centred", None)):
+        yield from by_name("probes", "probe", what, sides, value, weight, cluster="template")
+
+
+def scores(made: Manifest) -> ModelScores:
+    """The estimates of every probe."""
+    groups = {f"{made.asset}/{name}": tables.estimates(row) for name, row in made.stats["probes"].items()}
+    return ModelScores(probe_sets.ASSET, made.inputs[probe_sets.ASSET], groups)
+
+
+def section(_: str, stats: Stats) -> Section:
+    """Probes by family and by set, with their control."""
+    rows = stats["probes"]
+    right = [
+        measure(name, row["bits_per_byte"], reference=row["control"]["value"])
+        for name, row in rows.items()
+        if row.get("bits_per_byte")
+    ]
+    accuracy = [measure(name, row["accuracy"], reference=0.0) for name, row in rows.items() if row.get("accuracy")]
+    signals = {name: row["signal"] for name, row in stats["families"].items() if row.get("signal")}
+    families = [measure(name, row, reference=0.0) for name, row in signals.items()]
+    groups = (
+        group("Signal by family", BITS, "higher", "none", families),
+        group(RIGHT_ANSWERS, BITS, "lower", "control", right),
+        group("Accuracy above chance, by probe", "share", "higher", "chance", accuracy),
+    )
+    return Section(
+        key="probes",
+        title="Probes",
+        lead="Items that training text does not hold. Signal is what the context is worth: bits per byte of the right "
+        "answer under a shuffled context, less those under its own.",
+        groups=tuple(group for group in groups if group.measures),
+        tables=(_statuses(rows),),
+    )
+
+
+def with_worth(section: Section, worth: Mapping[str, Worth]) -> Section:
+    """The section of probes with the noise of each over the run; one that is not known to be above it is grey."""
+    groups = tuple(
+        group.model_copy(update={"measures": tuple(_judged(one, worth.get(one.name)) for one in group.measures)})
+        if group.title == RIGHT_ANSWERS
+        else group
+        for group in section.groups
+    )
+    quiet = sorted({one.name for group in groups for one in group.measures if not one.decides})
+    lead = f" In grey: not known to be above their own noise, so they drive no stop and no gate ({', '.join(quiet)})."
+    return section.model_copy(update={"groups": groups, "lead": section.lead + lead * bool(quiet)})
+
+
+def _judged(one: Measure, worth: Worth | None) -> Measure:
+    if worth is None:
+        return one.model_copy(update={"decides": False, "note": ", ".join(filter(None, (one.note, "noise unknown")))})
+    ratio = "" if worth.snr is None else f"signal over noise {worth.snr:.2g}"
+    note = ", ".join(filter(None, (one.note, ratio)))
+    return one.model_copy(update={"noise": worth.noise, "decides": worth.decides, "note": note})
+
+
+def _statuses(rows: Mapping[str, Stats]) -> TextTable:
+    """Items of every set by what the comparison with training text says of them."""
+    names = sorted({status for row in rows.values() for status in row["statuses"]})
+    return TextTable(
+        title="Items, by whether training text held them",
+        header=("probe", *names, "of these too long"),
+        rows=tuple(
+            (name, *(f"{row['statuses'].get(status, 0):,}" for status in names), f"{row['too_long']:,}")
+            for name, row in rows.items()
+        ),
+    )

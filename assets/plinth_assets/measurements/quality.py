@@ -1,0 +1,310 @@
+"""What the model can do: facts, gates and records of `evaluation`, `comparison`, `probes`, `tasks/NAME` and
+`serving`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from plinth.evaluation.gate import GateState, release_gate
+from plinth.evaluation.measurement import UNREADABLE, JudgedCheckpoint, Measurement, Stats, no_stages, single
+from plinth.evaluation.probes.noise import Worth
+from plinth.extensions import late
+from plinth.records import Manifest
+from plinth.text.plural import counted
+from plinth.training.validation import kept_looks, probe_curves
+from plinth_registry.gates.facts import (
+    ComparisonFacts,
+    EvaluationFacts,
+    Evidence,
+    PairedLine,
+    ProbeFacts,
+    ProbeWorth,
+    SliceScore,
+    TaskFacts,
+    TaskScore,
+)
+from plinth_registry.gates.margins import WHOLE, Bounded, compared, each_within, label, subject_of, within_margins
+from plinth_registry.gates.result import GateResult, decided, missing, named, number, shown, skipped
+from plinth_registry.gates.settings import ProbePolicy, SlicePolicy, TaskPolicy
+
+# `evaluation`: bits per byte of held-out text, as a whole and by slice.
+
+
+def read_evaluation(found: Mapping[str, Manifest], judged: JudgedCheckpoint) -> EvaluationFacts | None:
+    """Scores by slice; a slice whose numbers cannot be read counts as worse than any baseline, never as absent.
+
+    Another evaluation than the one that the candidate was registered with is no evidence about it.
+    """
+    (made,) = found.values()
+    stats = made.stats.get("slices") if made.digest == judged.evaluation else None
+    if not isinstance(stats, Mapping):
+        return None
+    return EvaluationFacts(slices={str(name): _score(row) for name, row in stats.items()})
+
+
+def _score(row: Any) -> SliceScore:
+    try:
+        return SliceScore(
+            bytes=row["bytes"], model=float(row["model"]), gzip=float(row["gzip"]), trigram=float(row["trigram"])
+        )
+    except UNREADABLE:
+        return SliceScore(bytes=0, model=math.inf, gzip=0.0, trigram=0.0)
+
+
+def beats_gzip(asked: SlicePolicy, evidence: Evidence) -> GateResult:
+    """Bits per byte below `gzip -9` on every slice."""
+    return _below("beats_gzip", evidence, lambda score: score.gzip, "gzip -9")
+
+
+def beats_trigram(asked: SlicePolicy, evidence: Evidence) -> GateResult:
+    """Bits per byte below the byte trigram on every slice."""
+    return _below("beats_trigram", evidence, lambda score: score.trigram, "the byte trigram")
+
+
+def max_bits_per_byte(asked: SlicePolicy, evidence: Evidence) -> GateResult:
+    """Bits per byte below an absolute bound on every slice."""
+    bound = asked.max_bits_per_byte
+    assert bound is not None  # a policy that requires this gate has one
+    return _below("max_bits_per_byte", evidence, lambda _: bound, "the bound")
+
+
+def slices(asked: SlicePolicy, evidence: Evidence) -> GateResult:
+    """Held-out text within the margin of the champion: the whole, and every slice with enough documents."""
+    lines, closed = compared("slices", "slices", evidence)
+    if closed is not None:
+        return closed
+    small = [one for one in lines if one.slice != WHOLE and one.clusters < asked.min_documents]
+    judged = [Bounded.of(one, asked.margins.get(one.slice, asked.margin)) for one in lines if one not in small]
+    if not any(one.line.slice == WHOLE for one in judged):
+        return missing("slices", "held-out text as a whole was not compared with the champion")
+    left = skipped("slice", asked.min_documents, [(label(one), one.clusters) for one in small])
+    return within_margins("slices", judged, left, small)
+
+
+def _below(name: str, evidence: Evidence, bound: Callable[[SliceScore], float], what: str) -> GateResult:
+    """Require bits per byte strictly below the bound on every expected slice; NaN is not below anything."""
+    known = evidence.of("evaluation", EvaluationFacts)
+    if known is None or not known.slices:
+        return missing(name)
+    scores = known.slices
+    rows = {key: {"model": score.model, "bound": bound(score)} for key, score in sorted(scores.items())}
+    empty = {key for key, score in scores.items() if score.bytes <= 0}
+    unseen = sorted(empty.union(set(evidence.expected_slices) - set(rows)))
+    text = {
+        key: f"{key} {shown(row['model'], row['bound'])}, limit {shown(row['bound'], row['model'])}, "
+        f"n {scores[key].bytes:,} bytes"
+        for key, row in rows.items()
+    }
+    above = [key for key, row in rows.items() if key not in empty and not row["model"] < row["bound"]]
+    faults = [f"bits per byte not below {what}: {'; '.join(text[key] for key in above)}"] * bool(above)
+    faults += [f"nothing measured on {', '.join(unseen)}"] * bool(unseen)
+    closest = max(rows, key=lambda key: rows[key]["model"] - rows[key]["bound"])
+    reason = f"bits per byte below {what} on {counted(len(rows), 'slice')}; closest: {text[closest]}"
+    table = {key: {side: number(value) for side, value in row.items()} for key, row in rows.items()}
+    return decided(name, not faults, "; ".join(faults) or reason, bits_per_byte=table)
+
+
+EVALUATION = Measurement(
+    name="evaluation",
+    description="Bits per byte of held-out text, as a whole and by slice.",
+    asset="evaluation",
+    stages=late("plinth_assets.measurements.evaluation_stage:stages"),
+    facts=EvaluationFacts,
+    read=read_evaluation,
+    recount=late("plinth_assets.measurements.evaluation_stage:recount"),
+    pairs=late("plinth_assets.measurements.evaluation_stage:pairs"),
+    headings={"slices": "Held-out text", "protected": "Items of protected sets"},
+    section=late("plinth_assets.measurements.evaluation_stage:section"),
+    position=1,
+)
+
+
+EVALUATION_PARENT = Measurement(
+    name="evaluation_parent",
+    description="Bits per byte of what the model that a run began from held out; the comparison makes it.",
+    asset="evaluation/parent",
+    stages=no_stages,
+    pairs=late("plinth_assets.measurements.evaluation_stage:pairs_of_parent"),
+    headings={"parent slices": "Held-out text of the parent's run"},
+    position=2,
+)
+
+BEATS_GZIP = release_gate(beats_gzip, SlicePolicy, "slices", ("evaluation",))
+BEATS_TRIGRAM = release_gate(beats_trigram, SlicePolicy, "slices", ("evaluation",))
+MAX_BITS_PER_BYTE = release_gate(max_bits_per_byte, SlicePolicy, "slices", ("evaluation",))
+SLICES = release_gate(slices, SlicePolicy, "slices", ("comparison",))
+
+
+# `comparison`: the checkpoint beside another model that was measured alike.
+
+
+def read_comparison(stats: Stats) -> ComparisonFacts:
+    """The lines of the comparison in which the checkpoint is a."""
+    return ComparisonFacts(
+        candidate=stats["models"]["a"]["checkpoint"],
+        champion=stats["models"]["b"]["checkpoint"],
+        lines=tuple(_line(one) for one in stats["lines"]),
+    )
+
+
+def _line(stats: Mapping[str, Any]) -> PairedLine:
+    gap = stats["difference"]
+    named = {name: stats[name] for name in ("kind", "measure", "slice", "fewer_is_better")}
+    return PairedLine(**named, **{name: gap[name] for name in ("clusters", "value", "low", "high")})
+
+
+COMPARISON = Measurement(
+    name="comparison",
+    description="The checkpoint beside another model that was measured alike.",
+    asset="comparison",
+    stages=late("plinth_assets.measurements.comparison_stage:stages"),
+    key="evaluation.against",
+    facts=ComparisonFacts,
+    read=single(read_comparison),
+    recount=late("plinth_assets.measurements.comparison_stage:recount"),
+    position=12,
+)
+
+
+# `probes`: items by family, with their control and the noise of the run.
+
+
+def read_probes(found: Mapping[str, Manifest], judged: JudgedCheckpoint) -> ProbeFacts:
+    """Probes with the noise of the run; one of unknown noise decides nothing."""
+    (made,) = found.values()
+    return ProbeFacts(probes=dict(_probes(made.stats["probes"], worth(judged.provenance))))
+
+
+def worth(provenance: Mapping[str, Any] | None) -> dict[str, Worth]:
+    """What each probe of a run is worth, by the looks that its trainer committed with the checkpoint; empty without."""
+    try:
+        looks = kept_looks.of(((provenance or {}).get("training") or {}).get("looks", {}))
+        return {name: probe_curves.value(own) for name, own in looks.items() if own}
+    except UNREADABLE:
+        return {}
+
+
+def _probes(stats: Mapping[str, Any], known: Mapping[str, Worth]) -> Iterator[tuple[str, ProbeWorth]]:
+    for name, row in stats.items():
+        one = known.get(name)
+        signal = row["signal"]["value"] if "signal" in row else 0.0
+        yield (
+            name,
+            ProbeWorth(
+                items=row["items"],
+                signal=one.signal if one else signal,
+                snr=one.snr if one else None,
+                decides=one.decides if one else False,
+            ),
+        )
+
+
+def probes(asked: ProbePolicy, evidence: Evidence) -> GateResult:
+    """Probes that decide (signal-to-noise ratio of at least 1) within the margin of the champion."""
+    known = evidence.of("probes", ProbeFacts)
+    if known is None or not any(one.items for one in known.probes.values()):
+        return missing("probes")
+    deciding = sorted(name for name, one in known.probes.items() if one.decides and one.items)
+    noise = {name: None if one.snr is None else number(one.snr) for name, one in sorted(known.probes.items())}
+    undecided = named([(name, one.items) for name, one in sorted(known.probes.items()) if name not in deciding])
+    if not deciding:
+        state: GateState = "skipped" if asked.none_decides == "passes" else "failed"
+        reason = f"none of {len(noise)} probes has a signal-to-noise ratio of at least 1: {undecided}"
+        return GateResult(name="probes", state=state, reason=reason, evidence={"snr": noise})
+    lines, closed = compared("probes", "probes", evidence)
+    if closed is not None:
+        return closed.model_copy(update={"evidence": {"snr": noise}})
+    own = [one for one in lines if one.slice == WHOLE and subject_of(one) in deciding]
+    unseen = sorted(set(deciding) - {subject_of(one) for one in own})
+    if unseen:
+        return missing("probes", f"{', '.join(unseen)} not compared with the champion")
+    result = each_within("probes", own, asked.margin, asked.min_templates)
+    count = len(noise) - len(deciding)
+    left = f"; {counted(count, 'probe')} skipped (signal-to-noise ratio below 1): {undecided}" if count else ""
+    return result.model_copy(update={"reason": result.reason + left, "evidence": {**result.evidence, "snr": noise}})
+
+
+PROBES = Measurement(
+    name="probes",
+    description="Items by family, with their control and the noise of the run.",
+    asset="probes",
+    stages=late("plinth_assets.measurements.probes_stage:stages"),
+    key="evaluation.probes",
+    facts=ProbeFacts,
+    read=read_probes,
+    recount=late("plinth_assets.measurements.probes_stage:recount"),
+    pairs=late("plinth_assets.measurements.probes_stage:pairs"),
+    headings={"probes": "Probes"},
+    scores=late("plinth_assets.measurements.probes_stage:scores"),
+    section=late("plinth_assets.measurements.probes_stage:section"),
+    position=3,
+)
+
+PROBES_GATE = release_gate(probes, ProbePolicy, "probes", ("probes", "comparison"))
+
+
+# `tasks/NAME`: tasks of lm-evaluation-harness from local files.
+
+
+def read_tasks(found: Mapping[str, Manifest], judged: JudgedCheckpoint) -> TaskFacts:
+    """Tasks of all sets."""
+    return TaskFacts(tasks={task: score for made in found.values() for task, score in _tasks(made.stats).items()})
+
+
+def _tasks(stats: Mapping[str, Any]) -> dict[str, TaskScore]:
+    counts = ("documents", "damaged")
+    return {task: TaskScore(**{name: one[name] for name in counts}) for task, one in stats["tasks"].items()}
+
+
+def tasks(asked: TaskPolicy, evidence: Evidence) -> GateResult:
+    """Every metric of every task within the margin of the champion."""
+    known = evidence.of("tasks", TaskFacts)
+    if known is None or not known.tasks:
+        return missing("tasks")
+    empty = sorted(name for name, one in known.tasks.items() if one.documents - one.damaged <= 0)
+    if empty:
+        return missing("tasks", f"nothing measured of {', '.join(empty)}")
+    lines, closed = compared("tasks", "tasks", evidence)
+    if closed is not None:
+        return closed
+    own = [one for one in lines if one.slice == WHOLE]
+    unseen = sorted(set(known.tasks) - {subject_of(one) for one in own})
+    if unseen:
+        return missing("tasks", f"{', '.join(unseen)} not compared with the champion")
+    return each_within("tasks", own, asked.margin, asked.min_items)
+
+
+TASKS = Measurement(
+    name="tasks",
+    description="Tasks of lm-evaluation-harness from local files.",
+    asset="tasks",
+    stages=late("plinth_assets.measurements.tasks_stage:stages"),
+    family=True,
+    key="evaluation.tasks",
+    facts=TaskFacts,
+    read=read_tasks,
+    recount=late("plinth_assets.measurements.tasks_stage:recount"),
+    pairs=late("plinth_assets.measurements.tasks_stage:pairs"),
+    headings={"tasks": "Tasks"},
+    scores=late("plinth_assets.measurements.tasks_stage:scores"),
+    section=late("plinth_assets.measurements.tasks_stage:section"),
+    position=4,
+)
+
+TASKS_GATE = release_gate(tasks, TaskPolicy, "tasks", ("tasks", "comparison"))
+
+
+# `serving`: what it costs to serve the checkpoint, at best.
+
+SERVING = Measurement(
+    name="serving",
+    description="What it costs to serve the checkpoint, at best.",
+    asset="serving",
+    stages=late("plinth_assets.measurements.serving_stage:stages"),
+    scores=late("plinth_assets.measurements.serving_stage:scores"),
+    section=late("plinth_assets.measurements.serving_stage:section"),
+    position=11,
+)

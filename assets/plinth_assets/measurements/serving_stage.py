@@ -1,0 +1,90 @@
+"""`serving`: what it costs to serve the checkpoint on named devices, beside what was measured on this machine; as
+numbers in MLflow and as a section of the page.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+from plinth import fingerprint
+from plinth.compute.context import Context
+from plinth.evaluation.measurement import ModelScores, Stats
+from plinth.evaluation.serving import bounds, records
+from plinth.recipe.recipe import Recipe
+from plinth.records import Manifest
+from plinth.report.evaluation.data import Section, TextTable
+from plinth.report.style import count
+from plinth_assets.framework.present import markdown, table
+from plinth_assets.framework.stage import Inputs, Say, Stage, shared_owner
+
+
+def stages(recipe: Recipe) -> list[Stage]:
+    """One asset per checkpoint."""
+    return [
+        Stage(
+            asset=bounds.ASSET,
+            deps=("checkpoint",),
+            make=partial(_make, recipe),
+            version=bounds.VERSION,
+            params={},
+            group="evaluation",
+            description="Serving on named devices: tokens per second, time to the first token, sequences that fit; "
+            "bounds by bandwidth and FLOP/s. Measured speeds of this machine beside them are a record, not the asset.",
+            owner=shared_owner(recipe),
+            present=_present,
+            pool="training",
+        )
+    ]
+
+
+def _make(recipe: Recipe, ctx: Context, inputs: Inputs, say: Say) -> Manifest:
+    checkpoint = inputs["checkpoint"]
+    if records.read(ctx, checkpoint.digest) is None:
+        found = records.measure(ctx, checkpoint)
+        say(f"{found['tokens_per_s']['1']:.0f} tokens/s, first token after {found['first_token_s'] * 1000:.0f} ms here")
+    return bounds.run(ctx, checkpoint)
+
+
+def _present(ctx: Context, made: Manifest) -> dict[str, Any]:
+    import dagster as dg
+
+    header = ["device", "first token, s", "tokens/s, one sequence", "sequences that fit", "tokens/s, all of them"]
+    names = ("first_token_s", "tokens_per_s", "sequences", "tokens_per_s_full")
+    rows = [[name, *(one[field] for field in names)] for name, one in made.stats["devices"].items()]
+    shown: dict[str, Any] = {
+        "kv_bytes_per_token": made.stats["kv_bytes_per_token"],
+        "weights_bytes": made.stats["weights_bytes"],
+        "devices": markdown(table(header, rows)),
+    }
+    here = records.read(ctx, made.inputs["checkpoint"])
+    return shown if here is None else shown | {"measured_here": dg.MetadataValue.json(here)}
+
+
+def scores(made: Manifest) -> ModelScores:
+    """Bytes of the model, and the bounds of every device that it fits on."""
+    groups = {bounds.ASSET: {name: made.stats[name] for name in ("kv_bytes_per_token", "weights_bytes")}}
+    groups |= {f"{bounds.ASSET}/{device}": found for device, found in made.stats["devices"].items()}
+    estimates = {prefix: {name: {"value": one} for name, one in found.items()} for prefix, found in groups.items()}
+    return ModelScores(bounds.ASSET, fingerprint.digest(made.params), estimates)
+
+
+def section(_: str, stats: Stats) -> Section:
+    """What it costs to serve the checkpoint, at best, on devices that people rent."""
+    fields = {"first_token_s": _milliseconds, "tokens_per_s": count, "sequences": count, "tokens_per_s_full": count}
+    rows = [
+        (name, *("does not fit" if own[field] is None else form(own[field]) for field, form in fields.items()))
+        for name, own in stats["devices"].items()
+    ]
+    header = ("device", "first token", "tokens/s, one sequence", "sequences that fit", "tokens/s, all of them")
+    return Section(
+        key="serving",
+        title="Serving",
+        lead=f"{stats['kv_bytes_per_token']:,} bytes of keys and values for each token. Bounds by bandwidth and "
+        "FLOP/s: no implementation is quicker.",
+        tables=(TextTable(title="Bounds by device", header=header, rows=tuple(rows)),),
+    )
+
+
+def _milliseconds(seconds: float) -> str:
+    return f"{1000 * seconds:.3g} ms"
