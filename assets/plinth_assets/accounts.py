@@ -16,7 +16,7 @@ from plinth.provenance.ledger import ledger
 from plinth.provenance.ledger.columns import BASE
 from plinth.recipe.recipe import Recipe
 from plinth.records import Manifest
-from plinth.text.plural import counted
+from plinth.text import counted
 from plinth_assets.annotate import annotator_parameters
 from plinth_assets.framework.expectations import Suite, between, docs_index, equal_columns, rows_between
 from plinth_assets.framework.present import markdown, page_value, picture, table

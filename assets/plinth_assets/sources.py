@@ -9,8 +9,7 @@ from functools import partial
 from typing import Any
 
 from plinth import fingerprint
-from plinth.compute.context import Context
-from plinth.compute.stage import manifest
+from plinth.compute.context import Context, manifest
 from plinth.corpus.documents import documents
 from plinth.corpus.exclusions import exclusion_list
 from plinth.corpus.illegal.gate import gate_of
@@ -27,7 +26,7 @@ from plinth.recipe.recipe import Recipe
 from plinth.records import Manifest, Step
 from plinth.schemas import DOCUMENT_SCHEMA
 from plinth.storage import listing
-from plinth.text.markdown import plain
+from plinth.text import markdown_text
 from plinth.training import sampled_text
 from plinth_assets.framework.expectations import Suite, between, equal_columns, no_nulls, rows_between
 from plinth_assets.framework.present import markdown, table
@@ -50,7 +49,7 @@ def source_stages(recipe: Recipe) -> list[Stage]:
             version=VERSION,
             params=[source.model_dump(mode="json") for source in bucket.sources],
             group="sources",
-            description=f"Source files of {name}: {plain(bucket.description)}",
+            description=f"Source files of {name}: {markdown_text(bucket.description)}",
             owner=bucket.owner,
             kinds=("file",),
             suite=_suite_sources,

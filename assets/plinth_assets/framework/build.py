@@ -8,7 +8,7 @@ but the failed check.
 import inspect
 import time
 import warnings
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import cache
@@ -19,7 +19,7 @@ import dagster as dg
 from dagster import BetaWarning
 from pydantic import PrivateAttr
 
-from plinth.compute import costs
+from plinth.compute import context
 from plinth.compute.context import Context, TaskShare
 from plinth.compute.engine import Engine
 from plinth.compute.progress import Meter, Progress, ProgressLines, SilentMeter
@@ -31,7 +31,7 @@ from plinth.operation.asset_log import CHECKED, PUBLISHED
 from plinth.operation.spending import corpus_admission
 from plinth.records import Manifest
 from plinth.storage.workspace import Workspace
-from plinth.text.markdown import plain
+from plinth.text import markdown_text
 from plinth_assets.framework import data_docs
 from plinth_assets.framework.expectations import Suite, SuiteOutcome, evaluate
 from plinth_assets.framework.present import metadata, page_link, picture
@@ -271,11 +271,11 @@ def _made(stage: Stage, ctx: Context, inputs: Inputs, say: Say) -> Manifest:
         manifest = stage.make(ctx, inputs, say)
     finally:
         own, wall = time.process_time() - cpu_s, time.monotonic() - wall_s
-        cost = costs.AssetCost(
+        cost = context.AssetCost(
             asset=stage.asset, steps=ctx.costs, driver_cpu_s=own, wall_s=wall, input_bytes=read, run=ctx.run
         )
         corpus_admission.settle(ctx, held, cost)
-    costs.save(ctx.workspace, cost)
+    context.save(ctx.workspace, cost)
     return manifest
 
 
@@ -288,10 +288,14 @@ def _check_result(stage: Stage, suite: Suite, outcome: SuiteOutcome) -> dg.Asset
         metadata={
             "suite": suite.name,
             "evaluated": outcome.evaluated,
-            "failures": dg.MetadataValue.md("\n".join(f"- {plain(line)}" for line in outcome.failures) or "none"),
-            "warnings": dg.MetadataValue.md("\n".join(f"- {plain(line)}" for line in outcome.warnings) or "none"),
+            "failures": _listed(outcome.failures),
+            "warnings": _listed(outcome.warnings),
         },
     )
+
+
+def _listed(lines: Iterable[str]) -> dg.MarkdownMetadataValue:
+    return dg.MetadataValue.md("\n".join(f"- {markdown_text(line)}" for line in lines) or "none")
 
 
 def _code_reference(stage: Stage) -> dict[str, Any]:

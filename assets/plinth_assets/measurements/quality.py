@@ -13,7 +13,7 @@ from plinth.evaluation.measurement import UNREADABLE, JudgedCheckpoint, Measurem
 from plinth.evaluation.probes.noise import Worth
 from plinth.extensions import late
 from plinth.records import Manifest
-from plinth.text.plural import counted
+from plinth.text import counted
 from plinth.training.validation import kept_looks, probe_curves
 from plinth_registry.gates.facts import (
     ComparisonFacts,
