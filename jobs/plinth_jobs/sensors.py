@@ -20,8 +20,8 @@ from plinth.storage.workspace import Workspace
 from plinth.text import counted
 from plinth.training.run_state import RunWatch
 from plinth_assets.catalog import stages
-from plinth_assets.framework.marks import CHECK, asset_key, evaluations
-from plinth_assets.framework.up_to_date import decide
+from plinth_assets.framework.build import MARKS, asset_key, mark_evaluations
+from plinth_assets.framework.stage import decide
 from plinth_assets.sources import note_arrival
 from plinth_jobs import workspace_index
 from plinth_jobs.asset_states import requests
@@ -173,7 +173,7 @@ def feed(recipe: Recipe, workspace: Path) -> dg.SensorDefinition:
                 context.update_cursor(known)  # mended: the same finding would be a new one
             consumers = counted(len(waiting), "consumer", "wait")
             return dg.SkipReason(f"the feed has {counted(int(known), 'entry')}; {consumers}")
-        marked = evaluations(ctx, concerned(ctx, fresh))
+        marked = mark_evaluations(ctx, concerned(ctx, fresh))
         return dg.SensorResult(asset_events=[*observations(fresh), *marked], cursor=str(fresh[-1].number))
 
     return _feed
@@ -313,15 +313,15 @@ def checks(groups: Mapping[str, str], workspace: Path) -> list[dg.AssetChecksDef
 
 
 def _of_group(group: str, assets: Iterable[str], workspace: Path) -> dg.AssetChecksDefinition:
-    specs = [dg.AssetCheckSpec(CHECK, asset=asset_key(asset), description=DESCRIPTION) for asset in assets]
+    specs = [dg.AssetCheckSpec(MARKS, asset=asset_key(asset), description=DESCRIPTION) for asset in assets]
 
-    @dg.multi_asset_check(name=f"{CHECK}_of_{group}", specs=specs, can_subset=True)
+    @dg.multi_asset_check(name=f"{MARKS}_of_{group}", specs=specs, can_subset=True)
     def _marks(context: dg.AssetCheckExecutionContext) -> Iterator[dg.AssetCheckResult]:
         asked = [key.asset_key.to_user_string() for key in context.selected_asset_check_keys]
-        for found in evaluations(Context(Workspace(workspace)), asked):
+        for found in mark_evaluations(Context(Workspace(workspace)), asked):
             yield dg.AssetCheckResult(
                 asset_key=found.asset_key,
-                check_name=CHECK,
+                check_name=MARKS,
                 passed=found.passed,
                 metadata=found.metadata,
                 description=found.description,

@@ -17,7 +17,7 @@ from plinth.report.page import Fact, ReportData, page
 from plinth.report.run import run_page
 from plinth.report.workspace_index import IndexData, PageGroup, PageLine, RunLine, Standing, StateTile
 from plinth.report.workspace_index import page as index_page
-from plinth_assets.measurements import evaluation_items
+from plinth_assets.measurements import evaluation_stage
 from plinth_ops.gamedays import signed_record as gameday_page
 from plinth_ops.incidents import postmortem as incident_page
 from plinth_ops.reviews import review as period_page
@@ -100,7 +100,7 @@ def _evaluation() -> str:
         "axes": {"language": {"en": row(), "de": row(2.5)}},
         "protected": {"quiz": {"clean": row() | {"items": 7}, "contaminated": row(1.2) | {"items": 3}}},
     }  # fmt: skip
-    return evaluation_page.page(evaluation_data(evaluation_items.section("", stats)))
+    return evaluation_page.page(evaluation_data(evaluation_stage.section("", stats)))
 
 
 def _comparison() -> str:

@@ -32,10 +32,8 @@ from plinth.recipe.yaml_lines import files, named, read
 from plinth.records import Manifest
 from plinth.storage.workspace import Workspace
 from plinth.trust.root import Trust
-from plinth_assets.framework.build import REQUESTED_BY, asset
-from plinth_assets.framework.resources import PlinthResource, Session
-from plinth_assets.framework.stage import Stage
-from plinth_assets.framework.up_to_date import decide
+from plinth_assets.framework.build import REQUESTED_BY, PlinthResource, Session, asset
+from plinth_assets.framework.stage import Stage, decide
 from plinth_jobs import last_recipe, recipes
 from plinth_jobs.asset_jobs import AddedDefinitions
 from plinth_jobs.dagster_parts import HOST, host
