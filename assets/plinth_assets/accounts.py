@@ -12,8 +12,8 @@ from plinth.compute.context import Context
 from plinth.corpus import funnel
 from plinth.corpus.canaries.parameters import BUCKET as CANARIES
 from plinth.corpus.curate import verdicts
-from plinth.provenance.ledger import ledger
-from plinth.provenance.ledger.columns import BASE
+from plinth.provenance import ledger
+from plinth.provenance.ledger_columns import BASE
 from plinth.recipe.recipe import Recipe
 from plinth.records import Manifest
 from plinth.text import counted

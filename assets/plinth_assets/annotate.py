@@ -238,11 +238,11 @@ def _suite_slices(params: GateSlices, made: Manifest, inputs: Inputs) -> Suite:
 
 
 def _present_slices(ctx: Context, made: Manifest) -> dict[str, Any]:
-    from plinth.report import gate_figure
+    from plinth.report import figures
 
     kinds = [[name, row["documents"], row["removed"]] for name, row in made.stats["made_as"].items()]
     return {
-        "rates": picture(gate_figure.figure, made.stats),
+        "rates": picture(figures.figure, made.stats),
         "slices": markdown(table(list(rates.HEADER), rates.table(made.stats))),
         "made_as": markdown(table(["made as", "documents", "removed"], kinds)),
         "rule": " or ".join(made.stats["rule"]),

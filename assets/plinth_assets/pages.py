@@ -22,9 +22,9 @@ from plinth.evaluation.measurement import Stats, measurements
 from plinth.evaluation.probes.noise import Worth
 from plinth.recipe.recipe import Recipe
 from plinth.records import Manifest, Part, Step
-from plinth.report.data import Fact, Next
 from plinth.report.data_card import CardBucket, Screening, card
-from plinth.report.evaluation.data import CurveGroup, EvaluationData, Section, StepCurve
+from plinth.report.evaluation import CurveGroup, EvaluationData, Section, StepCurve
+from plinth.report.page import Fact, Next
 from plinth.storage.atomic import write_bytes
 from plinth.training import config
 from plinth.training.telemetry.timeline import timeline
@@ -202,6 +202,7 @@ def _measured(recipe: Recipe) -> Iterator[tuple[str, Callable[[str, Stats], Any]
 
 def _make_page(recipe: Recipe, ctx: Context, inputs: Inputs, say: Say) -> Manifest:
     from plinth.report.evaluation.page import page
+
     from plinth_assets.measurements.probes_stage import with_worth
 
     steps, checkpoint = inputs["run"].stats["steps"], inputs["evaluation"].inputs["checkpoint"]

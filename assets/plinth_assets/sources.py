@@ -20,8 +20,8 @@ from plinth.corpus.sources.readers import identity
 from plinth.corpus.sources.record import EXCLUSIONS
 from plinth.corpus.sources.sampled import KIND, STAGE
 from plinth.errors import IntegrityError, SourceError
-from plinth.operation import asset_log
-from plinth.operation.asset_log import ARRIVED
+from plinth.operation import workspace_files
+from plinth.operation.workspace_files import ARRIVED
 from plinth.recipe.recipe import Recipe
 from plinth.records import Manifest, Step
 from plinth.schemas import DOCUMENT_SCHEMA
@@ -99,7 +99,7 @@ def note_arrival(ctx: Context, name: str, bucket: Bucket) -> None:
     outside = [source for source in bucket.sources if source.kind != KIND]
     times = [listing.newest(one.path, ctx.workspace.input, wanted_suffixes(one), one.hidden) for one in outside]
     if known := [time for time in times if time is not None]:
-        asset_log.append(ctx, ARRIVED, name, at=max(known))
+        workspace_files.append(ctx, ARRIVED, name, at=max(known))
 
 
 def _facts(source: Source) -> dict[str, Any]:

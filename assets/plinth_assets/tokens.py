@@ -15,18 +15,15 @@ from plinth.corpus.canaries.parameters import BUCKET as CANARIES
 from plinth.recipe.recipe import Recipe
 from plinth.records import Manifest
 from plinth.schemas import DOCUMENT_SCHEMA
-from plinth.tokens.mixture import mixture, mixture_audit
-from plinth.tokens.mixture.mixture_audit import advice
+from plinth.tokens.mixture import apportion, mixture
+from plinth.tokens.mixture.apportion import advice
 from plinth.tokens.order.parameters import lengths
 from plinth.tokens.packing import packing
 from plinth.tokens.shards import shards
 from plinth.tokens.shards.axes import sidecars_of
-from plinth.tokens.shards.parameters import Shards
-from plinth.tokens.shards.streams import Stream, streams_of
-from plinth.tokens.tokenizer import tokenizer
-from plinth.tokens.tokenizer.audit import audit
-from plinth.tokens.tokenizer.audit.vocabulary_audit import DEAD_TOKENS
-from plinth.tokens.tokenizer.vocabulary import lexis_of
+from plinth.tokens.shards.parameters import Shards, Stream, streams_of
+from plinth.tokens.tokenizer import audit, tokenizer
+from plinth.tokens.tokenizer.vocabulary import DEAD_TOKENS, lexis_of
 from plinth.training.initial import replay, source
 from plinth_assets.framework.expectations import Suite, between, equal_columns, no_nulls, rows_between
 from plinth_assets.framework.present import markdown, picture, table
@@ -373,7 +370,7 @@ def _suite_mixture(made: Manifest, inputs: Inputs) -> Suite:
         {
             **row,
             "empty": len(empty),
-            "excess": row["share_error"] - max(mixture_audit.TOLERANCE, 8 * row["legs"] / row["phase_sequences"]),
+            "excess": row["share_error"] - max(apportion.TOLERANCE, 8 * row["legs"] / row["phase_sequences"]),
             "repeated": row["epochs"] - row["max_epochs"],
             "realised_error": off,
         }
@@ -384,20 +381,20 @@ def _suite_mixture(made: Manifest, inputs: Inputs) -> Suite:
         between("excess", None, 0),
         between("repeated", None, 0),
         between("sequences", 0, None),
-        between("realised_error", 0, mixture_audit.TOLERANCE),
+        between("realised_error", 0, apportion.TOLERANCE),
         between("empty", 0, 0, "warning", because=[NO_TOKENS.format(name) for name in empty]),
     ]
     return Suite("mixture", rows, expectations)
 
 
 def _present_mixture(ctx: Context, made: Manifest) -> dict[str, Any]:
-    from plinth.report import figures, mixture_plot
+    from plinth.report import figures
 
     off = made.stats["realised"]
     shown: dict[str, Any] = {
         "mixture": picture(figures.mixture, mixture.rows(made)),
         "course": picture(
-            mixture_plot.figure, mixture_audit.shares_over_run(made.stats), made.stats["sequence_tokens"]
+            figures.figure, apportion.shares_over_run(made.stats), made.stats["sequence_tokens"]
         ),
         "largest_difference": float(max(off["max_share_error"], off["rest_share_error"])),
         "streams": markdown(table(["stream", "tokens", "epochs", "at most"], [list(row) for row in _streams(made)])),

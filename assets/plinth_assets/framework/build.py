@@ -25,10 +25,9 @@ from plinth.compute.engine import Engine
 from plinth.compute.progress import Meter, Progress, ProgressLines, SilentMeter
 from plinth.compute.select_engine import Compute
 from plinth.errors import CheckFailedError, PlinthError
-from plinth.evaluation.engine.child import SPARE
-from plinth.operation import asset_log
-from plinth.operation.asset_log import CHECKED, PUBLISHED
-from plinth.operation.spending import corpus_admission
+from plinth.evaluation.engine.client import SPARE
+from plinth.operation import admission, workspace_files
+from plinth.operation.workspace_files import CHECKED, PUBLISHED
 from plinth.records import Manifest
 from plinth.storage.workspace import Workspace
 from plinth.text import markdown_text
@@ -188,7 +187,7 @@ def execute(stage: Stage, ctx: Context, say: Say, warn: Say = lambda line: None)
     made = bring(stage, ctx, say)
     if made.outcome:
         failures = len(made.outcome.failures)
-        asset_log.append(
+        workspace_files.append(
             ctx, CHECKED, stage.asset, passed=not made.blocked, evaluated=made.outcome.evaluated, failures=failures
         )
     if made.blocked and made.suite and made.outcome:
@@ -254,7 +253,7 @@ def publish(stage: Stage, ctx: Context, made: CheckedManifest) -> Manifest:
     if stage.statement and not stage.statement.holds(ctx, digests, manifest):
         stage.statement.sign(ctx, digests, manifest)
     ctx.refs.publish(manifest, stage.key(ctx, digests))
-    asset_log.append(ctx, PUBLISHED, stage.asset, digest=manifest.digest)
+    workspace_files.append(ctx, PUBLISHED, stage.asset, digest=manifest.digest)
     return manifest
 
 
@@ -264,8 +263,8 @@ def _digests(inputs: Inputs) -> dict[str, str]:
 
 def _made(stage: Stage, ctx: Context, inputs: Inputs, say: Say) -> Manifest:
     """The work, within the budget, with a record of what it cost. A job's ranks are reserved when it is submitted."""
-    read = corpus_admission.input_bytes(inputs.values())
-    held = None if stage.group in NOT_CORPUS else corpus_admission.reserve(ctx, stage.asset, read)
+    read = admission.input_bytes(inputs.values())
+    held = None if stage.group in NOT_CORPUS else admission.reserve(ctx, stage.asset, read)
     wall_s, cpu_s = time.monotonic(), time.process_time()
     try:
         manifest = stage.make(ctx, inputs, say)
@@ -274,7 +273,7 @@ def _made(stage: Stage, ctx: Context, inputs: Inputs, say: Say) -> Manifest:
         cost = context.AssetCost(
             asset=stage.asset, steps=ctx.costs, driver_cpu_s=own, wall_s=wall, input_bytes=read, run=ctx.run
         )
-        corpus_admission.settle(ctx, held, cost)
+        admission.settle(ctx, held, cost)
     context.save(ctx.workspace, cost)
     return manifest
 
@@ -346,7 +345,7 @@ def mark_evaluations(ctx: Context, assets: Collection[str]) -> Iterator[dg.Asset
 
 
 def _drawn(ctx: Context, target: str) -> dg.MarkdownMetadataValue:
-    from plinth.report.impact_figure import figure
+    from plinth.report.impact_page import figure
     from plinth_registry import impact
 
     found = impact.contents(impact.impact(ctx, target))

@@ -18,13 +18,13 @@ from plinth.evaluation import job
 from plinth.evaluation.comparison.pairs import Pairs, align, chosen, groups, labelled, part_table
 from plinth.evaluation.measurement import Figures, Stats
 from plinth.evaluation.parameters import PARENT_SLICES
-from plinth.evaluation.slices import axes, tables, totals
+from plinth.evaluation.slices import choice, tables, totals
 from plinth.evaluation.slices.tables import AXIS
 from plinth.evaluation.slices.totals import in_order
-from plinth.provenance.ledger.columns import BASE
+from plinth.provenance.ledger_columns import BASE
 from plinth.recipe.recipe import Recipe
 from plinth.records import Manifest
-from plinth.report.evaluation.data import BITS, MeasureGroup, Section, TextTable, measure
+from plinth.report.evaluation import BITS, MeasureGroup, Section, TextTable, measure
 from plinth.storage.parts import named_table
 from plinth.storage.store import Store
 from plinth_assets.framework.expectations import Suite, between, equal_columns
@@ -64,13 +64,13 @@ def _check_slices(recipe: Recipe) -> None:
     slices = {
         name: text
         for name, text in recipe.evaluation.slices.items()
-        if not axes.from_other_stages(text, (*annotators, axes.DOCUMENTS))
+        if not choice.from_other_stages(text, (*annotators, choice.DOCUMENTS))
     }
     if slices:
-        own = {f"{axes.DOCUMENTS}.{field.name}": field.type for field in BASE}
-        types = axes.as_in_ledger(columns_of(annotators)) | own
+        own = {f"{choice.DOCUMENTS}.{field.name}": field.type for field in BASE}
+        types = choice.as_in_ledger(columns_of(annotators)) | own
         for name, text in slices.items():
-            axes.read(text, types, f"{axes.WHERE}.{name}")
+            choice.read(text, types, f"{choice.WHERE}.{name}")
 
 
 #: Sums that the slices of an axis share among them.

@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from plinth.compute.context import Context, sum_stats
+from plinth.evaluation import pii
 from plinth.evaluation.measurement import Figures, Stats
-from plinth.evaluation.pii import detector, training
-from plinth.evaluation.pii.detector import PiiDetector
+from plinth.evaluation.pii import PiiDetector
 from plinth.recipe.recipe import Recipe
 from plinth.records import Manifest, Part
-from plinth.report.evaluation.data import Section, TextTable
+from plinth.report.evaluation import Section, TextTable
 from plinth.storage.parts import read_table
 from plinth.storage.store import Store
 from plinth_assets.annotate import annotator_parameters
@@ -26,12 +26,12 @@ def stages(recipe: Recipe) -> list[Stage]:
         return []
     return [
         Stage(
-            asset=training.ASSET,
-            deps=("checkpoint", *each(recipe, "curated"), *detector.needs(detector_given(recipe))),
-            make=lambda ctx, inputs, _: training.run(
+            asset=pii.ASSET,
+            deps=("checkpoint", *each(recipe, "curated"), *pii.needs(detector_given(recipe))),
+            make=lambda ctx, inputs, _: pii.run(
                 ctx, inputs["checkpoint"], by_bucket(recipe, inputs, "curated"), detector_of(recipe, inputs)
             ),
-            version=training.VERSION,
+            version=pii.VERSION,
             params=detector_facts(recipe),
             libraries=PiiDetector(detector_given(recipe), {}).libraries,
             group="evaluation",
@@ -39,7 +39,7 @@ def stages(recipe: Recipe) -> list[Stage]:
             "and kind, with upper limits.",
             owner=shared_owner(recipe),
             kinds=("parquet",),
-            schema=training.SCHEMA,
+            schema=pii.SCHEMA,
             suite=_suite,
             present=_present,
         )
@@ -54,19 +54,19 @@ def detector_facts(recipe: Recipe) -> dict[str, Any]:
 
 def detector_given(recipe: Recipe) -> dict[str, Any]:
     """The recipe's parameters of the detector."""
-    return annotator_parameters(recipe).get(detector.NAME, {})
+    return annotator_parameters(recipe).get(pii.NAME, {})
 
 
 def detector_of(recipe: Recipe, inputs: Inputs) -> PiiDetector:
     """The recipe's detector with the resources that it reads."""
     given = detector_given(recipe)
-    return PiiDetector(given, {key: inputs[key] for key in detector.needs(given)})
+    return PiiDetector(given, {key: inputs[key] for key in pii.needs(given)})
 
 
 def _suite(made: Manifest, inputs: Inputs) -> Suite:
     rows = [{"documents": one["documents"], "found": one["found"]} for one in made.stats["buckets"].values()]
     expectations = [between("documents", 1, None, "warning"), between("found", 0, 0, "warning")]
-    return Suite(training.ASSET.replace("/", "-"), rows, expectations)
+    return Suite(pii.ASSET.replace("/", "-"), rows, expectations)
 
 
 def _present(ctx: Context, made: Manifest) -> dict[str, Any]:
@@ -97,8 +97,8 @@ def recount(ctx: Context, made: Manifest, _: Mapping[str, Manifest]) -> Figures:
         for name, digest in made.inputs.items()
         if name.endswith("/curated")
     }
-    counted = {name: _figures(training.rates(own, kinds)) for name, own in buckets.items()}
-    every = _figures(training.rates(sum_stats(buckets.values()), kinds))
+    counted = {name: _figures(pii.rates(own, kinds)) for name, own in buckets.items()}
+    every = _figures(pii.rates(sum_stats(buckets.values()), kinds))
     stated = {name: _figures(own) for name, own in made.stats["buckets"].items()}
     return {"buckets": stated, "all": _figures(made.stats)}, {"buckets": counted, "all": every}
 

@@ -12,13 +12,13 @@ from typing import Any
 from plinth.compute.context import Context
 from plinth.evaluation.comparison.pairs import Pairs, by_name, part_table
 from plinth.evaluation.measurement import Figures, ModelScores, Stats
-from plinth.evaluation.probes import job, probe_sets, tables
+from plinth.evaluation.parameters import FAMILIES
+from plinth.evaluation.probes import job, probe_sets
 from plinth.evaluation.probes.noise import Worth
-from plinth.evaluation.probes.parameters import FAMILIES
 from plinth.evaluation.probes.scoring import EXCLUDED
 from plinth.recipe.recipe import Recipe
 from plinth.records import Manifest
-from plinth.report.evaluation.data import BITS, Measure, Section, TextTable, group, measure
+from plinth.report.evaluation import BITS, Measure, Section, TextTable, group, measure
 from plinth.storage.parts import named_table
 from plinth.storage.store import Store
 from plinth_assets.framework.expectations import Suite, between, rows_between
@@ -83,7 +83,7 @@ def stages(recipe: Recipe) -> list[Stage]:
             "wrong one, accuracy above chance; items that training text held are apart.",
             owner=shared_owner(recipe),
             kinds=("pytorch", "parquet"),
-            schema=tables.SCHEMA,
+            schema=job.SCHEMA,
             suite=_suite_probes,
             present=_present_probes,
             pool="training",
@@ -101,7 +101,7 @@ def _suite_probes(made: Manifest, inputs: Inputs) -> Suite:
 
 
 def _present_probes(ctx: Context, made: Manifest) -> dict[str, Any]:
-    from plinth.report import probe_figure
+    from plinth.report import figures
 
     probes = made.stats["probes"]
     header = ["probe", "items", "too long", "held", "bits per byte", "control", "signal", "margin", "accuracy"]
@@ -110,7 +110,7 @@ def _present_probes(ctx: Context, made: Manifest) -> dict[str, Any]:
         for name, row in probes.items()
     ]
     return {
-        "probes": picture(probe_figure.figure, probes),
+        "probes": picture(figures.figure, probes),
         "scores": markdown(table(header, rows)),
         "templates": markdown(_templates(made.stats["templates"])),
     }
@@ -138,7 +138,7 @@ RIGHT_ANSWERS = "Right answers by probe"
 
 
 def recount(ctx: Context, made: Manifest, _: Mapping[str, Manifest]) -> Figures:
-    rows = named_table(ctx.store, made, tables.FILE).to_pylist()
+    rows = named_table(ctx.store, made, job.FILE).to_pylist()
     own: dict[str, list[dict[str, Any]]] = {}
     for row in rows:
         own.setdefault(row["probe"], [])
@@ -167,7 +167,7 @@ def pairs(store: Store, a: Manifest, b: Manifest) -> Iterator[Pairs]:
 
 def scores(made: Manifest) -> ModelScores:
     """The estimates of every probe."""
-    groups = {f"{made.asset}/{name}": tables.estimates(row) for name, row in made.stats["probes"].items()}
+    groups = {f"{made.asset}/{name}": job.estimates(row) for name, row in made.stats["probes"].items()}
     return ModelScores(probe_sets.ASSET, made.inputs[probe_sets.ASSET], groups)
 
 

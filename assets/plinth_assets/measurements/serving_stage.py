@@ -9,11 +9,12 @@ from typing import Any
 
 from plinth import fingerprint
 from plinth.compute.context import Context
+from plinth.evaluation import serving
 from plinth.evaluation.measurement import ModelScores, Stats
-from plinth.evaluation.serving import bounds, records
+from plinth.evaluation.serving import bounds
 from plinth.recipe.recipe import Recipe
 from plinth.records import Manifest
-from plinth.report.evaluation.data import Section, TextTable
+from plinth.report.evaluation import Section, TextTable
 from plinth.report.style import count
 from plinth_assets.framework.present import markdown, table
 from plinth_assets.framework.stage import Inputs, Say, Stage, shared_owner
@@ -40,8 +41,8 @@ def stages(recipe: Recipe) -> list[Stage]:
 
 def _make(recipe: Recipe, ctx: Context, inputs: Inputs, say: Say) -> Manifest:
     checkpoint = inputs["checkpoint"]
-    if records.read(ctx, checkpoint.digest) is None:
-        found = records.measure(ctx, checkpoint)
+    if serving.read(ctx, checkpoint.digest) is None:
+        found = serving.measure(ctx, checkpoint)
         say(f"{found['tokens_per_s']['1']:.0f} tokens/s, first token after {found['first_token_s'] * 1000:.0f} ms here")
     return bounds.run(ctx, checkpoint)
 
@@ -57,7 +58,7 @@ def _present(ctx: Context, made: Manifest) -> dict[str, Any]:
         "weights_bytes": made.stats["weights_bytes"],
         "devices": markdown(table(header, rows)),
     }
-    here = records.read(ctx, made.inputs["checkpoint"])
+    here = serving.read(ctx, made.inputs["checkpoint"])
     return shown if here is None else shown | {"measured_here": dg.MetadataValue.json(here)}
 
 

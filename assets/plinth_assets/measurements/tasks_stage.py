@@ -16,9 +16,9 @@ from plinth.compute.context import Context
 from plinth.corpus.lists import lists
 from plinth.evaluation.comparison.pairs import Pairs, align, chosen, groups
 from plinth.evaluation.measurement import Figures, ModelScores, Stats
-from plinth.evaluation.tasks import files, job
-from plinth.evaluation.tasks.items import ITEMS
-from plinth.evaluation.tasks.parameters import TaskSet
+from plinth.evaluation.parameters import TaskSet
+from plinth.evaluation.tasks import job
+from plinth.evaluation.tasks.exchange import ITEMS
 from plinth.recipe.recipe import Recipe
 from plinth.records import Manifest, Part
 from plinth.report.evaluation import MeasureGroup, Section, measure
@@ -39,9 +39,9 @@ def _files(recipe: Recipe, name: str, given: TaskSet) -> Stage:
     return Stage(
         asset=f"task_files/{name}",
         deps=(),
-        make=lambda ctx, inputs, _: files.run(ctx, name, given.include),
+        make=lambda ctx, inputs, _: job.run(ctx, name, given.include),
         outside=partial(lists.digest, location=given.include),
-        version=files.VERSION,
+        version=job.FILES_VERSION,
         params={},
         group="sources",
         description=f"Task files of `{name}`: YAML, functions and data, as they lie in the folder.",

@@ -74,9 +74,9 @@ def _compared(settings: Settings, ctx: Context, form: str, checkpoint: Manifest,
     from plinth.errors import MissingError
     from plinth.evaluation.comparison import job
     from plinth.evaluation.comparison.models import weights
-    from plinth_assets import evaluation
+    from plinth_assets.measurements import evaluation_stage
 
-    (stage,) = evaluation.stages(settings.load_recipe())
+    (stage,) = evaluation_stage.stages(settings.load_recipe())
     published = {name: ctx.refs.published(name) for name in stage.deps if name != "checkpoint"}
     lacking = sorted(name for name, made in published.items() if made is None)
     if lacking:

@@ -8,7 +8,7 @@ import pytest
 from plinth.compute.context import Context
 from plinth.evaluation import serving
 from plinth.records import Manifest
-from plinth_assets import serving as assets
+from plinth_assets.measurements import serving_stage as assets
 from plinth_jobs.recipes import find, load
 
 

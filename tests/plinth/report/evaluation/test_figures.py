@@ -7,7 +7,7 @@ from typing import Any
 
 from plinth.report import evaluation
 from plinth.report.style import png, svg
-from plinth_assets.measurements import evaluation_items
+from plinth_assets.measurements import evaluation_stage
 
 
 def row(model: float, size: int = 1000) -> dict[str, Any]:
@@ -26,7 +26,7 @@ CURVE = [{"start": start, "end": 2 * start or 8, **row(3.0)} | {"value": 3.0} fo
 def test_every_axis_has_a_panel_with_its_slices_in_order() -> None:
     stats = {"overall": row(1.1, 20_000), "slices": AXES["bucket"], "axes": {**AXES, "one": {"alone": row(1.0)}}}
     del stats["axes"]["bucket"]
-    text = svg(evaluation.intervals, evaluation_items.section("", stats).groups, title="t")
+    text = svg(evaluation.intervals, evaluation_stage.section("", stats).groups, title="t")
     shown = [word.strip() for word in re.findall(r">([^<>]+)</text>", text)]
     assert {"all held-out text, then by bucket", "by length", "by domain"} <= set(shown)
     assert not {"by none", "by one"} & set(shown)

@@ -10,8 +10,8 @@ from plinth.evaluation import statistics
 from plinth.evaluation.probes import noise
 from plinth.report import evaluation as sections
 from plinth.report.evaluation import CurveGroup, EvaluationData, MeasureGroup, Section, StepCurve, page
-from plinth_assets.measurements import evaluation_items, probes_items, serving_items
-from plinth_audit.canaries import job as canaries
+from plinth_assets.measurements import evaluation_stage, probes_stage, serving_stage
+from plinth_audit.canaries import stage as canaries
 
 HOSTILE = '<script>alert("1")</script>'
 
@@ -46,7 +46,7 @@ def test_every_slice_stands_on_the_page_with_its_interval() -> None:
         "axes": {"language": {"en": row(), "de": row(2.5)}, "domain": {"one.example": row()}},
         "protected": {"quiz": {"clean": row() | {"items": 7}, "contaminated": row(1.2) | {"items": 3}}},
     }
-    found = evaluation_items.section("", stats)
+    found = evaluation_stage.section("", stats)
     assert [group.title for group in found.groups] == ["all held-out text, then by bucket", "by language"]
     shown = Parsed(page(data(found)))
     for words in ("web", "code", "de", "2.4 to 2.6", "contaminated", "1.100 to 1.300"):
@@ -65,7 +65,7 @@ def test_names_are_text() -> None:
 
 
 def test_same_data_same_bytes() -> None:
-    found = evaluation_items.section("", {"overall": row(), "slices": {"web": row()}, "axes": {}})
+    found = evaluation_stage.section("", {"overall": row(), "slices": {"web": row()}, "axes": {}})
     assert page(data(found)) == page(data(found))
 
 
@@ -88,16 +88,16 @@ def test_groups_of_canaries_stand_by_repetitions_and_a_device_that_is_too_small_
     (shown,) = section.groups
     assert [one.name for one in shown.measures] == ["1 time", "4 times", "16 times"]
     none = dict.fromkeys(("first_token_s", "tokens_per_s", "tokens_per_s_full"))
-    serving = serving_items.section("", {"kv_bytes_per_token": 2048, "devices": {"l4": none | {"sequences": 0}}})
+    serving = serving_stage.section("", {"kv_bytes_per_token": 2048, "devices": {"l4": none | {"sequences": 0}}})
     assert serving.tables[0].rows == (("l4", "does not fit", "does not fit", "0", "does not fit"),)
 
 
 def test_a_probe_decides_only_above_a_noise_that_is_known() -> None:
     found = statistics.mean([1.0, 2.0, 3.0]).model_dump()
     row = {"bits_per_byte": found, "control": found, "signal": found, "statuses": {"clean": 3}, "too_long": 0}
-    section = probes_items.section("", {"probes": dict.fromkeys(("loud", "quiet", "unknown"), row), "families": {}})
+    section = probes_stage.section("", {"probes": dict.fromkeys(("loud", "quiet", "unknown"), row), "families": {}})
     worth = {"loud": noise.worth(1.0, [1.0, 1.1, 1.0]), "quiet": noise.worth(0.01, [1.0, 1.1, 1.0])}
-    judged = probes_items.with_worth(section, worth)
+    judged = probes_stage.with_worth(section, worth)
     (group,) = judged.groups  # the others have nothing to draw
     right = {one.name: one for one in group.measures}
     assert {name: one.decides for name, one in right.items()} == {"loud": True, "quiet": False, "unknown": False}
