@@ -242,7 +242,7 @@ def _present_slices(ctx: Context, made: Manifest) -> dict[str, Any]:
 
     kinds = [[name, row["documents"], row["removed"]] for name, row in made.stats["made_as"].items()]
     return {
-        "rates": picture(figures.figure, made.stats),
+        "rates": picture(figures.gate_rates, made.stats),
         "slices": markdown(table(list(rates.HEADER), rates.table(made.stats))),
         "made_as": markdown(table(["made as", "documents", "removed"], kinds)),
         "rule": " or ".join(made.stats["rule"]),

@@ -201,8 +201,7 @@ def _measured(recipe: Recipe) -> Iterator[tuple[str, Callable[[str, Stats], Any]
 
 
 def _make_page(recipe: Recipe, ctx: Context, inputs: Inputs, say: Say) -> Manifest:
-    from plinth.report.evaluation.page import page
-
+    from plinth.report.evaluation import page
     from plinth_assets.measurements.probes_stage import with_worth
 
     steps, checkpoint = inputs["run"].stats["steps"], inputs["evaluation"].inputs["checkpoint"]

@@ -394,7 +394,7 @@ def _present_mixture(ctx: Context, made: Manifest) -> dict[str, Any]:
     shown: dict[str, Any] = {
         "mixture": picture(figures.mixture, mixture.rows(made)),
         "course": picture(
-            figures.figure, apportion.shares_over_run(made.stats), made.stats["sequence_tokens"]
+            figures.mixture_shares, apportion.shares_over_run(made.stats), made.stats["sequence_tokens"]
         ),
         "largest_difference": float(max(off["max_share_error"], off["rest_share_error"])),
         "streams": markdown(table(["stream", "tokens", "epochs", "at most"], [list(row) for row in _streams(made)])),

@@ -264,7 +264,7 @@ def _digests(inputs: Inputs) -> dict[str, str]:
 def _made(stage: Stage, ctx: Context, inputs: Inputs, say: Say) -> Manifest:
     """The work, within the budget, with a record of what it cost. A job's ranks are reserved when it is submitted."""
     read = admission.input_bytes(inputs.values())
-    held = None if stage.group in NOT_CORPUS else admission.reserve(ctx, stage.asset, read)
+    held = None if stage.group in NOT_CORPUS else admission.reserve_stage(ctx, stage.asset, read)
     wall_s, cpu_s = time.monotonic(), time.process_time()
     try:
         manifest = stage.make(ctx, inputs, say)
@@ -273,7 +273,7 @@ def _made(stage: Stage, ctx: Context, inputs: Inputs, say: Say) -> Manifest:
         cost = context.AssetCost(
             asset=stage.asset, steps=ctx.costs, driver_cpu_s=own, wall_s=wall, input_bytes=read, run=ctx.run
         )
-        admission.settle(ctx, held, cost)
+        admission.settle_stage(ctx, held, cost)
     context.save(ctx.workspace, cost)
     return manifest
 

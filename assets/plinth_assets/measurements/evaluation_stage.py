@@ -111,8 +111,8 @@ def _sum(slices: Mapping[str, Mapping[str, Any]], name: str) -> Any:
 
 
 def _present(ctx: Context, made: Manifest) -> dict[str, Any]:
+    from plinth.report import evaluation as evaluation_figures
     from plinth.report import figures
-    from plinth.report.evaluation import page as evaluation_figures
 
     stats = made.stats
     every = {"all": {"all": stats["overall"]}, "bucket": stats["slices"]} | stats["axes"]

@@ -110,7 +110,7 @@ def _present_probes(ctx: Context, made: Manifest) -> dict[str, Any]:
         for name, row in probes.items()
     ]
     return {
-        "probes": picture(figures.figure, probes),
+        "probes": picture(figures.probe_scores, probes),
         "scores": markdown(table(header, rows)),
         "templates": markdown(_templates(made.stats["templates"])),
     }

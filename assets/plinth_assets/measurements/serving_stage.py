@@ -11,7 +11,6 @@ from plinth import fingerprint
 from plinth.compute.context import Context
 from plinth.evaluation import serving
 from plinth.evaluation.measurement import ModelScores, Stats
-from plinth.evaluation.serving import bounds
 from plinth.recipe.recipe import Recipe
 from plinth.records import Manifest
 from plinth.report.evaluation import Section, TextTable
@@ -24,10 +23,10 @@ def stages(recipe: Recipe) -> list[Stage]:
     """One asset per checkpoint."""
     return [
         Stage(
-            asset=bounds.ASSET,
+            asset=serving.ASSET,
             deps=("checkpoint",),
             make=partial(_make, recipe),
-            version=bounds.VERSION,
+            version=serving.VERSION,
             params={},
             group="evaluation",
             description="Serving on named devices: tokens per second, time to the first token, sequences that fit; "
@@ -44,7 +43,7 @@ def _make(recipe: Recipe, ctx: Context, inputs: Inputs, say: Say) -> Manifest:
     if serving.read(ctx, checkpoint.digest) is None:
         found = serving.measure(ctx, checkpoint)
         say(f"{found['tokens_per_s']['1']:.0f} tokens/s, first token after {found['first_token_s'] * 1000:.0f} ms here")
-    return bounds.run(ctx, checkpoint)
+    return serving.run(ctx, checkpoint)
 
 
 def _present(ctx: Context, made: Manifest) -> dict[str, Any]:
@@ -64,10 +63,10 @@ def _present(ctx: Context, made: Manifest) -> dict[str, Any]:
 
 def scores(made: Manifest) -> ModelScores:
     """Bytes of the model, and the bounds of every device that it fits on."""
-    groups = {bounds.ASSET: {name: made.stats[name] for name in ("kv_bytes_per_token", "weights_bytes")}}
-    groups |= {f"{bounds.ASSET}/{device}": found for device, found in made.stats["devices"].items()}
+    groups = {serving.ASSET: {name: made.stats[name] for name in ("kv_bytes_per_token", "weights_bytes")}}
+    groups |= {f"{serving.ASSET}/{device}": found for device, found in made.stats["devices"].items()}
     estimates = {prefix: {name: {"value": one} for name, one in found.items()} for prefix, found in groups.items()}
-    return ModelScores(bounds.ASSET, fingerprint.digest(made.params), estimates)
+    return ModelScores(serving.ASSET, fingerprint.digest(made.params), estimates)
 
 
 def section(_: str, stats: Stats) -> Section:

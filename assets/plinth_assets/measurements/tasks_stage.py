@@ -39,7 +39,7 @@ def _files(recipe: Recipe, name: str, given: TaskSet) -> Stage:
     return Stage(
         asset=f"task_files/{name}",
         deps=(),
-        make=lambda ctx, inputs, _: job.run(ctx, name, given.include),
+        make=lambda ctx, inputs, _: job.task_files(ctx, name, given.include),
         outside=partial(lists.digest, location=given.include),
         version=job.FILES_VERSION,
         params={},
