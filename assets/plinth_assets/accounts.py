@@ -9,9 +9,8 @@ from functools import partial
 from typing import Any
 
 from plinth.compute.context import Context
-from plinth.corpus import funnel
+from plinth.corpus import funnel, verdicts
 from plinth.corpus.canaries.parameters import BUCKET as CANARIES
-from plinth.corpus.curate import verdicts
 from plinth.provenance import ledger
 from plinth.provenance.ledger_columns import BASE
 from plinth.recipe.recipe import Recipe

@@ -12,11 +12,11 @@ from typing import Any
 from plinth import fingerprint
 from plinth.compute.context import Context
 from plinth.corpus import annotate, models
-from plinth.corpus.models import generated_sets
-from plinth.corpus.slices import evaluate, rates, review_labels
+from plinth.corpus.models import examples
+from plinth.corpus.slices import evaluate, rates, reviews
 from plinth.corpus.slices.evaluate import require_apart
 from plinth.corpus.slices.measured_gates import GateRule, measured_gate, rule_of
-from plinth.corpus.slices.parameters import GateSlices
+from plinth.corpus.slices.rates import GateSlices
 from plinth.recipe.recipe import Recipe
 from plinth.records import Manifest
 from plinth_assets.framework.expectations import Suite, between, equal_columns, rows_between
@@ -62,7 +62,7 @@ def _make_models(
     inputs: Inputs,
     say: Say,
 ) -> Manifest:
-    generated_sets.require_real(ctx.store, {f"lists/{one}": inputs[f"lists/{one}"] for one in real}, f"models/{name}")
+    examples.require_real(ctx.store, {f"lists/{one}": inputs[f"lists/{one}"] for one in real}, f"models/{name}")
     documents = {bucket: inputs[f"{bucket}/documents"] for bucket in buckets}
     return models.train(ctx, name, raw, documents, {one: inputs[f"lists/{one}"] for one in lists})
 
@@ -181,7 +181,7 @@ def _stage_slices(recipe: Recipe, name: str, params: GateSlices) -> Stage:
 
 def reviewed(ctx: Context) -> str:
     """Identity of the labels of reviewers so far."""
-    return review_labels.digest(ctx.workspace)
+    return reviews.digest(ctx.workspace)
 
 
 def _make_slices(
@@ -198,9 +198,9 @@ def _make_slices(
     documents = {b: inputs[f"{b}/documents"] for b in recipe.corpus.buckets if f"{b}/documents" in inputs}
     if not recipe.test:
         real = {f"lists/{one}": inputs[f"lists/{one}"] for one in params.lists}
-        generated_sets.require_real(ctx.store, real, f"slices/{name}")
+        examples.require_real(ctx.store, real, f"slices/{name}")
         require_apart(ctx.store, real, _learnt(recipe, ctx, keys, inputs), name)
-    said = review_labels.read(ctx.workspace) if params.reviews else ()
+    said = reviews.read(ctx.workspace) if params.reviews else ()
     return evaluate.run(ctx, name, params, rule, read, {key: inputs[key] for key in keys}, documents, said)
 
 

@@ -11,9 +11,9 @@ from typing import Any
 
 from plinth import fingerprint
 from plinth.compute.context import Context
-from plinth.corpus.sources import sampled
+from plinth.corpus.sources import files
+from plinth.corpus.sources.files import STAGE, SampledText
 from plinth.corpus.sources.parameters import Bucket
-from plinth.corpus.sources.sampled import STAGE, SampledText
 from plinth.errors import GateError, MissingError
 from plinth.evaluation.comparison.models import open_file
 from plinth.model.hugging_face import CONFIG
@@ -210,7 +210,7 @@ def sampled_stages(recipe: Recipe) -> list[Stage]:
 
 def written(name: str, bucket: Bucket) -> tuple[str, ...]:
     """The asset of the text that a model writes for a bucket, where one does."""
-    return (f"{name}/{STAGE}",) if bucket.sources[0].kind == sampled.KIND else ()
+    return (f"{name}/{STAGE}",) if bucket.sources[0].kind == files.KIND else ()
 
 
 def _sampled(name: str, bucket: Bucket) -> list[Stage]:

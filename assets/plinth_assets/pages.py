@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from plinth.compute.context import Context, manifest
-from plinth.corpus.annotate.registry import REPEATED
+from plinth.corpus.annotate.base import REPEATED
 from plinth.corpus.policy.compiled_policy import compile_policy
 from plinth.corpus.policy.parameters import Policy
-from plinth.corpus.protected import item_table, protected
+from plinth.corpus.protected import comparison, protected
 from plinth.corpus.slices import removal_rates
 from plinth.corpus.slices.measured_gates import MEASURED_GATES
 from plinth.corpus.slices.rates import percent
@@ -117,7 +117,7 @@ def _card_items(inputs: Inputs) -> Iterator[str]:
     """Items of each protected set by what is known of them; those of common text by name."""
     made = inputs.get(protected.ASSET)
     for name, own in made.stats["sets"].items() if made is not None else ():
-        counts = ", ".join(f"{own[status]} {status}" for status in item_table.STATUSES)
+        counts = ", ".join(f"{own[status]} {status}" for status in comparison.STATUSES)
         common = f" (common text: {', '.join(own['common'])})" if own["common"] else ""
         yield f"{name}, {own['items']} items: {counts}{common}"
 

@@ -10,15 +10,13 @@ from typing import Any
 
 from plinth import fingerprint
 from plinth.compute.context import Context, manifest
+from plinth.corpus import exclusions, lists
 from plinth.corpus.documents import documents
-from plinth.corpus.exclusions import exclusion_list
-from plinth.corpus.illegal.gate import gate_of
-from plinth.corpus.lists import lists
+from plinth.corpus.illegal_gate import gate_of
+from plinth.corpus.sources.files import KIND, STAGE
 from plinth.corpus.sources.inventory import Inventory, inventory, not_read, remembered, wanted_suffixes
 from plinth.corpus.sources.parameters import Bucket, Source
-from plinth.corpus.sources.readers import identity
-from plinth.corpus.sources.record import EXCLUSIONS
-from plinth.corpus.sources.sampled import KIND, STAGE
+from plinth.corpus.sources.record import EXCLUSIONS, identity
 from plinth.errors import IntegrityError, SourceError
 from plinth.operation import workspace_files
 from plinth.operation.workspace_files import ARRIVED
@@ -156,7 +154,7 @@ def document_stages(recipe: Recipe) -> list[Stage]:
             asset=f"{name}/documents",
             deps=(f"{name}/sources", *written(name, bucket), *stops),
             make=partial(_make_documents, name, bucket, recipe),
-            outside=exclusion_list.digest,
+            outside=exclusions.digest,
             version=documents.VERSION,
             params=params.model_dump(mode="json")
             | ({"illegal": gate.model_dump(mode="json")} if stops else {})
@@ -198,7 +196,7 @@ def _make_documents(name: str, bucket: Bucket, recipe: Recipe, ctx: Context, inp
         )
     try:
         lists = {key: made for key, made in inputs.items() if key.startswith("lists/")}
-        gate, taken_down = gate_of(recipe.corpus.illegal, lists), exclusion_list.read(ctx)
+        gate, taken_down = gate_of(recipe.corpus.illegal, lists), exclusions.read(ctx)
         read = {**lists, **{key: inputs[key] for key in written(name, bucket)}}
         return documents.run(ctx, name, bucket, recipe.corpus.documents, found, gate, read, taken_down)
     except IntegrityError:  # a remembered digest was wrong: the next run reads all files again

@@ -10,7 +10,7 @@ from typing import Any
 
 from plinth import fingerprint
 from plinth.compute.context import Context
-from plinth.corpus.canaries import plant
+from plinth.corpus import planted_canaries
 from plinth.corpus.canaries.parameters import BUCKET as CANARIES
 from plinth.recipe.recipe import Recipe
 from plinth.records import Manifest
@@ -258,10 +258,10 @@ def canary_stages(recipe: Recipe) -> list[Stage]:
         return []
     owner = shared_owner(recipe)
     copies = Stage(
-        asset=plant.ASSET,
+        asset=planted_canaries.ASSET,
         deps=("tokenizer",),
         make=partial(_make_canaries, recipe),
-        version=plant.VERSION,
+        version=planted_canaries.VERSION,
         params=recipe.corpus.canaries.model_dump(mode="json") | _canary_rows(recipe),
         libraries=fingerprint.libraries("tokenizers"),
         group="curated",
@@ -291,7 +291,7 @@ def _canary_rows(recipe: Recipe) -> dict[str, Any]:
 def _make_canaries(recipe: Recipe, ctx: Context, inputs: Inputs, say: Say) -> Manifest:
     assert recipe.corpus.canaries is not None
     lexis = lexis_of(ctx.store, inputs["tokenizer"])
-    return plant.run(ctx, recipe.corpus.canaries, inputs["tokenizer"], lexis, **_canary_rows(recipe))
+    return planted_canaries.run(ctx, recipe.corpus.canaries, inputs["tokenizer"], lexis, **_canary_rows(recipe))
 
 
 def _suite_canaries(made: Manifest, inputs: Inputs) -> Suite:

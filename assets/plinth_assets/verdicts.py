@@ -9,8 +9,9 @@ from typing import Any
 
 from plinth import fingerprint
 from plinth.compute.context import Context
-from plinth.corpus.curate import curate, verdicts
-from plinth.corpus.protected import contamination, holdout, item_table, protected, sets
+from plinth.corpus import verdicts
+from plinth.corpus.curate import curate
+from plinth.corpus.protected import comparison, contamination, holdout, protected
 from plinth.corpus.protected.parameters import ProtectedSet
 from plinth.recipe.recipe import Recipe
 from plinth.records import Manifest
@@ -81,11 +82,11 @@ def _set(recipe: Recipe, name: str, given: ProtectedSet) -> Stage:
     return Stage(
         asset=f"protected/{name}",
         deps=(),
-        make=lambda ctx, inputs, _: sets.read_set(ctx, name, given),
-        outside=lambda ctx: sets.identity(ctx, given),
-        version=sets.SET_VERSION,
+        make=lambda ctx, inputs, _: protected.read_set(ctx, name, given),
+        outside=lambda ctx: protected.identity(ctx, given),
+        version=protected.SET_VERSION,
         params=given.model_dump(mode="json"),
-        libraries=sets.LIBRARIES,
+        libraries=protected.LIBRARIES,
         group="sources",
         description=f"Items of {name} ({given.kind.replace('_', ' ')}), which training must not see.",
         owner=shared_owner(recipe),
@@ -130,8 +131,8 @@ def _set_suite(made: Manifest, inputs: Inputs) -> Suite:
 
 
 def _present(ctx: Context, made: Manifest) -> dict[str, Any]:
-    header = ["set", "items", *item_table.STATUSES, "of undecided, too short"]
-    counts = ("items", *item_table.STATUSES, "too_short")
+    header = ["set", "items", *comparison.STATUSES, "of undecided, too short"]
+    counts = ("items", *comparison.STATUSES, "too_short")
     rows = [[name, *(own[count] for count in counts)] for name, own in made.stats["sets"].items()]
     common = [[name, ", ".join(own["common"])] for name, own in made.stats["sets"].items() if own["common"]]
     reasons = [[reason, made.stats[reason]] for reason in protected.REASONS]

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from plinth import fingerprint
 from plinth.compute.context import Context
-from plinth.corpus.lists import lists
+from plinth.corpus import lists
 from plinth.evaluation.comparison.pairs import Pairs, align, chosen, groups
 from plinth.evaluation.measurement import Figures, ModelScores, Stats
 from plinth.evaluation.parameters import TaskSet
