@@ -1,4 +1,4 @@
-"""What is measured of a checkpoint: held-out text and its slices, probes, tasks."""
+"""Parameters of the evaluation: held-out text and its slices, probes, sets of tasks."""
 
 from __future__ import annotations
 

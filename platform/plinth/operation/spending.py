@@ -1,7 +1,4 @@
-"""Budgets: no job is submitted that could exceed a limit, and what each cost is known.
-
-parameters   settings of a workspace: team, prices, where the ledger lies
-"""
+"""Settings of a workspace's budget: team, prices, place of the ledger. No job is submitted that could exceed a limit."""
 
 from __future__ import annotations
 

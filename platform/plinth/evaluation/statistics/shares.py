@@ -1,4 +1,4 @@
-"""Shares of items, of all or of those that could be scored."""
+"""Shares of items, of all or of those that could be scored; corrections for many tests, and numbers of items needed."""
 
 from __future__ import annotations
 
