@@ -1,4 +1,4 @@
-"""Settings of a workspace's budget: team, prices, place of the ledger. No job is submitted that could exceed a limit."""
+"""Settings of a workspace's budget: who pays, at which price, and where the ledger is."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""An item of a probe with what a model is asked about it, the record that describes a probe made by code, and the check
-of what its code makes.
+"""An item of a probe with what a model is asked about it, the record that describes a probe made by code, the check of
+what its code makes, and the catalogue of all probes.
 """
 
 from __future__ import annotations
