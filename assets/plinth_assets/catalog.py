@@ -71,7 +71,7 @@ def stages(recipe: Recipe) -> tuple[Stage, ...]:
         ExtensionError: stages of another package cannot be used.
     """
     has = recipe.mixture is not None
-    makers = [make for make in OURS if has or make not in (*TOKENS, *MODEL)]
+    makers: list[Callable[[Recipe], Sequence[Stage]]] = [make for make in OURS if has or make not in (*TOKENS, *MODEL)]
     makers += [added.stages for added in ADDED.values() if has or not added.with_mixture]
     return _upstream_first([attested(recipe, stage) for make in makers for stage in make(recipe)])
 

@@ -21,8 +21,7 @@ from plinth.errors import RecipeError, StageError
 from plinth.recipe.recipe import Recipe
 from plinth.storage.workspace import Workspace, folder_of
 from plinth_assets.catalog import stages
-from plinth_assets.framework.build import REQUESTED_BY, asset
-from plinth_assets.framework.resources import PlinthResource, Session
+from plinth_assets.framework.build import REQUESTED_BY, PlinthResource, Session, asset
 from plinth_assets.framework.stage import Stage
 from plinth_jobs import CANDIDATE, RELEASE, asset_jobs, sensors
 from plinth_jobs.asset_jobs import ADDED, AssetJob, scheduled

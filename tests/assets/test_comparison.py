@@ -12,6 +12,7 @@ from plinth.storage.workspace import Workspace
 from plinth.training.parameters.initial import InitialWeights
 from plinth_assets import pages
 from plinth_assets.framework.stage import Stage
+from plinth_assets.measurements import comparison_stage
 from plinth_audit.canaries import job as canaries
 from plinth_audit.extraction import job as extraction
 from plinth_jobs.recipes import load

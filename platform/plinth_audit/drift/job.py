@@ -26,11 +26,10 @@ from plinth.records import Manifest, Step
 from plinth.report.style import ACCENT, MUTED, WARNING, WIDTH_INCHES
 from plinth.storage.parts import iter_batches, read_table, write_table
 from plinth.storage.store import Store
-from plinth_assets.comparison import text_of
 from plinth_assets.framework.expectations import Suite, between
-from plinth_assets.framework.inputs import by_bucket, each, shared_owner
 from plinth_assets.framework.present import markdown, picture, table
-from plinth_assets.framework.stage import Inputs, Say, Stage
+from plinth_assets.framework.stage import Inputs, Say, Stage, by_bucket, each, shared_owner
+from plinth_assets.measurements.comparison_stage import text_of
 from plinth_audit.drift import judge
 from plinth_audit.drift.judge import SliceDrift
 

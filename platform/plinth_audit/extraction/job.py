@@ -35,9 +35,8 @@ from plinth.storage.parts import named_table, read_table, write_table
 from plinth.storage.store import Store
 from plinth.training import config
 from plinth_assets.framework.expectations import Suite, between
-from plinth_assets.framework.inputs import by_bucket, each, shared_owner
 from plinth_assets.framework.present import markdown, table
-from plinth_assets.framework.stage import Inputs, Say, Stage
+from plinth_assets.framework.stage import Inputs, Say, Stage, by_bucket, each, shared_owner
 from plinth_audit.extraction.measurement import ExtractionTest
 from plinth_audit.extraction.windows import Taken, TextWindow, TrainedWindows, candidates, heldout_windows
 

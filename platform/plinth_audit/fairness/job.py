@@ -36,9 +36,8 @@ from plinth.text import counted
 from plinth_assets.annotate import annotator_parameters
 from plinth_assets.framework import present
 from plinth_assets.framework.expectations import Suite, between
-from plinth_assets.framework.inputs import shared_owner
 from plinth_assets.framework.present import markdown
-from plinth_assets.framework.stage import Inputs, Say, Stage
+from plinth_assets.framework.stage import Inputs, Say, Stage, shared_owner
 from plinth_audit.fairness.measurement import Fairness
 from plinth_audit.fairness.pairs import (
     PROMPTS,

@@ -38,10 +38,9 @@ from plinth.report.evaluation import Section, TextTable
 from plinth.storage.parts import iter_batches, read_table, write_table
 from plinth.storage.store import Store
 from plinth_assets.framework.expectations import Suite, between
-from plinth_assets.framework.inputs import by_bucket, each, shared_owner
 from plinth_assets.framework.present import markdown, table
-from plinth_assets.framework.stage import Inputs, Say, Stage
-from plinth_assets.pii import detector_facts, detector_given, detector_of
+from plinth_assets.framework.stage import Inputs, Say, Stage, by_bucket, each, shared_owner
+from plinth_assets.measurements.pii_stage import detector_facts, detector_given, detector_of
 from plinth_audit.pii_outputs import parameters
 from plinth_audit.pii_outputs.parameters import ALL, INVITED, UNPROMPTED, PiiOutputs
 

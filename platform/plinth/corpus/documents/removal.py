@@ -22,7 +22,8 @@ from plinth.corpus.dedup import sorted_runs
 from plinth.corpus.dedup.clusters import gather
 from plinth.corpus.dedup.run_tree import Range, RangeReader, reduce, tree
 from plinth.corpus.documents.tables import reject_batch
-from plinth.corpus.exclusions import ColumnRules, Exclusion, Hit, TextRules
+from plinth.corpus.exclusion_rules import ColumnRules, Hit, TextRules
+from plinth.corpus.exclusions import Exclusion
 from plinth.corpus.sidecars import SlotNumbers
 from plinth.corpus.sources.record import SEEN_BEFORE, TAKEDOWN, Reject
 from plinth.records import Frozen, Part, Step

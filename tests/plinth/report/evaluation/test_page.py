@@ -11,7 +11,7 @@ from plinth.evaluation.probes import noise
 from plinth.report import evaluation as sections
 from plinth.report.evaluation import CurveGroup, EvaluationData, MeasureGroup, Section, StepCurve, page
 from plinth_assets.measurements import evaluation_stage, probes_stage, serving_stage
-from plinth_audit.canaries import stage as canaries
+from plinth_audit.canaries import job as canaries
 
 HOSTILE = '<script>alert("1")</script>'
 
