@@ -1,7 +1,7 @@
 """All exclusions, ready for look-up: by columns of a document, and by its text.
 
-A look-up gives a table of (row, entry), by row. It reads columns, or texts; neither rewrites anything. It is apart from the
-list, which readers of signed logs import without Arrow.
+A look-up gives a table of (row, entry), by row. It reads columns, or texts; neither rewrites anything.
+It is apart from the list, which readers of signed logs import without Arrow.
 """
 
 from __future__ import annotations
