@@ -15,15 +15,15 @@ from typing import Any, NamedTuple
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ec import ECDSA, SECP256R1, EllipticCurvePrivateKey, generate_private_key
 from cryptography.hazmat.primitives.hashes import SHA256
-from securesystemslib.formats import encode_canonical
-from tuf.api.exceptions import RepositoryError
-from tuf.ngclient._internal.trusted_metadata_set import TrustedMetadataSet
-from tuf.ngclient.config import EnvelopeType
 
 from plinth.errors import SignatureError
 from plinth.trust import dsse, root
 from plinth.trust.authority import ROLES, ROOT
 from plinth.trust.signers import key_id_of, public_pem
+from tests.peers import Peer
+
+formats, exceptions = Peer("securesystemslib.formats"), Peer("tuf.api.exceptions")
+metadata_set, config = Peer("tuf.ngclient._internal.trusted_metadata_set"), Peer("tuf.ngclient.config")
 
 #: The key of every other role.
 REST = "z"
@@ -83,12 +83,12 @@ def ours(chain: Sequence[Version]) -> End:
 
 def tufs(chain: Sequence[Version]) -> End:
     first, *later = map(_metadata, chain)
-    known: TrustedMetadataSet | None = None
+    known: Any = None
     try:
-        known = TrustedMetadataSet(first, EnvelopeType.METADATA)
+        known = metadata_set.TrustedMetadataSet(first, config.EnvelopeType.METADATA)
         for metadata in later:
             known.update_root(metadata)
-    except RepositoryError:
+    except exceptions.RepositoryError:
         pass
     return End(known.root.version, known.root.is_expired()) if known else End(0)
 
@@ -117,7 +117,7 @@ def _metadata(one: Version) -> bytes:
         "keys": {each.key_id: {**kind, "keyval": {"public": each.public}} for each in held},
         "roles": roles, "consistent_snapshot": True,
     }  # fmt: skip
-    data = str(encode_canonical(signed)).encode()
+    data = str(formats.encode_canonical(signed)).encode()
     signatures = [{"keyid": each.key_id, "sig": each.sign(data).hex()} for each in map(holder, one.signers)]
     return json.dumps({"signed": signed, "signatures": signatures}).encode()
 

@@ -16,5 +16,6 @@ Shared by them:
     edits             sidecar, statistics and cuts of the stages that cut spans
     sorted_runs       tables of 64-bit columns sorted by a key, read by range; ranges of keys, rows of a part, 16-byte
                       values
+    windows           windows of n words that occurred before: by anchors, then by 128-bit keys
     run_tree          a tree of runs, one leaf per part of documents, merged to a bounded number
 """

@@ -3,8 +3,8 @@
     trainers           the record that describes a trainer; all trainers by kind
     examples           a sample of documents or of a labelled list, as features, cut into splits; the mark of
                        generated labelled sets
-    classify/          classifiers and taggers
-    ngram/             n-gram models and perplexity bands
+    classifier         classifiers and taggers, of classify/ (linear, trees, probabilities); artefact: their files
+    ngram_counts       vocabulary, counts and smoothing of n-gram models; ngram/: the models and perplexity bands
     given              a model that was trained before, given as files; a ready fastText model; a ready classification
                        head
 

@@ -4,8 +4,9 @@
        (ranks know nothing of it)                             ├─▶ Weights & Biases   by wandb, online or sinks/wandb/
                                                               └─▶ Prometheus         sinks/plinth.prom
 
+    parameters    the sinks of a run, as a recipe sets them
     destinations  the three tools, opened as a recipe asks
-    metric        the record of a metric, and Prometheus' text format
+    metric        the record of a metric, for prometheus_client
     run_metrics   the metrics of a run, and their values after any event; the numbers of an event by name
     relay         follows the timeline; each event once, over restarts of any kind
 
