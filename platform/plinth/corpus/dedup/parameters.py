@@ -128,7 +128,7 @@ class MinHash(Frozen):
     def _resolve(cls, given: Any) -> Any:
         if not isinstance(given, dict) or not given.keys() & {"preset", "hashes", "target_recall"}:
             return given
-        from plinth.corpus.dedup.near.shingles import resolve
+        from plinth.corpus.dedup.near.bands import resolve
 
         return resolve(given)
 

@@ -1,8 +1,8 @@
 """Near duplicates: MinHash-LSH with every candidate verified.
 
 minhash           the stage; signatures of documents
-shingles          bands and rows: published settings by name, or chosen for a threshold; shingles of a text: their
-                  signatures and sets
+bands             bands and rows: published settings by name, or chosen for a threshold
+shingles          shingles of a text: their signatures and sets
 index             sorted band keys and text digests of every document; documents near a text, from them
 candidates        documents that share a band key, in components
 payloads          shingle sets or signatures, carried from parts of documents to partitions of components
