@@ -83,7 +83,7 @@ def _set(recipe: Recipe, name: str, given: ProtectedSet) -> Stage:
         asset=f"protected/{name}",
         deps=(),
         make=lambda ctx, inputs, _: protected.read_set(ctx, name, given),
-        outside=lambda ctx: protected.identity(ctx, given),
+        outside=partial(protected.identity, given=given),  # not a lambda: experiments compare what runs read
         version=protected.SET_VERSION,
         params=given.model_dump(mode="json"),
         libraries=protected.LIBRARIES,

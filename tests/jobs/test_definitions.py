@@ -10,7 +10,7 @@ import pytest
 
 from plinth.errors import MissingError, RecipeError
 from plinth.recipe.load import load
-from plinth_assets.catalog import STEMS, selected, stages
+from plinth_assets.catalog import OURS, selected, stages
 from plinth_jobs import definitions
 from tests import wide_recipe
 
@@ -85,7 +85,7 @@ def test_every_stage_of_every_bucket_is_an_asset(recipe):
     for bucket in recipe.corpus.buckets:
         kinds = ("sources", "documents", "policy", "minhash", "verdicts", "curated", "shards", *recipe.corpus.annotate)
         assert {f"{bucket}/{kind}" for kind in kinds} <= found
-    assert len(STEMS) == len({stem.__name__ for stem in STEMS})
+    assert len(OURS) == len(set(OURS))
 
 
 def test_a_selection_brings_what_it_needs(recipe):

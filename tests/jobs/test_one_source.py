@@ -7,12 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from prometheus_client import generate_latest
 
 from plinth.compute.context import Context
 from plinth.storage.workspace import Workspace
 from plinth.training import config as configuration
 from plinth.training.config import RunConfig
 from plinth.training.run_state import RunState, run_state
+from plinth.training.sinks.metric import Families
 from plinth.training.telemetry.timeline import Timeline
 from plinth_jobs import workspace_index
 from plinth_jobs.cli.root import call
@@ -20,6 +22,7 @@ from plinth_ops.checklists import run_checks
 from plinth_ops.checklists.review import CheckScope
 from plinth_ops.metrics import collectors
 from plinth_ops.metrics.collectors import RunsCollector
+from plinth_ops.metrics.table import METRICS
 from tests.living_job import give_job, kill_job_of
 from tests.plinth.training.conftest import tiny
 
@@ -42,7 +45,7 @@ def shown(config: RunConfig, collector: RunsCollector, capsys: pytest.CaptureFix
     ctx = Context(Workspace(config.directory.workspace))
     capsys.readouterr()
     assert call(["-w", config.directory.workspace, "run", "job", "status", "r1", "--json"]) == 0
-    metrics = "".join(text for lines in collector.collect() for text in lines.values())
+    metrics = generate_latest(Families(METRICS, collector.collect)).decode()
     return {
         "function": run_state(config),
         "job status": json.loads(capsys.readouterr().out)["state"],

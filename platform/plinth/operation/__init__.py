@@ -10,5 +10,5 @@
     settlement       what jobs cost by their timelines, summed by run, bucket, team and person; goodput and energy
     workspace_files  settings in YAML, and the log of what arrived, was checked and published
 
-Plans for people, who compare divisions, fleets and prices, are in `plinth_lab`.
+Plans for people, who compare layouts, fleets and prices, are in the ring.
 """

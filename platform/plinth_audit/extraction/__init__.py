@@ -2,7 +2,8 @@
 
     windows       documents of every slice, trained on and held out; their tokens that are given and compared
     job           the asset, its stage; its items recomputed, compared and shown
-    measurement   the section `evaluation.extraction` of a recipe; facts, the gate `extraction`
+    parameters    the section `evaluation.extraction` of a recipe
+    measurement   facts, the gate `extraction`
 
 Does not belong here: the documents that a completion comes from (`plinth_audit.trace`).
 """

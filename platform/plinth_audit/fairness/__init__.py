@@ -3,7 +3,8 @@
     pairs         counterfactual pairs, one text twice with another group; paired differences by attribute; two
                   checkpoints compared
     job           the asset, one engine and one manifest; its stage; its items recomputed, compared and shown
-    measurement   the section `evaluation.fairness` of a recipe; facts, the gates `bias` and `toxicity`
+    parameters    the section `evaluation.fairness` of a recipe
+    measurement   facts, the gates `bias` and `toxicity`
     command       `plinth model fairness`
 
 Likelihoods need no generation and no judge, so they suit base models. A difference says what the model's text

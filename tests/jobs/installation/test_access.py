@@ -179,8 +179,8 @@ def test_every_asset_is_published_by_one_role() -> None:
     publishers = {role: object_store.policy(role) for role in ("curator", "trainer", "promoter")}
     trained = {
         stage.asset
-        for stem in (catalog.training, catalog.measurements, catalog.evaluation_page)
-        for stage in stem.stages(recipe)
+        for make in (catalog.training.stages, catalog.measurements.stages, catalog.pages.page_stages)
+        for stage in make(recipe)
     }
     promoted = {stage.asset for stage in catalog.candidate.stages(recipe)}
     for stage in catalog.stages(recipe):

@@ -56,7 +56,7 @@ def files(ctx: Context, made: dict[str, Manifest]) -> dict[str, dict[str, Path]]
 def rows(chosen: Any, prepared: Any, *texts: str) -> list[dict[str, Any]]:
     batch = pa.record_batch({"text": pa.array(texts, pa.large_string())})
     made = chosen.annotate(batch, prepared)
-    assert made.schema == chosen.SCHEMA
+    assert made.schema == chosen.schema
     return list(made.to_pylist())
 
 
@@ -67,7 +67,7 @@ def test_quality_in_two_stages(trained: Any) -> None:
     )
     good = [generate.good(random.Random(at), name) for at, name in enumerate(generate.SLICES * 3)]
     bad = [row.text for row in generate.quality(9, 4) if row.bad]
-    found = rows(learned, prepared, *good, *bad, "")
+    found = rows(learned.QUALITY_CLASSIFIER, prepared, *good, *bad, "")
     low, high = prepared[1].head.band
     assert any(row["second_score"] is not None for row in found)
     for row in found:
@@ -83,8 +83,8 @@ def test_quality_of_a_text_does_not_depend_on_its_neighbours(trained: Any) -> No
     ctx, made = trained
     prepared = learned.prepare_quality_classifier(learned.QualityClassifierParams(), files(ctx, made))
     texts = [row.text for row in generate.quality(5, 3)]
-    together = rows(learned, prepared, *texts)
-    assert together == [rows(learned, prepared, text)[0] for text in texts]
+    together = rows(learned.QUALITY_CLASSIFIER, prepared, *texts)
+    assert together == [rows(learned.QUALITY_CLASSIFIER, prepared, text)[0] for text in texts]
 
 
 def test_layers_of_toxicity(trained: Any) -> None:
@@ -93,7 +93,7 @@ def test_layers_of_toxicity(trained: Any) -> None:
     clean = generate.good(random.Random(3), "medical")
     hit = f"You are a filthy {STRONG.text.upper()} and everybody knows it."
     reported, hurt = f"{clean} Historians describe how {WEAK.text} became an insult.", f"{clean} {hit}"
-    first, second, third, empty = rows(learned, layers, clean, reported, hurt, "")
+    first, second, third, empty = rows(learned.TOXICITY, layers, clean, reported, hurt, "")
     assert (first["lexicon_hits"], first["category"], first["spans"], first["label"]) == (0, None, [], "clean")
     assert (second["lexicon_hits"], second["category"], second["label"]) == (1, WEAK.category, "clean")
     assert (third["category"], third["label"]) == (STRONG.category, "toxic")
@@ -111,13 +111,13 @@ def test_a_lexicon_alone(trained: Any) -> None:
     ctx, made = trained
     layers = learned.prepare_toxicity(learned.ToxicityParams(model=None, saturation=20.0), files(ctx, made))
     spelt = ".".join(STRONG.text)
-    clean, hit = rows(learned, layers, "nothing to see here", f"é you {spelt} are there")
+    clean, hit = rows(learned.TOXICITY, layers, "nothing to see here", f"é you {spelt} are there")
     assert (clean["score"], clean["second_score"], clean["final"]) == (None, None, 0.0)
     assert hit["final"] == pytest.approx(min(1.0, hit["lexicon_density"] / 20))
     assert hit["spans"][0]["start_cp"] == 6
     assert hit["spans"][0]["end_cp"] == 6 + len(spelt)
     open_only = learned.prepare_toxicity(learned.ToxicityParams(model=None, disguised=False), files(ctx, made))
-    assert rows(learned, open_only, spelt)[0]["lexicon_hits"] == 0
+    assert rows(learned.TOXICITY, open_only, spelt)[0]["lexicon_hits"] == 0
 
 
 def test_a_model_that_learnt_with_another_lexicon_is_refused(trained: Any) -> None:
@@ -148,11 +148,11 @@ def test_domains_and_what_is_none(tiny: Any) -> None:
     made = {"models/domain": models.train(tiny.ctx, "domain", raw, documents, {})}
     sure = learned.prepare_domain(learned.DomainParams(), files(tiny.ctx, made))
     new = [generate.good(random.Random(f"new {name}"), name) for name in texts]
-    found = rows(learned, sure, *new)
+    found = rows(learned.DOMAIN, sure, *new)
     assert [row["label"] for row in found] == list(texts)
     assert min(row["score"] for row in found) > 0.5
     strict = learned.prepare_domain(learned.DomainParams(least=1.0), files(tiny.ctx, made))
-    assert {row["label"] for row in rows(learned, strict, "zzz qqq")} == {"other"}
+    assert {row["label"] for row in rows(learned.DOMAIN, strict, "zzz qqq")} == {"other"}
     assert learned.annotate_domain(pa.record_batch({"text": pa.array([], pa.large_string())}), sure).num_rows == 0
 
 

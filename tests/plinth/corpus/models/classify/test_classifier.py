@@ -12,7 +12,7 @@ import pytest
 
 from plinth.compute.context import Context
 from plinth.compute.engine import LocalEngine
-from plinth.corpus import models
+from plinth.corpus import lists, models
 from plinth.corpus.models import artefact, classifier, examples
 from plinth.corpus.models.classifier import ClassifierParams, doubtful
 from plinth.corpus.models.classify import linear
@@ -128,7 +128,7 @@ def test_a_labelled_list_and_a_second_stage_that_knows_the_lexicon(shared_room: 
     assert models.trainer("toxicity", raw).lists(models.parameters("toxicity", raw)) == ("toxic", "words")
     model = artefact.read(shared_room.files(made), "models/toxicity", "classifier")
     assert model.head.second is not None
-    assert model.head.second.features[-5:] == examples.lexicon.FEATURES
+    assert model.head.second.features[-5:] == lists.FEATURES
 
 
 @pytest.mark.parametrize("line", ['{"text": "x"}', '{"text": 1, "label": "bad"}', "no json", "[]"])
