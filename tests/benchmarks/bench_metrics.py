@@ -33,8 +33,8 @@ from plinth.storage.workspace import Workspace  # noqa: E402
 from plinth.training import config as configuration  # noqa: E402
 from plinth.training.sinks.metric import Families  # noqa: E402
 from plinth.training.sinks.run_metrics import RUN, RunFollower  # noqa: E402
-from plinth_ops.metrics.collectors import RunsCollector  # noqa: E402
 from plinth_ops.metrics.exporter import Exporter, ExportPart, serve  # noqa: E402
+from plinth_ops.metrics.parts import RunsCollector  # noqa: E402
 from plinth_ops.metrics.parts import exporter as workspace_exporter  # noqa: E402
 from tests.living_job import give_job  # noqa: E402
 from tests.plinth.training.conftest import tiny  # noqa: E402

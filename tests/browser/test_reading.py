@@ -18,8 +18,8 @@ from plinth.report.run import run_page
 from plinth.report.workspace_index import IndexData, PageGroup, PageLine, RunLine, Standing, StateTile
 from plinth.report.workspace_index import page as index_page
 from plinth_assets.measurements import evaluation_stage
-from plinth_ops.gamedays import signed_record as gameday_page
-from plinth_ops.incidents import postmortem as incident_page
+from plinth_ops.gamedays import play as gameday_page
+from plinth_ops.reviews import postmortem as incident_page
 from plinth_ops.reviews import review as period_page
 from tests import services
 from tests.browser import reading

@@ -11,8 +11,8 @@ from plinth.training.config import UNIDENTIFIED, RunConfig, identity, run_key
 from plinth.training.parameters.initial import InitialState
 from plinth.training.parameters.run import Training
 from plinth.training.preparation import RESOLVED
-from plinth_extras.distillation.hook import TeacherState
-from plinth_extras.privacy.hook import PrivacyState
+from plinth_extras.distillation import TeacherState
+from plinth_extras.privacy import PrivacyState
 
 COUNT = 200
 #: Attempts at a configuration that sets one key.

@@ -20,8 +20,8 @@ from plinth_jobs import workspace_index
 from plinth_jobs.cli.root import call
 from plinth_ops.checklists import run_checks
 from plinth_ops.checklists.review import CheckScope
-from plinth_ops.metrics import collectors
-from plinth_ops.metrics.collectors import RunsCollector
+from plinth_ops.metrics import parts
+from plinth_ops.metrics.parts import RunsCollector
 from plinth_ops.metrics.table import METRICS
 from tests.living_job import give_job, kill_job_of
 from tests.plinth.training.conftest import tiny
@@ -29,7 +29,7 @@ from tests.plinth.training.conftest import tiny
 
 @pytest.fixture
 def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunConfig:
-    monkeypatch.setattr(collectors, "ASKED_EVERY_S", 0.0)
+    monkeypatch.setattr(parts, "ASKED_EVERY_S", 0.0)
     Workspace(tmp_path).ensure()
     made = tiny(tmp_path, run_id="r1")
     configuration.write(made)

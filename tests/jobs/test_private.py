@@ -9,7 +9,7 @@ import pytest
 from plinth.storage.state import Refs
 from plinth.storage.workspace import Workspace
 from plinth.training.telemetry.timeline import timeline
-from plinth_extras.privacy import hook
+from plinth_extras import privacy
 from plinth_extras.privacy.accounting import epsilon
 from plinth_registry.mlflow.server import stop_server
 from tests.jobs.conftest import answer, digests, plinth, variant
@@ -60,7 +60,7 @@ def _follow(workspace: Path, recipe: Path) -> None:
     assert len(set(sizes)) > 1
     assert [step["tokens"] for step in steps] == [64 * size for size in sizes]
 
-    key = hook.key_path(place, run.stats["run_id"])
+    key = privacy.key_path(place, run.stats["run_id"])
     for path in (path for path in workspace.rglob("*") if path.is_file()):
         data = path.read_bytes()
         assert key.read_bytes() not in data, path

@@ -18,7 +18,7 @@ from plinth.report.workspace_index import StateTile
 from plinth.storage.workspace import Workspace
 from plinth.training.run_state import RunWatch
 from plinth_jobs import index_tiles, workspace_index
-from plinth_ops.gamedays import signed_record
+from plinth_ops.gamedays import play
 from plinth_ops.gamedays.gameday import GameDayRecord, Instant, Outcome
 from plinth_registry import incidents
 from plinth_registry.mlflow.server import DATABASE
@@ -82,9 +82,9 @@ def test_the_last_record_of_a_game_day_counts(ctx: Context, own_trust: Path) -> 
     played = GameDayRecord(
         name="full-disk", alerts=(), seed=1, seconds=1.0, instants=(whole,), **dict.fromkeys(texts, "-")
     )
-    signed_record.append(ctx, played)
+    play.append(ctx, played)
     assert tiles(ctx)["Game days"].value == "1 of 1 passed"
-    signed_record.append(ctx, played.model_copy(update={"instants": ()}))
+    play.append(ctx, played.model_copy(update={"instants": ()}))
     tile = tiles(ctx)["Game days"]
     assert (tile.value, tile.note, tile.standing) == ("0 of 1 passed", "full-disk", "bad")
 

@@ -24,8 +24,8 @@ from plinth_assets.measurements.pii import PiiShare
 from plinth_audit.canaries import audit
 from plinth_audit.canaries import job as canaries
 from plinth_audit.canaries.measurement import CanaryFacts
+from plinth_audit.extraction import ExtractionFacts
 from plinth_audit.extraction import job as extraction
-from plinth_audit.extraction.measurement import ExtractionFacts
 from plinth_audit.fairness import pairs as fairness_bias
 from plinth_audit.fairness.measurement import BiasFacts
 from plinth_audit.fairness.pairs import Pair

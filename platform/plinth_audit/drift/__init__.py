@@ -2,13 +2,111 @@
 
     judge        slices that have moved, by a test that holds whenever one looks; a recipe that goes on training on
                  them
-    job          the asset, its stage and figure
-    definitions  the asset, its daily job and the sensor in Dagster
-    command      `plinth model drift`
+    job          the asset, its stage and figure; its daily job and the sensor in Dagster
 
 New text comes snapshot by snapshot, and is judged after each: the test holds at all looks together
 (`statistics.exchangeable`), Bonferroni's over the slices that the first look could judge. No two documents are paired:
 later ones are ranked among those of the reference.
 
 Does not belong here: which model is the champion (`plinth_registry`).
+
+Also here: the command `plinth model drift`, which loads the other modules when it runs.
 """
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from plinth_jobs.cli.options import Settings, examples, json_option, recipe_option, shared
+
+if TYPE_CHECKING:
+    from plinth.records import Manifest
+
+@click.command(
+    short_help="Show text on which the champion is no longer what it was.",
+    epilog=examples("plinth model drift", "plinth model drift --score", "plinth model drift --propose continued.yaml")
+)
+@click.option("--score", is_flag=True, help="Score what came since the last look, first.")
+@click.option("--propose", type=click.Path(dir_okay=False, path_type=Path), help="Recipe to write where text drifts.")
+@shared
+@recipe_option
+@json_option
+def drift(settings: Settings, score: bool, propose: Path | None, as_json: bool) -> None:
+    """Show slices of held-out text on which the champion is no longer what it was, and the documents that moved.
+
+    The test holds at all looks together. --propose writes a recipe that begins from the champion and gives the buckets
+    that drift twice their weight; nothing starts.
+    """
+    from plinth_audit.drift import job
+    from plinth_audit.drift.judge import in_words
+    from plinth_jobs.cli import output
+
+    made = _made(settings, score)
+    found = job.slices(made)
+    if as_json:
+        output.emit_json({"digest": made.digest, **made.stats})
+    else:
+        columns = ("slice", "reference", "later", "bits per byte then", "now", "p", "")
+        rows = [
+            (one.label, one.documents, one.later, one.reference[0], one.latest and one.latest[0], one.adjusted,
+             f"drifts since look {one.look}" if one.drifts else "")
+            for one in found
+        ]  # fmt: skip
+        output.table(columns, rows, right=columns[1:6])
+        for one in found:
+            if one.drifts:
+                output.line(in_words(one))
+        if not any(one.drifts for one in found):
+            output.say("No slice drifts." if found else "Nothing was scored: no champion, or too little held-out text.")
+    if propose is not None:
+        _propose(settings, made, propose)
+
+
+def _made(settings: Settings, score: bool) -> Manifest:
+    from plinth.errors import MissingError, RecipeError
+    from plinth_assets.framework import data_docs
+    from plinth_assets.framework.build import bring, publish
+    from plinth_audit.drift import job as drift
+    from plinth_jobs.cli import output
+
+    ctx, recipe = settings.context(), settings.load_recipe()
+    stages = drift.stages(recipe)
+    if not stages:
+        raise RecipeError(f"recipe {recipe.name} releases nothing", expected="sections `mixture` and `release`")
+    if not score:
+        found = ctx.refs.published(drift.ASSET)
+        if found is None:
+            raise MissingError(
+                "nobody has looked for drift in this workspace", remedy="`plinth model drift --score` looks"
+            )
+        return found
+
+    def say(line: str) -> None:
+        output.line(line, err=True)
+
+    made = publish(stages[0], ctx, bring(stages[0], ctx, say))
+    for line in data_docs.finish():
+        say(line)
+    return made
+
+
+def _propose(settings: Settings, made: Manifest, target: Path) -> None:
+    from plinth.errors import MissingError
+    from plinth.storage.atomic import write_bytes
+    from plinth_audit.drift import job
+    from plinth_audit.drift.judge import overlay
+    from plinth_jobs.cli import output
+
+    found = job.slices(made)
+    if not any(one.drifts for one in found):
+        raise MissingError(
+            "no slice drifts: there is nothing to propose", remedy="`plinth model drift --score` looks again"
+        )
+    base = settings.recipe_path()
+    write_bytes(
+        target, overlay(settings.load_recipe(), str(base.absolute()) if base.is_file() else str(base), found).encode()
+    )
+    output.line(f"{target}: begins from the champion; try: `plinth recipe check {target}`", err=True)

@@ -2,6 +2,8 @@
 
 It follows the clock and the signed history of releases, not a run of the recipe: its job and schedule make it, and
 `plinth model drift --score`; `plinth run` does not.
+
+In Dagster: the asset, a job and schedule that score it daily, and a sensor that alarms.
 """
 
 from __future__ import annotations
@@ -9,14 +11,18 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import dagster as dg
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from plinth import fingerprint
 from plinth.compute import context
 from plinth.compute.context import Context
+from plinth.errors import PlinthError
 from plinth.evaluation.engine.client import ModelEngine
 from plinth.evaluation.parameters import BUILT_IN, Evaluation
 from plinth.evaluation.slices import choice
@@ -26,12 +32,16 @@ from plinth.records import Manifest, Step
 from plinth.report.style import ACCENT, MUTED, WARNING, WIDTH_INCHES
 from plinth.storage.parts import iter_batches, read_table, write_table
 from plinth.storage.store import Store
+from plinth.storage.workspace import Workspace
+from plinth_assets.framework.build import asset
 from plinth_assets.framework.expectations import Suite, between
 from plinth_assets.framework.present import markdown, picture, table
 from plinth_assets.framework.stage import Inputs, Say, Stage, by_bucket, each, shared_owner
 from plinth_assets.measurements.comparison_stage import text_of
 from plinth_audit.drift import judge
-from plinth_audit.drift.judge import SliceDrift
+from plinth_audit.drift.judge import SliceDrift, in_words
+from plinth_jobs.asset_jobs import AddedDefinitions, AssetJob, with_schedule
+from plinth_jobs.instance import record_failure
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -330,3 +340,50 @@ def figure(found: Sequence[SliceDrift]) -> Figure:
 
 def _colour(one: SliceDrift) -> str:
     return WARNING if one.drifts else ACCENT
+
+JOB = "score_drift"
+INTERVAL_S = 60
+
+
+def build(recipe: Recipe, workspace: Path, pages: str) -> dg.Definitions:
+    """Nothing of a recipe that releases nothing."""
+    own = stages(recipe)
+    if not own:
+        return dg.Definitions()
+    daily = AssetJob(
+        name=JOB,
+        selection=dg.AssetSelection.assets(ASSET),
+        description="The champion on held-out text that came since the last look.",
+        schedule="drift_daily",
+        cron="0 5 * * *",
+        scheduled="Scores the champion on new held-out documents, at 05:00.",
+    )
+    parts = dg.Definitions(assets=[asset(stage, pages) for stage in own], sensors=[sensor(workspace)])
+    return dg.Definitions.merge(parts, with_schedule(daily))
+
+
+def sensor(workspace: Path) -> dg.SensorDefinition:
+    """Alarms once about every set of slices that drifts, with the documents that moved."""
+
+    @dg.sensor(name="drift", minimum_interval_seconds=INTERVAL_S, default_status=dg.DefaultSensorStatus.RUNNING)
+    def _drift(context: dg.SensorEvaluationContext) -> dg.SkipReason:
+        """Reads what the last look at held-out text has found."""
+        ctx = Context(Workspace(workspace))
+        try:
+            published = ctx.refs.published(ASSET)
+            found = slices(published) if published else []
+        except PlinthError as error:
+            return dg.SkipReason(str(error))
+        drifting = [one for one in found if one.drifts]
+        seen = fingerprint.digest(sorted(f"{one.label} {one.look}" for one in drifting)) if drifting else ""
+        if seen != (context.cursor or ""):
+            context.update_cursor(seen)
+            for one in drifting:
+                message = f"{in_words(one)}. Try: `plinth model drift --propose continued.yaml`"
+                record_failure(workspace, "", "drift", message)
+        return dg.SkipReason(f"{len(drifting)} of {len(found)} slices drift")
+
+    return _drift
+
+
+DEFINITIONS = AddedDefinitions("drift", build)

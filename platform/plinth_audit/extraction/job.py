@@ -37,7 +37,7 @@ from plinth.training import config
 from plinth_assets.framework.expectations import Suite, between
 from plinth_assets.framework.present import markdown, table
 from plinth_assets.framework.stage import Inputs, Say, Stage, by_bucket, each, shared_owner
-from plinth_audit.extraction.parameters import ExtractionTest
+from plinth_audit.extraction import ExtractionTest
 from plinth_audit.extraction.windows import Taken, TextWindow, TrainedWindows, candidates, heldout_windows
 
 ASSET = "memorisation/extraction"

@@ -31,7 +31,7 @@ from plinth.tokens.order.steps import Steps
 from plinth.tokens.shards.reader import ShardReader, open_streams
 from plinth.tokens.tokenizer import encode, tokenizer
 from plinth.tokens.tokenizer.sample import mix64
-from plinth_audit.extraction.parameters import ALL, LISTED, RISKS, ExtractionTest
+from plinth_audit.extraction import ALL, LISTED, RISKS, ExtractionTest
 
 VERSION = "1"
 WHERE = "evaluation.extraction.slices"

@@ -38,6 +38,7 @@ from plinth_assets.framework import present
 from plinth_assets.framework.expectations import Suite, between
 from plinth_assets.framework.present import markdown
 from plinth_assets.framework.stage import Inputs, Say, Stage, shared_owner
+from plinth_audit.fairness.measurement import Fairness
 from plinth_audit.fairness.pairs import (
     PROMPTS,
     Pair,
@@ -48,7 +49,6 @@ from plinth_audit.fairness.pairs import (
     requests,
     values,
 )
-from plinth_audit.fairness.parameters import Fairness
 
 ASSET = "fairness"
 VERSION = "3"

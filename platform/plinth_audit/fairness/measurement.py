@@ -1,4 +1,7 @@
-"""`fairness`: differences between groups, and toxicity of continuations: facts, gates."""
+"""`fairness`: the section `evaluation.fairness` of a recipe, facts, and the gates `bias` and `toxicity`.
+
+Every recipe loads this module, so the registry is imported when a gate is evaluated.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +13,31 @@ from pydantic import Field
 from plinth.evaluation.gate import release_gate
 from plinth.evaluation.measurement import Measurement, Stats, single
 from plinth.extensions import late
-from plinth.records import Frozen
+from plinth.records import Frozen, Name, internal
+from plinth.sections import RecipeSection
 from plinth.text import counted
 from plinth_registry.gates.facts import Evidence, PairedLine
 from plinth_registry.gates.margins import WHOLE, Bounded, UpperBound, compared, is_known, label
 from plinth_registry.gates.result import GateResult, decided, missing, number, shown
+
+
+class Fairness(Frozen):
+    """Counterfactual pairs, and toxicity of continuations where the recipe annotates toxicity."""
+
+    built_in: bool = Field(True, description="The pairs that come with Plinth: English; gender, age, religion, origin.")
+    pairs: Mapping[Name, str] = Field(
+        default_factory=dict, description="Pairs of yours by name: a JSONL file, relative to `input/`."
+    )
+    draws: int = internal(2, ge=1, description="Continuations of each prompt.")
+    max_tokens: int = internal(48, ge=1, description="Tokens of a continuation, at most.")
+    max_rejected: float = internal(0.01, ge=0, le=1, description="Most share of lines that are no pairs.")
+
+
+SECTION = RecipeSection(
+    name="evaluation.fairness",
+    model=Fairness,
+    description="Bias between groups, and toxicity of continuations; not measured unless this is set.",
+)
 
 #: Measure of a comparison: how far groups are apart, whichever is favored.
 APART: Final = "bits between groups"

@@ -41,8 +41,8 @@ from plinth_assets.framework.expectations import Suite, between
 from plinth_assets.framework.present import markdown, table
 from plinth_assets.framework.stage import Inputs, Say, Stage, by_bucket, each, shared_owner
 from plinth_assets.measurements.pii_stage import detector_facts, detector_given, detector_of
-from plinth_audit.pii_outputs import parameters
-from plinth_audit.pii_outputs.parameters import ALL, INVITED, UNPROMPTED, PiiOutputs
+from plinth_audit import pii_outputs
+from plinth_audit.pii_outputs import ALL, INVITED, UNPROMPTED, PiiOutputs
 
 ASSET: Final = "pii/outputs"
 VERSION: Final = "1"
@@ -298,7 +298,7 @@ def _make(recipe: Recipe, params: PiiOutputs, ctx: Context, inputs: Inputs, say:
 
 
 def _suite(made: Manifest, inputs: Inputs) -> Suite:
-    groups = (parameters.UNPROMPTED, parameters.INVITED)
+    groups = (pii_outputs.UNPROMPTED, pii_outputs.INVITED)
     rows = [{"texts": made.stats[name]["texts"], "memorised": made.stats[name]["memorised"]} for name in groups]
     expectations = [between("texts", 1, None), between("memorised", 0, 0, "warning")]
     return Suite(ASSET.replace("/", "-"), rows, expectations)
@@ -307,7 +307,7 @@ def _suite(made: Manifest, inputs: Inputs) -> Suite:
 def _present(ctx: Context, made: Manifest) -> dict[str, Any]:
     header = ["texts of", "number", "with personal data", "at most", "of training text", "at most"]
     names = ("texts", "found", "at_most", "memorised", "memorised_at_most")
-    groups = (parameters.UNPROMPTED, parameters.INVITED, parameters.ALL)
+    groups = (pii_outputs.UNPROMPTED, pii_outputs.INVITED, pii_outputs.ALL)
     rows = [[group, *(_cell(made.stats[group][name]) for name in names)] for group in groups]
     distinct = made.stats["distinct"]
     return {

@@ -16,7 +16,7 @@ from plinth_assets.measurements.pii import (
     pii_share,
     share_figures,
 )
-from plinth_audit.pii_outputs import parameters
+from plinth_audit import pii_outputs as parameters
 from plinth_registry.gates.facts import Evidence
 from plinth_registry.gates.margins import UpperBound
 from plinth_registry.gates.result import GateResult, decided, missing, number

@@ -37,8 +37,7 @@ from plinth.training.checkpoint import checkpoint
 from plinth.training.config import RunConfig, load
 from plinth.training.telemetry.timeline import read_events
 from plinth_audit.canaries.audit import exposure_p_value, exposures, ranks
-from plinth_audit.extraction import job
-from plinth_audit.extraction.parameters import ExtractionTest
+from plinth_audit.extraction import ExtractionTest, job
 from plinth_audit.takedown import index
 from plinth_audit.takedown.search import FoundDocuments, HeldDocument, text_of
 

@@ -2,8 +2,126 @@
 
     export    the files of an export, written where they are missing: text with its rows of the ledger
     manifest  the files at the place of an export; its README for the Hugging Face Hub
-    command   `plinth export text`, `plinth export verify`
 
 Does not belong here: tokens for other trainers (`plinth.tokens.shards.reader`), the ledger alone
 (`plinth.provenance.ledger`).
+
+Also here: the commands `plinth export text` and `plinth export verify`, which load the other modules when
+they run.
 """
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from plinth.text import counted
+from plinth_jobs.cli.options import Settings, examples, json_option, shared, unsigned_option
+
+FORMATS = ("parquet", "jsonl", "jsonl.gz", "jsonl.zst")
+
+
+@click.command(
+    short_help="Write curated text with its ledger columns and a data card.",
+    epilog=examples(
+        "plinth export text --to /data/corpus",
+        "plinth export text web books --format jsonl.zst --to s3://bucket/corpus",
+    )
+)
+@click.argument("buckets", nargs=-1)
+@click.option("--format", "kind", type=click.Choice(FORMATS), default="parquet", show_default=True)
+@click.option("--to", required=True, help="Folder or s3:// prefix to write below.")
+@unsigned_option
+@shared
+@json_option
+def text(settings: Settings, buckets: tuple[str, ...], kind: str, to: str, unsigned: bool, as_json: bool) -> None:
+    """Write the curated text of BUCKETS (default: all) with its ledger columns, a data card and a list of digests.
+
+    The layout is the Hugging Face Hub's. Killed and started again it writes what is missing; repeated it gives the same
+    bytes. Text that is held out stays at home, and so do documents whose licence does not allow to pass them on
+    (`corpus.licences_by_use`). Buckets with terms that say `redistribute: false` are refused.
+    The key of compliance signs the files (`EXPORT.json`).
+    """
+    from plinth.compute.engine import LocalEngine
+    from plinth.compute.threads import cores
+    from plinth_assets.pages import CARD, card_text
+    from plinth_audit.text_export.export import export, require_corpus
+    from plinth_audit.text_export.manifest import MANIFEST
+    from plinth_jobs.cli import output
+    from plinth_registry.exports import data
+
+    ctx = settings.context()
+    require_corpus(buckets)
+    card = ctx.refs.current(CARD)
+    chosen = buckets or tuple(key.removesuffix("/curated") for key in card.inputs if key.endswith("/curated"))
+    going = [ctx.refs.current(f"{bucket}/curated") for bucket in chosen]
+    ctx.engine = LocalEngine(cores())
+    try:
+        with data.leaving(ctx, going, to, f"text of {card.stats['name']}", unsigned=unsigned) as seal:
+            made = export(ctx, chosen, kind, to.rstrip("/"), card.stats["name"], card, card_text(ctx, card))
+            digests = {name: file.sha256 for name, file in made.files.items()}
+            signed = seal.sign({**digests, MANIFEST: made.digest}, made.inputs)
+    finally:
+        ctx.engine.close()
+    if as_json:
+        output.emit_json({"at": to, "digest": made.digest, "signed": signed, **made.model_dump(mode="json")})
+        return
+    files = made.files.values()
+    documents, size = counted(sum(file.documents for file in files), "document"), sum(file.bytes for file in files)
+    output.say(
+        f"{to}: {documents}, {output.size(size)} in {counted(len(files), 'file')}; "
+        f"SHA-256 of {MANIFEST} {made.digest}"
+    )
+    output.say(f"signed: SHA-256 of EXPORT.json {signed}" if signed else "not signed: nobody can prove it elsewhere")
+    if withheld := sum(file.withheld for file in files):
+        left = counted(withheld, "document", "be")
+        output.say(f"{left} left out: corpus.licences_by_use.redistribute has not their licence")
+
+
+@click.command(
+    epilog=examples(
+        "plinth export verify /data/corpus --root root.json",
+        "plinth export verify s3://bucket/corpus",
+        "plinth export verify /data/old --unsigned",
+    )
+)
+@click.argument("place")
+@click.option("--root", type=click.Path(path_type=Path, dir_okay=False), help="Root of trust to verify it with.")
+@click.option("--unsigned", is_flag=True, help="Accept an export of text that nobody signed.")
+@click.option("--digest", help="SHA-256 that manifest.json must have; no signature is looked at.")
+@shared
+@json_option
+def verify(
+    settings: Settings, place: str, root: Path | None, unsigned: bool, digest: str | None, as_json: bool
+) -> None:
+    """Read every file of an export of text or tokens at PLACE and prove that it is as compliance signed it.
+
+    It needs no workspace, only the root: the one that is pinned here, unless --root names another. An export that
+    nobody signed is compared with its own manifest, if told --unsigned or the digest that the export printed.
+    """
+    from plinth.errors import SignatureError
+    from plinth.storage.workspace import Workspace
+    from plinth.trust.root import ROOT_FILE
+    from plinth_audit.text_export import manifest
+    from plinth_jobs.cli import output
+    from plinth_registry.exports import data
+
+    if unsigned or digest:
+        made = manifest.verify(place.rstrip("/"), digest)
+        if as_json:
+            return output.emit_json({"at": place, "digest": made.digest, "files": len(made.files)})
+        files = counted(len(made.files), "file")
+        return output.say(f"{place}: {files} as manifest.json has them, whose SHA-256 is {made.digest}")
+    if not data.is_signed(place.rstrip("/")):
+        raise SignatureError(
+            f"{place} is not signed",
+            expected="EXPORT.json beside its files",
+            remedy="export it again; or compare it with its manifest: --digest as the export printed it, or --unsigned",
+        )
+    proved = data.verify(place, root or Workspace(settings.workspace).trust_folder / ROOT_FILE)
+    if as_json:
+        return output.emit_json({"at": place, **proved})
+    output.say(f"{place} holds: {counted(proved['files'], 'file')}, {proved['name']}.")
+    output.say(f"Signed by {', '.join(proved['signed_by'])} as {proved['role']}, at {proved['at']}, {proved['root']}.")
+    return None

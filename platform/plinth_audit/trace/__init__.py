@@ -3,9 +3,150 @@
     trace_index  the stage of the pipeline; hashes of every 17th 16-gram of a range, sorted
     matches      tokens of a text -> every place in the shards that has 32 or more of them -> maximal spans, with counts
     tracer       a text or tokens -> spans -> documents, shards, steps and checkpoints of runs
-    command      `plinth corpus trace`
 
 The index takes half a byte per token. A query looks up all of its own 16-grams, so the anchors may lie at fixed
 distances: the size does not depend on the text, and what is repeated a million times is found a million times.
 Does not belong here: one document by its id (`plinth.provenance.explain`).
+
+Also here: the command `plinth corpus trace`, which loads the other modules when it runs.
 """
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import click
+
+from plinth.text import counted
+from plinth_jobs.cli.options import Settings, Utf8Text, examples, json_option, shared
+
+#: Characters shown of a span; --json has all.
+SHOWN_CHARACTERS = 240
+#: Characters of a path, at most; a longer target is a text.
+MOST_PATH = 4096
+
+
+@click.command(
+    short_help="Find a text verbatim in the data, and the steps that saw it.",
+    epilog=examples(
+        'plinth corpus trace "It was the best of times, it was the worst of times, …"',
+        "plinth corpus trace answer.txt --documents 100",
+        "plinth corpus trace latest",
+        "plinth corpus trace - --json < answer.txt | jq '.spans[].found[].training'",
+    )
+)
+@click.argument("target", type=Utf8Text(), metavar="TEXT|FILE|-|latest")
+@click.option("--least", type=click.IntRange(min=32), default=32, show_default=True, help="Tokens of a span at least.")
+@click.option(
+    "--documents", type=click.IntRange(min=1), default=10, show_default=True, help="Documents named of each span."
+)
+@shared
+@json_option
+def trace(settings: Settings, target: str, least: int, documents: int, as_json: bool) -> None:
+    """Find verbatim spans of a text in the training data, and the steps and checkpoints that saw them.
+
+    Every span of 32 or more tokens is shown with the number of its occurrences and documents, however many, then the
+    first documents with their shards, training steps and checkpoints. The text is given as it is, as a file, or on
+    standard input; `latest` is what the latest checkpoint wrote when text of risk was tried on it (extraction).
+    """
+    from plinth_audit.trace.tracer import Tracer
+    from plinth_jobs.cli import output
+
+    if target == "latest":
+        return _latest(settings, least, documents, as_json)
+    found = Tracer(settings.context()).text(_text(target), least=least, listed=documents)
+    if as_json:
+        output.emit_json(found)
+    else:
+        _show(found)
+    return None
+
+
+def _latest(settings: Settings, least: int, documents: int, as_json: bool) -> None:
+    from plinth_audit.trace import tracer
+    from plinth_jobs.cli import output
+
+    said = tracer.latest(settings.context(), least=least, listed=documents)
+    if as_json:
+        return output.emit_json(said)
+    count = len(said["found"])
+    output.heading(
+        f"run {said['run']}, step {said['step']}: {count} of {said['completions']} completions hold verbatim spans"
+    )
+    for one in said["found"]:
+        held = ", held out" if one["heldout"] else ""
+        output.heading(f"{one['outcome']}: asked for {one['id']} of {one['bucket']}{held}")
+        for span in one["trace"]["spans"]:
+            _show_span(span)
+    return None
+
+
+def _text(target: str) -> str:
+    """The target itself, or what the file of that name holds."""
+    from plinth.errors import MissingError
+
+    try:
+        if target == "-":
+            return sys.stdin.buffer.read().decode()
+        path = Path(target)
+        if target and len(target) < MOST_PATH and path.is_dir():
+            raise MissingError(f"{target} is a folder", expected="a text, a file with text, - or latest")
+        return path.read_bytes().decode() if len(target) < MOST_PATH and path.is_file() else target
+    except UnicodeDecodeError as error:
+        raise MissingError(f"{target} holds no text", found=error, expected="UTF-8") from error
+    except (OSError, ValueError):  # no such name is possible: a text
+        return target
+
+
+def _show(found: Mapping[str, Any]) -> None:
+    from plinth_jobs.cli import output
+
+    output.heading(
+        f"{counted(len(found['spans']), 'span')} of {found['least']} or more tokens; "
+        f"{found['covered']:,} of {counted(found['tokens'], 'token')} lie in them"
+    )
+    if found["tokens"] < found["least"]:
+        output.say("the text is shorter than a span, so none can be found; a file is searched where one has that name")
+    for span in found["spans"]:
+        _show_span(span)
+
+
+def _show_span(span: Mapping[str, Any]) -> None:
+    from plinth_jobs.cli import output
+
+    text, most = span["text"], ""
+    shown = text if len(text) <= SHOWN_CHARACTERS else f"{text[:SHOWN_CHARACTERS]}…"
+    if span["most"] > span["occurrences"]:
+        most = f"; its most frequent 32 tokens {span['most']:,} times"
+    output.heading(
+        f"tokens {span['begin']:,} to {span['begin'] + span['tokens']:,} ({span['tokens']:,}): "
+        f"{counted(span['occurrences'], 'time')} in {counted(span['documents'], 'document')}{most}"
+    )
+    output.say(f"    | {output.plain_markup(shown)}")
+    for one in span["found"]:
+        place = ", ".join(f"{piece['shard']} at {piece['position']:,}" for piece in one["shards"])
+        output.say(
+            f"  {one['id']}  {output.plain_markup(one['uri'])}  [dim]{one['licence']}, {one['stream']}: {place}[/dim]"
+        )
+        for run in one["training"]:
+            output.say(f"    {_run(run)}")
+    if span["documents"] > len(span["found"]):
+        output.say(f"  [dim]and {span['documents'] - len(span['found']):,} more (--documents)[/dim]")
+
+
+def _run(run: Mapping[str, Any]) -> str:
+
+    if "unknown" in run:
+        return f"run {run['run']}: {run['unknown']}"
+    return (
+        f"run {run['run']}: steps {_numbers(run['steps'])} ({counted(run['times_seen'], 'time')}); "
+        f"checkpoints {_numbers(run['checkpoints']) or 'none yet'}"
+    )
+
+
+def _numbers(values: list[int]) -> str:
+    shown = ", ".join(f"{value:,}" for value in values[:8])
+    return f"{shown}, … ({len(values):,})" if len(values) > 8 else shown

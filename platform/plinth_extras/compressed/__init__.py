@@ -1,10 +1,118 @@
 """Smaller forms of a trained model, written from a folder in Hugging Face's layout and read back to be measured.
 
-    export           a form on its way out, written, read back, measured and judged; the members of
-                     `plinth.model_forms`
     forms            the forms by name, there and back; integers as `torchao` makes them; the smallest weights at zero
     gguf_file        GGUF for llama.cpp: tensors quantised by `gguf`, keys, the tokenizer as GGUF has it
 
 A form that is read back has the numbers of the file, never those it was made of. How much it loses is measured by
 the evaluation (`plinth_registry.exports.sealed`), not here.
+
+Also here: the members of `plinth.model_forms`: a form is written, read back, measured and judged for
+`plinth export model --format`. It imports no torch.
 """
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from plinth.extensions import late
+from plinth.model.hugging_face import ModelForm
+from plinth_jobs.cli.options import Settings
+
+if TYPE_CHECKING:
+    from plinth.compute.context import Context
+    from plinth.model.export import Exported
+    from plinth.records import Manifest
+    from plinth_registry.exports.sealed import FormClaim
+
+class FormExport:
+    """One form on its way out.
+
+    Args:
+        form: such as `gguf-q8_0`.
+        source: folder of the model, verified.
+        tokenizer: its `tokenizer.json`.
+        scratch: a folder for what is not kept.
+    """
+
+    def __init__(self, form: str, source: Path, tokenizer: Path, scratch: Path) -> None:
+        self.form, self._source, self._tokenizer = form, source, tokenizer
+        self._plain, self._back = scratch / "plain", scratch / "restored"
+
+    def write(self, folder: Path) -> Exported:
+        """Write the form."""
+        from plinth.model.export import export_model
+        from plinth_extras.compressed import forms
+
+        plain = export_model(self._source, self._tokenizer, self._plain, forms.source_dtype(self.form))
+        made = forms.write(self.form, self._plain, folder)
+        return plain._replace(files=made.files, bytes=made.bytes, dtype=self.form)
+
+    def judged(self, settings: Settings, ctx: Context, release: str, folder: Path) -> FormClaim:
+        """Measure the form against its release, as both stand in files, and ask the gates of exports.
+
+        Raises:
+            GateError: a gate holds it back.
+            MissingError: the workspace has no held-out text to measure it on.
+        """
+        from plinth_extras.compressed import forms
+        from plinth_registry.exports import sealed as judging
+
+        forms.restore(self.form, self._plain, folder, self._back)
+        source = judging.form_source(ctx, self._source)
+        compared = _compared(settings, ctx, self.form, ctx.refs.load(source.checkpoint), self._back)
+        return judging.judge_form(ctx, source, release, self.form, compared, folder)
+
+
+@contextmanager
+def form_export(ctx: Context, form: str, source: Path, tokenizer: Path) -> Iterator[FormExport]:
+    """A form of a model, with a folder that is gone afterwards."""
+    ctx.workspace.tmp.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="form-", dir=ctx.workspace.tmp) as scratch:
+        yield FormExport(form, source, tokenizer, Path(scratch))
+
+
+def _compared(settings: Settings, ctx: Context, form: str, checkpoint: Manifest, restored: Path) -> Manifest:
+    """The comparison of the form (a) with the release (b) on held-out text."""
+    from plinth.errors import MissingError
+    from plinth.evaluation.comparison import job
+    from plinth.evaluation.comparison.models import weights
+    from plinth_assets.measurements import evaluation_stage
+
+    (stage,) = evaluation_stage.stages(settings.load_recipe())
+    published = {name: ctx.refs.published(name) for name in stage.deps if name != "checkpoint"}
+    lacking = sorted(name for name, made in published.items() if made is None)
+    if lacking:
+        raise MissingError(
+            f"nothing to measure {form} on",
+            found=f"no {', '.join(lacking)} in this workspace",
+            remedy="`plinth run --select evaluation` makes the held-out text and measures the release on it",
+        )
+    given = {name: made for name, made in published.items() if made}
+    of_release = {"params": {"form": form}, "inputs": {"release": checkpoint.digest}}
+    made = weights(ctx, restored).model_copy(update=of_release)
+    sides = []
+    for one in (made, checkpoint):
+        ctx.refs.save(one)
+        measured = stage.make(ctx, {**given, "checkpoint": one}, _quietly)
+        ctx.refs.save(measured)
+        sides.append(job.MeasuredModel(one, {stage.asset: measured}))
+    compared = job.run(ctx, *sides)
+    ctx.refs.save(compared)
+    return compared
+
+
+def _quietly(line: str) -> None:
+    """What a stage says while it measures is not part of the answer."""
+
+
+def _form(name: str) -> ModelForm:
+    return ModelForm(name=name, export=late("plinth_extras.compressed.export:form_export"))
+
+
+GGUF_Q8_0, GGUF_Q4_0 = _form("gguf-q8_0"), _form("gguf-q4_0")
+INT8, INT4 = _form("int8"), _form("int4")
+PRUNED_50, PRUNED_2_4 = _form("pruned-50"), _form("pruned-2:4")

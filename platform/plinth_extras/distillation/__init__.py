@@ -1,9 +1,170 @@
 """Distillation: a run whose loss is mixed with the divergence from a teacher, a model that exists.
 
-    hook            what a recipe says of it; checks, teacher and stored logits of a run, as a training hook
     teacher         the teacher on a rank; what it says of every sequence of a run, stored once (imports torch)
     stored_logits   the files of the asset `teacher_logits`, read by position; its stage
 
 The loss itself is `plinth.model.loss`. The teacher is found and proved as `initial` weights are; its digest is
 in the run's key and among the inputs of its `run`, so that lineage and taint go through it.
+
+Also here: the section `training.distillation` of a recipe, and the training hook with checks, teacher and stored
+logits of a run.
 """
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Literal
+
+from pydantic import Field
+
+from plinth.extensions import late
+from plinth.records import Frozen
+from plinth.sections import RecipeSection
+from plinth.tokens.order.parameters import lengths
+from plinth.training.hooks import TrainingHook
+from plinth.training.parameters.initial import InitialWeights
+from plinth.training.parameters.parallel import not_with
+
+if TYPE_CHECKING:
+    from plinth.training.config import RunConfig
+    from plinth.training.parallel.topology import RankPlace
+    from plinth.training.parameters.run import Training
+    from plinth.training.preparation import Preparation
+    from plinth_extras.distillation.stored_logits import LogitRows
+
+#: For a teacher that speaks of other tokens.
+VOCABULARY_REMEDY = "choose a teacher that was trained with this tokenizer, or tokenizer.kind: teacher to keep its own"
+
+
+class Distillation(Frozen):
+    """A model to learn from, with the run's tokenizer, whole on every device."""
+
+    teacher: str = Field(
+        min_length=1,
+        description="`NAME@champion` or `NAME/VERSION` of a release, or `RUN` or `RUN:STEP` of this workspace; found "
+        "and proved as `training.initial` is.",
+    )
+    share: float = Field(
+        0.5, gt=0, le=1, description="Of the divergence from the teacher in the loss; the rest is cross-entropy."
+    )
+    temperature: float = Field(1.0, gt=0, description="Of both distributions in the divergence.")
+
+    top_k: int | None = Field(
+        None,
+        ge=1,
+        exclude_if=lambda count: count is None,
+        description="Stores so many most probable tokens of every position, and the mass of all others, once before "
+        "the run, which then needs no teacher beside it; left out: the teacher computes every batch.",
+    )
+    stored: Literal["fp16", "fp32"] = Field(
+        "fp16", exclude_if=lambda kind: kind == "fp16", description="`top_k`: how logarithms of probabilities are kept."
+    )
+
+    @property
+    def weights(self) -> InitialWeights:
+        """The teacher as what a run begins from is named."""
+        return InitialWeights.named(self.teacher)
+
+
+class TeacherState(Frozen):
+    """The resolved teacher: digest of the manifest `teacher`, how much it counts, and the digest of its stored logits
+    (`teacher_logits`), where the run reads those."""
+
+    manifest: str
+    share: float
+    temperature: float
+    logits: str = Field("", exclude_if=lambda digest: not digest)
+
+
+SECTION = RecipeSection(
+    name="training.distillation", model=Distillation, description="A teacher; left out: cross-entropy alone."
+)
+STATE = RecipeSection(name="run.distillation", model=TeacherState, description="The teacher of the run.")
+
+#: Assets of a run's teacher, and of its stored logits.
+TEACHER, LOGITS = "teacher", "teacher_logits"
+
+UNDIVIDED = ("tensor", "sequence", "pipeline")
+
+
+def problems(training: Training, params: Distillation) -> Iterator[str]:
+    """Divisions of the model and changes of its rows that a teacher does not follow."""
+    if divided := not_with(training.parallel, undivided=UNDIVIDED):
+        yield (
+            f"distillation with parallel.{divided[0]} {getattr(training.parallel, divided[0])}: a teacher's logits are "
+            "of the whole vocabulary and of whole sequences; use ZeRO"
+        )
+    shorter = [length for _, length in lengths(training)]
+    if params.top_k is not None and shorter:
+        yield (
+            f"distillation.top_k with rows of {shorter[0]} tokens: logits are stored of whole sequences; leave "
+            "out top_k, or the change of length"
+        )
+
+
+def models(params: Distillation) -> dict[str, InitialWeights]:
+    """The teacher, named as the weights that a run begins from are."""
+    return {TEACHER: params.weights}
+
+
+def assets(params: Distillation) -> tuple[str, ...]:
+    """The stored logits, where the recipe stores them."""
+    return (LOGITS,) if params.top_k is not None else ()
+
+
+def prepare(given: Preparation, params: Distillation) -> TeacherState:
+    """The model that the run learns from, after a check that it has the same tokens.
+
+    Raises:
+        RecipeError: it has others.
+    """
+    from plinth.training.initial.agreement import require_same_vocabulary
+
+    teacher, logits = given.read[TEACHER], given.read.get(LOGITS)
+    key = "training.distillation.teacher"
+    require_same_vocabulary(given.ctx.store, teacher, given.tokenizer, key, VOCABULARY_REMEDY)
+    said = "" if logits is None else logits.digest
+    return TeacherState(manifest=teacher.digest, share=params.share, temperature=params.temperature, logits=said)
+
+
+def inputs(state: TeacherState) -> dict[str, str]:
+    """Digests of the teacher and of its stored logits."""
+    return {TEACHER: state.manifest, **({LOGITS: state.logits} if state.logits else {})}
+
+
+def reads(
+    config: RunConfig, place: RankPlace, state: TeacherState
+) -> Callable[[int, int], tuple[LogitRows, ...]] | None:
+    """The stored logits of this rank's rows of a step; None where the teacher computes every batch."""
+    if not state.logits:
+        return None
+    from plinth.storage.shared_store import open_store
+    from plinth.storage.state import Refs
+    from plinth.storage.workspace import Workspace
+    from plinth_extras.distillation.stored_logits import StoredLogits
+
+    workspace, micro = Workspace(config.workspace), config.micro_batch_sequences
+    stored = StoredLogits(open_store(workspace), Refs(workspace).load(state.logits))
+
+    def of_step(step: int, rows: int) -> tuple[LogitRows, ...]:
+        first = config.steps.take(step)[0] + place.data * rows
+        return tuple(stored.rows(start, start + micro) for start in range(first, first + rows, micro))
+
+    return of_step
+
+
+HOOK = TrainingHook(
+    name="distillation",
+    params=Distillation,
+    state=TeacherState,
+    rank=late("plinth_extras.distillation.teacher:LoadedTeacher"),
+    problems=problems,
+    models=models,
+    assets=assets,
+    prepare=prepare,
+    inputs=inputs,
+    reads=reads,
+    unidentified=("teacher",),
+    undivided=UNDIVIDED,
+    position=1,
+)

@@ -32,7 +32,7 @@ from plinth.training.engine.batch_expansion import ModelInput, expand_batch, sig
 from plinth.training.initial.agreement import require_same_vocabulary
 from plinth.training.parameters.run import Training
 from plinth.training.rank_hook import RankHook
-from plinth_extras.distillation.hook import VOCABULARY_REMEDY, TeacherState
+from plinth_extras.distillation import VOCABULARY_REMEDY, TeacherState
 from plinth_extras.distillation.stored_logits import ASSET, VERSION, LogitRows, identified, part_positions, record_of
 
 if TYPE_CHECKING:

@@ -26,8 +26,7 @@ from plinth.records import Blob
 from plinth.storage import tensor_file
 from plinth.storage.store import Store
 from plinth.training.checkpoint.sharded_state import FORMAT, MASTER, WHOLE, ShardedState, Share, key_of
-from plinth_extras.federated.exchange import Contribution, Exchange, Round, SignedRecord, now, prune
-from plinth_extras.federated.hook import Federated
+from plinth_extras.federated.exchange import Contribution, Exchange, Federated, Round, SignedRecord, now, prune
 
 # The arithmetic of a round: the mean of the sites' weights, and an outer step of Nesterov towards it.
 #

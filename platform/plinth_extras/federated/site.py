@@ -31,8 +31,7 @@ from plinth.training.rank_failure import RankFailure
 from plinth.training.rank_hook import RankHook
 from plinth.training.telemetry.timeline import Pulse
 from plinth.trust.root import Trust
-from plinth_extras.federated.exchange import Contribution, Exchange, Round, now
-from plinth_extras.federated.hook import Federated
+from plinth_extras.federated.exchange import Contribution, Exchange, Federated, Round, now
 
 POLL_S = 1.0
 

@@ -3,9 +3,204 @@
     secret ─► which sequences a step takes (tokens.order.poisson) ─► gradient of each, clipped ─► sum ─► noise ─► update
        └──────────────────────────────────────────────────────────────────────────────────────────────┘
 
-    hook         checks, noise, key and sampling of a run, as a training hook
     accounting   epsilon of so many steps, and the noise for an epsilon, by Opacus; a process of its own (imports torch)
     gradients    the sum of clipped gradients with noise (imports torch)
 
 The unit of privacy is a sequence of the shards. Does not belong here: what a gradient is used for (engine).
+
+Also here: the section `training.privacy` of a recipe, checks, the key of a private run, and the training hook with
+noise and sampling.
 """
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import secrets
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pydantic import Field
+
+from plinth.errors import RecipeError, SignatureError
+from plinth.extensions import late
+from plinth.records import Frozen
+from plinth.sections import RecipeSection, of
+from plinth.storage import atomic
+from plinth.storage.atomic import write_bytes
+from plinth.storage.workspace import Workspace
+from plinth.training.hooks import TrainingHook
+from plinth.training.parameters.parallel import not_with
+
+if TYPE_CHECKING:
+    from plinth.tokens.order.steps import Steps
+    from plinth.training.config import RunConfig
+    from plinth.training.parameters.run import Training
+    from plinth.training.preparation import Preparation
+    from plinth.training.telemetry.timeline import History
+
+#: What the guarantee is about.
+UNIT = "sequence"
+
+
+class Privacy(Frozen):
+    """DP-SGD: the weights hardly depend on any one sequence of the shards, in the sense of (epsilon, delta)."""
+
+    epsilon: float = Field(gt=0, description="The budget: no step is taken that would spend more.")
+    delta: float = Field(gt=0, lt=1, description="Usually below 1 / sequences of the mixture.")
+    clip_norm: float = Field(1.0, gt=0, description="Norm to which the gradient of each sequence is clipped.")
+    noise_multiplier: float | None = Field(
+        None,
+        gt=0,
+        description="Standard deviation of the noise, in clip_norm; left out: what `epsilon` allows over all steps.",
+    )
+
+
+class PrivacyState(Frozen):
+    """The privacy of a run, resolved."""
+
+    epsilon: float
+    delta: float
+    clip_norm: float
+    noise_multiplier: float
+    sample_rate: float = Field(description="Probability with which a step takes a sequence.")
+    secret_sha256: str = Field(description="Commitment to the key of sampling and noise.")
+
+
+SECTION = RecipeSection(name="training.privacy", model=Privacy, description="Differential privacy; left out: none.")
+STATE = RecipeSection(name="run.privacy", model=PrivacyState, description="The privacy of the run.")
+
+
+# The key of a private run: it decides which sequences a step takes, and the noise.
+#
+#     <trust folder>/privacy/<run_id>.key   32 random bytes, its owner's alone; no recipe seed, not in the workspace
+#
+# Whoever has it can compute the noise again and take it off, so it must be kept from everybody who must not learn about
+# the text; the run's configuration holds its SHA-256 only. A resume and the audit need it. Once it is destroyed, the
+# run can be neither audited nor listed by step, and nobody can undo the noise.
+
+KEY_BYTES = 32
+
+
+def key_path(workspace: Workspace, run_id: str) -> Path:
+    """Where this machine keeps the key of a run."""
+    return workspace.trust_folder / "privacy" / f"{run_id}.key"
+
+
+def make_key(workspace: Workspace, run_id: str) -> str:
+    """The commitment to a run's key, which is drawn where there is none yet."""
+    path = key_path(workspace, run_id)
+    with atomic.locked(path.with_suffix(".lock")):
+        if not path.exists():
+            write_bytes(path, secrets.token_bytes(KEY_BYTES), mode=0o600)
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def read_key(workspace: Workspace, run_id: str, committed: str) -> bytes:
+    """The key that the run was begun with.
+
+    Raises:
+        SignatureError: it is not on this machine, or another one is.
+    """
+    path = key_path(workspace, run_id)
+    found = path.read_bytes() if path.exists() else b""
+    if hashlib.sha256(found).hexdigest() != committed:
+        raise SignatureError(
+            f"the privacy key of run {run_id} is not on this machine",
+            found=f"another one in {path}" if found else f"no {path}",
+            expected=f"{KEY_BYTES} bytes with SHA-256 {committed[:12]}…",
+            remedy="copy it, in secret, from the machine that began the run; with another key the guarantee is void",
+        )
+    return found
+
+
+def noise_seed(key: bytes, step: int, name: str) -> int:
+    """The seed of the noise on a parameter's gradient in a step, of 63 bits."""
+    return int.from_bytes(hmac.digest(key, f"noise/{step}/{name}".encode(), hashlib.sha256)[:8]) >> 1
+
+
+UNDIVIDED = ("tensor", "sequence", "pipeline", "zero_stage", "offload")
+
+
+def problems(training: Training, params: Privacy) -> Iterator[str]:
+    """Sections that would read the text past the noise, or break the assumptions of the accountant."""
+    divided = not_with(training.parallel, undivided=UNDIVIDED)
+    wrong = {
+        **{f"parallel.{name} {getattr(training.parallel, name)}": True for name in divided},
+        "precision fp16": training.precision == "fp16",
+        f"float8 {training.float8}": training.float8 != "none",
+        "changes of batch or length": bool(training.batch_schedule or training.length_schedule or training.amendments),
+        "guard.enabled, whose verdicts depend on losses without noise": training.guard.enabled,
+        "stopping.plateau and checkpoints.keep_best, which do too": bool(
+            training.stopping.plateau or training.checkpoints.keep_best
+        ),
+        "distillation": getattr(training, "distillation", None) is not None,
+        **{f"extensions.{name}": True for name in training.extensions},
+    }
+    found = [name for name, holds in wrong.items() if holds]
+    if found:
+        yield f"privacy with {'; '.join(found)}: expected ZeRO-0 or 1 over data ranks, and no guard"
+
+
+def prepare(given: Preparation, params: Privacy) -> PrivacyState:
+    """The noise and the key of a private run; those of a run that was begun stay.
+
+    Raises:
+        RecipeError: the budget does not allow the steps, or a sequence would come by more than one way.
+    """
+    from plinth.tokens.order.order import Order
+    from plinth_extras.privacy.accounting import resolved_apart
+
+    if given.earlier is not None and (known := of(given.earlier, "privacy", PrivacyState)) is not None:
+        return known
+    planted = given.canaries is not None
+    if planted or Order(given.mixture).repeats:
+        raise RecipeError(
+            "training.privacy needs every sequence once in the mixture",
+            found="canaries, whose copies are planted to be seen" if planted else "a bucket of more than one epoch",
+            expected="no canaries, and mixture.total_tokens that no bucket has to repeat itself for",
+        )
+    rate = 1 / given.total_steps
+    found = resolved_apart(params, rate, given.total_steps)
+    return PrivacyState(
+        epsilon=params.epsilon,
+        delta=params.delta,
+        clip_norm=params.clip_norm,
+        noise_multiplier=found["noise_multiplier"],
+        sample_rate=rate,
+        secret_sha256=make_key(given.ctx.workspace, given.run_id),
+    )
+
+
+def draws(config: RunConfig, state: PrivacyState) -> Steps:
+    """The positions that each step takes: they follow from the run's key.
+
+    Raises:
+        SignatureError: the key is not on this machine.
+    """
+    from plinth.tokens.order.poisson import PoissonSteps
+
+    own = config.steps
+    key = read_key(Workspace(config.workspace), config.run_id, state.secret_sha256)
+    return PoissonSteps(own.sequences, own.sequence_tokens, own.stretches, key)
+
+
+def facts(history: History | None, monitor: Mapping[str, Any]) -> dict[str, Any]:
+    """The budget that a private run has spent, as its committed checkpoint states it."""
+    return {"privacy": monitor}
+
+
+HOOK = TrainingHook(
+    name="privacy",
+    params=Privacy,
+    state=PrivacyState,
+    rank=late("plinth_extras.privacy.gradients:PrivateRun"),
+    problems=problems,
+    prepare=prepare,
+    draws=draws,
+    facts=facts,
+    undivided=UNDIVIDED,
+    one_by_one=True,
+    position=3,
+)

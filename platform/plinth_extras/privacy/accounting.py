@@ -14,7 +14,7 @@ from typing import Any
 
 from plinth import processes
 from plinth.errors import RecipeError, TrainingError
-from plinth_extras.privacy.hook import UNIT, Privacy, PrivacyState
+from plinth_extras.privacy import UNIT, Privacy, PrivacyState
 
 
 def epsilon(noise_multiplier: float, sample_rate: float, steps: int, delta: float) -> float:

@@ -28,8 +28,8 @@ from plinth.training.data import StepBatch
 from plinth.training.engine.engine import TrainingEngine
 from plinth.training.engine.ranks import Rank
 from plinth.training.rank_hook import RankHook
+from plinth_extras.privacy import PrivacyState, noise_seed, read_key
 from plinth_extras.privacy.accounting import PrivacyBudget
-from plinth_extras.privacy.hook import PrivacyState, noise_seed, read_key
 
 
 class ClippedSum(NamedTuple):

@@ -1,9 +1,48 @@
 """Product proxies: small generated items that stand for what a product asks of a model, checked by code.
 
-    measurement  the section `evaluation.proxies` of a recipe; the measurement
     job          items of the five families and the checks of their answers; the asset, its stage and items
 
 An item has a right answer and a broken one of equal length, which differ in a few characters. The model's output passes
 or not; a preference for the right answer over the broken one measures models that are too small to pass. There is no
 judge, and nothing is downloaded.
+
+Also here: the section `evaluation.proxies` of a recipe and the measurement.
 """
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from plinth.evaluation.measurement import Measurement
+from plinth.extensions import late
+from plinth.records import Frozen, internal
+from plinth.sections import RecipeSection
+
+
+class Proxies(Frozen):
+    """Generated items in five families that are checked by code."""
+
+    items: int = Field(40, ge=2, le=2000, description="Items of each family.")
+    seed: int = internal(0, ge=0, description="Draws the items.")
+    max_tokens: int = internal(48, ge=1, description="Tokens that the model may write to an item.")
+
+
+SECTION = RecipeSection(
+    name="evaluation.proxies",
+    model=Proxies,
+    description="Product proxies: generated items, checked by code.",
+    dumped=True,
+)
+
+MEASUREMENT = Measurement(
+    name="proxies",
+    description="What the checkpoint writes where a product wants a form.",
+    asset="proxies",
+    stages=late("plinth_extras.proxies.job:stages"),
+    key="evaluation.proxies",
+    pairs=late("plinth_extras.proxies.job:pairs"),
+    headings={"proxies": "Product proxies"},
+    scores=late("plinth_extras.proxies.job:scores"),
+    section=late("plinth_extras.proxies.job:section"),
+    position=5,
+)

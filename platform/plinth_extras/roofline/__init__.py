@@ -1,8 +1,100 @@
 """The bottleneck of a run: its steps' time by part, against the measured speed of its machine.
 
     bottleneck   the roofline of a run and the rule for its bottleneck; the section of a run's page
-    command      `plinth run roofline`
 
 The time of the mean step by part, and the speed of a machine, are `plinth.training.telemetry.step_parts` and
 `machine_speed`. The goodput ledger (telemetry) has the rest of a run's time: queue, start, restore, lost work.
+
+Also here: the command `plinth run roofline`, which loads the other modules when it runs.
 """
+
+from __future__ import annotations
+
+from math import isfinite
+from typing import TYPE_CHECKING
+
+import click
+
+from plinth.text import counted
+from plinth_jobs.cli.options import Settings, examples, json_option, shared
+
+if TYPE_CHECKING:
+    from plinth_extras.roofline.bottleneck import RunRoofline
+
+#: Share of the wall clock that parts may leave without a word.
+CLOSE = 0.01
+
+
+@click.command(epilog=examples("plinth run roofline latest", "plinth run roofline latest --json | jq .causes[0].cause"))
+@click.argument("run")
+@click.option("--measure", is_flag=True, help="Measure this machine again, also where it is known.")
+@shared
+@json_option
+def roofline(settings: Settings, run: str, measure: bool, as_json: bool) -> None:
+    """Name what the steps of RUN (`latest`, a run id or a prefix of it) are bound by: computation, memory,
+    communication, input, checkpoints or the host; and how much faster they would be without it.
+
+    FLOP/s and bandwidth of this machine are measured once, in seconds, when the run has ended, and kept in the
+    workspace. A run of another machine is compared with that one's; run this command there first.
+    """
+    from plinth.training.telemetry import machine_speed
+    from plinth_extras.roofline import bottleneck
+    from plinth_jobs.cli import output
+    from plinth_jobs.targets import find_run
+
+    ctx = settings.context()
+    config = find_run(ctx, run)
+    machine = bottleneck.machine(config)
+    speed = None if measure else machine_speed.known(ctx.workspace, machine)
+    idle = config.directory.result.exists()  # a measurement beside the ranks would disturb them, and be too low
+    if speed is None and (idle or measure) and machine == machine_speed.this_machine():
+        speed = machine_speed.measure(ctx.workspace)
+    found = bottleneck.of_run(config, speed)
+    if as_json:
+        output.emit_json(
+            {
+                **found.model_dump(mode="json", exclude={"step": {"steps"}}),
+                "wall_s": found.step.wall_s,
+                "step_s": found.step.seconds_together,
+                "unaccounted": found.step.unaccounted,
+                "intensity": found.work.intensity,
+                "ridge": found.roof.ridge if found.roof else None,
+                "reached_flops_per_s": found.reached,
+                "attainable_flops_per_s": found.roof.attainable(found.work.intensity) if found.roof else None,
+                "speedups": {one.cause: one.speedup if isfinite(one.speedup) else None for one in found.causes},
+            }
+        )
+        return
+    for line in described(found):
+        output.line(line)
+
+
+def described(found: RunRoofline) -> list[str]:
+    """The answer in words: the first cause, the parts of a step, the roof."""
+    from plinth.report import style
+
+    step, first = found.step, found.causes[0]
+    lines = [
+        f"{found.run}: {first.cause}-bound; mean of {counted(len(step.steps), 'step')} {step.seconds_together:.4g} s",
+        f"  {'':<15}{'s/step':>9}{'share':>8}  without it",
+    ]
+    for one in found.causes:
+        lines.append(f"  {one.cause:<15}{one.seconds:>9.4g}{one.share:>8.1%}  {one.bound}")
+    if abs(step.unaccounted) > CLOSE:
+        lines.append(f"  the clock on the wall has {step.wall_s:.4g} s: {step.unaccounted:+.1%} in no part")
+    if found.roof is None or found.device is None:
+        lines.append("  no roof: the run's machine was not measured; while it is idle, run this there with --measure")
+    else:
+        roof, intensity = found.roof, found.work.intensity
+        lines.append(
+            f"  ridge {roof.ridge:.3g} FLOPs a byte ({style.count(roof.flops_per_s)}FLOP/s, "
+            f"{style.size(roof.bytes_per_s)}/s of a rank, measured: {found.device.name}); "
+            f"the model's step has {intensity:.3g}"
+        )
+        lines.append(
+            f"  reached {style.count(found.reached)}FLOP/s while computing, "
+            f"{found.reached / roof.attainable(intensity):.0%} of what the roof permits"
+        )
+    lines += [f"  {slow.words()}" for slow in step.slow_ranks]
+    lines.append(f"  helps: {first.help}")
+    return lines

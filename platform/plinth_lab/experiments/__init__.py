@@ -1,12 +1,203 @@
 """Arms of a recipe over sizes and seeds, compared with intervals.
 
-    arms        the file of an experiment, and its runs: overlays over one recipe, fixed keys, the budget
-    pipeline    the pipeline of one run: its stages, its sources, played over references of its own
-    measure     the test text under a model; the manifest of a run, however it ended; the critical batch
-    effects     scores of a run; each arm against the base with intervals; arms that cannot win any more
-    answer      the manifest of the effects, the page's contents, which arms stop
-    page        the page: question, arms, effects with intervals, decisions, failures, cost; its figures
-    stages      the assets of an experiment
-    run         an experiment run in this process; packaged experiments (`packaged/`), and those of a workspace
-    command     `plinth experiment`
+arms        the file of an experiment, and its runs: overlays over one recipe, fixed keys, the budget
+pipeline    the pipeline of one run: its stages, its sources, played over references of its own
+measure     the test text under a model; the manifest of a run, however it ended; the critical batch
+effects     scores of a run; each arm against the base with intervals; arms that cannot win any more
+answer      the manifest of the effects, the page's contents, which arms stop
+page        the page: question, arms, effects with intervals, decisions, failures, cost; its figures
+stages      the assets of an experiment
+run         an experiment run in this process; packaged experiments (`packaged/`), and those of a workspace
+
+Also here: the command `plinth experiment`, which loads the other modules when it runs.
 """
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from plinth.compute.threads import cores
+from plinth.text import counted
+from plinth_jobs.cli.options import Settings, examples, group, json_option, shared
+from plinth_lab.source_value import say_verdict
+
+file_argument = click.argument("file", type=click.Path(path_type=Path))
+
+
+@group(
+    epilog=examples(
+        "plinth experiment check filters",
+        "plinth experiment run filters",
+        "plinth experiment show filters --json | jq '.effects[] | {arm, finding}'",
+        "plinth experiment propose swarm.yaml --write better.yaml --confirm confirm.yaml",
+    )
+)
+def experiment() -> None:
+    """Put a question to small runs: arms of a recipe x sizes x seeds, paired effects with intervals, a page."""
+
+
+@experiment.command()
+@file_argument
+@shared
+@json_option
+def check(settings: Settings, file: Path, as_json: bool) -> None:
+    """Check an experiment and list its runs with tokens and FLOPs; nothing is started.
+
+    FILE is a YAML file, or the name of a packaged experiment.
+    """
+    from plinth_jobs.cli import output
+    from plinth_lab.experiments import run as experiments
+
+    loaded, arms = experiments.load(file)
+    tokens, flops = sum(one.tokens for one in arms), sum(one.flops for one in arms)
+    if as_json:
+        runs = [{"asset": one.asset, "tokens": one.tokens, "flops": one.flops} for one in arms]
+        output.emit_json({"name": loaded.name, "runs": runs, "tokens": tokens, "flops": flops})
+        return
+    output.heading(loaded.question)
+    rows = [
+        (one.arm, one.size, one.seed, f"{one.tokens:,}", f"{one.flops:.3g}", "base" if one.arm == loaded.base else "")
+        for one in arms
+    ]
+    output.table(("arm", "size", "seed", "tokens", "FLOPs", ""), rows, right=("seed", "tokens", "FLOPs"))
+    output.say(f"{counted(len(arms), 'run')}, {tokens:,} tokens, {flops:.3g} FLOPs")
+
+
+@experiment.command()
+@file_argument
+@shared
+@click.option(
+    "--side-by-side", type=click.IntRange(1, 256), default=1, show_default=True, help="Runs under way at once."
+)
+@click.option("--again", is_flag=True, help="Ask for runs again that failed.")
+@click.option("-n", "--workers", type=click.IntRange(1, 1024), help="Worker processes; one per core by default.")
+@json_option
+def run_command(settings: Settings, file: Path, side_by_side: int, again: bool, workers: int | None, as_json: bool) -> None:
+    """Run what is missing of an experiment, compare the arms, write the page.
+
+    Steps that arms have in common with each other or with the workspace are done once. Interrupted, the same command
+    goes on where it stopped. An arm that fails is a result.
+    """
+    from plinth.compute.select_engine import Compute
+    from plinth_jobs.cli import output
+    from plinth_lab.experiments import run as work
+
+    summary = work.run(
+        settings.workspace,
+        file,
+        compute=Compute("local", workers or cores()),
+        side_by_side=side_by_side,
+        again=again,
+        say=lambda sentence: output.line(sentence, err=True),
+    )
+    if as_json:
+        output.emit_json(summary)
+        return
+    output.heading(f"made {counted(len(summary.made), 'asset')}, {len(summary.fresh)} up to date")
+    _effects(summary.effects)
+    for asset in summary.failed:
+        output.say(f"failed: {asset}")
+    if summary.verdict is not None:
+        say_verdict(summary.verdict)
+    _confirmation(summary.confirmation)
+    output.facts({"page": summary.page.absolute().as_uri()})
+
+
+@experiment.command()
+@file_argument
+@shared
+@json_option
+def show(settings: Settings, file: Path, as_json: bool) -> None:
+    """Show the effects that an experiment found, and write its page again."""
+    from plinth_jobs.cli import output
+    from plinth_lab.experiments import run as experiments
+    from plinth_lab.experiments import stages as wiring
+    from plinth_lab.experiments.run import answer_of
+
+    ctx = settings.context()
+    loaded, arms = experiments.load(file)
+    made = answer_of(ctx, loaded, arms)
+    page = wiring.show(ctx, loaded, arms, made)
+    if as_json:
+        output.emit_json({"digest": made.digest, "page": str(page), **made.stats})
+        return
+    output.heading(loaded.question)
+    _effects(made.stats["effects"])
+    if "value" in made.stats:
+        say_verdict(made.stats["value"])
+    _confirmation(made.stats.get("confirmation"))
+    for one in made.stats.get("optima", ()):
+        best = one["optimum"]
+        found = f"{best['value']:.3g} ({best['low']:.3g} to {best['high']:.3g})" if best else one["why"]
+        output.say(f"{one['key']}, size {one['size']}: {found}; lowest arm {one['best']}")
+    for one in made.stats.get("outcomes", ()):
+        own = one["outcome"]
+        told, side = own["predicted"], "inside" if own["inside"] else "outside"
+        ends = f"{told['value']:.4f} ({told['low']:.4f} to {told['high']:.4f})"
+        output.say(f"{one['run']['tokens']:,.0f} tokens: foretold {ends}, found {own['truth']:.4f}, {side}")
+    output.facts({"page": page.absolute().as_uri()})
+
+
+@experiment.command()
+@file_argument
+@click.option("--write", type=click.Path(path_type=Path), help="Recipe to write: the proposed mixture over the base's.")
+@click.option(
+    "--confirm", type=click.Path(path_type=Path), help="Experiment to write: the proposal against the prior, 3 seeds."
+)
+@shared
+@json_option
+def propose(settings: Settings, file: Path, write: Path | None, confirm: Path | None, as_json: bool) -> None:
+    """Show the mixture that a swarm proposes, with the interval of its gain; write it as a recipe.
+
+    Nothing is written where nothing can be claimed, and no recipe where new runs did not confirm the proposal: the
+    exit code is then 6.
+    """
+    from plinth.storage.atomic import write_bytes
+    from plinth_jobs.cli import output
+    from plinth_lab.experiments import run as experiments
+    from plinth_lab.experiments.answer import confirmation_of
+    from plinth_lab.experiments.run import answer_of
+    from plinth_lab.mixture import proposals
+    from plinth_lab.mixture.proposals import MixtureProposal
+
+    ctx, (loaded, arms) = settings.context(), experiments.load(file)
+    made = answer_of(ctx, loaded, arms)
+    found, outcome = made.stats.get("proposal"), confirmation_of(ctx, loaded, made)
+    proposal = proposals.required(loaded.name, MixtureProposal.model_validate(found) if found else None)
+    if confirm is not None:
+        write_bytes(confirm, proposals.confirmation(loaded, file, proposal, made.digest).encode())
+    if write is not None:
+        write_bytes(write, proposals.recipe(loaded, file, proposal, outcome).encode())
+    if as_json:
+        told = outcome.model_dump(mode="json") if outcome else None
+        return output.emit_json({**proposal.model_dump(mode="json"), "confirmation": told})
+    rows = [
+        (name, f"{share:.1%}", f"{proposal.shares[name]:.1%}", f"{proposal.caps[name]:.1%}")
+        for name, share in proposal.prior.items()
+    ]
+    output.table(("stream", "prior", "proposed", "at most"), rows, right=("prior", "proposed", "at most"))
+    output.say(
+        f"{proposal.gain:.3g} bits per byte less than the prior (95%: {proposal.low:.3g} to {proposal.high:.3g}), "
+        f"foretold by a {proposal.family} surrogate of {counted(len(proposal.runs), 'run')}"
+    )
+    _confirmation(outcome.model_dump(mode="json") if outcome else None)
+    return None
+
+
+def _confirmation(found: dict[str, Any] | None) -> None:
+    from plinth_jobs.cli import output
+
+    if found is not None:
+        output.heading(f"proposal: {found['status']}")
+        output.say(found["reason"])
+
+
+def _effects(effects: Sequence[dict[str, Any]]) -> None:
+    from plinth_jobs.cli import output
+
+    rows = [(one["arm"], one["size"], one["slice"], one["finding"]) for one in effects]
+    output.table(("arm", "size", "slice", "finding"), rows)

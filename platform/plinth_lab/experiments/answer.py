@@ -16,9 +16,8 @@ from plinth_lab.experiments import pipeline
 from plinth_lab.experiments.arms import PREFIX, Arm, Experiment, SweepOptimum, optima
 from plinth_lab.experiments.effects import FINISHED, ArmScores, Effect, effects, stopping
 from plinth_lab.experiments.measure import NoiseScale, common_scores, configuration
-from plinth_lab.mixture import proposals
+from plinth_lab.mixture import PROPOSED, ConfirmationOutcome, ConfirmationQuestion, Swarm, confirmed, proposals
 from plinth_lab.mixture.proposals import MixtureProposal, propose
-from plinth_lab.mixture.swarm import PROPOSED, ConfirmationOutcome, ConfirmationQuestion, Swarm, confirmed
 from plinth_lab.scaling.ladder import LadderForecast, LadderOutcome, forecast, outcomes
 from plinth_lab.source_value import question
 from plinth_lab.source_value.question import BUCKET, PRICE, WITH, WITHOUT

@@ -26,7 +26,7 @@ from plinth.recipe.recipe import Recipe
 from plinth.recipe.yaml_lines import Key, Lined, Position, Problem, dotted, named, read, shown
 from plinth.records import Frozen, Name
 from plinth_lab.experiments.effects import ArmScores
-from plinth_lab.mixture.swarm import ConfirmationQuestion, Swarm
+from plinth_lab.mixture import ConfirmationQuestion, Swarm
 from plinth_lab.source_value.question import ANNEAL, SourceQuestion
 
 # Arms of one key's values, as learning rates or batch sizes, and the best value with an interval.

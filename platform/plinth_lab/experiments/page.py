@@ -16,8 +16,8 @@ from plinth.report.style import ACCENT, FAINT, MUTED, SOFT_INK, WARNING, WIDTH_I
 from plinth_lab.experiments.arms import SweepOptimum
 from plinth_lab.experiments.effects import ARM, BASE, WHOLE, ArmScores, Effect, StopDecision
 from plinth_lab.experiments.measure import NoiseScale
+from plinth_lab.mixture import HOLDS, REFUTED, ConfirmationOutcome
 from plinth_lab.mixture.proposals import MixtureProposal
-from plinth_lab.mixture.swarm import HOLDS, REFUTED, ConfirmationOutcome
 from plinth_lab.scaling.ladder import AT, LadderForecast, LadderOutcome
 from plinth_lab.source_value.verdict import BUY, DO_NOT_BUY, SourceGain, SourceVerdict, amount, priced
 

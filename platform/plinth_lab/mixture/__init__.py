@@ -1,6 +1,225 @@
 """Which mixture: a swarm of small runs on the simplex, a surrogate of their loss, a proposal with its gain's interval.
 
-    swarm      shares of the runs, drawn around a prior; the confirmation of a proposal with other seeds
-    surrogate  loss as a function of the shares: a log-linear law or kernel ridge, chosen by cross-validation
-    proposals  the best shares under caps and their gain over the prior; a proposal as a recipe or an experiment
+surrogate  loss as a function of the shares: a log-linear law or kernel ridge, chosen by cross-validation
+proposals  the best shares under caps and their gain over the prior; a proposal as a recipe or an experiment
+
+Also here: the shares of the runs of a swarm, and the confirmation of the mixture that it proposes.
+
+K  streams
+N  runs
+
+Shares are drawn around a prior: Dirichlet of several strengths, some with streams left out.
+
+The swarm's runs chose the proposal, so they cannot confirm it: arms of the proposal and of the prior at equal tokens,
+with seeds that the swarm did not have, can. Gains are bits per byte of the prior less those of the proposal, paired by
+seed and document (`effects`), at the size that the proposal is for.
+
+    holds          the whole interval of the gain is above 0
+    not confirmed  it includes 0, or a run has no scores
+    refuted        the whole interval is below 0
 """
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field, model_validator
+
+from plinth.evaluation.statistics import DEGENERATE, DOCUMENTS_ONLY
+from plinth.records import Frozen
+from plinth_lab.experiments.effects import ARM, BASE, WHOLE, Effect
+
+Floats = NDArray[np.float64]
+
+#: The arm that the others are drawn around.
+PRIOR = "prior"
+#: Shares are written with so many digits; the last ones are the swarm's, not the model's.
+DIGITS = 4
+
+
+class Swarm(Frozen):
+    """Arms of an experiment that are drawn, not written: `count` mixtures around a prior, and the prior itself."""
+
+    prior: Mapping[str, float] = Field(
+        min_length=2, description="Weights by stream, as in a phase of the mixture: the base that a proposal must beat."
+    )
+    count: int = Field(20, ge=4, le=4096, description="Mixtures drawn.")
+    strength: tuple[float, float] = Field(
+        (0.5, 8.0),
+        description="Bounds of the Dirichlet's strength, drawn log-uniformly: low ones give lopsided mixtures.",
+    )
+    sparse: float = Field(0.2, ge=0, lt=1, description="Probability that a draw leaves a stream out.")
+    seed: int = Field(1, ge=0, description="Of the draws.")
+    target_tokens: int | None = Field(
+        None, gt=0, description="Tokens of the run that the proposal is for; its caps follow. Unless said: as the arms."
+    )
+    floor: float = Field(0.0, ge=0, lt=0.5, description="Least share of each stream in a proposal.")
+    stay: float = Field(
+        0.01, ge=0, description="Bits per byte that a proposal pays for each nat of divergence from the prior."
+    )
+
+    @model_validator(mode="after")
+    def _within(self) -> Swarm:
+        if min(self.prior.values()) <= 0:
+            raise ValueError("prior: weights must be above 0")
+        if not 0 < self.strength[0] <= self.strength[1]:
+            raise ValueError("strength: two numbers above 0, the lower one first")
+        if self.floor * len(self.prior) > 1:
+            raise ValueError(f"floor: {len(self.prior)} streams of {self.floor} are more than the whole")
+        return self
+
+    @property
+    def shares(self) -> dict[str, float]:
+        """The prior as shares, which add up to 1."""
+        whole = sum(self.prior.values())
+        return {name: weight / whole for name, weight in self.prior.items()}
+
+
+    def arms(self) -> dict[str, dict[str, Any]]:
+        """Overlays of the arms: the prior, and every draw."""
+        digits = len(str(self.count))
+        drawn = {f"mix-{at:0{digits}}": shares for at, shares in enumerate(draws(self), 1)}
+        return {name: {"mixture": one_phase(shares)} for name, shares in {PRIOR: self.shares, **drawn}.items()}
+
+    def base(self) -> str:
+        """The arm that the others are compared with."""
+        return PRIOR
+
+
+def draws(swarm: Swarm) -> list[dict[str, float]]:
+    """Shares by stream of every run; a stream that was left out has none.
+
+    Mean `prior`, alpha = strength x K x prior (RegMix and olmix draw so; arXiv:2407.01492). No two draws are alike.
+    """
+    rng = np.random.Generator(np.random.Philox(swarm.seed))
+    names, prior = list(swarm.prior), np.array(list(swarm.shares.values()))
+    low, high = np.log(swarm.strength)
+    found: list[dict[str, float]] = []
+    while len(found) < swarm.count:
+        strength = float(np.exp(rng.uniform(low, high)))
+        kept = rng.random(len(names)) >= swarm.sparse
+        drawn = rng.dirichlet(strength * len(names) * prior)
+        shares = _rounded(np.where(kept, drawn, 0.0))
+        if shares is not None:
+            one = {name: float(share) for name, share in zip(names, shares, strict=True) if share > 0}
+            found += [one] if one not in found else []
+    return found
+
+
+def one_phase(shares: Mapping[str, float]) -> dict[str, Any]:
+    """Shares as keys of a recipe's mixture. Where a stream has too little text, the others make up for it."""
+    weights = {name: round(share, DIGITS) for name, share in shares.items()}
+    return {"over_cap": "redistribute", "phases": [{"name": "all", "fraction": 1, "weights": weights}]}
+
+
+def _rounded(drawn: Floats) -> Floats | None:
+    """Shares of `DIGITS` digits that add up to 1; None where nothing is left."""
+    if drawn.sum() <= 0:
+        return None
+    units = np.floor(drawn / drawn.sum() * 10**DIGITS)
+    units[np.argmax(units)] += 10**DIGITS - units.sum()
+    shares: Floats = np.round(units / 10**DIGITS, DIGITS)
+    return shares
+
+
+#: The arm that is trained on the proposed mixture.
+PROPOSED: Final = "proposed"
+HOLDS: Final = "holds"
+NOT_CONFIRMED: Final = "not confirmed"
+REFUTED: Final = "refuted"
+Status = Literal["holds", "not confirmed", "refuted"]
+
+
+class ConfirmationQuestion(Frozen):
+    """Arms of an experiment that are a proposal and its prior; `plinth experiment propose --confirm` writes it."""
+
+    experiment: str = Field(min_length=1, description="Name of the swarm's experiment.")
+    answer: str = Field(description="Digest of its effects: the proposal is theirs.")
+    seeds: tuple[int, ...] = Field(min_length=1, description="Of the swarm; the confirmation may use none of them.")
+    prior: Mapping[str, float] = Field(min_length=2, description="Shares by stream that the proposal must beat.")
+    shares: Mapping[str, float] = Field(min_length=2, description="Proposed shares by stream.")
+    gain: float = Field(allow_inf_nan=False, description="Bits per byte less than the prior, as foretold.")
+    low: float = Field(allow_inf_nan=False, description="Lower end of its 95% interval.")
+    high: float = Field(allow_inf_nan=False, description="Upper end of it.")
+
+    @model_validator(mode="after")
+    def _alike(self) -> ConfirmationQuestion:
+        if set(self.prior) != set(self.shares):
+            raise ValueError("shares: expected the streams of the prior")
+        return self
+
+    def arms(self) -> dict[str, dict[str, Any]]:
+        """The prior, and the proposal."""
+        return {name: {"mixture": one_phase(of)} for name, of in ((PRIOR, self.prior), (PROPOSED, self.shares))}
+
+    def base(self) -> str:
+        """The arm that the other is compared with."""
+        return PRIOR
+
+
+class ConfirmationOutcome(Frozen):
+    """Whether a proposal holds in new runs.
+
+    Args:
+        status, reason: in words.
+        size: of the runs.
+        gain, low, high: bits per byte less than the prior, with its 95% interval; None where no pair has scores.
+        smallest: the gain that four of five such experiments would have found.
+        seeds, documents: of the pairs.
+        trained: shares that the proposal's runs really trained on.
+    """
+
+    status: Status
+    reason: str
+    size: str
+    gain: float | None = None
+    low: float | None = None
+    high: float | None = None
+    smallest: float | None = None
+    seeds: tuple[int, ...] = ()
+    documents: int = 0
+    trained: Mapping[str, float] = Field(default_factory=dict)
+
+
+def confirmed(
+    question: ConfirmationQuestion, effects: Sequence[Effect], size: str, trained: Mapping[str, float]
+) -> ConfirmationOutcome:
+    """What the runs of a confirmation say.
+
+    Args:
+        effects: of the experiment (`effects.effects`).
+        size: the one that the proposal is for.
+        trained: shares that its runs really trained on; empty where none finished.
+    """
+    line = next(one for one in effects if (one.arm, one.size, one.slice) == (PROPOSED, size, WHOLE))
+    known: dict[str, Any] = {"size": size, "seeds": line.seeds, "documents": line.documents, "trained": trained}
+    gap = line.difference
+    if gap is None:
+        return ConfirmationOutcome(status=NOT_CONFIRMED, reason=line.finding, **known)
+    gain, low, high = 0.0 - gap.value, 0.0 - gap.high, 0.0 - gap.low
+    status, why = _decided(line)
+    found = f"{gain:+.3g} bits per byte gained over the prior (95%: {low:+.3g} to {high:+.3g})"
+    reason = f"{why}{found}; foretold {question.gain:+.3g} ({question.low:+.3g} to {question.high:+.3g})"
+    return ConfirmationOutcome(
+        status=status, reason=reason, gain=gain, low=low, high=high, smallest=line.smallest, **known
+    )
+
+
+def _decided(line: Effect) -> tuple[Status, str]:
+    """The status, and what is said of it before the gain. A run without scores may be what the proposal does."""
+    assert line.difference is not None
+    if line.lacking:
+        return NOT_CONFIRMED, f"not every run has scores ({'; '.join(line.lacking)}): "
+    if line.better == ARM:
+        return HOLDS, ""
+    if line.better == BASE:
+        return REFUTED, "the prior is better: "
+    if DOCUMENTS_ONLY in line.difference.flags:
+        return NOT_CONFIRMED, "training noise is not known from one seed: "
+    if DEGENERATE in line.difference.flags:
+        return NOT_CONFIRMED, "nothing varies, or too few documents: "
+    seen = "" if line.smallest is None else f", and {line.smallest:.2g} would have been seen"
+    return NOT_CONFIRMED, f"the interval of its gain includes 0{seen}: "

@@ -21,8 +21,8 @@ import yaml
 from plinth.errors import MissingError, RequestError, StageError
 from plinth.records import Frozen
 from plinth_lab.experiments.arms import Experiment
+from plinth_lab.mixture import HOLDS, ConfirmationOutcome, ConfirmationQuestion, Swarm, one_phase
 from plinth_lab.mixture.surrogate import FEWEST, FittedSurrogate, Floats, LogLinear, Surrogate, again, fit
-from plinth_lab.mixture.swarm import HOLDS, ConfirmationOutcome, ConfirmationQuestion, Swarm, one_phase
 
 DRAWS, LEVEL = 200, 0.95
 #: Keeps the logarithm of a share of 0 finite.

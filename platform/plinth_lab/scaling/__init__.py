@@ -1,9 +1,192 @@
 """Scaling ladders: what a larger run will reach, from small ones; fitted, predicted with intervals.
 
-    law       L(N, D) = E + A / N^alpha + B / D^beta: optimum of a budget, with inference and repeated text in its price
-    fit       the law from a table of runs: variable projection, then the published objective; statuses, intervals
-    predict   loss and probes of a larger run, stored and compared with the truth; intervals of an optimum;
-              the best model that money buys on a fleet
-    ladder    sizes by horizons with hyperparameters by rule, their FLOPs; a ladder as an experiment
-    command   `plinth experiment scaling`
+law       L(N, D) = E + A / N^alpha + B / D^beta: optimum of a budget, with inference and repeated text in its price
+fit       the law from a table of runs: variable projection, then the published objective; statuses, intervals
+predict   loss and probes of a larger run, stored and compared with the truth; intervals of an optimum;
+          the best model that money buys on a fleet
+ladder    sizes by horizons with hyperparameters by rule, their FLOPs; a ladder as an experiment
+
+Also here: the command `plinth experiment scaling`, which loads the other modules when it runs.
 """
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from plinth.text import counted
+from plinth_jobs.cli.options import Settings, examples, group, json_option, shared
+
+if TYPE_CHECKING:
+    from plinth.evaluation.statistics import Estimate
+    from plinth_lab.scaling.fit import Fitted
+
+_TABLE = click.argument("table", type=click.Path(path_type=Path, exists=True, dir_okay=False))
+_AMOUNT = click.FloatRange(min=0, min_open=True)
+_DRAWS = click.option("--draws", type=click.IntRange(min=100), default=4000, help="Of the bootstrap (default: 4000).")
+
+
+@group(
+    short_help="Fit a ladder of runs; predict a larger one.",
+    epilog=examples(
+        "plinth experiment scaling example > runs.csv", "plinth experiment scaling fit runs.csv --budget 1e21"
+    )
+)
+def scaling() -> None:
+    """Fit the law of a ladder of small runs; find the optimum of a budget; foretell a larger run."""
+
+
+@scaling.command(epilog=examples("plinth experiment scaling example > runs.csv"))
+def example() -> None:
+    """Print a synthetic table of runs: parameters, tokens, loss, one probe."""
+    from plinth_jobs.cli import output
+    from plinth_lab.scaling.fit import example as made
+
+    output.line(made(), end="")
+
+
+@scaling.command(
+    epilog=examples(
+        "plinth experiment scaling fit runs.csv --budget 1e21",
+        "plinth experiment scaling fit runs.csv --budget 1e21 --inference-tokens 1e12 --unique-tokens 3e9",
+    )
+)
+@_TABLE
+@click.option("--budget", type=_AMOUNT, help="FLOPs to spend, inference included.")
+@click.option("--inference-tokens", type=click.FloatRange(min=0), default=0.0, help="Tokens to read and write later.")
+@click.option("--unique-tokens", type=_AMOUNT, help="Text that there is; more is repetition.")
+@_DRAWS
+@shared
+@json_option
+def fit_command(
+    settings: Settings,
+    table: Path,
+    budget: float | None,
+    inference_tokens: float,
+    unique_tokens: float | None,
+    draws: int,
+    as_json: bool,
+) -> None:
+    """Fit E + A / N^alpha + B / D^beta to the runs of TABLE (CSV: params, tokens, loss, and probes).
+
+    Constants have 95% intervals. Where they mean nothing, the status is printed instead, and the exit code is 2.
+    """
+    from plinth_jobs.cli import output
+    from plinth_lab.scaling.fit import FAR
+    from plinth_lab.scaling.law import DataReuse
+    from plinth_lab.scaling.predict import optimum
+
+    fitted = fitted_to(table, draws)
+    law = fitted.law
+    reuse = DataReuse(unique_tokens=unique_tokens) if unique_tokens else None
+    best = law.optimum(budget, inference_tokens=inference_tokens, reuse=reuse) if budget else None
+    sure = optimum(fitted, budget, inference_tokens=inference_tokens, reuse=reuse) if budget else None
+    times = fitted.extrapolation(budget) if budget else 0.0
+    if as_json:
+        output.emit_json({"fit": fitted.fit, "optimum": best, "intervals": sure, "extrapolation": times or None})
+        return
+    found = fitted.fit
+    output.heading(f"{counted(found.runs, 'run')} of {counted(found.budgets, 'budget')}: {', '.join(found.statuses)}")
+    output.facts({name: interval(own) for name, own in found.intervals.items()})
+    output.facts({"objective": f"{found.objective:.6g}", "condition": f"{found.condition:.3g}"})
+    if best is not None and sure is not None:
+        far = " (far outside of the runs)" if times > FAR else ""
+        output.heading(f"Optimum of {budget:.3g} FLOPs: {times:.3g} x the largest budget{far}")
+        epochs = {} if best.epochs is None else {"epochs": f"{best.epochs:.3g}"}
+        output.facts(
+            {
+                "parameters": interval(sure.params),
+                "tokens": f"{interval(sure.tokens)}; {best.tokens_per_parameter:.3g} per parameter",
+                **epochs,
+                "loss": f"{best.loss:.4f}",
+                "FLOPs": f"{best.training_flops:.3g} training, {best.inference_flops:.3g} inference",
+            }
+        )
+
+
+@scaling.command(
+    epilog=examples(
+        "plinth experiment scaling predict runs.csv --params 5e9 --tokens 1e11 --out foretold.json",
+        "plinth experiment scaling compare foretold.json --loss 2.31",
+    )
+)
+@_TABLE
+@click.option("--params", type=_AMOUNT, required=True, help="Parameters of the larger run.")
+@click.option("--tokens", type=_AMOUNT, required=True, help="Its tokens.")
+@click.option("--out", type=click.Path(path_type=Path, dir_okay=False), help="File to keep the prediction in.")
+@_DRAWS
+@shared
+@json_option
+def predict_command(
+    settings: Settings, table: Path, params: float, tokens: float, out: Path | None, draws: int, as_json: bool
+) -> None:
+    """Foretell loss and probes of a larger run, with 80% intervals for one run."""
+    from plinth import fingerprint
+    from plinth.storage.uris import write_file
+    from plinth_jobs.cli import output
+    from plinth_lab.scaling.predict import predict as make
+
+    made = make(fitted_to(table, draws), params, tokens)
+    if out is not None:
+        write_file(str(out), lambda file: file.write(fingerprint.canonical(made)))
+    if as_json:
+        output.emit_json({"digest": made.digest, **made.model_dump(mode="json")})
+        return
+    far = " (far outside of the runs)" if made.far else ""
+    output.heading(f"{params:.3g} parameters, {tokens:.3g} tokens: {made.extrapolation:.3g} x the largest budget{far}")
+    probes = {f"probe {name}": interval(own) for name, own in made.probes.items()}
+    output.facts({"loss": interval(made.loss), **probes, **{f"probe {k}": why for k, why in made.unpredicted.items()}})
+    output.facts({"prediction": made.digest})
+
+
+@scaling.command(epilog=examples("plinth experiment scaling compare foretold.json --loss 2.31 --probe probe=0.81"))
+@click.argument("prediction", type=click.Path(path_type=Path, exists=True, dir_okay=False))
+@click.option("--loss", type=float, required=True, help="What the run reached.")
+@click.option("--probe", "probes", multiple=True, metavar="NAME=SCORE", help="A probe of the run; may be repeated.")
+@shared
+@json_option
+def compare(settings: Settings, prediction: Path, loss: float, probes: tuple[str, ...], as_json: bool) -> None:
+    """Compare a prediction with the run that it was of: error in percent, inside the interval or not."""
+    from pydantic import ValidationError
+
+    from plinth.errors import RequestError
+    from plinth_jobs.cli import output
+    from plinth_lab.scaling.predict import ScalingPrediction
+
+    try:
+        made = ScalingPrediction.model_validate_json(prediction.read_bytes())
+        scores = {name: float(score) for name, _, score in (one.partition("=") for one in probes)}
+    except (ValidationError, ValueError) as error:
+        raise RequestError(
+            f"{prediction} or a --probe cannot be read", found=str(error).splitlines()[0],
+            expected="a file of `plinth experiment scaling predict --out`, and NAME=SCORE",
+        ) from error  # fmt: skip
+    found = made.compare(loss, scores)
+    if as_json:
+        output.emit_json({"digest": made.digest, "outcomes": found})
+        return
+    rows = [(o.measure, interval(o.predicted), f"{o.truth:.4g}", f"{o.error:+.2%}", o.inside) for o in found]
+    output.table(("measure", "foretold", "truth", "error", "inside"), rows, right=("truth", "error"))
+
+
+def interval(found: Estimate) -> str:
+    """A value with its ends."""
+    return f"{found.value:.4g} ({found.low:.4g} to {found.high:.4g})"
+
+
+def fitted_to(table: Path, draws: int) -> Fitted:
+    """The law of a table's runs; lines whose run has no loss are named.
+
+    Raises:
+        RequestError: the table is wrong, or its runs are too few.
+    """
+    from plinth_jobs.cli import output
+    from plinth_lab.scaling.fit import fit as make
+    from plinth_lab.scaling.fit import read_table
+
+    read = read_table(table.read_text(encoding="utf-8"))
+    for line, loss in read.failed:
+        output.line(f"{table}:{line}: left out, the run has no loss: {loss}", err=True)
+    return make(read.runs, draws=draws)

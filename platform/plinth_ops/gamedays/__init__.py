@@ -1,22 +1,148 @@
 """Game days: one injected fault in a rehearsal of its own, and whether the promised behavior holds.
 
     gameday ──► *_days ──► play ──► scratch folder, root of trust, watch on everything else
-                  │          └────► record ──► signed_record
+                  │          └────► signed record
                   └──► rehearsal ──► warm_job ──► supervisor ──► ranks: faults
 
     gameday        the records (what is stated before, findings, verdict), and the game days by name
-    play           prepare once, strike at every instant, judge; the scratch folder, and what may not happen there
-    signed_record  the signed log of game days, and the page of a record
+    play           prepare once, strike at every instant, judge; the scratch folder, and what may not happen there;
+                   the signed log of game days, and the page of a record
     rehearsal      a small run with its undisturbed end, and what is compared with it
     warm_job       jobs whose processes are forked from one that has loaded torch; `loaded` is what it has loaded
     faults         what happens inside these processes, at which step, on which rank
-    command        `plinth ops gameday`
 
     checkpoint_days   a corrupted checkpoint, a partial write, a full disk
     data_days         a bad shard, a poisoned batch, storage that stalls
     run_days          a preemption, a lost node, a clock that jumps; a revoked key; MLflow away
-    orchestrator_day  Dagster is killed; `orchestrated` is the Dagster that is killed
+    orchestrator_day  Dagster is killed
     release_day       a bad release: detect, taint, roll back, find the cause, close the gate
 
 Needs no torch before a rehearsal trains.
+
+Also here: the command `plinth ops gameday`, which loads the other modules when it runs.
 """
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from plinth.errors import CheckFailedError
+from plinth_jobs.cli import output
+from plinth_jobs.cli.options import Settings, examples, json_option, shared, unsigned_option
+
+if TYPE_CHECKING:
+    from plinth.compute.context import Context
+    from plinth_ops.gamedays.gameday import GameDay, GameDayRecord, Instant
+
+@click.command(
+    short_help="Inject a fault in a sandbox; verdict, signed record, page.",
+    epilog=examples(
+        "plinth ops gameday list",
+        "plinth ops gameday corrupted-checkpoint",
+        "plinth ops gameday partial-write --seed 7 --instants 20 --json",
+        "plinth ops gameday partial-write --seed 7 --first 12 --instants 1     one instant again",
+    ),
+)
+@click.argument("name")
+@click.option("--seed", default=0, show_default=True, help="Draws the instants of the fault.")
+@click.option("--instants", default=3, show_default=True, type=click.IntRange(1), help="So many instants.")
+@click.option("--first", default=0, show_default=True, type=click.IntRange(0), help="The number of the first one.")
+@unsigned_option
+@shared
+@json_option
+def gameday_command(settings: Settings, name: str, seed: int, instants: int, first: int, unsigned: bool, as_json: bool) -> None:
+    """Play game day NAME, or `list` them with their last verdicts.
+
+    A game day strikes a rehearsal in a scratch folder with one fault, at instants that the seed draws, and compares the
+    end with its hypothesis. The signed record is appended to the workspace, and its page is written. Exit code 6 where
+    an instant did not pass.
+    """
+    from plinth_ops.gamedays.gameday import find
+
+    if name == "list":
+        return _list(settings.context(), as_json)
+    day, ctx = find(name), settings.context()
+    return _play(ctx, day, seed, instants, first, unsigned, as_json)
+
+
+def _list(ctx: Context, as_json: bool) -> None:
+    from plinth_ops.gamedays import play as signed_record
+    from plinth_ops.gamedays.gameday import TABLE, find
+
+    last = {record.name: (one.at, record) for one, record in signed_record.records(ctx)}
+    days = [find(name) for name in TABLE]
+    if as_json:
+        rows = [
+            {
+                "name": day.name,
+                "hypothesis": day.hypothesis,
+                "missing": day.missing(),
+                "alerts": day.alerts,
+                "last": None if day.name not in last else {"at": last[day.name][0], "passed": last[day.name][1].passed},
+            }
+            for day in days
+        ]
+        return output.emit_json(rows)
+    shown = []
+    for day in days:
+        at, record = last.get(day.name, ("", None))
+        verdict = "never played" if record is None else "passed" if record.passed else "failed"
+        count = "" if record is None else len(record.instants)
+        shown.append([day.name, " or ".join(day.alerts) or "-", verdict, count, at, day.missing() or ""])
+    output.table(["game day", "alert", "last verdict", "instants", "at", "cannot be played"], shown, right=["instants"])
+    return None
+
+
+def _play(ctx: Context, day: GameDay, seed: int, instants: int, first: int, unsigned: bool, as_json: bool) -> None:
+    from plinth_ops.gamedays import play as signed_record
+    from plinth_ops.gamedays.play import play, require_playable
+
+    require_playable(day, instants)
+    if not unsigned:
+        signed_record.require_signer(ctx)
+    if not as_json:
+        _state(day)
+
+    def shown(instant: Instant) -> None:
+        meter.advance()
+        if not as_json:
+            verdict = "passed" if instant.passed else "FAILED"
+            output.line(f"  {instant.number:>3}  {verdict}  {instant.seconds:>6.1f} s  {instant.struck}")
+            for failure in instant.failures:
+                output.line(f"       {failure}")
+
+    outside = signed_record.untouched(ctx)
+    with ctx.progress.meter("instants", instants) as meter:
+        record = play(day, seed=seed, instants=instants, first=first, outside=outside, on_instant=shown)
+    signed = "not signed: --unsigned" if unsigned else _signed(ctx, record)
+    written = signed_record.write(ctx, record, signed)
+    if as_json:
+        output.emit_json({**record.model_dump(mode="json"), "passed": record.passed, "record": signed,
+                          "page": str(written)})  # fmt: skip
+    else:
+        output.line(f"{day.name}: {'passed' if record.passed else 'FAILED'} in {record.seconds:.0f} s; {signed}")
+        output.line(f"page: {written}")
+    failed = [one for one in record.instants if not one.passed]
+    if failed:
+        raise CheckFailedError(
+            f"game day {day.name} failed at {len(failed)} of {len(record.instants)} instants",
+            found=f"instant {failed[0].number}: {'; '.join(failed[0].failures)}",
+            expected=day.hypothesis,
+            remedy=f"repeat it: `plinth ops gameday {day.name} --seed {seed} --first {failed[0].number} --instants 1`",
+        )
+
+
+def _state(day: GameDay) -> None:
+    output.line(f"hypothesis    {day.hypothesis}")
+    output.line(f"fault         {day.fault}")
+    output.line(f"blast radius  {day.blast_radius}")
+    output.line(f"abort         {day.abort}")
+
+
+def _signed(ctx: Context, record: GameDayRecord) -> str:
+    from plinth_ops.gamedays import play as signed_record
+
+    made = signed_record.append(ctx, record)
+    return f"record {made.number} of gamedays/, SHA-256 {made.sha256}, signed by {', '.join(made.owners)}"

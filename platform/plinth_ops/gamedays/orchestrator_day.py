@@ -1,6 +1,7 @@
 """Game day of the orchestrator: Dagster is killed; the job goes on, and another Dagster finds it.
 
-Does not belong here: the Dagster that is killed (`orchestrated`).
+`python -m plinth_ops.gamedays.orchestrator_day CONFIG` is the Dagster that is killed: it materializes an asset that
+submits or finds a job and follows it to its end, through the functions that the asset `run` of every pipeline calls.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
-from typing import Final
+from typing import Any, Final
 
 import dagster as dg
 
@@ -23,7 +24,7 @@ from plinth import processes
 from plinth.compute.context import Context
 from plinth.errors import TrainingError
 from plinth.launch.base import HANDLE
-from plinth.operation import spending
+from plinth.operation import admission, spending
 from plinth.operation.spending_ledger import Ledger
 from plinth.storage.workspace import Workspace
 from plinth.training import config as configuration
@@ -34,7 +35,6 @@ from plinth.training.telemetry.timeline import timeline
 from plinth_ops.gamedays import faults, gameday, rehearsal
 from plinth_ops.gamedays.faults import ORCHESTRATOR, FaultPlan, RehearsalFault
 from plinth_ops.gamedays.gameday import OWN, GameDay, Outcome, Struck, finding
-from plinth_ops.gamedays.orchestrated import ASSET, FOLLOWING
 from plinth_ops.gamedays.rehearsal import Rehearsal
 
 #: Arguments of the interpreter that is Dagster, before the configuration of the run.
@@ -239,3 +239,33 @@ DEATH: Final = GameDay(
     play=orchestrator_death,
     alerts=("OrchestratorSilent",),
 )
+
+ASSET: Final = "run"
+
+#: Printed once the job is submitted, or found.
+FOLLOWING: Final = "following job"
+
+
+def asset(path: Path) -> dg.AssetsDefinition:
+    """The asset of the run with this configuration."""
+
+    @dg.asset(name=ASSET)
+    def followed() -> Any:
+        config = configuration.load(path)
+        ctx = Context(Workspace(config.workspace))
+        with faults.submission():
+            handle = admission.submit(ctx, config)
+        print(f"{FOLLOWING} {handle.id}", flush=True)
+        ended = job.follow(ctx, config)
+        return dg.MaterializeResult(metadata={"job": handle.id, "status": ended.status, "step": ended.step})
+
+    return followed
+
+
+def main() -> int:
+    """Materialise; 0 where the run has finished."""
+    return 0 if dg.materialize([asset(Path(sys.argv[1]))], instance=dg.DagsterInstance.get()).success else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

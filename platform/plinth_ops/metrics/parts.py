@@ -1,4 +1,6 @@
-"""All parts of a workspace's exporter, and the process that collects the large ones.
+"""Parts of a workspace's exporter: those that its own process collects, and the process that collects the large ones.
+
+Of timelines and `alerts.jsonl`, only what is new is read.
 
     part due ──▶ asked ──▶ (child) samples or the fault ──▶ taken at the next refresh; nothing more to answer: it ends
 
@@ -12,10 +14,11 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import sys
 import time
-from collections import deque
-from collections.abc import Callable, Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -24,9 +27,175 @@ from plinth import processes
 from plinth.compute.context import Context
 from plinth.compute.worker import Program, Worker, wait
 from plinth.errors import PlinthError, WorkerError
+from plinth.operation import spending
+from plinth.operation.spending_ledger import MICROS, Ledger
+from plinth.storage.workspace import Workspace
+from plinth.training import config as configuration
+from plinth.training.config import RunConfig
+from plinth.training.directory import RunDirectory
+from plinth.training.run_state import RunState, RunWatch, TimelineFile, run_state
 from plinth.training.sinks.metric import MetricSample
-from plinth_ops.metrics.collectors import CorpusState, RunsCollector, WorkspaceState, budget
+from plinth.training.sinks.run_metrics import RunFollower
+from plinth.training.telemetry.timeline import TimelineReader
+from plinth_jobs.instance import ALARMS, HEARTBEAT, RELEASE_JOBS
 from plinth_ops.metrics.exporter import Exporter, ExportPart
+
+#: Seconds after its last event for which a run is exported; Prometheus keeps what was before.
+KEPT_S: Final = 86400.0
+
+#: Seconds between two questions to the launcher of a run: a killed supervisor is an alert within a minute.
+ASKED_EVERY_S: Final = 15.0
+#: Seconds that one collection spends on asking; a scheduler may answer slowly, and the rest is asked the next time.
+ASKING_S: Final = 2.0
+
+
+class RunsCollector:
+    """All runs of a workspace.
+
+    Args:
+        folder: `runs/` of the workspace.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder, self._watch = folder, RunWatch(folder, KEPT_S)
+        self._followed: dict[str, RunFollower] = {}
+        self._seen: dict[str, TimelineFile] = {}  # the timeline when it was read
+        self._samples: dict[str, list[MetricSample]] = {}  # of runs that are exported
+        self._last: dict[str, float] = {}  # time of the last event
+        self._configs: dict[str, RunConfig] = {}  # of followed runs
+        self._polled: dict[str, float] = {}  # when their launchers were asked last
+        self._read = 0
+
+    @property
+    def read_bytes(self) -> int:
+        """Bytes of timelines and samples read until now."""
+        return self._read + sum(one.read_bytes for one in self._followed.values())
+
+    def collect(self) -> Iterator[MetricSample]:
+        """Samples of runs that have an event of the last day; a timeline that nobody wrote since is not read."""
+        now, timelines = time.time(), self._watch.look().timelines()
+        for gone in self._seen.keys() - timelines.keys():
+            self._forget(gone)
+        for name, timeline in sorted(timelines.items()):
+            if now - timeline.written_ns / 1e9 >= KEPT_S:
+                self._forget(name)
+                continue
+            if self._seen.get(name) != timeline:
+                self._seen[name] = timeline
+                self._samples[name] = self._look(name)
+            if name in self._followed and time.time() - now < ASKING_S and self._is_lost(name):
+                self._followed[name].state.lose()
+                self._samples[name] = list(self._followed[name].state.samples())
+                self._unfollow(name)
+            if now - self._last.get(name, 0.0) < KEPT_S:
+                yield from self._samples[name]
+
+    def _look(self, name: str) -> list[MetricSample]:
+        """What a run has now; what it had, where its files cannot be read."""
+        try:
+            follower = self._followed.get(name) or self._follow(name)
+            follower.poll()
+        except (PlinthError, ValueError, KeyError, TypeError, OSError):  # one broken run hides no other
+            return self._samples.get(name, [])
+        self._last[name] = follower.state.last
+        if not follower.state.active:  # its account is let go; whoever starts another job has it read again
+            self._unfollow(name)
+        return list(follower.state.samples())
+
+    def _is_lost(self, name: str) -> bool:
+        """Ask the launcher of a run whose timeline has no end, at its pace."""
+        now = time.time()
+        if now - self._polled.get(name, 0.0) < ASKED_EVERY_S:
+            return False
+        self._polled[name] = now
+        with suppress(PlinthError):
+            return run_state(self._configs[name]) is RunState.LOST
+        return False
+
+    def _follow(self, name: str) -> RunFollower:
+        self._configs[name] = configuration.load(RunDirectory(self._folder / name).config)
+        self._followed[name] = RunFollower(self._configs[name])
+        return self._followed[name]
+
+    def _unfollow(self, name: str) -> None:
+        if follower := self._followed.pop(name, None):
+            self._read += follower.read_bytes
+        self._configs.pop(name, None)
+
+    def _forget(self, name: str) -> None:
+        self._unfollow(name)
+        for known in (self._seen, self._samples, self._last, self._polled):
+            known.pop(name, None)
+
+
+class WorkspaceState:
+    """Disk, alarms and orchestrator; of `alerts.jsonl` only what is new is read."""
+
+    def __init__(self, workspace: Workspace) -> None:
+        self._workspace, self._alarms = workspace, TimelineReader(workspace.root / ALARMS)
+        self._counts, self._last = Counter[str](), dict[str, float]()
+
+    def collect(self) -> Iterator[MetricSample]:
+        """The samples now."""
+        disk = shutil.disk_usage(self._workspace.root)
+        yield MetricSample("plinth_workspace_free_ratio", (), disk.free / disk.total)
+        heartbeat = self._workspace.dagster / HEARTBEAT
+        if heartbeat.exists():
+            yield MetricSample("plinth_orchestrator_timestamp_seconds", (), heartbeat.stat().st_mtime)
+        for line in self._alarms.poll():
+            source = "release" if line["job"] in RELEASE_JOBS else "pipeline"
+            self._counts[source] += 1
+            self._last[source] = float(line["time"])
+        for source in ("pipeline", "release"):
+            yield MetricSample("plinth_alarms_total", (source,), float(self._counts[source]))
+        for source, when in self._last.items():
+            yield MetricSample("plinth_alarm_timestamp_seconds", (source,), when)
+
+
+class CorpusState:
+    """Published assets; a manifest is read once."""
+
+    def __init__(self, ctx: Context) -> None:
+        self._ctx = ctx
+        self._known: dict[str, tuple[str, int, int]] = {}  # asset -> digest, rows, bytes
+
+    def collect(self) -> Iterator[MetricSample]:
+        """The samples now."""
+        for ref in self._ctx.refs.all():
+            known = self._known.get(ref.asset)
+            if known is None or known[0] != ref.digest:
+                manifest = self._ctx.refs.load(ref.digest)
+                known = self._known[ref.asset] = ref.digest, manifest.rows, manifest.bytes
+            yield MetricSample("plinth_asset_rows", (ref.asset,), float(known[1]))
+            yield MetricSample("plinth_asset_bytes", (ref.asset,), float(known[2]))
+            if ref.asset == "funnel":
+                yield from self._funnel(ref.digest)
+
+    def _funnel(self, digest: str) -> Iterator[MetricSample]:
+        for stage in self._ctx.refs.load(digest).stats["total"]["stages"]:
+            yield MetricSample("plinth_documents_in", (stage["stage"],), float(stage["documents_in"]))
+            for reason, removed in stage["reasons"].items():
+                yield MetricSample("plinth_documents_removed", (stage["stage"], reason), float(removed["documents"]))
+
+
+def budget(ctx: Context) -> Iterator[MetricSample]:
+    """Limits with what counts against them, and money by team and experiment.
+
+    Raises:
+        StorageError: the ledger cannot be reached.
+    """
+    place = spending.ledger_place(ctx.workspace, spending.load(ctx.workspace))
+    if "://" not in place and not Path(place).exists():  # nothing was ever reserved; reading makes no ledger
+        return
+    ledger = Ledger(place)
+    for limit, counted in ledger.limits(time.time()):
+        assert limit.amount is not None
+        labels = limit.scope, limit.name, limit.period
+        yield MetricSample("plinth_budget_limit", labels, limit.amount / MICROS)
+        yield MetricSample("plinth_budget_used", labels, counted / MICROS)
+    for (team, experiment), (spent, reserved) in ledger.totals(spending.workspace_name(ctx.workspace)).items():
+        yield MetricSample("plinth_spent", (team, experiment), spent / MICROS)
+        yield MetricSample("plinth_reserved", (team, experiment), reserved / MICROS)
 
 #: Seconds that a part may take, its share of the start included.
 LIMIT_S: Final = 120.0

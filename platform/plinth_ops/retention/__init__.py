@@ -2,9 +2,197 @@
 
 roots      what must be kept for its own sake, pins of people included, and everything that it needs
 deletion   what is kept and why, what is unneeded and what it costs; the deletion of what two surveys found unneeded
-command    `plinth ops gc`
 
 A digest in a record counts as needed, whatever the record says of it: a new kind of record protects what it names
 without a line here. Names can only add to what is kept; nothing that is written makes a needed thing unneeded.
 Does not belong here: the checkpoints of a run (`training.checkpoint.retention`), whether a signature holds (registry).
+
+Also here: the command `plinth ops gc`, which loads the other modules when it runs.
 """
+
+from __future__ import annotations
+
+import getpass
+import time
+from collections import Counter
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from plinth.errors import StorageError
+from plinth_jobs.cli import output
+from plinth_jobs.cli.options import Settings, examples, group, json_option, shared
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from plinth.compute.context import Context
+    from plinth_ops.retention.deletion import StorageRow, StoredObject
+
+@group(
+    short_help="Show what storage costs by age; delete unreferenced objects.",
+    invoke_without_command=True,
+    epilog=examples(
+        "plinth ops gc",
+        "plinth ops gc --json",
+        "plinth ops gc --delete --keep-days 90",
+        "plinth ops gc pin web/curated --reason 'audit of 2027'",
+    ),
+)
+@click.option("--delete", "really", is_flag=True, help="Delete what was found unneeded a day ago and still is.")
+@click.option(
+    "--keep-days",
+    type=click.FloatRange(min=6),
+    default=30.0,
+    show_default=True,
+    help="What was written or used since is kept, needed or not.",
+)
+@click.option(
+    "--pause-hours",
+    type=click.FloatRange(min=1),
+    default=24.0,
+    show_default=True,
+    help="Between the look that finds a thing unneeded and its deletion.",
+)
+@shared
+@json_option
+@click.pass_context
+def gc(
+    call: click.Context, settings: Settings, really: bool, keep_days: float, pause_hours: float, as_json: bool
+) -> None:
+    """Show what is stored by age, with its price; with --delete, delete what nothing needs.
+
+    Kept is whatever signed records, candidates, runs, pins, published assets and experiments name, with all that it was
+    made of; ledgers and indices over such text; and what is young. A look deletes nothing: it notes what nothing needs.
+    """
+    if call.invoked_subcommand:
+        return None
+    from plinth.operation import spending
+    from plinth_ops.retention import deletion, roots
+    from plinth_ops.retention.deletion import by_age, by_reason, delete, due, survey
+
+    ctx = settings.context()
+    price = spending.load(ctx.workspace).prices.gigabyte_month
+    if really:
+        _prove(ctx)
+    looked = survey(ctx, time.time(), keep_days, ctx.progress)
+    try:
+        roots.hold(ctx)
+        since = deletion.note(ctx, looked)
+    except StorageError as error:
+        if really:
+            raise
+        output.line(f"not noted, so that nothing can be deleted for this look: {error}", err=True)
+        since = deletion.read(ctx)
+    ready = due(looked, since, pause_hours * 3600)
+    made: dict[str, Any] = {
+        "place": ctx.workspace.uri or str(ctx.workspace.root),
+        "at": _moment(looked.at),
+        "ages": by_age(looked, price),
+        "reasons": by_reason(looked, price),
+        "unneeded": _counted(looked.unneeded),
+        "due": _counted(one for one in looked.unneeded if one.place in ready),
+    }
+    if really:
+        deleted = delete(ctx, looked, ready, progress=ctx.progress)
+        deletion.write(ctx, {place: at for place, at in since.items() if place not in {d.place for d in deleted.gone}})
+        made |= {"deleted": _counted(deleted.gone), "needed again": _counted(deleted.needed)}
+    if as_json:
+        return output.emit_json(made)
+    _show("age", made["ages"])
+    _show("kept for", made["reasons"])
+    output.say(output.CURRENCY)
+    output.facts({name: _words(made[name]) for name in ("unneeded", "due", "deleted", "needed again") if name in made})
+    if not really and looked.unneeded:
+        first = min(since.values(), default=looked.at) + pause_hours * 3600
+        output.say(
+            f"`plinth ops gc --delete` deletes what has been unneeded for {pause_hours:g} h: from {_moment(first)}."
+        )
+    return None
+
+
+@gc.command(
+    epilog=examples("plinth ops gc pin web/curated --reason 'audit of 2027'", "plinth ops gc pin 3fa9c1d2 --reason …")
+)
+@click.argument("target")
+@click.option("--reason", required=True, help="What it is kept for, and until when.")
+@shared
+def pin(settings: Settings, target: str, reason: str) -> None:
+    """Keep the manifest TARGET, an asset or a digest, with all that it was made of."""
+    from plinth.storage.state import SHORTEST_PREFIX, resolve
+    from plinth_ops.retention import roots
+
+    ctx = settings.context()
+    digest = len(target) >= SHORTEST_PREFIX and not set(target) - set("0123456789abcdef")
+    manifest = resolve(ctx.refs, target) if digest else ctx.refs.current(target)
+    made = roots.put(ctx, manifest, getpass.getuser(), reason, _moment(time.time()))
+    output.facts(made.model_dump())
+
+
+@gc.command(epilog=examples("plinth ops gc unpin 3fa9c1d2"))
+@click.argument("digest")
+@shared
+def unpin(settings: Settings, digest: str) -> None:
+    """Remove the pin of the manifest whose DIGEST begins so."""
+    from plinth_ops.retention import roots
+
+    output.facts(roots.lift(settings.context(), digest).model_dump())
+
+
+@gc.command("pins", epilog=examples("plinth ops gc pins", "plinth ops gc pins --json"))
+@shared
+@json_option
+def list_pins(settings: Settings, as_json: bool) -> None:
+    """List what is pinned, by whom and why."""
+    from plinth_ops.retention import roots
+
+    found = roots.every(settings.context())
+    if as_json:
+        return output.emit_json(found)
+    rows = [(one.digest[:12], one.asset, one.by, one.at, one.reason) for one in found]
+    return output.table(("digest", "asset", "by", "at", "reason"), rows)
+
+
+def _prove(ctx: Context) -> None:
+    """Refuse to delete where signed records are missing or changed, and remember what came of what for `plinth release
+    impact`.
+
+    Raises:
+        SignatureError: a signed log does not hold; what its lost records named is not known.
+    """
+    from plinth.provenance import edges
+    from plinth_registry import releases
+    from plinth_registry.signed_log import beside_releases
+
+    releases.history(ctx, expired=True)
+    for log in beside_releases(ctx):
+        releases.log_records(ctx, log)
+    edges.current(ctx)
+
+
+def _show(name: str, rows: Sequence[StorageRow]) -> None:
+    header = [name, "objects", "bytes", "a month", "nothing needs", "a month of it"]
+    table = [
+        [
+            row.name, f"{row.objects:,}", output.size(row.bytes), output.money(row.month),
+            output.size(row.unneeded_bytes), output.money(row.unneeded_month),
+        ]
+        for row in rows
+    ]  # fmt: skip
+    output.table(header, table, right=header[1:])
+
+
+def _counted(found: Iterable[StoredObject]) -> dict[str, int]:
+    listed = list(found)
+    kinds = Counter[str](one.kind for one in listed)
+    return {kind: kinds[kind] for kind in ("record", "manifest", "blob")} | {"bytes": sum(one.bytes for one in listed)}
+
+
+def _words(counted: dict[str, int]) -> str:
+    kinds = ", ".join(f"{counted[kind]:,} {kind}s" for kind in ("record", "manifest", "blob"))
+    return f"{kinds}, {output.size(counted['bytes'])}"
+
+
+def _moment(at: float) -> str:
+    return datetime.fromtimestamp(at, UTC).isoformat(timespec="seconds")

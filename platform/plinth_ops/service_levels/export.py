@@ -1,4 +1,4 @@
-"""Service levels as a folder that DuckDB queries: tallies and objectives in Parquet, views over them.
+"""Service levels for other readers: Parquet tables and views for DuckDB, and a tile on the index page.
 
 DIR/tallies.parquet      good and all seconds of every interval, by indicator and by run, asset or bucket
 DIR/objectives.parquet   every indicator with its unit, target and measure
@@ -9,13 +9,18 @@ DIR/views.sql            level(since, until): every indicator in any window; lev
 from __future__ import annotations
 
 import io
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from plinth.compute.context import Context
+from plinth.report.workspace_index import Standing, StateTile
 from plinth.storage.atomic import write_bytes
+from plinth_jobs.index_tiles import WARN_SHARE, AddedTile
+from plinth_ops.service_levels import objectives
 from plinth_ops.service_levels.indicators import INDICATORS
 from plinth_ops.service_levels.tallies import Objectives, Tally
 
@@ -118,3 +123,23 @@ def _stamp(time: float) -> str:
     from datetime import UTC, datetime
 
     return datetime.fromtimestamp(time, UTC).isoformat()
+
+
+# Tile of the index page: error budgets of the workspace.
+
+def state(ctx: Context) -> StateTile:
+    """The budget of which most is spent."""
+    found = objectives.measure(ctx, objectives.load(ctx.workspace), time.time())
+    spent = {one.indicator: one.spent for one in found if one.is_judged and one.spent is not None}
+    if not spent:
+        return StateTile(label="Service levels", value="nothing measured", note="no run in the window")
+    worst = max((one for one in found if one.indicator in spent), key=lambda one: spent[one.indicator])
+    over = [one.indicator for one in found if one.is_spent]
+    standing: Standing = "bad" if over else "attention" if spent[worst.indicator] >= WARN_SHARE else "good"
+    value = f"{len(over)} of {len(spent)} error budgets spent" if over else f"{len(spent)} within their budgets"
+    short = [one.words for one in found if one.total_s and not one.is_judged]
+    note = f"{'; '.join([worst.words, *short])}, {objectives.source(ctx.workspace)}"
+    return StateTile(label="Service levels", value=value, note=note, standing=standing)
+
+
+TILE = AddedTile("service_levels", state)

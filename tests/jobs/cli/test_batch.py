@@ -31,8 +31,8 @@ from plinth.training import config, preparation
 from plinth.training.data import open_batches
 from plinth.training.parameters.guard import GuardParameters
 from plinth.training.parameters.run import Training
-from plinth_extras.privacy import hook
-from plinth_extras.privacy.hook import Privacy
+from plinth_extras import privacy
+from plinth_extras.privacy import Privacy
 
 Plinth = Callable[..., Any]
 SEQUENCE = 8
@@ -165,7 +165,7 @@ def test_a_private_run_is_listed_as_it_is_drawn(
     uses = steps_of_document(ctx, mixed, cut, bucket, document, run.draws)
     assert {use.step for use in uses} == {step for step, own in enumerate(seen) if document in own}
     assert "key=" not in repr(run.draws)
-    hook.key_path(ctx.workspace, run.run_id).unlink()
+    privacy.key_path(ctx.workspace, run.run_id).unlink()
     outcome = plinth("run", "batch", run.run_id, "1")
     assert outcome.code == 8
     assert "the privacy key of run" in outcome.err

@@ -20,8 +20,7 @@ from plinth.training.checkpoint.sharded_state import MASTER, WHOLE, Captured, Sh
 from plinth.training.config import RunConfig
 from plinth.trust.root import Trust
 from plinth_extras.federated.coordinator import Coordinator, coordinate
-from plinth_extras.federated.exchange import Contribution, Exchange, now
-from plinth_extras.federated.hook import Federated
+from plinth_extras.federated.exchange import Contribution, Exchange, Federated, now
 from plinth_extras.federated.site import Site
 
 

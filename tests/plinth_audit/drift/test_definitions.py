@@ -9,7 +9,7 @@ from plinth.compute.context import Context
 from plinth.recipe.load import load
 from plinth.records import Manifest
 from plinth.storage.workspace import Workspace
-from plinth_audit.drift import definitions
+from plinth_audit.drift import job
 from plinth_jobs.definitions import build
 from tests.jobs.conftest import RECIPE
 from tests.plinth_audit.drift.test_proposal import drifting
@@ -18,12 +18,12 @@ from tests.plinth_audit.drift.test_proposal import drifting
 def tick(workspace: Workspace, cursor: str | None = None) -> Any:
     with dg.instance_for_test() as instance:
         asked = dg.build_sensor_context(instance=instance, cursor=cursor)
-        return definitions.sensor(workspace.root).evaluate_tick(asked)
+        return job.sensor(workspace.root).evaluate_tick(asked)
 
 
 def test_a_recipe_that_releases_is_scored_daily(tmp_path):
     defs = build(load(RECIPE), tmp_path)
-    assert defs.resolve_schedule_def("drift_daily").job_name == definitions.JOB
+    assert defs.resolve_schedule_def("drift_daily").job_name == job.JOB
 
 
 def test_drift_alarms_once_and_names_the_documents(tmp_path):

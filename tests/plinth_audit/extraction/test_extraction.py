@@ -28,9 +28,8 @@ from plinth.tokens.packing import packing
 from plinth.tokens.shards import shards
 from plinth.tokens.shards.parameters import Shards
 from plinth.tokens.shards.reader import ShardReader
-from plinth_audit.extraction import job
+from plinth_audit.extraction import ExtractionTest, job
 from plinth_audit.extraction.job import edits
-from plinth_audit.extraction.parameters import ExtractionTest
 from plinth_audit.extraction.windows import Taken, candidates
 from tests.peers import Peer
 

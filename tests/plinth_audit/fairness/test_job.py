@@ -17,7 +17,7 @@ from plinth.records import Manifest
 from plinth.storage.parts import read_table
 from plinth_audit.fairness import job, pairs
 from plinth_audit.fairness.job import ToxicityJudge
-from plinth_audit.fairness.parameters import Fairness
+from plinth_audit.fairness.measurement import Fairness
 
 pytestmark = pytest.mark.slow
 

@@ -15,9 +15,8 @@ from plinth.evaluation.pii import PiiDetector
 from plinth.model.decoder import Decoder
 from plinth.records import Manifest
 from plinth.storage.parts import read_table
-from plinth_audit.pii_outputs import job
+from plinth_audit.pii_outputs import ALL, INVITED, UNPROMPTED, PiiOutputs, job
 from plinth_audit.pii_outputs.job import FIND_SCHEMA, PROMPTS, SCHEMA, PiiOutput
-from plinth_audit.pii_outputs.parameters import ALL, INVITED, UNPROMPTED, PiiOutputs
 from tests.peers import Peer
 
 scipy_stats = Peer("scipy.stats")

@@ -15,7 +15,7 @@ from plinth.model.decoder import Decoder, build
 from plinth.model.parameters import Model
 from plinth.records import Manifest, Part
 from plinth.storage.workspace import Workspace
-from plinth_audit.extraction.parameters import ExtractionTest
+from plinth_audit.extraction import ExtractionTest
 from plinth_audit.takedown.exposed_runs import measure
 from plinth_audit.takedown.page import model_cells
 from tests.model_folder import byte_level, save_folder

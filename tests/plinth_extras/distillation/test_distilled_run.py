@@ -25,7 +25,7 @@ from plinth.training.parameters.initial import InitialWeights
 from plinth.training.parameters.parallel import Parallel
 from plinth.training.parameters.run import Training
 from plinth.training.telemetry.timeline import timeline
-from plinth_extras.distillation.hook import Distillation, TeacherState
+from plinth_extras.distillation import Distillation, TeacherState
 from tests.model_folder import byte_level, save_model
 from tests.ranks import run_ranks
 

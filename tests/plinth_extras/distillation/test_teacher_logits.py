@@ -33,9 +33,8 @@ from plinth.training.data import open_batches
 from plinth.training.engine.batch_expansion import expand_batch
 from plinth.training.initial import source
 from plinth.training.parameters.run import Training
-from plinth_extras.distillation import stored_logits
+from plinth_extras.distillation import Distillation, stored_logits
 from plinth_extras.distillation import teacher as teacher_logits
-from plinth_extras.distillation.hook import Distillation
 from plinth_extras.distillation.stored_logits import StoredLogits
 from plinth_extras.distillation.teacher import live_teacher, load_teacher, stored_teacher
 from tests.model_folder import save_model

@@ -21,8 +21,7 @@ from plinth.training.parameters.checkpoints import Checkpoints
 from plinth.training.telemetry.timeline import timeline
 from plinth.trust.root import Trust
 from plinth_extras.federated.coordinator import Coordinator, coordinate
-from plinth_extras.federated.exchange import Exchange, Round
-from plinth_extras.federated.hook import Federated
+from plinth_extras.federated.exchange import Exchange, Federated, Round
 from tests.ranks import RankFailed, run_ranks
 
 STATE = ("parameters_sha256", "optimizer_sha256", "rng_sha256")

@@ -27,8 +27,7 @@ from plinth.training.checkpoint.sharded_state import MASTER
 from plinth.trust.root import Trust
 from plinth_extras.federated import coordinator as coordinators
 from plinth_extras.federated.coordinator import Coordinator, RoundFiles, coordinate, mean_of, next_common, next_momentum
-from plinth_extras.federated.exchange import Exchange, Round, prune
-from plinth_extras.federated.hook import Federated
+from plinth_extras.federated.exchange import Exchange, Federated, Round, prune
 from tests.ranks import RankFailed, run_ranks
 from tests.s3_server import serving
 

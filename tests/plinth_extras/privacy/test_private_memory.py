@@ -11,8 +11,8 @@ from plinth.storage.workspace import Workspace
 from plinth.training.config import RunConfig
 from plinth.training.parameters.guard import GuardParameters
 from plinth.training.parameters.parallel import Parallel
-from plinth_extras.privacy import hook
-from plinth_extras.privacy.hook import PrivacyState
+from plinth_extras import privacy
+from plinth_extras.privacy import PrivacyState
 from tests.plinth.training.engine.test_planned_memory import ROWS, within_two_percent
 
 
@@ -20,7 +20,7 @@ from tests.plinth.training.engine.test_planned_memory import ROWS, within_two_pe
 @pytest.mark.parametrize("precision", ["bf16", "fp32"])
 def test_a_private_step_is_planned(precision: str, make: Callable[..., RunConfig], tmp_path: Path) -> None:
     """Two sequences a rank, one at a time: their sum in FP32 is there beside what a plain step takes."""
-    key = hook.make_key(Workspace(tmp_path), "private-0")
+    key = privacy.make_key(Workspace(tmp_path), "private-0")
     state = PrivacyState(
         epsilon=50.0, delta=1e-5, clip_norm=1.0, noise_multiplier=0.8, sample_rate=0.25, secret_sha256=key
     )

@@ -23,9 +23,9 @@ from plinth.training.parameters.engine import Optimizer
 from plinth.training.parameters.guard import GuardParameters
 from plinth.training.parameters.parallel import Parallel
 from plinth_audit.canaries.audit import audit, extremes
-from plinth_extras.privacy import hook
+from plinth_extras import privacy
+from plinth_extras.privacy import PrivacyState
 from plinth_extras.privacy.accounting import epsilon
-from plinth_extras.privacy.hook import PrivacyState
 from tests.ranks import run_ranks
 
 
@@ -37,7 +37,7 @@ def private(make: Callable[..., RunConfig], tmp_path: Path) -> Callable[..., Run
         run_id = changes.pop("run_id", "private-0")
         state = PrivacyState(
             epsilon=50.0, delta=1e-5, clip_norm=0.3, noise_multiplier=0.8, sample_rate=0.25,
-            secret_sha256=hook.make_key(Workspace(tmp_path), run_id),
+            secret_sha256=privacy.make_key(Workspace(tmp_path), run_id),
         )  # fmt: skip
         fields: dict[str, Any] = {
             "total_steps": 4, "checkpoints": Checkpoints(every_steps=2, audit_steps=2), "privacy": state,
@@ -92,7 +92,7 @@ def test_a_resume_is_exact_and_every_checkpoint_states_epsilon(private: Callable
         checkpoint.read_state(config.directory, 2)["monitor"]["privacy"]
     ]
     assert json.loads(config.directory.evidence.read_bytes())["bit_exact"]
-    key = hook.key_path(Workspace(config.workspace), config.run_id).read_bytes()
+    key = privacy.key_path(Workspace(config.workspace), config.run_id).read_bytes()
     for path in (path for path in config.directory.root.rglob("*") if path.is_file()):
         assert key not in path.read_bytes()
         assert key.hex() not in path.read_text(errors="replace")
@@ -123,7 +123,7 @@ def test_an_audit_in_one_run_proves_no_more_than_the_accountant_allows(private: 
 def _audited_run(private: Callable[..., RunConfig], state: PrivacyState, seed: int) -> RunConfig:
     """Four steps over 256 positions, each drawn with rate 1/4; 192 of them belong to canaries."""
     run_id = f"audited-{seed}"
-    key = hook.make_key(Workspace(private().workspace), run_id)
+    key = privacy.make_key(Workspace(private().workspace), run_id)
     return private(
         seed=seed, run_id=run_id, privacy=state.model_copy(update={"secret_sha256": key}),
         batches="private_run:open_canary_batches", global_batch_sequences=64, sequence_tokens=16, vocab_size=400,

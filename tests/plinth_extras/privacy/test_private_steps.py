@@ -24,10 +24,10 @@ from plinth.tokens.order.steps import StepRange
 from plinth.training.parameters.guard import GuardParameters
 from plinth.training.parameters.parallel import Parallel
 from plinth.training.parameters.run import Training
-from plinth_extras.privacy import accounting, hook
+from plinth_extras import privacy
+from plinth_extras.privacy import Privacy, PrivacyState, accounting
 from plinth_extras.privacy.accounting import PrivacyBudget, epsilon, resolved_apart
 from plinth_extras.privacy.gradients import PrivateGradients, clipped_sum, surrogate
-from plinth_extras.privacy.hook import Privacy, PrivacyState
 from tests.peers import Peer
 
 opacus = Peer("opacus")
@@ -198,18 +198,18 @@ class TestGradients:
 class TestSecret:
     def test_it_is_drawn_once_kept_from_others_and_outside_the_workspace(self, tmp_path: Path, own_trust: Path) -> None:
         workspace = Workspace(tmp_path / "workspace")
-        committed = hook.make_key(workspace, "run-0")
-        path = hook.key_path(workspace, "run-0")
-        assert hook.make_key(workspace, "run-0") == committed != hook.make_key(workspace, "run-1")
+        committed = privacy.make_key(workspace, "run-0")
+        path = privacy.key_path(workspace, "run-0")
+        assert privacy.make_key(workspace, "run-0") == committed != privacy.make_key(workspace, "run-1")
         assert own_trust in path.parents
         assert path.stat().st_mode & 0o777 == 0o600
-        assert hook.read_key(workspace, "run-0", committed) == path.read_bytes()
+        assert privacy.read_key(workspace, "run-0", committed) == path.read_bytes()
         path.write_bytes(b"x" * 32)
         with pytest.raises(SignatureError, match="is not on this machine"):
-            hook.read_key(workspace, "run-0", committed)
+            privacy.read_key(workspace, "run-0", committed)
         path.unlink()
         with pytest.raises(SignatureError, match="the privacy key of run run-0 is not on this machine"):
-            hook.read_key(workspace, "run-0", committed)
+            privacy.read_key(workspace, "run-0", committed)
 
 
 @pytest.mark.parametrize(

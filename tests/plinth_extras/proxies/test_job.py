@@ -15,8 +15,7 @@ from plinth.records import Manifest
 from plinth.storage.parts import read_table, write_table
 from plinth.storage.workspace import Workspace
 from plinth_assets.catalog import stages
-from plinth_extras.proxies import job
-from plinth_extras.proxies.measurement import Proxies
+from plinth_extras.proxies import Proxies, job
 from plinth_registry.run_metrics import scores_of
 from tests.assets.test_tasks import recipe
 from tests.plinth.evaluation.tasks.conftest import trained_folder

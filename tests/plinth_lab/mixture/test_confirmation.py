@@ -20,9 +20,8 @@ from plinth.storage.workspace import Workspace
 from plinth_jobs.recipes import FOLDER
 from plinth_lab.experiments import answer, arms, measure
 from plinth_lab.experiments.arms import Arm, Experiment
-from plinth_lab.mixture import proposals
+from plinth_lab.mixture import HOLDS, NOT_CONFIRMED, PROPOSED, REFUTED, ConfirmationOutcome, proposals
 from plinth_lab.mixture.proposals import MixtureProposal
-from plinth_lab.mixture.swarm import HOLDS, NOT_CONFIRMED, PROPOSED, REFUTED, ConfirmationOutcome
 
 STREAMS = ("web", "prose", "code")
 SWARM = {

@@ -5,6 +5,7 @@ import pytest
 from pydantic import ValidationError
 
 from plinth.errors import RequestError
+from plinth_lab.mixture import Swarm, draws
 from plinth_lab.mixture.proposals import best_shares, propose
 from plinth_lab.mixture.surrogate import (
     Kernel,
@@ -15,7 +16,6 @@ from plinth_lab.mixture.surrogate import (
     _log_linear,
     fit,
 )
-from plinth_lab.mixture.swarm import Swarm, draws
 
 SWARM = Swarm(prior={"a": 1, "b": 1, "c": 2, "d": 1})
 SLOPES = np.array([-1.0, 0.2, -0.2, 0.4])

@@ -27,7 +27,7 @@ from plinth_ops.backup import snapshot, taking
 from plinth_ops.backup.drill import restore
 from plinth_ops.backup.snapshot import BackupArchive, BackupSnapshot
 from plinth_ops.backup.taking import DatabaseSource, take
-from plinth_ops.gamedays.signed_record import GAMEDAYS
+from plinth_ops.gamedays.play import GAMEDAYS
 from plinth_registry import releases
 from plinth_registry.signed_log import LOGS, MARKS, RELEASES
 from tests.s3_server import serving

@@ -22,8 +22,8 @@ from plinth.training.telemetry.timeline import Timeline
 from plinth_ops.alerts.prometheus import rules, written
 from plinth_ops.alerts.table import alerts
 from plinth_ops.dashboards import DASHBOARDS, Dashboard, dashboard
-from plinth_ops.metrics.collectors import RunsCollector, WorkspaceState
 from plinth_ops.metrics.exporter import Exporter, ExportPart, serve
+from plinth_ops.metrics.parts import RunsCollector, WorkspaceState
 from plinth_ops.metrics.table import METRICS
 from tests.living_job import give_job, kill_job_of
 from tests.plinth.training.conftest import tiny

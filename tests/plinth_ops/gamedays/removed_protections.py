@@ -120,7 +120,7 @@ def _orchestrator_death() -> None:
     from plinth_ops.gamedays import orchestrator_day
 
     local._without_handle = lambda directory: None
-    main = "from plinth_ops.gamedays.orchestrated import main; sys.exit(main())"
+    main = "from plinth_ops.gamedays.orchestrator_day import main; sys.exit(main())"
     started = f"import removed_protections, sys; {main}"
     orchestrator_day.ORCHESTRATED = ("-c", started)
 

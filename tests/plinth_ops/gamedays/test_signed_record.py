@@ -10,7 +10,7 @@ import pytest
 from plinth.compute.context import Context
 from plinth.errors import SignatureError
 from plinth.storage.workspace import Workspace
-from plinth_ops.gamedays import signed_record
+from plinth_ops.gamedays import play
 from plinth_ops.gamedays.gameday import GameDayRecord, Instant, Outcome
 
 
@@ -38,9 +38,9 @@ def ctx(tmp_path: Path, own_trust: Path) -> Context:
 
 
 def test_they_are_chained_and_come_back(ctx: Context) -> None:
-    signed_record.require_signer(ctx)
-    made = [signed_record.append(ctx, record(name, name == "one")) for name in ("one", "two")]
-    found = signed_record.records(ctx)
+    play.require_signer(ctx)
+    made = [play.append(ctx, record(name, name == "one")) for name in ("one", "two")]
+    found = play.records(ctx)
     assert [each.number for each, _ in found] == [1, 2]
     assert found[1][0].prior == made[0].sha256
     assert [(each.name, each.passed) for _, each in found] == [("one", True), ("two", False)]
@@ -50,19 +50,19 @@ def test_they_are_chained_and_come_back(ctx: Context) -> None:
 
 def test_an_edited_or_removed_one_is_refused(ctx: Context) -> None:
     for name in ("one", "two"):
-        signed_record.append(ctx, record(name, passed=False))
+        play.append(ctx, record(name, passed=False))
     first = ctx.workspace.root / "gamedays" / "00001.json"
     kept = first.read_bytes()
     envelope = json.loads(kept)
     envelope["payload"] = envelope["payload"][:-8] + "AAAAAAA="
     first.write_text(json.dumps(envelope))
     with pytest.raises(SignatureError):
-        signed_record.records(ctx)
+        play.records(ctx)
     first.write_bytes(kept)
-    assert len(signed_record.records(ctx)) == 2
+    assert len(play.records(ctx)) == 2
     (ctx.workspace.root / "gamedays" / "00002.json").unlink()
     with pytest.raises(SignatureError, match="missing"):
-        signed_record.records(ctx)
+        play.records(ctx)
 
 
 def test_without_a_root_nothing_is_played_that_could_not_be_signed(
@@ -70,12 +70,12 @@ def test_without_a_root_nothing_is_played_that_could_not_be_signed(
 ) -> None:
     monkeypatch.setenv("PLINTH_TRUST", str(tmp_path / "none"))
     with pytest.raises(SignatureError):
-        signed_record.require_signer(Context(Workspace(tmp_path / "workspace").ensure()))
+        play.require_signer(Context(Workspace(tmp_path / "workspace").ensure()))
 
 
 def test_the_page_says_what_failed_and_escapes_it(ctx: Context) -> None:
-    written = signed_record.write(ctx, record(passed=False), "record 1").read_text()
+    written = play.write(ctx, record(passed=False), "record 1").read_text()
     assert "Failed: 0 of 1 instants" in written
     assert "it &lt;holds&gt;: seen" in written
     assert "nobody may be woken" in written
-    assert written == signed_record.write(ctx, record(passed=False), "record 1").read_text()
+    assert written == play.write(ctx, record(passed=False), "record 1").read_text()

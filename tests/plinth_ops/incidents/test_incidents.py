@@ -12,8 +12,8 @@ import pytest
 from plinth.compute.context import Context
 from plinth.errors import GateError, MissingError, RequestError, SignatureError
 from plinth.trust.authority import PROMOTER
-from plinth_ops.incidents import postmortem
-from plinth_ops.incidents import postmortem as incident_page
+from plinth_ops.reviews import postmortem
+from plinth_ops.reviews import postmortem as incident_page
 from plinth_registry import api, audit_log, decisions, incidents, releases
 from plinth_registry.signed_log import INCIDENTS
 from tests.attacks.conftest import mlflow, mlflow_database

@@ -27,10 +27,10 @@ from plinth.training.sinks.destinations import PrometheusFile, SinkSource, folde
 from plinth.training.sinks.metric import Families, MetricSample
 from plinth.training.sinks.relay import Feed
 from plinth.training.telemetry.timeline import Timeline
-from plinth_ops.metrics import collectors
 from plinth_ops.metrics import exporter as exporters
-from plinth_ops.metrics.collectors import RunsCollector, WorkspaceState
+from plinth_ops.metrics import parts as collectors
 from plinth_ops.metrics.exporter import Exporter, ExportPart
+from plinth_ops.metrics.parts import RunsCollector, WorkspaceState
 from plinth_ops.metrics.table import METRICS
 from tests.living_job import give_job, kill_job_of
 from tests.plinth.training.conftest import tiny

@@ -22,12 +22,12 @@ from plinth.evaluation.slices import totals
 from plinth.evaluation.tasks.exchange import ITEMS
 from plinth.records import Manifest
 from plinth.storage.parts import named_table, write_table
+from plinth_audit import pii_outputs
 from plinth_audit.canaries import job as canaries
 from plinth_audit.extraction import job as extraction
 from plinth_audit.fairness import job as fairness
 from plinth_audit.fairness.pairs import Pair, by_attribute
 from plinth_audit.pii_outputs import job as outputs
-from plinth_audit.pii_outputs import parameters
 from plinth_registry import evidence
 from plinth_registry.gates import result
 from plinth_registry.gates.facts import Evidence
@@ -138,7 +138,7 @@ def left(ctx: Context) -> Manifest:
 
 
 def wrote(ctx: Context) -> Manifest:
-    kinds = [parameters.UNPROMPTED] * 3 + [parameters.INVITED]
+    kinds = [pii_outputs.UNPROMPTED] * 3 + [pii_outputs.INVITED]
     rows = [{"kind": kind, "prompt": "", "draw": at, "text": "ada@firma.de"} for at, kind in enumerate(kinds)]
     finds = [{"output": at, "rule": "email", "found": "ada@firma.de", "training_documents": at} for at in (0, 3)]
     tables = {
