@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from plinth_jobs.installation.trial import program, run
+from plinth_jobs.installation import program, run
 
 
 @contextmanager

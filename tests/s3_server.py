@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from plinth_jobs.installation.object_store import atomic_conditions
+from plinth_jobs.object_store import atomic_conditions
 
 ENVIRONMENT = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test", "AWS_DEFAULT_REGION": "us-east-1"}
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import click
 import pytest
 
-from plinth_jobs.cli.root import cli
+from plinth_jobs.cli import cli
 
 ROOT = Path(__file__).resolve().parents[1]
 CODE = [ROOT / "platform" / "plinth", ROOT / "registry", ROOT / "assets", ROOT / "jobs"]

@@ -138,7 +138,7 @@ def test_control_plane_imports_neither_torch_nor_deepspeed() -> None:
 
 def test_help_imports_almost_nothing() -> None:
     code = (
-        "import sys\nfrom plinth_jobs.cli.root import call\n"
+        "import sys\nfrom plinth_jobs.cli import call\n"
         "for noun in ([], ['corpus'], ['model'], ['release'], ['ops'], ['experiment']):\n"
         "    assert call([*noun, '--help']) == 0\n"
         "heavy = ('pydantic', 'dagster', 'pyarrow', 'numpy', 'yaml', 'rich', 'fsspec', 'mlflow', 'torch')\n"
@@ -155,10 +155,10 @@ STAGES = {"plinth_assets", "scipy", "pyarrow", "fsspec", "matplotlib"}
 #: Commands with what they must not import, down to the connection to MLflow. Each set contains the next.
 LIGHT = {
     "plinth_registry.mlflow.connection plinth_registry.mlflow.server": HEAVY | STAGES | {"requests"},  # people
-    "plinth_jobs.last_recipe plinth.recipe.load": HEAVY | STAGES,
+    "plinth_jobs.recipes plinth.recipe.load": HEAVY | STAGES,
     "plinth_registry.decisions": HEAVY | STAGES,  # approve, reject
     "plinth_registry.verified plinth.provenance.lineage plinth_jobs.targets": HEAVY | STAGES,  # verify
-    "plinth_registry.policy plinth_registry.waivers": HEAVY | STAGES,  # gates
+    "plinth_registry.policy plinth_registry.judgement": HEAVY | STAGES,  # gates
     "plinth_registry.decisions plinth_registry.mlflow.connection": HEAVY
     | STAGES,  # promote, rollback, canary --return, mirror
     "plinth_registry.freeze": HEAVY | STAGES,  # taint

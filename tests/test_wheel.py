@@ -37,7 +37,7 @@ assert registry.OWN and {"crawl", "candidate", "web/documents"} <= keys, keys
 BASE_INSTALLATION = """
 import sys
 sys.modules.update(dict.fromkeys(("torch", "deepspeed", "lm_eval")))
-from plinth_jobs.cli.root import call
+from plinth_jobs.cli import call
 sys.exit(call(sys.argv[1:]))
 """
 

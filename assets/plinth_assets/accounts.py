@@ -17,9 +17,21 @@ from plinth.recipe.recipe import Recipe
 from plinth.records import Manifest
 from plinth.text import counted
 from plinth_assets.annotate import annotator_parameters
-from plinth_assets.framework.expectations import Suite, between, docs_index, equal_columns, rows_between
+from plinth_assets.framework import (
+    Inputs,
+    Say,
+    Stage,
+    Suite,
+    between,
+    by_bucket,
+    docs_index,
+    each,
+    equal_columns,
+    planted,
+    rows_between,
+    shared_owner,
+)
 from plinth_assets.framework.present import markdown, page_value, picture, table
-from plinth_assets.framework.stage import Inputs, Say, Stage, by_bucket, each, planted, shared_owner
 from plinth_assets.verdicts import curate_stages
 
 #: Reasons that a warning about an empty bucket names.

@@ -19,9 +19,8 @@ from plinth.corpus.slices.measured_gates import GateRule, measured_gate, rule_of
 from plinth.corpus.slices.rates import GateSlices
 from plinth.recipe.recipe import Recipe
 from plinth.records import Manifest
-from plinth_assets.framework.expectations import Suite, between, equal_columns, rows_between
+from plinth_assets.framework import Inputs, Say, Stage, Suite, between, each, equal_columns, rows_between, shared_owner
 from plinth_assets.framework.present import markdown, picture, table
-from plinth_assets.framework.stage import Inputs, Say, Stage, each, shared_owner
 
 #: Among the parameters of what a test recipe makes of labelled sets: without the mark it is made again.
 TEST = {"test": True}

@@ -1,31 +1,299 @@
-"""`candidate` and `release`: registered and judged; promoted when every gate, approvals among them, passes."""
+"""The end of the pipeline: `data_card` and `evaluation_page`, then `candidate` and `release`."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from plinth import fingerprint
 from plinth.compute.context import Context, manifest
+from plinth.corpus.annotate.base import REPEATED
 from plinth.corpus.curate import claims
+from plinth.corpus.policy.compiled_policy import compile_policy
+from plinth.corpus.policy.parameters import Policy
+from plinth.corpus.protected import comparison, protected
+from plinth.corpus.slices import removal_rates
+from plinth.corpus.slices.measured_gates import MEASURED_GATES
+from plinth.corpus.slices.rates import percent
+from plinth.corpus.slices.removal_rates import models_of
 from plinth.errors import GateError
-from plinth.evaluation.measurement import measurements
+from plinth.evaluation.measurement import Stats, measurements
+from plinth.evaluation.probes.noise import Worth
 from plinth.recipe.recipe import Recipe
-from plinth.records import Manifest, Step
+from plinth.records import Manifest, Part, Step
+from plinth.report.data_card import CardBucket, Screening, card
+from plinth.report.evaluation import CurveGroup, EvaluationData, Section, StepCurve
+from plinth.report.page import Fact, Next
+from plinth.storage.atomic import write_bytes
 from plinth.training import config, manifests
-from plinth_assets import pages
-from plinth_assets.framework.present import markdown, table
-from plinth_assets.framework.stage import Inputs, Say, Stage, by_bucket, each, shared_owner
+from plinth.training.telemetry.timeline import timeline
+from plinth.training.validation import probe_curves
+from plinth_assets.framework import Inputs, Say, Stage, by_bucket, compares, each, shared_owner
+from plinth_assets.framework.present import markdown, page_value, table
+from plinth_assets.measurements import comparison_stage
+from plinth_assets.verdicts import reference_of, rules_in_use
 from plinth_registry import api, candidate
+from plinth_registry.gates import blocking, summary
 from plinth_registry.gates.facts import GrantedUses
-from plinth_registry.gates.result import blocking, summary
+
+# `data_card` and `evaluation_page`: the text by bucket and what it was screened for, what was not says so; and every
+# measure of the checkpoint on one self-contained page.
+
+CARD, CARD_VERSION, CARD_FILE = "data_card", "3", "data_card.md"
+#: What people ask of a corpus, and the annotators whose columns rules or edits read for it.
+SUBJECTS = {
+    "opt-outs": ("opt_out",),
+    "toxicity": ("toxicity", *(f"{name}_toxicity" for name in REPEATED)),
+    "personal data": ("pii",),
+    "learned quality": ("quality_classifier", *(f"{name}_quality" for name in REPEATED)),
+}
+
+
+def card_stages(recipe: Recipe) -> list[Stage]:
+    """One card of the whole corpus."""
+    measured = [removal_rates.ASSET] if rules_in_use(recipe) else []
+    gates = [f"slices/{name}" for name in recipe.corpus.slices]
+    compared = [protected.ASSET] if compares(recipe) else []
+    corpus = recipe.corpus.model_dump(mode="json", include={"policies", "buckets", "permitted_licences", "uses"})
+    return [
+        Stage(
+            asset=CARD,
+            deps=(*each(recipe, "documents", "curated"), *gates, *measured, *compared),
+            make=partial(_make_card, recipe),
+            version=CARD_VERSION,
+            params={
+                "name": recipe.name,
+                "description": recipe.description,
+                "test": recipe.test,
+                "corpus": corpus,
+                "illegal": recipe.corpus.illegal.lists,
+                "reference": list(reference_of(recipe)),
+            },
+            group="report",
+            description="Text by bucket and what it was screened for, in Markdown.",
+            owner=shared_owner(recipe),
+            present=lambda ctx, made: {"card": markdown(card_text(ctx, made))},
+        )
+    ]
+
+
+def card_text(ctx: Context, made: Manifest) -> str:
+    """The card's page."""
+    return ctx.store.read_bytes(made.parts[0].blob).decode()
+
+
+def _make_card(recipe: Recipe, ctx: Context, inputs: Inputs, say: Say) -> Manifest:
+    screenings = list(_screenings(recipe, inputs))
+    page = card(recipe.name, recipe.description, list(_buckets(recipe, inputs)), screenings, recipe.test)
+    part = Part(name=CARD_FILE, blob=ctx.store.put_bytes(page.encode()))
+    states = {one.subject: one.state(list(recipe.corpus.buckets)) for one in screenings}
+    stats = {"name": recipe.name, "screening": states}
+    return manifest(CARD, Step(name=CARD, version=CARD_VERSION), dict(inputs), [part], stats)
+
+
+def _buckets(recipe: Recipe, inputs: Inputs) -> Iterator[CardBucket]:
+    documents, curated = by_bucket(recipe, inputs, "documents"), by_bucket(recipe, inputs, "curated")
+    for name, bucket in recipe.corpus.buckets.items():
+        stats = curated[name].stats
+        licences = tuple(dict.fromkeys(source.licence for source in bucket.sources))
+        counts = (documents[name].stats["documents"], stats["documents"], stats["text_bytes"])
+        yield CardBucket(name, bucket.description, licences, *counts)
+
+
+def _screenings(recipe: Recipe, inputs: Inputs) -> Iterator[Screening]:
+    corpus, buckets = recipe.corpus, tuple(recipe.corpus.buckets)
+    uses = " and ".join(("training", *corpus.uses))
+    yield Screening("licences and terms", dict.fromkeys(buckets, (f"permitted for {uses}",)), ("enforced",))
+    lists = (f"lists/{corpus.illegal.lists}",) if corpus.illegal.lists else ()
+    yield Screening("illegal content", dict.fromkeys(buckets, lists))
+    probes = recipe.probes.names if recipe.probes else ()
+    sets = tuple(f"items of {name}" for name in (*corpus.protected.sets, *(f"probes/{name}" for name in probes)))
+    yield Screening("protected sets", dict.fromkeys(buckets, sets), tuple(_card_items(inputs)))
+    policies = {name: corpus.policies[bucket.policy] for name, bucket in corpus.buckets.items()}
+    known = {name for own in SUBJECTS.values() for name in own}
+    ready = [name for name in corpus.annotate if name.partition("_")[0] in REPEATED and name not in known]
+    for subject, own in {**SUBJECTS, **{f"ready model `{name}`": (name,) for name in ready}}.items():
+        rules = {name: tuple(_rules(policy, tuple(corpus.annotate), own)) for name, policy in policies.items()}
+        evidence = (one for name in own for one in _card_evidence(recipe, inputs, name)) if any(rules.values()) else ()
+        yield Screening(subject, rules, tuple(dict.fromkeys(evidence)))
+
+
+def _card_items(inputs: Inputs) -> Iterator[str]:
+    """Items of each protected set by what is known of them; those of common text by name."""
+    made = inputs.get(protected.ASSET)
+    for name, own in made.stats["sets"].items() if made is not None else ():
+        counts = ", ".join(f"{own[status]} {status}" for status in comparison.STATUSES)
+        common = f" (common text: {', '.join(own['common'])})" if own["common"] else ""
+        yield f"{name}, {own['items']} items: {counts}{common}"
+
+
+def _rules(policy: Policy, annotators: tuple[str, ...], named: tuple[str, ...]) -> Iterator[str]:
+    """Rules and edits of a policy that read the columns of some annotators."""
+    compiled, own = compile_policy(policy, annotators), tuple(f"{name}." for name in named)
+    yield from (rule.text for _, rule in compiled.rules if any(name.startswith(own) for name in rule.columns))
+    yield from (f"{column} replaced" for _, column in compiled.edits if column.startswith(own))
+
+
+def _card_evidence(recipe: Recipe, inputs: Inputs, annotator: str) -> Iterator[str]:
+    """Error rates on labelled text, digests of ready models, and removal rates on text that is trusted."""
+    gates = [gate.name for gate in MEASURED_GATES.values() if gate.annotator == annotator]
+    for gate in gates:
+        made = inputs.get(f"slices/{gate}")
+        if made is not None:
+            yield from _rates(gate, made.stats)
+    for model in models_of(annotator, recipe.corpus.annotate[annotator]) if annotator in recipe.corpus.annotate else ():
+        sha256 = recipe.corpus.models[model].get("sha256")
+        if sha256:
+            yield f"ready model {model}, sha256 {sha256[:12]}"
+    measured = inputs.get(removal_rates.ASSET)
+    reading = {rule.expression.text for rule in rules_in_use(recipe) if annotator in rule.annotators}
+    for row in measured.stats["rules"] if measured is not None else ():
+        if row["rule"] in reading:
+            for bucket in reference_of(recipe):
+                yield f"removes of {bucket}: {removal_rates.in_words(row['buckets'][bucket])}"
+
+
+def _rates(gate: str, stats: Mapping[str, Any]) -> Iterator[str]:
+    row, real = stats["slices"].get("all"), sum(stats["real"].values())
+    if row is None:
+        return
+    kind = f"{real:,} labelled documents" if real else "generated text alone, which is no evidence"
+    yield f"{gate} on {kind}: recall {percent(row['recall'])}, false positives {percent(row['false_positive'])}"
+
+
+EVALUATION_PAGE, PAGE_VERSION, PAGE_FILE = "evaluation_page", "3", "evaluation.html"
+
+
+def page_stages(recipe: Recipe) -> list[Stage]:
+    """One page of the checkpoint."""
+    return [
+        Stage(
+            asset=EVALUATION_PAGE,
+            deps=(
+                "run",
+                *(asset for asset, _ in _measured(recipe)),
+                *(one.asset for one in comparison_stage.stages(recipe)),
+            ),
+            make=partial(_make_page, recipe),
+            version=PAGE_VERSION,
+            params={"name": recipe.name, "description": recipe.description},
+            group="report",
+            description="Every measure of the checkpoint with its interval, its control and its noise, as one page.",
+            owner=shared_owner(recipe),
+            kinds=("html",),
+            present=partial(_present, recipe),
+        )
+    ]
+
+
+def page_path(ctx: Context, recipe: Recipe, checkpoint: str) -> Path:
+    """The file of the page of a checkpoint, by its digest."""
+    return ctx.workspace.reports / f"{recipe.name}-checkpoint-{checkpoint[:12]}-evaluation.html"
+
+
+def show_page(ctx: Context, recipe: Recipe, made: Manifest) -> Path:
+    """Write the page where people find it; returns its path."""
+    target = page_path(ctx, recipe, made.stats["checkpoint"])
+    write_bytes(target, ctx.store.read_bytes(made.parts[0].blob))
+    return target
+
+
+def _measured(recipe: Recipe) -> Iterator[tuple[str, Callable[[str, Stats], Any]]]:
+    """Assets that have a section, and how that is made."""
+    for one in measurements(recipe):
+        if one.section:
+            yield from ((stage.asset, one.section) for stage in one.stages(recipe) if one.has(stage.asset))
+
+
+def _make_page(recipe: Recipe, ctx: Context, inputs: Inputs, say: Say) -> Manifest:
+    from plinth.report.evaluation import page
+    from plinth_assets.measurements.probes_stage import with_worth
+
+    steps, checkpoint = inputs["run"].stats["steps"], inputs["evaluation"].inputs["checkpoint"]
+    run = config.load(ctx.workspace.runs / inputs["run"].stats["run_id"] / "config.json")
+    looks = timeline(run.directory.events).of("evaluated")
+    worth = {name: probe_curves.value(own) for name, own in probe_curves.curves(looks).items()}
+    found = [section(asset.partition("/")[2], inputs[asset].stats) for asset, section in _measured(recipe)]
+    beside = inputs.get(comparison_stage.ASSET)
+    if beside and beside.stats["lines"]:
+        from plinth.report.comparison import section as compared
+
+        found.append(compared(beside.stats, recipe.evaluation.against))
+    shown = [with_worth(one, worth) if one.key == "probes" else one for one in found]
+    text = page(
+        EvaluationData(
+            title=f"{recipe.name}: evaluation of checkpoint {checkpoint[:12]}, step {steps:,}",
+            subtitle=recipe.description,
+            headline=_headline(inputs),
+            sections=(*shown, *_curves(looks, worth)),
+            next=_next(recipe, checkpoint if beside and beside.stats["lines"] else ""),
+        )
+    )
+    part = Part(name=PAGE_FILE, blob=ctx.store.put_bytes(text.encode()))
+    stats = {"sections": [section.key for section in found], "checkpoint": checkpoint}
+    return manifest(EVALUATION_PAGE, Step(name=EVALUATION_PAGE, version=PAGE_VERSION), dict(inputs), [part], stats)
+
+
+def _headline(inputs: Inputs) -> tuple[Fact, ...]:
+    overall = inputs["evaluation"].stats["overall"]
+    note = f"95% interval {overall['low']:.3f} to {overall['high']:.3f}; gzip -9 {overall['gzip']:.2f}"
+    tokens = Fact(label="tokens trained", value=f"{inputs['run'].stats['tokens']:,}")
+    return (tokens, Fact(label="bits per byte, held out", value=f"{overall['model']:.3f}", note=note))
+
+
+def _curves(looks: Sequence[Mapping[str, Any]], worth: Mapping[str, Worth]) -> Iterator[Section]:
+    """Held-out slices and probes over the run, where it was validated."""
+    names = sorted({name for look in looks for name in look["slices"]})
+    slices = [_curve(name, [(look["step"], look["slices"].get(name)) for look in looks]) for name in names]
+    asked = probe_curves.curves(looks)
+    scores = [_curve(name, [(one.step, one.score) for one in own], worth[name].noise) for name, own in asked.items()]
+    shown = {"Held-out slices": slices, "Right answers of probes, with the noise of their last looks": scores}
+    drawn = {title: tuple(one for one in own if one.steps) for title, own in shown.items()}
+    groups = [CurveGroup(title=title, unit="bits per byte", curves=own) for title, own in drawn.items() if own]
+    if groups:
+        yield Section(
+            key="curves",
+            title="Over the run",
+            lead="The same measures while the run trained: slices on samples of their text, probes on their sample.",
+            curves=tuple(groups),
+        )
+
+
+def _curve(name: str, points: Sequence[tuple[int, float | None]], noise: float | None = None) -> StepCurve:
+    """The points that were measured, which may be none."""
+    known = [(step, value) for step, value in points if value is not None]
+    steps, values = tuple(step for step, _ in known), tuple(value for _, value in known)
+    return StepCurve(name=name, steps=steps, values=values, noise=noise)
+
+
+def _next(recipe: Recipe, compared: str) -> tuple[Next, ...]:
+    """Commands, and the page of the comparison of the checkpoint `compared`, if there is one."""
+    against = f"every slice, item and span compared with {recipe.evaluation.against}"
+    pages = (Next(what=against, link=comparison_stage.page_name(recipe, compared)),) if compared else ()
+    return (
+        *pages,
+        Next(what="slices, worst documents, spans where two models differ", command="plinth model evaluation"),
+        Next(what="two checkpoints side by side", command="plinth model compare A B"),
+        Next(
+            what="where a text stands in the training data, and which steps saw it", command="plinth corpus trace TEXT"
+        ),
+    )
+
+
+def _present(recipe: Recipe, ctx: Context, made: Manifest) -> dict[str, Any]:
+    return {"page": page_value(ctx, show_page(ctx, recipe, made))}
+
+
+# `candidate` and `release`: registered and judged; promoted when every gate, approvals among them, passes.
 
 VERSION = "1"
 CANDIDATE = Step(name="candidate", version=VERSION)
 RELEASE = Step(name="release", version=VERSION)
 
 
-def stages(recipe: Recipe) -> list[Stage]:
+def release_stages(recipe: Recipe) -> list[Stage]:
     """The candidate, and its release after approval."""
     if recipe.release is None:
         return []
@@ -34,7 +302,7 @@ def stages(recipe: Recipe) -> list[Stage]:
         Stage(
             asset="candidate",
             deps=(
-                *("checkpoint", "evaluation", "run", "contamination", pages.EVALUATION_PAGE),
+                *("checkpoint", "evaluation", "run", "contamination", EVALUATION_PAGE),
                 *each(recipe, "documents", "verdicts", "curated"),
                 *_scored(recipe),
             ),
@@ -46,7 +314,7 @@ def stages(recipe: Recipe) -> list[Stage]:
             description=f"The checkpoint as a signed version of `{name}-candidate`, with its evidence.",
             owner=owner,
             kinds=("mlflow",),
-            present=_present,
+            present=_present_candidate,
             pool="registry",
         ),
         Stage(
@@ -60,7 +328,7 @@ def stages(recipe: Recipe) -> list[Stage]:
             description=f"The promoted version of `{name}`. Made by the approval sensor, refused without approval.",
             owner=owner,
             kinds=("mlflow",),
-            present=_present,
+            present=_present_candidate,
             pool="registry",
         ),
     ]
@@ -94,7 +362,7 @@ def _candidate(recipe: Recipe, ctx: Context, inputs: Inputs, say: Say) -> Manife
     registered = candidate.CandidateRun(id=prepared.run_id, key=prepared.key)
     scored = {asset: inputs[asset] for asset in _scored(recipe)}
     found, gates = api.register_candidate(ctx, recipe, checkpoint, evaluation, registered, facts, scored, materials)
-    api.keep_files(ctx, recipe, prepared.run_id, [pages.show_page(ctx, recipe, inputs[pages.EVALUATION_PAGE])])
+    api.keep_files(ctx, recipe, prepared.run_id, [show_page(ctx, recipe, inputs[EVALUATION_PAGE])])
     say(f"candidate {found.model} version {found.version}: {summary(gates)}")
     stats = {"model": found.model, "version": found.version, "key": found.key, "directory": found.directory.name}
     return manifest("candidate", CANDIDATE, inputs, [], stats)
@@ -142,6 +410,6 @@ def waiting(ctx: Context, recipe: Recipe) -> str:
     return "; ".join(lines) or "no candidate"
 
 
-def _present(ctx: Context, made: Manifest) -> dict[str, Any]:
+def _present_candidate(ctx: Context, made: Manifest) -> dict[str, Any]:
     rows = [[name, value] for name, value in made.stats.items() if isinstance(value, str | int | float)]
     return {"facts": markdown(table(["fact", "value"], rows))}

@@ -16,14 +16,12 @@ from plinth_assets import (
     dedup,
     initial,
     measurements,
-    pages,
-    policy,
     sources,
     tokens,
     training,
     verdicts,
 )
-from plinth_assets.framework.stage import Stage, Stages, attested
+from plinth_assets.framework import Stage, Stages, attested
 from plinth_assets.measurements import probes_stage
 
 #: Stages of a recipe that has a mixture: those that tokens are made of, and those after them.
@@ -35,7 +33,7 @@ TOKENS = (
     tokens.packing_stages,
     tokens.mixture_stages,
 )
-MODEL = (training.stages, measurements.stages, pages.page_stages, candidate.stages)
+MODEL = (training.stages, measurements.stages, candidate.page_stages, candidate.release_stages)
 #: All of ours, in their order.
 OURS = (
     initial.sampled_stages,
@@ -45,8 +43,8 @@ OURS = (
     annotate.model_stages,
     annotate.annotation_stages,
     annotate.slice_stages,
-    policy.removal_stages,
-    policy.policy_stages,
+    verdicts.removal_stages,
+    verdicts.policy_stages,
     dedup.dedup_stages,
     dedup.span_stages,
     verdicts.holdout_stages,
@@ -56,7 +54,7 @@ OURS = (
     verdicts.curate_stages,
     *TOKENS,
     accounts.funnel_stages,
-    pages.card_stages,
+    candidate.card_stages,
     accounts.ledger_stages,
     *MODEL,
 )

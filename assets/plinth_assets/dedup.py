@@ -20,8 +20,8 @@ from plinth.corpus.dedup.substring import substring
 from plinth.errors import RecipeError
 from plinth.recipe.recipe import Recipe
 from plinth.records import Frozen, Manifest
+from plinth_assets.framework import Inputs, Say, Stage, by_bucket, each, shared_owner
 from plinth_assets.framework.present import markdown, table
-from plinth_assets.framework.stage import Inputs, Say, Stage, by_bucket, each, shared_owner
 
 
 def dedup_stages(recipe: Recipe) -> list[Stage]:

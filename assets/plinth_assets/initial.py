@@ -29,8 +29,8 @@ from plinth.training.directory import RunDirectory
 from plinth.training.initial import source
 from plinth.training.initial.source import TEACHER
 from plinth.training.parameters.initial import InitialWeights
+from plinth_assets.framework import Inputs, Say, Stage, shared_owner
 from plinth_assets.framework.present import markdown, table
-from plinth_assets.framework.stage import Inputs, Say, Stage, shared_owner
 from plinth_registry import releases, taint
 from plinth_registry.verified import verify_release
 

@@ -26,9 +26,18 @@ from plinth.schemas import DOCUMENT_SCHEMA
 from plinth.storage import listing
 from plinth.text import markdown_text
 from plinth.training import sampled_text
-from plinth_assets.framework.expectations import Suite, between, equal_columns, no_nulls, rows_between
+from plinth_assets.framework import (
+    Inputs,
+    Say,
+    Stage,
+    Suite,
+    between,
+    equal_columns,
+    no_nulls,
+    rows_between,
+    shared_owner,
+)
 from plinth_assets.framework.present import markdown, table
-from plinth_assets.framework.stage import Inputs, Say, Stage, shared_owner
 from plinth_assets.initial import written
 
 VERSION = "3"

@@ -25,9 +25,22 @@ from plinth.tokens.shards.parameters import Shards, Stream, streams_of
 from plinth.tokens.tokenizer import audit, tokenizer
 from plinth.tokens.tokenizer.vocabulary import DEAD_TOKENS, lexis_of
 from plinth.training.initial import replay, source
-from plinth_assets.framework.expectations import Suite, between, equal_columns, no_nulls, rows_between
+from plinth_assets.framework import (
+    Inputs,
+    Say,
+    Stage,
+    Suite,
+    between,
+    by_bucket,
+    each,
+    equal_columns,
+    no_nulls,
+    planted,
+    read_by_run,
+    rows_between,
+    shared_owner,
+)
 from plinth_assets.framework.present import markdown, picture, table
-from plinth_assets.framework.stage import Inputs, Say, Stage, by_bucket, each, planted, read_by_run, shared_owner
 
 TOKENIZERS = {
     "bpe-bytes": "Byte-level BPE",

@@ -34,8 +34,8 @@ from plinth.training.telemetry.run_figures import LABELS
 from plinth.training.telemetry.timeline import read_events, timeline
 from plinth.training.validation import seeds
 from plinth.training.validation.probe_curves import curves
+from plinth_assets.framework import Inputs, Say, Stage, by_bucket, each, planted, read_by_run, shared_owner
 from plinth_assets.framework.present import markdown, page_value, picture, table
-from plinth_assets.framework.stage import Inputs, Say, Stage, by_bucket, each, planted, read_by_run, shared_owner
 from plinth_assets.initial import begun
 from plinth_registry import api
 from plinth_registry.registration import NOTE

@@ -12,7 +12,7 @@ from plinth.errors import IntegrityError, MissingError, PlinthError
 from plinth.recipe.recipe import Recipe
 from plinth.text import counted
 from plinth_assets.catalog import stages
-from plinth_assets.framework.stage import Decision, decide
+from plinth_assets.framework import Decision, decide
 from plinth_registry import api
 
 

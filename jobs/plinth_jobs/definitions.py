@@ -1,5 +1,5 @@
-"""Dagster's view of a recipe, and Dagster runs in this process, recorded in the workspace's instance as the daemon's
-are.
+"""Dagster's view of a recipe: jobs over assets with their schedules, owners and priorities; definitions that packages add;
+Dagster runs in this process.
 """
 
 from __future__ import annotations
@@ -8,9 +8,10 @@ import gc
 import getpass
 import os
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final, NamedTuple
 
 import dagster as dg
 
@@ -18,16 +19,102 @@ from plinth import processes
 from plinth.compute.progress import Progress
 from plinth.compute.select_engine import DEFAULT, Compute
 from plinth.errors import RecipeError, StageError
+from plinth.extensions import Catalogue
+from plinth.launch.parameters import NORMAL, Queueing
+from plinth.operation import spending
 from plinth.recipe.recipe import Recipe
 from plinth.storage.workspace import Workspace, folder_of
 from plinth_assets.catalog import stages
+from plinth_assets.framework import Stage
 from plinth_assets.framework.build import REQUESTED_BY, PlinthResource, Session, asset
-from plinth_assets.framework.stage import Stage
-from plinth_jobs import CANDIDATE, RELEASE, asset_jobs, sensors
-from plinth_jobs.asset_jobs import ADDED, AssetJob, scheduled
+from plinth_jobs import CANDIDATE, RELEASE, sensors
 from plinth_jobs.dagster_parts import HOST, host, kept_connections
 from plinth_jobs.instance import interruptible, of_code_location, open_instance, record_failure
 from plinth_jobs.recipes import find, load
+
+# Dagster's jobs over assets, with their schedules and the tags that order their runs, and the definitions that
+# packages add.
+
+# Tags of a Dagster run, its owner and priority: Dagster's queue orders runs by them and bounds each team.
+
+#: Bounded for each value by `concurrency.runs.tag_concurrency_limits` of `dagster.yaml`.
+TEAM: Final = "plinth/team"
+#: Of each job one run at a time, by the same setting: of two sensors and ticks that ask at once, the second run finds
+#: everything done.
+JOB: Final = "plinth/job"
+#: Of Dagster: runs with the greater number leave the queue first.
+RUN_PRIORITY: Final = "dagster/priority"
+_ORDER: Final = {"low": "-10", "high": "10"}
+
+
+def run_tags(recipe: Recipe, workspace: Workspace) -> dict[str, str]:
+    """Tags of every run of a recipe; the team of the workspace's budget where the recipe names none."""
+    asked = Queueing() if recipe.training is None else recipe.training.launch.queueing
+    team = asked.team or spending.load(workspace).team
+    found = {TEAM: team} if team else {}
+    return found | ({} if asked.priority == NORMAL else {RUN_PRIORITY: _ORDER[asked.priority]})
+
+
+@dataclass(frozen=True)
+class AddedDefinitions:
+    """Assets, jobs, schedules and sensors of a package of the ring or of a user: a member of `plinth.definitions`.
+
+    Args:
+        name: of the entry point.
+        build: `(recipe, workspace, address of the pages)` -> definitions, without resources or an executor.
+        in_runs: False where only Dagster's code location has them, not a run in this process (`plinth run`).
+    """
+
+    name: str
+    build: Callable[[Recipe, Path, str], dg.Definitions]
+    in_runs: bool = True
+
+
+#: Imported when the code location is built.
+ADDED = Catalogue("plinth.definitions", "definitions", AddedDefinitions, {})
+
+
+class AssetJob(NamedTuple):
+    """A job over assets, and the schedule that starts it where there is one."""
+
+    name: str
+    selection: dg.AssetSelection
+    description: str
+    schedule: str = ""
+    cron: str = ""
+    scheduled: str = ""
+    queued: bool = False  # has the priority and quota of the recipe's team
+
+    def job(self, tags: Mapping[str, str] | None = None) -> Any:
+        """The job in Dagster."""
+        return dg.define_asset_job(
+            self.name,
+            self.selection,
+            executor_def=dg.in_process_executor,
+            tags={**(tags or {}), JOB: self.name},
+            description=self.description,
+        )
+
+
+def scheduled(job: Any, name: str, cron: str, description: str) -> dg.ScheduleDefinition:
+    """The schedule of a job, running from the start; times in UTC."""
+    return dg.ScheduleDefinition(
+        name=name,
+        job=job,
+        cron_schedule=cron,
+        default_status=dg.DefaultScheduleStatus.RUNNING,
+        description=description,
+    )
+
+
+def with_schedule(one: AssetJob) -> dg.Definitions:
+    """A job and its schedule."""
+    job = one.job()
+    return dg.Definitions(jobs=[job], schedules=[scheduled(job, one.schedule, one.cron, one.scheduled)])
+
+
+# Dagster's view of a recipe, and Dagster runs in this process, recorded in the workspace's instance as the daemon's
+# are.
 
 # Dagster's view of a recipe.
 #
@@ -111,7 +198,7 @@ def build(
     table, named = _asset_jobs(recipe, all_stages), group_names(all_stages)
     marks_checks = sensors.checks(named, workspace)
     # Marks are apart: whoever marks or makes an asset has it evaluated.
-    tags, apart = asset_jobs.tags(recipe, Workspace(workspace)), dg.AssetSelection.checks(*marks_checks)
+    tags, apart = run_tags(recipe, Workspace(workspace)), dg.AssetSelection.checks(*marks_checks)
     jobs = {one.name: one._replace(selection=one.selection - apart).job(tags if one.queued else None) for one in table}
     own = dg.Definitions(
         assets=[
@@ -205,7 +292,7 @@ def execute(
             instance=of_code_location(instance, job),
             asset_selection=[dg.AssetKey(asset.split("/")) for asset in assets],
             run_config=QUIET,
-            tags={REQUESTED_BY: requested_by(), HOST: host(), **asset_jobs.tags(recipe, space)},
+            tags={REQUESTED_BY: requested_by(), HOST: host(), **run_tags(recipe, space)},
             raise_on_error=False,
         )
         if not result.success:

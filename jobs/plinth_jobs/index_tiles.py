@@ -78,7 +78,7 @@ def _added(ctx: Context, name: str) -> StateTile | None:
 
 def _assets(ctx: Context, recipe: Recipe) -> StateTile:
     from plinth_assets.catalog import stages
-    from plinth_assets.framework.stage import decide
+    from plinth_assets.framework import decide
 
     catalog = stages(recipe)
     stale = decide(ctx, catalog).stale

@@ -20,7 +20,7 @@ import yaml
 from plinth.errors import WorkspaceError
 from plinth.storage.atomic import append_to, write_bytes
 from plinth.storage.workspace import Workspace
-from plinth_jobs import last_recipe
+from plinth_jobs import recipes
 
 if TYPE_CHECKING:
     import dagster as dg
@@ -55,7 +55,7 @@ def home(workspace: Workspace) -> Path:
     They name classes that Dagster imports and calls, so they are not read from the workspace, which others may write;
     the databases stay there.
     """
-    folder = last_recipe.folder(workspace.root) / "dagster"
+    folder = recipes.notes_folder(workspace.root) / "dagster"
     target, wanted = folder / "dagster.yaml", yaml.safe_dump(_settings(workspace.dagster)).encode()
     if not target.exists() or target.read_bytes() != wanted:
         write_bytes(target, wanted)

@@ -24,12 +24,10 @@ from plinth.errors import PlinthError, RecipeError, not_installed
 from plinth.recipe.recipe import Recipe
 from plinth.storage.workspace import Workspace
 from plinth_assets.catalog import selected, stages
-from plinth_assets.framework import data_docs
-from plinth_assets.framework.stage import Stage, decide
+from plinth_assets.framework import Stage, data_docs, decide
 from plinth_jobs import CANDIDATE, RELEASE, policies, results, workspace_index
 from plinth_jobs.asset_states import elsewhere
-from plinth_jobs.last_recipe import remember
-from plinth_jobs.recipes import load
+from plinth_jobs.recipes import load, remember
 
 RELEASE_GROUP = "release"
 CORPUS_POOL = "corpus"
@@ -126,7 +124,7 @@ def _release(ctx: Context, recipe: Recipe, compute: Compute) -> dict[str, Any]:
     """Run what the approval sensor would request now."""
     from plinth_jobs.asset_states import requests
     from plinth_registry import api
-    from plinth_registry.gates.result import summary
+    from plinth_registry.gates import summary
 
     if person := recipe.required_release().auto_approve_as:
         for status in api.pending(ctx, recipe):

@@ -29,12 +29,12 @@ from plinth.tokens.mixture import mixture
 from plinth.training import config, manifests
 from plinth.training.telemetry import run_figures
 from plinth.training.telemetry.timeline import timeline
-from plinth_assets.framework.expectations import docs_index
+from plinth_assets.candidate import page_path
+from plinth_assets.framework import docs_index
 from plinth_assets.measurements import comparison_stage
-from plinth_assets.pages import page_path
 from plinth_registry import api
 from plinth_registry.candidate import model_name
-from plinth_registry.gates.result import GateResult, summary
+from plinth_registry.gates import GateResult, summary
 from plinth_registry.releases import ReleaseRecord
 
 #: Characters of a digest in a file's name.

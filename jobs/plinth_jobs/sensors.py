@@ -20,8 +20,8 @@ from plinth.storage.workspace import Workspace
 from plinth.text import counted
 from plinth.training.run_state import RunWatch
 from plinth_assets.catalog import stages
+from plinth_assets.framework import decide
 from plinth_assets.framework.build import MARKS, asset_key, mark_evaluations
-from plinth_assets.framework.stage import decide
 from plinth_assets.sources import note_arrival
 from plinth_jobs import workspace_index
 from plinth_jobs.asset_states import requests
@@ -146,14 +146,14 @@ def feed(recipe: Recipe, workspace: Path) -> dg.SensorDefinition:
     @dg.sensor(name="feed", minimum_interval_seconds=FEED_INTERVAL_S, default_status=RUNNING)
     def _feed(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.SkipReason:
         """Brings the signed feed up to date and sends consumers what waits for them."""
-        from plinth_registry import feed as feeds
+        from plinth_registry import freeze as feeds
 
         ctx = Context(Workspace(workspace))
         (ctx.workspace.dagster / HEARTBEAT).touch()
         known, _, fault = (context.cursor or "0").partition("|")
         try:
-            feeds.catch_up(ctx)
-            fresh = feeds.entries(ctx, int(known))
+            feeds.catch_up_feed(ctx)
+            fresh = feeds.feed_entries(ctx, int(known))
             waiting = [each for each in feeds.deliver(ctx, attempts=1) if each.error]
         except PlinthError as error:
             # An alarm for each new finding (a mark that was edited or removed), not for each tick.

@@ -27,8 +27,7 @@ from plinth.storage.workspace import Workspace
 from plinth_jobs import policies, supervised, workspace_index
 from plinth_jobs.cli.nouns import installed
 from plinth_jobs.instance import home
-from plinth_jobs.last_recipe import remember
-from plinth_jobs.recipes import load
+from plinth_jobs.recipes import load, remember
 from plinth_jobs.supervised import PartSupervisor, ServerPart, SharedProcess
 from plinth_registry import api
 from plinth_registry.mlflow.server import MODELS, ensure_server, find_server

@@ -34,11 +34,10 @@ from plinth.training.run_state import RunState, RunWatch, run_state
 from plinth.training.telemetry import run_figures
 from plinth.training.telemetry.goodput.account import account
 from plinth.training.telemetry.timeline import read_events
-from plinth_assets.framework.expectations import docs_index
+from plinth_assets.framework import docs_index
 from plinth_jobs import index_tiles, results
 from plinth_jobs.index_tiles import beside
-from plinth_jobs.last_recipe import recall
-from plinth_jobs.recipes import load
+from plinth_jobs.recipes import load, recall
 from plinth_jobs.results import FILE as RESULTS
 from plinth_jobs.results import INDEX
 from plinth_registry.mlflow.server import MODELS, find_server

@@ -31,7 +31,7 @@ from plinth_registry.decisions import (
     waive,
 )
 from plinth_registry.freeze import Tainted, champion_gives_way, lift_taint, mark_tainted
-from plinth_registry.gates.result import GateResult, summary
+from plinth_registry.gates import GateResult, summary
 from plinth_registry.mlflow import connection
 from plinth_registry.promotion import CANARY, CHAMPION, Stage
 from plinth_registry.releases import ReleaseRecord, prove_log

@@ -29,9 +29,9 @@ from plinth.trust.authority import APPROVER, now
 from plinth.trust.log_record import LogRecord
 from plinth.trust.root import Trust, owner_file
 from plinth_registry import releases
+from plinth_registry.audit_log import LOGINS
 from plinth_registry.candidate import Candidate
 from plinth_registry.gates.facts import Approval
-from plinth_registry.signed_log import LOGINS
 
 PREDICATE = "urn:plinth:approval:v1"
 Decision = Literal["approved", "rejected"]

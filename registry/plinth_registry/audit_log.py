@@ -1,14 +1,4 @@
-"""Every decision and every refused one, in a signed log: who asked for what, why, and what became of it.
-
-    audit/00001.json    action, outcome, actor, subject, reason; of a refusal, why
-
-An entry is signed with the key of the role that may do what was asked, so that its actor is the owner whom the root
-names for that key. Somebody who was refused may have no such key: then the first key of this machine signs, and the
-actor is `unauthenticated NAME`. A machine without any key can decide nothing and records nothing. An entry that was
-signed with a key revoked since is kept, and shown as such.
-
-Each release record names the newest entry before it, and the signed head of the release history the newest of all.
-"""
+"""The signed logs of a workspace and who may sign each; the audit log, which records every decision and every refusal."""
 
 from __future__ import annotations
 
@@ -16,19 +6,73 @@ import getpass
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from pydantic import ValidationError
 
 from plinth import fingerprint
 from plinth.compute.context import Context
+from plinth.corpus.exclusions import EXCLUSIONS
 from plinth.errors import SignatureError, TrustError
 from plinth.records import Frozen
 from plinth.trust.authority import APPROVER, COMPLIANCE, POLICY, PROMOTER, ROLES, ROOT, TRAINER
 from plinth.trust.log_record import LogRecord
 from plinth.trust.root import Trust
+from plinth.trust.signed_log import SignedLog
 from plinth.trust.signers import Signer
-from plinth_registry.signed_log import AUDIT
+
+# The signed logs of a workspace, each with who may sign it. The head of the releases names the newest of each.
+#
+# Builds read `plinth.corpus.exclusions`: that log's form is there.
+
+#: Movements of releases (`releases`).
+RELEASES: Final = SignedLog(
+    "releases", (PROMOTER,), kind="urn:plinth:release:v1", title="release records", flat=True, readable=True
+)
+#: Marks of unfit data and models, and their lifting.
+MARKS: Final = SignedLog("taint", (COMPLIANCE,))
+#: What consumers must learn.
+FEED: Final = SignedLog("feed", (COMPLIANCE, PROMOTER))
+#: Services and models made of releases.
+CONSUMERS: Final = SignedLog("consumers", (COMPLIANCE, PROMOTER))
+#: Tags of approvals, by logged-in people (`login.log`).
+LOGINS: Final = SignedLog("logins", (APPROVER,))
+#: Decisions and refused ones (`audit_log`).
+AUDIT: Final = SignedLog("audit", tuple(ROLES), keeps_revoked=True)
+#: What providers state of themselves and their data (`papers.provider`).
+PROVIDERS: Final = SignedLog("providers", (COMPLIANCE,))
+#: Incidents: opened, noted, closed (`incidents`).
+INCIDENTS: Final = SignedLog("incidents", (COMPLIANCE, PROMOTER))
+#: Waivers of lines of checklists.
+CHECK_WAIVERS: Final = SignedLog("check-waivers", (POLICY,))
+
+LOGS: Final = (MARKS, FEED, CONSUMERS, LOGINS, AUDIT, PROVIDERS, EXCLUSIONS, INCIDENTS, CHECK_WAIVERS)
+POLICY_PREDICATE: Final = "urn:plinth:gate-policy:v1"
+
+
+def policies(release: str) -> SignedLog:
+    """Versions of the gate policy of a release (`policy`)."""
+    name, title = f"policies/{release}", f"policies of {release}"
+    return SignedLog(name, (POLICY,), kind=POLICY_PREDICATE, title=title, flat=True)
+
+
+def beside_releases(ctx: Context) -> Iterator[SignedLog]:
+    """Every log whose newest record the head of the releases names."""
+    yield from LOGS
+    for folder in sorted(ctx.workspace.policies.glob("*/")):
+        yield policies(folder.name)
+
+
+# Every decision and every refused one, in a signed log: who asked for what, why, and what became of it.
+#
+#     audit/00001.json    action, outcome, actor, subject, reason; of a refusal, why
+#
+# An entry is signed with the key of the role that may do what was asked, so that its actor is the owner whom the root
+# names for that key. Somebody who was refused may have no such key: then the first key of this machine signs, and the
+# actor is `unauthenticated NAME`. A machine without any key can decide nothing and records nothing. An entry that was
+# signed with a key revoked since is kept, and shown as such.
+#
+# Each release record names the newest entry before it, and the signed head of the release history the newest of all.
 
 #: The role in which each action is done.
 ROLE_OF = {

@@ -24,13 +24,12 @@ from plinth_registry import (
     registration,
     releases,
     verified,
-    waivers,
 )
 from plinth_registry.audit_log import AuditedAction
 from plinth_registry.candidate import Candidate
+from plinth_registry.gates import GateResult, blocking, is_open
 from plinth_registry.gates.facts import Evidence
 from plinth_registry.gates.origin import approvals, not_counted
-from plinth_registry.gates.result import GateResult, blocking, is_open
 from plinth_registry.gates.settings import APPROVALS, ApprovalPolicy
 from plinth_registry.mlflow import connection
 from plinth_registry.mlflow import settings as login
@@ -129,7 +128,7 @@ def approve(
 @connection.named("read a candidate")
 def waive(
     ctx: Context, recipe: Recipe, version: str | None, gate: str, reason: str, expires: str, owner: str | None = None
-) -> waivers.Waiver:
+) -> judgement.Waiver:
     """Let a candidate version (None: the newest) pass one gate until a date, signed as `policy`.
 
     Raises:
@@ -142,7 +141,7 @@ def waive(
         found = candidate.read(ctx, version_of(connection.connect(ctx.workspace), recipe, version))
         asked.subject = f"{gate} of {found.title} until {expires}"
         governing = policy.current(ctx, recipe.required_release().name)
-        return waivers.sign(ctx, governing, gate, found.key, reason, expires, owner)
+        return judgement.sign_waiver(ctx, governing, gate, found.key, reason, expires, owner)
 
 
 @connection.named("judge the approved candidates")

@@ -1,23 +1,301 @@
-"""A mark with its consequences: everything that it freezes is listed, shown in MLflow, and named to whoever uses it."""
+"""The signed feed of consumers, and the freeze that follows a taint: it lists everything derived from the unfit artifact,
+shows it in MLflow and notifies the consumers.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import hashlib
+import hmac
+import secrets
+import time
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from functools import partial
+from pathlib import Path
+from typing import Any
 
+from plinth import fingerprint
 from plinth.compute.context import Context
 from plinth.errors import MissingError, RegistryError, SignatureError
-from plinth.provenance.impact import DOCUMENT_ID, affected_runs, descent, downstream, origin
+from plinth.provenance.impact import DOCUMENT_ID, Descendant, affected_runs, descent, downstream, origin
 from plinth.recipe.recipe import Recipe
 from plinth.records import Frozen
 from plinth.report.impact_page import ConsumerRow, VersionRow
-from plinth_registry import audit_log, feed, impact, policy, promotion, releases, taint
-from plinth_registry.audit_log import AuditedAction
-from plinth_registry.feed import FeedEntry
+from plinth.storage.atomic import locked as locked_file
+from plinth.storage.atomic import write_bytes
+from plinth.trust import dsse
+from plinth.trust.log_record import LogRecord
+from plinth.trust.root import Trust
+from plinth_registry import audit_log, consumers, policy, promotion, releases, taint
+from plinth_registry import consumers as impact
+from plinth_registry.audit_log import FEED, AuditedAction
+from plinth_registry.consumers import Consumer, enrolled
 from plinth_registry.mlflow import connection
 from plinth_registry.registration import describe, locked
 from plinth_registry.releases import ReleaseRecord
+from plinth_registry.taint import TaintStatement
+
+# The feed: what consumers must learn, signed and numbered, so that a gap shows.
+#
+#     feed/00001.json     one mark, one lift, or one movement of a release, with the versions and consumers concerned
+#
+# The feed follows two other signed logs, the marks and the release history: `catch_up` adds an entry for each record that
+# has none yet, so that nothing stays unsaid when a process dies between the two. A consumer verifies every entry against
+# its pinned root and the entry before (`received`); a missing, repeated or moved entry is refused by name.
+
+#: Published assets named in an entry; the mark's impact has all.
+ASSETS = 50
+
+
+class FeedEntry(Frozen):
+    """One entry, verified. `of` and `record` name the record that it reports: `taint` or `releases`, and its number."""
+
+    number: int
+    sha256: str
+    at: str
+    signed_by: tuple[str, ...]
+    event: str
+    of: str
+    record: int
+    target: str
+    by: str
+    reason: str
+    versions: tuple[str, ...] = ()
+    consumers: Mapping[str, str] = {}
+    assets: tuple[str, ...] = ()
+
+    @property
+    def sentence(self) -> str:
+        """The entry for people."""
+        concerned = ", ".join(f"{name} ({owner})" for name, owner in self.consumers.items()) or "no enrolled consumer"
+        versions = ", ".join(self.versions) or "no version"
+        return f"{self.event}: {self.target}, by {self.by}: {self.reason}. Concerned: {versions}; {concerned}."
+
+
+def feed_entries(ctx: Context, after: int = 0) -> tuple[FeedEntry, ...]:
+    """Entries with a higher number, oldest first.
+
+    Raises:
+        SignatureError: an entry was edited, removed, moved or forged.
+    """
+    return tuple(_entry(record) for record in releases.log_records(ctx, FEED)[after:])
+
+
+def received(ctx: Context, data: bytes, before: LogRecord | None) -> tuple[FeedEntry, LogRecord]:
+    """Verify an entry as a consumer gets it: the bytes of its file, after the entry received before (None: the first).
+
+    Raises:
+        SignatureError: not signed by a role that may, changed, or not the next entry: then one was missed.
+    """
+    record = FEED.next(Trust.of(ctx.workspace), data, "the entry received", before)
+    return _entry(record), record
+
+
+def catch_up_feed(ctx: Context) -> tuple[FeedEntry, ...]:
+    """Add what the feed does not have yet: marks and lifts, then movements of releases. Returns the new entries.
+
+    Raises:
+        SignatureError: a log does not hold, or there is neither the promoter's nor the compliance key on this machine.
+    """
+    made = []
+    with locked_file(ctx.workspace.root / FEED.name / ".catch_up"):
+        known = {(entry.of, entry.record) for entry in feed_entries(ctx)}
+        for statement in taint.statements(ctx):
+            if ("taint", statement.number) not in known:
+                made.append(_add(ctx, _of_mark(ctx, statement)))
+        for record in releases.history(ctx):
+            if ("releases", record.number) not in known:
+                made.append(_add(ctx, _of_release(ctx, record)))
+    return tuple(made)
+
+
+def _of_mark(ctx: Context, statement: TaintStatement) -> dict[str, Any]:
+    mark = statement.mark
+    found = descent(ctx, [mark.target] if mark.kind == "manifest" else mark.holders)
+    checkpoints = found.digests | impact.measured(ctx, found.manifests)
+    versions = {
+        (record.model, str(record.version))
+        for record in releases.history(ctx)
+        if record.version is not None and record.candidate.get("checkpoint") in checkpoints
+    }
+    concerned = consumers.concerned(ctx, checkpoints, {model for model, _ in versions})
+    return {
+        "event": "tainted" if statement.action == "mark" else "lifted",
+        "of": "taint",
+        "record": statement.number,
+        "target": f"{mark.kind} {mark.target}",
+        "by": statement.by,
+        "reason": statement.reason,
+        "versions": sorted(f"{model}/{version}" for model, version in versions),
+        "consumers": {one.name: one.owner for one in concerned},
+        "assets": _published(found.manifests),
+    }
+
+
+def _of_release(ctx: Context, record: ReleaseRecord) -> dict[str, Any]:
+    concerned = consumers.concerned(ctx, (), {record.model})
+    if record.action in ("canary", "returned"):
+        concerned = consumers.canary_for(ctx, record.model)
+    moved = record.previous if record.action == "returned" else record.version or record.previous
+    return {
+        "event": record.action,
+        "of": "releases",
+        "record": record.number,
+        "target": f"{record.model} version {moved}",
+        "by": record.by,
+        "reason": record.reason,
+        "versions": [f"{record.model}/{version}" for version in (record.version, record.previous) if version],
+        "consumers": {one.name: one.owner for one in concerned},
+    }
+
+
+def _published(manifests: tuple[Descendant, ...]) -> list[str]:
+    return [each.asset for each in manifests if each.state == "published"][:ASSETS]
+
+
+def _add(ctx: Context, body: Mapping[str, Any]) -> FeedEntry:
+    subject = {str(body["of"]): fingerprint.digest(dict(body))}
+    return _entry(FEED.append(ctx, body, subject, consumers.signing_role(ctx)))
+
+
+def _entry(record: LogRecord) -> FeedEntry:
+    try:
+        return FeedEntry.model_validate(
+            {
+                **record.body,
+                "number": record.number,
+                "sha256": record.sha256,
+                "at": record.at,
+                "signed_by": record.owners,
+            }
+        )
+    except ValueError as error:
+        raise SignatureError(f"entry {record.number} of the feed cannot be read", found=error) from error
+
+
+# Entries of the feed to consumers that named a webhook: at least once, in order, signed twice.
+#
+#     POST URL
+#     X-Plinth-Sequence: 12                           the number of the entry
+#     Idempotency-Key: <SHA-256 of the entry>         the same for every attempt
+#     X-Plinth-Signature: t=<Unix time>,v1=<hex>      HMAC-SHA256, keyed with the consumer's secret, of `<t>.<body>`
+#
+#     <the entry's file: a DSSE envelope>
+#
+# The HMAC says that this workspace sent it, and when; the envelope says who stated it. The secret is made when the
+# consumer is enrolled, is shown once, and lies beside the pinned root with mode 600. The number of the last entry that
+# was accepted (status 2xx) lies there too: what was not accepted is sent again, and nobody who can write the workspace
+# stops it.
+
+ATTEMPTS = 4
+FIRST_WAIT_S = 0.5  # doubled after each attempt
+TIMEOUT_S = 10.0
+SEQUENCE, KEY, SIGNATURE = "X-Plinth-Sequence", "Idempotency-Key", "X-Plinth-Signature"
+
+
+class Delivery(Frozen):
+    """What came of the entries that waited for one consumer; `error` is the reason why the rest still wait."""
+
+    consumer: str
+    sent: int
+    waiting: int
+    error: str | None = None
+
+
+def make_secret(ctx: Context, name: str) -> str:
+    """A new secret of a consumer, kept here; its owner needs it to verify what is sent."""
+    secret = secrets.token_hex(32)
+    path = _secret_path(Trust.of(ctx.workspace), name)
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    write_bytes(path, secret.encode(), mode=0o600)
+    return secret
+
+
+def deliver(
+    ctx: Context, attempts: int = ATTEMPTS, wait: Callable[[float], None] = time.sleep
+) -> tuple[Delivery, ...]:
+    """Send every consumer the entries that it has not accepted, oldest first; one that fails stops only its own.
+
+    Args:
+        attempts: for each entry, before it is left to the next call.
+
+    Raises:
+        SignatureError: the feed or the list of consumers does not hold.
+    """
+    feed = feed_entries(ctx)
+    send = partial(_post, ctx, attempts=attempts, wait=wait)
+    return tuple(_to_one(ctx, consumer, feed, send) for consumer in enrolled(ctx) if consumer.webhook)
+
+
+def delivery_signature(secret: str, at: int, body: bytes) -> str:
+    """The value of the signature header."""
+    mac = hmac.new(secret.encode(), f"{at}.".encode() + body, hashlib.sha256).hexdigest()
+    return f"t={at},v1={mac}"
+
+
+def verified_delivery(secret: str, header: str, body: bytes, now: float, within_s: float = 300.0) -> bool:
+    """Whether a consumer may believe a request: its HMAC holds, and it was sent not longer ago than that."""
+    at = header.partition(",")[0].removeprefix("t=")
+    if not at.isascii() or not at.isdigit() or abs(now - int(at)) > within_s:
+        return False
+    return hmac.compare_digest(delivery_signature(secret, int(at), body), header)
+
+
+def _to_one(ctx: Context, consumer: Consumer, feed: tuple[FeedEntry, ...], send: Callable[..., None]) -> Delivery:
+    trust = Trust.of(ctx.workspace)
+    seen_as = [f"webhook {consumer.name} of {place}" for place in ctx.workspace.places]
+    waiting = feed[max(consumer.after, trust.seen(*seen_as)) :]
+    for sent, entry in enumerate(waiting):
+        try:
+            send(consumer, _secret(trust, consumer.name), entry)
+        except (OSError, SignatureError) as error:  # the errors of `requests` are OSErrors
+            line = " ".join(str(error).split())
+            return Delivery(consumer=consumer.name, sent=sent, waiting=len(waiting) - sent, error=line)
+        trust.remember(seen_as[0], entry.number)
+    return Delivery(consumer=consumer.name, sent=len(waiting), waiting=0)
+
+
+def _post(
+    ctx: Context, consumer: Consumer, secret: str, entry: FeedEntry, attempts: int, wait: Callable[[float], None]
+) -> None:
+    import requests
+
+    path = FEED.path(ctx, entry.number)
+    body = dsse.bytes_of(path)
+    if hashlib.sha256(body).hexdigest() != entry.sha256:
+        raise SignatureError(f"{path} was exchanged", expected="the entry that was verified")
+    headers = {"Content-Type": "application/vnd.dsse+json", SEQUENCE: str(entry.number), KEY: entry.sha256}
+    for attempt in range(attempts):
+        if attempt:
+            wait(FIRST_WAIT_S * 2 ** (attempt - 1))
+        try:
+            signed = headers | {SIGNATURE: delivery_signature(secret, int(time.time()), body)}
+            answer = requests.post(
+                str(consumer.webhook), data=body, headers=signed, timeout=TIMEOUT_S, allow_redirects=False
+            )
+        except requests.RequestException:
+            if attempt == attempts - 1:
+                raise
+            continue
+        if 200 <= answer.status_code < 300:
+            return
+    raise OSError(f"{consumer.webhook} answered {answer.status_code} to entry {entry.number}, {attempts} times")
+
+
+def _secret(trust: Trust, name: str) -> str:
+    try:
+        return _secret_path(trust, name).read_text().strip()
+    except FileNotFoundError as error:
+        raise SignatureError(
+            f"no webhook secret of {name} on this machine", remedy="deliver where it was enrolled, or enrol it again"
+        ) from error
+
+
+def _secret_path(trust: Trust, name: str) -> Path:
+    return trust.folder / "webhooks" / f"{name}.secret"
+
+
+# A mark with its consequences: everything that it freezes is listed, shown in MLflow, and named to whoever uses it.
 
 #: Tag of a version in MLflow that a mark freezes; for people to read.
 TAG = "taint"
@@ -63,7 +341,7 @@ def lift_taint(ctx: Context, target: str, by: str, reason: str) -> taint.TaintSt
     frozen = {digest for mark in taint.records(ctx) for digest in _checkpoints(ctx, mark)}
     free = _checkpoints(ctx, done.mark) - frozen
     with suppress(RegistryError):  # the tag is for people to read; what counts is the log
-        _show(ctx, impact.versions(ctx, free)[0], "")
+        _show(ctx, impact.affected_versions(ctx, free)[0], "")
     _tell(ctx)
     return done
 
@@ -118,7 +396,7 @@ def _concerned(ctx: Context, marks: tuple[taint.Taint, ...], words: str) -> Tain
     starts = [one for mark in marks for one in ((mark.target,) if mark.kind == "manifest" else mark.holders)]
     found = descent(ctx, starts)
     checkpoints = found.digests | impact.measured(ctx, found.manifests)
-    versions, gaps = impact.versions(ctx, checkpoints)
+    versions, gaps = impact.affected_versions(ctx, checkpoints)
     try:
         _show(ctx, versions, words)
     except RegistryError as error:
@@ -151,7 +429,7 @@ def _show(ctx: Context, versions: Iterable[VersionRow], words: str) -> None:
 
 def _tell(ctx: Context) -> tuple[str, ...]:
     """Add to the feed, send it, and have the head of the release history name it. Returns what still waits, and why."""
-    feed.catch_up(ctx)
+    catch_up_feed(ctx)
     with suppress(SignatureError), locked(ctx):  # without the promoter's key, the sensor of its machine signs the head
         releases.refresh(ctx)
-    return tuple(f"the webhook of {each.consumer}: {each.error}" for each in feed.deliver(ctx) if each.error)
+    return tuple(f"the webhook of {each.consumer}: {each.error}" for each in deliver(ctx) if each.error)

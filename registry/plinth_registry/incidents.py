@@ -26,8 +26,7 @@ from plinth.records import Frozen
 from plinth.trust.authority import COMPLIANCE
 from plinth.trust.log_record import LogRecord
 from plinth_registry import audit_log, consumers, releases
-from plinth_registry.audit_log import AuditedAction
-from plinth_registry.signed_log import INCIDENTS
+from plinth_registry.audit_log import INCIDENTS, AuditedAction
 
 IncidentAction = Literal["open", "note", "close"]
 

@@ -28,8 +28,8 @@ from plinth.trust.authority import POLICY
 from plinth.trust.log_record import LogRecord
 from plinth.trust.signed_log import SignedLog
 from plinth_registry import audit_log, releases
-from plinth_registry.audit_log import AuditedAction
-from plinth_registry.gates.result import by_name
+from plinth_registry.audit_log import POLICY_PREDICATE, AuditedAction, policies
+from plinth_registry.gates import by_name
 from plinth_registry.gates.settings import (
     GatePolicy,
     absent_gates,
@@ -38,7 +38,6 @@ from plinth_registry.gates.settings import (
     policy_model,
     release_gates,
 )
-from plinth_registry.signed_log import POLICY_PREDICATE, policies
 
 PREDICATE: Final = POLICY_PREDICATE
 

@@ -22,7 +22,7 @@ from plinth.text import markdown_text
 from plinth.training.checkpoint import mean_record
 from plinth_registry.candidate import CandidateRun, Facts, model_name
 from plinth_registry.consumers import DIGEST, PARENT
-from plinth_registry.gates.result import GateResult, summary
+from plinth_registry.gates import GateResult, summary
 from plinth_registry.mlflow import connection
 from plinth_registry.policy import SignedPolicy
 

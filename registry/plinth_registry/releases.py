@@ -25,9 +25,8 @@ from plinth.trust.authority import PROMOTER
 from plinth.trust.log_record import LogRecord
 from plinth.trust.signed_log import LogHead, SignedLog, anchor_of
 from plinth_registry import audit_log
-from plinth_registry.audit_log import AuditProof
+from plinth_registry.audit_log import AUDIT, RELEASES, AuditProof, beside_releases
 from plinth_registry.gates.facts import Approval
-from plinth_registry.signed_log import AUDIT, RELEASES, beside_releases
 
 Action = Literal["canary", "champion", "rollback", "withdrawn", "returned"]
 Place = Literal["champion", "previous", "canary", "superseded", "rolled back"]

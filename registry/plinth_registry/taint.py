@@ -36,7 +36,7 @@ from plinth.records import Frozen
 from plinth.trust.authority import COMPLIANCE
 from plinth.trust.log_record import LogRecord
 from plinth_registry import releases
-from plinth_registry.signed_log import MARKS
+from plinth_registry.audit_log import MARKS
 
 DIGEST = re.compile(r"[0-9a-f]{8,64}")
 

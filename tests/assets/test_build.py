@@ -15,10 +15,8 @@ from plinth.operation.spending_ledger import Ledger, Limit
 from plinth.records import Step
 from plinth.storage.workspace import Workspace
 from plinth_assets import training
-from plinth_assets.framework import data_docs
+from plinth_assets.framework import Decision, Stage, Suite, between, data_docs, decide, docs_index, up_to_date
 from plinth_assets.framework.build import PlinthResource, Session, asset
-from plinth_assets.framework.expectations import Suite, between, docs_index
-from plinth_assets.framework.stage import Decision, Stage, decide, up_to_date
 from plinth_jobs.instance import interruptible
 from plinth_registry import taint
 

@@ -10,8 +10,8 @@ from plinth.records import Manifest
 from plinth.report.page import safe_link
 from plinth.storage.workspace import Workspace
 from plinth.training.parameters.initial import InitialWeights
-from plinth_assets import pages
-from plinth_assets.framework.stage import Stage
+from plinth_assets import candidate
+from plinth_assets.framework import Stage
 from plinth_assets.measurements import comparison_stage
 from plinth_audit.canaries import job as canaries
 from plinth_audit.extraction import job as extraction
@@ -74,8 +74,8 @@ def test_the_pages_lead_to_the_comparison(ctx: Context) -> None:
         for one in ("", "models/theirs")
     )
     for recipe, there in ((plain, False), (against, True)):
-        (asked,) = pages.page_stages(recipe)
-        links = [one.link for one in pages._next(recipe, "ab" * 32 if there else "") if one.link]
+        (asked,) = candidate.page_stages(recipe)
+        links = [one.link for one in candidate._next(recipe, "ab" * 32 if there else "") if one.link]
         assert ("comparison" in asked.deps) == there
         assert links == ["tiny-checkpoint-abababababab-comparison.html"] * there
     assert comparison_stage.path(ctx, against, "ab" * 32) == ctx.workspace.reports / links[0]

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from plinth.compute.context import manifest
 from plinth.records import Step
-from plinth_assets import pages
+from plinth_assets import candidate
 from plinth_jobs.recipes import load
 
 ROOT = Path(__file__).parents[2]
@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[2]
 def states(path: Path) -> dict[str, str]:
     recipe = load(path)
     buckets = list(recipe.corpus.buckets)
-    return {one.subject: one.state(buckets) for one in pages._screenings(recipe, {})}
+    return {one.subject: one.state(buckets) for one in candidate._screenings(recipe, {})}
 
 
 def test_what_tiny_screens_for() -> None:
@@ -70,7 +70,7 @@ corpus:
 """
     )
     recipe = load(tmp_path / "ready.yaml")
-    found = {one.subject: one for one in pages._screenings(recipe, {})}
+    found = {one.subject: one for one in candidate._screenings(recipe, {})}
     buckets = list(recipe.corpus.buckets)
     for subject in ("toxicity", "ready model `fasttext_topic`"):
         assert found[subject].state(buckets) == "not screened in code"  # its policy has other rules
@@ -81,7 +81,7 @@ corpus:
     rules = recipe.corpus.policies["default"].rules
     row = {"rule": next(rule.drop for rule in rules if rule.reason == "toxic"), "buckets": {"web": counts}}
     measured = manifest("removal_rates", Step(name="removal_rates", version="1"), {}, [], {"rules": [row]})
-    (card,) = (one for one in pages._screenings(recipe, {"removal_rates": measured}) if one.subject == "toxicity")
+    (card,) = (one for one in candidate._screenings(recipe, {"removal_rates": measured}) if one.subject == "toxicity")
     assert [one for one in card.evidence if one.startswith("removes of web")] == [card.evidence[-1]]  # told once
 
 
@@ -90,6 +90,6 @@ def test_a_card_is_made_again_when_what_it_says_changes(tmp_path: Path) -> None:
     for keys in ("", "description: Other.", "corpus: {reference_buckets: [code]}"):
         path = tmp_path / "one.yaml"
         path.write_text(f"extends: {ROOT / 'jobs' / 'plinth_jobs' / 'recipes' / 'tiny.yaml'}\n{keys}\n")
-        (stage,) = pages.card_stages(load(path))
+        (stage,) = candidate.card_stages(load(path))
         versions.add(stage.code_version)
     assert len(versions) == 3

@@ -19,9 +19,8 @@ from plinth import processes
 from plinth.errors import CheckFailedError
 from plinth.storage import atomic
 from plinth.storage.workspace import Workspace
-from plinth_assets.framework import data_docs
+from plinth_assets.framework import Suite, between, data_docs, docs_index, equal_columns, no_nulls, rows_between
 from plinth_assets.framework.data_docs import contradictions, store, write_pages
-from plinth_assets.framework.expectations import Suite, between, docs_index, equal_columns, no_nulls, rows_between
 
 pytestmark = pytest.mark.slow
 ROOT = Path(__file__).resolve().parents[2]

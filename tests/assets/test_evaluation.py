@@ -10,7 +10,7 @@ import pytest
 from plinth.errors import RecipeError
 from plinth.records import Manifest
 from plinth_assets.catalog import stages
-from plinth_assets.framework.expectations import evaluate
+from plinth_assets.framework import evaluate
 from plinth_jobs.recipes import find, load
 
 ROW = {"bits": 2.5, "bytes": 10, "documents": 2, "tokens": 4}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from plinth_assets.pages import _curves
+from plinth_assets.candidate import _curves
 
 LOOKS: list[dict[str, Any]] = [
     {"event": "evaluated", "step": 5, "tokens": 50, "slices": {"code": 2.0, "prose": None, "new": None}},

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from plinth_assets.framework.expectations import Expect, Suite, between, equal_columns, evaluate, no_nulls, rows_between
+from plinth_assets.framework import Expect, Suite, between, equal_columns, evaluate, no_nulls, rows_between
 
 ROWS = [{"documents": 5, "sidecar": 5, "rate": 0.01}, {"documents": 7, "sidecar": 6, "rate": 0.9}]
 
@@ -78,7 +78,7 @@ def test_an_expectation_of_no_known_kind_is_a_defect() -> None:
 
 def test_the_process_that_decides_imports_neither_great_expectations_nor_pandas() -> None:
     code = (
-        "import sys; from plinth_assets.framework.expectations import *\n"
+        "import sys; from plinth_assets.framework import *\n"
         "import plinth_assets.framework.data_docs\n"
         "assert evaluate(Suite('s', [{'n': 1}], [between('n', 2, 3)])).blocked\n"
         "print([name for name in ('great_expectations', 'pandas', 'dagster', 'pyarrow') if name in sys.modules])"

@@ -4,7 +4,7 @@ from typing import Any
 
 from plinth.records import Manifest
 from plinth_assets import accounts
-from plinth_assets.framework.expectations import evaluate
+from plinth_assets.framework import evaluate
 
 
 def _account(trained: int, **removed: int) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from plinth.recipe.load import load
 from plinth.records import Manifest
 from plinth_assets import tokens
 from plinth_assets.catalog import stages
-from plinth_assets.framework.expectations import evaluate
+from plinth_assets.framework import evaluate
 
 ROOT = Path(__file__).parents[2]
 COUNTS = {

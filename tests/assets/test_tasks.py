@@ -15,8 +15,8 @@ from plinth.records import Manifest
 from plinth.storage.parts import read_table
 from plinth.storage.workspace import Workspace
 from plinth_assets.catalog import stages
+from plinth_assets.framework import Stage
 from plinth_assets.framework.build import PlinthResource, Session, asset
-from plinth_assets.framework.stage import Stage
 from plinth_assets.measurements import tasks_stage
 from plinth_jobs import pipeline
 from plinth_jobs.instance import interruptible

@@ -11,8 +11,8 @@ from plinth.evaluation.gate import Gate, GateVerdict
 from plinth.recipe.recipe import Recipe
 from plinth_registry import approval, evidence, policy
 from plinth_registry.candidate import Candidate
+from plinth_registry.gates import blocking, evaluate
 from plinth_registry.gates.facts import Approval
-from plinth_registry.gates.result import blocking, evaluate
 
 
 def _forging(params: Any, seen: Any) -> GateVerdict:

@@ -21,8 +21,8 @@ from plinth.trust import dsse, standalone_verify
 from plinth.trust.authority import PROMOTER
 from plinth.trust.root import Trust
 from plinth.trust.standalone_verify import EXPORT, RefusedExport
-from plinth_registry.exports.sealed import verify
-from plinth_registry.signed_log import RELEASES
+from plinth_registry.audit_log import RELEASES
+from plinth_registry.exports import verify
 from tests.registry.exports.conftest import SealedFolder
 from tests.registry.test_releases import write
 

@@ -11,7 +11,7 @@ from plinth.trust import dsse, enrolment, standalone_verify
 from plinth.trust.authority import EVALUATOR
 from plinth.trust.root import Trust
 from plinth.trust.standalone_verify import EXPORT
-from plinth_registry.exports.sealed import seal
+from plinth_registry.exports import seal
 from tests.attacks.test_promoter_key import APPROVAL, FORM, POLICY, SLSA, VERDICT, require_refused
 from tests.registry.exports.conftest import CLAIM, MODEL_FILES, SealedFolder
 

@@ -16,7 +16,7 @@ from plinth.training.validation.kept_looks import LOOKS
 from plinth_assets.measurements import quality
 from plinth_registry import attestations, candidate, evidence, trained
 from plinth_registry.candidate import Candidate
-from plinth_registry.gates.result import evaluate
+from plinth_registry.gates import evaluate
 from plinth_registry.gates.settings import gate_policy
 from tests.attacks.judging import BEN, closed, decide
 from tests.registry.conftest import Line, sign_candidate, small_policy

@@ -19,12 +19,11 @@ from plinth.compute.context import Context
 from plinth.errors import GateError, SignatureError
 from plinth.trust import dsse, enrolment, standalone_verify
 from plinth.trust.standalone_verify import EXPORT
-from plinth_jobs.cli import generate
-from plinth_jobs.cli.root import call
+from plinth_jobs.cli import call, generate
 from plinth_registry import taint
 from plinth_registry.candidate import Candidate
+from plinth_registry.exports import MODEL_SIGNATURE, verify
 from plinth_registry.exports import models as released
-from plinth_registry.exports.sealed import MODEL_SIGNATURE, verify
 from tests.registry.conftest import moved
 from tests.registry.exports.conftest import CLAIM, SealedFolder
 from tests.registry.exports.test_offline import ALONE

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from plinth.errors import RegistryError
-from plinth_registry.mlflow import artifact_places
+from plinth_registry import mlflow
 
 KEY = b"-----BEGIN PRIVATE KEY-----"
 ARTIFACTS = "/api/2.0/mlflow-artifacts/artifacts"
@@ -45,7 +45,7 @@ def destination(tmp_path: Path, mlflow_database: str, monkeypatch: pytest.Monkey
     monkeypatch.setenv(constants.SERVE_ARTIFACTS_ENV_VAR, "true")
     for name in ("MLFLOW_TRACKING_URI", "MLFLOW_REGISTRY_URI"):  # which the stores set
         monkeypatch.setenv(name, mlflow_database)
-    artifact_places.confine(str(folder))
+    mlflow.confine(str(folder))
     handlers.initialize_backend_stores(mlflow_database, mlflow_database, "mlflow-artifacts:/")
     return folder
 
@@ -125,7 +125,7 @@ def test_a_bucket_is_confined_too(destination: Path, trust: Path, monkeypatch: p
     from mlflow.store.artifact import artifact_repository_registry as made
 
     made._artifact_repository_registry.get_artifact_repository = lambda uri: uri  # type: ignore[method-assign]
-    artifact_places.confine("s3://bucket/artifacts")
+    mlflow.confine("s3://bucket/artifacts")
     for own in ("s3://bucket/artifacts", "s3://bucket/artifacts/1/run"):
         assert made._artifact_repository_registry.get_artifact_repository(own) == own
     for place in (str(trust), "s3://bucket/artifacts-2", "s3://bucket/artifacts/../x", "http://other/", "s3://bucket"):
@@ -148,9 +148,9 @@ def test_a_client_sends_artifacts_to_its_server_alone() -> None:
         found = {run: SimpleNamespace(artifact_uri=place) for run, place in places.items()}
         return SimpleNamespace(_tracking_client=SimpleNamespace(_get_artifact_repo=found.__getitem__))
 
-    ask = artifact_places.guard(client(), server)._tracking_client._get_artifact_repo
+    ask = mlflow.guard(client(), server)._tracking_client._get_artifact_repo
     for run in ("folder", "path", "host", "port"):
         with pytest.raises(RegistryError, match="past its server"):
             ask(run)
     assert [ask(run).artifact_uri for run in ("own", "bucket")] == [places["own"], places["bucket"]]
-    assert artifact_places.guard(client(), "sqlite:///own.db")._tracking_client._get_artifact_repo("folder")
+    assert mlflow.guard(client(), "sqlite:///own.db")._tracking_client._get_artifact_repo("folder")

@@ -11,7 +11,7 @@ import pytest
 
 from plinth.compute.context import Context
 from plinth.errors import GateError, LineageError, MissingError, SignatureError
-from plinth_registry import api, audit_log, candidate, decisions, feed, promotion, verified
+from plinth_registry import api, audit_log, candidate, decisions, freeze, promotion, verified
 from plinth_registry.registration import ensure_run, version_text
 from plinth_registry.releases import ReleaseRecord
 
@@ -212,7 +212,7 @@ def test_tags_that_cannot_be_read_stop_no_mark(ctx: Context, line: Any, mlflow: 
         mlflow.update_model_version(name, version, "\x1b[2J" * 900)
     told = api.mark_tainted(ctx, line.checkpoint.digest, ADA, "a leak")
     assert told.gaps == ()
-    assert "tainted" in [entry.event for entry in feed.entries(ctx)]
+    assert "tainted" in [entry.event for entry in freeze.feed_entries(ctx)]
     assert "MARKED AS UNFIT" in mlflow.get_model_version(record.model, record.version).description
     for value in ("{", "7", "fine: passed", "[" * 100_000, ""):
         assert version_text("known", {"gate/licence": value}) == "known"

@@ -8,7 +8,7 @@ import pytest
 
 from plinth.errors import WorkspaceError
 from plinth.storage.workspace import CACHE_VARIABLE, LOCATION, Workspace, folder_of
-from plinth_jobs.cli.root import call
+from plinth_jobs.cli import call
 
 PLACE = "s3://elsewhere/workspace"
 

@@ -14,8 +14,8 @@ from plinth.trust import dsse, standalone_verify
 from plinth.trust.authority import APPROVER, EVALUATOR, PROMOTER, TRAINER
 from plinth.trust.root import Trust
 from plinth.trust.standalone_verify import EXPORT, RELEASE
-from plinth_jobs.cli.root import call
-from plinth_registry.exports.sealed import MODEL_SIGNATURE, seal
+from plinth_jobs.cli import call
+from plinth_registry.exports import MODEL_SIGNATURE, seal
 from tests.registry.exports.conftest import CLAIM, MODEL_FILES, SOURCE, SealedFolder
 
 Change = Callable[[dict[str, Any]], object]

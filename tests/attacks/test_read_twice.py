@@ -21,7 +21,7 @@ from plinth.trust import dsse, enrolment, root
 from plinth.trust.authority import TRAINER
 from plinth.trust.root import Trust
 from plinth_registry import candidate, signing
-from plinth_registry.signed_log import AUDIT
+from plinth_registry.audit_log import AUDIT
 
 
 @pytest.fixture(autouse=True)

@@ -18,11 +18,10 @@ from plinth.extensions import Catalogue
 from plinth.recipe.load import load
 from plinth.recipe.recipe import Recipe
 from plinth_jobs import targets
-from plinth_jobs.cli import generate
-from plinth_jobs.cli.root import call
-from plinth_registry import approval, attestations, evidence, policy, signing, verified, waivers
+from plinth_jobs.cli import call, generate
+from plinth_registry import approval, attestations, evidence, judgement, policy, signing, verified
 from plinth_registry.candidate import Candidate
-from plinth_registry.gates.result import evaluate
+from plinth_registry.gates import evaluate
 from plinth_registry.gates.settings import LicencePolicy
 from tests.attacks.judging import ANNA, BEN, closed, decide
 from tests.registry.conftest import TERMS, Line, make_recipe, moved, sign_candidate, small_policy
@@ -65,10 +64,10 @@ def test_a_waiver_of_another_release(ctx: Context, line: Any, unregistered: Cand
     """The same candidate, as another release's owner let it pass."""
     name = line.recipe.release.name
     lax = policy.sign(ctx, small_policy("lax"))
-    waivers.sign(ctx, lax, "stability", unregistered.key, WHY, "2999-01-01T00:00:00+00:00")
+    judgement.sign_waiver(ctx, lax, "stability", unregistered.key, WHY, "2999-01-01T00:00:00+00:00")
     folder = policy.path_of(ctx, name, 1).parent / "waivers"
     shutil.copytree(policy.path_of(ctx, "lax", 1).parent / "waivers", folder)
-    found = waivers.of(ctx, policy.current(ctx, name), unregistered.key)
+    found = judgement.waivers_of(ctx, policy.current(ctx, name), unregistered.key)
     assert (dict(found.valid), len(found.faults)) == ({}, 1)
 
 
@@ -76,15 +75,15 @@ def test_a_waiver_put_back_over_the_shorter_one_that_replaced_it(
     ctx: Context, line: Any, unregistered: Candidate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     governing = policy.current(ctx, line.recipe.release.name)
-    waivers.sign(ctx, governing, "stability", unregistered.key, WHY, "2999-01-01T00:00:00+00:00")
-    (path,) = waivers.paths(ctx, governing.policy.release, unregistered.key)
+    judgement.sign_waiver(ctx, governing, "stability", unregistered.key, WHY, "2999-01-01T00:00:00+00:00")
+    (path,) = judgement.waiver_paths(ctx, governing.policy.release, unregistered.key)
     longer = path.read_bytes()
     later = datetime.now(UTC) + timedelta(minutes=5)
-    monkeypatch.setattr(waivers, "now", lambda: later.isoformat(timespec="seconds"))
-    waivers.sign(ctx, governing, "stability", unregistered.key, WHY, (later + timedelta(hours=1)).isoformat())
-    assert list(waivers.of(ctx, governing, unregistered.key).valid) == ["stability"]
+    monkeypatch.setattr(judgement, "now", lambda: later.isoformat(timespec="seconds"))
+    judgement.sign_waiver(ctx, governing, "stability", unregistered.key, WHY, (later + timedelta(hours=1)).isoformat())
+    assert list(judgement.waivers_of(ctx, governing, unregistered.key).valid) == ["stability"]
     path.write_bytes(longer)
-    found = waivers.of(ctx, governing, unregistered.key)
+    found = judgement.waivers_of(ctx, governing, unregistered.key)
     assert (dict(found.valid), "a later one replaced it" in found.faults[0]) == ({}, True)
 
 
@@ -162,7 +161,7 @@ def test_a_plug_in_gate_cannot_change_what_other_gates_read(
 ) -> None:
     """It is asked before the people's gate."""
     found = Catalogue("plinth.none", "gate", Gate, {"forging": "tests.attacks.judging:FORGING"})
-    monkeypatch.setattr("plinth_registry.gates.result.GATES", found)
+    monkeypatch.setattr("plinth_registry.gates.GATES", found)
     asked = small_policy(line.recipe.release.name).model_copy(update={"extensions": {"forging": {}}})
     known = evidence.gather(ctx, line.recipe, unregistered, {})
     results = {one.name: one.passed for one in evaluate(asked, known)}

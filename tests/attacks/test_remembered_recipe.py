@@ -11,10 +11,9 @@ import pytest
 
 from plinth.errors import RequestError
 from plinth.recipe.load import fingerprint
-from plinth_jobs import last_recipe
-from plinth_jobs.cli.root import call
-from plinth_jobs.last_recipe import recall, remember
-from plinth_jobs.recipes import load
+from plinth_jobs import recipes
+from plinth_jobs.cli import call
+from plinth_jobs.recipes import load, recall, remember
 from plinth_lab.experiments import run as experiments
 
 RECIPE = """\
@@ -120,7 +119,7 @@ def test_a_copy_in_the_workspace_is_not_read(workspace: Path, recipe: Path) -> N
     remember(workspace, recipe)
     recipe.unlink()
     copy = recall(workspace)
-    assert not last_recipe.passes(workspace, [copy])
+    assert not recipes.passes(workspace, [copy])
     assert fingerprint(load(copy)) == known
 
 
@@ -151,7 +150,7 @@ def test_a_recipe_that_is_in_the_workspace_and_changes(
     known, path = fingerprint(load(recipe)), placed(workspace, recipe)
     copy = remember(workspace, path)  # what the servers of `plinth up` are given as well
     assert copy == recall(workspace)
-    assert not last_recipe.passes(workspace, [copy])
+    assert not recipes.passes(workspace, [copy])
     assert fingerprint(load(copy)) == known
     for name in ("recipe.yaml", "base.yaml", "link.yaml", "recipes"):
         if (file := workspace / name).exists():

@@ -39,7 +39,7 @@ from plinth.records import Manifest, Step  # noqa: E402
 from plinth.schemas import DOCUMENT_SCHEMA  # noqa: E402
 from plinth.storage.parts import write_table  # noqa: E402
 from plinth.storage.workspace import Workspace  # noqa: E402
-from plinth_text.terms.lexicon import TermTable  # noqa: E402
+from plinth_text.terms import TermTable  # noqa: E402
 
 RESULTS = Path(__file__).parent / "results" / "classifier.json"
 BITS = 20

@@ -27,7 +27,7 @@ from plinth.storage.workspace import TRUST_VARIABLE, Workspace
 from plinth.trust import enrolment, standalone_verify
 from plinth.trust.root import Trust
 from plinth_registry import signing
-from plinth_registry.exports.sealed import MODEL_SIGNATURE, ExportClaim, seal
+from plinth_registry.exports import MODEL_SIGNATURE, ExportClaim, seal
 
 CLAIM = ExportClaim(name="bench:1", status="UNRELEASED", checkpoint="0" * 64)
 

@@ -41,7 +41,7 @@ RESULTS = Path(__file__).parent / "results" / "extract.json"
 
 def real_pages(folders: Sequence[str], megabytes: float) -> dict[str, list[bytes]]:
     """HTML pages by band, in a fixed shuffled order; pages that the demo renders are among them."""
-    from plinth_jobs.harvest.web import module_names, render
+    from plinth_jobs.harvest.run import module_names, render
 
     files = sorted({path for folder in folders for path in Path(folder).rglob("*.htm*") if path.is_file()})
     random.Random(0).shuffle(files)

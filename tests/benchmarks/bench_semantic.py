@@ -20,7 +20,7 @@ from bench_minhash import real_documents
 from plinth.corpus.dedup.parameters import MinHash, Semantic
 from plinth.corpus.dedup.semantic import pairs as semantic_pairs
 from plinth_text import similarity
-from plinth_text.words.hashes import jaccard, ngram_sets
+from plinth_text.words import jaccard, ngram_sets
 
 REPLACED = (0.0, 0.02, 0.05, 0.1, 0.2)
 THRESHOLDS = (0.98, 0.95, 0.9, 0.85)

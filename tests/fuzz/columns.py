@@ -23,15 +23,14 @@ import pyarrow as pa
 from plinth.corpus.dedup.near import shingles
 from plinth.corpus.dedup.parameters import MinHash
 from plinth.tokens.tokenizer import encode, words
-from plinth_text import english, similarity, unicode
+from plinth_text import english, scoring, similarity, unicode
+from plinth_text import terms as pii
+from plinth_text import words as hashes
 from plinth_text.fasttext import model_file
 from plinth_text.fasttext.predict import DocumentScorer, Predictor
 from plinth_text.rules import c4, fineweb, gopher, redpajama, refinedweb  # fmt: skip
-from plinth_text.scoring import features, language_model
-from plinth_text.terms import pii
-from plinth_text.terms.lexicon import TermTable
+from plinth_text.terms import TermTable
 from plinth_text.unicode import utf8
-from plinth_text.words import hashes
 from tests.plinth_text.fasttext.model_writer import write
 
 #: Surrogates, overlong forms, beyond U+10FFFF, characters cut short, bytes that UTF-8 never has; what rules look for.
@@ -77,9 +76,9 @@ def kernels() -> dict[str, Callable[[pa.Array], Any]]:
         "dolma": lambda t: [gopher.dolma_shares(t, join) for join in (False, True)],
         "periods": gopher.periods, "red pajama": redpajama.signals, "line cuts": refinedweb.line_cuts,
         "stops": lambda t: redpajama.signals(t, frozenset(["the"])), "tally": redpajama.tally,
-        "english": lambda t: english.column_words(*utf8(t)), "dense": features.dense,
-        "rows": lambda t: [features.rows(t, 6, most) for most in (0, 1, 100)],
-        "margins": lambda t: [features.margins(t, weights[:, :k].copy(), shift[:k], w) for k in (1, 2) for w in (0, 3)],
+        "english": lambda t: english.column_words(*utf8(t)), "dense": scoring.dense,
+        "rows": lambda t: [scoring.rows(t, 6, most) for most in (0, 1, 100)],
+        "margins": lambda t: [scoring.margins(t, weights[:, :k].copy(), shift[:k], w) for k in (1, 2) for w in (0, 3)],
         "lines": lambda t: [similarity.paragraphs(similarity.lines(t)), similarity.edge_lines(similarity.lines(t), 2)],
         "windows": lambda t: [similarity.window_keys(w := similarity.windows(t, n), n, w.fresh) for n in (1, 3, 13)],
         "signatures": lambda t: [similarity.signatures(t, n, a, b) for n in (1, 5)],
@@ -88,7 +87,7 @@ def kernels() -> dict[str, Callable[[pa.Array], Any]]:
         "simhash": lambda t: similarity.simhashes(t, 3), "pii": pii.places, "digests": unicode.digests,
         "terms": terms.find, "counts": terms.word_counts,
         "n-grams": lambda t: [hashes.ngram_sets(t, n) for n in (1, 9)],
-        "sentences": language_model.tokens,
+        "sentences": scoring.tokens,
     }  # fmt: skip
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "model.bin"

@@ -24,9 +24,8 @@ from plinth.corpus.sources.record import RawRecord, Reject, read
 from plinth.errors import PlinthError
 from plinth.recipe.yaml_lines import read as read_yaml
 from plinth.storage.files import SourceFile
-from plinth_text import similarity
+from plinth_text import scoring, similarity
 from plinth_text.rules import c4, fineweb, gopher
-from plinth_text.scoring import language_model
 from plinth_text.unicode import utf8
 from tests.fuzz import columns
 from tests.plinth_text.folding import fold_text
@@ -138,8 +137,8 @@ def kernels(data: bytes) -> None:
         _alike(lambda texts, lines=lines: _after_c4(texts, lines), alone, among)
     a, b = similarity.permutations(16, 1)
     assert (similarity.signatures(alone, 5, a, b)[0][0] == similarity.signatures(among, 5, a, b)[0][1]).all()
-    hashes, _, offsets = language_model.tokens(among)
-    assert (language_model.tokens(alone)[0] == hashes[offsets[1] : offsets[2]]).all()
+    hashes, _, offsets = scoring.tokens(among)
+    assert (scoring.tokens(alone)[0] == hashes[offsets[1] : offsets[2]]).all()
     assert fold_text(fold_text(text)) == fold_text(text)
 
 

@@ -163,7 +163,7 @@ def earlier(words: str) -> str:
 
 def with_json() -> dict[str, click.Command]:
     """Every command that has `--json`, by its earlier name."""
-    from plinth_jobs.cli.root import cli
+    from plinth_jobs.cli import cli
 
     def walk(command: click.Command, ctx: click.Context, path: str) -> Iterator[tuple[str, click.Command]]:
         if has(command, "--json"):

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from plinth.storage.workspace import Workspace
-from plinth_jobs.cli.root import call
+from plinth_jobs.cli import call
 from plinth_registry.mlflow.server import stop_server
 from tests import tiny_corpus
 from tests.shared import copied, once

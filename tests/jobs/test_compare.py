@@ -9,8 +9,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from plinth.compute.context import Context
 from plinth.storage.workspace import Workspace
 from plinth_assets.measurements import comparison_stage
-from plinth_jobs.last_recipe import remember
-from plinth_jobs.recipes import load
+from plinth_jobs.recipes import load, remember
 from tests.jobs.conftest import RECIPE, answer, plinth, variant
 from tests.peers import Peer
 from tests.shared import copied

@@ -14,8 +14,8 @@ import pytest
 
 from plinth.recipe.load import load
 from plinth_registry import policy as policies
+from plinth_registry.gates import GateResult, evaluate, is_open
 from plinth_registry.gates.facts import ComparisonFacts, Evidence
-from plinth_registry.gates.result import GateResult, evaluate, is_open
 from tests.registry.gate_evidence import OURS, THEIRS, line, set_fact
 
 RECORDED = json.loads(Path(__file__).with_name("demo_evidence.json").read_text())

@@ -9,10 +9,9 @@ from pathlib import Path
 import pytest
 
 from plinth.compute.progress import ProgressLines
-from plinth_jobs.harvest import manuals, packages, pages, run, web
+from plinth_jobs.harvest import packages, pages, run
 from plinth_jobs.harvest.output import Caps, Output, level, take
-from plinth_jobs.harvest.run import harvest
-from plinth_jobs.harvest.web import render, warc_record
+from plinth_jobs.harvest.run import harvest, render, warc_record
 from tests.services import demand
 
 SMALL = Caps(web=300_000, code=600_000, prose=200_000, manuals=200_000)
@@ -62,13 +61,13 @@ def test_debian_licences(name: str, expected: str) -> None:
 def test_copyright_files() -> None:
     head = "Format: https://www.example.org/copyright-format/1.0/\n\n"
     body = "Files: debian/*\nLicense: ISC\n\nFiles: *\nCopyright: somebody\nLicense: GPL-2+\n text\n"
-    assert manuals.copyright_licence(head + body) == "GPL-2.0-or-later"
-    assert manuals.copyright_licence(body) == "unknown"
+    assert run.copyright_licence(head + body) == "GPL-2.0-or-later"
+    assert run.copyright_licence(body) == "unknown"
 
 
 def test_rendered_pages_lose_the_blanks_of_their_layout() -> None:
     rendered = "LS(1)          User  Commands          LS(1)\n\n\n\nNAME\n       ls - list  the files  \n\n"
-    assert manuals.plain(rendered) == "LS(1) User Commands LS(1)\n\nNAME\n       ls - list the files"
+    assert run.plain(rendered) == "LS(1) User Commands LS(1)\n\nNAME\n       ls - list the files"
 
 
 @pytest.mark.parametrize(
@@ -83,13 +82,13 @@ def test_pages_are_rendered(tmp_path: Path, source: str, expected: str) -> None:
     demand("groff")
     page = tmp_path / "ls.1.gz"
     page.write_bytes(gzip.compress(source.encode()))
-    assert expected in manuals.page_text(page)
+    assert expected in run.page_text(page)
 
 
 def test_pages_that_cannot_be_read_are_empty(tmp_path: Path) -> None:
     (tmp_path / "latin.1").write_bytes(".SH A\nä".encode("latin-1"))
     (tmp_path / "torn.1.gz").write_bytes(gzip.compress(b"text" * 99)[:-9])
-    assert [manuals.page_text(tmp_path / name) for name in ("latin.1", "torn.1.gz", "absent.1")] == ["", "", ""]
+    assert [run.page_text(tmp_path / name) for name in ("latin.1", "torn.1.gz", "absent.1")] == ["", "", ""]
 
 
 def test_everyone_gets_a_voice() -> None:
@@ -144,7 +143,7 @@ def test_records_are_fixed() -> None:
 @pytest.mark.exhaustive
 @pytest.mark.slow
 def test_two_harvests_are_alike_and_a_third_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(web, "module_names", lambda: ["abc", "dis", "enum", "heapq", "json", "os", "string", "typing"])
+    monkeypatch.setattr(run, "module_names", lambda: ["abc", "dis", "enum", "heapq", "json", "os", "string", "typing"])
     first = harvest(tmp_path / "one", SMALL)
     assert first.fresh
     harvest(tmp_path / "two", SMALL)
@@ -177,18 +176,18 @@ def test_two_harvests_are_alike_and_a_third_is_kept(tmp_path: Path, monkeypatch:
 
 def test_a_machine_without_manuals_gets_pythons_reference(tmp_path: Path) -> None:
     output = Output(tmp_path / "manuals")
-    manuals.write_manuals(output, SMALL, tmp_path / "nothing")
+    run.write_manuals(output, SMALL, tmp_path / "nothing")
     assert output.note.startswith("manuals: no pages on this machine")
     assert output.summary().documents > 10
     assert (tmp_path / "manuals/en/assert.txt").is_file()
 
 
 def test_a_machine_without_groff_gets_pythons_reference(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(manuals.shutil, "which", lambda name: None)
+    monkeypatch.setattr(run.shutil, "which", lambda name: None)
     (tmp_path / "man/man1").mkdir(parents=True)
     (tmp_path / "man/man1/x.1").write_text(".TH X 1\n")
     output = Output(tmp_path / "manuals")
-    manuals.write_manuals(output, SMALL, tmp_path / "man")
+    run.write_manuals(output, SMALL, tmp_path / "man")
     assert output.note.startswith("manuals: no groff on this machine")
     assert output.summary().documents > 10
 
@@ -200,13 +199,13 @@ def test_a_machine_without_groff_gets_pythons_reference(tmp_path: Path, monkeypa
 def test_groff_starts_the_preprocessors_that_a_page_needs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, page: bytes, started: list[str]
 ) -> None:
-    monkeypatch.setattr(manuals, "GROFF", ("sh", "-c", "echo $0 $*"))
+    monkeypatch.setattr(run, "GROFF", ("sh", "-c", "echo $0 $*"))
     (tmp_path / "x.1").write_bytes(page)
-    assert manuals.page_text(tmp_path / "x.1") == " ".join(started or ["sh"])
+    assert run.page_text(tmp_path / "x.1") == " ".join(started or ["sh"])
 
 
 def test_manuals_in_their_languages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(manuals, "GROFF", ("sh", "-c", "cat"))
+    monkeypatch.setattr(run, "GROFF", ("sh", "-c", "cat"))
     text = ".TH X 1\n.SH NAME\n" + "Ein Satz über nichts. " * 40
     for name in ("man1/x.1.gz", "de/man1/x.1.gz", "de/man1/short.1.gz", "fr/cat1/x.1.gz"):
         path = tmp_path / "man" / name
@@ -214,7 +213,7 @@ def test_manuals_in_their_languages(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         path.write_bytes(gzip.compress((text if "short" not in name else "x").encode()))
     (tmp_path / "man/man1/link.1.gz").symlink_to("x.1.gz")
     output = Output(tmp_path / "out")
-    manuals.write_manuals(output, SMALL, tmp_path / "man")
+    run.write_manuals(output, SMALL, tmp_path / "man")
     assert sorted(output.files) == ["LICENCES.json", "de/x.1.txt", "en/x.1.txt"]
     assert json.loads((tmp_path / "out/LICENCES.json").read_text()) == {
         "de/x.1.txt": "unknown",

@@ -8,7 +8,7 @@ from plinth.corpus import annotate
 from plinth.recipe.load import load
 from plinth.storage.workspace import Workspace
 from plinth_assets.catalog import stages
-from plinth_assets.framework.stage import decide
+from plinth_assets.framework import decide
 from tests import tiny_corpus
 from tests.catalogues import Including
 from tests.jobs.conftest import RECIPE, plinth, variant

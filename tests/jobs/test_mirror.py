@@ -15,7 +15,7 @@ from plinth.compute.context import Context
 from plinth.errors import RegistryError
 from plinth.recipe.load import written
 from plinth.records import Manifest
-from plinth_jobs.cli.root import call
+from plinth_jobs.cli import call
 from plinth_jobs.sensors import approval, mirror
 from plinth_registry import releases
 from plinth_registry.mlflow import connection

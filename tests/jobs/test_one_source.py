@@ -17,7 +17,7 @@ from plinth.training.run_state import RunState, run_state
 from plinth.training.sinks.metric import Families
 from plinth.training.telemetry.timeline import Timeline
 from plinth_jobs import workspace_index
-from plinth_jobs.cli.root import call
+from plinth_jobs.cli import call
 from plinth_ops.checklists import run_checks
 from plinth_ops.checklists.review import CheckScope
 from plinth_ops.metrics import parts

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from plinth.storage.workspace import Workspace
-from plinth_assets.framework.expectations import docs_index
+from plinth_assets.framework import docs_index
 from plinth_jobs import workspace_index
 
 

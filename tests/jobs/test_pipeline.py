@@ -12,7 +12,7 @@ import pytest
 from plinth.compute.context import Context
 from plinth.storage.workspace import Workspace
 from plinth.trust import dsse
-from plinth_assets.framework.stage import Decision
+from plinth_assets.framework import Decision
 from plinth_jobs import pipeline
 from plinth_registry.mlflow.server import stop_server
 from tests import tiny_corpus

@@ -11,7 +11,7 @@ from plinth.operation import spending
 from plinth.recipe.load import load
 from plinth.recipe.recipe import Recipe
 from plinth.storage.workspace import Workspace
-from plinth_jobs import asset_jobs, definitions, instance
+from plinth_jobs import definitions, instance
 from tests.jobs.conftest import RECIPE
 
 
@@ -30,12 +30,12 @@ def workspace(tmp_path) -> Workspace:
 
 
 def test_the_team_is_the_recipes_else_that_of_the_budget(workspace: Workspace) -> None:
-    assert asset_jobs.tags(asking(), workspace) == {}
+    assert definitions.run_tags(asking(), workspace) == {}
     path = spending.settings_file(workspace)
     path.parent.mkdir()
     path.write_text("team: payers\n")
-    assert asset_jobs.tags(asking(), workspace) == {"plinth/team": "payers"}
-    assert asset_jobs.tags(asking(team="web"), workspace) == {"plinth/team": "web"}
+    assert definitions.run_tags(asking(), workspace) == {"plinth/team": "payers"}
+    assert definitions.run_tags(asking(team="web"), workspace) == {"plinth/team": "web"}
 
 
 def test_jobs_have_the_tags_and_nightly_assets_are_to_be_fresh(workspace: Workspace) -> None:
@@ -58,6 +58,6 @@ def test_dagster_bounds_each_team_and_watches_freshness(place: str, tmp_path, mo
     with dg.DagsterInstance.get() as made:
         assert made.freshness_enabled
         limits = made.get_concurrency_config().run_queue_config.tag_concurrency_limits
-        assert [one["key"] for one in limits] == [asset_jobs.TEAM, asset_jobs.JOB]
+        assert [one["key"] for one in limits] == [definitions.TEAM, definitions.JOB]
         assert limits[1]["limit"] == 1
         assert all(one["value"] == {"applyLimitPerUniqueValue": True} for one in limits)

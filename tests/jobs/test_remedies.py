@@ -11,8 +11,8 @@ from typing import Any
 import click
 import pytest
 
+from plinth_jobs.cli import cli
 from plinth_jobs.cli.nouns import COMMANDS, RENAMED, installed
-from plinth_jobs.cli.root import cli
 from plinth_jobs.cli.run import _next
 from plinth_jobs.pipeline import RunSummary
 from tests import command_lines

@@ -31,7 +31,7 @@ TARGETS: dict[str, tuple[Target, ...]] = {
     "gates": (
         *(_gates(stem) for stem in ("origin", "margins", "result")),
         Target("registry/plinth_registry/policy.py", ("tests/registry/test_policy.py",)),
-        Target("registry/plinth_registry/waivers.py", ("tests/registry/test_waivers.py",)),
+        Target("registry/plinth_registry/judgement.py", ("tests/registry/test_waivers.py",)),
     ),
     "policy": (
         _plinth("corpus/policy", "policy"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from plinth.evaluation.measurement import MEASUREMENTS
-from plinth_assets.measurements.pii import PiiShare
+from plinth_assets.measurements.quality import PiiShare
 from plinth_ops.service_levels.tallies import ErrorBudget
 from plinth_registry.gates.facts import (
     Approval,

@@ -16,13 +16,12 @@ from plinth.errors import GateError, LineageError, MissingError, SignatureError,
 from plinth.storage.workspace import Workspace
 from plinth_audit.papers import signed
 from plinth_audit.papers.signed import subject_of
-from plinth_jobs.cli.root import call as command_line
+from plinth_jobs.cli import call as command_line
 from plinth_registry import (
     api,
     audit_log,
     consumers,
-    feed,
-    impact,
+    freeze,
     policy,
     promotion,
     registration,
@@ -627,18 +626,18 @@ def test_a_mark_names_services_and_children_with_their_owners(ctx: Context, line
         ("search", "search@example.org", f"{name}@champion, now version 1, affected"),
     ]
     assert told.gaps == ()
-    entry = feed.entries(ctx)[0]
+    entry = freeze.feed_entries(ctx)[0]
     assert (entry.event, entry.versions) == ("tainted", (f"{name}/1",))
     assert dict(entry.consumers) == {"chat": "chat@example.org", "search": "search@example.org"}
-    seen = impact.impact(ctx, line.curated.digest)
+    seen = consumers.impact(ctx, line.curated.digest)
     assert seen.consumers == told.consumers
     assert seen.marks == (f"manifest {line.curated.digest[:16]} is marked by {ADA}: poisoned",)
     assert ("champion",) in [row.aliases for row in seen.versions]
-    assert impact.impact(ctx, line.checkpoint.digest).marks == seen.marks  # frozen from above
-    assert impact.impact(ctx, fingerprint.digest("inventory")).marks == seen.marks  # and it holds what is marked
+    assert consumers.impact(ctx, line.checkpoint.digest).marks == seen.marks  # frozen from above
+    assert consumers.impact(ctx, fingerprint.digest("inventory")).marks == seen.marks  # and it holds what is marked
     api.lift_taint(ctx, line.curated.digest, ADA, "it was not")
     assert "taint" not in mlflow.get_model_version(name, "1").tags
-    assert feed.entries(ctx)[-1].event == "lifted"
+    assert freeze.feed_entries(ctx)[-1].event == "lifted"
     assert verified.verify_model(ctx, f"{name}@champion").checkpoint == line.checkpoint.digest
 
 
@@ -649,20 +648,20 @@ def test_a_marked_champion_gives_way_where_the_policy_says_so(ctx: Context, make
         release(ctx, line)
     name, recipe = first.recipe.release.name, first.recipe
     api.mark_tainted(ctx, second.checkpoint.digest, ADA, "poisoned")
-    entry = feed.entries(ctx)[0]
+    entry = freeze.feed_entries(ctx)[0]
     assert api.champion_gives_way(ctx, recipe, entry) is None  # by default it stays
     policy.sign(ctx, small_policy(name, 2).model_copy(update={"tainted_champion": "goes back"}))
     api.lift_taint(ctx, second.checkpoint.digest, ADA, "it was not")
     assert api.champion_gives_way(ctx, recipe, entry) is None  # the mark no longer stands
     api.mark_tainted(ctx, second.checkpoint.digest, ADA, "it was")
-    again = feed.entries(ctx)[-1]
+    again = freeze.feed_entries(ctx)[-1]
     moved = api.champion_gives_way(ctx, recipe, again)
     assert moved is not None
     assert (moved.action, moved.version, moved.previous) == ("rollback", "1", "2")
     assert "it was" in moved.reason
     assert api.champion_gives_way(ctx, recipe, again) is None  # it is done
     api.mark_tainted(ctx, first.curated.digest, ADA, "that too")
-    newest = [entry for entry in feed.entries(ctx) if entry.event == "tainted"][-1]
+    newest = [entry for entry in freeze.feed_entries(ctx) if entry.event == "tainted"][-1]
     gone = api.champion_gives_way(ctx, recipe, newest)
     assert gone is not None
     assert (gone.action, gone.version) == ("withdrawn", None)

@@ -15,8 +15,7 @@ from plinth.trust import enrolment
 from plinth.trust.authority import EVALUATOR, PROMOTER, TRAINER
 from plinth.trust.root import Trust
 from plinth_registry import api, audit_log, policy, releases
-from plinth_registry.audit_log import AuditedAction, audited
-from plinth_registry.signed_log import AUDIT
+from plinth_registry.audit_log import AUDIT, AuditedAction, audited
 from tests.registry.conftest import make_recipe, small_policy
 from tests.registry.test_releases import write
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from plinth_registry.gates import evaluate, of_exports
 from plinth_registry.gates.facts import ComparisonFacts, Evidence, PairedLine
-from plinth_registry.gates.result import evaluate, of_exports
 from plinth_registry.gates.settings import gate_policy
 
 LEFT_OUT = {"max_bits_per_byte": "there is no bound on this text"}

@@ -21,9 +21,9 @@ from plinth.compute.context import Context
 from plinth.errors import GateError, MissingError, SignatureError
 from plinth.report.impact_page import VersionRow
 from plinth.trust.root import Trust
-from plinth_jobs.cli.root import call
-from plinth_registry import consumers, feed, impact, releases, taint, verified
-from plinth_registry.signed_log import FEED
+from plinth_jobs.cli import call
+from plinth_registry import consumers, freeze, releases, taint, verified
+from plinth_registry.audit_log import FEED
 from tests.registry.conftest import moved, sign_candidate
 
 OWNER = "search@example.org"
@@ -131,7 +131,7 @@ def test_a_canary_serves_those_enrolled_for_it_and_the_others_get_the_champion(
     with pytest.raises(MissingError, match="no canary for only-trials"):
         served("only-trials")
     assert verified.verify_model(ctx, f"{name}@champion", consumer="search").release == f"{name}/1"
-    rows = impact.consumer_rows(ctx, (), [VersionRow(model=name, version="1", checkpoint="")])
+    rows = consumers.consumer_rows(ctx, (), [VersionRow(model=name, version="1", checkpoint="")])
     assert f"{name}@champion, now version 2 and 1, affected" in [row.uses for row in rows if row.name == "search"]
     moved(ctx, "returned", "1", made.subjects, "2", model=name)
     assert served("search") == f"{name}/1"
@@ -157,16 +157,16 @@ def test_the_feed_names_versions_consumers_and_owners_once(ctx: Context, release
     consumers.enrol(ctx, "search", OWNER, model="demo")
     child(ctx, "chat", line.checkpoint.digest)
     taint.mark(ctx, line.curated.digest, "ada", "licence withdrawn")
-    marked, released = feed.catch_up(ctx)
-    assert feed.catch_up(ctx) == ()
+    marked, released = freeze.catch_up_feed(ctx)
+    assert freeze.catch_up_feed(ctx) == ()
     assert (marked.event, marked.versions) == ("tainted", ("demo/1",))
     assert marked.consumers == {"chat": "kid@example.org", "search": OWNER}
     assert (released.event, released.target, released.consumers) == ("champion", "demo version 1", {"search": OWNER})
     assert "licence withdrawn. Concerned: demo/1; chat (kid@example.org), search" in marked.sentence
     taint.lift(ctx, line.curated.digest, "ben", "it was granted")
-    (lifted,) = feed.catch_up(ctx)
+    (lifted,) = freeze.catch_up_feed(ctx)
     assert (lifted.number, lifted.event, lifted.by) == (3, "lifted", "ben")
-    assert [entry.number for entry in feed.entries(ctx, after=1)] == [2, 3]
+    assert [entry.number for entry in freeze.feed_entries(ctx, after=1)] == [2, 3]
 
 
 @pytest.fixture
@@ -174,17 +174,17 @@ def three(ctx: Context, release: str, line: Any) -> list[Path]:
     """Files of a feed with three entries."""
     taint.mark(ctx, line.curated.digest, "ada", "because")
     taint.mark(ctx, line.checkpoint.digest, "ada", "because")
-    feed.catch_up(ctx)
+    freeze.catch_up_feed(ctx)
     return files(ctx, "feed")
 
 
 def test_a_consumer_sees_a_gap_a_repeat_and_a_forgery(ctx: Context, three: list[Path]) -> None:
     one, two, three_ = (path.read_bytes() for path in three)
-    entry, last = feed.received(ctx, one, None)
-    assert (entry.number, feed.received(ctx, two, last)[0].number) == (1, 2)
+    entry, last = freeze.received(ctx, one, None)
+    assert (entry.number, freeze.received(ctx, two, last)[0].number) == (1, 2)
     for wrong in (three_, one, two.replace(b'"sig": "', b'"sig": "00'), b"{}", b"[", two[:-40]):
         with pytest.raises(SignatureError):
-            feed.received(ctx, wrong, last)
+            freeze.received(ctx, wrong, last)
 
 
 def test_without_a_key_that_may_sign_the_feed_says_so(ctx: Context, release: str, line: Any, own_trust: Path) -> None:
@@ -192,7 +192,7 @@ def test_without_a_key_that_may_sign_the_feed_says_so(ctx: Context, release: str
     for role in ("compliance", "promoter"):
         shutil.rmtree(own_trust / "keys" / role)
     with pytest.raises(SignatureError, match="no private key"):
-        feed.catch_up(ctx)
+        freeze.catch_up_feed(ctx)
 
 
 # Webhooks
@@ -245,17 +245,17 @@ def hooked(ctx: Context, release: str, line: Any, receiver: Receiver) -> Callabl
 
     def enrolled() -> str:
         consumers.enrol(ctx, "search", OWNER, model="demo", webhook=f"{receiver.url}/plinth")
-        secret = feed.make_secret(ctx, "search")
+        secret = freeze.make_secret(ctx, "search")
         for digest in (line.curated.digest, line.checkpoint.digest):
             taint.mark(ctx, digest, "ada", "because")
-        feed.catch_up(ctx)
+        freeze.catch_up_feed(ctx)
         return secret
 
     return enrolled
 
 
 def delivered(ctx: Context, attempts: int = 3) -> tuple[int, int]:
-    (found,) = feed.deliver(ctx, attempts, wait=lambda seconds: None)
+    (found,) = freeze.deliver(ctx, attempts, wait=lambda seconds: None)
     assert (found.error is None) == (found.waiting == 0)
     return found.sent, found.waiting
 
@@ -265,13 +265,13 @@ def test_every_entry_arrives_in_order_signed_twice(ctx: Context, hooked: Any, re
     assert delivered(ctx) == (3, 0)
     last = None
     for number, (headers, body) in enumerate(receiver.got, start=1):
-        entry, last = feed.received(ctx, body, last)
-        assert entry.number == number == int(headers[feed.SEQUENCE])
-        assert headers[feed.KEY] == hashlib.sha256(body).hexdigest()
-        assert feed.verified(secret, headers[feed.SIGNATURE], body, time.time())
-        assert not feed.verified(secret, headers[feed.SIGNATURE], body + b" ", time.time())
-        assert not feed.verified("0" * 64, headers[feed.SIGNATURE], body, time.time())
-        assert not feed.verified(secret, headers[feed.SIGNATURE], body, time.time() + 301)
+        entry, last = freeze.received(ctx, body, last)
+        assert entry.number == number == int(headers[freeze.SEQUENCE])
+        assert headers[freeze.KEY] == hashlib.sha256(body).hexdigest()
+        assert freeze.verified_delivery(secret, headers[freeze.SIGNATURE], body, time.time())
+        assert not freeze.verified_delivery(secret, headers[freeze.SIGNATURE], body + b" ", time.time())
+        assert not freeze.verified_delivery("0" * 64, headers[freeze.SIGNATURE], body, time.time())
+        assert not freeze.verified_delivery(secret, headers[freeze.SIGNATURE], body, time.time() + 301)
     assert delivered(ctx) == (0, 0)
     assert len(receiver.got) == 3
 
@@ -282,7 +282,7 @@ def test_a_refused_entry_is_sent_again_under_the_same_key(ctx: Context, hooked: 
     assert delivered(ctx) == (1, 2)
     assert len(receiver.got) == 4  # a redirect is not followed
     assert delivered(ctx) == (2, 0)
-    keys = [headers[feed.KEY] for headers, _ in receiver.got]
+    keys = [headers[freeze.KEY] for headers, _ in receiver.got]
     assert len(set(keys)) == 3
     assert keys == [keys[0], *[keys[1]] * 4, keys[-1]]
 
@@ -290,13 +290,13 @@ def test_a_refused_entry_is_sent_again_under_the_same_key(ctx: Context, hooked: 
 def test_a_consumer_that_is_down_does_not_stop_another(ctx: Context, hooked: Any, receiver: Receiver) -> None:
     hooked()
     consumers.enrol(ctx, "down", OWNER, model="demo", webhook="http://127.0.0.1:9/")
-    feed.make_secret(ctx, "down")
+    freeze.make_secret(ctx, "down")
     consumers.enrol(ctx, "a-first-without-secret", OWNER, model="demo", webhook=receiver.url)
     consumers.leave(ctx, "search")
     consumers.enrol(ctx, "search", OWNER, model="demo", webhook=f"{receiver.url}/plinth")
-    taint.lift(ctx, feed.entries(ctx)[0].target.split()[1], "ben", "granted")
-    feed.catch_up(ctx)
-    lacking, down, search = feed.deliver(ctx, 2, wait=lambda seconds: None)
+    taint.lift(ctx, freeze.feed_entries(ctx)[0].target.split()[1], "ben", "granted")
+    freeze.catch_up_feed(ctx)
+    lacking, down, search = freeze.deliver(ctx, 2, wait=lambda seconds: None)
     assert (lacking.sent, lacking.waiting) == (0, 1)
     assert "no webhook secret" in str(lacking.error)
     assert (down.sent, down.waiting) == (0, 1)
@@ -304,7 +304,7 @@ def test_a_consumer_that_is_down_does_not_stop_another(ctx: Context, hooked: Any
 
 
 def test_the_secret_is_private_and_outside_the_workspace(ctx: Context, release: str) -> None:
-    secret = feed.make_secret(ctx, "search")
+    secret = freeze.make_secret(ctx, "search")
     path = Trust.of(ctx.workspace).folder / "webhooks" / "search.secret"
     assert (path.read_text(), stat.S_IMODE(path.stat().st_mode)) == (secret, 0o600)
     assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700

@@ -20,7 +20,7 @@ from plinth.evaluation.probes.noise import worth
 from plinth.records import Frozen, Manifest
 from plinth.trust.authority import COMPLIANCE
 from plinth_assets.measurements import quality
-from plinth_assets.measurements.pii import PiiShare
+from plinth_assets.measurements.quality import PiiShare
 from plinth_audit.canaries import audit
 from plinth_audit.canaries import job as canaries
 from plinth_audit.canaries.measurement import CanaryFacts

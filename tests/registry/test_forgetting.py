@@ -9,8 +9,8 @@ import pytest
 from plinth.compute.context import Context
 from plinth_registry import evidence
 from plinth_registry.candidate import ancestry
+from plinth_registry.gates import _by_name
 from plinth_registry.gates.facts import ComparisonFacts, Evidence, PairedLine
-from plinth_registry.gates.result import _by_name
 
 PARENT, OTHER = "p" * 64, "o" * 64
 

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from plinth_registry.gates import GateResult, evaluate, shown
 from plinth_registry.gates.facts import (
     EvaluationFacts,
     Evidence,
@@ -19,7 +20,6 @@ from plinth_registry.gates.facts import (
     StabilityFacts,
     ToleranceFacts,
 )
-from plinth_registry.gates.result import GateResult, evaluate, shown
 from plinth_registry.gates.settings import APPROVALS, GatePolicy, release_gates
 from tests.registry.gate_evidence import LINES, MEASURED, THEIRS, line, person, policy, proof, set_fact
 

@@ -13,10 +13,10 @@ from pydantic import ValidationError
 
 from plinth.evaluation.gate import GATES, Gate, GateState, GateVerdict
 from plinth.records import Frozen
-from plinth_registry.gates import result
+from plinth_registry import gates
+from plinth_registry.gates import STATES, GateResult, account, blocking, evaluate, is_open, outcome, summary
 from plinth_registry.gates.facts import Evidence, StabilityFacts
 from plinth_registry.gates.origin import APPROVALS
-from plinth_registry.gates.result import STATES, GateResult, account, blocking, evaluate, is_open, outcome, summary
 from plinth_registry.gates.settings import GatePolicy, absent_gates, always, gate_policy, release_gates
 from tests.catalogues import Including
 from tests.registry.gate_evidence import policy, proof, set_fact
@@ -270,7 +270,7 @@ class AtMost(Frozen):
 
 def installed(monkeypatch: pytest.MonkeyPatch, judge: Any, needs: tuple[str, ...] = ("stability",)) -> None:
     made = Gate(name="calm", description="Few restarts.", needs=needs, judge=judge, params=AtMost)
-    monkeypatch.setattr(result, "GATES", Including(GATES, made))
+    monkeypatch.setattr(gates, "GATES", Including(GATES, made))
 
 
 def passing(**evidence: Any) -> GateVerdict:

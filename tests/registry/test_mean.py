@@ -17,7 +17,7 @@ from plinth.training.checkpoint import checkpoint as checkpoints
 from plinth.training.checkpoint import mean_record
 from plinth_audit.papers.gather import PaperSubject, gather
 from plinth_registry import evidence, policy, taint, trained
-from plinth_registry.gates.result import blocking, evaluate
+from plinth_registry.gates import blocking, evaluate
 from plinth_registry.registration import _tags, version_text
 from plinth_registry.verified import verify_model
 from tests.registry.conftest import PARAMETERS, Line, resume_evidence, sign_candidate

@@ -15,10 +15,9 @@ from typing import Any
 import pytest
 
 from plinth.storage.workspace import Workspace
-from plinth_registry.mlflow import connection
+from plinth_registry.mlflow import Server, connection
 from plinth_registry.mlflow.database import REVISION, ModelDatabase
 from plinth_registry.mlflow.database import rows as rows_of
-from plinth_registry.mlflow.rest import Server
 from plinth_registry.mlflow.server import ARTIFACTS, DATABASE
 
 SHOWN = ("name", "version", "source", "run_id", "description", "tags", "creation_timestamp")

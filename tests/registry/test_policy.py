@@ -17,11 +17,10 @@ from plinth_audit.canaries.audit import lower_bound
 from plinth_audit.pii_outputs.job import PROMPTS
 from plinth_jobs import policies
 from plinth_jobs.recipes import load as load_recipe
+from plinth_registry import gates as all_gates
 from plinth_registry import policy
-from plinth_registry.canary.judgement import PairedStream, judge
-from plinth_registry.gates import result as all_gates
-from plinth_registry.gates import settings
-from plinth_registry.gates.result import evaluate
+from plinth_registry.canary import PairedStream, judge
+from plinth_registry.gates import evaluate, settings
 from plinth_registry.gates.settings import GatePolicy
 from tests.registry.gate_evidence import policy as strict
 from tests.registry.gate_evidence import proof

@@ -9,11 +9,11 @@ from typing import Any, cast
 import pytest
 
 from plinth.compute.context import Context
-from plinth_jobs.cli.root import cli
+from plinth_jobs.cli import cli
 from plinth_registry import incidents
 from plinth_registry.decisions import CandidateStatus, _how_to_decide, next_step
+from plinth_registry.gates import evaluate
 from plinth_registry.gates.facts import Evidence
-from plinth_registry.gates.result import evaluate
 from plinth_registry.mlflow import settings as login
 from tests.command_lines import resolve
 from tests.registry.gate_evidence import person, policy, proof

@@ -18,8 +18,8 @@ from plinth.trust import dsse
 from plinth.trust.authority import TRAINER
 from plinth.trust.root import Trust
 from plinth.trust.signed_log import SignedLog
-from plinth_registry import audit_log, candidate, consumers, feed, incidents, policy, releases, taint
-from plinth_registry.signed_log import AUDIT, CONSUMERS, FEED, INCIDENTS, MARKS, RELEASES, policies
+from plinth_registry import audit_log, candidate, consumers, freeze, incidents, policy, releases, taint
+from plinth_registry.audit_log import AUDIT, CONSUMERS, FEED, INCIDENTS, MARKS, RELEASES, policies
 from tests.registry.conftest import Line, small_policy
 from tests.registry.test_releases import write
 
@@ -30,7 +30,7 @@ def _mark(ctx: Context, line: Line) -> None:
 
 def _tell(ctx: Context, line: Line) -> None:
     _mark(ctx, line)
-    feed.catch_up(ctx)
+    freeze.catch_up_feed(ctx)
 
 
 def _enrol(ctx: Context, line: Line) -> None:
@@ -54,7 +54,7 @@ Use = Callable[[Context, Line], object]
 #: By what is read: its log, how one record of it is made, and who reads it.
 READERS: dict[str, tuple[SignedLog, Use, tuple[Use, ...]]] = {
     "marks": (MARKS, _mark, (lambda ctx, _: taint.records(ctx), _marked)),
-    "feed": (FEED, _tell, (lambda ctx, _: feed.entries(ctx), lambda ctx, _: feed.catch_up(ctx))),
+    "feed": (FEED, _tell, (lambda ctx, _: freeze.feed_entries(ctx), lambda ctx, _: freeze.catch_up_feed(ctx))),
     "consumers": (CONSUMERS, _enrol, (lambda ctx, _: consumers.enrolled(ctx),)),
     "decisions": (AUDIT, _promote, (lambda ctx, _: audit_log.entries(ctx),)),
     "incidents": (

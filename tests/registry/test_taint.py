@@ -16,7 +16,7 @@ from plinth.trust import dsse
 from plinth.trust.authority import now
 from plinth.trust.root import Trust
 from plinth_registry import candidate, freeze, releases, taint
-from plinth_registry.signed_log import MARKS
+from plinth_registry.audit_log import MARKS
 from tests.registry.conftest import moved
 from tests.training_host import HOST
 

@@ -19,8 +19,8 @@ from plinth.trust.authority import PROMOTER, TRAINER
 from plinth.trust.root import Trust
 from plinth_registry import judgement, policy
 from plinth_registry.candidate import Candidate, evidence_path
+from plinth_registry.gates import GateResult, evaluate
 from plinth_registry.gates.facts import Evidence
-from plinth_registry.gates.result import GateResult, evaluate
 from tests.registry.gate_evidence import policy as strict
 from tests.registry.gate_evidence import proof
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from plinth_registry.gates.result import GateResult
+from plinth_registry.gates import GateResult
 from plinth_registry.registration import DESCRIPTION_CHARACTERS, scores_text, version_text
 
 SLICES = {"all": {"bytes": 10, "model": 2.2, "gzip": 3.0, "trigram": 2.9}}

@@ -12,8 +12,8 @@ from plinth.errors import GateError, SignatureError
 from plinth.trust import dsse
 from plinth.trust.authority import PROMOTER
 from plinth.trust.root import Trust
-from plinth_registry import policy, waivers
-from plinth_registry.gates.result import blocking, evaluate
+from plinth_registry import judgement, policy
+from plinth_registry.gates import blocking, evaluate
 from plinth_registry.gates.settings import always
 from tests.registry.gate_evidence import policy as strict
 from tests.registry.gate_evidence import proof
@@ -31,27 +31,27 @@ def governing(ctx: Context) -> policy.SignedPolicy:
 def test_a_waiver_opens_its_gate_for_its_candidate_until_its_date(
     ctx: Context, governing: policy.SignedPolicy
 ) -> None:
-    made = waivers.sign(ctx, governing, "stability", CANDIDATE, WHY, LATER)
-    found = waivers.of(ctx, governing, CANDIDATE)
+    made = judgement.sign_waiver(ctx, governing, "stability", CANDIDATE, WHY, LATER)
+    found = judgement.waivers_of(ctx, governing, CANDIDATE)
     assert (found.valid, found.faults) == ({"stability": made}, ())
     assert found.said == {"stability": f"waived by {made.by} until {LATER}: {WHY}"}
     assert blocking(evaluate(governing.policy, proof(stability=None), found.said)) == ()
-    other = waivers.of(ctx, governing, OTHER)  # begins alike, so that its file is looked at
+    other = judgement.waivers_of(ctx, governing, OTHER)  # begins alike, so that its file is looked at
     assert (dict(other.valid), other.faults) == ({}, (f"waiver of stability by {made.by}: it is of another candidate",))
 
 
 def test_after_its_date_a_waiver_is_none_and_is_shown(ctx: Context, governing: policy.SignedPolicy) -> None:
     soon = datetime.now(UTC) + timedelta(hours=1)
-    made = waivers.sign(ctx, governing, "stability", CANDIDATE, WHY, soon.isoformat())
-    before, at = (waivers.of(ctx, governing, CANDIDATE, when) for when in (soon - timedelta(seconds=1), soon))
+    made = judgement.sign_waiver(ctx, governing, "stability", CANDIDATE, WHY, soon.isoformat())
+    before, at = (judgement.waivers_of(ctx, governing, CANDIDATE, when) for when in (soon - timedelta(seconds=1), soon))
     assert list(before.valid) == ["stability"]
     assert (dict(at.valid), at.faults) == ({}, (f"waiver of stability by {made.by}: it expired {soon.isoformat()}",))
 
 
 def test_under_another_policy_a_waiver_is_none(ctx: Context, governing: policy.SignedPolicy) -> None:
-    waivers.sign(ctx, governing, "stability", CANDIDATE, WHY, LATER)
+    judgement.sign_waiver(ctx, governing, "stability", CANDIDATE, WHY, LATER)
     second = policy.sign(ctx, strict(version=2, stability={"max_events": 3}))
-    found = waivers.of(ctx, second, CANDIDATE)
+    found = judgement.waivers_of(ctx, second, CANDIDATE)
     assert (dict(found.valid), len(found.faults)) == ({}, 1)
     assert "under another policy" in found.faults[0]
 
@@ -59,7 +59,7 @@ def test_under_another_policy_a_waiver_is_none(ctx: Context, governing: policy.S
 @pytest.mark.parametrize("gate", [*always(), "colour"])
 def test_what_proves_a_candidate_is_not_waived(ctx: Context, governing: policy.SignedPolicy, gate: str) -> None:
     with pytest.raises(GateError, match="cannot be waived"):
-        waivers.sign(ctx, governing, gate, CANDIDATE, WHY, LATER)
+        judgement.sign_waiver(ctx, governing, gate, CANDIDATE, WHY, LATER)
 
 
 @pytest.mark.parametrize(
@@ -70,37 +70,37 @@ def test_a_waiver_needs_a_reason_and_a_date_to_come(
     ctx: Context, governing: policy.SignedPolicy, reason: str, expires: str
 ) -> None:
     with pytest.raises(GateError):
-        waivers.sign(ctx, governing, "stability", CANDIDATE, reason, expires)
-    assert waivers.paths(ctx, "demo", CANDIDATE) == ()
+        judgement.sign_waiver(ctx, governing, "stability", CANDIDATE, reason, expires)
+    assert judgement.waiver_paths(ctx, "demo", CANDIDATE) == ()
 
 
 def test_a_waiver_by_another_role_or_changed_counts_for_nothing_and_is_shown(
     ctx: Context, governing: policy.SignedPolicy
 ) -> None:
-    made = waivers.sign(ctx, governing, "stability", CANDIDATE, WHY, LATER)
-    (path,) = waivers.paths(ctx, "demo", CANDIDATE)
+    made = judgement.sign_waiver(ctx, governing, "stability", CANDIDATE, WHY, LATER)
+    (path,) = judgement.waiver_paths(ctx, "demo", CANDIDATE)
     kept = path.read_bytes()
-    content = dsse.statement(waivers.PREDICATE, {"candidate": CANDIDATE}, made.model_dump(mode="json"))
+    content = dsse.statement(judgement.WAIVER_PREDICATE, {"candidate": CANDIDATE}, made.model_dump(mode="json"))
     dsse.write(path, content, Trust.of(ctx.workspace).signer(PROMOTER))
-    assert "does not hold" in waivers.of(ctx, governing, CANDIDATE).faults[0]
+    assert "does not hold" in judgement.waivers_of(ctx, governing, CANDIDATE).faults[0]
     envelope = json.loads(kept)
     envelope["payload"] = envelope["payload"][:-8] + "AAAA" + envelope["payload"][-4:]
     path.write_text(json.dumps(envelope))
-    found = waivers.of(ctx, governing, CANDIDATE)
+    found = judgement.waivers_of(ctx, governing, CANDIDATE)
     assert (dict(found.valid), len(found.faults)) == ({}, 1)
     path.write_bytes(kept)
-    assert list(waivers.of(ctx, governing, CANDIDATE).valid) == ["stability"]
+    assert list(judgement.waivers_of(ctx, governing, CANDIDATE).valid) == ["stability"]
 
 
 def test_a_waiver_of_a_gate_that_none_lifts_is_none_however_it_was_signed(
     ctx: Context, governing: policy.SignedPolicy
 ) -> None:
-    made = waivers.sign(ctx, governing, "stability", CANDIDATE, WHY, LATER)
+    made = judgement.sign_waiver(ctx, governing, "stability", CANDIDATE, WHY, LATER)
     forged = made.model_copy(update={"gate": "taint"})
-    path = waivers.paths(ctx, "demo", CANDIDATE)[0].with_name(f"{CANDIDATE[:12]}.taint.json")
-    content = dsse.statement(waivers.PREDICATE, {"candidate": CANDIDATE}, forged.model_dump(mode="json"))
+    path = judgement.waiver_paths(ctx, "demo", CANDIDATE)[0].with_name(f"{CANDIDATE[:12]}.taint.json")
+    content = dsse.statement(judgement.WAIVER_PREDICATE, {"candidate": CANDIDATE}, forged.model_dump(mode="json"))
     dsse.write(path, content, Trust.of(ctx.workspace).signer("policy"))
-    found = waivers.of(ctx, governing, CANDIDATE)
+    found = judgement.waivers_of(ctx, governing, CANDIDATE)
     assert list(found.valid) == ["stability"]
     assert "no waiver lifts this gate" in found.faults[0]
 
@@ -110,4 +110,4 @@ def test_without_the_key_nobody_waives(
 ) -> None:
     monkeypatch.setenv("PLINTH_KEY_POLICY", "file:/nowhere/policy.key")
     with pytest.raises(SignatureError):
-        waivers.sign(ctx, governing, "stability", CANDIDATE, WHY, LATER)
+        judgement.sign_waiver(ctx, governing, "stability", CANDIDATE, WHY, LATER)

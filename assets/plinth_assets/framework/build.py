@@ -31,10 +31,8 @@ from plinth.operation.workspace_files import CHECKED, PUBLISHED
 from plinth.records import Manifest
 from plinth.storage.workspace import Workspace
 from plinth.text import markdown_text
-from plinth_assets.framework import data_docs
-from plinth_assets.framework.expectations import Suite, SuiteOutcome, evaluate
+from plinth_assets.framework import Inputs, Say, Stage, Suite, SuiteOutcome, data_docs, evaluate, up_to_date
 from plinth_assets.framework.present import metadata, page_link, picture
-from plinth_assets.framework.stage import Inputs, Say, Stage, up_to_date
 
 CHECK = "expectations"
 PRIORITY = "dagster/priority"
@@ -346,9 +344,9 @@ def mark_evaluations(ctx: Context, assets: Collection[str]) -> Iterator[dg.Asset
 
 def _drawn(ctx: Context, target: str) -> dg.MarkdownMetadataValue:
     from plinth.report.impact_page import figure
-    from plinth_registry import impact
+    from plinth_registry import consumers
 
-    found = impact.contents(impact.impact(ctx, target))
+    found = consumers.impact_contents(consumers.impact(ctx, target))
     return picture(figure, found.boxes, found.arrows)
 
 

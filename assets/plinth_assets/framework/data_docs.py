@@ -32,7 +32,7 @@ from plinth import processes
 from plinth.errors import CheckFailedError
 from plinth.storage import atomic
 from plinth.storage.workspace import Workspace
-from plinth_assets.framework.expectations import Expect, Suite, breaches, docs_index
+from plinth_assets.framework import Expect, Suite, breaches, docs_index
 
 #: In the workspace: GX writes its files without a lock of its own.
 LOCK = "gx.lock"

@@ -15,7 +15,7 @@ from plinth.compute import context
 from plinth.compute.context import Context
 from plinth.records import Manifest
 from plinth.text import markdown_code, markdown_text
-from plinth_assets.framework.stage import Inputs, Stage
+from plinth_assets.framework import Inputs, Stage
 
 if TYPE_CHECKING:
     import dagster as dg

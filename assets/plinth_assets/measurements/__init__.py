@@ -17,7 +17,7 @@ from plinth.evaluation.measurement import measurements
 
 if TYPE_CHECKING:
     from plinth.recipe.recipe import Recipe
-    from plinth_assets.framework.stage import Stage
+    from plinth_assets.framework import Stage
 
 
 def stages(recipe: Recipe) -> list[Stage]:

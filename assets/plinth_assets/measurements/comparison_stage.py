@@ -26,8 +26,8 @@ from plinth.storage.atomic import write_bytes
 from plinth.storage.off_limits import place
 from plinth.storage.state import resolve
 from plinth.training.initial import source
+from plinth_assets.framework import Inputs, Say, Stage, shared_owner
 from plinth_assets.framework.present import markdown, page_value, picture, table
-from plinth_assets.framework.stage import Inputs, Say, Stage, shared_owner
 from plinth_assets.initial import begun
 
 ASSET = job.ASSET

@@ -27,9 +27,8 @@ from plinth.records import Manifest
 from plinth.report.evaluation import BITS, MeasureGroup, Section, TextTable, measure
 from plinth.storage.parts import named_table
 from plinth.storage.store import Store
-from plinth_assets.framework.expectations import Suite, between, equal_columns
+from plinth_assets.framework import Inputs, Say, Stage, Suite, between, by_bucket, each, equal_columns, shared_owner
 from plinth_assets.framework.present import Code, markdown, picture, table
-from plinth_assets.framework.stage import Inputs, Say, Stage, by_bucket, each, shared_owner
 
 
 def stages(recipe: Recipe) -> list[Stage]:

@@ -15,9 +15,8 @@ from plinth.report.evaluation import Section, TextTable
 from plinth.storage.parts import read_table
 from plinth.storage.store import Store
 from plinth_assets.annotate import annotator_parameters
-from plinth_assets.framework.expectations import Suite, between
+from plinth_assets.framework import Inputs, Stage, Suite, between, by_bucket, each, shared_owner
 from plinth_assets.framework.present import markdown, table
-from plinth_assets.framework.stage import Inputs, Stage, by_bucket, each, shared_owner
 
 
 def stages(recipe: Recipe) -> list[Stage]:

@@ -21,9 +21,8 @@ from plinth.records import Manifest
 from plinth.report.evaluation import BITS, Measure, Section, TextTable, group, measure
 from plinth.storage.parts import named_table
 from plinth.storage.store import Store
-from plinth_assets.framework.expectations import Suite, between, rows_between
+from plinth_assets.framework import Inputs, Stage, Suite, between, rows_between, shared_owner
 from plinth_assets.framework.present import markdown, picture, table
-from plinth_assets.framework.stage import Inputs, Stage, shared_owner
 
 
 def set_stages(recipe: Recipe) -> list[Stage]:

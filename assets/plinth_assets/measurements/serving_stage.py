@@ -15,8 +15,8 @@ from plinth.recipe.recipe import Recipe
 from plinth.records import Manifest
 from plinth.report.evaluation import Section, TextTable
 from plinth.report.style import count
+from plinth_assets.framework import Inputs, Say, Stage, shared_owner
 from plinth_assets.framework.present import markdown, table
-from plinth_assets.framework.stage import Inputs, Say, Stage, shared_owner
 
 
 def stages(recipe: Recipe) -> list[Stage]:

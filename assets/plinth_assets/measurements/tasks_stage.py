@@ -24,9 +24,8 @@ from plinth.records import Manifest, Part
 from plinth.report.evaluation import MeasureGroup, Section, measure
 from plinth.storage.parts import read_table
 from plinth.storage.store import Store
-from plinth_assets.framework.expectations import Suite, between, rows_between
+from plinth_assets.framework import Inputs, Stage, Suite, between, rows_between, shared_owner
 from plinth_assets.framework.present import interval, markdown, table
-from plinth_assets.framework.stage import Inputs, Stage, shared_owner
 
 
 def stages(recipe: Recipe) -> list[Stage]:

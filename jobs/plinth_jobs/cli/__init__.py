@@ -28,6 +28,145 @@ Importing this package imports click and nothing else; a command imports heavy p
 ends with an example, and it takes `--json` where it reads.
 """
 
-from plinth_jobs.cli.root import main
+from __future__ import annotations
+
+import gc
+import io
+import os
+import sys
+from pathlib import Path
+
+import click
+
+from plinth import private
+from plinth.errors import EXTRAS, PlinthError, not_installed
+from plinth.text import visible
+from plinth_jobs.cli.nouns import COMMANDS, RENAMED, SECTIONS, Below
+from plinth_jobs.cli.options import Commands, PackagedFile, Settings, WorkspacePlace, examples
 
 __all__ = ["main"]
+
+
+# `plinth` itself, and the one place that turns errors into messages and exit codes.
+
+SOFTWARE_ERROR = 70  # as in sysexits.h
+INTERRUPTED = 130
+BROKEN_PIPE = 141
+
+
+class Plinth(Commands):
+    """`plinth` itself: lists its commands in sections, and answers to the earlier name of a command."""
+
+    further = Below("")
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if words := RENAMED.get(args[0]):
+            click.echo(f"plinth {args[0]} is now: plinth {words}", err=True)
+            return super().resolve_command(ctx, [*words.split(), *args[1:]])
+        return super().resolve_command(ctx, args)
+
+    def paths(self, ctx: click.Context) -> dict[str, str]:
+        return super().paths(ctx) | RENAMED
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        lines = self.lines(ctx)
+        sections = {title: [name for name in commands if name in lines] for title, commands in SECTIONS.items()}
+        sections["Other packages"] = [name for name in lines if name not in COMMANDS]
+        for title, names in sections.items():
+            if names:
+                with formatter.section(title):
+                    formatter.write_dl([(name.ljust(max(map(len, lines))), lines[name]) for name in names])
+
+
+@click.command(
+    cls=Plinth,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    epilog=examples(
+        "plinth doctor",
+        "plinth run -r demo",
+        "plinth corpus funnel",
+        "plinth model compare champion latest",
+        "plinth up",
+    ),
+)
+@click.option(
+    "-w",
+    "--workspace",
+    type=WorkspacePlace(),
+    default=Path("workspace"),
+    envvar="PLINTH_WORKSPACE",
+    show_default="./workspace",
+    help="Folder, or s3://bucket/prefix, that holds all state (also PLINTH_WORKSPACE).",
+)
+@click.option(
+    "-r",
+    "--recipe",
+    type=PackagedFile("recipes"),
+    help="Recipe: a file, or the name of a packaged one; by default the one that this workspace ran last.",
+)
+@click.option("--debug", is_flag=True, help="Show the traceback of an error.")
+@click.version_option(package_name="plinth", message="plinth %(version)s")
+@click.pass_context
+def cli(ctx: click.Context, workspace: Path, recipe: Path | None, debug: bool) -> None:
+    """From raw corpus to approved checkpoint.
+
+    Exit codes: 0 done, 1 doctor or a drill found faults, 2 wrong usage or recipe, 3 not found, 4 source, 5 storage,
+    6 a stage or check failed, 7 training, 8 trust (signature, lineage, gate), 9 registry server, 70 a defect,
+    130 interrupted.
+    """
+    ctx.obj = Settings(workspace=workspace, recipe=recipe, debug=debug)
+
+
+def main(args: list[str] | None = None) -> None:
+    """Entry point of the `plinth` script; ends the process with the exit code."""
+    gc.set_threshold(50_000, 10, 10)  # at Python's 700, a fifth of the time that imports take is collections
+    try:
+        private.apply_mask()
+    except PlinthError as error:
+        sys.exit(_failed(error, debug=False))
+    code = call(sys.argv[1:] if args is None else args)
+    gc.freeze()  # else the end of the interpreter walks through all that was imported: a second after a run
+    sys.exit(code)
+
+
+def call(args: list[str]) -> int:
+    """Run one command line and return its exit code; every error is a message on stderr."""
+    try:
+        with cli.make_context("plinth", list(args)) as ctx:
+            code = cli.invoke(ctx)
+        sys.stdout.flush()
+        return code if isinstance(code, int) else 0
+    except click.exceptions.Exit as request:
+        return request.exit_code
+    except click.ClickException as error:
+        shown = io.StringIO()
+        error.show(shown)
+        click.echo(visible(shown.getvalue()), err=True, nl=False)
+        return error.exit_code
+    except (KeyboardInterrupt, click.Abort):
+        click.echo("interrupted; finished parts are kept, the same command continues from them", err=True)
+        return INTERRUPTED
+    except BrokenPipeError:
+        # The reader has closed the pipe (`plinth explain … | head`): nothing is left to print or flush.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return BROKEN_PIPE
+    except Exception as error:
+        return _failed(error, debug="--debug" in args)
+
+
+def _failed(error: Exception, *, debug: bool) -> int:
+    if isinstance(error, ModuleNotFoundError) and (top := (error.name or "").partition(".")[0]) in EXTRAS:
+        error = not_installed(top)
+    if debug:
+        import traceback
+
+        click.echo(visible("".join(traceback.format_exception(error))), err=True, nl=False)
+    if isinstance(error, PlinthError):
+        click.echo(visible(f"plinth: {error}"), err=True)
+        return error.exit_code
+    if not debug:
+        line = " ".join(str(error).split())
+        click.echo(visible(f"plinth: defect: {type(error).__name__}: {line} (--debug shows where)"), err=True)
+    return SOFTWARE_ERROR

@@ -144,7 +144,7 @@ def card(settings: Settings, as_json: bool) -> None:
 
     `--json` prints the screening alone, by subject.
     """
-    from plinth_assets.pages import CARD, card_text
+    from plinth_assets.candidate import CARD, card_text
 
     ctx = settings.context()
     made = ctx.refs.current(CARD)

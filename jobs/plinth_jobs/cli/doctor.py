@@ -52,7 +52,7 @@ CATALOGUES = {
     "plinth.training_hooks": "plinth.training.hooks:HOOKS",
     "plinth.stages": "plinth_assets.catalog:ADDED",
     "plinth.sections": "plinth.sections:SECTIONS",
-    "plinth.definitions": "plinth_jobs.asset_jobs:ADDED",
+    "plinth.definitions": "plinth_jobs.definitions:ADDED",
     "plinth.tiles": "plinth_jobs.index_tiles:ADDED",
     "plinth.model_forms": "plinth.model.hugging_face:FORMS",
     "plinth.run_sections": "plinth.report.run.sections:SECTIONS",

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from plinth.compute.context import Context
     from plinth.model.export import Exported
     from plinth.records import Manifest
-    from plinth_registry.exports.sealed import ExportClaim
+    from plinth_registry.exports import ExportClaim
 
 #: Gigabytes of a file of weights, unless said otherwise.
 DEFAULT_FILE_GB = 5.0
@@ -297,7 +297,8 @@ def _release(
     settings: Settings, ctx: Context, target: str, folder: Path, layout: ExportLayout
 ) -> tuple[Exported, ExportClaim]:
     from plinth.model.hugging_face import TOKENIZER
-    from plinth_registry.exports import models, sealed
+    from plinth_registry import exports
+    from plinth_registry.exports import models
 
     found = models.find(ctx, target)
     source = found.candidate.directory
@@ -305,7 +306,7 @@ def _release(
         form = f"hf-{layout.dtype}"
 
         def state(staged: Path) -> ExportClaim:
-            sealed.state_plain(ctx, sealed.form_source(ctx, source), form, staged)
+            exports.state_plain(ctx, exports.form_source(ctx, source), form, staged)
             return models.add_papers(ctx, found, form, staged)
 
         return _sealed(ctx, folder, _as_it_is(source, source / TOKENIZER, layout), state)
@@ -330,8 +331,7 @@ def _run(
 ) -> tuple[Exported, ExportClaim]:
     from plinth.training.checkpoint import checkpoint as files
     from plinth_jobs.targets import find_run
-    from plinth_registry.exports import models
-    from plinth_registry.exports.sealed import ExportClaim
+    from plinth_registry.exports import ExportClaim, models
 
     config = find_run(ctx, run)
     steps = files.committed(config.directory)
@@ -367,7 +367,7 @@ def _sealed(
     from plinth.storage.atomic import named_failures, sync_directory
     from plinth.trust.root import ROOT_FILE
     from plinth.trust.standalone_verify import EXPORT
-    from plinth_registry.exports import sealed
+    from plinth_registry import exports
     from plinth_registry.exports.models import UNRELEASED
 
     with named_failures(folder):
@@ -376,12 +376,12 @@ def _sealed(
             staged = Path(staging) / "model"
             made = write(staged)
             claim = add(staged)
-            sealed.seal(ctx, staged, claim)
+            exports.seal(ctx, staged, claim)
             root = ctx.workspace.trust_folder / ROOT_FILE
-            sealed.verify(staged, root, unreleased=claim.status == UNRELEASED)  # as whoever gets it will
+            exports.verify(staged, root, unreleased=claim.status == UNRELEASED)  # as whoever gets it will
             digest = hashlib.sha256((staged / EXPORT).read_bytes()).hexdigest()
             about = {"name": claim.name, "status": claim.status, "subject": claim.checkpoint}
-            sealed.record(ctx, **about, to=str(folder.absolute()), sealed=digest)
+            exports.record(ctx, **about, to=str(folder.absolute()), sealed=digest)
             staged.replace(folder)
         sync_directory(folder.parent)
     return made, claim

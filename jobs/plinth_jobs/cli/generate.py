@@ -158,11 +158,12 @@ def _published(ctx: Context) -> Manifest | None:
 def _signed(ctx: Context, folder: Path) -> dict[str, str] | None:
     """SHA-256 of the files of a signed folder, which are verified; None of one that nobody signed."""
     from plinth.trust.root import ROOT_FILE
-    from plinth_registry.exports import models, sealed
+    from plinth_registry import exports
+    from plinth_registry.exports import models
 
-    if sealed.is_export(folder):
+    if exports.is_export(folder):
         root = ctx.workspace.trust_folder / ROOT_FILE
-        proved = sealed.verify(folder, root, unreleased=True)
+        proved = exports.verify(folder, root, unreleased=True)
         models.require_standing(ctx, proved)
         return dict(proved["digests"])
     from plinth.trust.authority import TRAINER

@@ -73,7 +73,7 @@ def init(settings: Settings, name: str | None, people: tuple[str, ...], days: in
     """
     from plinth.compute.context import Context
     from plinth.trust import enrolment, root
-    from plinth_registry.signed_log import AUDIT
+    from plinth_registry.audit_log import AUDIT
 
     workspace = workspace_of(settings)
     if demo and (workspace.trust_folder / root.ROOT_FILE).exists():

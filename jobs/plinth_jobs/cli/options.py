@@ -78,7 +78,7 @@ class Settings:
             MissingError: neither exists; says so of the workspace, where that is what is not there.
             RequestError: the one that the workspace names was not run by this user.
         """
-        from plinth_jobs.last_recipe import recall
+        from plinth_jobs.recipes import recall
 
         if self.recipe:
             return self.recipe
@@ -90,8 +90,7 @@ class Settings:
 
     def load_recipe(self) -> Recipe:
         """The recipe, validated; the one that the workspace ran last was checked against the annotators then."""
-        from plinth_jobs.last_recipe import checked
-        from plinth_jobs.recipes import load
+        from plinth_jobs.recipes import checked, load
 
         path = self.recipe_path()
         return load(path, "" if self.recipe else checked(self.workspace))

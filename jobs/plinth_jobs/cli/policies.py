@@ -205,7 +205,7 @@ def _measured(
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     from plinth.compute.threads import Threads, cores
     from plinth.corpus.slices import removal_rates
-    from plinth_assets.policy import reference_of, rules_in_use, sidecars
+    from plinth_assets.verdicts import reference_of, rules_in_use, sidecars
 
     ctx, recipe = settings.context(), settings.load_recipe()
     rules, trusted = rules_in_use(recipe), reference_of(recipe)

@@ -185,15 +185,16 @@ def _show_export(
 ) -> None:
     from plinth.storage.workspace import Workspace
     from plinth.trust.root import ROOT_FILE
-    from plinth_registry.exports import models, sealed
+    from plinth_registry import exports
+    from plinth_registry.exports import models
 
     workspace = Workspace(settings.workspace)
     pinned = root or workspace.trust_folder / ROOT_FILE
-    proved = sealed.verify(target, pinned, unreleased=unreleased)
+    proved = exports.verify(target, pinned, unreleased=unreleased)
     if root is None and workspace.releases.is_dir():
         models.require_standing(settings.context(), proved)
     if sigstore:
-        proved["sigstore"] = sealed.verify_bundle(target, pinned, *sigstore, proved["role"]).model_dump()
+        proved["sigstore"] = exports.verify_bundle(target, pinned, *sigstore, proved["role"]).model_dump()
     if as_json:
         output.emit_json(proved)
         return

@@ -17,7 +17,7 @@ from plinth_jobs.cli.options import Settings, examples, json_option, recipe_opti
 
 if TYPE_CHECKING:
     from plinth.compute.context import Context
-    from plinth_registry.canary.judgement import StreamTrial
+    from plinth_registry.canary import StreamTrial
     from plinth_registry.canary.watch import CanaryStatus
     from plinth_registry.decisions import CandidateStatus
     from plinth_registry.releases import ReleaseRecord
@@ -69,7 +69,7 @@ def approve(settings: Settings, version: str, by: str | None, reason: str | None
     """
     from plinth_registry import decisions
     from plinth_registry.decisions import next_step
-    from plinth_registry.gates.result import blocking, summary
+    from plinth_registry.gates import blocking, summary
 
     ctx, recipe = settings.context(), settings.load_recipe()
     if by is None:
@@ -162,7 +162,7 @@ def rollback(settings: Settings, by: str, reason: str, withdraw: bool, as_json: 
 
 
 def _show(candidates: tuple[CandidateStatus, ...]) -> None:
-    from plinth_registry.gates.result import summary
+    from plinth_registry.gates import summary
 
     if not candidates:
         output.say("No pending candidates.")

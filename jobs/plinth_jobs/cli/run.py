@@ -1,23 +1,32 @@
-"""`plinth recipe`, `plinth run`, `plinth up`, `plinth down`: a recipe, its pipeline, the servers of a workspace."""
+"""`plinth recipe`, `plinth run`, `plinth up`, `plinth down`, `plinth status`, `plinth report`: a recipe, its pipeline, the
+servers, the state of every asset, the pages of results.
+"""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from plinth.compute.context import TaskShare
 from plinth.compute.select_engine import ENGINES, Compute
 from plinth.compute.threads import cores
+from plinth.errors import IntegrityError, PlinthError
 from plinth.text import counted
 from plinth_jobs.cli import output
 from plinth_jobs.cli.options import PackagedFile, Settings, examples, group, json_option, recipe_option, shared
 
 if TYPE_CHECKING:
+    from plinth.compute.context import Context
     from plinth_jobs.pipeline import RunSummary
+
+
+# `plinth recipe`, `plinth run`, `plinth up`, `plinth down`: a recipe, its pipeline, the servers of a workspace.
 
 path_argument = click.argument("path", required=False, type=PackagedFile("recipes"))
 
@@ -218,9 +227,9 @@ def up(settings: Settings, dagster_port: int, pages_port: int, origin: tuple[str
     over TLS.
     """
     if full:
-        from plinth_jobs.installation import trial
+        from plinth_jobs import installation
 
-        return trial.up(settings.recipe_path(), dagster_port, pages_port)
+        return installation.up(settings.recipe_path(), dagster_port, pages_port)
     from plinth_jobs.servers import up as serve
 
     return serve(settings.workspace, settings.recipe_path(), dagster_port, pages_port, origin)
@@ -274,3 +283,148 @@ def _next(summary: RunSummary) -> list[tuple[str, str, str]]:
     if "waiting" in summary.release:
         commands.append(("approve", "", "pending candidates, with every gate"))
     return [*commands, ("up", "", "Dagster and MLflow in a browser")]
+
+
+# `plinth status`, `plinth report` and `plinth report pages`: the state of every asset, results pages, the index of
+# pages.
+
+COLOURS = {"up to date": "green", "stale": "yellow", "not made": "red", "broken": "red"}
+#: Assets of a group in one state that are a line each; more are one line together.
+LISTED = 60
+
+
+@click.command(
+    epilog=examples(
+        "plinth status",
+        "plinth status --all | grep stale",
+        "plinth status --json | jq -r '.[] | select(.state != \"up to date\").asset'",
+    )
+)
+@shared
+@recipe_option
+@click.option("--all", "every", is_flag=True, help="A line for every asset, however many.")
+@json_option
+def status(settings: Settings, every: bool, as_json: bool) -> None:
+    """List every asset of the recipe: up to date, stale, not made or broken; rows, size and digest.
+
+    A stale asset was made from another recipe, other code or other inputs than the present ones. Of a broken one the
+    reference or manifest cannot be read: the exit code is then 5. More than 60 assets of a group in the same state are
+    one line.
+    """
+    from plinth_jobs import asset_states
+
+    ctx, recipe = settings.context(), settings.load_recipe()
+    rows = asset_states.status(ctx, recipe)
+    if as_json:
+        output.emit_json(rows)
+        return _require_whole(rows)
+    output.table(("asset", "state", "rows", "size", "digest"), _status_rows(rows, every), right=("rows", "size"))
+    count = sum(row["state"] == "up to date" for row in rows)
+    output.say(f"{count} of {counted(len(rows), 'asset')} {'is' if count == 1 else 'are'} up to date.")
+    if others := sum(not row["own"] for row in rows):
+        output.say(asset_states.elsewhere(others))
+    for run in _under_way(ctx):
+        output.say(run)
+    return _require_whole(rows)
+
+
+def _require_whole(rows: list[dict[str, Any]]) -> None:
+    """Every asset is listed by now; those that cannot be read are an error.
+
+    Raises:
+        IntegrityError: some are broken.
+    """
+    if broken := [row for row in rows if row["error"]]:
+        are = "is" if len(broken) == 1 else "are"
+        raise IntegrityError(
+            f"{counted(len(broken), 'asset')} {are} broken, so that what is up to date is not known",
+            found="; ".join(f"{row['asset']}: {row['error']}" for row in broken),
+            expected="references and manifests as they were published",
+            remedy="restore them from a backup; or delete refs/ASSET.json of each, and `plinth run` makes it again",
+        )
+
+
+def _under_way(ctx: Context) -> Iterator[str]:
+    """A line for each run whose job is alive, and for each that was lost."""
+    from plinth.training import config
+    from plinth.training.directory import without_result
+    from plinth.training.run_state import RunState, run_state
+    from plinth.training.telemetry.timeline import timeline
+
+    for directory in without_result(ctx.workspace.runs):
+        with suppress(PlinthError):  # a scheduler that does not answer hides no asset
+            run = config.load(directory.config)
+            state = run_state(run)
+            reached = max(timeline(run.directory.events).steps, default=0)
+            at = f"step {reached:,} of {run.total_steps:,}"
+            if state in (RunState.QUEUED, RunState.RUNNING):
+                yield f"run {run.run_id} is {state}: {at}; `plinth run timeline {run.run_id}`"
+            elif state is RunState.LOST:
+                yield f"run {run.run_id} was lost at {at}: its job is gone; `plinth run` resumes it"
+
+
+def _status_rows(rows: list[dict[str, Any]], every: bool) -> Iterator[tuple[object, ...] | None]:
+    """One line per asset, or for many of one group and state; group by group, with a rule between."""
+    groups: dict[str, dict[str, list[dict[str, Any]]]] = {}
+    for row in rows:
+        groups.setdefault(row["group"], {}).setdefault(row["state"], []).append(row)
+    for number, (group, by_state) in enumerate(groups.items()):
+        if number:
+            yield None
+        for state, alike in by_state.items():
+            if len(alike) > LISTED and not every:
+                yield _line(f"{group}: {counted(len(alike), 'asset')}", state, alike)
+            else:
+                yield from (_line(row["asset"], state, [row], row["rows"], row["digest"]) for row in alike)
+
+
+def _line(
+    name: str, state: str, rows: list[dict[str, Any]], count: int | None = None, digest: str | None = None
+) -> tuple[object, ...]:
+    """One line of the table: the size is that of all `rows`."""
+    known = [row["bytes"] for row in rows if row["bytes"] is not None]
+    size = output.size(sum(known)) if known else None
+    return name, output.coloured(state, COLOURS[state]), count or None, size, digest[:12] if digest else None
+
+
+@click.command(epilog=examples("plinth report", "plinth report --candidate 2", "plinth report --json"))
+@shared
+@recipe_option
+@click.option("--candidate", metavar="VERSION", help="Version of a candidate (default: what was made last).")
+@json_option
+def report(settings: Settings, candidate: str | None, as_json: bool) -> None:
+    """Write the results page of one candidate: funnel, mixture, loss, bits per byte, gates and release.
+
+    Before the first candidate, the page is about the newest checkpoint or corpus. Each has a page of its own.
+    """
+    from plinth_jobs import results
+
+    page = results.write(settings.context(), settings.load_recipe(), candidate)
+    if as_json:
+        output.emit_json({"page": str(page)})
+    else:
+        output.say(page.absolute().as_uri())
+
+
+@click.command(epilog=examples("plinth report pages", "plinth report pages --json | jq -r .page"))
+@shared
+@json_option
+def pages(settings: Settings, as_json: bool) -> None:
+    """Write the index of the workspace: its state on one screen, its runs, and every page that was written.
+
+    `plinth run` writes it too, and `plinth up` keeps it up to date and serves it. It opens without a server.
+    """
+    from plinth_jobs import results, workspace_index
+
+    ctx, recipe = settings.context(), None
+    try:
+        recipe = settings.load_recipe()
+    except PlinthError as error:
+        output.line(f"without the recipe: {error.what}", err=True)
+    if recipe is not None:
+        results.renew(ctx, recipe)
+    written = workspace_index.write(ctx, recipe)
+    if as_json:
+        output.emit_json({"page": str(written)})
+    else:
+        output.say(written.absolute().as_uri())

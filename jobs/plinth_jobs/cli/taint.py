@@ -14,7 +14,7 @@ from plinth_jobs.cli.release import person
 
 if TYPE_CHECKING:
     from plinth_jobs.cli.options import Settings
-    from plinth_registry.impact import Impact
+    from plinth_registry.consumers import Impact
 
 
 class MarkFirst(Commands):
@@ -128,7 +128,7 @@ def impact(settings: Settings, target: str, as_page: bool, as_json: bool) -> Non
     TARGET is an asset, a bucket, the domain of a source, a digest, a document's 32 digits, or a commit of the code.
     What failed before it made anything does not count.
     """
-    from plinth_registry import impact as impacts
+    from plinth_registry import consumers as impacts
 
     found = impacts.impact(settings.context(), target)
     written = _write(settings.workspace, found) if as_page else None
@@ -143,11 +143,11 @@ def impact(settings: Settings, target: str, as_page: bool, as_json: bool) -> Non
 def _write(workspace: Path, found: Impact) -> Path:
     from plinth.report.impact_page import page
     from plinth.storage.atomic import write_bytes
-    from plinth_registry.impact import contents
+    from plinth_registry.consumers import impact_contents
 
     name = "".join(letter if letter.isalnum() or letter in "-_." else "-" for letter in found.origin.target[:40])
     path = Path(workspace) / "reports" / f"impact-{name}.html"
-    write_bytes(path, page(contents(found)).encode())
+    write_bytes(path, page(impact_contents(found)).encode())
     return path
 
 
@@ -211,7 +211,7 @@ def add(
     from pydantic import ValidationError
 
     from plinth_registry import consumers
-    from plinth_registry import feed as webhooks
+    from plinth_registry import freeze as webhooks
 
     ctx = settings.context()
     try:
@@ -272,9 +272,9 @@ def list_consumers(settings: Settings, as_json: bool) -> None:
 @json_option
 def feed(settings: Settings, after: int, as_json: bool) -> None:
     """Show verified entries of the feed: marks, lifts and movements of releases."""
-    from plinth_registry import feed as feeds
+    from plinth_registry import freeze as feeds
 
-    found = feeds.entries(settings.context(), after)
+    found = feeds.feed_entries(settings.context(), after)
     if as_json:
         return output.emit_json(found)
     output.table(

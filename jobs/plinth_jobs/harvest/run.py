@@ -1,20 +1,298 @@
-"""`harvest`: all buckets and a set of tasks into one folder, taken once and kept until a new one is requested."""
+"""`harvest`: all buckets and a set of tasks into one folder, once, and kept until a new harvest is requested. Two buckets
+are written here: the standard library's documentation, and the machine's manual pages.
+"""
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
-from collections.abc import Callable
+import re
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tempfile
+import uuid
+from collections.abc import Callable, Collection, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from pathlib import Path
 from typing import Any
 
-from plinth import fingerprint
+from plinth import fingerprint, processes
 from plinth.compute.progress import Meter, Progress, Silent
 from plinth.storage.atomic import named_failures, write_bytes
-from plinth_jobs.harvest.manuals import write_manuals
-from plinth_jobs.harvest.output import Caps, HarvestSummary, Output
-from plinth_jobs.harvest.packages import packages, write_code, write_prose
-from plinth_jobs.harvest.web import write_web
+from plinth_jobs.harvest import pages
+from plinth_jobs.harvest.output import Caps, HarvestSummary, Output, draw, gzipped, level, shares, take
+from plinth_jobs.harvest.packages import UNKNOWN, from_debian, packages, write_code, write_prose
+
+# The standard library's documentation as HTML in gzipped WARC files, with fixed dates and record ids.
+
+PYTHON_LICENCE = "PSF-2.0"
+#: A host name that can never be registered: these pages were rendered here, not fetched.
+HOST = f"https://pydoc.invalid/{sys.version_info.major}.{sys.version_info.minor}"
+DATE = "2026-01-01T00:00:00Z"
+WEB_FILES = 4
+MAX_RESTARTS = 8
+#: Importing these opens windows or browsers, prints, starts tests or changes the interpreter.
+SKIPPED_MODULES = {
+    *("antigravity", "this", "idlelib", "turtledemo", "turtle", "test", "tests", "lib2to3", "__main__", "__phello__"),
+    *("ensurepip", "venv", "sitecustomize", "usercustomize", "site", "_sitebuiltins", "pydoc_data", "tkinter"),
+}
+
+
+def write_web(output: Output, caps: Caps, *, topics: bool = True) -> None:
+    """Render and write the pages of modules, and of keywords and topics unless they serve as manuals."""
+    names = [f"module:{name}" for name in module_names()]
+    if topics:
+        names += [f"topic:{name}" for name in topic_names()]
+    rendered = render(sorted(names, key=draw), caps.web)
+    sizes = {name: len(html.encode("utf-8", "replace")) for name, html in rendered.items()}
+    for index, group in shares(take(sizes, caps.web), WEB_FILES):
+        records = [gzipped(warc_record(_address(name), rendered[name].encode("utf-8", "replace"))) for name in group]
+        output.write(f"stdlib-{index:05d}.warc.gz", b"".join(records))
+        for name in group:
+            output.count(PYTHON_LICENCE, sizes[name])
+
+
+def module_names() -> list[str]:
+    """Public modules of the standard library, packages' submodules included, found without importing any."""
+    root = Path(sysconfig.get_paths()["stdlib"])
+    found = {name for name in sys.stdlib_module_names if not name.startswith("_")} | {"__future__"}
+    for package in sorted(found):
+        folder = root / package
+        for path in folder.rglob("*.py") if folder.is_dir() else ():
+            parts = (package, *path.relative_to(folder).with_suffix("").parts)
+            if not any(part.startswith("_") for part in parts[1:]):
+                found.add(".".join(parts))
+    return sorted(name for name in found if not SKIPPED_MODULES & set(name.split(".")))
+
+
+def topic_names() -> list[str]:
+    """Keywords and topics that pydoc has text for."""
+    from pydoc_data.topics import topics
+
+    return sorted(topics)
+
+
+def render(names: list[str], bound: int = sys.maxsize) -> dict[str, str]:
+    """HTML by name, of the first pages that reach a bound in characters. A module that hangs or kills the process is
+    left out; the rest go on in a new one."""
+    rendered: dict[str, str] = {}
+    waiting = names
+    for _ in range(MAX_RESTARTS):
+        left = bound - sum(map(len, rendered.values()))
+        begun, found = _render_some(waiting, left)
+        rendered |= found
+        if begun in (None, waiting[-1]) or sum(map(len, found.values())) >= left:
+            break
+        waiting = waiting[waiting.index(begun) + 1 :]
+    return rendered
+
+
+def warc_record(address: str, html: bytes) -> bytes:
+    """A WARC 1.1 response record."""
+    body = b"HTTP/1.1 200 OK\r\nContent-Type: text/html; charset=utf-8\r\n"
+    body += b"Content-Length: %d\r\n\r\n" % len(html) + html
+    name = uuid.uuid5(uuid.NAMESPACE_URL, address)
+    head = (
+        "WARC/1.1\r\nWARC-Type: response\r\n"
+        f"WARC-Record-ID: <urn:uuid:{name}>\r\nWARC-Date: {DATE}\r\nWARC-Target-URI: {address}\r\n"
+        f"Content-Type: application/http; msgtype=response\r\nContent-Length: {len(body)}\r\n\r\n"
+    )
+    return head.encode() + body + b"\r\n\r\n"
+
+
+def _render_some(names: list[str], bound: int) -> tuple[str | None, dict[str, str]]:
+    """The last name begun, and what was rendered, until the end or the death of the process."""
+    # Without the user's environment: pages show defaults that are computed from it. Fixed hashing orders sets.
+    environment = {"PYTHONHASHSEED": "0", "LC_ALL": "C.UTF-8", "HOME": "/nonexistent", "PATH": "/usr/bin:/bin"}
+    with tempfile.TemporaryDirectory() as empty, tempfile.TemporaryFile() as out:
+        child = processes.start(
+            [sys.executable, "-P", "-s", "-S", "-B", pages.__file__, str(bound)],
+            stdin=subprocess.PIPE,
+            stdout=out,
+            stderr=subprocess.DEVNULL,
+            cwd=empty,
+            env=environment,
+        )
+        child.communicate("\n".join(names).encode())
+        out.seek(0)
+        return _read(out.read().decode())
+
+
+def _read(lines: str) -> tuple[str | None, dict[str, str]]:
+    begun, found = None, {}
+    for line in lines.split("\n"):
+        try:
+            row = json.loads(line)
+        except ValueError:
+            continue  # the end of a line that the process did not finish
+        begun = row.get("begin", begun)
+        if "page" in row:
+            found[row["page"]] = row["html"]
+    return begun, found
+
+
+def _address(name: str) -> str:
+    kind, _, rest = name.partition(":")
+    return f"{HOST}/{'topics' if kind == 'topic' else 'library'}/{rest}.html"
+
+
+# The machine's manual pages in all its languages, as text files with `LICENCES.json`.
+#
+# Each page's licence is what the copyright file of its Debian package says, where dpkg has the package and the
+# file is machine-readable; elsewhere it is unknown. A machine without manual pages, or without groff to render
+# them, gets the language reference of Python instead, so that the recipe still has text of that kind.
+
+MANUALS = Path("/usr/share/man")
+DPKG = Path("/var/lib/dpkg/info")
+DOC = Path("/usr/share/doc")
+MIN_CHARACTERS = 400
+MAX_SOURCE_BYTES = 2_000_000
+#: Bytes of text per byte of gzipped source, to choose by size before anything is read.
+RATIO = 2.6
+ENGLISH = "en"
+#: Translations first, which the other buckets lack.
+TRANSLATED_SHARE = 0.5
+#: UTF-8 out, no colors or overstrikes; left-aligned lines without hyphens.
+GROFF = ("groff", "-mandoc", "-Tutf8", "-P-cbou", "-rLL=100n", "-rHY=0", "-dAD=l")
+RENDER_TIMEOUT_S = 120
+_SECTION = re.compile(r"man\d\w*$")
+
+
+def write_manuals(output: Output, caps: Caps, root: Path = MANUALS) -> None:
+    """Choose, convert and write the pages."""
+    by_language: dict[str, dict[str, int]] = {}
+    for name, size in manual_pages(root):
+        by_language.setdefault(language(name), {})[name] = int(size * RATIO)
+    if not by_language or not shutil.which(GROFF[0]):
+        lacking = "groff" if by_language else "pages"
+        output.note = f"manuals: no {lacking} on this machine; Python's language reference stands in"
+        _write_reference(output, caps)
+        return
+    owners = owning_packages()
+    licences: dict[str, str] = {}
+    english = by_language.pop(ENGLISH, {})
+    chosen = _share(by_language.values(), int(caps.manuals * TRANSLATED_SHARE) if english else caps.manuals)
+    used = sum(sizes.get(name, 0) for sizes in by_language.values() for name in chosen)
+    by_package: dict[str, dict[str, int]] = {}
+    for name, size in english.items():
+        by_package.setdefault(owners.get(str(root / name), ""), {})[name] = size
+    chosen += _share(by_package.values(), caps.manuals - used)
+    with ThreadPoolExecutor(os.cpu_count()) as renderers:
+        texts = renderers.map(page_text, (root / name for name in sorted(chosen)))
+        rendered = dict(zip(sorted(chosen), texts, strict=True))
+    for name, text in rendered.items():
+        if MIN_CHARACTERS <= len(text) <= caps.file:
+            target = f"{language(name)}/{Path(name).name.removesuffix('.gz')}.txt"
+            licences[target] = _licence(owners.get(str(root / name), ""))
+            _write(output, target, text, licences[target])
+    output.write("LICENCES.json", json.dumps(licences, indent=0, sort_keys=True, ensure_ascii=False).encode() + b"\n")
+
+
+def manual_pages(root: Path) -> Iterator[tuple[str, int]]:
+    """Relative name and size of every page under a manual root; links to other pages are passed over."""
+    for folder, below, names in os.walk(root):
+        below.sort()
+        if not _SECTION.match(os.path.basename(folder)):
+            continue
+        for name in sorted(names):
+            path = os.path.join(folder, name)
+            if os.path.islink(path):
+                continue
+            size = os.path.getsize(path)
+            if size <= MAX_SOURCE_BYTES:
+                yield os.path.relpath(path, root), size
+
+
+def language(name: str) -> str:
+    """The language of a page by its relative name; the untranslated ones are English."""
+    first = name.split("/", 1)[0]
+    return ENGLISH if _SECTION.match(first) else first
+
+
+def page_text(path: Path) -> str:
+    """The text of a page; empty when it cannot be read or rendered, or is in a legacy encoding."""
+    try:
+        data = path.read_bytes()
+        if path.suffix == ".gz":
+            data = gzip.decompress(data)
+        data.decode()
+        # groff fails over warnings too; a page without text is dropped by its length
+        command = [*GROFF, *_preprocessors(data)]
+        done = processes.run(
+            command, own={"LC_ALL": "C.UTF-8"}, input=data, capture_output=True, timeout=RENDER_TIMEOUT_S
+        )
+    except (OSError, EOFError, ValueError, subprocess.TimeoutExpired):
+        return ""
+    return plain(done.stdout.decode("utf-8", "replace"))
+
+
+def _preprocessors(data: bytes) -> list[str]:
+    """Options for pages with tables and with more than ASCII; each starts another process."""
+    return [*(["-t"] if b".TS" in data else []), *([] if data.isascii() else ["-Kutf8"])]
+
+
+def plain(rendered: str) -> str:
+    """Rendered text without the blanks that align columns and margins, and at most one empty line in a row."""
+    lines = (re.sub(r"(?<=\S) {2,}", " ", line).rstrip() for line in rendered.split("\n"))
+    return re.sub(r"\n{3,}", "\n\n", "\n".join(lines)).strip("\n")
+
+
+def owning_packages(info: Path = DPKG) -> dict[str, str]:
+    """Manual page path to Debian package, from dpkg's file lists."""
+    owners: dict[str, str] = {}
+    for path in sorted(info.glob("*.list")):
+        package = path.name.removesuffix(".list").split(":")[0]
+        for line in path.read_text("utf-8", "replace").split("\n"):
+            if line.startswith("/usr/share/man/"):
+                owners[line] = package
+    return owners
+
+
+def copyright_licence(text: str) -> str:
+    """The licence of most of a package's files, from a machine-readable copyright file (`Files: *`)."""
+    if "copyright-format" not in text[:500] and "/dep5" not in text[:500]:
+        return UNKNOWN
+    for paragraph in re.split(r"\n\s*\n", text):
+        if re.search(r"(?m)^Files:\s*(\./)?\*\s*$", paragraph):
+            found = re.search(r"(?m)^Licen[sc]e:[ \t]*(\S.*)$", paragraph)
+            return from_debian(found[1]) if found else UNKNOWN
+    return UNKNOWN
+
+
+def _share(groups: Collection[Mapping[str, int]], bound: int) -> list[str]:
+    """Names out of every group, none taking more than an even share of the bound."""
+    share = level((sum(sizes.values()) for sizes in groups), bound)
+    return [name for sizes in groups for name in take(sizes, share)]
+
+
+@cache
+def _licence(package: str) -> str:
+    try:
+        return copyright_licence((DOC / package / "copyright").read_text("utf-8", "replace")) if package else UNKNOWN
+    except OSError:
+        return UNKNOWN
+
+
+def _write(output: Output, name: str, text: str, licence: str) -> None:
+    data = text.encode("utf-8", "replace")
+    output.write(name, data)
+    output.count(licence, len(data))
+
+
+def _write_reference(output: Output, caps: Caps) -> None:
+    from pydoc_data.topics import topics
+
+    texts = {name: str(text) for name, text in topics.items() if len(str(text)) >= MIN_CHARACTERS}
+    for name in take({name: len(text.encode()) for name, text in texts.items()}, caps.manuals):
+        _write(output, f"{ENGLISH}/{name}.txt", texts[name], PYTHON_LICENCE)
+    output.write("LICENCES.json", json.dumps({"": PYTHON_LICENCE}).encode() + b"\n")
+
+
+# `harvest`: all buckets and a set of tasks into one folder, taken once and kept until a new one is requested.
 
 #: Two small tasks in lm-evaluation-harness's form, written for the text that the demo trains on.
 TASKS = Path(__file__).parent / "task_files"

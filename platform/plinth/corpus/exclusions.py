@@ -161,7 +161,7 @@ def sign_texts(texts: list[str], alike: Alike) -> tuple[TextSignature, ...]:
 
 def overlap(a: U64, b: U64) -> float:
     """Share of the smaller set that is in the other; 0 where either has fewer than `LEAST_SHINGLES`."""
-    from plinth_text.words.hashes import shared
+    from plinth_text.words import shared
 
     smaller = min(a.size, b.size)
     return shared(a, b) / smaller if smaller >= LEAST_SHINGLES else 0.0

@@ -28,8 +28,8 @@ from plinth.storage import listing
 from plinth.storage.atomic import named_failures
 from plinth.storage.files import CHUNK_BYTES, SourceFile, opened
 from plinth_text.arrays import F32, F64, I64, U64
-from plinth_text.scoring.features import COMMON_WORDS
-from plinth_text.terms.lexicon import MAX_WORDS, TermHits, TermTable
+from plinth_text.scoring import COMMON_WORDS
+from plinth_text.terms import MAX_WORDS, TermHits, TermTable
 
 # Entries of a large list, sorted by hash, in a file that every process maps: no copy and no reading per worker.
 #

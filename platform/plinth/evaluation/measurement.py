@@ -64,7 +64,7 @@ class Measurement:
         name: the asset with `_` for `/`.
         description: one sentence.
         asset: of the manifest; of a `family`, what stands before `/NAME`.
-        stages: `(recipe)` -> `plinth_assets.framework.stage.Stage`s; none where the recipe does not ask for it.
+        stages: `(recipe)` -> `plinth_assets.framework.Stage`s; none where the recipe does not ask for it.
         key: of the recipe, which asks for it; empty where every recipe does.
         params: model of the parameters below `evaluation.extensions.NAME`, for a measurement of another package.
         facts: the record that gates read; None where no gate does.

@@ -34,10 +34,8 @@ from plinth.storage.store import Store
 from plinth.text import counted
 from plinth.tokens.order.batch import draws, seen_through
 from plinth.training import config
-from plinth_assets.framework import present
-from plinth_assets.framework.expectations import Suite, between
+from plinth_assets.framework import Inputs, Say, Stage, Suite, between, planted, present, shared_owner
 from plinth_assets.framework.present import markdown, picture
-from plinth_assets.framework.stage import Inputs, Say, Stage, planted, shared_owner
 from plinth_audit.canaries import audit
 from plinth_audit.canaries.audit import ALL_PLANTED, PLANTED_TIMES, p_value_of_group
 

@@ -11,8 +11,8 @@ from plinth.evaluation.measurement import Measurement, Stats, single
 from plinth.extensions import late
 from plinth.records import Frozen
 from plinth.text import counted
+from plinth_registry.gates import GateResult, decided, missing, number, shown
 from plinth_registry.gates.facts import Evidence
-from plinth_registry.gates.result import GateResult, decided, missing, number, shown
 
 
 class CanaryPolicy(Frozen):

@@ -33,14 +33,13 @@ from plinth.report.style import ACCENT, MUTED, WARNING, WIDTH_INCHES
 from plinth.storage.parts import iter_batches, read_table, write_table
 from plinth.storage.store import Store
 from plinth.storage.workspace import Workspace
+from plinth_assets.framework import Inputs, Say, Stage, Suite, between, by_bucket, each, shared_owner
 from plinth_assets.framework.build import asset
-from plinth_assets.framework.expectations import Suite, between
 from plinth_assets.framework.present import markdown, picture, table
-from plinth_assets.framework.stage import Inputs, Say, Stage, by_bucket, each, shared_owner
 from plinth_assets.measurements.comparison_stage import text_of
 from plinth_audit.drift import judge
 from plinth_audit.drift.judge import SliceDrift, in_words
-from plinth_jobs.asset_jobs import AddedDefinitions, AssetJob, with_schedule
+from plinth_jobs.definitions import AddedDefinitions, AssetJob, with_schedule
 from plinth_jobs.instance import record_failure
 
 if TYPE_CHECKING:

@@ -21,9 +21,9 @@ from plinth.evaluation.measurement import Measurement, Stats, single
 from plinth.extensions import late
 from plinth.records import Frozen, internal
 from plinth.sections import RecipeSection
+from plinth_registry.gates import GateResult, missing, number
 from plinth_registry.gates.facts import Evidence
 from plinth_registry.gates.margins import WHOLE, UpperBound, worst_share
-from plinth_registry.gates.result import GateResult, missing, number
 
 #: Slices of every extraction, where the ledger has their columns.
 RISKS: Mapping[str, str] = {

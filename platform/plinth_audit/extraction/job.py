@@ -34,9 +34,8 @@ from plinth.report.evaluation import Section, TextTable, group, measure
 from plinth.storage.parts import named_table, read_table, write_table
 from plinth.storage.store import Store
 from plinth.training import config
-from plinth_assets.framework.expectations import Suite, between
+from plinth_assets.framework import Inputs, Say, Stage, Suite, between, by_bucket, each, shared_owner
 from plinth_assets.framework.present import markdown, table
-from plinth_assets.framework.stage import Inputs, Say, Stage, by_bucket, each, shared_owner
 from plinth_audit.extraction import ExtractionTest
 from plinth_audit.extraction.windows import Taken, TextWindow, TrainedWindows, candidates, heldout_windows
 

@@ -34,10 +34,8 @@ from plinth.storage.parts import named_table, read_table, write_table
 from plinth.storage.store import Store
 from plinth.text import counted
 from plinth_assets.annotate import annotator_parameters
-from plinth_assets.framework import present
-from plinth_assets.framework.expectations import Suite, between
+from plinth_assets.framework import Inputs, Say, Stage, Suite, between, present, shared_owner
 from plinth_assets.framework.present import markdown
-from plinth_assets.framework.stage import Inputs, Say, Stage, shared_owner
 from plinth_audit.fairness.measurement import Fairness
 from plinth_audit.fairness.pairs import (
     PROMPTS,

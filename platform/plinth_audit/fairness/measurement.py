@@ -16,9 +16,9 @@ from plinth.extensions import late
 from plinth.records import Frozen, Name, internal
 from plinth.sections import RecipeSection
 from plinth.text import counted
+from plinth_registry.gates import GateResult, decided, missing, number, shown
 from plinth_registry.gates.facts import Evidence, PairedLine
 from plinth_registry.gates.margins import WHOLE, Bounded, UpperBound, compared, is_known, label
-from plinth_registry.gates.result import GateResult, decided, missing, number, shown
 
 
 class Fairness(Frozen):

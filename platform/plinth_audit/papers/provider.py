@@ -30,8 +30,7 @@ from plinth_audit.papers.cards import PaperPage, domain_table, source
 from plinth_audit.papers.facts import NOT_STATED, BucketRule, PaperFacts, SignedText, SourceTerms
 from plinth_audit.papers.gather import ILLEGAL, KEPT, PERMITTED
 from plinth_registry import audit_log, policy, releases
-from plinth_registry.audit_log import AuditedAction
-from plinth_registry.signed_log import PROVIDERS
+from plinth_registry.audit_log import PROVIDERS, AuditedAction
 
 Text = Field(None, min_length=1, max_length=10_000)
 

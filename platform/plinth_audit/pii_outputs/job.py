@@ -37,9 +37,8 @@ from plinth.records import Manifest, Part, Step
 from plinth.report.evaluation import Section, TextTable
 from plinth.storage.parts import iter_batches, read_table, write_table
 from plinth.storage.store import Store
-from plinth_assets.framework.expectations import Suite, between
+from plinth_assets.framework import Inputs, Say, Stage, Suite, between, by_bucket, each, shared_owner
 from plinth_assets.framework.present import markdown, table
-from plinth_assets.framework.stage import Inputs, Say, Stage, by_bucket, each, shared_owner
 from plinth_assets.measurements.pii_stage import detector_facts, detector_given, detector_of
 from plinth_audit import pii_outputs
 from plinth_audit.pii_outputs import ALL, INVITED, UNPROMPTED, PiiOutputs

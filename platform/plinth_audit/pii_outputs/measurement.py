@@ -8,18 +8,11 @@ from plinth.evaluation.gate import release_gate
 from plinth.evaluation.measurement import Measurement, Stats
 from plinth.extensions import late
 from plinth.records import Frozen
-from plinth_assets.measurements.pii import (
-    PiiPolicy,
-    PiiShare,
-    detector_name,
-    of_all_text,
-    pii_share,
-    share_figures,
-)
+from plinth_assets.measurements.quality import PiiPolicy, PiiShare, detector_name, of_all_text, pii_share, share_figures
 from plinth_audit import pii_outputs as parameters
+from plinth_registry.gates import GateResult, decided, missing, number
 from plinth_registry.gates.facts import Evidence
 from plinth_registry.gates.margins import UpperBound
-from plinth_registry.gates.result import GateResult, decided, missing, number
 
 
 class WrittenPii(Frozen):

@@ -29,8 +29,7 @@ from plinth.recipe.recipe import Recipe
 from plinth.records import Manifest, Part, Step
 from plinth.storage.parts import iter_batches, write_arrow
 from plinth.storage.store import Store
-from plinth_assets.framework.expectations import Suite, equal_columns, rows_between
-from plinth_assets.framework.stage import Inputs, Say, Stage, Stages, shared_owner
+from plinth_assets.framework import Inputs, Say, Stage, Stages, Suite, equal_columns, rows_between, shared_owner
 
 ASSET = "takedown/index"
 VERSION = "2"

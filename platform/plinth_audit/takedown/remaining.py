@@ -31,7 +31,7 @@ from plinth.training.config import load
 from plinth_audit.takedown.exposed_runs import HERE, PUBLISHED, REFUSED, RETIRED, ExposedRun
 from plinth_audit.takedown.search import NEAR, FoundDocuments, snapshots_of
 from plinth_registry import releases
-from plinth_registry.exports.sealed import EXPORT_NOTES
+from plinth_registry.exports import EXPORT_NOTES
 from plinth_registry.signing import directory_of
 
 #: Stages whose published state must be free of what was taken down before anything is called removed.

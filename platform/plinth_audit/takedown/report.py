@@ -33,7 +33,7 @@ from plinth.trust import dsse
 from plinth.trust.authority import COMPLIANCE
 from plinth.trust.root import Trust
 from plinth_assets.catalog import stages
-from plinth_assets.framework.stage import Stage
+from plinth_assets.framework import Stage
 from plinth_audit.takedown import page
 from plinth_audit.takedown.exposed_runs import ExposedRun, TakedownMeasure, runs_of, texts_of
 from plinth_audit.takedown.page import UP_TO_DATE

@@ -45,7 +45,7 @@ def text(settings: Settings, buckets: tuple[str, ...], kind: str, to: str, unsig
     """
     from plinth.compute.engine import LocalEngine
     from plinth.compute.threads import cores
-    from plinth_assets.pages import CARD, card_text
+    from plinth_assets.candidate import CARD, card_text
     from plinth_audit.text_export.export import export, require_corpus
     from plinth_audit.text_export.manifest import MANIFEST
     from plinth_jobs.cli import output

@@ -30,9 +30,8 @@ from plinth.storage.store import Store
 from plinth.tokens.shards.index import DocumentSpans, map_columns, map_file, of_part, open_part, write_mapped
 from plinth.tokens.shards.parameters import Stream, streams_of
 from plinth.tokens.shards.reader import Tokens
-from plinth_assets.framework.expectations import Suite, between, equal_columns
+from plinth_assets.framework import Inputs, Say, Stage, Stages, Suite, between, equal_columns
 from plinth_assets.framework.present import markdown, table
-from plinth_assets.framework.stage import Inputs, Say, Stage, Stages
 from plinth_text.compiled import compiled
 
 # Anchors: hashes of the 16-grams that begin at every 17th token of a range, sorted.

@@ -4,7 +4,7 @@
     gguf_file        GGUF for llama.cpp: tensors quantised by `gguf`, keys, the tokenizer as GGUF has it
 
 A form that is read back has the numbers of the file, never those it was made of. How much it loses is measured by
-the evaluation (`plinth_registry.exports.sealed`), not here.
+the evaluation (`plinth_registry.exports`), not here.
 
 Also here: the members of `plinth.model_forms`: a form is written, read back, measured and judged for
 `plinth export model --format`. It imports no torch.
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from plinth.compute.context import Context
     from plinth.model.export import Exported
     from plinth.records import Manifest
-    from plinth_registry.exports.sealed import FormClaim
+    from plinth_registry.exports import FormClaim
 
 class FormExport:
     """One form on its way out.
@@ -59,7 +59,7 @@ class FormExport:
             MissingError: the workspace has no held-out text to measure it on.
         """
         from plinth_extras.compressed import forms
-        from plinth_registry.exports import sealed as judging
+        from plinth_registry import exports as judging
 
         forms.restore(self.form, self._plain, folder, self._back)
         source = judging.form_source(ctx, self._source)

@@ -25,7 +25,7 @@ from plinth.storage.store import Store
 from plinth.tokens.shards.index import map_file
 from plinth.training.initial import replay, source
 from plinth.training.parameters.run import Training
-from plinth_assets.framework.stage import Inputs, Say, Stage, Stages, each, planted, read_by_run, shared_owner
+from plinth_assets.framework import Inputs, Say, Stage, Stages, each, planted, read_by_run, shared_owner
 from plinth_extras.distillation import Distillation
 
 ASSET = "teacher_logits"

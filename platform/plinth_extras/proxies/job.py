@@ -26,8 +26,8 @@ from plinth.report.evaluation import BITS, Section, group, measure
 from plinth.sections import of
 from plinth.storage.parts import write_table
 from plinth.storage.store import Store
+from plinth_assets.framework import Inputs, Say, Stage, shared_owner
 from plinth_assets.framework.present import interval, markdown, table
-from plinth_assets.framework.stage import Inputs, Say, Stage, shared_owner
 from plinth_extras.proxies import Proxies
 
 # Items of the five families, each a pure function of seed, family and number, and the checks of their answers.

@@ -34,8 +34,8 @@ from plinth.records import Frozen, Manifest
 from plinth.storage.atomic import write_bytes
 from plinth.storage.workspace import Workspace
 from plinth_assets.catalog import selected, stages
+from plinth_assets.framework import Say, Stage, up_to_date
 from plinth_assets.framework.build import bring, publish
-from plinth_assets.framework.stage import Say, Stage, up_to_date
 from plinth_lab.experiments.arms import Arm, Experiment
 from plinth_lab.source_value.verdict import MEASURED
 

@@ -32,12 +32,11 @@ from plinth.recipe.yaml_lines import files, named, read
 from plinth.records import Manifest
 from plinth.storage.workspace import Workspace
 from plinth.trust.root import Trust
+from plinth_assets.framework import Stage, decide
 from plinth_assets.framework.build import REQUESTED_BY, PlinthResource, Session, asset
-from plinth_assets.framework.stage import Stage, decide
-from plinth_jobs import last_recipe, recipes
-from plinth_jobs.asset_jobs import AddedDefinitions
+from plinth_jobs import recipes
 from plinth_jobs.dagster_parts import HOST, host
-from plinth_jobs.definitions import QUIET, raise_first_failure, requested_by
+from plinth_jobs.definitions import QUIET, AddedDefinitions, raise_first_failure, requested_by
 from plinth_jobs.instance import interruptible, of_code_location, open_instance
 from plinth_jobs.pipeline import take_harvest
 from plinth_lab.experiments import arms, pipeline
@@ -76,7 +75,7 @@ def find(path: Path) -> Path:
 def remember(workspace: Path, experiment: Experiment, path: Path) -> None:
     """Note where the file of an experiment lies, so that `plinth up` shows its assets."""
     note = {"path": str(find(path).absolute())}
-    last_recipe.write(workspace, _note(experiment.name), json.dumps(note).encode())
+    recipes.write_note(workspace, _note(experiment.name), json.dumps(note).encode())
 
 
 def noted(workspace: Path, name: str) -> Path:
@@ -87,13 +86,13 @@ def noted(workspace: Path, name: str) -> Path:
         RequestError: another user ran it, or its file or recipe is in the workspace, where others may have edited it.
     """
     again = "run it once more by its file: `plinth experiment run FILE`"
-    data = last_recipe.read(workspace, _note(name), again)
+    data = recipes.read_note(workspace, _note(name), again)
     if data is None:
         raise MissingError(
             f"this workspace has run no experiment {name}", expected=f"a file {workspace / _note(name)}"
         )
     path = Path(json.loads(data)["path"])
-    if path.is_file() and last_recipe.passes(workspace, _files(path)):
+    if path.is_file() and recipes.passes(workspace, _files(path)):
         raise RequestError(
             f"experiment {name} is not loaded by its name",
             found=f"a file in the workspace, which others may have edited: {path}, or its recipe",

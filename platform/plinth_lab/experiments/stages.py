@@ -20,8 +20,8 @@ from plinth.records import Manifest
 from plinth.storage.atomic import write_bytes
 from plinth_assets.annotate import annotator_parameters
 from plinth_assets.catalog import selected, stages
+from plinth_assets.framework import Inputs, Say, Stage, shared_owner
 from plinth_assets.framework.present import markdown, page_value, table
-from plinth_assets.framework.stage import Inputs, Say, Stage, shared_owner
 from plinth_assets.initial import require_checkpoint
 from plinth_lab.experiments import answer, measure
 from plinth_lab.experiments.arms import PREFIX, Arm, Experiment

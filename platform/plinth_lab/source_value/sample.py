@@ -48,7 +48,7 @@ from plinth.storage.store import Store
 from plinth.storage.uris import absolute
 from plinth.storage.workspace import Workspace
 from plinth_text.similarity import band_keys, permutations, signatures
-from plinth_text.words.hashes import ngram_hashes
+from plinth_text.words import ngram_hashes
 
 #: Source bytes that one task reads.
 PART_BYTES = 4 * 2**20

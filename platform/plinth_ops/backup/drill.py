@@ -28,8 +28,8 @@ from plinth.trust.signed_log import SignedLog
 from plinth_ops.backup import snapshot, taking
 from plinth_ops.backup.snapshot import GROUPS, BackupArchive, BackupSnapshot, DatabaseCopy, files
 from plinth_ops.backup.taking import DatabaseSource
+from plinth_registry.audit_log import RELEASES, beside_releases
 from plinth_registry.mlflow import server
-from plinth_registry.signed_log import RELEASES, beside_releases
 
 # Put a backup back into an empty place: content first, pointers last, each byte compared.
 #
@@ -290,11 +290,11 @@ def _scratch_databases(snapshot: BackupSnapshot, folder: Path) -> Iterator[dict[
     if not wanted:
         yield {}
         return
-    from plinth_jobs.installation import trial
+    from plinth_jobs import installation
 
     folder.chmod(0o711)
-    certificate = trial.make_certificate(folder)
-    with trial.postgres(folder, certificate) as settings:
+    certificate = installation.make_certificate(folder)
+    with installation.postgres(folder, certificate) as settings:
         query = f"sslmode=verify-full&sslrootcert={settings['PGSSLROOTCERT']}&passfile={settings['PGPASSFILE']}"
         host = f"localhost:{settings['PGPORT']}"
         yield {name: f"postgresql://{name}@{host}/{name}?{query}" for name in wanted}

@@ -18,8 +18,8 @@ from plinth.errors import MissingError, RequestError
 from plinth.recipe.recipe import Recipe
 from plinth.storage.workspace import Workspace
 from plinth_assets.framework.present import page_link, table
-from plinth_jobs.asset_jobs import AddedDefinitions, AssetJob, with_schedule
-from plinth_jobs.last_recipe import recall
+from plinth_jobs.definitions import AddedDefinitions, AssetJob, with_schedule
+from plinth_jobs.recipes import recall
 from plinth_ops.checklists import review
 from plinth_ops.checklists.review import CHECKLISTS, PURPOSES, CheckedLine, ChecklistName, CheckScope, settings_of
 

@@ -30,9 +30,9 @@ from plinth_ops.checklists.review import (
     warned,
 )
 from plinth_registry import consumers, incidents, policy, releases, taint, verified
+from plinth_registry.audit_log import AUDIT, beside_releases
 from plinth_registry.mlflow import settings
 from plinth_registry.mlflow.server import HOST, find_server
-from plinth_registry.signed_log import AUDIT, beside_releases
 
 #: A head that was signed so much later than now has met a wrong clock: it would hold for that much longer.
 AHEAD_DAYS: Final = 1 / 24

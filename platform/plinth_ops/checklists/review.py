@@ -28,7 +28,7 @@ from plinth.records import Frozen
 from plinth.storage.workspace import Workspace
 from plinth.trust.authority import POLICY, time_of
 from plinth.trust.log_record import LogRecord
-from plinth_registry.signed_log import CHECK_WAIVERS
+from plinth_registry.audit_log import CHECK_WAIVERS
 
 if TYPE_CHECKING:
     from plinth.recipe.recipe import Recipe

@@ -43,12 +43,12 @@ from plinth_ops.gamedays.play import PERSON, variables
 from plinth_ops.gamedays.warm_job import WarmJob
 from plinth_ops.metrics import signed as metrics
 from plinth_registry import api, attestations, policy, releases, verified
-from plinth_registry.canary.judgement import judge
+from plinth_registry.canary import judge
 from plinth_registry.canary.watch import measured_pairs
 from plinth_registry.candidate import CandidateRun, Facts
-from plinth_registry.gates.result import GateResult
+from plinth_registry.consumers import impact
+from plinth_registry.gates import GateResult
 from plinth_registry.gates.settings import GatePolicy, TrialPolicy, always, gate_policy, release_gates
-from plinth_registry.impact import impact
 from plinth_registry.mlflow.server import ensure_server, stop_server
 from plinth_registry.releases import ReleaseRecord
 

@@ -19,7 +19,7 @@ from plinth.errors import MissingError, PlinthError, TrustError
 from plinth.provenance.impact import descent
 from plinth.storage.workspace import Workspace
 from plinth.training.sinks.metric import MetricSample
-from plinth_jobs.last_recipe import recall
+from plinth_jobs.recipes import recall
 from plinth_ops.service_levels import objectives
 from plinth_registry import releases, taint
 from plinth_registry.canary.watch import observe

@@ -163,7 +163,7 @@ def _prove(ctx: Context) -> None:
     """
     from plinth.provenance import edges
     from plinth_registry import releases
-    from plinth_registry.signed_log import beside_releases
+    from plinth_registry.audit_log import beside_releases
 
     releases.history(ctx, expired=True)
     for log in beside_releases(ctx):

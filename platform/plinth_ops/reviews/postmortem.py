@@ -19,7 +19,7 @@ from plinth.training import config as configuration
 from plinth.training.config import RunConfig
 from plinth.training.telemetry.timeline import Event, read_events
 from plinth.trust.authority import time_of
-from plinth_registry import audit_log, impact
+from plinth_registry import audit_log, consumers
 from plinth_registry.incidents import Incident
 
 
@@ -195,7 +195,7 @@ def _losses(ctx: Context, gaps: list[str], runs: Iterable[RunConfig]) -> Iterato
 
 def _impact(ctx: Context, gaps: list[str], incident: Incident) -> Iterator[Row]:
     for target in incident.targets:
-        for found in _read(gaps, [(target, partial(impact.impact, ctx, target))]):
+        for found in _read(gaps, [(target, partial(consumers.impact, ctx, target))]):
             yield from ((target, "manifest", f"{one.asset} {one.digest[:16]} ({one.state})") for one in found.manifests)
             yield from ((target, "run", one.run_id) for one in found.runs)
             yield from ((target, "version", f"{one.model}/{one.version} {' '.join(one.aliases)}".strip())

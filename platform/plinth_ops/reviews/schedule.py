@@ -8,7 +8,7 @@ import dagster as dg
 from plinth.compute.context import Context
 from plinth.recipe.recipe import Recipe
 from plinth.storage.workspace import Workspace
-from plinth_jobs.asset_jobs import AddedDefinitions, scheduled
+from plinth_jobs.definitions import AddedDefinitions, scheduled
 from plinth_ops.reviews import review
 from plinth_ops.reviews.review import Length
 

@@ -14,10 +14,10 @@ import dagster as dg
 
 from plinth.recipe.recipe import Recipe
 from plinth.report.style import ACCENT, FAINT, SOFT_INK, WARNING, WIDTH_INCHES
+from plinth_assets.framework import shared_owner
 from plinth_assets.framework.build import PlinthResource, Session
 from plinth_assets.framework.present import page_link, picture, table
-from plinth_assets.framework.stage import shared_owner
-from plinth_jobs.asset_jobs import AddedDefinitions, AssetJob, with_schedule
+from plinth_jobs.definitions import AddedDefinitions, AssetJob, with_schedule
 from plinth_ops.service_levels import objectives
 from plinth_ops.service_levels.indicators import budgets
 from plinth_ops.service_levels.tallies import ErrorBudget, Objectives, Tally, value

@@ -39,8 +39,8 @@ from plinth_ops.service_levels.tallies import (
     up_to,
     whole,
 )
+from plinth_registry.gates import GateResult, decided, missing
 from plinth_registry.gates.facts import Evidence
-from plinth_registry.gates.result import GateResult, decided, missing
 
 
 def job_success(run: RunFacts, objectives: Objectives) -> Iterator[Tally]:

@@ -27,8 +27,8 @@ import numpy.typing as npt
 from plinth_text.arrays import I32, I64, U8, U16, U64
 from plinth_text.compiled import compiled
 from plinth_text.unicode import C_DECIMAL, C_WORD, SPACE, classes, flags
-from plinth_text.words.hashes import slot as slot_of
-from plinth_text.words.hashes import slots
+from plinth_text.words import slot as slot_of
+from plinth_text.words import slots
 
 #: Flags of a code point. BLANK: white space. INERT: takes part in no rule but that for whole exceptions.
 BLANK, INERT, PREFIX, SUFFIX, INFIX, LETTER, LOWER, UPPER, QUOTE, BEFORE_PERIOD = (1 << k for k in range(10))

@@ -19,7 +19,7 @@ from plinth_text.compiled import compiled
 from plinth_text.english import NO_WORDS, column_words, splitter
 from plinth_text.english import edge_buffer as word_edges
 from plinth_text.unicode import flags, utf8
-from plinth_text.words.split import edge_buffer
+from plinth_text.words import edge_buffer
 
 #: Columns of `page_counts`: a line is counted under one of them in addition to the first.
 (LINES, KEPT, SENTENCES, LONG_WORD, UNENDED, FEW_WORDS, LOREM_IPSUM, JAVASCRIPT, CURLY_BRACKET, NOTICE) = range(10)

@@ -18,10 +18,8 @@ from plinth_text.compiled import compiled
 from plinth_text.english import column_words
 from plinth_text.rules import gopher
 from plinth_text.unicode import flags, utf8
-from plinth_text.words import script_words
-from plinth_text.words.hashes import hash_run, slots
+from plinth_text.words import edge_buffer, hash_run, script_words, slots
 from plinth_text.words.script_words import splitter
-from plinth_text.words.split import edge_buffer
 
 #: Columns of `fineweb_counts`.
 (FULL_LINES, ENDED, SHORT, DUPLICATE_CHARACTERS, CHARACTERS, NEWLINES, WORDS) = range(7)

@@ -16,8 +16,7 @@ from plinth_text.arrays import F64, I32, I64, U8, U16, U64
 from plinth_text.compiled import compiled
 from plinth_text.english import NO_WORDS, column_words
 from plinth_text.unicode import classes, flags, utf8
-from plinth_text.words.hashes import ngram_buffers, slot_count
-from plinth_text.words.split import edge_buffer
+from plinth_text.words import edge_buffer, ngram_buffers, slot_count
 
 #: Columns of `gopher_counts`.
 (WORDS, PLAIN_WORDS, PLAIN_CHARACTERS, HASHES, ELLIPSES, LINES, BULLETS, ELLIPSIS_LINES, ALPHA_WORDS, STOP_WORDS) = (

@@ -21,7 +21,7 @@ import pyarrow as pa
 from plinth_text.arrays import F64, I32, I64, U8, U16, U32, U64
 from plinth_text.compiled import compiled
 from plinth_text.unicode import classes, expansions, utf8
-from plinth_text.words.hashes import FNV, PRIME, ngram_buffers
+from plinth_text.words import FNV, PRIME, ngram_buffers
 
 #: Columns of `signals`.
 COLUMNS = (

@@ -20,7 +20,7 @@ import pyarrow as pa
 from plinth_text.arrays import F64, I16, I32, I64, U8, U32, U64, Bools
 from plinth_text.compiled import compiled
 from plinth_text.unicode import utf8
-from plinth_text.words.hashes import ngram_hashes, scratch
+from plinth_text.words import ngram_hashes, scratch
 
 # MinHash signatures of word n-grams, and the keys of locality-sensitive hashing.
 #

@@ -1,8 +1,175 @@
-"""The trial of a canary: it is compared with the champion, document by document and request by request.
+"""The trial of a canary. Here: whether it is rolled back, stays on trial, or may become champion, as a pure function of
+values paired with the champion's.
 
-    judgement   streams of paired values -> give back, go on, may become champion; pure
-    feeds       pairs out of the owner's metrics, kept between looks: lines of JSON, or two queries; rejects are counted
-    watch       values of both that the evaluator has signed for; what is observed, one look, and what follows from it
+    feeds   pairs from the owner's metrics: lines of JSON, or two queries; kept between checks, rejects are counted
+    watch   values of both that the evaluator has signed; one check of the canary, and what follows from it
+
+A pair is one value of the canary and one of the champion on the same document or request, in a named *stream* (a slice,
+a probe, a metric). Each stream has a sequential test of
+
+    worse = canary - champion - margin |champion|        (canary and champion swapped where more is better)
+
+that may be evaluated after every pair (`plinth.evaluation.statistics.Sequential`). Streams share the error: the one at
+place k has alpha / (k (k + 1)), which adds up to alpha for any number of places. A place is never given twice in a
+trial: what is measured has the odd ones, what the owner's metrics say the even ones, so that neither moves the other.
 
 Does not belong here: how a version is moved (`plinth_registry.promotion`).
 """
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from plinth.evaluation.statistics import Estimate, Sequential
+from plinth.records import Frozen
+from plinth_registry.gates.settings import TrialPolicy
+
+Decision = Literal["continue", "return", "promote"]
+#: What a stream can do: `measured` is signed evidence on the whole, without which nothing becomes champion; `guard` and
+#: `metric` can only keep or give back: a part of the whole, and what nobody has signed for.
+Role = Literal["measured", "guard", "metric"]
+#: Points of a curve; more are not seen on a page.
+POINTS = 120
+
+
+class PairedStream(NamedTuple):
+    """Values of canary and champion on the same things, in the order in which they are looked at.
+
+    `values` are (canary, champion), finite, in the stream's own unit.
+    """
+
+    name: str
+    values: Sequence[tuple[float, float]]
+    place: int = 1
+    role: Role = "measured"
+    higher_is_better: bool = False
+
+
+class StreamTrial(Frozen):
+    """One stream: `worse` is the mean beyond the margin, with an interval that holds at all looks together.
+
+    `worse` and the champion's mean are None where nothing was observed; `decided_at` is the pair that gave the canary
+    back.
+    """
+
+    name: str
+    role: Role
+    decision: Decision
+    worse: Estimate | None = None
+    champion: float | None = None
+    decided_at: int | None = None
+
+    @property
+    def sentence(self) -> str:
+        """What was found, for people."""
+        if self.worse is None:
+            return f"{self.name}: nothing was observed"
+        found = {"return": "worse than the margin", "promote": "within the margin", "continue": "undecided"}
+        low, high = self.worse.low, self.worse.high
+        shown = f"beyond the margin {self.worse.value:+.4g} [{low:+.4g}, {high:+.4g}]"
+        return f"{self.name}: {found[self.decision]} after {self.worse.n}; {shown}, champion {self.champion:.4g}"
+
+
+class EvidencePoint(NamedTuple):
+    """The mean beyond the margin with its always-valid interval after so many pairs."""
+
+    pairs: int
+    value: float
+    low: float
+    high: float
+
+
+class Trial(Frozen):
+    """A canary by what was observed so far."""
+
+    decision: Decision
+    streams: tuple[StreamTrial, ...] = ()
+
+    @property
+    def reason(self) -> str:
+        """The streams that decided, a sentence each."""
+        own = [one.sentence for one in self.streams if one.decision == self.decision]
+        return "; ".join(own) or "nothing was observed"
+
+
+def judge(policy: TrialPolicy, observed: Iterable[PairedStream]) -> Trial:
+    """The decision after these values, in their order, as if one had looked after each.
+
+    One stream that is worse than the margin gives the canary back. It may become champion when every stream that is no
+    guard is within, and at least one of them was measured.
+
+    Raises:
+        ValueError: a value that is not finite.
+    """
+    streams = tuple(_stream(policy, one) for one in observed)
+    if any(one.decision == "return" for one in streams):
+        return Trial(decision="return", streams=streams)
+    asked = [one for one in streams if one.role != "guard"]
+    within = all(one.decision == "promote" for one in asked) and any(one.role == "measured" for one in asked)
+    return Trial(decision="promote" if within else "continue", streams=streams)
+
+
+def evidence_curve(
+    policy: TrialPolicy, stream: PairedStream, decided_at: int | None = None
+) -> tuple[EvidencePoint, ...]:
+    """Mean and interval beyond the margin at no more than `POINTS` looks, from the first that counts to the last; at
+    the pair that decided besides."""
+    worse, found, before = _worse(policy, stream), [], 0
+    test, looks = _test(policy, stream), np.linspace(min(policy.least, len(worse)), len(worse), POINTS)
+    for upto in sorted({*map(int, looks), decided_at or 0} - {0}):
+        test, before = test.add(worse[before:upto]), upto
+        now = test.estimate
+        found.append(EvidencePoint(upto, now.value, now.low, now.high))
+    return tuple(found)
+
+
+def _stream(policy: TrialPolicy, stream: PairedStream) -> StreamTrial:
+    if not len(stream.values):
+        return StreamTrial(name=stream.name, role=stream.role, decision="continue")
+    worse = _worse(policy, stream)
+    test = _test(policy, stream).add(worse)
+    decision = _decision(test)
+    return StreamTrial(
+        name=stream.name,
+        role=stream.role,
+        decision=decision,
+        worse=test.estimate,
+        champion=sum(champion for _, champion in stream.values) / len(stream.values),
+        decided_at=_first_exceeding(_test(policy, stream), worse) if decision == "return" else None,
+    )
+
+
+def _worse(policy: TrialPolicy, stream: PairedStream) -> NDArray[np.float64]:
+    """What the test sees, [pairs]."""
+    canary, champion = np.asarray(stream.values, np.float64).reshape(-1, 2).T
+    more = stream.higher_is_better or stream.name in policy.higher_is_better
+    found: NDArray[np.float64] = (champion - canary if more else canary - champion) - policy.margin * np.abs(champion)
+    return found
+
+
+def _test(policy: TrialPolicy, stream: PairedStream) -> Sequential:
+    level = 1 - (1 - policy.level) / (stream.place * (stream.place + 1))
+    return Sequential(level=level, first_look=policy.least)
+
+
+def _decision(test: Sequential) -> Decision:
+    """A stream that was once found worse stays so: the canary should have been given back at that look."""
+    if test.exceeded:
+        return "return"
+    # `decided` besides, because an interval of values that do not vary has no width and proves nothing.
+    within = test.decided and test.estimate.high < 0
+    return "promote" if within else "continue"
+
+
+def _first_exceeding(test: Sequential, worse: NDArray[np.float64]) -> int:
+    """The pair at which the test first ruled "at most 0" out; it stays ruled out, so halving finds it."""
+    low, high = 0, len(worse)
+    while high - low > 1:
+        middle = (low + high) // 2
+        grown = test.add(worse[low:middle])
+        low, high, test = (low, middle, test) if grown.exceeded else (middle, high, grown)
+    return high

@@ -30,9 +30,8 @@ from plinth.report.trial_page import FeedRow, TrialData, TrialStream, page
 from plinth.storage.atomic import write_bytes
 from plinth.storage.parts import read_table
 from plinth_registry import attestations, policy, promotion, releases, run_metrics
-from plinth_registry.canary import feeds
+from plinth_registry.canary import PairedStream, StreamTrial, Trial, evidence_curve, feeds, judge
 from plinth_registry.canary.feeds import FeedState, Journal
-from plinth_registry.canary.judgement import PairedStream, StreamTrial, Trial, evidence_curve, judge
 from plinth_registry.gates.settings import TrialPolicy
 from plinth_registry.registration import describe
 from plinth_registry.releases import Action, ReleaseRecord

@@ -30,7 +30,7 @@ from plinth.trust.signers import Signer
 from plinth.trust.standalone_verify import DATA, EXPORT, EXPORT_TYPE, RefusedExport
 from plinth_registry import taint
 from plinth_registry.audit_log import AuditedAction, audited
-from plinth_registry.exports.sealed import record
+from plinth_registry.exports import record
 
 
 def leave(ctx: Context, manifests: Iterable[Manifest], to: str, *, unreleased: bool = False) -> None:

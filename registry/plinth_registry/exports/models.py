@@ -23,12 +23,22 @@ from plinth.trust.authority import ROLES, ROOT, TRAINER
 from plinth.trust.root import Trust
 from plinth.trust.standalone_verify import FORMS, RELEASE
 from plinth.trust.standalone_verify import ROLES as ROLE_OF
-from plinth_registry import approval, attestations, candidate, policy, releases, signing, taint, verified, waivers
+from plinth_registry import (
+    approval,
+    attestations,
+    candidate,
+    exports,
+    judgement,
+    policy,
+    releases,
+    signing,
+    taint,
+    verified,
+)
+from plinth_registry.audit_log import LOGINS, RELEASES
 from plinth_registry.candidate import Candidate
-from plinth_registry.exports import sealed
-from plinth_registry.exports.sealed import ExportClaim
+from plinth_registry.exports import ExportClaim
 from plinth_registry.releases import ReleaseHistory, ReleaseRecord
-from plinth_registry.signed_log import LOGINS, RELEASES
 
 EVIDENCE = "evidence"
 
@@ -208,9 +218,9 @@ def _statements(ctx: Context, found: ReleasedModel, form: str) -> Iterator[tuple
     for record in approval.logins_about(ctx, own):
         path = LOGINS.path(ctx, record.number)
         files[f"{EVIDENCE}/logins/{path.name}"] = path
-    for path in waivers.paths(ctx, found.record.model, own.key):
+    for path in judgement.waiver_paths(ctx, found.record.model, own.key):
         files[f"{EVIDENCE}/waivers/{path.name}"] = path
-    for path in (*statements_about(ctx, own.checkpoint), sealed.form_statement(ctx, own.checkpoint, form)):
+    for path in (*statements_about(ctx, own.checkpoint), exports.form_statement(ctx, own.checkpoint, form)):
         files[f"{EVIDENCE}/attestations/{path.name}"] = path
     governed = (one for one in policy.history(ctx, found.record.model) if one.digest == found.record.policy)
     for one in governed:

@@ -14,8 +14,8 @@ from plinth.evaluation.gate import Gate, GateState, GateVerdict
 from plinth.evaluation.parameters import PARENT_SLICES
 from plinth.records import Frozen
 from plinth.text import counted
+from plinth_registry.gates import GateResult, decided, missing, named, number, percent, shown, skipped
 from plinth_registry.gates.facts import ComparisonFacts, Evidence, PairedLine
-from plinth_registry.gates.result import GateResult, decided, missing, named, number, percent, shown, skipped
 
 # Paired differences from the champion, for gates of what was measured of both.
 #

@@ -8,8 +8,8 @@ from typing import NamedTuple
 from plinth.evaluation.gate import GateState, release_gate
 from plinth.extensions import NoParams
 from plinth.text import counted
+from plinth_registry.gates import GateResult, decided, missing, shown
 from plinth_registry.gates.facts import Approval, CheckResult, Evidence, ResumeFacts
-from plinth_registry.gates.result import GateResult, decided, missing, shown
 from plinth_registry.gates.settings import (
     APPROVALS,
     ApprovalPolicy,

@@ -1,14 +1,376 @@
-"""MLflow: its local server, the login of people, its model registry with and without the server.
+"""MLflow: its model registry over REST, and the one place of its artifacts. On these:
 
-    settings         how people log in, kept beside the keys: by password, or by a reverse proxy
-    server           the local server: started when needed, found again, stopped; and its process
-    login            inside that process, where it asks for a login: who is logged in, and what they decide
-    artifact_places  the one place of artifacts, whatever the database says
-    rest             registered models over the server's REST
-    database         registered models and accounts in the SQLite databases, where no server runs
-    connection       the one connection of this package's callers, with named failures; accounts of people
+    settings    how people log in, kept with the keys: by password, or by a reverse proxy
+    server      the local server: started when needed, found again, stopped; and its process
+    login       inside that process, where it asks for a login: who is logged in, and what they decide
+    database    registered models and accounts in the SQLite databases, where no server runs
+    connection  the one connection of this package's callers, with named failures; accounts of people
 
 MLflow checks a login and keeps no author of a tag. So the server holds a key of its own, enrolled as `approver` and
 named by the gate policy (`approvals.proxies`); it signs who set which tag. A tag that was written around it, in the
 database or through a server without login, has no such statement and is a request.
 """
+
+from __future__ import annotations
+
+import errno
+import http.client
+import json
+import os
+import shutil
+import stat
+from collections.abc import Callable, Mapping
+from contextlib import closing
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path, PurePosixPath
+from typing import Any, Final
+from urllib.parse import quote, unquote, urlencode, urlsplit
+
+from plinth.errors import RegistryError
+
+# Where MLflow's artifacts may lie: in the destination of its own server, whatever its database says.
+#
+# Who writes the database, or makes an experiment, names the location of artifacts. MLflow believes it: the server would
+# hand out files of this user, or replace them, and a client would write to folders of somebody's choice.
+#
+#     confine(destination)   in the server's process: other locations are refused, and links are not followed
+#     guard(client, uri)     in a client's process: nothing is sent anywhere but to its own server, or a bucket
+
+PROXIED_SCHEME = "mlflow-artifacts"
+
+
+def confine(destination: str) -> None:
+    """Let MLflow in this process make repositories of artifacts below the server's destination alone."""
+    from mlflow.server import handlers
+    from mlflow.store.artifact.artifact_repository_registry import _artifact_repository_registry as made
+
+    original, validated = made.get_artifact_repository, handlers._validate_storage_location_uri
+
+    def get_artifact_repository(artifact_uri: str, *args: Any, **kwargs: Any) -> Any:
+        place = _local(artifact_uri)
+        if place is not None and _local(destination) is not None:
+            return _below(Path(_local(destination) or ""), place)
+        if artifact_uri != destination and not _prefixed(artifact_uri, destination) and not is_proxied(artifact_uri):
+            raise _refused_place(artifact_uri)
+        return original(artifact_uri, *args, **kwargs)
+
+    def validate(value: str, field_name: str) -> Any:
+        if not is_proxied(value):
+            raise _refused_place(value)
+        return validated(value, field_name)
+
+    made.get_artifact_repository = get_artifact_repository  # type: ignore[method-assign]
+    handlers._validate_storage_location_uri = validate
+
+
+def guard(client: Any, uri: str) -> Any:
+    """The client, which refuses runs and models whose artifacts would go past its server to a folder or another host.
+
+    Args:
+        uri: of the server. A database without one has its artifacts in folders: nothing is refused.
+    """
+    if not uri.startswith(("http://", "https://")):
+        return client
+    tracking = client._tracking_client
+    original = tracking._get_artifact_repo
+
+    def get_artifact_repo(resource_id: str, **kwargs: Any) -> Any:
+        found = original(resource_id, **kwargs)
+        scheme = urlsplit(found.artifact_uri).scheme
+        if scheme in ("", "file") or (scheme.startswith("http") and not _prefixed(found.artifact_uri, uri)):
+            raise RegistryError(
+                f"the artifacts of {resource_id} in MLflow are to go past its server",
+                found=found.artifact_uri,
+                expected=f"{PROXIED_SCHEME}:/…",
+                remedy="find out who changed the location in MLflow's database; delete that run or experiment",
+            )
+        return found
+
+    tracking._get_artifact_repo = get_artifact_repo
+    return client
+
+
+def _local(uri: str) -> str | None:
+    from mlflow.utils.file_utils import local_file_uri_to_path
+
+    if urlsplit(uri).scheme not in ("", "file"):
+        return None
+    return str(local_file_uri_to_path(uri))  # type: ignore[no-untyped-call]
+
+
+def is_proxied(uri: str) -> bool:
+    """True if a location is below the artifacts of the server that has it."""
+    parts = urlsplit(uri)
+    return parts.scheme == PROXIED_SCHEME and not parts.netloc and ".." not in PurePosixPath(unquote(parts.path)).parts
+
+
+def _prefixed(uri: str, root: str) -> bool:
+    return uri.startswith(root.rstrip("/") + "/") and ".." not in PurePosixPath(unquote(uri)).parts
+
+
+def _refused_place(place: object) -> Exception:
+    from mlflow.exceptions import MlflowException
+    from mlflow.protos.databricks_pb2 import INVALID_PARAMETER_VALUE
+
+    return MlflowException(f"{place} is not below the artifacts of this server", error_code=INVALID_PARAMETER_VALUE)
+
+
+def _below(root: Path, place: str) -> Any:
+    """MLflow's repository of a folder at or below `root`, which follows no link and serves no file of two names."""
+    from mlflow.exceptions import MlflowException
+    from mlflow.store.artifact.artifact_repo import ArtifactRepository
+    from mlflow.store.artifact.local_artifact_repo import LocalArtifactRepository
+    from mlflow.utils import uri as uris
+
+    safe: Any = uris.validate_path_is_safe
+
+    class Confined(LocalArtifactRepository):
+        download_artifacts = ArtifactRepository.download_artifacts
+        download_trace_data = ArtifactRepository.download_trace_data
+
+        def get_local_path(self, artifact_path: str) -> None:  # type: ignore[override]
+            """None: a file is copied from its open descriptor, and not opened again by name."""
+            if self._is_directory(artifact_path):  # type: ignore[no-untyped-call]
+                raise MlflowException.invalid_parameter_value(f"a directory, not a file: '{artifact_path}'")
+
+        def _download_file(self, remote_file_path: str, local_path: str) -> None:
+            path = os.path.join(self.artifact_dir, safe(remote_file_path))
+            with os.fdopen(_open_below(root, inside(root, path)), "rb") as source, open(local_path, "wb") as copy:
+                shutil.copyfileobj(source, copy)
+
+        def _get_destination_artifact_path(self, *args: Any, **kwargs: Any) -> tuple[str, str]:
+            folder, path = super()._get_destination_artifact_path(*args, **kwargs)
+            inside(root, folder)
+            return folder, path
+
+        def _get_or_create_artifact_dir(self, artifact_path: str | None = None) -> str:
+            inside(root, os.path.join(self.artifact_dir, artifact_path or ""))
+            return str(super()._get_or_create_artifact_dir(artifact_path))
+
+        def list_artifacts(self, path: str | None = None) -> Any:
+            inside(root, os.path.join(self.artifact_dir, path or ""))
+            return super().list_artifacts(path)  # type: ignore[no-untyped-call]
+
+        def delete_artifacts(self, artifact_path: str | None = None) -> None:
+            inside(root, os.path.join(self.artifact_dir, artifact_path or ""))
+            super().delete_artifacts(artifact_path)  # type: ignore[no-untyped-call]
+
+    inside(root, place)
+    return Confined(place)
+
+
+def inside(root: Path, path: str | Path) -> Path:
+    """A path relative to `root`, which it is below; no link leads anywhere else.
+
+    Raises:
+        MlflowException: it is elsewhere.
+    """
+    below = Path(os.path.relpath(path, root))
+    if ".." in below.parts or root.is_symlink() or (root.resolve() / below).resolve() != root.resolve() / below:
+        raise _refused_place(path)
+    return below
+
+
+def _open_below(root: Path, below: Path) -> int:
+    """Open a plain file of one name, from folder to folder: a link that appears meanwhile is not followed."""
+    fd = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        for part in below.parts:
+            opened = os.open(part, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=fd)
+            os.close(fd)
+            fd = opened
+        found = os.fstat(fd)
+        if not stat.S_ISREG(found.st_mode) or found.st_nlink != 1:
+            raise OSError(errno.ELOOP, "no plain file of one name")
+    except OSError as error:
+        os.close(fd)
+        if error.errno == errno.ENOENT:
+            raise _absent(below) from error
+        raise _refused_place(below) from error
+    return fd
+
+
+def _absent(path: Path) -> Exception:
+    from mlflow.exceptions import MlflowException
+    from mlflow.protos.databricks_pb2 import RESOURCE_DOES_NOT_EXIST
+
+    return MlflowException(f"No such artifact: '{path}'", error_code=RESOURCE_DOES_NOT_EXIST)
+
+
+# MLflow's model registry without MLflow's library, whose import takes longer than a command: over a server's REST.
+#
+# `Server`, and `ModelDatabase` where no server runs (`model_database`), answer as `MlflowClient` does: names, arguments,
+# errors with `error_code`. `connection` chooses between them; the library does everything else.
+
+API: Final = "/api/2.0/mlflow"
+ARTIFACTS: Final = "/api/2.0/mlflow-artifacts/artifacts"
+PROXIED: Final = "mlflow-artifacts:/"
+ABSENT: Final = "RESOURCE_DOES_NOT_EXIST"
+#: Longest wait for an answer.
+TIMEOUT_S = 120.0
+
+
+class Refused(Exception):
+    """MLflow's answer to what it does not do; `error_code` as in MLflow's own exceptions."""
+
+    def __init__(self, message: str, error_code: str) -> None:
+        super().__init__(message)
+        self.error_code = error_code
+
+
+@dataclass
+class RegisteredModel:
+    """A registered model and the versions that its aliases name."""
+
+    name: str
+    description: str = ""
+    aliases: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass
+class ModelVersion:
+    """A version of a registered model; `version` is a number in digits, times are in milliseconds."""
+
+    name: str
+    version: str
+    source: str
+    run_id: str
+    description: str = ""
+    creation_timestamp: int = 0
+    tags: dict[str, str] = field(default_factory=dict)
+
+
+class ModelPage(list[Any]):
+    """Part of a list; `token` asks for the next part."""
+
+    def __init__(self, items: list[Any], token: str | None = None) -> None:
+        super().__init__(items)
+        self.token = token
+
+
+class Server:
+    """The model registry of a server of this machine.
+
+    Args:
+        uri: of the server.
+        headers: sent with each request.
+        library: makes the `MlflowClient` that does what is not here.
+    """
+
+    def __init__(self, uri: str, headers: Mapping[str, str], library: Callable[[], Any]) -> None:
+        self._place = urlsplit(uri).netloc
+        self._headers = dict(headers)
+        self._library = lru_cache(maxsize=1)(library)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._library(), name)
+
+    def search_registered_models(self, max_results: int = 100, page_token: str | None = None) -> ModelPage:
+        found = self._get("registered-models/search", max_results=max_results, page_token=page_token)
+        return ModelPage([_model(one) for one in found.get("registered_models", ())], found.get("next_page_token"))
+
+    def search_model_versions(
+        self, filter_string: str, max_results: int = 200, page_token: str | None = None
+    ) -> ModelPage:
+        asked = {"filter": filter_string, "max_results": max_results, "page_token": page_token}
+        found = self._get("model-versions/search", **asked)
+        return ModelPage([_version(one) for one in found.get("model_versions", ())], found.get("next_page_token"))
+
+    def get_registered_model(self, name: str) -> RegisteredModel:
+        return _model(self._get("registered-models/get", name=name)["registered_model"])
+
+    def get_model_version(self, name: str, version: str) -> ModelVersion:
+        return _version(self._get("model-versions/get", name=name, version=version)["model_version"])
+
+    def create_registered_model(self, name: str, description: str | None = None) -> RegisteredModel:
+        made = self._ask("POST", "registered-models/create", name=name, description=description)
+        return _model(made["registered_model"])
+
+    def copy_model_version(self, src_model_uri: str, dst_name: str) -> ModelVersion:
+        """Copy a version into another model, which exists."""
+        name, _, version = src_model_uri.removeprefix("models:/").rpartition("/")
+        source = self._get("model-versions/get", name=name, version=version)["model_version"]
+        copied = {
+            key: source[key] for key in ("run_id", "tags", "run_link", "description", "model_id") if source.get(key)
+        }
+        made = self._ask("POST", "model-versions/create", name=dst_name, source=src_model_uri, **copied)
+        return _version(made["model_version"])
+
+    def update_model_version(self, name: str, version: str, description: str) -> None:
+        self._ask("PATCH", "model-versions/update", name=name, version=version, description=description)
+
+    def set_model_version_tag(self, name: str, version: str, key: str, value: str) -> None:
+        self._ask("POST", "model-versions/set-tag", name=name, version=version, key=key, value=str(value))
+
+    def delete_model_version_tag(self, name: str, version: str, key: str) -> None:
+        self._ask("DELETE", "model-versions/delete-tag", name=name, version=version, key=key)
+
+    def set_registered_model_alias(self, name: str, alias: str, version: str) -> None:
+        self._ask("POST", "registered-models/alias", name=name, alias=alias, version=version)
+
+    def delete_registered_model_alias(self, name: str, alias: str) -> None:
+        self._ask("DELETE", "registered-models/alias", name=name, alias=alias)
+
+    def log_dict(self, run_id: str, dictionary: Mapping[str, Any], artifact_file: str) -> None:
+        """Keep a value as an artifact of a run, in JSON."""
+        place = self._get("runs/get", run_id=run_id)["run"]["info"]["artifact_uri"]
+        if not place.startswith(PROXIED) or place.startswith(f"{PROXIED}/"):  # not through this server
+            self._library().log_dict(run_id, dictionary, artifact_file)
+            return
+        path = quote(f"{ARTIFACTS}/{place.removeprefix(PROXIED)}/{artifact_file}")
+        self.request("PUT", path, json.dumps(dictionary, indent=2).encode())
+
+    def _get(self, path: str, **given: Any) -> dict[str, Any]:
+        asked = urlencode({key: value for key, value in given.items() if value is not None})
+        return dict(json.loads(self.request("GET", f"{API}/{path}?{asked}")))
+
+    def _ask(self, method: str, path: str, **given: Any) -> dict[str, Any]:
+        body = {key: value for key, value in given.items() if value is not None}
+        return dict(json.loads(self.request(method, f"{API}/{path}", json.dumps(body).encode())))
+
+    def request(self, method: str, path: str, body: bytes | None = None) -> bytes:
+        """Send a request to the server alone: no proxy, no redirect.
+
+        Raises:
+            Refused: the server does not do it.
+            RegistryError: it does not answer.
+        """
+        try:
+            with closing(http.client.HTTPConnection(self._place, timeout=TIMEOUT_S)) as connection:
+                connection.request(method, path, body, {"Content-Type": "application/json", **self._headers})
+                answer = connection.getresponse()
+                data = answer.read()
+        except (OSError, http.client.HTTPException) as error:
+            raise RegistryError(
+                "the connection to MLflow broke", found=error, remedy="run the command again"
+            ) from error
+        if answer.status != 200:
+            raise _refused(answer.status, data)
+        return data
+
+
+def _refused(status: int, data: bytes) -> Refused:
+    text = data.decode(errors="replace")[:500]
+    try:
+        found = json.loads(data)
+        return Refused(str(found["message"]), str(found["error_code"]))
+    except (ValueError, KeyError, TypeError):
+        return Refused(f"{status}: {text}", str(status))
+
+
+def _model(found: Mapping[str, Any]) -> RegisteredModel:
+    aliases = {one["alias"]: str(one["version"]) for one in found.get("aliases", ())}
+    return RegisteredModel(found["name"], found.get("description", ""), aliases)
+
+
+def _version(found: Mapping[str, Any]) -> ModelVersion:
+    return ModelVersion(
+        name=found["name"],
+        version=str(found["version"]),
+        source=found.get("source", ""),
+        run_id=found.get("run_id", ""),
+        description=found.get("description", ""),
+        creation_timestamp=int(found.get("creation_timestamp", 0)),
+        tags={one["key"]: one.get("value", "") for one in found.get("tags", ())},
+    )

@@ -21,8 +21,16 @@ from pathlib import Path
 from typing import Any, Concatenate, Final, ParamSpec, TypeVar
 
 from plinth.storage.atomic import write_bytes
-from plinth_registry.mlflow.artifact_places import inside, is_proxied
-from plinth_registry.mlflow.rest import ABSENT, PROXIED, ModelPage, ModelVersion, Refused, RegisteredModel
+from plinth_registry.mlflow import (
+    ABSENT,
+    PROXIED,
+    ModelPage,
+    ModelVersion,
+    Refused,
+    RegisteredModel,
+    inside,
+    is_proxied,
+)
 
 #: Alembic revision of the tables that are written here. Change it together with the statements, after
 #: `test_server_and_database_write_the_same_rows` has passed with a newer MLflow.

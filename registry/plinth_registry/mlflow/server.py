@@ -37,8 +37,7 @@ from plinth.storage import running
 from plinth.storage.atomic import append_to, locked, write_bytes
 from plinth.storage.running import RunningProcess, wait_until_unused
 from plinth.storage.workspace import Workspace
-from plinth_registry.mlflow import settings
-from plinth_registry.mlflow.artifact_places import confine
+from plinth_registry.mlflow import confine, settings
 
 HOST, DATABASE, ARTIFACTS = "127.0.0.1", "mlflow.db", "artifacts"
 DATABASE_VARIABLE, ARTIFACTS_VARIABLE = "PLINTH_MLFLOW_DATABASE", "PLINTH_MLFLOW_ARTIFACTS"

@@ -17,8 +17,8 @@ from plinth.records import Manifest
 from plinth.storage.workspace import Workspace
 from plinth.trust.authority import now
 from plinth_jobs import sensors as feed_sensor
-from plinth_registry import feed, releases, taint
-from plinth_registry.signed_log import MARKS
+from plinth_registry import freeze, releases, taint
+from plinth_registry.audit_log import MARKS
 from tests.jobs.conftest import RECIPE
 
 Plinth = Callable[..., Any]
@@ -60,7 +60,7 @@ def test_wrong_values_are_usage(plinth: Plinth, ctx: Context) -> None:
 def test_marks_are_listed_and_the_feed_is_shown(plinth: Plinth, ctx: Context) -> None:
     target = ctx.refs.current("notes/curated").digest
     taint.mark(ctx, target, "ada\x1b[31m", "because")
-    feed.catch_up(ctx)
+    freeze.catch_up_feed(ctx)
     shown = plinth("release", "taint", "list").out
     assert "stands" in shown
     assert "\x1b" not in shown

@@ -7,7 +7,7 @@ import json
 from click.testing import CliRunner
 
 from plinth.errors import RequestError
-from plinth_jobs.cli.root import cli
+from plinth_jobs.cli import cli
 
 
 def test_divisions_from_the_command_line() -> None:

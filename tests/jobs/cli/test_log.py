@@ -14,8 +14,8 @@ from plinth.compute.context import Context
 from plinth.records import Manifest
 from plinth.storage.workspace import TRUST_VARIABLE, Workspace
 from plinth.trust.root import Trust
+from plinth_registry.audit_log import AUDIT
 from plinth_registry.mlflow.server import stop_server
-from plinth_registry.signed_log import AUDIT
 
 Plinth = Callable[..., Any]
 

@@ -124,7 +124,7 @@ def test_nothing_is_imported_before_it_is_called(plinth: Plinth, voices: Callabl
 
 def test_a_command_that_is_known_reads_no_metadata() -> None:
     code = (
-        "from plinth import entry_points\nfrom plinth_jobs.cli.root import call\n"
+        "from plinth import entry_points\nfrom plinth_jobs.cli import call\n"
         "entry_points._entries = None\n"
         "words = (['status'], ['corpus', 'funnel'], ['run'], ['run', 'batch'], ['keys', 'show'], ['recipe', 'check'])\n"
         "print([call([*each, '--nothing']) for each in words])"

@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from plinth.storage.workspace import Workspace
-from plinth_jobs.cli.root import cli
+from plinth_jobs.cli import cli
 from plinth_registry.mlflow import settings
 from tests.registry.login.conftest import enrol_server
 

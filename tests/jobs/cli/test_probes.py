@@ -9,7 +9,7 @@ from plinth.compute.context import Context
 from plinth.evaluation.parameters import Probes, UserProbe
 from plinth.evaluation.probes import probe_sets
 from plinth.storage.workspace import Workspace
-from plinth_jobs.cli.root import call
+from plinth_jobs.cli import call
 
 GOOD = {"prompt": "The capital of Wales is", "gold": "Cardiff", "wrong": ["Swansea"]}
 TINY = Path(__file__).parents[3] / "jobs" / "plinth_jobs" / "recipes" / "tiny.yaml"

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from plinth.launch.devices import DEVICES
-from plinth_jobs.cli.root import call
+from plinth_jobs.cli import call
 
 
 def test_a_budget_is_answered_without_a_recipe(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

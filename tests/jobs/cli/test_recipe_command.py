@@ -12,8 +12,8 @@ import yaml
 
 from plinth.errors import MissingError
 from plinth.recipe.load import fingerprint, load
-from plinth_jobs import last_recipe
-from plinth_jobs.last_recipe import recall, remember
+from plinth_jobs import recipes
+from plinth_jobs.recipes import recall, remember
 
 Plinth = Callable[..., Any]
 RECIPE = """\
@@ -139,7 +139,7 @@ class TestRemembered:
         remember(workspace, right)
         note = json.loads((workspace / "recipe.json").read_bytes())
         note |= {"recipe": load(right).model_dump(mode="json"), "path": str(tmp_path / "gone.yaml")}
-        last_recipe.write(workspace, "recipe.json", json.dumps(note).encode())
+        recipes.write_note(workspace, "recipe.json", json.dumps(note).encode())
         assert fingerprint(load(recall(workspace))) == fingerprint(load(right))
 
     def test_a_copy_serves_when_the_file_has_gone(self, right: Path, tmp_path: Path) -> None:

@@ -16,10 +16,10 @@ import pytest
 from plinth import errors
 from plinth.entry_points import OWN
 from plinth.storage.workspace import Workspace
-from plinth_jobs.cli import root
+from plinth_jobs import cli as root
+from plinth_jobs.cli import cli
 from plinth_jobs.cli.nouns import COMMANDS, SECTIONS, find, installed
 from plinth_jobs.cli.options import Settings, shared
-from plinth_jobs.cli.root import cli
 
 Plinth = Callable[..., Any]
 BRANCHES = {

@@ -67,7 +67,7 @@ def test_a_run_accounts_for_files_and_needs_dagster_for_whatever_changed(
     account = f"notes: 4 files = 2 read + 2 not read (1 .md, 1 hidden); {rest}"
     assert (outcome.code, account in outcome.out.splitlines()) == (0, True)
     code = (
-        f"import sys; from plinth_jobs.cli.root import call; assert call({list(run)}) == 0\n"
+        f"import sys; from plinth_jobs.cli import call; assert call({list(run)}) == 0\n"
         "heavy = ('dagster', 'mlflow', 'great_expectations', 'matplotlib', 'torch')\n"
         "print([name for name in heavy if name in sys.modules], file=sys.stderr)"
     )

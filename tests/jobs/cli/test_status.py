@@ -21,7 +21,7 @@ from plinth.storage import listing, off_limits, seal
 from plinth.storage.workspace import Workspace
 from plinth.training.directory import without_result
 from plinth_assets.catalog import stages
-from plinth_jobs.cli import status
+from plinth_jobs.cli import run
 from tests import tiny_corpus
 from tests.jobs.conftest import RECIPE
 
@@ -122,7 +122,7 @@ def test_many_assets_of_a_group_in_one_state_are_one_line(
     ctx: Context, plinth: Plinth, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _publish(ctx, 3)
-    monkeypatch.setattr(status, "LISTED", 2)
+    monkeypatch.setattr(run, "LISTED", 2)
     shown, every = (plinth("status", "-w", ctx.workspace.root, "-r", RECIPE, *more).out for more in ((), ("--all",)))
     names = [stage.asset for stage in stages(load(RECIPE))]
     assert all(f" {name} " in every for name in names)
@@ -174,7 +174,7 @@ def test_it_imports_nothing_that_keys_and_checks_do_not_need(words: tuple[str, .
     _publish(ctx, 3)
     options = ["-w", str(ctx.workspace.root), "-r", str(RECIPE)]
     code = (
-        f"import sys; from plinth_jobs.cli.root import call; assert call({[*options, *words]}) == 0\n"
+        f"import sys; from plinth_jobs.cli import call; assert call({[*options, *words]}) == 0\n"
         f"print([name for name in {HEAVY} if name in sys.modules], file=sys.stderr)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

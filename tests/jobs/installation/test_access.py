@@ -11,7 +11,7 @@ import pytest
 from plinth.errors import MissingError, StorageError, WorkspaceError
 from plinth.storage.objects import S3Objects
 from plinth_assets import catalog
-from plinth_jobs.installation import object_store
+from plinth_jobs import object_store
 from plinth_jobs.recipes import load
 from tests.jobs.conftest import RECIPE
 from tests.s3_server import Bucket, serving

@@ -19,7 +19,7 @@ import requests
 
 from plinth.storage.state import State
 from plinth.storage.workspace import Workspace, folder_of
-from plinth_jobs.installation import object_store, trial
+from plinth_jobs import installation, object_store
 from tests import tiny_corpus
 from tests.jobs.conftest import RECIPE, ROOT, digests, plinth
 
@@ -35,7 +35,7 @@ def running(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, str]]:
     pytest.importorskip("moto.server")
     with tempfile.TemporaryDirectory(prefix="plinth-full-") as name:
         Path(name).chmod(0o711)
-        with trial.services(Path(name)) as environment:
+        with installation.services(Path(name)) as environment:
             for variable, value in environment.items():
                 monkeypatch.setenv(variable, value)
             yield environment
@@ -47,7 +47,7 @@ def test_certificates_prove_localhost_and_nothing_else(tmp_path: Path) -> None:
     from cryptography import x509
     from cryptography.x509.verification import PolicyBuilder, Store, VerificationError
 
-    made, other = trial.make_certificate(tmp_path), trial.make_certificate(tmp_path / "other")
+    made, other = installation.make_certificate(tmp_path), installation.make_certificate(tmp_path / "other")
     server = x509.load_pem_x509_certificate(made.chain.read_bytes())
 
     def verified(authority: Path, host: str) -> None:

@@ -16,7 +16,7 @@ from plinth.errors import MissingError
 from plinth.provenance.explain import explain_document
 from plinth.records import Manifest
 from plinth.storage.workspace import Workspace
-from plinth_jobs.cli.root import call
+from plinth_jobs.cli import call
 
 PARAMS = Canaries(count=8, references=128)
 COINS = {number: bool(generate.coin(PARAMS.seed, number)) for number in range(PARAMS.count)}

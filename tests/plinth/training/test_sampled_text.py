@@ -22,7 +22,7 @@ from plinth.storage.workspace import Workspace
 from plinth.training import sampled_text
 from plinth.training.initial import source
 from plinth_assets import initial, sources
-from plinth_assets.framework.stage import Stage
+from plinth_assets.framework import Stage
 from plinth_jobs.recipes import load
 from plinth_registry import taint
 from tests.model_folder import byte_level, save_folder

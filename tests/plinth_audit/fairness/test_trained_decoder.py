@@ -21,7 +21,7 @@ from plinth.model.parameters import Model
 from plinth.records import Manifest
 from plinth_audit.fairness import job
 from plinth_audit.fairness.measurement import Fairness
-from plinth_jobs.cli.root import call
+from plinth_jobs.cli import call
 from tests.model_folder import byte_level, save_folder
 from tests.plinth_audit.fairness.swapped_corpus import drawn
 

@@ -15,7 +15,7 @@ from plinth.trust import dsse
 from plinth.trust.root import Trust
 from plinth_audit.papers import provider
 from plinth_audit.papers.provider import ProviderStatement
-from plinth_jobs.cli.root import call
+from plinth_jobs.cli import call
 from plinth_registry import audit_log
 
 FILE = """

@@ -15,7 +15,7 @@ from plinth.trust.authority import now
 from plinth_audit.takedown.exposed_runs import ExposedRun, HeldCheckpoint
 from plinth_audit.takedown.remaining import HOLDS_TEXT, NOT_TAINTED, TAINTED, models_of, remaining_models
 from plinth_registry import releases
-from plinth_registry.exports.sealed import record
+from plinth_registry.exports import record
 from plinth_registry.signing import directory_of
 
 FIRST, SECOND = "1" * 64, "2" * 64

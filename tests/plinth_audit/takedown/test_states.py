@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from plinth.corpus import exclusions
-from plinth_assets.framework.stage import Stage
+from plinth_assets.framework import Stage
 from plinth_audit.takedown import report
 from plinth_audit.takedown import report as takedown
 from plinth_audit.takedown.remaining import NOT_TAINTED

@@ -22,7 +22,7 @@ from plinth.storage.parts import read_table
 from plinth_audit.text_export import export as exports
 from plinth_audit.text_export.export import export
 from plinth_audit.text_export.manifest import TextExport, hub_licence, size_category, verify
-from plinth_jobs.cli.root import call
+from plinth_jobs.cli import call
 from plinth_registry import taint
 from tests import judged_corpus, shared
 from tests.judged_corpus import PLANTED, ledger_of

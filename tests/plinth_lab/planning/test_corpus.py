@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from plinth_jobs.cli.root import call
+from plinth_jobs.cli import call
 from plinth_lab.planning.corpus import (
     CHOSEN,
     DIGEST_MEGABYTES_S,

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from plinth.operation import forecast
 from plinth.storage.workspace import Workspace
 from plinth.training.telemetry import machine_speed
-from plinth_jobs.cli.root import cli
+from plinth_jobs.cli import cli
 from plinth_jobs.recipes import load
 from tests.plinth.operation.planning.test_recorded import PEAK, SPEED, STEPS, device, lived
 

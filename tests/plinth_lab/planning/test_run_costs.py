@@ -12,7 +12,7 @@ from plinth.compute.context import AssetCost, StepCost, manifest
 from plinth.records import Part, Step
 from plinth.storage.state import State
 from plinth.storage.workspace import Workspace
-from plinth_jobs.cli.root import call
+from plinth_jobs.cli import call
 from plinth_lab.planning.corpus import CorpusScale, compare, estimate, line, of_run, predict
 
 MEGABYTE = 1_000_000

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from plinth_jobs.cli.root import cli
+from plinth_jobs.cli import cli
 from plinth_ops.alerts.conditions import duration
 from plinth_ops.alerts.table import alerts, pages, require_sound
 from plinth_ops.metrics.table import METRICS

@@ -29,7 +29,7 @@ from plinth_ops.backup.snapshot import BackupArchive, BackupSnapshot
 from plinth_ops.backup.taking import DatabaseSource, take
 from plinth_ops.gamedays.play import GAMEDAYS
 from plinth_registry import releases
-from plinth_registry.signed_log import LOGS, MARKS, RELEASES
+from plinth_registry.audit_log import LOGS, MARKS, RELEASES
 from tests.s3_server import serving
 
 

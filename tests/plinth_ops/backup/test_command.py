@@ -10,8 +10,8 @@ import pytest
 from plinth.compute.context import Context
 from plinth.compute.progress import SILENT
 from plinth.storage.workspace import Workspace, folder_of
-from plinth_jobs.cli.root import call
-from plinth_jobs.installation import object_store
+from plinth_jobs import object_store
+from plinth_jobs.cli import call
 from plinth_ops.backup.snapshot import BackupArchive
 from plinth_ops.backup.taking import take
 from tests.plinth_ops.backup.test_backup import fill

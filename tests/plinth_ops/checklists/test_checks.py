@@ -47,8 +47,8 @@ from plinth_ops.checklists.review import (
 )
 from plinth_ops.service_levels import objectives
 from plinth_ops.service_levels.tallies import ErrorBudget
-from plinth_registry import api, feed, incidents, policy
-from plinth_registry.signed_log import AUDIT, FEED
+from plinth_registry import api, freeze, incidents, policy
+from plinth_registry.audit_log import AUDIT, FEED
 from tests.attacks.conftest import mlflow, mlflow_database
 from tests.registry.conftest import Line, ctx, line, make_line
 from tests.s3_server import serving
@@ -126,7 +126,7 @@ def site(own_trust: Path, line: Line, mlflow: Any, tmp_path: Path, monkeypatch: 
     found = api.register_candidate(line.ctx, *given, materials=line.materials)[0]
     api.approve(line.ctx, line.recipe, found.version, "ada@example.org", "good")
     api.promote(line.ctx, line.recipe, found.version, "ops", "weekly")
-    feed.catch_up(line.ctx)
+    freeze.catch_up_feed(line.ctx)
     made = Site(line, tmp_path)
     made.whole()
     return made

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from plinth.storage.workspace import Workspace
-from plinth_jobs.cli.root import call
+from plinth_jobs.cli import call
 from plinth_ops.gamedays import gameday
 from plinth_ops.gamedays.gameday import GameDay, Struck, finding
 

@@ -15,7 +15,7 @@ from plinth.trust.authority import PROMOTER
 from plinth_ops.reviews import postmortem
 from plinth_ops.reviews import postmortem as incident_page
 from plinth_registry import api, audit_log, decisions, incidents, releases
-from plinth_registry.signed_log import INCIDENTS
+from plinth_registry.audit_log import INCIDENTS
 from tests.attacks.conftest import mlflow, mlflow_database
 
 __all__ = ["mlflow", "mlflow_database"]

@@ -7,7 +7,7 @@ import pytest
 from plinth.compute.context import Context
 from plinth_ops.metrics.signed import canary_samples, level_samples, release_samples
 from plinth_ops.metrics.table import METRICS
-from plinth_registry.signed_log import RELEASES
+from plinth_registry.audit_log import RELEASES
 from tests.registry.conftest import moved
 
 

@@ -27,7 +27,7 @@ from plinth.trust.authority import COMPLIANCE
 from plinth_ops.retention import deletion, roots
 from plinth_ops.retention.deletion import Deleted, Survey, by_age, by_reason, survey
 from plinth_ops.retention.roots import SEARCHED, YOUNG
-from plinth_registry.signed_log import MARKS
+from plinth_registry.audit_log import MARKS
 from tests.plinth_ops.retention.graphs import DAY, NOW, Graph, Node, age, build, content, md5, save, stored
 
 

@@ -16,7 +16,7 @@ from plinth.errors import GateError
 from plinth.training import config as configuration
 from plinth_ops.service_levels.indicators import ErrorBudgetPolicy, error_budget
 from plinth_ops.service_levels.tallies import ErrorBudget
-from plinth_registry import api, policy, waivers
+from plinth_registry import api, judgement, policy
 from plinth_registry.gates.facts import Evidence
 from plinth_registry.gates.settings import GatePolicy, gate_policy
 from tests.plinth.training.conftest import tiny
@@ -71,11 +71,11 @@ def test_a_spent_budget_stops_promotion_until_somebody_signs(ctx: Context, line:
     refused()  # the policy's objectives hold, whatever the workspace's say
 
     soon = datetime.now(UTC) + timedelta(seconds=3)
-    waivers.sign(ctx, governing, GATE, found.key, WHY, soon.isoformat())
+    judgement.sign_waiver(ctx, governing, GATE, found.key, WHY, soon.isoformat())
     time.sleep(max(0.0, (soon - datetime.now(UTC)).total_seconds()) + 0.1)
     assert "error budget spent" in refused()  # it has expired
 
-    made = waivers.sign(ctx, governing, GATE, found.key, WHY, "2999-01-01T00:00:00+00:00")
+    made = judgement.sign_waiver(ctx, governing, GATE, found.key, WHY, "2999-01-01T00:00:00+00:00")
     record = api.promote(ctx, line.recipe, None, "ben", "the disk is new")
     assert record.action == "champion"
     assert record.gates[GATE].startswith("waived: error budget spent: job success 50.00%")

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from plinth_text.scoring import features as fd
+from plinth_text import scoring as fd
 
 
 def test_counts_of_a_small_text() -> None:

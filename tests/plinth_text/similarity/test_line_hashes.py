@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from plinth_text.similarity import close_gaps, edge_lines, lines, paragraphs
-from plinth_text.words.hashes import ngram_hashes
+from plinth_text.words import ngram_hashes
 from tests.plinth_text.folding import fold_text
 
 texts = st.lists(

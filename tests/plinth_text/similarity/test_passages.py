@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from plinth_text.similarity import window_keys, windows, word_positions
-from plinth_text.words.hashes import ngram_hashes
+from plinth_text.words import ngram_hashes
 
 #: No deadline: the first example of a test may compile a kernel.
 wordy = st.lists(st.sampled_from(["a", "b", "C", "ünï", "日", "x1"]), max_size=40).map(" ".join)

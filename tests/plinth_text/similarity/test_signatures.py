@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from plinth_text import similarity
-from plinth_text.words.hashes import jaccard, ngram_sets
+from plinth_text.words import jaccard, ngram_sets
 
 MASK = 2**64 - 1
 FIXED = ["0x69945dea82460da", "0xf2b5717db02809ea", "0x4604208f575a097a", "0x9b2af0a33458f9d3"]

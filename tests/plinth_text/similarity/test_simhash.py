@@ -7,7 +7,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from plinth_text.similarity import MAX_DISTANCE, SimHashIndex, simhashes
-from plinth_text.words.hashes import ngram_hashes
+from plinth_text.words import ngram_hashes
 
 BITS = st.integers(0, 2**64 - 1)
 

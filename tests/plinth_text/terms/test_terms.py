@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from plinth_text.terms.lexicon import MAX_WORDS, TermTable
+from plinth_text.terms import MAX_WORDS, TermTable
 
 TERMS = TermTable(["grumbok", "bad egg", "zill", "bad egg salad", "ünwort", "猫", "xox"])
 

@@ -4,8 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from plinth_text.unicode import flags, utf8
-from plinth_text.words.hashes import characters, hash_run, is_ascii, reads
-from plinth_text.words.split import breaks, count_words, edge_buffer, line_ends, split
+from plinth_text.words import breaks, characters, count_words, edge_buffer, hash_run, is_ascii, line_ends, reads, split
 
 
 @given(st.binary(max_size=20))

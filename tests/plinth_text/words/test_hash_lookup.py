@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from plinth_text.words.hashes import HashLookup, is_sorted
+from plinth_text.words import HashLookup, is_sorted
 
 HASHES = st.integers(0, 2**64 - 1)
 

@@ -2,7 +2,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from plinth_text.words.hashes import repeats, slot_count, slots
+from plinth_text.words import repeats, slot_count, slots
 
 
 @settings(deadline=None)

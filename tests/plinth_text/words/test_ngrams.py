@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from plinth_text.words.hashes import BLOCK, WIDE, jaccard, ngram_hashes, ngram_sets
+from plinth_text.words import BLOCK, WIDE, jaccard, ngram_hashes, ngram_sets
 
 MASK = 2**64 - 1
 

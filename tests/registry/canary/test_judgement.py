@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from plinth_registry.canary.judgement import POINTS, PairedStream, Trial, evidence_curve, judge
+from plinth_registry.canary import POINTS, PairedStream, Trial, evidence_curve, judge
 from plinth_registry.gates.settings import TrialPolicy
 
 CANARIES, LOOKS = 200, 500

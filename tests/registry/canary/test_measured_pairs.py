@@ -16,7 +16,7 @@ from plinth.evaluation.comparison.job import MeasuredModel
 from plinth.records import Manifest
 from plinth.storage.parts import write_table
 from plinth_registry import attestations
-from plinth_registry.canary.judgement import judge
+from plinth_registry.canary import judge
 from plinth_registry.canary.watch import WHOLE, measured_pairs, observe
 from plinth_registry.gates.settings import TrialPolicy
 from tests.registry.canary.conftest import DOCUMENTS, documents, measured

@@ -22,7 +22,7 @@ from plinth.trust.standalone_verify import MEASUREMENT_TYPE as MEASUREMENT
 from plinth.trust.standalone_verify import digest_of
 from plinth_registry import approval, judgement, policy, releases
 from plinth_registry.candidate import EVIDENCE_PREDICATE
-from plinth_registry.exports.sealed import ExportClaim, seal
+from plinth_registry.exports import ExportClaim, seal
 from plinth_registry.gates.settings import ApprovalPolicy
 
 CHECKPOINT = "c" * 64

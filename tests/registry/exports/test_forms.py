@@ -12,9 +12,9 @@ from plinth.compute.context import Context
 from plinth.errors import SignatureError
 from plinth.provenance import ledger
 from plinth.trust import dsse
-from plinth_jobs.cli.root import call
+from plinth_jobs.cli import call
 from plinth_registry import policy
-from plinth_registry.exports.sealed import verify
+from plinth_registry.exports import verify
 from tests.judged_corpus import PLANTED, build, ledger_of
 from tests.peers import Peer
 from tests.registry.conftest import make_recipe

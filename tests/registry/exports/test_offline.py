@@ -20,10 +20,10 @@ from plinth.errors import SignatureError
 from plinth.provenance.statements import SLSA_PREDICATE
 from plinth.trust import dsse, enrolment, standalone_verify
 from plinth.trust.root import Trust
-from plinth_jobs.cli.root import call
-from plinth_registry import approval, judgement, policy, releases, waivers
+from plinth_jobs.cli import call
+from plinth_registry import approval, judgement, policy, releases
 from plinth_registry.candidate import EVIDENCE_PREDICATE
-from plinth_registry.exports.sealed import ExportClaim, seal, verify
+from plinth_registry.exports import ExportClaim, seal, verify
 from tests.registry.exports.conftest import CHECKPOINT, CLAIM, Attack, SealedFolder, make_root
 
 ALONE = Path(standalone_verify.__file__)
@@ -439,7 +439,7 @@ def test_a_demo_root_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 def test_roles_are_those_of_the_registry() -> None:
     known = {approval.PREDICATE: "approver", releases.PREDICATE: "promoter", releases.HEAD_PREDICATE: "promoter",
-             policy.PREDICATE: "policy", waivers.PREDICATE: "policy", judgement.VERDICT_PREDICATE: "promoter",
+             policy.PREDICATE: "policy", judgement.WAIVER_PREDICATE: "policy", judgement.VERDICT_PREDICATE: "promoter",
              SLSA_PREDICATE: "trainer", EVIDENCE_PREDICATE: "trainer"}  # fmt: skip
     assert known.items() <= standalone_verify.ROLES.items()
 

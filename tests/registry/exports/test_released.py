@@ -20,13 +20,13 @@ from plinth_audit.papers import provider, signed
 from plinth_audit.papers.facts import ROLLED_BACK
 from plinth_audit.papers.provider import ProviderStatement
 from plinth_audit.papers.signed import papers_of, papers_of_candidate
-from plinth_jobs.cli.root import call
+from plinth_jobs.cli import call
 from plinth_registry import approval, audit_log, judgement, policy, releases, taint
 from plinth_registry.candidate import Candidate
 from plinth_registry.exports import models as exported
+from plinth_registry.exports import verify
 from plinth_registry.exports.models import UNRELEASED, find
-from plinth_registry.exports.sealed import verify
-from plinth_registry.gates.result import GateResult
+from plinth_registry.gates import GateResult
 from plinth_registry.gates.settings import gate_policy
 from plinth_registry.verified import released_as
 from tests.model_folder import byte_level, save_folder

@@ -17,9 +17,8 @@ from plinth.storage.uris import write_file
 from plinth.trust import dsse, standalone_verify
 from plinth.trust.root import Trust
 from plinth.trust.standalone_verify import EXPORT
-from plinth_jobs.cli.root import call
-from plinth_registry import audit_log, taint
-from plinth_registry.exports import sealed
+from plinth_jobs.cli import call
+from plinth_registry import audit_log, exports, taint
 from plinth_registry.exports.data import leaving, verify
 from tests.registry.exports.conftest import SealedFolder, make_root
 from tests.s3_server import serving
@@ -85,7 +84,7 @@ def test_it_is_no_model(ctx: Context, shards: Manifest, tmp_path: Path, capfd: p
     assert "tokens of web is data, no model" in capfd.readouterr().err
     assert call(["verify", *given]) == 8
     with pytest.raises(SignatureError, match="no model"):
-        sealed.verify(tmp_path / "out", root_of(ctx), unreleased=True)
+        exports.verify(tmp_path / "out", root_of(ctx), unreleased=True)
 
 
 def test_a_model_is_no_data(export: SealedFolder) -> None:

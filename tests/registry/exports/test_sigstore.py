@@ -17,8 +17,8 @@ from plinth.errors import SignatureError
 from plinth.trust import enrolment
 from plinth.trust.authority import PROMOTER, ROOT, TRAINER, SigstoreIdentity
 from plinth.trust.root import Trust
-from plinth_jobs.cli.root import call
-from plinth_registry.exports.sealed import verify_bundle
+from plinth_jobs.cli import call
+from plinth_registry.exports import verify_bundle
 from tests.registry.exports.conftest import SealedFolder
 from tests.sigstore_instance import LocalSigstore, b64, recently
 

@@ -19,10 +19,10 @@ from plinth.errors import RegistryError, SignatureError
 from plinth.storage import atomic, running
 from plinth.storage.workspace import Workspace
 from plinth_registry import api, approval, audit_log
+from plinth_registry.audit_log import LOGINS
 from plinth_registry.mlflow import connection, server, settings
 from plinth_registry.mlflow import database as account_database
 from plinth_registry.mlflow.settings import SIGNER
-from plinth_registry.signed_log import LOGINS
 from tests.registry.login.conftest import ADA, BEN, EVE, Served, registered
 
 pytestmark = pytest.mark.slow

@@ -28,8 +28,7 @@ from plinth_audit.extraction import job as extraction
 from plinth_audit.fairness import job as fairness
 from plinth_audit.fairness.pairs import Pair, by_attribute
 from plinth_audit.pii_outputs import job as outputs
-from plinth_registry import evidence
-from plinth_registry.gates import result
+from plinth_registry import evidence, gates
 from plinth_registry.gates.facts import Evidence
 from plinth_registry.gates.settings import GatePolicy, release_gates
 from tests.registry.conftest import document_table
@@ -263,6 +262,6 @@ def test_numbers_that_differ_in_their_last_bits_are_the_same() -> None:
 def test_what_was_miscounted_fails_every_gate_that_rests_on_it_and_no_other(kind: str) -> None:
     asked: GatePolicy = policy()
     evidence = Evidence.model_validate(proof().model_dump(mode="json") | {"miscounted": {kind: ["x: stated 1"]}})
-    failed = {one.name: one.reason for one in result.evaluate(asked, evidence) if not one.passed}
+    failed = {one.name: one.reason for one in gates.evaluate(asked, evidence) if not one.passed}
     assert set(failed) == {name for name, gate in release_gates().items() if kind in gate.counted}
     assert set(failed.values()) == {"does not match its tables: x: stated 1"}

@@ -24,7 +24,7 @@ from plinth.records import Frozen, Manifest, Part, Step
 from plinth.report.evaluation import Section, group, measure
 from plinth.storage.parts import named_table, read_table, write_table
 from plinth.storage.store import Store
-from plinth_assets.framework.stage import Inputs, Say, Stage, shared_owner
+from plinth_assets.framework import Inputs, Say, Stage, shared_owner
 from plinth_registry.gates.facts import Evidence
 
 NAME, TABLE = "typos", "sentences.parquet"

@@ -17,8 +17,8 @@ from plinth.corpus.sources.parameters import Source, Terms
 from plinth.corpus.sources.record import RawRecord, Reject, read
 from plinth.evaluation.probes.base import items_of
 from plinth.storage.files import SourceFile
+from plinth_registry.gates import evaluate
 from plinth_registry.gates.facts import EvaluationFacts, Evidence, SliceScore
-from plinth_registry.gates.result import evaluate
 from plinth_registry.gates.settings import gate_policy
 
 ARCHIVE = b"""From ada@list.example Mon Nov 16 10:00:00 2026

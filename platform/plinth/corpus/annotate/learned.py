@@ -19,7 +19,7 @@ from plinth.errors import RecipeError
 from plinth.records import Frozen, internal
 from plinth.schemas import EDIT_TYPE
 from plinth_text.arrays import F64, Bools
-from plinth_text.terms.lexicon import TermHits
+from plinth_text.terms import TermHits
 
 PERPLEXITY_SCHEMA = pa.schema(
     [

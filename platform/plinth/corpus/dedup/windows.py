@@ -32,7 +32,7 @@ from plinth.storage.parts import iter_aligned, iter_batches
 from plinth.storage.store import Store
 from plinth_text.arrays import I64, Bools
 from plinth_text.similarity import Windows, window_keys, windows
-from plinth_text.words.hashes import HashLookup
+from plinth_text.words import HashLookup
 
 VERSION = "2"
 

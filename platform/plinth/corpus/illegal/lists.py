@@ -27,9 +27,9 @@ from plinth.corpus.lists import by_role, numbered_lines, refused
 from plinth.corpus.sources.parameters import Matching
 from plinth.text import domain
 from plinth_text.arrays import I64, U64
-from plinth_text.scoring.features import COMMON_WORDS
+from plinth_text.scoring import COMMON_WORDS
 from plinth_text.similarity import SimHashIndex
-from plinth_text.terms.lexicon import MAX_WORDS, TermTable
+from plinth_text.terms import MAX_WORDS, TermTable
 
 E = TypeVar("E")
 

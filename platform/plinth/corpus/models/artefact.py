@@ -23,8 +23,8 @@ from plinth.corpus.models.classify.trees import NODE, Forest, problem
 from plinth.errors import IntegrityError
 from plinth.records import Frozen, Part
 from plinth.storage.store import Store
+from plinth_text import scoring
 from plinth_text.arrays import F32, F64
-from plinth_text.scoring import features
 
 #: Raised when files of an older version would be read wrongly, or features mean something else.
 FORMAT = "plinth-linear/1"
@@ -64,7 +64,7 @@ class ClassifierModel:
 
     def probabilities(self, texts: pa.Array) -> tuple[F64, F64]:
         """Calibrated probabilities and raw margins of the first stage, [documents, labels] each."""
-        margins = features.margins(texts, self.table, np.array(self.head.bias, np.float32), self.head.window)
+        margins = scoring.margins(texts, self.table, np.array(self.head.bias, np.float32), self.head.window)
         columns = [curve(margins[:, k]) for k, curve in enumerate(self.head.curves)]
         return np.stack(columns, axis=1), margins
 
@@ -93,7 +93,7 @@ def second_features(margins: F64, look: F32) -> F32:
 
 def second_names(more: tuple[str, ...] = ()) -> tuple[str, ...]:
     """Names of those features; `more` are those of a lexicon."""
-    return ("margin", *features.NAMES, *more)
+    return ("margin", *scoring.NAMES, *more)
 
 
 def write(store: Store, model: ClassifierModel) -> tuple[Part, ...]:

@@ -22,7 +22,7 @@ from plinth.errors import StageError
 from plinth.records import Frozen, Manifest, Part, Step, internal
 from plinth.storage.store import Store
 from plinth_text.arrays import F64, I64, Bools
-from plinth_text.scoring.features import NAMES
+from plinth_text.scoring import NAMES
 
 
 class Learning(Frozen):

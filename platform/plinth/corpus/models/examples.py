@@ -23,9 +23,8 @@ from plinth.errors import SourceError
 from plinth.records import Blob, Frozen, Manifest, Part, Step
 from plinth.storage.parts import iter_batches, read_table, write_batches
 from plinth.storage.store import Store
-from plinth_text import unicode
+from plinth_text import scoring, unicode
 from plinth_text.arrays import F32, I64, U64
-from plinth_text.scoring import features
 
 # Examples to learn from: a sample of documents or of a labelled list, as features, cut into splits.
 #
@@ -231,7 +230,7 @@ def _batch(
     place: U64,
     labels: I64,
 ) -> pa.RecordBatch:
-    starts, rows = features.rows(texts, drawing.bits, drawing.max_words)
+    starts, rows = scoring.rows(texts, drawing.bits, drawing.max_words)
     look = second_look(texts, terms)
     lists = pa.ListArray.from_arrays(pa.array(starts.astype(np.int32)), pa.array(rows))
     wide = pa.array(np.arange(len(texts) + 1, dtype=np.int32) * look.shape[1])
@@ -242,11 +241,11 @@ def _batch(
 
 def second_look(texts: pa.Array, terms: lists.Lexicon | None) -> F32:
     """Features of the second stage beside the margin, [texts, N]: the text's look, and hits of a lexicon."""
-    counts = features.counts(texts)
-    look = features.from_counts(counts)
+    counts = scoring.counts(texts)
+    look = scoring.from_counts(counts)
     if terms is None:
         return look
-    return np.concatenate([look, terms.features(terms.find(texts), counts[:, features.WORDS])], axis=1)
+    return np.concatenate([look, terms.features(terms.find(texts), counts[:, scoring.WORDS])], axis=1)
 
 
 def splits(texts: pa.Array) -> npt.NDArray[np.int8]:

@@ -17,15 +17,7 @@ from plinth.records import Manifest, Part, Step
 from plinth.storage.parts import iter_batches, read_table, write_table
 from plinth.storage.store import Store
 from plinth_text.arrays import F64, I64, U16, U64, Bools
-from plinth_text.scoring.language_model import (
-    BEGIN,
-    BOUNDARY,
-    END,
-    normalised_token,
-    tokens,
-    vocabulary_table,
-    word_numbers,
-)
+from plinth_text.scoring import BEGIN, BOUNDARY, END, normalised_token, tokens, vocabulary_table, word_numbers
 
 # Counts for an n-gram model: vocabulary and n-grams of a capped sample of documents.
 #

@@ -20,7 +20,7 @@ from plinth.storage.parts import read_table, write_batches, write_table
 from plinth.storage.store import Store
 from plinth_text.arrays import F32, I32, I64, U64, Bools
 from plinth_text.compiled import compiled
-from plinth_text.words.hashes import HashLookup, ngram_hashes
+from plinth_text.words import HashLookup, ngram_hashes
 
 # `items.parquet` of the comparison: every item of every set, what was found of it, and what that says.
 #

@@ -36,7 +36,7 @@ from plinth.storage.parts import iter_aligned, read_table, write_batches, write_
 from plinth.storage.store import Store
 from plinth_text.arrays import I64, U64
 from plinth_text.similarity import word_positions
-from plinth_text.words.hashes import HashLookup, ngram_hashes
+from plinth_text.words import HashLookup, ngram_hashes
 
 ASSET = "contamination"
 VERSION = "2"

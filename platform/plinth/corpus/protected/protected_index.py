@@ -25,7 +25,7 @@ from plinth.storage.parts import read_table
 from plinth.storage.store import Store
 from plinth_text.arrays import F32, I32, I64, U64, Bools
 from plinth_text.compiled import compiled
-from plinth_text.words.hashes import HashLookup, ngram_hashes
+from plinth_text.words import HashLookup, ngram_hashes
 
 #: An n-gram that more items than this hold is a turn of phrase, and names none of them.
 MAX_ITEMS = 200

@@ -22,7 +22,7 @@ from plinth.storage.parts import iter_aligned
 from plinth.storage.store import Store
 from plinth_text.arrays import I32, I64, Bools
 from plinth_text.compiled import compiled
-from plinth_text.words.hashes import HashLookup, ngram_hashes
+from plinth_text.words import HashLookup, ngram_hashes
 
 #: One document in so many is looked at for the weights of words.
 SAMPLED = 8

@@ -4,7 +4,7 @@ import pyarrow as pa
 import pytest
 
 from plinth.corpus.slices import generate
-from plinth_text.terms.lexicon import TermTable
+from plinth_text.terms import TermTable
 
 TERMS = generate.invented(0)
 

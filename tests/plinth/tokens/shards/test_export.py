@@ -22,7 +22,7 @@ from plinth.tokens.shards import shards
 from plinth.tokens.shards.parameters import Reading, Shards
 from plinth.tokens.shards.reader import open_streams
 from plinth.tokens.tokenizer import tokenizer
-from plinth_jobs.cli.root import call
+from plinth_jobs.cli import call
 from tests.s3_server import serving
 
 Read = Callable[[str], bytes]

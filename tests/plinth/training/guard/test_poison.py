@@ -14,7 +14,7 @@ from plinth.training.checkpoint import checkpoint
 from plinth.training.config import RunConfig
 from plinth.training.parameters.guard import GuardParameters
 from plinth.training.telemetry.timeline import History, timeline
-from plinth_jobs.cli.root import call
+from plinth_jobs.cli import call
 from tests.ranks import run_ranks
 
 pytestmark = pytest.mark.slow

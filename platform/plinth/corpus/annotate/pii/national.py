@@ -11,7 +11,7 @@ from datetime import date
 from typing import NamedTuple
 
 from plinth.corpus.annotate.pii.numbers import PiiHit, labelled, luhn, mod_11_10, named, verhoeff, weighted
-from plinth_text.terms import pii as words
+from plinth_text import terms as words
 
 END = rb"(?![\w-]|\.\d)"
 _HETU = "0123456789ABCDEFHJKLMNPRSTUVWXY"

@@ -6,8 +6,8 @@ import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from plinth_text.terms import pii
-from plinth_text.terms.pii import MEANINGS, OTHER, PHONE
+from plinth_text import terms
+from plinth_text.terms import MEANINGS, OTHER, PHONE
 
 #: Words for a number that is no person's, at most one word such as `number` further: `part no.`, `S/N`, `order #`.
 _LABELS = f"""{MEANINGS[OTHER]} item product catalog catalogue cat drawing docket patent permit claim file zip asset
@@ -145,7 +145,7 @@ def card(raw: bytes, start: int, meaning: int) -> PiiHit | None:
     if match is None:
         return None
     digits = re.sub(rb"\D", b"", match[0]).decode()
-    if not (match[1] or match[2] or meaning & pii.CARD):
+    if not (match[1] or match[2] or meaning & terms.CARD):
         return None
     return PiiHit(start, match.end(), "card") if issued(digits) and len(set(digits)) > 1 and luhn(digits) else None
 

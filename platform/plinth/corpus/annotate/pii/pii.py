@@ -1,6 +1,6 @@
 """Spans of personal data and secrets, with replacements.
 
-A kernel finds the places worth a rule in one pass (`plinth_text.terms.pii`); rules decide at these places,
+A kernel finds the places worth a rule in one pass (`plinth_text.terms`); rules decide at these places,
 each over a bounded number of bytes, so that no text makes them slow:
 
     network    e-mail addresses, public and private IP addresses, passwords in URLs
@@ -32,9 +32,9 @@ from plinth.corpus.annotate.pii.numbers import PiiHit
 from plinth.errors import MissingError, StageError
 from plinth.records import Frozen, internal
 from plinth.schemas import EDIT_TYPE
+from plinth_text import terms
 from plinth_text.arrays import I64, U8
 from plinth_text.compiled import compiled
-from plinth_text.terms import pii
 from plinth_text.unicode import utf8
 
 Kind = Literal["email", "ip", "private_ip", "phone", "iban", "card", "national", "key"]
@@ -112,7 +112,7 @@ def _patterns(
     texts: pa.Array, data: U8, offsets: I64, kinds: tuple[str, ...]
 ) -> Iterator[tuple[int, list[tuple[int, int, str]]]]:
     """Rows and their hits, in code points."""
-    places = pii.places(texts)
+    places = terms.places(texts)
     rows, firsts = np.unique(places.doc, return_index=True)
     ends = np.append(firsts, places.doc.size)[1:]
     columns = [column.tolist() for column in (places.kind, places.start, places.end, places.meaning)]
@@ -143,17 +143,17 @@ def _hits(raw: bytes, kinds: list[int], starts: list[int], ends: list[int], mean
 
 
 def _hit(raw: bytes, kind: int, start: int, end: int, meaning: int) -> PiiHit | None:
-    if kind == pii.AT:
+    if kind == terms.AT:
         return network.email(raw, start)
-    if kind == pii.DOTTED:
+    if kind == terms.DOTTED:
         return network.dotted(raw, start)
-    if kind == pii.HEXES:
+    if kind == terms.HEXES:
         return network.hexes(raw, start)
-    if kind == pii.RUN:
+    if kind == terms.RUN:
         return network.run(raw, start)
-    if kind == pii.PEM:
+    if kind == terms.PEM:
         return network.pem(raw, start)
-    if kind == pii.LETTERED:
+    if kind == terms.LETTERED:
         return numbers.iban(raw, start) or national.lettered(raw, start, meaning)
     return (
         numbers.card(raw, start, meaning)

@@ -32,7 +32,7 @@ from plinth.storage.store import Store
 from plinth_text import unicode
 from plinth_text.arrays import U32, U64
 from plinth_text.similarity import band_keys, permutations
-from plinth_text.words.hashes import jaccard
+from plinth_text.words import jaccard
 
 ASSET = "dedup/index"
 VERSION = "1"

@@ -19,7 +19,7 @@ from plinth_text import similarity as minhash
 from plinth_text.arrays import I64, U8, U32, U64, Bools
 from plinth_text.compiled import compiled
 from plinth_text.unicode import utf8
-from plinth_text.words.hashes import ngram_sets
+from plinth_text.words import ngram_sets
 
 
 def signatures(texts: pa.Array, params: MinHash, a: U64, b: U64) -> tuple[U32, Bools]:

@@ -24,7 +24,7 @@ from plinth.records import Frozen, Manifest, Part, Step, internal
 from plinth.storage.parts import read_table, write_table
 from plinth.storage.store import Store
 from plinth_text.arrays import I64, U64
-from plinth_text.scoring.language_model import BEGIN
+from plinth_text.scoring import BEGIN
 
 #: Share of the sample that is measured on and not trained on.
 HELD_BACK = 0.05

@@ -19,9 +19,9 @@ from plinth.corpus.models.ngram_counts import RESERVED
 from plinth.errors import IntegrityError
 from plinth.records import Part
 from plinth.storage.store import Store
+from plinth_text import scoring
 from plinth_text.arrays import F32, F64, I64, U16, U64
-from plinth_text.scoring import language_model
-from plinth_text.scoring.language_model import BEGIN
+from plinth_text.scoring import BEGIN
 
 #: Raised when files of an older version would be read wrongly, or tokens are cut in another way.
 FORMAT = "plinth-ngram/1"
@@ -46,16 +46,16 @@ class NgramModel:
     values: tuple[F32, ...]
 
     @cached_property
-    def _tables(self) -> tuple[tuple[U64, U16], language_model.NGramTables]:
+    def _tables(self) -> tuple[tuple[U64, U16], scoring.NGramTables]:
         numbers = np.arange(RESERVED, RESERVED + self.words.size, dtype=np.uint16)
-        vocabulary = language_model.vocabulary_table(self.words, numbers)
-        return vocabulary, language_model.NGramTables(list(self.keys[1:]), list(self.values[1:]))
+        vocabulary = scoring.vocabulary_table(self.words, numbers)
+        return vocabulary, scoring.NGramTables(list(self.keys[1:]), list(self.values[1:]))
 
     def score(self, texts: pa.Array) -> tuple[F64, I64]:
         """log10 probability of each text, and counts [documents, 3]: tokens, sentences, unknown tokens."""
         (table, numbers), tables = self._tables
-        hashes, _, offsets = language_model.tokens(texts)
-        return language_model.score(hashes, offsets, table, numbers, self.values[0], tables)
+        hashes, _, offsets = scoring.tokens(texts)
+        return scoring.score(hashes, offsets, table, numbers, self.values[0], tables)
 
     def perplexity(self, texts: pa.Array) -> tuple[F64, I64]:
         """Perplexity per token of each text, sentence ends counted, NaN for one without tokens; and the counts."""
@@ -121,7 +121,7 @@ def _require(
     key: str, head: Mapping[str, Any], words: npt.NDArray[Any], keys: tuple[Any, ...], values: tuple[Any, ...]
 ) -> None:
     fits = (
-        len(keys) <= language_model.MAX_ORDER
+        len(keys) <= scoring.MAX_ORDER
         and words.dtype == np.uint64
         and words.size == len(head.get("words", ()))
         and keys[0].size == words.size + RESERVED

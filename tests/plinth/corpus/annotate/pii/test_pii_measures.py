@@ -73,7 +73,7 @@ def seconds(batch: pa.RecordBatch) -> float:
 
 
 def test_places_are_as_many_as_the_text_is_long() -> None:
-    from plinth_text.terms.pii import places
+    from plinth_text.terms import places
 
     for piece in HOSTILE:
         one, four = (places(pa.array([piece * times], pa.large_string())).doc.size for times in (2_000, 8_000))

@@ -13,7 +13,7 @@ from plinth.corpus.dedup.parameters import Dedup, MinHash
 from plinth.errors import IntegrityError
 from plinth.records import Part
 from plinth.storage.parts import read_table, write_table
-from plinth_text.words.hashes import jaccard, ngram_sets
+from plinth_text.words import jaccard, ngram_sets
 
 WORDS = [f"word{i}" for i in range(2000)]
 

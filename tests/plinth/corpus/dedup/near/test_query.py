@@ -13,7 +13,7 @@ from plinth.corpus.dedup.near import index
 from plinth.corpus.dedup.parameters import Dedup, MinHash
 from plinth.errors import IntegrityError, MissingError
 from plinth.records import Manifest
-from plinth_text.words.hashes import jaccard, ngram_sets
+from plinth_text.words import jaccard, ngram_sets
 
 WORDS = [f"word{i}" for i in range(3000)]
 
@@ -110,7 +110,7 @@ def test_no_index_is_named(tiny: Any) -> None:
 
 
 def test_the_command(shared_tiny: Any, tmp_path: Path, capsys: Any) -> None:
-    from plinth_jobs.cli.root import call
+    from plinth_jobs.cli import call
 
     _, docs = indexed(shared_tiny)
     page = tmp_path / "page.txt"

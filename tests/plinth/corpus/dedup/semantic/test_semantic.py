@@ -21,7 +21,7 @@ from plinth.corpus.sidecars import slots
 from plinth.errors import RecipeError, SourceError
 from plinth.records import Manifest, Part, Step
 from plinth_text import similarity
-from plinth_text.words.hashes import jaccard, ngram_sets
+from plinth_text.words import jaccard, ngram_sets
 
 VOCABULARY, TOPICS = 4000, 8
 

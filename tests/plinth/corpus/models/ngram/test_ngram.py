@@ -25,8 +25,8 @@ from plinth.errors import IntegrityError, RecipeError, StageError
 from plinth.records import Manifest
 from plinth.storage.parts import read_table
 from plinth.storage.workspace import Workspace
-from plinth_jobs.cli.root import call
-from plinth_text.scoring.language_model import BEGIN, BOUNDARY, normalised_token, tokens
+from plinth_jobs.cli import call
+from plinth_text.scoring import BEGIN, BOUNDARY, normalised_token, tokens
 
 RAW = {"kind": "ngram", "reference": ["web"], "vocabulary": 2000, "prune": [0, 0, 0, 0]}
 

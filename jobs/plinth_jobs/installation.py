@@ -1,7 +1,8 @@
-"""`plinth up --full`: a whole installation on this machine, for as long as the command runs.
+"""`plinth up --full`: a whole installation on this machine, to try and to test, for as long as the command runs.
 
-A PostgreSQL server in a folder (TLS only, each database with a role of its own that has a password), the S3 server, and
-Apache with TLS and a login in front of all parts.
+A PostgreSQL server in a folder (TLS only, each database with a role of its own that has a password), the S3 server of
+`object_store`, and Apache with TLS and a login in front of all parts. Everything ends and is deleted with the command.
+Settings of lasting installations are in `infra/`; the same files are used here.
 """
 
 from __future__ import annotations
@@ -33,8 +34,8 @@ from plinth.errors import MissingError, PlinthError, StorageError
 from plinth.processes import free_port
 from plinth.storage.atomic import write_bytes
 from plinth.storage.workspace import Workspace, folder_of
-from plinth_jobs.installation import object_store
-from plinth_jobs.installation.object_store import infra
+from plinth_jobs import object_store
+from plinth_jobs.object_store import infra
 from plinth_registry.mlflow.server import ensure_server, stop_server
 
 # A PostgreSQL server in a folder: TLS only, each database with a role of its own that has a password.
@@ -380,7 +381,7 @@ def _end_users(folder: Path) -> None:
 @contextmanager
 def _object_store(folder: Path, certificate: Certificate) -> Iterator[dict[str, str]]:
     port = free_port()
-    command = processes.python("plinth_jobs.installation.object_store", str(folder), str(port), object_store.BUCKET)
+    command = processes.python("plinth_jobs.object_store", str(folder), str(port), object_store.BUCKET)
     log = folder / "s3.log"
     with log.open("wb") as stream:
         # without settings of boto3: it must not ask itself
