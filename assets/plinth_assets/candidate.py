@@ -20,12 +20,11 @@ from plinth.corpus.slices.rates import percent
 from plinth.corpus.slices.removal_rates import models_of
 from plinth.errors import GateError
 from plinth.evaluation.measurement import Stats, measurements
-from plinth.evaluation.probes.noise import Worth
+from plinth.evaluation.probes.scoring import Worth
 from plinth.recipe.recipe import Recipe
 from plinth.records import Manifest, Part, Step
-from plinth.report.data_card import CardBucket, Screening, card
 from plinth.report.evaluation import CurveGroup, EvaluationData, Section, StepCurve
-from plinth.report.page import Fact, Next
+from plinth.report.page import CardBucket, Fact, Next, Screening, card
 from plinth.storage.atomic import write_bytes
 from plinth.training import config, manifests
 from plinth.training.telemetry.timeline import timeline
@@ -218,7 +217,7 @@ def _make_page(recipe: Recipe, ctx: Context, inputs: Inputs, say: Say) -> Manife
     found = [section(asset.partition("/")[2], inputs[asset].stats) for asset, section in _measured(recipe)]
     beside = inputs.get(comparison_stage.ASSET)
     if beside and beside.stats["lines"]:
-        from plinth.report.comparison import section as compared
+        from plinth.report.evaluation import section as compared
 
         found.append(compared(beside.stats, recipe.evaluation.against))
     shown = [with_worth(one, worth) if one.key == "probes" else one for one in found]

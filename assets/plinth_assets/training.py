@@ -19,7 +19,7 @@ from plinth.corpus.canaries.parameters import BUCKET as CANARIES
 from plinth.corpus.protected import protected
 from plinth.errors import PlinthError
 from plinth.evaluation.probes import probe_sets
-from plinth.model import flops
+from plinth.model import architectures
 from plinth.recipe.recipe import Recipe
 from plinth.records import Manifest
 from plinth.text import markdown_text
@@ -130,7 +130,7 @@ def _probes(recipe: Recipe) -> tuple[str, ...]:
 
 def _run(recipe: Recipe, ctx: Context, inputs: Inputs, say: Say) -> Manifest:
     from plinth.operation import admission, settlement
-    from plinth.report.run.metrics import words
+    from plinth.report.run_metrics import words
 
     prepared = _prepared(recipe, ctx, inputs)
     told = notices(ctx, prepared)
@@ -179,7 +179,7 @@ def run_params(prepared: RunConfig) -> dict[str, Any]:
         "layers": model.layers,
         "dim": model.dim,
         "heads": model.heads,
-        "parameters": flops.parameters(model, prepared.vocab_size).total,
+        "parameters": architectures.parameters(model, prepared.vocab_size).total,
         "vocab_size": prepared.vocab_size,
         "lr": optimizer.lr,
         "lr_schedule": optimizer.schedule,
@@ -290,7 +290,7 @@ def _present_run(recipe: Recipe, ctx: Context, made: Manifest) -> dict[str, Any]
     import dagster as dg
 
     from plinth.report import figures as report_figures
-    from plinth.report.run.metrics import words
+    from plinth.report.run_metrics import words
 
     prepared = config.load(ctx.workspace.runs / made.stats["run_id"] / "config.json")
     events = timeline(prepared.directory.events)
@@ -315,7 +315,7 @@ def _present_run(recipe: Recipe, ctx: Context, made: Manifest) -> dict[str, Any]
 def _page(ctx: Context, prepared: RunConfig) -> Path:
     """The page of the run, at the price of the ledger."""
     from plinth.operation import spending
-    from plinth.report.run import run_page
+    from plinth.report.run_metrics import run_page
 
     price = spending.load(ctx.workspace).price(prepared.stopping.price_per_rank_hour)
     return run_page.write(ctx, prepared, price_per_rank_hour=price or None)
@@ -345,8 +345,7 @@ def _present_cost(ctx: Context, prepared: RunConfig) -> dict[str, Any]:
 
 def _present_probes(prepared: RunConfig) -> dict[str, Any]:
     """The last look at each probe, where there are any, with what it may decide."""
-    from plinth.report.run import sections
-    from plinth.report.run.metrics import run_metrics
+    from plinth.report.run_metrics import run_metrics, sections
 
     measured = run_metrics(read_events(prepared.directory.events))
     rows = sections.rows(measured, seeds.over_seeds(prepared, curves(measured.events)))

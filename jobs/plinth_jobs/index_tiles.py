@@ -20,7 +20,7 @@ from plinth.operation import spending, workspace_files
 from plinth.operation.spending_ledger import MICROS, Ledger
 from plinth.operation.workspace_files import CHECKED
 from plinth.recipe.recipe import Recipe
-from plinth.report.workspace_index import Standing, StateTile
+from plinth.report.page import Standing, StateTile
 from plinth_jobs.results import candidate_name, file_name
 
 

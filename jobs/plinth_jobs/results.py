@@ -17,7 +17,7 @@ from typing import Literal, NamedTuple
 
 from plinth.compute.context import Context
 from plinth.errors import MissingError
-from plinth.evaluation.slices.totals import interval
+from plinth.evaluation.slices.job import interval
 from plinth.provenance import lineage
 from plinth.provenance.impact import downstream
 from plinth.recipe.recipe import Recipe

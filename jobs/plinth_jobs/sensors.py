@@ -108,11 +108,11 @@ def canary(recipe: Recipe, workspace: Path, job: Any) -> dg.SensorDefinition:
 
 def _trial(ctx: Context, tick: Any) -> dg.AssetObservation:
     """The state of a trial, for the page of the release."""
-    from plinth.report import trial_page
+    from plinth.report import release_pages
     from plinth_assets.framework.present import page_value, picture, table
 
     rows = [[one.role, one.finding] for one in tick.data.streams]
-    plot = {"evidence": picture(trial_page.figure, tick.data.streams)} if rows else {}
+    plot = {"evidence": picture(release_pages.trial_figure, tick.data.streams)} if rows else {}
     return dg.AssetObservation(
         asset_key=dg.AssetKey("release"),
         description=f"Trial of version {tick.status.canary}: {tick.status.next}.",

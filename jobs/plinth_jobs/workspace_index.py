@@ -24,7 +24,7 @@ from plinth import fingerprint
 from plinth.compute.context import Context
 from plinth.errors import PlinthError
 from plinth.recipe.recipe import Recipe
-from plinth.report.workspace_index import IndexData, PageGroup, PageLine, RunLine, ServerLink, Standing, page
+from plinth.report.page import IndexData, PageGroup, PageLine, RunLine, ServerLink, Standing, index_page
 from plinth.storage import running
 from plinth.storage.atomic import write_bytes
 from plinth.storage.uris import open_unlinked
@@ -101,7 +101,7 @@ def write(ctx: Context, recipe: Recipe | None, watch: RunWatch | None = None) ->
         older_runs=max(0, len(runs) - RUNS_SHOWN),
         groups=tuple(groups(ctx)),
     )
-    write_bytes(path(ctx.workspace), page(data).encode())
+    write_bytes(path(ctx.workspace), index_page(data).encode())
     return path(ctx.workspace)
 
 

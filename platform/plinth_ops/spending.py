@@ -19,8 +19,8 @@ from plinth_jobs.cli.options import Settings, examples, group, json_option, shar
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from plinth.operation.devices import CorpusPrices
     from plinth.operation.settlement import SpendRow
+    from plinth.operation.spending import CorpusPrices
     from plinth.operation.spending_ledger import Ledger
     from plinth.storage.state import State
 

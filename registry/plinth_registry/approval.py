@@ -25,7 +25,7 @@ from pydantic import ValidationError
 from plinth.compute.context import Context
 from plinth.errors import SignatureError
 from plinth.trust import dsse
-from plinth.trust.authority import APPROVER, now
+from plinth.trust.dsse import APPROVER, now
 from plinth.trust.log_record import LogRecord
 from plinth.trust.root import Trust, owner_file
 from plinth_registry import releases

@@ -26,7 +26,7 @@ from plinth.recipe.recipe import Recipe
 from plinth.records import Frozen, Manifest
 from plinth.training.attempts import code_version
 from plinth.trust import dsse
-from plinth.trust.authority import COMPLIANCE, EVALUATOR, TRAINER, now
+from plinth.trust.dsse import COMPLIANCE, EVALUATOR, TRAINER, now
 from plinth.trust.root import Trust
 
 #: Who may state what; measured assets are the evaluator's, facts of a run and its data have kinds of their own.

@@ -27,7 +27,7 @@ from plinth.storage.workspace import Workspace
 from plinth.training.checkpoint import mean_record
 from plinth.training.forensics.proof import examined
 from plinth.trust import dsse
-from plinth.trust.authority import TRAINER
+from plinth.trust.dsse import TRAINER
 from plinth.trust.root import Trust
 from plinth_registry import attestations, trained
 from plinth_registry.gates.facts import GrantedUses, ResumeFacts, ToleranceFacts

@@ -15,11 +15,11 @@ from plinth.compute.context import Context
 from plinth.errors import GateError, MissingError, RegistryError, SignatureError
 from plinth.evaluation.measurement import is_measured
 from plinth.extensions import nearest
-from plinth.provenance.edges import SavedEdges, current
 from plinth.provenance.impact import AffectedRun, AssetLink, Descendant, ImpactOrigin, affected_runs, descent, origin
+from plinth.provenance.lineage import SavedEdges, current
 from plinth.records import Frozen, Name
-from plinth.report.impact_page import LISTED, ConsumerRow, ImpactArrow, ImpactBox, ImpactData, ImpactRow, VersionRow
-from plinth.trust.authority import COMPLIANCE, PROMOTER
+from plinth.report.release_pages import LISTED, ConsumerRow, ImpactArrow, ImpactBox, ImpactData, ImpactRow, VersionRow
+from plinth.trust.dsse import COMPLIANCE, PROMOTER
 from plinth.trust.log_record import LogRecord
 from plinth.trust.root import Trust
 from plinth_registry import releases, taint

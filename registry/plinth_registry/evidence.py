@@ -25,7 +25,7 @@ from plinth.provenance.statements import INITIAL, Chain, attempts_of
 from plinth.recipe.recipe import Recipe
 from plinth.records import Manifest
 from plinth.text import counted
-from plinth.trust.authority import TRAINER
+from plinth.trust.dsse import TRAINER
 from plinth.trust.root import Trust
 from plinth_registry import approval, attestations, policy, releases, signing, taint, trained
 from plinth_registry.attestations import Attestation, by_measurement

@@ -20,7 +20,7 @@ from plinth.errors import MissingError, RegistryError, SignatureError
 from plinth.provenance.impact import DOCUMENT_ID, Descendant, affected_runs, descent, downstream, origin
 from plinth.recipe.recipe import Recipe
 from plinth.records import Frozen
-from plinth.report.impact_page import ConsumerRow, VersionRow
+from plinth.report.release_pages import ConsumerRow, VersionRow
 from plinth.storage.atomic import locked as locked_file
 from plinth.storage.atomic import write_bytes
 from plinth.trust import dsse

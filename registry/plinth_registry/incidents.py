@@ -23,7 +23,7 @@ from plinth import fingerprint
 from plinth.compute.context import Context
 from plinth.errors import GateError, MissingError, RequestError, SignatureError
 from plinth.records import Frozen
-from plinth.trust.authority import COMPLIANCE
+from plinth.trust.dsse import COMPLIANCE
 from plinth.trust.log_record import LogRecord
 from plinth_registry import audit_log, consumers, releases
 from plinth_registry.audit_log import INCIDENTS, AuditedAction

@@ -18,7 +18,7 @@ from plinth.errors import GateError, LineageError, PlinthError, SignatureError, 
 from plinth.recipe.recipe import Recipe
 from plinth.records import Frozen
 from plinth.trust import dsse
-from plinth.trust.authority import POLICY, PROMOTER, now, time_of
+from plinth.trust.dsse import POLICY, PROMOTER, now, time_of
 from plinth.trust.root import Trust
 from plinth_registry import attestations, evidence, policy, signing
 from plinth_registry import candidate as candidates

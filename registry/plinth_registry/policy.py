@@ -19,12 +19,11 @@ from plinth import fingerprint
 from plinth.compute.context import Context
 from plinth.entry_points import not_here
 from plinth.errors import GateError, RecipeError, SignatureError, TrustError
-from plinth.evaluation.gate import GATES
-from plinth.evaluation.measurement import MEASUREMENTS
+from plinth.evaluation.measurement import GATES, MEASUREMENTS
 from plinth.recipe import yaml_lines
 from plinth.recipe.recipe import Recipe
 from plinth.records import Frozen
-from plinth.trust.authority import POLICY
+from plinth.trust.dsse import POLICY
 from plinth.trust.log_record import LogRecord
 from plinth.trust.signed_log import SignedLog
 from plinth_registry import audit_log, releases

@@ -18,7 +18,7 @@ from typing import Any, Final, Literal
 from plinth.compute.context import Context
 from plinth.errors import GateError, MissingError, RegistryError
 from plinth.recipe.recipe import Recipe
-from plinth.trust.authority import now
+from plinth.trust.dsse import now
 from plinth_registry import audit_log, incidents, judgement, releases, verified
 from plinth_registry import candidate as candidates
 from plinth_registry.audit_log import AuditedAction

@@ -13,7 +13,7 @@ from typing import Any, Final, get_args
 
 from plinth import fingerprint
 from plinth.compute.context import Context
-from plinth.evaluation.gate import BLOCKING, GateState
+from plinth.evaluation.measurement import BLOCKING, GateState
 from plinth.provenance.statements import INITIAL, Chain
 from plinth.recipe.recipe import Recipe
 from plinth.records import Manifest

@@ -21,7 +21,7 @@ from plinth.compute.context import Context
 from plinth.errors import GateError, SignatureError
 from plinth.records import Frozen
 from plinth.trust import signed_log
-from plinth.trust.authority import PROMOTER
+from plinth.trust.dsse import PROMOTER
 from plinth.trust.log_record import LogRecord
 from plinth.trust.signed_log import LogHead, SignedLog, anchor_of
 from plinth_registry import audit_log

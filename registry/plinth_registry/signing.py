@@ -28,7 +28,7 @@ from plinth.storage.atomic import named_failures, replacing, sync_directory
 from plinth.storage.state import checkout
 from plinth.storage.store import Store
 from plinth.trust import dsse
-from plinth.trust.authority import TRAINER, Authority, revoked_at
+from plinth.trust.dsse import TRAINER, Authority, revoked_at
 from plinth.trust.root import Trust
 from plinth.trust.signers import Signer
 

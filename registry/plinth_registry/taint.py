@@ -19,7 +19,6 @@ from pydantic import ValidationError
 from plinth import fingerprint
 from plinth.compute.context import Context
 from plinth.errors import LineageError, MissingError, PlinthError, SignatureError
-from plinth.provenance.edges import current
 from plinth.provenance.impact import (
     CURATED,
     DOCUMENT_ID,
@@ -31,9 +30,10 @@ from plinth.provenance.impact import (
     holds,
     of_stage,
 )
+from plinth.provenance.lineage import current
 from plinth.provenance.statements import Chain
 from plinth.records import Frozen
-from plinth.trust.authority import COMPLIANCE
+from plinth.trust.dsse import COMPLIANCE
 from plinth.trust.log_record import LogRecord
 from plinth_registry import releases
 from plinth_registry.audit_log import MARKS

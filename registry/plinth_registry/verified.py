@@ -16,7 +16,7 @@ from plinth.provenance import lineage
 from plinth.provenance.statements import Chain
 from plinth.records import Frozen
 from plinth.training.checkpoint import mean_record
-from plinth.trust.authority import TRAINER
+from plinth.trust.dsse import TRAINER
 from plinth.trust.root import Trust
 from plinth_registry import approval, candidate, consumers, policy, releases, signing, taint, trained
 from plinth_registry.candidate import Candidate

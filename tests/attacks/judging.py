@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from plinth.compute.context import Context
-from plinth.evaluation.gate import Gate, GateVerdict
+from plinth.evaluation.measurement import Gate, GateVerdict
 from plinth.recipe.recipe import Recipe
 from plinth_registry import approval, evidence, policy
 from plinth_registry.candidate import Candidate

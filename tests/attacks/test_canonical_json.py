@@ -18,7 +18,7 @@ from plinth.compute.context import Context
 from plinth.errors import SignatureError
 from plinth.storage.workspace import Workspace
 from plinth.trust import dsse, standalone_verify
-from plinth.trust.authority import PROMOTER
+from plinth.trust.dsse import PROMOTER
 from plinth.trust.root import Trust
 from plinth.trust.standalone_verify import EXPORT, RefusedExport
 from plinth_registry.audit_log import RELEASES

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from plinth.trust import dsse, enrolment, standalone_verify
-from plinth.trust.authority import EVALUATOR
+from plinth.trust.dsse import EVALUATOR
 from plinth.trust.root import Trust
 from plinth.trust.standalone_verify import EXPORT
 from plinth_registry.exports import seal

@@ -12,7 +12,7 @@ import pytest
 from plinth.compute.context import Context
 from plinth.errors import SignatureError
 from plinth.trust import dsse, enrolment, root
-from plinth.trust.authority import APPROVER, EVALUATOR, POLICY, PROMOTER, ROOT, TRAINER, RootKey
+from plinth.trust.dsse import APPROVER, EVALUATOR, POLICY, PROMOTER, ROOT, TRAINER, RootKey
 from plinth.trust.root import Trust
 from plinth_registry import approval, attestations, policy
 from plinth_registry.candidate import Candidate

@@ -14,7 +14,7 @@ from plinth.corpus.slices import reviews
 from plinth.errors import RegistryError, WorkspaceError
 from plinth.launch.base import tail
 from plinth.launch.local import LocalLauncher
-from plinth.storage import atomic, blob_cache, safe_path
+from plinth.storage import atomic, blob_cache
 from plinth.storage.objects import Folder
 from plinth.storage.state import State
 from plinth.storage.store import Store
@@ -62,7 +62,7 @@ def test_no_log_that_is_a_planted_link_is_quoted(plant: Callable[[Path, Path], N
     secret.write_text("-----BEGIN PRIVATE KEY-----\nMC4CAQAw\n")
     plant(secret, log)
     with pytest.raises(WorkspaceError, match="cannot read"):
-        safe_path.opened(log, one_name=True)
+        atomic.opened(log, one_name=True)
     assert tail(log, 5).startswith(f"cannot read {log}: ")
     assert "MC4CAQAw" not in tail(log, 5)
     log.unlink()

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from plinth.compute.context import Context
-from plinth.report.data_card import CardBucket, Screening, card
+from plinth.report.page import CardBucket, Screening, card
 from plinth.storage.workspace import Workspace
 from plinth.text import markdown_code, markdown_text
 from plinth_assets import sources

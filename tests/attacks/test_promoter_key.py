@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from plinth.trust import dsse, standalone_verify
-from plinth.trust.authority import APPROVER, EVALUATOR, PROMOTER, TRAINER
+from plinth.trust.dsse import APPROVER, EVALUATOR, PROMOTER, TRAINER
 from plinth.trust.root import Trust
 from plinth.trust.standalone_verify import EXPORT, RELEASE
 from plinth_jobs.cli import call

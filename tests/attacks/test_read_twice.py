@@ -18,7 +18,7 @@ from plinth.compute.context import Context
 from plinth.errors import SignatureError
 from plinth.storage.workspace import TRUST_VARIABLE, Workspace
 from plinth.trust import dsse, enrolment, root
-from plinth.trust.authority import TRAINER
+from plinth.trust.dsse import TRAINER
 from plinth.trust.root import Trust
 from plinth_registry import candidate, signing
 from plinth_registry.audit_log import AUDIT

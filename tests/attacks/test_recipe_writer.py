@@ -13,7 +13,7 @@ import pytest
 
 from plinth.compute.context import Context
 from plinth.errors import LineageError, MissingError, RecipeError, SignatureError
-from plinth.evaluation.gate import Gate
+from plinth.evaluation.measurement import Gate
 from plinth.extensions import Catalogue
 from plinth.recipe.load import load
 from plinth.recipe.recipe import Recipe

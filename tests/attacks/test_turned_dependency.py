@@ -10,7 +10,7 @@ import pytest
 
 from plinth.compute.context import Context
 from plinth.trust import dsse, signers
-from plinth.trust.authority import EVALUATOR, TRAINER
+from plinth.trust.dsse import EVALUATOR, TRAINER
 from plinth.trust.root import Trust
 from plinth_registry import signing
 from tests.attacks.test_promoter_key import FORM, require_refused, seal_anew

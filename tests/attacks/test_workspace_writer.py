@@ -14,7 +14,7 @@ from plinth.errors import SignatureError
 from plinth.records import Manifest
 from plinth.storage.workspace import TRUST_VARIABLE
 from plinth.trust import dsse, enrolment
-from plinth.trust.authority import EVALUATOR
+from plinth.trust.dsse import EVALUATOR
 from plinth.trust.root import Trust
 from plinth_registry import approval, attestations, candidate, judgement, policy, releases, taint
 from plinth_registry.candidate import Candidate

@@ -19,7 +19,7 @@ from typing import Any
 
 from plinth import fingerprint
 from plinth.compute.context import Context
-from plinth.provenance import edges
+from plinth.provenance import lineage
 from plinth.provenance.impact import downstream
 from plinth.storage.workspace import TRUST_VARIABLE, Workspace
 
@@ -62,11 +62,11 @@ def measure(count: int, place: str) -> str:
     workspace = Workspace(Path(place) / "workspace").ensure()
     made: list[str] = []
     save(workspace.manifests, count, made)
-    first, _ = timed(lambda: edges.current(Context(workspace)))
+    first, _ = timed(lambda: lineage.current(Context(workspace)))
     middle, found = timed(lambda: downstream(Context(workspace), [made[-count // 20 - 9]]), times=3)
     whole, every = timed(lambda: downstream(Context(workspace), [made[0]]), times=3)
     save(workspace.manifests, 100, made)
-    more, _ = timed(lambda: edges.current(Context(workspace)))
+    more, _ = timed(lambda: lineage.current(Context(workspace)))
     searches = f"search {middle:.3f} s ({len(found):,} found), from the first {whole:.3f} s ({len(every):,} found)"
     return f"{count:>7,} manifests: first index {first:.2f} s, {searches}, 100 more {more:.3f} s"
 

@@ -157,7 +157,7 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
     """Train on the one device there is, and put the numbers together."""
     import torch
 
-    from plinth.model import flops as counts
+    from plinth.model import architectures as counts
     from plinth.processes import free_port
     from plinth.training.engine import engine as engines
 

@@ -36,8 +36,11 @@ import pyarrow.compute as pc  # noqa: E402
 import yaml  # noqa: E402
 
 from plinth.compute.context import Context, manifest  # noqa: E402
-from plinth.compute.engine import InlineEngine  # noqa: E402
-from plinth.compute.threads import Threads, cores  # noqa: E402
+from plinth.compute.engine import (
+    InlineEngine,  # noqa: E402
+    Threads,  # noqa: E402
+    cores,  # noqa: E402
+)
 from plinth.corpus import verdicts  # noqa: E402
 from plinth.corpus.annotate.base import annotator  # noqa: E402
 from plinth.corpus.dedup import exact  # noqa: E402

@@ -24,8 +24,7 @@ import torch
 
 from plinth.launch.parameters import Launch, Supervision
 from plinth.model.decoder import Decoder
-from plinth.model.division import Placement
-from plinth.model.initialisation import Initial
+from plinth.model.division import Initial, Placement
 from plinth.model.parameters import PRESETS, Model
 from plinth.training.config import RunConfig
 from plinth.training.parameters.checkpoints import Checkpoints

@@ -11,12 +11,21 @@ import pytest
 from plinth.evaluation import statistics
 from plinth.evaluation.comparison.differences import Difference
 from plinth.records import Manifest
-from plinth.report import comparison, impact_page, trial_page
+from plinth.report import evaluation, release_pages
 from plinth.report import evaluation as evaluation_page
-from plinth.report.page import Fact, ReportData, page
-from plinth.report.run import run_page
-from plinth.report.workspace_index import IndexData, PageGroup, PageLine, RunLine, Standing, StateTile
-from plinth.report.workspace_index import page as index_page
+from plinth.report.page import (
+    Fact,
+    IndexData,
+    PageGroup,
+    PageLine,
+    ReportData,
+    RunLine,
+    Standing,
+    StateTile,
+    index_page,
+    page,
+)
+from plinth.report.run_metrics import run_page
 from plinth_assets.measurements import evaluation_stage
 from plinth_ops.gamedays import play as gameday_page
 from plinth_ops.reviews import postmortem as incident_page
@@ -47,13 +56,13 @@ def _index() -> str:
 
 
 def _impact() -> str:
-    return impact_page.page(
-        impact_page.ImpactData(
+    return release_pages.impact_page(
+        release_pages.ImpactData(
             kind="source", target=LONG, marks=("withdrawn",), gaps=("MLflow does not run",),
             boxes=tuple(boxes("a", "b")), arrows=tuple(arrows("a>b")), count=1200,
-            manifests=(impact_page.ImpactRow(steps=0, asset="a", digest="d" * 64, state="published"),),
-            versions=(impact_page.VersionRow(model="m", version="3", checkpoint="c" * 64, aliases=("champion",)),),
-            consumers=(impact_page.ConsumerRow(name="search", owner="ops@example.org", uses="m@champion"),),
+            manifests=(release_pages.ImpactRow(steps=0, asset="a", digest="d" * 64, state="published"),),
+            versions=(release_pages.VersionRow(model="m", version="3", checkpoint="c" * 64, aliases=("champion",)),),
+            consumers=(release_pages.ConsumerRow(name="search", owner="ops@example.org", uses="m@champion"),),
         )
     )  # fmt: skip
 
@@ -123,7 +132,7 @@ def _comparison() -> str:
     }  # fmt: skip
     inputs = {"a/checkpoint": "a" * 64, "b/checkpoint": "b" * 64}
     made = Manifest(asset="comparison", step="c", version="1", params={}, inputs=inputs, parts=(), stats=stats)
-    return comparison.page(made, "demo (checkpoint abababababab)", "champion (checkpoint cdcdcdcdcdcd)")
+    return evaluation.comparison_page(made, "demo (checkpoint abababababab)", "champion (checkpoint cdcdcdcdcdcd)")
 
 
 @pytest.fixture(scope="module")
@@ -145,7 +154,7 @@ def pages(data: ReportData, timeline: list[dict[str, Any]], shown: str) -> dict[
         "index": _index(),
         "results": page(data),
         "evaluation": _evaluation(),
-        "canary": trial_page.page(trial(stream(), stream(LONG), small=("probe x (9)",), missing="a reason")),
+        "canary": release_pages.trial_page(trial(stream(), stream(LONG), small=("probe x (9)",), missing="a reason")),
         "experiment": shown,
         "review": _review(),
         "incident": _incident(),

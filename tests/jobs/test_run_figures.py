@@ -13,11 +13,9 @@ import pytest
 
 from plinth.compute.context import Context
 from plinth.recipe.load import load
-from plinth.report.page import ReportData
+from plinth.report.page import IndexData, ReportData, index_page
 from plinth.report.page import page as results_page
-from plinth.report.run import run_page
-from plinth.report.workspace_index import IndexData
-from plinth.report.workspace_index import page as index_page
+from plinth.report.run_metrics import run_page
 from plinth.storage.workspace import Workspace
 from plinth.training import config as configuration
 from plinth.training.config import RunConfig

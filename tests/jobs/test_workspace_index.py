@@ -14,7 +14,7 @@ from plinth.operation import workspace_files
 from plinth.operation.workspace_files import CHECKED
 from plinth.recipe.load import load
 from plinth.records import Step
-from plinth.report.workspace_index import StateTile
+from plinth.report.page import StateTile
 from plinth.storage.workspace import Workspace
 from plinth.training.run_state import RunWatch
 from plinth_jobs import index_tiles, workspace_index

@@ -25,7 +25,7 @@ from plinth.training.checkpoint import checkpoint as checkpoints
 from plinth.training.directory import RunDirectory
 from plinth.training.forensics.proof import COMPARED
 from plinth.training.forensics.proof import PARAMETERS as PARAMETERS_KEY
-from plinth.trust.authority import now
+from plinth.trust.dsse import now
 from plinth_registry import attestations, candidate, policy, releases, signing, trained
 from plinth_registry.candidate import Candidate, CandidateRun, Facts
 from plinth_registry.gates.settings import GatePolicy, gate_policy

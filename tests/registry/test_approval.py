@@ -12,7 +12,7 @@ import pytest
 from plinth.compute.context import Context
 from plinth.errors import SignatureError
 from plinth.trust import dsse
-from plinth.trust.authority import APPROVER
+from plinth.trust.dsse import APPROVER
 from plinth.trust.root import Trust
 from plinth_registry import approval
 from plinth_registry.candidate import Candidate

@@ -11,7 +11,7 @@ from plinth.compute.context import Context
 from plinth.errors import SignatureError
 from plinth.records import Manifest
 from plinth.trust import dsse
-from plinth.trust.authority import EVALUATOR, TRAINER
+from plinth.trust.dsse import EVALUATOR, TRAINER
 from plinth.trust.root import Trust
 from plinth_registry import attestations
 

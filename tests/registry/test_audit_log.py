@@ -12,7 +12,7 @@ import pytest
 from plinth.compute.context import Context
 from plinth.errors import GateError, SignatureError
 from plinth.trust import enrolment
-from plinth.trust.authority import EVALUATOR, PROMOTER, TRAINER
+from plinth.trust.dsse import EVALUATOR, PROMOTER, TRAINER
 from plinth.trust.root import Trust
 from plinth_registry import api, audit_log, policy, releases
 from plinth_registry.audit_log import AUDIT, AuditedAction, audited

@@ -19,7 +19,7 @@ from pydantic import ValidationError
 
 from plinth.compute.context import Context
 from plinth.errors import GateError, MissingError, SignatureError
-from plinth.report.impact_page import VersionRow
+from plinth.report.release_pages import VersionRow
 from plinth.trust.root import Trust
 from plinth_jobs.cli import call
 from plinth_registry import consumers, freeze, releases, taint, verified

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from plinth.evaluation.gate import GATES, Gate, GateState, GateVerdict
+from plinth.evaluation.measurement import GATES, Gate, GateState, GateVerdict
 from plinth.records import Frozen
 from plinth_registry import gates
 from plinth_registry.gates import STATES, GateResult, account, blocking, evaluate, is_open, outcome, summary

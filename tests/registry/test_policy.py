@@ -11,7 +11,7 @@ import pytest
 from plinth.compute.context import Context
 from plinth.errors import GateError, RecipeError
 from plinth.evaluation.statistics import upper_share
-from plinth.trust.authority import POLICY
+from plinth.trust.dsse import POLICY
 from plinth.trust.root import Trust
 from plinth_audit.canaries.audit import lower_bound
 from plinth_audit.pii_outputs.job import PROMPTS

@@ -12,7 +12,7 @@ from plinth.compute.context import Context
 from plinth.corpus import exclusions
 from plinth.errors import SignatureError
 from plinth.trust import dsse
-from plinth.trust.authority import TRAINER
+from plinth.trust.dsse import TRAINER
 from plinth.trust.log_record import LogRecord
 from plinth.trust.root import Trust
 from plinth.trust.signed_log import LogHead, SignedLog

@@ -15,7 +15,7 @@ from plinth.corpus import exclusions
 from plinth.corpus.exclusions import EXCLUSIONS
 from plinth.errors import SignatureError
 from plinth.trust import dsse
-from plinth.trust.authority import TRAINER
+from plinth.trust.dsse import TRAINER
 from plinth.trust.root import Trust
 from plinth.trust.signed_log import SignedLog
 from plinth_registry import audit_log, candidate, consumers, freeze, incidents, policy, releases, taint

@@ -13,7 +13,7 @@ import pytest
 from plinth.compute.context import Context
 from plinth.errors import IntegrityError, LineageError, SignatureError
 from plinth.trust import dsse
-from plinth.trust.authority import APPROVER, TRAINER, Authority
+from plinth.trust.dsse import APPROVER, TRAINER, Authority
 from plinth.trust.root import Trust
 from plinth_registry import signing
 

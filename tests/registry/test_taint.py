@@ -13,7 +13,7 @@ from plinth import fingerprint
 from plinth.compute.context import Context
 from plinth.errors import MissingError, SignatureError
 from plinth.trust import dsse
-from plinth.trust.authority import now
+from plinth.trust.dsse import now
 from plinth.trust.root import Trust
 from plinth_registry import candidate, freeze, releases, taint
 from plinth_registry.audit_log import MARKS

@@ -15,7 +15,7 @@ from in_toto_attestation.v1.statement import Statement
 from plinth.compute.context import Context
 from plinth.errors import SignatureError
 from plinth.trust import dsse
-from plinth.trust.authority import PROMOTER, TRAINER
+from plinth.trust.dsse import PROMOTER, TRAINER
 from plinth.trust.root import Trust
 from plinth_registry import judgement, policy
 from plinth_registry.candidate import Candidate, evidence_path

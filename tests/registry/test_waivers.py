@@ -10,7 +10,7 @@ import pytest
 from plinth.compute.context import Context
 from plinth.errors import GateError, SignatureError
 from plinth.trust import dsse
-from plinth.trust.authority import PROMOTER
+from plinth.trust.dsse import PROMOTER
 from plinth.trust.root import Trust
 from plinth_registry import judgement, policy
 from plinth_registry.gates import blocking, evaluate

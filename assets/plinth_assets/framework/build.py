@@ -343,11 +343,11 @@ def mark_evaluations(ctx: Context, assets: Collection[str]) -> Iterator[dg.Asset
 
 
 def _drawn(ctx: Context, target: str) -> dg.MarkdownMetadataValue:
-    from plinth.report.impact_page import figure
+    from plinth.report.release_pages import impact_figure
     from plinth_registry import consumers
 
     found = consumers.impact_contents(consumers.impact(ctx, target))
-    return picture(figure, found.boxes, found.arrows)
+    return picture(impact_figure, found.boxes, found.arrows)
 
 
 def marks_of_new(ctx: Context, asset: str) -> Iterator[dg.AssetCheckEvaluation]:

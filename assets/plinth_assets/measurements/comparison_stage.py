@@ -13,12 +13,11 @@ from plinth.compute.context import Context
 from plinth.corpus.canaries.parameters import BUCKET as CANARIES
 from plinth.evaluation.comparison import job
 from plinth.evaluation.comparison.differences import in_order, said
-from plinth.evaluation.comparison.job import MeasuredModel
-from plinth.evaluation.comparison.models import ancestry, weights
-from plinth.evaluation.job import ASSET as EVALUATION
-from plinth.evaluation.job import of_parent
+from plinth.evaluation.comparison.job import MeasuredModel, ancestry, weights
 from plinth.evaluation.measurement import Figures, measurement_of, measurements
-from plinth.evaluation.slices.spans import with_texts
+from plinth.evaluation.slices.job import ASSET as EVALUATION
+from plinth.evaluation.slices.job import of_parent
+from plinth.evaluation.slices.tables import with_texts
 from plinth.provenance.statements import chain
 from plinth.recipe.recipe import Recipe
 from plinth.records import Manifest, bucket_of
@@ -180,13 +179,13 @@ def page_name(recipe: Recipe, checkpoint: str) -> str:
 
 def show(ctx: Context, made: Manifest, a: str, b: str, target: Path) -> None:
     """Write the page of a comparison for people, with the texts of its spans."""
-    from plinth.report.comparison import page
+    from plinth.report.evaluation import comparison_page
 
     found = job.spans_of(made)
     if found:
         found = with_texts(ctx.store, ctx.refs, ctx.refs.load(made.inputs[f"a/{EVALUATION}"]), found)
     target.parent.mkdir(parents=True, exist_ok=True)
-    write_bytes(target, page(made, a, b, found).encode())
+    write_bytes(target, comparison_page(made, a, b, found).encode())
 
 
 def _named(name: str, model: Mapping[str, Any]) -> str:
@@ -196,7 +195,7 @@ def _named(name: str, model: Mapping[str, Any]) -> str:
 
 
 def _present(recipe: Recipe, ctx: Context, made: Manifest) -> dict[str, Any]:
-    from plinth.report import comparison
+    from plinth.report import evaluation
 
     if not made.stats["lines"]:
         return {"lines": "nothing was compared: there is no champion yet"}
@@ -209,7 +208,7 @@ def _present(recipe: Recipe, ctx: Context, made: Manifest) -> dict[str, Any]:
              for one in lines]  # fmt: skip
     return {
         "page": page_value(ctx, target),
-        "differences": picture(comparison.figure, lines),
+        "differences": picture(evaluation.figure, lines),
         "lines": markdown(table(header, cells)),
     }
 

@@ -14,13 +14,12 @@ import pyarrow.compute as pc
 
 from plinth.compute.context import Context
 from plinth.corpus.policy.compiled_policy import columns_of
-from plinth.evaluation import job
 from plinth.evaluation.comparison.pairs import Pairs, align, chosen, groups, labelled, part_table
 from plinth.evaluation.measurement import Figures, Stats
 from plinth.evaluation.parameters import PARENT_SLICES
-from plinth.evaluation.slices import choice, tables, totals
+from plinth.evaluation.slices import choice, job, tables
+from plinth.evaluation.slices.job import in_order
 from plinth.evaluation.slices.tables import AXIS
-from plinth.evaluation.slices.totals import in_order
 from plinth.provenance.ledger_columns import BASE
 from plinth.recipe.recipe import Recipe
 from plinth.records import Manifest
@@ -129,12 +128,12 @@ def _present(ctx: Context, made: Manifest) -> dict[str, Any]:
 def _slices_evaluation(axis: str, rows: Mapping[str, Mapping[str, Any]]) -> str:
     header = [axis, "bytes", "documents", "model", "95% interval", "gzip", "trigram"]
     paired = all("above" in row for row in rows.values())
-    cells = [_slice(name, rows[name], paired) for name in totals.in_order(axis, rows)]
+    cells = [_slice(name, rows[name], paired) for name in job.in_order(axis, rows)]
     return table([*header, *(["model less trigram"] if paired else [])], cells)
 
 
 def _slice(name: str, row: Mapping[str, Any], paired: bool) -> list[Any]:
-    cells = [name, row["bytes"], row["n"], row["model"], totals.interval(row), row["gzip"], row["trigram"]]
+    cells = [name, row["bytes"], row["n"], row["model"], job.interval(row), row["gzip"], row["trigram"]]
     if not paired:
         return cells
     less = row["above"]["trigram"]
@@ -166,7 +165,7 @@ def recount(ctx: Context, made: Manifest, _: Mapping[str, Manifest]) -> Figures:
 def _rates(table: pa.Table) -> dict[str, Any]:
     """Bytes of some documents, and bits per byte of model and baselines: ratios of sums, as `totals.row` has them."""
     size = int(pc.sum(table["bytes"]).as_py())
-    sums = {name: totals.exact_sum(table[f"{name}_bits"].to_numpy()) for name in ("model", "gzip", "trigram")}
+    sums = {name: job.exact_sum(table[f"{name}_bits"].to_numpy()) for name in ("model", "gzip", "trigram")}
     return {"bytes": size, **{name: round(own / size, 6) for name, own in sums.items()}}
 
 

@@ -8,9 +8,17 @@ from typing import Any
 
 from pydantic import Field
 
-from plinth.evaluation.gate import GateState, release_gate
-from plinth.evaluation.measurement import UNREADABLE, JudgedCheckpoint, Measurement, Stats, no_stages, single
-from plinth.evaluation.probes.noise import Worth
+from plinth.evaluation.measurement import (
+    UNREADABLE,
+    GateState,
+    JudgedCheckpoint,
+    Measurement,
+    Stats,
+    no_stages,
+    release_gate,
+    single,
+)
+from plinth.evaluation.probes.scoring import Worth
 from plinth.extensions import late
 from plinth.records import Frozen, Manifest
 from plinth.text import counted

@@ -18,7 +18,7 @@ from plinth.evaluation.comparison.pairs import Pairs, align, chosen, groups
 from plinth.evaluation.measurement import Figures, ModelScores, Stats
 from plinth.evaluation.parameters import TaskSet
 from plinth.evaluation.tasks import job
-from plinth.evaluation.tasks.exchange import ITEMS
+from plinth.evaluation.tasks.job import ITEMS
 from plinth.recipe.recipe import Recipe
 from plinth.records import Manifest, Part
 from plinth.report.evaluation import MeasureGroup, Section, measure

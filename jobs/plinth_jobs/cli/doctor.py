@@ -45,7 +45,7 @@ CATALOGUES = {
     "plinth.annotators": "plinth.corpus.annotate.base:ANNOTATORS",
     "plinth.readers": "plinth.corpus.sources.record:READERS",
     "plinth.measurements": "plinth.evaluation.measurement:MEASUREMENTS",
-    "plinth.gates": "plinth.evaluation.gate:GATES",
+    "plinth.gates": "plinth.evaluation.measurement:GATES",
     "plinth.launchers": "plinth.launch.base:LAUNCHERS",
     "plinth.probes": "plinth.evaluation.probes.base:PROBES",
     "plinth.optimizers": "plinth.training.parameters.optimizers:OPTIMIZERS",
@@ -55,7 +55,7 @@ CATALOGUES = {
     "plinth.definitions": "plinth_jobs.definitions:ADDED",
     "plinth.tiles": "plinth_jobs.index_tiles:ADDED",
     "plinth.model_forms": "plinth.model.hugging_face:FORMS",
-    "plinth.run_sections": "plinth.report.run.sections:SECTIONS",
+    "plinth.run_sections": "plinth.report.run_sections:SECTIONS",
     "plinth.papers": "plinth_registry.exports.models:PAPERS",
 }
 
@@ -202,9 +202,9 @@ def _catalogue(reference: str) -> Catalogue[Any] | None:
 
 def cores() -> MachineFinding:
     """Cores that this process may use."""
-    from plinth.compute import threads
+    from plinth.compute import engine
 
-    count = threads.cores()
+    count = engine.cores()
     return MachineFinding(
         "cores", "ok" if count >= 2 else "warn", str(count), "the demo trains on two ranks; one core is slow"
     )

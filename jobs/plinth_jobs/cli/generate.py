@@ -166,7 +166,7 @@ def _signed(ctx: Context, folder: Path) -> dict[str, str] | None:
         proved = exports.verify(folder, root, unreleased=True)
         models.require_standing(ctx, proved)
         return dict(proved["digests"])
-    from plinth.trust.authority import TRAINER
+    from plinth.trust.dsse import TRAINER
     from plinth.trust.root import Trust
     from plinth_registry import signing
 

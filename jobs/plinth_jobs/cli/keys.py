@@ -198,7 +198,7 @@ def threshold(settings: Settings, role: str, count: int, propose: Proposing | No
 def identity(settings: Settings, role: str, name: str, issuer: str, remove: bool, propose: Proposing | None) -> None:
     """Let Sigstore bundles of IDENTITY count for ROLE: an e-mail address, or the URI of a workflow, as certified."""
     from plinth.trust import enrolment
-    from plinth.trust.authority import SigstoreIdentity
+    from plinth.trust.dsse import SigstoreIdentity
 
     given = SigstoreIdentity(identity=name, issuer=issuer)
     change = enrolment.drop if remove else enrolment.name
@@ -255,7 +255,7 @@ def renew(settings: Settings, days: int, propose: Proposing | None) -> None:
 @shared
 def adopt(settings: Settings) -> None:
     """Seal what this workspace published before it had a root of trust, on your word that it is what was made."""
-    from plinth.trust.authority import TRAINER
+    from plinth.trust.dsse import TRAINER
     from plinth_registry.audit_log import AuditedAction, audited, may_record
 
     ctx = settings.context()

@@ -63,7 +63,7 @@ def evaluation(
 
 
 def _show_slices(axis: str, rows: Mapping[str, Mapping[str, Any]]) -> None:
-    from plinth.evaluation.slices.totals import in_order, interval
+    from plinth.evaluation.slices.job import in_order, interval
 
     columns = (axis, "text", "documents", "bits per byte", "95% interval", "trigram", "gzip")
     cells = (
@@ -86,7 +86,7 @@ def _show_worst(rows: list[Mapping[str, Any]]) -> None:
 def _show_spans(ctx: Context, made: Manifest, against: str, most: int, as_json: bool) -> None:
     from dataclasses import asdict
 
-    from plinth.evaluation.slices.spans import largest
+    from plinth.evaluation.slices.tables import largest
 
     found = largest(ctx.store, ctx.refs, made, _other(ctx, against), most)
     if as_json:
@@ -296,7 +296,7 @@ def _compared(settings: Settings, ctx: Context, a: str, b: str, as_json: bool) -
 
 def _show(made: Manifest) -> None:
     from plinth.evaluation.comparison.differences import in_order, joined
-    from plinth.report.comparison import same_model
+    from plinth.report.evaluation import same_model
 
     lines = in_order(made.stats)
     if same_model(made):
@@ -320,7 +320,7 @@ def _say_rest(count: int, what: str) -> None:
 
 def _row(line: Difference) -> tuple[object, ...]:
     from plinth.evaluation.comparison.differences import said
-    from plinth.report.comparison import interval, number
+    from plinth.report.evaluation import interval, number
 
     gap = line.difference
     values = number(line.a.value), number(line.b.value), interval(gap, True)

@@ -49,7 +49,7 @@ def try_(
     columns are read, so it takes seconds; text is read for the samples. A newly kept document may still be a
     duplicate: only `plinth run` decides that.
     """
-    from plinth.compute.threads import Threads, cores
+    from plinth.compute.engine import Threads, cores
     from plinth.corpus.policy import whatif
     from plinth.recipe.load import load_tried
     from plinth_jobs.recipes import FOLDER
@@ -203,7 +203,7 @@ def removal(
 def _measured(
     settings: Settings, reason: str | None, bucket: str | None, samples: int
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    from plinth.compute.threads import Threads, cores
+    from plinth.compute.engine import Threads, cores
     from plinth.corpus.slices import removal_rates
     from plinth_assets.verdicts import reference_of, rules_in_use, sidecars
 

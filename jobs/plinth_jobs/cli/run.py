@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from plinth.compute.context import TaskShare
+from plinth.compute.engine import cores
 from plinth.compute.select_engine import ENGINES, Compute
-from plinth.compute.threads import cores
 from plinth.errors import IntegrityError, PlinthError
 from plinth.text import counted
 from plinth_jobs.cli import output
@@ -48,7 +48,7 @@ def check(settings: Settings, path: Path | None, as_json: bool) -> int:
 
     Without PATH: the recipe that this workspace ran last. Exit code 2 when there are problems.
     """
-    from plinth.recipe.advice import list_files, notes, probe_files
+    from plinth.recipe.column_checks import list_files, notes, probe_files
     from plinth.recipe.extension_checks import generated_lists
     from plinth.recipe.load import fingerprint, required
     from plinth.recipe.yaml_lines import Position, Problem, dotted

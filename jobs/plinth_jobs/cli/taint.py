@@ -141,13 +141,13 @@ def impact(settings: Settings, target: str, as_page: bool, as_json: bool) -> Non
 
 
 def _write(workspace: Path, found: Impact) -> Path:
-    from plinth.report.impact_page import page
+    from plinth.report.release_pages import impact_page
     from plinth.storage.atomic import write_bytes
     from plinth_registry.consumers import impact_contents
 
     name = "".join(letter if letter.isalnum() or letter in "-_." else "-" for letter in found.origin.target[:40])
     path = Path(workspace) / "reports" / f"impact-{name}.html"
-    write_bytes(path, page(impact_contents(found)).encode())
+    write_bytes(path, impact_page(impact_contents(found)).encode())
     return path
 
 

@@ -22,7 +22,7 @@ from plinth.compute.context import Context
 from plinth.corpus.dedup.parameters import MinHash
 from plinth.errors import RequestError, SignatureError
 from plinth.records import Frozen
-from plinth.trust.authority import COMPLIANCE, now
+from plinth.trust.dsse import COMPLIANCE, now
 from plinth.trust.log_record import LogRecord
 from plinth.trust.root import Trust
 from plinth.trust.signed_log import SignedLog

@@ -14,10 +14,10 @@ from typing import Any
 
 from plinth.compute import context
 from plinth.compute.context import Context
-from plinth.compute.threads import cores
+from plinth.compute.engine import cores
 from plinth.evaluation.engine.client import ModelEngine
 from plinth.launch.devices import DEVICES, USABLE, Device
-from plinth.model import flops
+from plinth.model import architectures
 from plinth.model.hugging_face import CONFIG, model_of
 from plinth.model.parameters import Model
 from plinth.records import Manifest, Step
@@ -58,7 +58,7 @@ def run(ctx: Context, checkpoint: Manifest) -> Manifest:
 
 def bounds(model: Model, vocab_size: int, context: int) -> dict[str, Any]:
     """Bytes of weights and of keys and values, and the figures of every device (`on`)."""
-    counted = flops.parameters(model, vocab_size)
+    counted = architectures.parameters(model, vocab_size)
     return {
         "parameters": counted.total,
         "context": context,
@@ -78,7 +78,7 @@ def on(device: Device, model: Model, vocab_size: int, context: int) -> dict[str,
 
     `sequences` is 0 and the speeds are None where the weights alone do not fit.
     """
-    weights = BYTES * flops.parameters(model, vocab_size).total
+    weights = BYTES * architectures.parameters(model, vocab_size).total
     fit = max(0, int((USABLE * device.memory_bytes - weights) // (context * kv_bytes(model))))
     if not fit:
         return {"sequences": 0, "first_token_s": None, "tokens_per_s": None, "tokens_per_s_full": None}
@@ -108,7 +108,7 @@ def prompt_s(device: Device, model: Model, vocab_size: int, tokens: int) -> floa
 
 
 def _matrices(model: Model, vocab_size: int) -> int:
-    counted = flops.parameters(model, vocab_size)
+    counted = architectures.parameters(model, vocab_size)
     return counted.attention + counted.feed_forward + vocab_size * model.dim
 
 

@@ -20,7 +20,7 @@ from plinth.errors import LaunchError, WorkspaceError
 from plinth.extensions import Catalogue, NoParams
 from plinth.launch.parameters import Launch
 from plinth.records import Frozen
-from plinth.storage import atomic, safe_path
+from plinth.storage import atomic
 from plinth.storage.atomic import write_bytes
 
 
@@ -184,7 +184,7 @@ def submit_once(
 def tail(log: Path, lines: int) -> str:
     """The last lines of `log`; empty when there is none. Of a link or the like, that it is not read."""
     try:
-        with safe_path.opened(log, one_name=True, remedy=safe_path.DELETE) as stream:
+        with atomic.opened(log, one_name=True, remedy=atomic.DELETE) as stream:
             stream.seek(max(0, os.fstat(stream.fileno()).st_size - _LOG_TAIL_BYTES))
             text = stream.read().decode(errors="replace")
     except FileNotFoundError:

@@ -16,11 +16,22 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import ClassVar
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from plinth.model.attention import CoreAttention, Mask, Rotation, UlyssesAttention, rotate
-from plinth.model.division import COLUMNS, DIVIDED_BIAS, ROWS, Declaration, Division
+from plinth.model.division import (
+    COLUMNS,
+    DIVIDED_BIAS,
+    DIVIDED_GAIN,
+    GAIN,
+    HEAD_GAIN,
+    ROWS,
+    Declaration,
+    Division,
+    TensorRanks,
+)
 from plinth.model.parameters import Model
 
 #: Queries [B, H, S, E], keys and values [B, K, S, E].
@@ -128,3 +139,111 @@ class Block(nn.Module, ABC):
 def taken(x: Tensor, outputs: Tensor | None) -> Tensor:
     """[B, S, D] as it is, or [U, D] of outputs."""
     return x if outputs is None else x.flatten(0, 1)[outputs]
+
+
+# Llama's block: each sublayer after a norm of its input. With `qkv_bias` it is Qwen2's (arXiv:2407.10671), with
+# `qk_norm` Qwen3's (arXiv:2505.09388), which normalises queries and keys per head before rotation.
+
+class LlamaAttention(Attention):
+    """Attention with or without a norm of each head's queries and keys."""
+
+    DECLARED: ClassVar[Mapping[str, Declaration]] = {
+        **Attention.DECLARED,
+        "q_norm.weight": HEAD_GAIN,
+        "k_norm.weight": HEAD_GAIN,
+    }
+
+    def __init__(self, config: Model, division: Division) -> None:
+        super().__init__(config, division)
+        self.qk_norm = config.qk_norm
+        if config.qk_norm:
+            self.q_norm = nn.RMSNorm(self.head_dim, eps=config.norm_eps)
+            self.k_norm = nn.RMSNorm(self.head_dim, eps=config.norm_eps)
+
+    def normalise(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
+        q, k = self.split(q), self.split(k)
+        return (self.q_norm(q), self.k_norm(k)) if self.qk_norm else (q, k)
+
+
+class LlamaBlock(Block):
+    """Pre-norm: x + attention(norm(x)), then x + feed-forward(norm(x))."""
+
+    DECLARED: ClassVar[Mapping[str, Declaration]] = {
+        "input_layernorm.weight": GAIN,
+        "post_attention_layernorm.weight": GAIN,
+    }
+
+    def __init__(self, config: Model, index: int, division: Division) -> None:
+        super().__init__(index)
+        self.input_layernorm = nn.RMSNorm(config.dim, eps=config.norm_eps)
+        self.self_attn = LlamaAttention(config, division)
+        self.post_attention_layernorm = nn.RMSNorm(config.dim, eps=config.norm_eps)
+        self.mlp = FeedForward(config, division)
+
+    def before(self, x: Tensor, rotation: Rotation) -> Heads:
+        return self.self_attn.heads(self.input_layernorm(x), rotation)
+
+    def after(self, x: Tensor, heads: Tensor, outputs: Tensor | None) -> Tensor:
+        x = taken(x, outputs) + self.self_attn.joined(heads, outputs)
+        return x + self.mlp(self.post_attention_layernorm(x))  # type: ignore[no-any-return]
+
+
+# OLMo 2's block: each sublayer's output is normalised before it is added to the residual stream, and queries and
+# keys are normalised over the whole width of their projection, before it is split into heads.
+
+class ProjectionNorm(nn.Module):
+    """RMSNorm of [B, S, width], of which each tensor rank holds some columns: the mean square is one over all ranks.
+
+    The sum leaves the region and enters it again, so that its gradient too is summed: every rank's columns depend on
+    the statistic.
+    """
+
+    DECLARED: ClassVar[Mapping[str, Declaration]] = {"weight": DIVIDED_GAIN}
+
+    def __init__(self, width: int, eps: float, ranks: TensorRanks) -> None:
+        super().__init__()
+        self.width, self.eps, self.ranks = width, eps, ranks
+        self.weight = nn.Parameter(torch.ones(width))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[B, S, width / ranks] to the same shape and precision; computed in FP32."""
+        if self.ranks.size == 1:
+            return functional.rms_norm(x, (self.width,), self.weight, self.eps)
+        exact = x.float()
+        squares = self.ranks.enter_region(self.ranks.leave_region(exact.square().sum(-1, keepdim=True)))
+        return (exact * torch.rsqrt(squares / self.width + self.eps) * self.weight).to(x.dtype)
+
+
+class Olmo2Attention(Attention):
+    """Attention whose queries and keys are normalised over all heads together."""
+
+    def __init__(self, config: Model, division: Division) -> None:
+        super().__init__(config, division)
+        self.q_norm = ProjectionNorm(config.heads * self.head_dim, config.norm_eps, self.ranks)
+        self.k_norm = ProjectionNorm(config.kv_heads * self.head_dim, config.norm_eps, self.ranks)
+
+    def normalise(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
+        return self.split(self.q_norm(q)), self.split(self.k_norm(k))
+
+
+class Olmo2Block(Block):
+    """x + norm(attention(x)), then x + norm(feed-forward(x))."""
+
+    DECLARED: ClassVar[Mapping[str, Declaration]] = {
+        "post_attention_layernorm.weight": GAIN,
+        "post_feedforward_layernorm.weight": GAIN,
+    }
+
+    def __init__(self, config: Model, index: int, division: Division) -> None:
+        super().__init__(index)
+        self.self_attn = Olmo2Attention(config, division)
+        self.post_attention_layernorm = nn.RMSNorm(config.dim, eps=config.norm_eps)
+        self.mlp = FeedForward(config, division)
+        self.post_feedforward_layernorm = nn.RMSNorm(config.dim, eps=config.norm_eps)
+
+    def before(self, x: Tensor, rotation: Rotation) -> Heads:
+        return self.self_attn.heads(x, rotation)
+
+    def after(self, x: Tensor, heads: Tensor, outputs: Tensor | None) -> Tensor:
+        x = taken(x, outputs) + self.post_attention_layernorm(self.self_attn.joined(heads, outputs))
+        return x + self.post_feedforward_layernorm(self.mlp(x))  # type: ignore[no-any-return]

@@ -20,13 +20,14 @@ from plinth.model.division import (
     VOCABULARY,
     Declaration,
     Division,
+    Initial,
     Placement,
     declarations,
     divided_cross_entropy,
     divided_embedding,
+    initialise,
     token_losses,
 )
-from plinth.model.initialisation import Initial, initialise
 from plinth.model.loss import Teacher, TopTokens, cross_entropy, distilled_cross_entropy
 from plinth.model.parameters import AttentionPath, Model, architecture
 

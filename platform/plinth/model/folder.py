@@ -28,7 +28,7 @@ from plinth.errors import CheckpointError
 from plinth.model.decoder import Decoder
 from plinth.model.hugging_face import CONFIG, INDEX, WEIGHTS, hf_name, model_of
 from plinth.storage import tensor_file
-from plinth.storage.safe_path import relative
+from plinth.storage.atomic import relative
 from plinth.storage.tensor_file import DTYPES
 
 #: A buffer that old files of Llama hold and that follows from the configuration.

@@ -157,7 +157,7 @@ class Model(Frozen):
     tied_embeddings: bool = Field(True, description="One matrix for input and output embeddings.")
     document_mask: bool = Field(True, description="No attention across document boundaries.")
     init: Literal["gpt2", "normal", "trunc-normal", "megatron"] = Field(
-        "gpt2", description="Initial weights: see plinth/model/initialisation.py."
+        "gpt2", description="Initial weights: see plinth/model/division.py."
     )
     init_std: float = internal(0.02, gt=0, description="Standard deviation of initial weights; `megatron` has its own.")
     mup: MuP | None = Field(None, description="Hyperparameters that hold at any width.")

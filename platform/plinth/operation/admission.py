@@ -15,9 +15,9 @@ from plinth.launch import devices
 from plinth.launch.base import Handle
 from plinth.launch.devices import Device
 from plinth.operation import forecast, ranking, spending
-from plinth.operation.devices import STATED, CorpusPrices, Efficiency, PlannedDevice, of_table, this_machine
 from plinth.operation.forecast import work_of
 from plinth.operation.settlement import held_s, job_cost
+from plinth.operation.spending import STATED, CorpusPrices, Efficiency, PlannedDevice, of_table, this_machine
 from plinth.operation.spending_ledger import CORPUS, MICROS, JobCost, Ledger, Reservation
 from plinth.records import Manifest
 from plinth.training import job

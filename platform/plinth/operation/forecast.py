@@ -12,10 +12,10 @@ from pydantic import ValidationError
 from plinth import fingerprint
 from plinth.errors import IntegrityError, PlinthError
 from plinth.launch import devices
-from plinth.model import flops
+from plinth.model import architectures
 from plinth.model.parameters import Model
 from plinth.operation import ranking
-from plinth.operation.devices import CPU, FAILURES_PER_DEVICE_HOUR, STALL_S, STATED, Efficiency, PlannedDevice
+from plinth.operation.spending import CPU, FAILURES_PER_DEVICE_HOUR, STALL_S, STATED, Efficiency, PlannedDevice
 from plinth.records import Frozen
 from plinth.storage.atomic import write_bytes
 from plinth.storage.workspace import Workspace
@@ -175,7 +175,7 @@ def measured(config: RunConfig) -> RecordedRun:
         machine=machine,
         device=device,
         model=_model(config.model, config.vocab_size),
-        parameters=flops.parameters(config.model, config.vocab_size).total,
+        parameters=architectures.parameters(config.model, config.vocab_size).total,
         flops_per_s=_rates(steps, done),
         step_s=busy / len(steps) if enough else None,
         whole_flops_per_s=sum(done) / busy if enough and busy > 0 else None,
@@ -228,7 +228,7 @@ def like(
     runs: Iterable[RecordedRun], device: str, work: ranking.TrainingWork
 ) -> tuple[list[RecordedRun], str]:
     """Runs on a device of the same model, else of one of its size; and which, in words."""
-    digest, parameters = _model(work.model, work.vocab_size), flops.parameters(work.model, work.vocab_size).total
+    digest, parameters = _model(work.model, work.vocab_size), architectures.parameters(work.model, work.vocab_size).total
     there = [run for run in runs if run.device == device]
     same = [run for run in there if run.model == digest]
     if same:

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple
 
-from plinth.model import flops as counts
+from plinth.model import architectures as counts
 from plinth.model.parameters import Model, Norm, architecture, repeats
 from plinth.records import Frozen
 from plinth.training.parallel.gradient_path import communication_dtype, overlaps

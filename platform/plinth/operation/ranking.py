@@ -29,11 +29,11 @@ from itertools import product
 from typing import Literal, NamedTuple
 
 from plinth.launch.devices import USABLE, Device
-from plinth.model import flops
-from plinth.model.flops import UPDATE_BYTES
+from plinth.model import architectures
+from plinth.model.architectures import UPDATE_BYTES
 from plinth.model.parameters import Model, repeats
 from plinth.operation import memory
-from plinth.operation.devices import STATED, Efficiency
+from plinth.operation.spending import STATED, Efficiency
 from plinth.training.parallel.gradient_path import communication_dtype, overlaps
 from plinth.training.parameters.engine import Optimizer
 from plinth.training.parameters.optimizers import problems_with_division
@@ -222,8 +222,8 @@ class _Counted:
     def step(self, every: int) -> float:
         if every not in self._found:
             work, recomputed = self._work, self._work.model.layers // every if every else 0
-            keys = flops.keys_per_token([work.sequence_tokens])
-            a_token = flops.flops_hardware(work.model, work.vocab_size, keys, recomputed=recomputed)
+            keys = architectures.keys_per_token([work.sequence_tokens])
+            a_token = architectures.flops_hardware(work.model, work.vocab_size, keys, recomputed=recomputed)
             self._found[every] = work.global_batch_sequences * work.sequence_tokens * a_token
         return self._found[every]
 

@@ -1,17 +1,163 @@
-"""Settings of a workspace's budget: who pays, at which price, and where the ledger is."""
+"""What planning assumes of devices: their speed, the share of it that runs reach, prices, and how often to save."""
 
 from __future__ import annotations
 
+import math
 import os
+from collections.abc import Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 from pydantic import Field
 
+from plinth.errors import RequestError
 from plinth.launch import devices
-from plinth.operation.devices import CorpusPrices
+from plinth.launch.devices import Device
 from plinth.operation.workspace_files import read_settings
 from plinth.records import Frozen
 from plinth.storage.workspace import Workspace
+from plinth.training.attempts import hardware
+from plinth.training.telemetry import machine_speed
+from plinth.training.telemetry.machine_speed import MachineSpeed
+
+#: Name of processors that were measured.
+CPU = "cpu"
+
+
+class PlannedDevice(NamedTuple):
+    """A device by its name. `peak` is the FLOP/s that an efficiency is a share of, `machine` its fingerprint."""
+
+    name: str
+    device: Device
+    peak: float
+    machine: str = ""
+
+
+def of_table(name: str, table: Mapping[str, Device]) -> PlannedDevice:
+    """A device of a table.
+
+    Raises:
+        RequestError: the table has no such device.
+    """
+    found, device = devices.find(name, table)
+    return PlannedDevice(found, device, device.bf16_flops)
+
+
+def this_machine(workspace: Workspace, precision: str, ranks: int) -> PlannedDevice | None:
+    """What so many local ranks would train on; None: GPUs that the table has not, or processors never measured."""
+    gpus = hardware()[3]
+    if gpus:
+        named = devices.called(gpus[0])
+        return None if named is None else of_table(named, devices.DEVICES)
+    return _processors(workspace, precision, ranks)
+
+
+def processors(workspace: Workspace, precision: str, ranks: int) -> PlannedDevice:
+    """This machine's processors, divided among ranks.
+
+    Raises:
+        RequestError: they were not measured.
+    """
+    found = _processors(workspace, precision, ranks)
+    if found is None:
+        raise RequestError(
+            f"the processors of this machine were not measured in {precision}",
+            found=f"no such measurement below {machine_speed.FOLDER}/ of the workspace",
+            expected="FLOP/s and bandwidth, which a few seconds give",
+            remedy="`plinth run roofline RUN --measure` with any run of this workspace",
+        )
+    return found
+
+
+def _processors(workspace: Workspace, precision: str, ranks: int) -> PlannedDevice | None:
+    speed = machine_speed.known(workspace, machine_speed.this_machine())
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return None if speed is None else shared(speed, precision, ranks, memory)
+
+
+def shared(speed: MachineSpeed, precision: str, ranks: int, memory_bytes: int) -> PlannedDevice | None:
+    """A rank's share of measured processors: it sends at the pace of memory; power and price are not known."""
+    found = next((one for one in speed.devices if one.kind == CPU and precision in one.flops), None)
+    if found is None:
+        return None
+    bandwidth, memory = found.bytes_per_s / ranks, memory_bytes // ranks
+    device = Device(
+        memory_bytes=memory, host_memory_bytes=memory, bf16_flops=found.flops[precision] / ranks,
+        memory_bytes_per_s=bandwidth, within_bytes_per_s=bandwidth, between_bytes_per_s=bandwidth,
+        host_bytes_per_s=bandwidth, per_machine=ranks, watts=0, on_demand_hour=0, spot_hour=0,
+    )  # fmt: skip
+    return PlannedDevice(CPU, device, found.flops[precision], speed.machine)
+
+
+class Efficiency(Frozen):
+    """A range, and where it comes from. Without bubble and communication; the optimizer's time on the device in it."""
+
+    low: float
+    high: float
+    source: str
+
+    @property
+    def middle(self) -> float:
+        """Of the range; the efficiency of steps that are ranked."""
+        return (self.low + self.high) / 2
+
+    def words(self) -> str:
+        """One line for people."""
+        return f"computation reaches {self.low:.2%} to {self.high:.2%} of the peak ({self.source})"
+
+
+#: Without a recorded run. Published runs reach 38% to 48%, with bubble and communication in it (docs/planning.md).
+STATED = Efficiency(low=0.4, high=0.6, source="stated: no run of such a model on this device is recorded")
+
+
+class CorpusPrices(Frozen):
+    """In dollars, as published by the large clouds for general machines and objects of the standard class."""
+
+    core_hour: float = Field(0.04, ge=0, description="Price of a core for an hour.")
+    gigabyte_month: float = Field(0.023, ge=0, description="Price of storage.")
+    million_requests: float = Field(5.0, ge=0, description="Price of a million writes; reads are a twelfth of it.")
+
+    def requests(self, reads: float, writes: float) -> float:
+        """Price of so many requests."""
+        return (writes + reads / 12) / 1e6 * self.million_requests
+
+
+#: Unplanned interruptions per device and hour: Llama 3's 419 in 54 days on 16,384 H100 (arXiv:2407.21783).
+FAILURES_PER_DEVICE_HOUR = 419 / (54 * 24 * 16_384)
+
+#: Seconds that a save holds training up, where neither recorded nor stated.
+STALL_S = 1.0
+
+
+def young(stall_s: float, between_failures_s: float) -> float:
+    """Seconds between saves to first order (Young 1974)."""
+    return math.sqrt(2 * stall_s * between_failures_s)
+
+
+def daly(stall_s: float, between_failures_s: float) -> float:
+    """Seconds between saves to higher order (Daly 2006, equation 37).
+
+    Args:
+        stall_s: that a save holds training up, not what its writing takes.
+        between_failures_s: of the whole job, mean.
+    """
+    if stall_s >= 2 * between_failures_s:
+        return between_failures_s
+    ratio = stall_s / (2 * between_failures_s)
+    return young(stall_s, between_failures_s) * (1 + math.sqrt(ratio) / 3 + ratio / 9) - stall_s
+
+
+def waste(interval_s: float, stall_s: float, restore_s: float, between_failures_s: float) -> float:
+    """Share of the time that saves, restores and redone work take."""
+    return stall_s / interval_s + (interval_s / 2 + restore_s) / between_failures_s
+
+
+def between_failures_s(devices: int, per_device_hour: float = FAILURES_PER_DEVICE_HOUR) -> float:
+    """Mean seconds between failures of a job."""
+    return 3600 / (devices * per_device_hour)
+
+
+# Settings of a workspace's budget: who pays, at which price, and where the ledger is.
 
 #: Folder of a workspace that holds settings and ledger.
 FOLDER = "budget"

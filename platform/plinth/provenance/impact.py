@@ -18,7 +18,7 @@ import numpy as np
 from plinth.compute.context import Context
 from plinth.errors import MissingError, PlinthError
 from plinth.extensions import nearest
-from plinth.provenance.edges import Edges, Ints, SavedEdges, current, key, search
+from plinth.provenance.lineage import Edges, Ints, SavedEdges, current, key, search
 from plinth.provenance.statements import SOURCE_STAGE
 from plinth.records import Frozen, Manifest
 from plinth.storage.state import MISTYPED

@@ -31,9 +31,8 @@ from plinth.provenance.ledger_columns import (
     tokens_of,
 )
 from plinth.records import Manifest, Part, Step, bucket_of
-from plinth.storage.atomic import write_bytes
+from plinth.storage.atomic import join, write_bytes
 from plinth.storage.parts import iter_aligned, iter_batches, write_batches
-from plinth.storage.safe_path import join
 from plinth.storage.state import checkout
 from plinth.storage.store import Store
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -12,6 +13,8 @@ from pydantic import Field
 from plinth.records import Frozen
 from plinth.report import figures, sankey, style
 from plinth.report.style import svg
+from plinth.text import markdown_code, markdown_text
+from plinth.training.telemetry.run_figures import LABELS
 
 if TYPE_CHECKING:
     from jinja2 import Template
@@ -184,3 +187,159 @@ def template(name: str, package: str = "plinth.report") -> Template:
     )
     environment.filters |= {"count": style.count, "size": style.size, "percent": style.percent}
     return environment.get_template(name)
+
+
+# The data card of a corpus: its text by bucket, and what it was screened for, in Markdown.
+#
+# A subject that nothing screens says so in these words, however many other filters there are.
+
+NOT_SCREENED = "not screened"
+TEST = "**This is a test recipe**: labelled sets may be generated, and gates may be without evidence."
+
+
+@dataclass(frozen=True)
+class CardBucket:
+    """Text of a bucket.
+
+    Args:
+        licences: those of its sources, as the recipe declares them.
+        documents, curated: before and after all stages.
+        text_bytes: of curated text.
+    """
+
+    name: str
+    description: str
+    licences: tuple[str, ...]
+    documents: int
+    curated: int
+    text_bytes: int
+
+
+@dataclass(frozen=True)
+class Screening:
+    """What text is screened for: the rules by bucket, and what is known of how often they are right."""
+
+    subject: str
+    rules: Mapping[str, tuple[str, ...]]
+    evidence: tuple[str, ...] = ()
+
+    def state(self, buckets: Sequence[str]) -> str:
+        """`screened`, `not screened`, or in which buckets it is not."""
+        missing = [name for name in buckets if not self.rules.get(name)]
+        if not missing:
+            return "screened"
+        return NOT_SCREENED if len(missing) == len(buckets) else f"{NOT_SCREENED} in {', '.join(missing)}"
+
+
+def card(
+    name: str, description: str, buckets: Sequence[CardBucket], screenings: Sequence[Screening], test: bool = False
+) -> str:
+    """The page, in Markdown; the same facts give the same bytes."""
+    names = [bucket.name for bucket in buckets]
+    lines = [f"# Data card: {markdown_text(name)}", "", *([markdown_text(description), ""] if description else [])]
+    lines += [TEST, ""] if test else []
+    lines += ["## Text", "", *_table(("bucket", "what", "licences", "documents", "curated", "curated text, bytes"))]
+    for one in buckets:
+        counts = (one.documents, one.curated, one.text_bytes)
+        lines.append(_row((*map(markdown_text, (one.name, one.description, ", ".join(one.licences))), *counts)))
+    lines += ["", "## Screening", "", *_table(("subject", "state", "rules", "how often they are right"))]
+    for screening in screenings:
+        rules = dict.fromkeys(rule for own in screening.rules.values() for rule in own)
+        shown = "; ".join(map(markdown_code, rules)) or "-"
+        evidence = markdown_text("; ".join(screening.evidence)) or "-"
+        subject, state = markdown_text(screening.subject), f"**{markdown_text(screening.state(names))}**"
+        lines.append(_row((subject, state, shown, evidence)))
+    return "\n".join([*lines, ""])
+
+
+def _table(header: Sequence[str]) -> list[str]:
+    return [_row(header), "|---" * len(header) + "|"]
+
+
+def _row(cells: Iterable[object]) -> str:
+    return "| " + " | ".join(f"{cell:,}" if isinstance(cell, int) else str(cell) for cell in cells) + " |"
+
+
+# The index of a workspace: its state on one screen, its runs, and every page that was written; loads nothing.
+#
+# Does not belong here: reading the workspace (`plinth_jobs.workspace_index`).
+
+#: How a part of the workspace stands. `unknown`: it could not be read, which is not `good`.
+Standing = Literal["good", "attention", "bad", "unknown", "none"]
+
+#: Each standing as a word, so that nothing is said by colour alone.
+WORDS: dict[Standing, str] = {
+    "good": "ok",
+    "attention": "warning",
+    "bad": "action required",
+    "unknown": "unknown",
+    "none": "",
+}
+
+
+class StateTile(Frozen):
+    """One part of the workspace as it stands: `href` leads to its page, relative to the index."""
+
+    label: str
+    value: str
+    note: str = ""
+    standing: Standing = "none"
+    href: str = ""
+
+
+class RunLine(Frozen):
+    """A training run; `state` is a word such as `running` or `finished`."""
+
+    run: str
+    state: str
+    standing: Standing = "none"
+    steps: int
+    total_steps: int
+    loss: float | None = None
+    goodput: float | None = None
+    updated: str = ""
+    href: str = ""
+
+
+class PageLine(Frozen):
+    """A page beside the index: its title and when it was written (UTC)."""
+
+    title: str
+    href: str
+    written: str
+
+
+class PageGroup(Frozen):
+    """Pages of one kind, newest first, and the command that writes one."""
+
+    name: str
+    command: str = ""
+    pages: tuple[PageLine, ...] = ()
+
+
+class ServerLink(Frozen):
+    """A server of the workspace and where it answers now."""
+
+    name: str
+    url: str
+
+
+class IndexData(Frozen):
+    """Contents of the index: `title` names recipe and release, `workspace` is its folder; `older_runs` have no line."""
+
+    title: str = "Plinth workspace"
+    workspace: str
+    recipe: str = ""
+    servers: tuple[ServerLink, ...] = ()
+    written: str
+    tiles: tuple[StateTile, ...] = ()
+    runs: tuple[RunLine, ...] = ()
+    older_runs: int = 0
+    groups: tuple[PageGroup, ...] = ()
+
+
+def index_page(data: IndexData) -> str:
+    """The index as HTML. The same data gives the same bytes."""
+    return template("workspace_index.html.j2").render(
+        data=data, words=WORDS, loss_label=LABELS["final_loss"], safe_link=safe_link
+    )

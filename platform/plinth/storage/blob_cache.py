@@ -24,8 +24,7 @@ from typing import Any, TypeVar
 from plinth.errors import IntegrityError, MissingError, StorageError
 from plinth.records import Blob, Manifest
 from plinth.storage import atomic, store
-from plinth.storage.atomic import held, locked, named_failures, require_no_link
-from plinth.storage.safe_path import relative
+from plinth.storage.atomic import held, locked, named_failures, relative, require_no_link
 from plinth.storage.store import Store
 from plinth.storage.uris import filesystem
 

@@ -18,8 +18,7 @@ import yaml
 from plinth import fingerprint
 from plinth.errors import IntegrityError, MissingError, StorageError
 from plinth.records import Manifest, Part
-from plinth.storage.atomic import write_bytes
-from plinth.storage.safe_path import relative
+from plinth.storage.atomic import relative, write_bytes
 from plinth.storage.state import State, checkout, resolve
 
 if TYPE_CHECKING:

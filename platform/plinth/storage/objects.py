@@ -22,7 +22,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 
 from plinth.errors import MissingError, StorageError, WorkspaceError
 from plinth.records import Blob
-from plinth.storage import safe_path
+from plinth.storage import atomic
 from plinth.storage.atomic import locked, named_failures, require_no_link, write_bytes
 
 T = TypeVar("T")
@@ -103,7 +103,7 @@ class Folder:
 
     def get(self, name: str) -> ObjectVersion | None:
         try:
-            with safe_path.opened(self.root / name) as stream:
+            with atomic.opened(self.root / name) as stream:
                 data, modified = stream.read(), os.fstat(stream.fileno()).st_mtime
         except FileNotFoundError:
             return None

@@ -13,9 +13,8 @@ from plinth import fingerprint
 from plinth.errors import ConflictError, IntegrityError, MissingError, SealError, StorageError
 from plinth.extensions import nearest
 from plinth.records import Frozen, Manifest, Part
-from plinth.storage.atomic import replacing, write_bytes
+from plinth.storage.atomic import join, relative, replacing, write_bytes
 from plinth.storage.objects import Folder, ObjectFacts, Objects, ObjectVersion, at_once, is_old, write_once
-from plinth.storage.safe_path import join, relative
 from plinth.storage.seal import Seal, load
 from plinth.storage.shared_store import open_store
 from plinth.storage.store import Store, require_unchanged

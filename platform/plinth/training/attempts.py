@@ -29,7 +29,7 @@ from plinth.records import Frozen
 from plinth.storage.workspace import Workspace
 from plinth.training.directory import RunDirectory
 from plinth.trust import dsse
-from plinth.trust.authority import TRAINER, Authority
+from plinth.trust.dsse import TRAINER, Authority
 from plinth.trust.root import Trust
 
 # A machine as it trains: which code with which libraries, in which image, on which processors.

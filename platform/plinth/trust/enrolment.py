@@ -17,7 +17,7 @@ from plinth.storage import seal
 from plinth.storage.atomic import write_bytes
 from plinth.storage.workspace import Workspace
 from plinth.trust import dsse, root, signers, versions
-from plinth.trust.authority import APPROVER, ROLES, ROOT, Role, RootKey, SigstoreIdentity
+from plinth.trust.dsse import APPROVER, ROLES, ROOT, Role, RootKey, SigstoreIdentity
 from plinth.trust.root import ROOT_FILE, Root, Trust, owner_file
 from plinth.trust.versions import Proposing
 

@@ -19,7 +19,7 @@ from typing import Any
 from plinth import fingerprint
 from plinth.errors import SignatureError
 from plinth.trust import dsse
-from plinth.trust.authority import ROOT, Authority, revoked_at, time_of
+from plinth.trust.dsse import ROOT, Authority, revoked_at, time_of
 from plinth.trust.root import Trust
 from plinth.trust.signers import Signer
 

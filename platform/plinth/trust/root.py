@@ -26,7 +26,7 @@ from plinth.storage.atomic import write_bytes
 from plinth.storage.off_limits import KEY_VARIABLE
 from plinth.storage.workspace import Workspace
 from plinth.trust import dsse, signers
-from plinth.trust.authority import ROLES, ROOT, Authority, Role, RootKey, SigstoreIdentity, time_of
+from plinth.trust.dsse import ROLES, ROOT, Authority, Role, RootKey, SigstoreIdentity, time_of
 from plinth.trust.signers import Signer
 
 PREDICATE: Final = "urn:plinth:root:v1"

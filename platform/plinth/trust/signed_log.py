@@ -32,7 +32,7 @@ from plinth.records import Frozen
 from plinth.storage.objects import Folder, Objects, at_once
 from plinth.storage.state import State
 from plinth.trust import dsse
-from plinth.trust.authority import now
+from plinth.trust.dsse import now
 from plinth.trust.log_record import LogRecord, RecordForm
 from plinth.trust.root import SEEN, Proof, Trust
 

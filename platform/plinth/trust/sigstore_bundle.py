@@ -15,8 +15,7 @@ from typing import Any
 
 from plinth.errors import SignatureError
 from plinth.records import Frozen
-from plinth.trust.authority import SigstoreIdentity
-from plinth.trust.dsse import PAYLOAD_TYPE
+from plinth.trust.dsse import PAYLOAD_TYPE, SigstoreIdentity
 from plinth.trust.root import Root
 
 

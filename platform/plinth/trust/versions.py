@@ -18,7 +18,7 @@ from plinth.storage import atomic
 from plinth.storage.atomic import write_bytes
 from plinth.storage.workspace import Workspace
 from plinth.trust import dsse, root, signers
-from plinth.trust.authority import ROOT
+from plinth.trust.dsse import ROOT
 from plinth.trust.root import ROOT_FILE, Root, Trust, version_path
 
 #: In the trust folder: digest of the proposal that this machine signed, by number of its version.

@@ -6,8 +6,7 @@ from collections.abc import Mapping
 
 from pydantic import Field
 
-from plinth.evaluation.gate import release_gate
-from plinth.evaluation.measurement import Measurement, Stats, single
+from plinth.evaluation.measurement import Measurement, Stats, release_gate, single
 from plinth.extensions import late
 from plinth.records import Frozen
 from plinth.text import counted

@@ -16,8 +16,7 @@ from typing import Annotated
 
 from pydantic import Field, field_validator
 
-from plinth.evaluation.gate import release_gate
-from plinth.evaluation.measurement import Measurement, Stats, single
+from plinth.evaluation.measurement import Measurement, Stats, release_gate, single
 from plinth.extensions import late
 from plinth.records import Frozen, internal
 from plinth.sections import RecipeSection

@@ -10,8 +10,7 @@ from typing import Final
 
 from pydantic import Field
 
-from plinth.evaluation.gate import release_gate
-from plinth.evaluation.measurement import Measurement, Stats, single
+from plinth.evaluation.measurement import Measurement, Stats, release_gate, single
 from plinth.extensions import late
 from plinth.records import Frozen, Name, internal
 from plinth.sections import RecipeSection

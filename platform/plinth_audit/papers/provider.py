@@ -24,7 +24,7 @@ from plinth.errors import SignatureError
 from plinth.records import Frozen
 from plinth.text import markdown_text
 from plinth.trust import dsse
-from plinth.trust.authority import COMPLIANCE
+from plinth.trust.dsse import COMPLIANCE
 from plinth.trust.log_record import LogRecord
 from plinth_audit.papers.cards import PaperPage, domain_table, source
 from plinth_audit.papers.facts import NOT_STATED, BucketRule, PaperFacts, SignedText, SourceTerms

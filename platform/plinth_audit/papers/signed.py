@@ -18,7 +18,7 @@ from plinth import fingerprint
 from plinth.compute.context import Context
 from plinth.errors import GateError, SignatureError
 from plinth.trust import dsse
-from plinth.trust.authority import APPROVER, COMPLIANCE, TRAINER, now
+from plinth.trust.dsse import APPROVER, COMPLIANCE, TRAINER, now
 from plinth.trust.root import Trust
 from plinth.trust.standalone_verify import PAPERS_TYPE
 from plinth_audit.papers import provider

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from plinth.evaluation.gate import release_gate
-from plinth.evaluation.measurement import Measurement, Stats
+from plinth.evaluation.measurement import Measurement, Stats, release_gate
 from plinth.extensions import late
 from plinth.records import Frozen
 from plinth_assets.measurements.quality import PiiPolicy, PiiShare, detector_name, of_all_text, pii_share, share_figures

@@ -24,13 +24,13 @@ from plinth.corpus import exclusions
 from plinth.corpus.exclusions import Exclusion, numbers
 from plinth.errors import CheckFailedError, MissingError
 from plinth.provenance.document_rows import DOCUMENTS, SEARCHED_ASSETS, published
-from plinth.provenance.edges import current
 from plinth.provenance.impact import Descendant
+from plinth.provenance.lineage import current
 from plinth.records import Frozen
 from plinth.storage.atomic import write_bytes
 from plinth.text import counted
 from plinth.trust import dsse
-from plinth.trust.authority import COMPLIANCE
+from plinth.trust.dsse import COMPLIANCE
 from plinth.trust.root import Trust
 from plinth_assets.catalog import stages
 from plinth_assets.framework import Stage

@@ -43,8 +43,7 @@ def text(settings: Settings, buckets: tuple[str, ...], kind: str, to: str, unsig
     (`corpus.licences_by_use`). Buckets with terms that say `redistribute: false` are refused.
     The key of compliance signs the files (`EXPORT.json`).
     """
-    from plinth.compute.engine import LocalEngine
-    from plinth.compute.threads import cores
+    from plinth.compute.engine import LocalEngine, cores
     from plinth_assets.candidate import CARD, card_text
     from plinth_audit.text_export.export import export, require_corpus
     from plinth_audit.text_export.manifest import MANIFEST

@@ -12,7 +12,7 @@ from typing import Any
 from plinth import fingerprint
 from plinth.errors import IntegrityError, StorageError
 from plinth.records import Frozen
-from plinth.storage.safe_path import relative
+from plinth.storage.atomic import relative
 from plinth.storage.uris import read_file, remove_file, sizes, write_file
 
 VERSION = "1"

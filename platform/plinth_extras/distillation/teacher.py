@@ -13,8 +13,7 @@ import numpy as np
 import torch
 
 from plinth.compute.context import Context, Item, manifest, renamed, run_items
-from plinth.compute.engine import LocalEngine
-from plinth.compute.threads import torch_threads
+from plinth.compute.engine import LocalEngine, torch_threads
 from plinth.errors import TrainingError
 from plinth.model.decoder import Decoder
 from plinth.model.folder import described_model, load_weights, read_config

@@ -31,7 +31,7 @@ from plinth.storage.shared_store import open_store
 from plinth.storage.workspace import Workspace, folder_of
 from plinth.training.hooks import TrainingHook
 from plinth.trust import dsse
-from plinth.trust.authority import TRAINER
+from plinth.trust.dsse import TRAINER
 from plinth.trust.root import Trust
 
 if TYPE_CHECKING:

@@ -18,13 +18,13 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from plinth.compute.context import Context
 from plinth.errors import MissingError
-from plinth.model import flops
-from plinth.model.flops import attention_bytes, product_bytes, update_bytes
+from plinth.model import architectures
+from plinth.model.architectures import attention_bytes, product_bytes, update_bytes
 from plinth.records import Frozen
 from plinth.report import style
 from plinth.report.page import template
-from plinth.report.run.panels import UNITS_PER_INCH, WIDTH
-from plinth.report.run.sections import AddedSection
+from plinth.report.run_panels import UNITS_PER_INCH, WIDTH
+from plinth.report.run_sections import AddedSection
 from plinth.report.style import ACCENT, FAINT, MUTED, SOFT_INK, WARNING, svg
 from plinth.text import counted
 from plinth.training import attempts
@@ -193,7 +193,7 @@ def step_work(config: RunConfig, step: MeanStep) -> StepWork:
     element = ELEMENT_BYTES.get(step.precision, 4)
     lengths = {stretch.length for stretch in config.steps.stretches}
     per_token = {
-        length: flops.flops_hardware(model, config.vocab_size, length, recomputed=recomputed, fused=fused)
+        length: architectures.flops_hardware(model, config.vocab_size, length, recomputed=recomputed, fused=fused)
         for length in lengths
     }
     done = moved = 0.0

@@ -20,7 +20,7 @@ from typing import Any
 
 import click
 
-from plinth.compute.threads import cores
+from plinth.compute.engine import cores
 from plinth.text import counted
 from plinth_jobs.cli.options import Settings, examples, group, json_option, shared
 from plinth_lab.source_value import say_verdict

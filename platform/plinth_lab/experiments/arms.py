@@ -20,7 +20,7 @@ from pydantic import Field, ValidationError, field_validator, model_validator
 from plinth.corpus.protected.parameters import ProtectedSet
 from plinth.errors import BudgetError, RecipeError
 from plinth.evaluation.statistics import Estimate, mean
-from plinth.model.flops import flops_exact
+from plinth.model.architectures import flops_exact
 from plinth.recipe.load import check_over
 from plinth.recipe.recipe import Recipe
 from plinth.recipe.yaml_lines import Key, Lined, Position, Problem, dotted, named, read, shown

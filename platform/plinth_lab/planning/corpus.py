@@ -19,7 +19,7 @@ from pydantic import Field
 
 from plinth.compute import context
 from plinth.errors import MissingError
-from plinth.operation.devices import CorpusPrices
+from plinth.operation.spending import CorpusPrices
 from plinth.records import Frozen
 from plinth.storage.state import State
 

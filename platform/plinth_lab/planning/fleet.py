@@ -12,9 +12,9 @@ if TYPE_CHECKING:
 
     from plinth.errors import RequestError
     from plinth.launch.devices import Device
-    from plinth.operation.devices import Efficiency, PlannedDevice
     from plinth.operation.forecast import Pauses, RecordedRun
     from plinth.operation.ranking import RankedDivision, TrainingWork
+    from plinth.operation.spending import Efficiency, PlannedDevice
     from plinth.recipe.recipe import Recipe
     from plinth_lab.planning.plan import TrainingPlan
 
@@ -107,7 +107,7 @@ def fleet_of(
         RequestError: it is not of that form, or the device is not known.
     """
     from plinth.launch import devices
-    from plinth.operation.devices import CPU, of_table, processors
+    from plinth.operation.spending import CPU, of_table, processors
     from plinth.storage.workspace import Workspace
 
     count, name = devices.counted(text)
@@ -214,12 +214,12 @@ def show(found: FleetPlan, spot: bool, shown: int) -> None:
 
 
 def _save_every(count: int, pauses: Pauses) -> str:
-    from plinth.operation import devices
+    from plinth.operation import spending
     from plinth_jobs.cli import output
 
-    failure = devices.between_failures_s(count, pauses.failures_per_device_hour)
-    every = devices.daly(pauses.stall_s, failure)
-    lost = devices.waste(every, pauses.stall_s, pauses.restore_s, failure)
+    failure = spending.between_failures_s(count, pauses.failures_per_device_hour)
+    every = spending.daly(pauses.stall_s, failure)
+    lost = spending.waste(every, pauses.stall_s, pauses.restore_s, failure)
     return (
         f"{output.duration(every)}: a failure each {output.duration(failure)}, {pauses.stall_s:.3g} s of stall a save, "
         f"{pauses.restore_s:.3g} s to restore; they cost {lost:.2%} of the time"

@@ -13,10 +13,10 @@ from typing import Literal, NamedTuple
 
 from plinth.launch import devices
 from plinth.launch.parameters import Launch
-from plinth.model import flops
+from plinth.model import architectures
 from plinth.operation import forecast, memory, ranking
-from plinth.operation.devices import CPU
 from plinth.operation.forecast import RecordedRun
+from plinth.operation.spending import CPU
 from plinth.recipe.recipe import Recipe
 from plinth.records import Frozen
 from plinth.tokens.order.steps import schedule
@@ -81,7 +81,7 @@ class TrainingPlan(Frozen):
     preset: str | None
     parameters: int
     parameters_without_embeddings: int
-    parameters_by_place: flops.ParameterCounts
+    parameters_by_place: architectures.ParameterCounts
     vocab_size: int
     sequence_tokens: int
     global_batch_tokens: int
@@ -145,14 +145,14 @@ def plan(
     training, mixture = recipe.training, recipe.required_mixture()
     vocabulary = vocab_size or recipe.tokenizer.vocab_size
     kind = training.precision if training.precision != "auto" else precision or "fp32"
-    counted = flops.parameters(training.model, vocabulary)
+    counted = architectures.parameters(training.model, vocabulary)
     sequences = mixture.total_tokens // mixture.sequence_tokens
     changes = (training.batch_schedule, training.length_schedule, training.amendments)
     taken = schedule(sequences, mixture.sequence_tokens, training.global_batch_sequences, *changes)
     steps, tokens = taken.total, taken.used * mixture.sequence_tokens
     batch_tokens = taken.batches[-1] * mixture.sequence_tokens
-    rule = flops.flops_6n(training.model, vocabulary)
-    exact = flops.flops_exact(training.model, vocabulary, mixture.sequence_tokens)
+    rule = architectures.flops_6n(training.model, vocabulary)
+    exact = architectures.flops_exact(training.model, vocabulary, mixture.sequence_tokens)
     by_stage = _memory_by_stage(recipe, vocabulary, kind)
     needed = by_stage[training.parallel.zero_stage]
     name, found = devices.find(device, table) if device else (None, None)
@@ -199,12 +199,12 @@ def _attention_flops(
     """Causal and hardware FLOPs per token, on GPUs."""
     model, block = training.model, training.parallel
     longest = document_tokens if model.document_mask and document_tokens else sequence_tokens
-    keys = flops.keys_per_token([min(longest, sequence_tokens)])
+    keys = architectures.keys_per_token([min(longest, sequence_tokens)])
     dense = block.attention == "sdpa" and model.document_mask
     every = block.activation_checkpointing
     recomputed = model.layers // every if every else 0
-    done = flops.flops_hardware(model, vocab_size, sequence_tokens if dense else keys, recomputed=recomputed)
-    return flops.flops_causal(model, vocab_size, keys), done
+    done = architectures.flops_hardware(model, vocab_size, sequence_tokens if dense else keys, recomputed=recomputed)
+    return architectures.flops_causal(model, vocab_size, keys), done
 
 
 def _memory_by_stage(recipe: Recipe, vocab_size: int, precision: memory.Precision) -> dict[int, memory.Memory]:

@@ -31,7 +31,7 @@ from typing import Any
 from pydantic import Field, model_validator
 
 from plinth.errors import RequestError
-from plinth.model.flops import flops_exact, parameters
+from plinth.model.architectures import flops_exact, parameters
 from plinth.model.parameters import Model, PresetName
 from plinth.records import Frozen, Manifest
 from plinth_lab.experiments.arms import Arm

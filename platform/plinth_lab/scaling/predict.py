@@ -21,7 +21,7 @@ from plinth import fingerprint
 from plinth.errors import RequestError
 from plinth.evaluation.statistics import Estimate, from_replicates, prediction
 from plinth.launch.devices import Device
-from plinth.model.flops import parameters
+from plinth.model.architectures import parameters
 from plinth.model.parameters import PRESETS, Model
 from plinth.records import Frozen
 from plinth_lab.scaling.fit import FAR, FEWEST_RUNS, Fitted, ScalingFit, weights_of

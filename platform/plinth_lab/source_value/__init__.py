@@ -173,8 +173,8 @@ def value(
 
 
 def _train(workspace: Path, file: Path, side_by_side: int) -> None:
+    from plinth.compute.engine import cores
     from plinth.compute.select_engine import Compute
-    from plinth.compute.threads import cores
     from plinth_jobs.cli import output
     from plinth_lab.experiments import run as experiment
 
@@ -185,8 +185,7 @@ def _train(workspace: Path, file: Path, side_by_side: int) -> None:
 
 
 def _assess(ctx: Context, recipe: Recipe, new: str, bucket: Bucket, sample_bytes: int, seed: int) -> dict[str, Any]:
-    from plinth.compute.engine import LocalEngine
-    from plinth.compute.threads import cores
+    from plinth.compute.engine import LocalEngine, cores
     from plinth_assets.annotate import annotator_parameters
     from plinth_lab.source_value import assessment as worth
 

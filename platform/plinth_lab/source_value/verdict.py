@@ -38,7 +38,7 @@ from plinth.evaluation import statistics
 from plinth.evaluation.comparison.pairs import Pairs, reader
 from plinth.evaluation.statistics import DEGENERATE, DOCUMENTS_ONLY, Estimate
 from plinth.records import Frozen, Manifest
-from plinth.report.workspace_index import StateTile
+from plinth.report.page import StateTile
 from plinth.storage.store import Store
 from plinth_jobs.index_tiles import AddedTile, beside, some
 from plinth_lab.experiments.effects import ArmScores, by_run, lacking, require_same_text

@@ -17,8 +17,7 @@ from plinth.compute.progress import Progress, metered
 from plinth.errors import IntegrityError, MissingError, PlinthError, WorkspaceError
 from plinth.operation import spending
 from plinth.records import Blob
-from plinth.storage.atomic import locked, write_bytes
-from plinth.storage.safe_path import relative
+from plinth.storage.atomic import locked, relative, write_bytes
 from plinth.storage.seal import SECRET_FILE
 from plinth.storage.uris import DigestWriter, sizes, write_file
 from plinth.storage.workspace import TRUST_VARIABLE, Workspace

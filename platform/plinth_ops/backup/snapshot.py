@@ -23,7 +23,7 @@ from pydantic import ValidationError
 from plinth import fingerprint
 from plinth.errors import IntegrityError, MissingError, StorageError, WorkspaceError
 from plinth.records import Blob, Frozen
-from plinth.storage.safe_path import refused
+from plinth.storage.atomic import refused
 from plinth.storage.uris import DigestWriter, WrittenFile, read_file, remove_file, sizes, write_file
 from plinth.storage.workspace import Workspace
 

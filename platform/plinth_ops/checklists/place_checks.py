@@ -202,11 +202,11 @@ def _dm_kind(device: str) -> str:
 
 
 def _planned_bytes(scope: CheckScope) -> int:
-    from plinth.model import flops
+    from plinth.model import architectures
 
     assert scope.recipe is not None
     vocabulary = scope.recipe.tokenizer.vocab_size
-    return 12 * flops.parameters(scope.recipe.training.model, vocabulary).total
+    return 12 * architectures.parameters(scope.recipe.training.model, vocabulary).total
 
 
 def _existing(path: Path) -> Path:

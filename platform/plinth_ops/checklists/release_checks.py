@@ -15,7 +15,7 @@ import psutil
 import yaml
 
 from plinth.errors import GateError, LineageError, MissingError, TrustError
-from plinth.trust.authority import time_of
+from plinth.trust.dsse import time_of
 from plinth_jobs.instance import settings_file
 from plinth_jobs.supervised import started
 from plinth_ops.checklists.place_checks import ANSWER_S

@@ -26,7 +26,7 @@ from plinth.extensions import Catalogue, nearest
 from plinth.operation.workspace_files import read_settings
 from plinth.records import Frozen
 from plinth.storage.workspace import Workspace
-from plinth.trust.authority import POLICY, time_of
+from plinth.trust.dsse import POLICY, time_of
 from plinth.trust.log_record import LogRecord
 from plinth_registry.audit_log import CHECK_WAIVERS
 

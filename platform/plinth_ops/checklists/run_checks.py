@@ -101,7 +101,7 @@ def resume_proved(scope: CheckScope) -> CheckAnswer:
 
 def saves_often_enough(scope: CheckScope) -> CheckAnswer:
     """The interval of saves is near Daly's, from recorded steps, stalls and failures."""
-    from plinth.operation import devices, forecast
+    from plinth.operation import forecast, spending
 
     config = scope.newest_run
     if config is None:
@@ -111,15 +111,15 @@ def saves_often_enough(scope: CheckScope) -> CheckAnswer:
     if own is None or own.step_s is None:
         return undetermined(f"run {config.run_id} has taken too few steps to be timed")
     pauses = forecast.pauses(runs, own.device, forecast.work_of(config))
-    between = devices.between_failures_s(config.ranks, pauses.failures_per_device_hour)
-    best = devices.daly(pauses.stall_s, between)
+    between = spending.between_failures_s(config.ranks, pauses.failures_per_device_hour)
+    best = spending.daly(pauses.stall_s, between)
     every = config.checkpoints.every_steps * own.step_s
-    wasted = devices.waste(every, pauses.stall_s, pauses.restore_s, between)
+    wasted = spending.waste(every, pauses.stall_s, pauses.restore_s, between)
     found = f"{config.checkpoints.every_steps} steps are {every:,.0f} s, best {best:,.0f} s; {wasted:.2%} is lost"
     factor = scope.settings.interval_factor
     if best / factor <= every <= best * factor:
         return passed(found)
-    least = devices.waste(best, pauses.stall_s, pauses.restore_s, between)
+    least = spending.waste(best, pauses.stall_s, pauses.restore_s, between)
     return warned(found) if wasted < least + 0.02 else failed(f"{found}, {least:.2%} at best")
 
 

@@ -16,7 +16,7 @@ import yaml
 
 import plinth
 from plinth.errors import RecipeError, SignatureError
-from plinth.trust.authority import APPROVER, POLICY, PROMOTER, ROOT, TRAINER, time_of
+from plinth.trust.dsse import APPROVER, POLICY, PROMOTER, ROOT, TRAINER, time_of
 from plinth.trust.root import Trust
 from plinth_ops.checklists.review import (
     Check,

@@ -33,13 +33,12 @@ from plinth import fingerprint
 from plinth.compute.context import Context
 from plinth.errors import RequestError, SignatureError
 from plinth.records import Frozen
-from plinth.report.page import template
-from plinth.report.workspace_index import StateTile
+from plinth.report.page import StateTile, template
 from plinth.storage.atomic import write_bytes
 from plinth.storage.off_limits import KEY_VARIABLE
 from plinth.storage.workspace import TRUST_VARIABLE, Workspace
 from plinth.trust import enrolment
-from plinth.trust.authority import EVALUATOR
+from plinth.trust.dsse import EVALUATOR
 from plinth.trust.log_record import LogRecord
 from plinth.trust.root import Trust
 from plinth.trust.signed_log import SignedLog

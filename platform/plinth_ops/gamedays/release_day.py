@@ -21,11 +21,11 @@ from typing import Any, Final
 
 from plinth.compute import context
 from plinth.errors import GateError
-from plinth.evaluation import job as evaluations
 from plinth.evaluation.comparison import job as comparisons
 from plinth.evaluation.comparison.job import MeasuredModel
 from plinth.evaluation.engine.client import SPARE
-from plinth.evaluation.slices import tables, totals
+from plinth.evaluation.slices import job, tables
+from plinth.evaluation.slices import job as evaluations
 from plinth.model.parameters import Model
 from plinth.recipe.recipe import Recipe
 from plinth.records import Manifest, Step
@@ -119,7 +119,7 @@ class ModelMaker:
         rows = read_table(self.ctx.store, scored.parts[0])
         labelled = tables.with_labels(rows, _labels(rows["bucket"].to_pylist()))
         parts = [write_table(self.ctx.store, tables.DOCUMENTS, labelled), *scored.parts[1:]]
-        stats = {"overall": totals.row(labelled), "slices": totals.by_axis(labelled)["bucket"]}
+        stats = {"overall": job.row(labelled), "slices": job.axis_totals(labelled)["bucket"]}
         inputs = {"checkpoint": model.checkpoint} | {f"{name}/curated": one for name, one in self.heldout.items()}
         step = Step(name=evaluations.ASSET, version=evaluations.VERSION)
         made = context.manifest(evaluations.ASSET, step, inputs, parts, stats)

@@ -26,7 +26,7 @@ from plinth.training.supervise.watch import EXIT_PREEMPTED
 from plinth.training.telemetry.goodput.account import account
 from plinth.training.telemetry.timeline import read_events, timeline
 from plinth.trust import dsse, enrolment
-from plinth.trust.authority import TRAINER
+from plinth.trust.dsse import TRAINER
 from plinth.trust.root import Trust
 from plinth_assets.training import TimelineRelay
 from plinth_jobs.recipes import find, load

@@ -161,14 +161,14 @@ def _prove(ctx: Context) -> None:
     Raises:
         SignatureError: a signed log does not hold; what its lost records named is not known.
     """
-    from plinth.provenance import edges
+    from plinth.provenance import lineage
     from plinth_registry import releases
     from plinth_registry.audit_log import beside_releases
 
     releases.history(ctx, expired=True)
     for log in beside_releases(ctx):
         releases.log_records(ctx, log)
-    edges.current(ctx)
+    lineage.current(ctx)
 
 
 def _show(name: str, rows: Sequence[StorageRow]) -> None:

@@ -18,7 +18,7 @@ from plinth.report.page import template
 from plinth.training import config as configuration
 from plinth.training.config import RunConfig
 from plinth.training.telemetry.timeline import Event, read_events
-from plinth.trust.authority import time_of
+from plinth.trust.dsse import time_of
 from plinth_registry import audit_log, consumers
 from plinth_registry.incidents import Incident
 

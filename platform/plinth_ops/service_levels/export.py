@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from plinth.compute.context import Context
-from plinth.report.workspace_index import Standing, StateTile
+from plinth.report.page import Standing, StateTile
 from plinth.storage.atomic import write_bytes
 from plinth_jobs.index_tiles import WARN_SHARE, AddedTile
 from plinth_ops.service_levels import objectives

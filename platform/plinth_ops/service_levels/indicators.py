@@ -22,7 +22,7 @@ from typing import Any, Final, NamedTuple
 from pydantic import Field, model_validator
 
 from plinth.compute.context import Context
-from plinth.evaluation.gate import release_gate
+from plinth.evaluation.measurement import release_gate
 from plinth.operation.workspace_files import ARRIVED, CHECKED, PUBLISHED
 from plinth.records import Frozen
 from plinth.training.telemetry.goodput.ledger import TimeSpan

@@ -26,7 +26,7 @@ from plinth.evaluation.comparison.pairs import ROWS, Pairs, largest_slices
 from plinth.evaluation.measurement import UNREADABLE
 from plinth.recipe.recipe import Recipe
 from plinth.records import Frozen, Manifest
-from plinth.report.trial_page import FeedRow, TrialData, TrialStream, page
+from plinth.report.release_pages import FeedRow, TrialData, TrialStream, trial_page
 from plinth.storage.atomic import write_bytes
 from plinth.storage.parts import read_table
 from plinth_registry import attestations, policy, promotion, releases, run_metrics
@@ -185,7 +185,7 @@ def tick(ctx: Context, client: Any, recipe: Recipe, by: str) -> CanaryTick | Non
     if found is None:
         return None
     status, data = found.status, shown(found)
-    path, content = ctx.workspace.reports / page_name(status), page(data).encode()
+    path, content = ctx.workspace.reports / page_name(status), trial_page(data).encode()
     fresh = not path.exists() or path.read_bytes() != content
     write_bytes(path, content)
     returned = None

@@ -40,7 +40,7 @@ from plinth.model.hugging_face import required_files
 from plinth.records import Frozen, Manifest
 from plinth.storage.atomic import write_bytes
 from plinth.trust import dsse, sigstore_bundle, standalone_verify
-from plinth.trust.authority import EVALUATOR, PROMOTER, TRAINER, now
+from plinth.trust.dsse import EVALUATOR, PROMOTER, TRAINER, now
 from plinth.trust.root import Trust, first
 from plinth.trust.sigstore_bundle import SigstoreProof
 from plinth.trust.standalone_verify import EXPORT, EXPORT_TYPE, RefusedExport

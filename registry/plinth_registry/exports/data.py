@@ -24,7 +24,7 @@ from plinth.provenance.statements import Chain
 from plinth.records import Frozen, Manifest
 from plinth.storage.uris import read_file, sizes, write_file
 from plinth.trust import dsse, standalone_verify
-from plinth.trust.authority import COMPLIANCE, now
+from plinth.trust.dsse import COMPLIANCE, now
 from plinth.trust.root import Trust
 from plinth.trust.signers import Signer
 from plinth.trust.standalone_verify import DATA, EXPORT, EXPORT_TYPE, RefusedExport

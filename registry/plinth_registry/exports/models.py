@@ -19,7 +19,7 @@ from plinth.errors import GateError, MissingError, PlinthError, SignatureError
 from plinth.extensions import Catalogue
 from plinth.provenance.statements import chain
 from plinth.trust import dsse
-from plinth.trust.authority import ROLES, ROOT, TRAINER
+from plinth.trust.dsse import ROLES, ROOT, TRAINER
 from plinth.trust.root import Trust
 from plinth.trust.standalone_verify import FORMS, RELEASE
 from plinth.trust.standalone_verify import ROLES as ROLE_OF

@@ -23,7 +23,7 @@ from typing import Any, Final, get_args
 from plinth import fingerprint
 from plinth.entry_points import not_here
 from plinth.errors import RecipeError
-from plinth.evaluation.gate import GATES, Gate, GateState, GateVerdict
+from plinth.evaluation.measurement import GATES, Gate, GateState, GateVerdict
 from plinth.records import Frozen
 from plinth.text import counted
 from plinth_registry.gates.facts import Evidence

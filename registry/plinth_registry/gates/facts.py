@@ -48,7 +48,7 @@ class EvaluationFacts(Frozen):
 
 
 class ProbeWorth(Frozen):
-    """Whether a probe's score can be told from noise: `plinth.evaluation.probes.noise`."""
+    """Whether a probe's score can be told from noise: `plinth.evaluation.probes.scoring`."""
 
     items: int
     signal: float

@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 
 from pydantic import Field
 
-from plinth.evaluation.gate import Gate, GateState, GateVerdict
+from plinth.evaluation.measurement import Gate, GateState, GateVerdict
 from plinth.evaluation.parameters import PARENT_SLICES
 from plinth.records import Frozen
 from plinth.text import counted

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import NamedTuple
 
-from plinth.evaluation.gate import GateState, release_gate
+from plinth.evaluation.measurement import GateState, release_gate
 from plinth.extensions import NoParams
 from plinth.text import counted
 from plinth_registry.gates import GateResult, decided, missing, shown

@@ -14,7 +14,7 @@ from typing import Any, Final, Literal
 from pydantic import ConfigDict, Field, ValidationInfo, create_model, field_validator, model_validator
 
 from plinth.entry_points import absent
-from plinth.evaluation.gate import GATES, Gate
+from plinth.evaluation.measurement import GATES, Gate
 from plinth.records import Frozen
 from plinth.training.forensics.proof import ToleranceClass
 

@@ -22,7 +22,7 @@ from plinth.errors import SignatureError
 from plinth.records import Frozen
 from plinth.storage.atomic import write_bytes
 from plinth.storage.workspace import Workspace
-from plinth.trust.authority import APPROVER
+from plinth.trust.dsse import APPROVER
 from plinth.trust.root import Trust
 
 #: Account of Plinth itself. It administers the server, and no policy should list it.

@@ -12,7 +12,7 @@ import pytest
 from plinth.compute.context import Context
 from plinth.recipe.load import load
 from plinth.storage.workspace import Workspace
-from plinth.trust.authority import now
+from plinth.trust.dsse import now
 from plinth_registry import policy, releases
 from tests.jobs.conftest import RECIPE
 from tests.registry.conftest import small_policy

@@ -15,7 +15,7 @@ from plinth.compute.context import Context
 from plinth.recipe.load import load
 from plinth.records import Manifest
 from plinth.storage.workspace import Workspace
-from plinth.trust.authority import now
+from plinth.trust.dsse import now
 from plinth_jobs import sensors as feed_sensor
 from plinth_registry import freeze, releases, taint
 from plinth_registry.audit_log import MARKS

@@ -17,7 +17,7 @@ import pytest
 from plinth.errors import SignatureError
 from plinth.storage.workspace import TRUST_VARIABLE, Workspace
 from plinth.trust import dsse, enrolment, signers
-from plinth.trust.authority import TRAINER
+from plinth.trust.dsse import TRAINER
 from plinth.trust.root import Trust
 
 Plinth = Callable[..., Any]

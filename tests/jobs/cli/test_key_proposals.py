@@ -13,7 +13,7 @@ import pytest
 
 from plinth.storage.workspace import TRUST_VARIABLE, Workspace
 from plinth.trust import dsse, enrolment, root
-from plinth.trust.authority import ROOT
+from plinth.trust.dsse import ROOT
 from plinth.trust.root import Trust
 
 Plinth = Callable[..., Any]

@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from plinth.compute.threads import Threads, cores
+from plinth.compute.engine import Threads, cores
 from plinth.errors import SourceError
 
 

@@ -13,10 +13,9 @@ from tokenizers import Tokenizer
 from plinth.compute.context import Context
 from plinth.corpus.protected import comparison, protected
 from plinth.errors import CheckpointError, IntegrityError
-from plinth.evaluation import job
 from plinth.evaluation.engine.client import SPARE
 from plinth.evaluation.parameters import Evaluation
-from plinth.evaluation.slices import tables
+from plinth.evaluation.slices import job, tables
 from plinth.evaluation.slices.tables import Trigram
 from plinth.model.decoder import Decoder
 from plinth.records import Manifest

@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from plinth.model.decoder import build, empty
-from plinth.model.division import Division, PipelineStage, TensorRanks, bounds, declarations
-from plinth.model.initialisation import Initial, initialise
+from plinth.model.division import Division, Initial, PipelineStage, TensorRanks, bounds, declarations, initialise
 from plinth.model.loss import CHUNK_ELEMENTS
 from plinth.model.parameters import Model
 from plinth.operation.memory import parameters_of_rank

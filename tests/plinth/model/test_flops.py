@@ -10,7 +10,7 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from plinth.model import flops
+from plinth.model import architectures
 from plinth.model.attention import document_mask
 from plinth.model.decoder import Decoder
 from plinth.model.parameters import PRESETS, Model
@@ -39,7 +39,7 @@ QUICK = {"1m", "10m", "olmo2-1b"}
 )
 def test_every_preset_is_what_torch_counts(name: str) -> None:
     config, vocabulary, tokens = Model(preset=name), PRESETS[name].vocab_size, ROWS * TOKENS
-    assert _counted(config, vocabulary, 0) == tokens * flops.flops_exact(config, vocabulary, TOKENS)
+    assert _counted(config, vocabulary, 0) == tokens * architectures.flops_exact(config, vocabulary, TOKENS)
 
 
 @pytest.mark.parametrize("architecture", ["llama", "olmo2"])
@@ -49,7 +49,7 @@ def test_recomputation_is_what_torch_counts(architecture: str, every: int) -> No
     config = Model.model_validate(
         {"architecture": architecture, "layers": 4, "dim": 24, "heads": 4, "kv_heads": 2, "head_dim": 10, "ffn_dim": 56}
     )
-    planned = flops.flops_hardware(config, 101, TOKENS, recomputed=4 // every, fused=False)
+    planned = architectures.flops_hardware(config, 101, TOKENS, recomputed=4 // every, fused=False)
     assert _counted(config, 101, every) == ROWS * TOKENS * planned
 
 
@@ -59,7 +59,7 @@ def test_fused_attention_does_14_for_12() -> None:
     q, k, v = (torch.zeros(ROWS, 4, TOKENS, 16, device="meta", dtype=torch.bfloat16, requires_grad=True) for _ in "qkv")
     with FlopCounterMode(display=False) as counter:
         torch.ops.aten._scaled_dot_product_flash_attention(q, k, v)[0].sum().backward()
-    attention = flops.flops_hardware(config, 101, TOKENS) - 6 * (4 * 64 * 64 + 3 * 64 * 128 + 101 * 64)
+    attention = architectures.flops_hardware(config, 101, TOKENS) - 6 * (4 * 64 * 64 + 3 * 64 * 128 + 101 * 64)
     assert counter.get_total_flops() == ROWS * TOKENS * attention == ROWS * TOKENS * 14 * 64 * TOKENS
 
 
@@ -67,8 +67,8 @@ def test_documents_need_the_keys_that_their_mask_leaves() -> None:
     lengths = [1, 5, 7, 3]
     segments = torch.repeat_interleave(torch.arange(4), torch.tensor(lengths))[None]
     seen = int(document_mask(segments, torch.float32).isfinite().sum())
-    assert flops.keys_per_token(lengths) == seen / 16 == (1 + 15 + 28 + 6) / 16
-    assert flops.keys_per_token([16]) == 8.5
+    assert architectures.keys_per_token(lengths) == seen / 16 == (1 + 15 + 28 + 6) / 16
+    assert architectures.keys_per_token([16]) == 8.5
     tiny = Model(layers=2, dim=8, heads=2, kv_heads=1, ffn_dim=16)
-    assert flops.flops_causal(tiny, 1000, 16) == flops.flops_exact(tiny, 1000, 16)
-    assert flops.flops_exact(tiny, 1000, 16) - flops.flops_causal(tiny, 1000, 8.5) == 12 * 2 * 8 * 7.5
+    assert architectures.flops_causal(tiny, 1000, 16) == architectures.flops_exact(tiny, 1000, 16)
+    assert architectures.flops_exact(tiny, 1000, 16) - architectures.flops_causal(tiny, 1000, 8.5) == 12 * 2 * 8 * 7.5

@@ -10,8 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from plinth.model.decoder import build
-from plinth.model.division import Placement
-from plinth.model.initialisation import CUT, TILE, Initial
+from plinth.model.division import CUT, TILE, Initial, Placement
 from plinth.model.parameters import Model
 from plinth.training.parallel.divided_decoder import fill_range
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from pydantic import ValidationError
 
-from plinth.model import flops as planning
+from plinth.model import architectures as planning
 from plinth.model.decoder import Decoder
 from plinth.model.parameters import PRESETS, Model, MuP, RopeScaling
 from plinth.training.config import run_key

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from plinth.model import flops
+from plinth.model import architectures
+from plinth.model.architectures import flops_exact
 from plinth.model.decoder import Decoder
-from plinth.model.flops import flops_exact
 from plinth.model.parameters import Model
 
 ROWS, TOKENS = 2, 16
@@ -44,23 +44,23 @@ def test_products_are_what_torch_reads_and_writes(architecture: str, tied: bool)
         model, tokens = Decoder(config, 101), torch.zeros(ROWS, TOKENS, dtype=torch.long)
     with Operands() as counted:
         model(tokens, targets=tokens).backward()
-    assert counted.bytes == flops.product_bytes(config, 101, ROWS * TOKENS, 4)
+    assert counted.bytes == architectures.product_bytes(config, 101, ROWS * TOKENS, 4)
 
 
 def test_a_division_and_wider_elements() -> None:
     config = Model(layers=2, dim=32, heads=4, kv_heads=2, ffn_dim=64)
-    whole, half = (flops.product_bytes(config, 64, 128, 2, tensor=ranks) for ranks in (1, 2))
+    whole, half = (architectures.product_bytes(config, 64, 128, 2, tensor=ranks) for ranks in (1, 2))
     undivided = 3 * 2 * 128 * (2 * 7 * 32 + 32)
     assert half == (whole - undivided) / 2 + undivided
-    assert flops.product_bytes(config, 64, 128, 4) == 2 * whole
-    assert flops.attention_bytes(config, 128, 2) == 2 * 128 * 2 * 6 * (4 + 2) * 8
-    assert flops.update_bytes(config, 64, 2) == 14 * sum(p.numel() for p in Decoder(config, 64).parameters())
+    assert architectures.product_bytes(config, 64, 128, 4) == 2 * whole
+    assert architectures.attention_bytes(config, 128, 2) == 2 * 128 * 2 * 6 * (4 + 2) * 8
+    assert architectures.update_bytes(config, 64, 2) == 14 * sum(p.numel() for p in Decoder(config, 64).parameters())
 
 
 def test_intensity_rises_with_the_matrices() -> None:
     def intensity(dim: int) -> float:
         config = Model(layers=2, dim=dim, heads=4, kv_heads=4, ffn_dim=4 * dim)
-        return 2048 * flops_exact(config, 1000, 1024) / flops.product_bytes(config, 1000, 2048, 2)
+        return 2048 * flops_exact(config, 1000, 1024) / architectures.product_bytes(config, 1000, 2048, 2)
 
     found = [intensity(dim) for dim in (32, 128, 512, 2048)]
     assert found == sorted(found)

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from plinth.errors import RecipeError
-from plinth.recipe.advice import notes
+from plinth.recipe.column_checks import notes
 from plinth.recipe.load import check, fingerprint, load, resolved
 
 RIGHT = """\

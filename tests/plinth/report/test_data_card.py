@@ -2,7 +2,7 @@
 
 import pytest
 
-from plinth.report.data_card import CardBucket, Screening, card
+from plinth.report.page import CardBucket, Screening, card
 
 WEB = CardBucket("web", "Pages | and\nmore.", ("MIT", "CC0-1.0"), 1200, 900, 4_500_000)
 BOOKS = CardBucket("books", "Books.", ("CC0-1.0",), 10, 10, 9000)

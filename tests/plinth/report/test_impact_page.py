@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from plinth.report.impact_page import (
+from plinth.report.release_pages import (
     ConsumerRow,
     ImpactArrow,
     ImpactBox,
@@ -11,7 +11,7 @@ from plinth.report.impact_page import (
     VersionRow,
     columns,
     grouped,
-    page,
+    impact_page,
 )
 
 
@@ -59,8 +59,8 @@ def test_the_page_names_versions_consumers_and_gaps_and_loads_nothing() -> None:
         versions=(VersionRow(model="demo", version="3", checkpoint="c" * 64, aliases=("champion",)),),
         consumers=(ConsumerRow(name="search", owner="ops@example.org", uses="demo@champion"),),
     )
-    made = page(data)
-    assert made == page(data)
+    made = impact_page(data)
+    assert made == impact_page(data)
     assert "<script" not in made
     for text in ("withdrawn", "MLflow does not run", "champion", "ops@example.org", "1,199 more", "<svg"):
         assert text in made

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from plinth.report.trial_page import MOST_PANELS, FeedRow, TrialData, TrialStream, figure, page
+from plinth.report.release_pages import MOST_PANELS, FeedRow, TrialData, TrialStream, trial_figure, trial_page
 
 POINTS = ((100, 0.4, -9.0, 9.8), (200, 1.4, -0.6, 3.4), (300, 1.6, 0.2, 3.0), (400, 1.5, 0.3, 2.7), (500, 1.5, 0, 2))
 
@@ -23,7 +23,7 @@ def trial(*streams: TrialStream, **changes: Any) -> TrialData:
 
 
 def test_a_panel_shows_the_boundary_the_champion_and_the_pair_that_decided() -> None:
-    (ax, *rest) = figure([stream(), stream("latency", decision="continue", decided_at=None)]).axes
+    (ax, *rest) = trial_figure([stream(), stream("latency", decision="continue", decided_at=None)]).axes
     assert sorted(line.get_ydata()[0] for line in ax.lines if len(set(line.get_ydata())) == 1) == [-0.5, 0]
     assert [260] in [list(dict.fromkeys(line.get_xdata())) for line in ax.lines]
     low, high = ax.get_ylim()
@@ -31,25 +31,25 @@ def test_a_panel_shows_the_boundary_the_champion_and_the_pair_that_decided() -> 
     assert 3.4 < high < 4  # the first look does not set the scale
     assert len(rest) == 1
     assert len(rest[0].lines) == len(ax.lines) - 1
-    assert len(figure([stream(str(at)) for at in range(MOST_PANELS + 5)]).axes) == MOST_PANELS
-    assert figure([stream(points=())]).axes[0].axison is False
+    assert len(trial_figure([stream(str(at)) for at in range(MOST_PANELS + 5)]).axes) == MOST_PANELS
+    assert trial_figure([stream(points=())]).axes[0].axison is False
 
 
 def test_the_page_says_what_was_found_rejected_and_missing_and_loads_nothing() -> None:
     hostile = "<script>alert(1)</script>$x$"
     feeds = [FeedRow(name=hostile, pairs=5, earlier=2, rejects=(("no time", 3),), fault="no answer")]
-    found = page(trial(stream(hostile), small=("probe x (9)",), missing="a reason", feeds=feeds))
+    found = trial_page(trial(stream(hostile), small=("probe x (9)",), missing="a reason", feeds=feeds))
     assert "<script>" not in found
     for said in ("it is given back", "margin of 0.5%", "3 no time", "no answer", "probe x (9): too small", "a reason"):
         assert said in found
-    assert page(trial(stream(hostile))) == page(trial(stream(hostile)))
+    assert trial_page(trial(stream(hostile))) == trial_page(trial(stream(hostile)))
     for loading in ("http://", "https://", "src=", "@import"):
         assert loading not in found.replace("http://www.w3.org", "")
 
 
 @pytest.mark.parametrize(("decision", "shown"), [("promote", 'class="good"'), ("continue", 'class="lead">Decision')])
 def test_a_page_without_observations_says_so(decision: str, shown: str) -> None:
-    found = page(trial(decision=decision))
+    found = trial_page(trial(decision=decision))
     assert "Nothing was observed yet" in found
     assert shown in found
     assert 'id="feeds"' not in found

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 
-from plinth.report.workspace_index import IndexData, PageGroup, PageLine, RunLine, ServerLink, StateTile, page
+from plinth.report.page import IndexData, PageGroup, PageLine, RunLine, ServerLink, StateTile, index_page
 
 
 def made(**fields: object) -> str:
-    return page(IndexData(workspace="w", written="2026-01-02 03:04 UTC", **fields))
+    return index_page(IndexData(workspace="w", written="2026-01-02 03:04 UTC", **fields))
 
 
 def test_every_standing_is_a_word_and_not_a_colour_alone() -> None:

@@ -13,7 +13,7 @@ from plinth.compute.context import Context
 from plinth.errors import CheckpointError, IntegrityError
 from plinth.records import Blob, Manifest, Part
 from plinth.storage import dvc, seal
-from plinth.storage.safe_path import join, relative
+from plinth.storage.atomic import join, relative
 from plinth.storage.state import Ref, State
 
 SAFE = ["a", "a/b.bin", "web/part-00000.parquet", ".hidden", "ä/ü", "a..b", "..a/b", "a b"]

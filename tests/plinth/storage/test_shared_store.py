@@ -22,7 +22,7 @@ from plinth.storage import objects
 from plinth.storage.shared_store import SharedStore, address
 from plinth.storage.state import State
 from plinth.storage.workspace import Workspace, folder_of
-from plinth.trust.authority import COMPLIANCE
+from plinth.trust.dsse import COMPLIANCE
 from plinth.trust.signed_log import SignedLog
 from tests.s3_server import Bucket, bad_line, serving
 

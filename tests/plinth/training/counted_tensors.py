@@ -9,8 +9,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from plinth.model.division import Placement, Role, declarations
-from plinth.model.initialisation import Initial, initialise
+from plinth.model.division import Initial, Placement, Role, declarations, initialise
 from plinth.model.parameters import Model
 from plinth.training.config import RunConfig
 from plinth.training.parallel.divided_decoder import divided_decoder, fill_range

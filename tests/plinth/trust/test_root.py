@@ -13,7 +13,7 @@ import pytest
 from plinth.errors import SignatureError
 from plinth.storage.workspace import TRUST_VARIABLE, Workspace
 from plinth.trust import dsse, enrolment, root
-from plinth.trust.authority import APPROVER, PROMOTER, ROLES, ROOT, TRAINER
+from plinth.trust.dsse import APPROVER, PROMOTER, ROLES, ROOT, TRAINER
 from plinth.trust.root import Root, Trust
 from plinth.trust.signers import key_id_of
 from tests.plinth.trust.conftest import ADA, BEN

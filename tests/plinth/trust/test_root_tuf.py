@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives.hashes import SHA256
 
 from plinth.errors import SignatureError
 from plinth.trust import dsse, root
-from plinth.trust.authority import ROLES, ROOT
+from plinth.trust.dsse import ROLES, ROOT
 from plinth.trust.signers import key_id_of, public_pem
 from tests.peers import Peer
 

@@ -19,7 +19,7 @@ from plinth.storage.objects import Folder
 from plinth.storage.state import State
 from plinth.storage.workspace import Workspace
 from plinth.trust import dsse, enrolment
-from plinth.trust.authority import COMPLIANCE, PROMOTER, TRAINER
+from plinth.trust.dsse import COMPLIANCE, PROMOTER, TRAINER
 from plinth.trust.root import Trust
 from plinth.trust.signed_log import SignedLog, anchor_of
 

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from plinth.errors import SignatureError
 from plinth.storage.workspace import Workspace
 from plinth.trust import dsse, enrolment, root, signers
-from plinth.trust.authority import PROMOTER, TRAINER
+from plinth.trust.dsse import PROMOTER, TRAINER
 from plinth.trust.root import Trust, owner_file
 
 KIND = "urn:test:v1"

@@ -13,7 +13,7 @@ import pytest
 from plinth.errors import SignatureError
 from plinth.storage.workspace import TRUST_VARIABLE, Workspace
 from plinth.trust import dsse, enrolment, root, versions
-from plinth.trust.authority import PROMOTER, ROLES, ROOT, TRAINER
+from plinth.trust.dsse import PROMOTER, ROLES, ROOT, TRAINER
 from plinth.trust.root import Trust, changes
 from plinth.trust.signers import key_id_of
 from plinth.trust.versions import Proposing

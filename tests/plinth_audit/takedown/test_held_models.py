@@ -11,7 +11,7 @@ import pytest
 from plinth.compute.context import Context
 from plinth.errors import IntegrityError, SignatureError
 from plinth.storage.workspace import Workspace
-from plinth.trust.authority import now
+from plinth.trust.dsse import now
 from plinth_audit.takedown.exposed_runs import ExposedRun, HeldCheckpoint
 from plinth_audit.takedown.remaining import HOLDS_TEXT, NOT_TAINTED, TAINTED, models_of, remaining_models
 from plinth_registry import releases

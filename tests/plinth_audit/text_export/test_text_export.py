@@ -246,7 +246,7 @@ def test_datatrove_reads_it(ctx: Context, tmp_path: Path, kind: str) -> None:
 def test_the_command(
     ctx: Context, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("plinth.compute.threads.cores", lambda: 1)
+    monkeypatch.setattr("plinth.compute.engine.cores", lambda: 1)
     given = ["-w", str(ctx.workspace.root), "export"]
     assert call([*given, "text", "--to", str(tmp_path / "out"), "--json"]) == 0
     told = json.loads(capsys.readouterr().out)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from plinth.launch.parameters import Launch
-from plinth.model.flops import attention_bytes, flops_hardware, product_bytes, update_bytes
+from plinth.model.architectures import attention_bytes, flops_hardware, product_bytes, update_bytes
 from plinth.model.parameters import Model
 from plinth.storage.workspace import Workspace
 from plinth.training import attempts

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from plinth.model import flops
+from plinth.model import architectures
 from plinth.model.parameters import AttentionPath, Model
 from plinth.operation import memory
 from plinth.recipe.recipe import Recipe
@@ -63,7 +63,7 @@ def _recipe(**training: object) -> Recipe:
 def test_parameters_by_hand() -> None:
     # attention 8x8 + 2 x 8x4 + 8x8 = 192, feed-forward 3 x 8 x 16 = 384, norms 2 x 8, per layer; final norm 8.
     tiny = Model(layers=2, dim=8, heads=2, kv_heads=1, ffn_dim=16)
-    counted = flops.parameters(tiny, 1000)
+    counted = architectures.parameters(tiny, 1000)
     assert (counted.embedding, counted.attention, counted.feed_forward, counted.norms, counted.output) == (
         8000,
         384,
@@ -72,7 +72,7 @@ def test_parameters_by_hand() -> None:
         0,
     )
     assert counted.total == 9192
-    assert flops.parameters(tiny.model_copy(update={"qk_norm": True}), 1000).norms == 40 + 2 * 2 * 4
+    assert architectures.parameters(tiny.model_copy(update={"qk_norm": True}), 1000).norms == 40 + 2 * 2 * 4
 
 
 @pytest.mark.parametrize(
@@ -80,13 +80,13 @@ def test_parameters_by_hand() -> None:
 )
 def test_parameters_of_published_models(size: Model, vocabulary: int, published: int) -> None:
     """Parameter counts of the released Llama 7B and Llama 3 8B checkpoints."""
-    assert flops.parameters(size, vocabulary).total == published
+    assert architectures.parameters(size, vocabulary).total == published
 
 
 def test_flops_by_hand() -> None:
     tiny = Model(layers=2, dim=8, heads=2, kv_heads=1, ffn_dim=16)
-    assert flops.flops_6n(tiny, 1000) == 6 * 9192
-    assert flops.flops_exact(tiny, 1000, 100) == 6 * (384 + 768 + 8000) + 12 * 2 * 8 * 100
+    assert architectures.flops_6n(tiny, 1000) == 6 * 9192
+    assert architectures.flops_exact(tiny, 1000, 100) == 6 * (384 + 768 + 8000) + 12 * 2 * 8 * 100
 
 
 def test_zero_divides_the_states() -> None:
@@ -201,7 +201,7 @@ def test_the_sum_of_a_private_step_becomes_its_gradients(overlap: bool) -> None:
         )
         for private in (True, False)
     )  # fmt: skip
-    own = flops.parameters(TINY, 100).total
+    own = architectures.parameters(TINY, 100).total
     arriving = 4 * 100 * TINY.dim if overlap else 0
     found = (short.gradients, short.buffers, short.activations)
     assert found == (4 * (own + -(-own // 4)), same.buffers - arriving, 0)
@@ -229,7 +229,7 @@ def _used(ranks: int = 4, accumulation: int = 4, **block: object) -> memory.Memo
 
 def test_memory_of_a_divided_model_by_hand() -> None:
     whole = 4 * (192 + 384 + 16) + 800 + 8
-    assert memory.parameters_of_rank(TINY, 100, Parallel()) == whole == flops.parameters(TINY, 100).total
+    assert memory.parameters_of_rank(TINY, 100, Parallel()) == whole == architectures.parameters(TINY, 100).total
     halved = (4 * (192 + 384) + 800) // 2 + 4 * 16 + 8  # norms are on every tensor rank
     assert memory.parameters_of_rank(TINY, 100, Parallel(tensor=2)) == halved
     stage = 2 * (192 + 384) + 800 + (4 * 16 + 8) // 2

@@ -3,7 +3,7 @@
 import pytest
 from pydantic import ValidationError
 
-from plinth.model.flops import flops_exact
+from plinth.model.architectures import flops_exact
 from plinth.model.parameters import Model
 from plinth.training.parameters.run import Training
 from plinth_lab.scaling.ladder import LadderDesign, batch_tokens, learning_rate, price, rungs

@@ -21,7 +21,7 @@ from plinth.corpus.exclusions import EXCLUSIONS
 from plinth.errors import IntegrityError, MissingError, SignatureError, WorkspaceError
 from plinth.records import Manifest, Part
 from plinth.storage.workspace import Workspace, folder_of
-from plinth.trust.authority import COMPLIANCE
+from plinth.trust.dsse import COMPLIANCE
 from plinth_ops.backup import drill as backup_drill
 from plinth_ops.backup import snapshot, taking
 from plinth_ops.backup.drill import restore

@@ -11,7 +11,7 @@ import pytest
 
 from plinth.compute.context import Context
 from plinth.errors import GateError, MissingError, RequestError, SignatureError
-from plinth.trust.authority import PROMOTER
+from plinth.trust.dsse import PROMOTER
 from plinth_ops.reviews import postmortem
 from plinth_ops.reviews import postmortem as incident_page
 from plinth_registry import api, audit_log, decisions, incidents, releases

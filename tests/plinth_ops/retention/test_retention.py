@@ -21,9 +21,9 @@ from hypothesis import strategies as st
 from plinth.compute.context import Context
 from plinth.errors import IntegrityError, MissingError, RequestError, StorageError
 from plinth.records import Manifest, Part
-from plinth.storage import safe_path
+from plinth.storage import atomic
 from plinth.storage.dvc import directory_object
-from plinth.trust.authority import COMPLIANCE
+from plinth.trust.dsse import COMPLIANCE
 from plinth_ops.retention import deletion, roots
 from plinth_ops.retention.deletion import Deleted, Survey, by_age, by_reason, survey
 from plinth_ops.retention.roots import SEARCHED, YOUNG
@@ -423,7 +423,7 @@ def test_each_manifest_and_record_is_read_once(tmp_path: Path, size: int, counte
 @pytest.fixture
 def counted(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     """Reads of JSON files, by folder of the workspace."""
-    counts, read, opened = Counter[str](), Path.read_bytes, safe_path.opened
+    counts, read, opened = Counter[str](), Path.read_bytes, atomic.opened
 
     def note(path: Path) -> None:
         if path.suffix == ".json":
@@ -438,5 +438,5 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
         return opened(path)
 
     monkeypatch.setattr(Path, "read_bytes", read_bytes)
-    monkeypatch.setattr(safe_path, "opened", open_)
+    monkeypatch.setattr(atomic, "opened", open_)
     return counts

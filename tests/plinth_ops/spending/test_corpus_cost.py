@@ -8,7 +8,7 @@ import pytest
 
 from plinth.compute import context
 from plinth.compute.context import AssetCost, Context, StepCost, manifest
-from plinth.operation.devices import CorpusPrices
+from plinth.operation.spending import CorpusPrices
 from plinth.records import Blob, Part, Step
 from plinth.storage.workspace import Workspace
 from plinth_ops.spending import corpus_costs

@@ -12,11 +12,11 @@ import pyarrow.compute as pc
 import pytest
 
 from plinth.compute.context import Context
-from plinth.evaluation.slices import totals
+from plinth.evaluation.slices import job
 from plinth.evaluation.slices.tables import DOCUMENT_COLUMNS
 from plinth.records import Manifest
 from plinth.storage.parts import write_table
-from plinth.trust.authority import now
+from plinth.trust.dsse import now
 from plinth_registry import attestations, releases
 
 #: Held-out documents of each bucket.
@@ -55,7 +55,7 @@ def measured(line: Any, bits: Mapping[str, float], count: int = DOCUMENTS, signe
 
 def _rates(own: pa.Table) -> dict[str, Any]:
     size = pc.sum(own["bytes"]).as_py()
-    rates = {name: totals.exact_sum(own[f"{name}_bits"].to_numpy()) / size for name in ("model", "gzip", "trigram")}
+    rates = {name: job.exact_sum(own[f"{name}_bits"].to_numpy()) / size for name in ("model", "gzip", "trigram")}
     return {"bytes": size, **{name: round(rate, 6) for name, rate in rates.items()}}
 
 

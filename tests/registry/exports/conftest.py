@@ -16,7 +16,7 @@ from plinth.compute.context import Context
 from plinth.provenance.statements import SLSA_PREDICATE
 from plinth.storage.workspace import TRUST_VARIABLE, Workspace
 from plinth.trust import dsse, enrolment
-from plinth.trust.authority import APPROVER, EVALUATOR, PROMOTER, TRAINER
+from plinth.trust.dsse import APPROVER, EVALUATOR, PROMOTER, TRAINER
 from plinth.trust.root import Trust
 from plinth.trust.standalone_verify import MEASUREMENT_TYPE as MEASUREMENT
 from plinth.trust.standalone_verify import digest_of

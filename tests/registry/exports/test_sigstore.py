@@ -15,7 +15,7 @@ import pytest
 
 from plinth.errors import SignatureError
 from plinth.trust import enrolment
-from plinth.trust.authority import PROMOTER, ROOT, TRAINER, SigstoreIdentity
+from plinth.trust.dsse import PROMOTER, ROOT, TRAINER, SigstoreIdentity
 from plinth.trust.root import Trust
 from plinth_jobs.cli import call
 from plinth_registry.exports import verify_bundle

@@ -14,7 +14,7 @@ import requests
 from plinth.compute.context import Context
 from plinth.storage.workspace import TRUST_VARIABLE, Workspace
 from plinth.trust import enrolment
-from plinth.trust.authority import APPROVER
+from plinth.trust.dsse import APPROVER
 from plinth_registry import api
 from plinth_registry.candidate import Candidate
 from plinth_registry.mlflow import connection, server, settings

@@ -17,9 +17,9 @@ from plinth.evaluation.comparison.job import MeasuredModel
 from plinth.evaluation.engine.records import Request
 from plinth.evaluation.pii import PiiDetector
 from plinth.evaluation.probes import job as probes
+from plinth.evaluation.slices import job as totals
 from plinth.evaluation.slices import tables as slices
-from plinth.evaluation.slices import totals
-from plinth.evaluation.tasks.exchange import ITEMS
+from plinth.evaluation.tasks.job import ITEMS
 from plinth.records import Manifest
 from plinth.storage.parts import named_table, write_table
 from plinth_audit import pii_outputs
@@ -59,7 +59,7 @@ def evaluation(ctx: Context, shift: float = 0.0) -> Manifest:
         "trigram_bits": [250.0] * n,
     }
     table = pa.table(columns, schema=slices.DOCUMENT_COLUMNS)
-    return manifest(ctx, "evaluation", {slices.DOCUMENTS: table}, {"slices": totals.by_axis(table)["bucket"]})
+    return manifest(ctx, "evaluation", {slices.DOCUMENTS: table}, {"slices": totals.axis_totals(table)["bucket"]})
 
 
 def probe(ctx: Context) -> Manifest:

@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from plinth.evaluation.gate import Gate, GateVerdict
+from plinth.evaluation.measurement import Gate, GateVerdict
 from plinth.records import Frozen
 from plinth_registry.gates.facts import EvaluationFacts, Evidence
 

@@ -17,8 +17,7 @@ from plinth.compute.context import Context, cached, manifest
 from plinth.evaluation import statistics
 from plinth.evaluation.comparison.pairs import Pairs, align, chosen
 from plinth.evaluation.engine.client import ModelEngine
-from plinth.evaluation.gate import Gate, GateVerdict
-from plinth.evaluation.measurement import MEASUREMENTS, Figures, Measurement, Stats, single
+from plinth.evaluation.measurement import MEASUREMENTS, Figures, Gate, GateVerdict, Measurement, Stats, single
 from plinth.recipe.recipe import Recipe
 from plinth.records import Frozen, Manifest, Part, Step
 from plinth.report.evaluation import Section, group, measure

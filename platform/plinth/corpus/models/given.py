@@ -16,7 +16,7 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from plinth.compute.context import Context, manifest
-from plinth.compute.threads import torch_threads
+from plinth.compute.engine import torch_threads
 from plinth.corpus.models import artefact
 from plinth.corpus.models.ngram import ngram_file
 from plinth.corpus.models.trainers import ModelTrainer

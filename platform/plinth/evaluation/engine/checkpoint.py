@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from tokenizers import Tokenizer
 
-from plinth.compute.threads import torch_threads
+from plinth.compute.engine import torch_threads
 from plinth.errors import CheckpointError
 from plinth.evaluation.engine import batches, inference
 from plinth.evaluation.engine.inference import Writer

@@ -26,7 +26,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from plinth import errors, processes
 from plinth.compute.context import Context
-from plinth.compute.threads import cores
+from plinth.compute.engine import cores
 from plinth.errors import CheckpointError, PlinthError, TrainingError
 from plinth.evaluation.engine import records
 from plinth.evaluation.engine.records import Generated, Likelihoods, Prompt, Request, Sampling, Scores

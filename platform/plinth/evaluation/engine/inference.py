@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer
 from torch import Tensor
 
-from plinth.compute.threads import torch_threads
+from plinth.compute.engine import torch_threads
 from plinth.errors import TrainingError
 from plinth.evaluation.engine.batches import BATCH_TOKENS, Batch, ScoredStream, plan
 from plinth.evaluation.engine.records import Generated, Prompt, Sampling

@@ -25,7 +25,6 @@ from plinth.errors import RejectRateError, SourceError
 from plinth.evaluation.parameters import Probes, UserProbe
 from plinth.evaluation.probes import base
 from plinth.evaluation.probes.base import SCHEMA, ProbeItem, from_table, items_of, to_table
-from plinth.evaluation.probes.builtin import facts
 from plinth.records import Manifest, Part, Step
 from plinth.storage import listing
 from plinth.storage.files import opened
@@ -268,7 +267,7 @@ def _joined(prompt: str, space: str, answer: str) -> str:
 def _shuffled(prompt: str) -> str:
     """The words of a prompt in another order, which follows from the prompt alone."""
     words = prompt.split()
-    mixed = facts.shuffled(hashlib.sha256(prompt.encode()).hexdigest(), words)
+    mixed = base.shuffled(hashlib.sha256(prompt.encode()).hexdigest(), words)
     return " ".join(mixed if mixed != words else reversed(words))
 
 

@@ -14,7 +14,14 @@ Coverage at 30, 100 and 300 clusters is measured by simulation in `tests/plinth/
 Wilson's formula itself stands in `plinth.corpus.slices.rates`, which the corpus needs and which lies below.
 """
 
-from plinth.evaluation.statistics.estimate import DEGENERATE, FEW_CLUSTERS, MISSING, Estimate
+from plinth.evaluation.statistics.estimate import (
+    DEGENERATE,
+    FEW_CLUSTERS,
+    MISSING,
+    Estimate,
+    Sequential,
+    exchangeable_p,
+)
 from plinth.evaluation.statistics.means import (
     DOCUMENTS_ONLY,
     crossed_difference,
@@ -27,7 +34,6 @@ from plinth.evaluation.statistics.means import (
     ratio_difference,
     slope,
 )
-from plinth.evaluation.statistics.sequential import Sequential, exchangeable_p
 from plinth.evaluation.statistics.shares import (
     holm,
     lower_share,

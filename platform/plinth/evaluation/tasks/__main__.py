@@ -25,7 +25,7 @@ def main(path: str) -> int:
     """Run what CONFIG names. Returns the exit code."""
     isolate()  # before anything is imported that starts threads: a process with threads cannot leave
     config = json.loads(Path(path).read_text())
-    from plinth.evaluation.tasks.exchange import Channel
+    from plinth.evaluation.tasks.job import Channel
 
     channel = Channel.standard(Path(config["exchange"]))  # before libraries that may print
     from plinth.errors import PlinthError

@@ -17,7 +17,7 @@ from lm_eval.evaluator import evaluate
 from lm_eval.tasks import TaskManager
 
 from plinth.errors import MissingError, StageError
-from plinth.evaluation.tasks.exchange import LINEAR
+from plinth.evaluation.tasks.job import LINEAR
 from plinth.evaluation.tasks.lm import CheckpointLM
 
 #: Seeds of lm-evaluation-harness' command, set before every task, so that none depends on those before it.

@@ -19,7 +19,7 @@ from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
 from tokenizers import Tokenizer
 
 from plinth.errors import StageError
-from plinth.evaluation.tasks.exchange import Answerer
+from plinth.evaluation.tasks.job import Answerer
 from plinth.model.hugging_face import CONFIG, TOKENIZER
 
 #: What a task may set of generation; whatever else it sets would be left out in silence.

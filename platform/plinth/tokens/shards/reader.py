@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from plinth.compute.context import Context, Item, manifest, run_items
 from plinth.errors import IntegrityError, MissingError, StorageError
 from plinth.records import Blob, Manifest, Part, Step
-from plinth.storage.safe_path import relative
+from plinth.storage.atomic import relative
 from plinth.storage.store import Store, require_unchanged
 from plinth.storage.uris import Sink, WrittenFile, write_file
 from plinth.tokens.shards.index import DocumentIndex, map_file

@@ -23,7 +23,7 @@ from plinth.records import Frozen
 from plinth.storage.workspace import Workspace
 from plinth.training.directory import RunDirectory
 from plinth.trust import dsse
-from plinth.trust.authority import TRAINER
+from plinth.trust.dsse import TRAINER
 from plinth.trust.root import Trust
 from plinth.trust.signers import Signer
 

@@ -29,7 +29,7 @@ from pydantic import Field, model_validator
 from plinth import fingerprint
 from plinth.errors import CheckpointError
 from plinth.records import Frozen
-from plinth.storage.safe_path import join, relative
+from plinth.storage.atomic import join, relative
 
 # The files of a directory by path, size and digest.
 #

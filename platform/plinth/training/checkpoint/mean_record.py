@@ -23,7 +23,7 @@ from plinth.storage.workspace import Workspace
 from plinth.training.checkpoint import checkpoint, commit_record
 from plinth.training.directory import RunDirectory
 from plinth.trust import dsse
-from plinth.trust.authority import TRAINER, Authority, now
+from plinth.trust.dsse import TRAINER, Authority, now
 from plinth.trust.root import Trust
 
 PREDICATE: Final = "urn:plinth:checkpoint-mean:v1"

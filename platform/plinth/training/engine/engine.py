@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from plinth.model.attention import Layout
 from plinth.model.decoder import Decoder
-from plinth.model.initialisation import initialise
+from plinth.model.division import initialise
 from plinth.tokens.reading.compact_batch import CompactBatch
 from plinth.training.config import RunConfig
 from plinth.training.data import StepBatch

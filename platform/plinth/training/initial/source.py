@@ -16,7 +16,7 @@ from typing import Any
 from plinth.compute import context
 from plinth.compute.context import Context
 from plinth.errors import CheckpointError
-from plinth.evaluation.comparison.models import weights
+from plinth.evaluation.comparison.job import weights
 from plinth.model.hugging_face import CONFIG, INDEX, TOKENIZER, model_of
 from plinth.records import Manifest, Step
 

@@ -1,6 +1,6 @@
 """Initial weights of any part of any parameter, read from saved ones: every rank reads its share and no more.
 
-The same interface as `plinth.model.initialisation.Initial`, which draws them: whoever divides a model asks for a part
+The same interface as `plinth.model.division.Initial`, which draws them: whoever divides a model asks for a part
 by its place, so that ZeRO-3, tensor and pipeline ranks need nothing of their own. Files are opened when the first
 tensor of theirs is asked for; their first reader on a machine compares the digest.
 
@@ -22,10 +22,9 @@ from torch import Tensor
 
 from plinth.errors import CheckpointError
 from plinth.model.decoder import Decoder
-from plinth.model.division import Placement, Role
+from plinth.model.division import Initial, Placement, Role, WeightSource
 from plinth.model.folder import DERIVED
 from plinth.model.hugging_face import INDEX, TOKENIZER, WEIGHTS, hf_name
-from plinth.model.initialisation import Initial, WeightSource
 from plinth.records import Manifest, Part
 from plinth.storage.shared_store import open_store
 from plinth.storage.state import Refs

@@ -19,8 +19,16 @@ from torch.utils.checkpoint import checkpoint
 
 from plinth.model.blocks import Block
 from plinth.model.decoder import Decoder, empty
-from plinth.model.division import Division, PipelineStage, Placement, Role, SequenceRanks, TensorRanks, declarations
-from plinth.model.initialisation import WeightSource
+from plinth.model.division import (
+    Division,
+    PipelineStage,
+    Placement,
+    Role,
+    SequenceRanks,
+    TensorRanks,
+    WeightSource,
+    declarations,
+)
 from plinth.model.parameters import Model
 from plinth.training.parallel.topology import Topology
 from plinth.training.parameters.parallel import Parallel

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from plinth.model.flops import flops_exact
+from plinth.model.architectures import flops_exact
 from plinth.training.config import RunConfig
 from plinth.training.sinks.metric import Metric, MetricSample
 from plinth.training.telemetry.devices import is_hardware_error

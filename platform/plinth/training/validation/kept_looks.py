@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from plinth import fingerprint
 from plinth.errors import LineageError
-from plinth.evaluation.probes.noise import LAST
+from plinth.evaluation.probes.scoring import LAST
 from plinth.training.validation.probe_curves import ProbeCurves, ProbeLook
 
 #: File of a checkpoint with the looks.

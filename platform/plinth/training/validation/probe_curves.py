@@ -12,7 +12,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from plinth.evaluation.probes.noise import LAST, Worth, worth
+from plinth.evaluation.probes.scoring import LAST, Worth, worth
 
 #: Looks that a straight line is taken out of, at least.
 FIT = 4

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 import torch.distributed as dist
 
-from plinth.compute.threads import torch_threads
+from plinth.compute.engine import torch_threads
 from plinth.errors import TrainingError
 from plinth.training.config import RunConfig
 from plinth.training.engine.engine import TrainingEngine

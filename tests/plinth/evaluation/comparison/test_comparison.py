@@ -14,13 +14,11 @@ from plinth.compute.context import Context
 from plinth.errors import IntegrityError, MissingError, StageError
 from plinth.evaluation.comparison import job, pairs
 from plinth.evaluation.comparison.differences import Difference, corrected, in_order, of_measure, said
-from plinth.evaluation.comparison.job import MeasuredModel, extremes, seen_items
-from plinth.evaluation.comparison.models import changes, weights
+from plinth.evaluation.comparison.job import MeasuredModel, changes, extremes, seen_items, weights
 from plinth.evaluation.comparison.pairs import Pairs, align, largest_slices
-from plinth.evaluation.slices.spans import SpanDifference
+from plinth.evaluation.slices.tables import SpanDifference
 from plinth.records import Manifest
-from plinth.report.comparison import page, section
-from plinth.report.evaluation import EvaluationData
+from plinth.report.evaluation import EvaluationData, comparison_page, section
 from plinth.report.evaluation import page as evaluation_page
 from plinth.report.page import Next
 from plinth.storage.parts import read_table, write_table
@@ -282,7 +280,7 @@ def test_made_once_the_same_bytes(ctx: Context, models: tuple[MeasuredModel, Mea
             ctx.store.path(part.blob).unlink(missing_ok=True)
     assert job.run(ctx, *models).digest == first.digest
     assert first.inputs["a/checkpoint"] == models[0].checkpoint.digest
-    assert page(first, "one", "two") == page(first, "one", "two")
+    assert comparison_page(first, "one", "two") == comparison_page(first, "one", "two")
 
 
 def test_swapped_models_swap_the_findings(ctx: Context, models: tuple[MeasuredModel, MeasuredModel]) -> None:
@@ -295,7 +293,7 @@ def test_swapped_models_swap_the_findings(ctx: Context, models: tuple[MeasuredMo
 
 def test_the_page_says_it_all(ctx: Context, models: tuple[MeasuredModel, MeasuredModel]) -> None:
     span = SpanDifference("ab" * 16, "web", "a.example/x", 64, 130, 80.5, 20.25, "<i>odd</i> " * 60)
-    text = page(job.run(ctx, *models), "<b>one</b>", "two", [span])
+    text = comparison_page(job.run(ctx, *models), "<b>one</b>", "two", [span])
     assert "&lt;i&gt;odd" in text
     assert "64 to 130" in text
     assert "+60.25" in text
@@ -312,8 +310,8 @@ def test_the_page_says_it_all(ctx: Context, models: tuple[MeasuredModel, Measure
 
 def test_a_model_beside_itself_is_said_to_be_one(ctx: Context, models: tuple[MeasuredModel, MeasuredModel]) -> None:
     words = "A and B are the same model"
-    assert words in page(job.run(ctx, models[0], models[0]), "one", "release")
-    assert words not in page(job.run(ctx, *models), "one", "two")
+    assert words in comparison_page(job.run(ctx, models[0], models[0]), "one", "release")
+    assert words not in comparison_page(job.run(ctx, *models), "one", "two")
 
 
 def test_the_evaluation_page_has_the_wholes(ctx: Context, models: tuple[MeasuredModel, MeasuredModel]) -> None:

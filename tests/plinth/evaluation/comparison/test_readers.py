@@ -17,7 +17,7 @@ from plinth.evaluation.comparison.job import MeasuredModel, extremes, seen_items
 from plinth.evaluation.comparison.pairs import Pairs, align, largest_slices, read
 from plinth.evaluation.slices.tables import DOCUMENT_COLUMNS
 from plinth.records import Manifest
-from plinth.report.comparison import page
+from plinth.report.evaluation import comparison_page
 from plinth.storage.parts import write_table
 from plinth_audit.canaries import job as canaries
 from plinth_audit.extraction import job as extraction
@@ -158,7 +158,7 @@ def test_what_only_one_model_has_is_counted(ctx: Context) -> None:
     compared = job.run(ctx, *models)
     assert compared.stats["measured_alone"] == {"a": ["fairness"], "b": []}
     assert compared.stats["unpaired"]["tasks: left: acc"] == [20, 0]
-    text = page(compared, "one", "two")
+    text = comparison_page(compared, "one", "two")
     assert "Of A alone there is fairness." in text
     assert "tasks: right: acc: 0 items of A and 20 of B have no pair." in text
 
@@ -196,7 +196,7 @@ def test_they_stand_in_the_comparison_and_on_its_page(ctx: Context) -> None:
     kinds = {line["kind"] for line in found.stats["lines"]}
     assert kinds == {"memorisation", "fairness"}
     assert {"a/fairness", "b/memorisation/canaries", "b/memorisation/extraction"} <= set(found.inputs)
-    text = page(found, "one", "two")
+    text = comparison_page(found, "one", "two")
     for words in ("Memorisation", "Bias and safety", "repetitions 16", "attribute mine/gender", "slice personal"):
         assert words in text, words
 

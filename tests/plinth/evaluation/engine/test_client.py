@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from plinth.compute.context import Context
-from plinth.compute.threads import torch_threads
+from plinth.compute.engine import torch_threads
 from plinth.errors import CheckpointError, TrainingError
 from plinth.evaluation.engine.checkpoint import load
 from plinth.evaluation.engine.client import ModelEngine

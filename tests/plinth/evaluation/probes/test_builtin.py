@@ -8,9 +8,9 @@ from functools import cache
 import pytest
 
 from plinth.evaluation.parameters import FAMILIES, Family
+from plinth.evaluation.probes import base, maths
 from plinth.evaluation.probes.base import PROBES, VERSION, ProbeItem, to_table
-from plinth.evaluation.probes.builtin import facts, maths
-from plinth.evaluation.probes.builtin.languages import LANGUAGES
+from plinth.evaluation.probes.languages import LANGUAGES
 from plinth.fingerprint import digest
 
 #: Digest of all items; a change of any is a new `base.VERSION` and a new line here.
@@ -159,7 +159,7 @@ def test_safety_pairs_are_each_others_controls() -> None:
 
 
 def test_draws_are_fixed() -> None:
-    assert facts.number("a", 0, 99) == 50
-    assert sorted(facts.shuffled("a", range(9))) == list(range(9))
-    assert facts.shuffled("a", "abcdef") != facts.shuffled("b", "abcdef")
+    assert base.number("a", 0, 99) == 50
+    assert sorted(base.shuffled("a", range(9))) == list(range(9))
+    assert base.shuffled("a", "abcdef") != base.shuffled("b", "abcdef")
     assert to_table(every()).num_rows == len(every())

@@ -24,7 +24,7 @@ from plinth.evaluation.engine.batches import ScoringWindow
 from plinth.evaluation.engine.checkpoint import load
 from plinth.evaluation.engine.records import TokenBits
 from plinth.evaluation.slices import tables
-from plinth.evaluation.slices.spans import spans
+from plinth.evaluation.slices.tables import spans
 
 pytestmark = pytest.mark.slow
 lm_eval = pytest.importorskip("lm_eval")

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from plinth.evaluation.engine.records import TokenBits
+from plinth.evaluation.slices.job import bins, by_position
 from plinth.evaluation.slices.tables import on_grid
-from plinth.evaluation.slices.totals import bins, by_position
 
 
 def text(bits: list[float]) -> TokenBits:

@@ -13,7 +13,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from plinth.compute.context import Context
 from plinth.errors import IntegrityError, MissingError
 from plinth.evaluation.engine.records import TokenBits
-from plinth.evaluation.slices import spans, tables
+from plinth.evaluation.slices import tables
 from plinth.evaluation.slices.choice import Document, choose_documents
 from plinth.records import Manifest
 from plinth.storage.parts import write_table
@@ -49,7 +49,7 @@ def test_spans_end_where_both_cut_and_add_up_to_the_document(span_bytes: int) ->
     text = TEXT * 5
     a, b = (cut(cutter, text, seed) for seed, cutter in enumerate(CUTTERS))
     assert len(a.ends) != len(b.ends)
-    found = spans.spans(a, b, span_bytes)
+    found = tables.spans(a, b, span_bytes)
     assert found.ends[-1] == len(text.encode())
     assert set(found.ends.tolist()) <= set(a.ends.tolist()) & set(b.ends.tolist())
     assert found.a.sum() == a.bits.sum()
@@ -57,23 +57,23 @@ def test_spans_end_where_both_cut_and_add_up_to_the_document(span_bytes: int) ->
     widths = np.diff(found.ends, prepend=0)
     assert (widths >= min(span_bytes, len(text.encode()))).all()
     assert len(found.ends) == 1 if span_bytes > len(text.encode()) else len(found.ends) > 5
-    again = spans.spans(b, a, span_bytes)
+    again = tables.spans(b, a, span_bytes)
     assert (again.ends.tolist(), again.a.tolist()) == (found.ends.tolist(), found.b.tolist())
 
 
 def test_one_tokenizer_and_short_spans_give_every_token() -> None:
     a = cut(CUTTERS[0], TEXT, 1)
-    found = spans.spans(a, a, 1)
+    found = tables.spans(a, a, 1)
     assert found.ends.tolist() == a.ends.tolist()
     assert found.a.tolist() == a.bits.tolist()
 
 
 def test_tokens_of_other_texts_are_refused() -> None:
     nothing = TokenBits(np.array([], np.int64), np.array([]))
-    assert len(spans.spans(nothing, nothing).ends) == 0
+    assert len(tables.spans(nothing, nothing).ends) == 0
     for a, b in ((cut(CUTTERS[0], TEXT, 1), cut(CUTTERS[1], TEXT + "x", 1)), (nothing, cut(CUTTERS[0], "x", 1))):
         with pytest.raises(ValueError, match="different texts"):
-            spans.spans(a, b)
+            tables.spans(a, b)
 
 
 def evaluated(ctx: Context, chosen: list[Document], tokens: list[TokenBits], curated: Manifest) -> Manifest:
@@ -101,18 +101,18 @@ def test_the_span_that_a_model_does_not_know_comes_first_with_its_text(
     struck = hurt.bits + 400.0 * ((hurt.ends > at) & (hurt.ends <= at + 8))
     scores[0][victim] = TokenBits(hurt.ends, struck)
     a, b = (evaluated(ctx, chosen, one, made) for one in scores)
-    found = spans.largest(ctx.store, ctx.refs, a, b, most=3)
+    found = tables.largest(ctx.store, ctx.refs, a, b, most=3)
     assert (found[0].id, found[0].uri) == (chosen[victim].id.hex(), "web")
     assert "größte" in found[0].text
     assert found[0].start <= at < found[0].end
     assert found[0].difference > 400 > abs(found[1].difference)
     assert chosen[victim].data[found[0].start : found[0].end].decode(errors="replace") == found[0].text
     only = [scores[1][:3], chosen[:3]]  # B scored the first documents alone
-    fewer = spans.largest(ctx.store, ctx.refs, a, evaluated(ctx, only[1], only[0], made), most=3)
+    fewer = tables.largest(ctx.store, ctx.refs, a, evaluated(ctx, only[1], only[0], made), most=3)
     assert {one.id for one in fewer} <= {one.id.hex() for one in chosen[:3]}
     backwards = evaluated(ctx, chosen[::-1], scores[1][::-1], made)
     with pytest.raises(IntegrityError, match="out of order"):
-        spans.largest(ctx.store, ctx.refs, a, backwards)
+        tables.largest(ctx.store, ctx.refs, a, backwards)
     other = evaluated(ctx, [Document(hashlib.sha256(b"x").digest()[:16], "web", "x")], [cut(CUTTERS[0], "x", 1)], made)
     with pytest.raises(MissingError, match="no document in common"):
-        spans.largest(ctx.store, ctx.refs, a, other)
+        tables.largest(ctx.store, ctx.refs, a, other)

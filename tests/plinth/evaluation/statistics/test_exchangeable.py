@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from plinth.evaluation.statistics import exchangeable_p
-from plinth.evaluation.statistics.sequential import ranks, wealth
+from plinth.evaluation.statistics.estimate import ranks, wealth
 from tests.peers import Peer
 
 stats = Peer("scipy.stats")

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from plinth.errors import MissingError, StageError
-from plinth.evaluation.tasks import exchange, job
 from plinth.evaluation.tasks import harness as damage
-from plinth.evaluation.tasks.exchange import Text
+from plinth.evaluation.tasks import job
+from plinth.evaluation.tasks.job import Text
 
 FILES = Path(__file__).parent / "files"
 PARAMS = {"fewshot": None, "limit": None, "seed": 1234}
@@ -79,7 +79,7 @@ def run(harness: Any, folder: Path, model_folder: Path) -> Callable[..., Any]:
         task = harness.load(folder, [name], lost)[name]
         lm = CheckpointLM(Known(lambda ids: lm.tokenizer.decode(list(ids))), model_folder)
         facts, rows = harness.run(name, task, lm, PARAMS | params)
-        facts["estimates"] = exchange.estimates(rows, facts, 0)
+        facts["estimates"] = job.estimates(rows, facts, 0)
         return facts, rows, lost, lm.model
 
     return one
@@ -138,7 +138,7 @@ def test_a_document_that_cannot_be_judged_costs_itself(run: Callable[..., Any], 
     facts, found, lost, _ = run("sums")
     assert facts["documents"] == 39
     assert facts["damaged"] + len(lost) == 1
-    bounds = exchange.estimates(found, facts | {"damaged": 1}, 0)["acc"]
+    bounds = job.estimates(found, facts | {"damaged": 1}, 0)["acc"]
     assert (bounds["n"], bounds["flags"]) == (40, ("missing",)) or bounds["flags"] == ["missing"]
 
 

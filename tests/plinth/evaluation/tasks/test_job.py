@@ -21,7 +21,7 @@ from plinth.corpus import lists
 from plinth.errors import CheckpointError, SourceError, StageError, TrainingError
 from plinth.evaluation.parameters import TaskSet
 from plinth.evaluation.tasks import job
-from plinth.evaluation.tasks.exchange import ITEMS
+from plinth.evaluation.tasks.job import ITEMS
 from plinth.model.export import export_model
 from plinth.records import Manifest
 from plinth.storage.parts import read_table

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from plinth.launch.devices import DEVICES
 from plinth.model.parameters import Model
-from plinth.operation import devices, memory, ranking
+from plinth.operation import memory, ranking, spending
 from plinth.operation.ranking import TrainingWork
 from plinth.training import hooks
 from plinth.training.parameters.optimizers import problems_with_division
@@ -205,12 +205,12 @@ def test_a_thousand_devices_are_ranked_and_take_one_look_each() -> None:
 
 def test_intervals() -> None:
     """Daly's example: a minute of stall, three hours between failures."""
-    assert round(devices.young(60, 3 * 3600)) == 1138
-    assert round(devices.daly(60, 3 * 3600)) == 1099
-    assert devices.daly(60, 29) == 29
-    best = devices.young(60, 3 * 3600)
+    assert round(spending.young(60, 3 * 3600)) == 1138
+    assert round(spending.daly(60, 3 * 3600)) == 1099
+    assert spending.daly(60, 29) == 29
+    best = spending.young(60, 3 * 3600)
     assert all(
-        devices.waste(best, 60, 300, 10_800) < devices.waste(best * factor, 60, 300, 10_800) for factor in (0.9, 1.1)
+        spending.waste(best, 60, 300, 10_800) < spending.waste(best * factor, 60, 300, 10_800) for factor in (0.9, 1.1)
     )
-    assert round(devices.between_failures_s(16_384) / 3600, 2) == 3.09  # as published
-    assert math.isclose(devices.between_failures_s(512), 32 * devices.between_failures_s(16_384))
+    assert round(spending.between_failures_s(16_384) / 3600, 2) == 3.09  # as published
+    assert math.isclose(spending.between_failures_s(512), 32 * spending.between_failures_s(16_384))

@@ -13,10 +13,10 @@ from plinth.compute.context import Context
 from plinth.errors import IntegrityError
 from plinth.launch.devices import DEVICES, called
 from plinth.launch.parameters import Launch
-from plinth.model import flops
-from plinth.operation import admission, devices, forecast, ranking, spending
+from plinth.model import architectures
+from plinth.operation import admission, forecast, ranking, spending
 from plinth.operation.admission import bound, step_s
-from plinth.operation.devices import STATED, Efficiency
+from plinth.operation.spending import STATED, Efficiency
 from plinth.storage.workspace import Workspace
 from plinth.training import config as configuration
 from plinth.training.config import RunConfig
@@ -31,8 +31,8 @@ SPEED = MachineSpeed(
 )
 
 
-def device(ranks: int = 2) -> devices.PlannedDevice:
-    found = devices.shared(SPEED, "fp32", ranks, 64 * 10**9)
+def device(ranks: int = 2) -> spending.PlannedDevice:
+    found = spending.shared(SPEED, "fp32", ranks, 64 * 10**9)
     assert found is not None
     return found._replace(machine="")
 
@@ -80,7 +80,7 @@ def test_the_planner_gives_the_measured_seconds_back(workspace: Workspace) -> No
         one = ranking.of_block(work, block, config.micro_batch_sequences, 2, on.device, found.middle)
         assert one.compute_s + one.bubble_s == pytest.approx(2.0)
         assert ranking.span(one, found)[0] == pytest.approx(one.step_s)
-    whole = 8 * 32 * flops.flops_hardware(TINY, 64, 33 / 2)
+    whole = 8 * 32 * architectures.flops_hardware(TINY, 64, 33 / 2)
     assert run.flops_per_s == pytest.approx((whole / 2.0, whole / 2.0))  # both ranks, as one machine
     assert found.source == "1 run of this model on cpu, recorded"
 
@@ -89,7 +89,7 @@ def test_the_range_is_of_the_slowest_and_the_fastest_tenth(workspace: Workspace)
     """The first step compiles and is left out; of the 20 that follow, two at each end are."""
     config = lived(workspace, "one", [9.0, *[8.0] * 2, *[4.0] * 8, *[2.0] * 8, *[0.1] * 2])
     (run,) = forecast.known(workspace)[0]
-    whole = 8 * 32 * flops.flops_hardware(TINY, 64, 33 / 2)
+    whole = 8 * 32 * architectures.flops_hardware(TINY, 64, 33 / 2)
     assert run.flops_per_s == pytest.approx((whole / 4, whole / 2))
     lived(workspace, "other", [3.0] * STEPS)
     both = forecast.efficiency(forecast.known(workspace)[0], device(), forecast.work_of(config))
@@ -105,7 +105,7 @@ def test_what_is_not_like_is_not_taken(workspace: Workspace) -> None:
     lived(workspace, "enough", [2.0] * 11)
     runs = forecast.known(workspace)[0]
     assert forecast.efficiency(runs, device(), work) != STATED
-    assert forecast.efficiency(runs, devices.of_table("h100", DEVICES), work) == STATED  # another device
+    assert forecast.efficiency(runs, spending.of_table("h100", DEVICES), work) == STATED  # another device
     near = work._replace(model=TINY.model_copy(update={"layers": TINY.layers * 2}))
     assert forecast.efficiency(runs, device(), near).source == "1 run of models of this size on cpu, recorded"
     far = work._replace(model=TINY.model_copy(update={"layers": TINY.layers * 16}))
@@ -132,17 +132,17 @@ def test_stall_restore_and_failures_by_hand(workspace: Workspace) -> None:
     assert (runs[0].failures, runs[0].device_hours) == (1, pytest.approx((2.25 * STEPS + 1.5 + 9) * 2 / 3600))
     found = forecast.pauses(runs, "cpu", work)
     assert (found.stall_s, found.restore_s) == (pytest.approx(0.5), pytest.approx(7.0))
-    assert found.failures_per_device_hour == devices.FAILURES_PER_DEVICE_HOUR  # one says too little
+    assert found.failures_per_device_hour == spending.FAILURES_PER_DEVICE_HOUR  # one says too little
     assert found.sources[:2] == ("3 saves of runs of this model", "1 restores of runs of this model")
     assert found.sources[2].startswith("as often as Llama 3's on H100; 1 recorded in 0.0")
     more = forecast.pauses(runs * 3, "cpu", work)
     assert more.failures_per_device_hour == pytest.approx(1 / runs[0].device_hours)
     assert more.sources[2].startswith("3 recorded in")
-    quiet = [runs[0].model_copy(update={"failures": 0, "device_hours": 4 / devices.FAILURES_PER_DEVICE_HOUR})]
-    assert forecast.pauses(quiet, "cpu", work).failures_per_device_hour == devices.FAILURES_PER_DEVICE_HOUR / 4
+    quiet = [runs[0].model_copy(update={"failures": 0, "device_hours": 4 / spending.FAILURES_PER_DEVICE_HOUR})]
+    assert forecast.pauses(quiet, "cpu", work).failures_per_device_hour == spending.FAILURES_PER_DEVICE_HOUR / 4
     assert forecast.pauses(runs, "cpu", work, 9.0)[:2] == (9.0, pytest.approx(7.0))
     elsewhere = forecast.pauses(runs, "h100", work)
-    assert elsewhere[:3] == (devices.STALL_S, forecast.RESTORE_S, devices.FAILURES_PER_DEVICE_HOUR)
+    assert elsewhere[:3] == (spending.STALL_S, forecast.RESTORE_S, spending.FAILURES_PER_DEVICE_HOUR)
     assert elsewhere.sources == ("assumed", "assumed", "as often as Llama 3's on H100")
 
 
@@ -231,4 +231,4 @@ def test_ranks_share_processors() -> None:
     one, two = device(1).device, device(2).device
     assert (one.bf16_flops, two.bf16_flops, two.memory_bytes) == (PEAK, PEAK / 2, 32 * 10**9)
     assert Launch(ranks=2).ranks_per_node == 2
-    assert devices.shared(SPEED, "fp16", 1, 1) is None
+    assert spending.shared(SPEED, "fp16", 1, 1) is None

@@ -11,9 +11,8 @@ from plinth.compute import context
 from plinth.compute.context import AssetCost, Context, StepCost, TaskShare, manifest
 from plinth.errors import BudgetError
 from plinth.operation import admission, settlement, spending
-from plinth.operation.devices import CorpusPrices
 from plinth.operation.settlement import summarise
-from plinth.operation.spending import Spending
+from plinth.operation.spending import CorpusPrices, Spending
 from plinth.operation.spending_ledger import MICROS, JobCost, Ledger, Limit, Reservation
 from plinth.records import Step
 from plinth.storage.workspace import Workspace

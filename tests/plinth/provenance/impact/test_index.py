@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 from plinth.compute.context import Context
 from plinth.errors import IntegrityError
-from plinth.provenance import edges
-from plinth.provenance.edges import Edges, SavedLinks
+from plinth.provenance import lineage
 from plinth.provenance.impact import downstream
+from plinth.provenance.lineage import Edges, SavedLinks
 from plinth.storage.workspace import TRUST_VARIABLE
 
 SOURCE = "5" * 64
@@ -29,8 +29,8 @@ def found(line: Any, origin: str = SOURCE) -> list[str]:
 def read(line: Any, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The manifests that a search reads."""
     seen: list[str] = []
-    real = edges._read
-    monkeypatch.setattr(edges, "_read", lambda ctx, digests: real(ctx, seen.extend(digests) or digests))
+    real = lineage._read
+    monkeypatch.setattr(lineage, "_read", lambda ctx, digests: real(ctx, seen.extend(digests) or digests))
     found(line)
     return seen
 
@@ -53,27 +53,27 @@ def test_only_what_is_new_is_read(line: Any, monkeypatch: pytest.MonkeyPatch) ->
 
 def test_an_index_that_hides_a_descendant_is_not_believed(line: Any) -> None:
     before = found(line)
-    path = line.ctx.workspace.root / edges.FILE
-    forged = hide(edges.decoded(path.read_bytes()), line.made["run"].digest)
-    path.write_bytes(edges.encoded(forged))
+    path = line.ctx.workspace.root / lineage.FILE
+    forged = hide(lineage.decoded(path.read_bytes()), line.made["run"].digest)
+    path.write_bytes(lineage.encoded(forged))
     assert found(line) == before
-    assert edges.decoded(path.read_bytes()).inputs.size > forged.inputs.size
+    assert lineage.decoded(path.read_bytes()).inputs.size > forged.inputs.size
 
 
 def test_with_the_note_of_its_user_the_forged_index_would_hide_it(line: Any) -> None:
     """What the note protects: without it, the test above could not fail."""
     before = found(line)
-    path = line.ctx.workspace.root / edges.FILE
-    data = edges.encoded(hide(edges.decoded(path.read_bytes()), line.made["run"].digest))
+    path = line.ctx.workspace.root / lineage.FILE
+    data = lineage.encoded(hide(lineage.decoded(path.read_bytes()), line.made["run"].digest))
     path.write_bytes(data)
-    edges.note_path(line.ctx.workspace).write_text(hashlib.sha256(data).hexdigest())
+    lineage.note_path(line.ctx.workspace).write_text(hashlib.sha256(data).hexdigest())
     assert len(found(line)) < len(before)
 
 
 @pytest.mark.parametrize("damage", [lambda data: data[:100], lambda data: b"", lambda data: data[:-1] + b"x"])
 def test_a_damaged_index_is_made_again(line: Any, damage: Any) -> None:
     before = found(line)
-    path = line.ctx.workspace.root / edges.FILE
+    path = line.ctx.workspace.root / lineage.FILE
     whole = path.read_bytes()
     path.write_bytes(damage(whole))
     assert found(line) == before
@@ -114,7 +114,7 @@ def test_a_changed_manifest_cannot_enter_the_index(line: Any) -> None:
 
 def test_note_and_folder_are_private(line: Any) -> None:
     found(line)
-    note = edges.note_path(line.ctx.workspace)
+    note = lineage.note_path(line.ctx.workspace)
     assert (note.stat().st_mode & 0o777, note.parent.stat().st_mode & 0o777) == (0o600, 0o700)
 
 
@@ -126,21 +126,21 @@ def test_grown_in_parts_or_at_once_and_searched_agrees_with_a_walk(data: st.Data
         for n, digest in enumerate(digests)
     ]
     cut = data.draw(st.integers(0, 12))
-    known = edges.grown(edges.grown(edges.none(), links[:cut]), links[cut:])
-    assert edges.encoded(known) == edges.encoded(edges.decoded(edges.encoded(known)))
+    known = lineage.grown(lineage.grown(lineage.none(), links[:cut]), links[cut:])
+    assert lineage.encoded(known) == lineage.encoded(lineage.decoded(lineage.encoded(known)))
     start = data.draw(st.sampled_from([*digests, "raw"]))
     distance, layer, steps = {}, {start}, 0
     while layer:
         distance |= dict.fromkeys(layer, steps)
         layer = {one.digest for one in links if set(one.inputs) & layer} - distance.keys()
         steps += 1
-    starts = [at for at, node in enumerate(known.nodes.tolist()) if node == edges.key(start)]
-    reached = edges.search(known, starts)
+    starts = [at for at, node in enumerate(known.nodes.tolist()) if node == lineage.key(start)]
+    reached = lineage.search(known, starts)
     got = {known.digest(at): int(reached[at]) for at in np.flatnonzero(reached >= 0).tolist()}
     assert got == (distance if starts else {})
 
 
 def test_an_input_of_any_text_is_a_node() -> None:
     long = "x" * 65
-    known = edges.grown(edges.none(), [SavedLinks("d" * 64, "a", (long, "é", "raw\0"))])
-    assert len({edges.key(text) for text in (long, "é", "raw\0")}) == len(known.inputs) == 3
+    known = lineage.grown(lineage.none(), [SavedLinks("d" * 64, "a", (long, "é", "raw\0"))])
+    assert len({lineage.key(text) for text in (long, "é", "raw\0")}) == len(known.inputs) == 3

@@ -13,10 +13,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plinth.report.run import metrics, panels, run_page, sections
-from plinth.report.run.metrics import Series, run_metrics
-from plinth.report.run.panels import Panel, PanelLine, TimeAxis
-from plinth.report.run.sections import interventions
+from plinth.report import run_metrics as metrics
+from plinth.report.run_metrics import Series, panels, run_metrics, run_page, sections
+from plinth.report.run_panels import Panel, PanelLine, TimeAxis
+from plinth.report.run_sections import interventions
 from plinth.training.telemetry.goodput.account import account
 
 

@@ -16,7 +16,7 @@ from plinth.training.attempts import BUNDLE, AttemptRecord, bundle, known, opene
 from plinth.training.checkpoint import checkpoint
 from plinth.training.directory import RunDirectory
 from plinth.trust import dsse
-from plinth.trust.authority import EVALUATOR, TRAINER, Authority
+from plinth.trust.dsse import EVALUATOR, TRAINER, Authority
 from plinth.trust.root import Trust
 from tests.training_host import HOST
 

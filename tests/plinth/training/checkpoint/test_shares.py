@@ -17,7 +17,7 @@ from wide_metadata import PARAMETERS, RANKS
 from plinth.launch.parameters import Launch
 from plinth.model.decoder import Decoder
 from plinth.model.parameters import Model
-from plinth.storage import safe_path
+from plinth.storage import atomic
 from plinth.training.checkpoint import checkpoint, digest_tree, sharded_state
 from plinth.training.checkpoint.checkpoint import read_state
 from plinth.training.checkpoint.digest_tree import RankManifest
@@ -147,8 +147,8 @@ def test_a_rank_of_1024_opens_the_metadata_of_its_share(tmp_path: Path, monkeypa
         read.append(path)
         return whole(path)
 
-    opened = safe_path.opened
-    monkeypatch.setattr(safe_path, "opened", lambda path: read.append(path) or opened(path))
+    opened = atomic.opened
+    monkeypatch.setattr(atomic, "opened", lambda path: read.append(path) or opened(path))
     monkeypatch.setattr(Path, "read_bytes", counted)
     tracemalloc.start()
     root = checkpoint.read_root(run, 1)

@@ -10,12 +10,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from plinth.evaluation.probes.noise import Worth
+from plinth.evaluation.probes.scoring import Worth
 from plinth.extensions import Catalogue
 from plinth.report import style
-from plinth.report.run import panels
-from plinth.report.run.metrics import Event, RunMetrics
-from plinth.report.run.panels import INNER, LEFT, Panel, PanelLine, TimeAxis
+from plinth.report.run_metrics import Event, RunMetrics, panels
+from plinth.report.run_panels import INNER, LEFT, Panel, PanelLine, TimeAxis
 from plinth.report.style import colours
 from plinth.text import counted
 from plinth.training.telemetry.goodput.account import account

@@ -1,14 +1,14 @@
-"""Languages: how far a model knows each of twenty-one, by its numbers, its words and the order of its words. The words
-were written for Plinth.
-"""
+"""Built-in probe of languages: how far a model knows each of twenty-one, by its numbers, its words and their order."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-from plinth.evaluation.probes.base import Probe, ProbeItem
-from plinth.evaluation.probes.builtin import facts
-from plinth.evaluation.probes.builtin.facts import Cloze, words
+from plinth.evaluation.probes import base
+from plinth.evaluation.probes.base import Cloze, Probe, ProbeItem, words
+
+# Languages: how far a model knows each of twenty-one, by its numbers, its words and the order of its words. The words
+# were written for Plinth.
 
 # Twenty-one languages: the numbers from one to six, six nouns, sentences; written for Plinth.
 #
@@ -197,7 +197,7 @@ def _numbers(language: Language) -> list[Cloze]:
     facts_ = []
     for place in range(4):
         shown, gold = numbers[place : place + 2], numbers[place + 2]
-        wrong = facts.some(f"{language.name}/{place}", [one for one in numbers if one not in (*shown, gold)], 3)
+        wrong = base.some(f"{language.name}/{place}", [one for one in numbers if one not in (*shown, gold)], 3)
         prompt = f"Counting in {language.name}: {shown[0]}, {shown[1]},"
         facts_.append(Cloze(prompt, f" {gold}", tuple(f" {one}" for one in wrong)))
     return facts_
@@ -221,9 +221,9 @@ def _sentences(language: Language) -> list[Cloze]:
         for part in (3, 2):
             place = len(sentence) // part
             control, end = other[: len(other) // part], sentence[place:]
-            orders = (facts.shuffled(f"{language.name}/{number}/{place}/{i}", end[:-1]) for i in range(9))
+            orders = (base.shuffled(f"{language.name}/{number}/{place}/{i}", end[:-1]) for i in range(9))
             wrong = [join.join([*order, end[-1]]) for order in orders if order != end[:-1]]
-            different = list(dict.fromkeys(wrong))[: facts.WRONG]
+            different = list(dict.fromkeys(wrong))[: base.WRONG]
             near = tuple(join + one for one in different)
             made.append(Cloze(join.join(sentence[:place]), join + join.join(end), near, join.join(control)))
     return made
@@ -233,11 +233,11 @@ def build() -> list[ProbeItem]:
     """All items, language by language."""
     made: list[ProbeItem] = []
     for code, language in LANGUAGES.items():
-        made += facts.items(FAMILY, f"{code}/numbers", _numbers(language))
+        made += base.items(FAMILY, f"{code}/numbers", _numbers(language))
         if language.nouns:  # of English there is nothing to translate
-            made += facts.with_examples(FAMILY, f"{code}/words", _nouns(language))
-        made += facts.items(FAMILY, f"{code}/order", _sentences(language))
+            made += base.with_examples(FAMILY, f"{code}/words", _nouns(language))
+        made += base.items(FAMILY, f"{code}/order", _sentences(language))
     return made
 
 
-PROBE = Probe(FAMILY, "Numbers, words and the order of words in twenty-one languages.", FAMILY, build)
+LANGUAGES_PROBE = Probe(FAMILY, "Numbers, words and the order of words in twenty-one languages.", FAMILY, build)

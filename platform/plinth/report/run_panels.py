@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from plinth.report.run.metrics import EventMark, RunMetrics, Series
+from plinth.report.run_metrics import EventMark, RunMetrics, Series
 from plinth.report.style import ACCENT, FAINT, MUTED, PALETTE, SOFT_INK, WARNING, colours, svg
 
 if TYPE_CHECKING:

@@ -1,15 +1,77 @@
-"""Parameters and floating-point operations of the decoder that a recipe describes. Free of torch.
+"""The architectures, and the parameters and floating-point operations of a decoder. Free of torch.
 
 L layers, D `dim`, H query heads and K key/value heads of D / H, F `ffn_dim`, V vocabulary, S sequence.
+
+The blocks themselves are in `blocks`. A new architecture is a record here, its block there, and its name in
+`parameters.ARCHITECTURES`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from plinth.model.parameters import Model, architecture
+from plinth.model.parameters import Architecture, BlockCounts, Model, Norm, Published, architecture
 from plinth.records import Frozen
 
+
+def llama_counts(model: Model) -> BlockCounts:
+    """Parameters of one block."""
+    head = model.head_width
+    return BlockCounts(
+        attention=2 * model.dim * model.heads * head + 2 * model.dim * model.kv_heads * head,
+        feed_forward=3 * model.dim * model.ffn_dim,
+        norms=2 * model.dim + (2 * head if model.qk_norm else 0),
+        biases=(model.heads + 2 * model.kv_heads) * head if model.qkv_bias else 0,
+    )
+
+
+def llama_norms(model: Model) -> tuple[Norm, ...]:
+    """Norms of one block."""
+    head = model.head_width
+    heads = tuple(Norm(n * head, n, divided=True) for n in (model.heads, model.kv_heads)) if model.qk_norm else ()
+    return (Norm(model.dim), Norm(model.dim), *heads)
+
+
+LLAMA = Architecture(
+    block="plinth.model.blocks:LlamaBlock",
+    counts=llama_counts,
+    norms=llama_norms,
+    recomputes_output=False,
+    published=(
+        Published("llama", "LlamaForCausalLM", {"qk_norm": False, "qkv_bias": False}),
+        Published("qwen2", "Qwen2ForCausalLM", {"qk_norm": False, "qkv_bias": True}),
+        Published("qwen3", "Qwen3ForCausalLM", {"qk_norm": True, "qkv_bias": False}),
+    ),
+)
+
+def olmo2_counts(model: Model) -> BlockCounts:
+    """Parameters of one block."""
+    queries, keys = model.heads * model.head_width, model.kv_heads * model.head_width
+    return BlockCounts(
+        attention=2 * model.dim * (queries + keys),
+        feed_forward=3 * model.dim * model.ffn_dim,
+        norms=2 * model.dim + queries + keys,
+    )
+
+
+def olmo2_norms(model: Model) -> tuple[Norm, ...]:
+    """Norms of one block."""
+    projected = (model.heads * model.head_width, model.kv_heads * model.head_width)
+    return (Norm(model.dim), Norm(model.dim), *(Norm(width, divided=True, over_ranks=True) for width in projected))
+
+
+OLMO2 = Architecture(
+    block="plinth.model.blocks:Olmo2Block",
+    counts=olmo2_counts,
+    norms=olmo2_norms,
+    recomputes_output=True,
+    published=(Published("olmo2", "Olmo2ForCausalLM", {"qk_norm": True, "qkv_bias": False}),),
+)
+
+
+# Parameters and floating-point operations of the decoder that a recipe describes. Free of torch.
+#
+# L layers, D `dim`, H query heads and K key/value heads of D / H, F `ffn_dim`, V vocabulary, S sequence.
 
 class ParameterCounts(Frozen):
     """Parameters by place; `norms` counts gains and biases, which no token is multiplied with as with a matrix."""

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from plinth.evaluation.probes.base import Probe, ProbeItem
-from plinth.evaluation.probes.builtin import facts
-from plinth.evaluation.probes.builtin.facts import Cloze, words
+from plinth.evaluation.probes import base
+from plinth.evaluation.probes.base import Cloze, Probe, ProbeItem, words
 
 FAMILY = "code"
 #: Items of a template whose names are drawn.
@@ -143,19 +142,19 @@ value = table["name => "]
 
 
 def _fresh(name: str, count: int) -> list[str]:
-    return facts.some(name, NAMES, count)
+    return base.some(name, NAMES, count)
 
 
 def _argument(name: str) -> Cloze:
     a, b, c, *others = _fresh(name, 6)
-    verb = facts.one(name, VERBS)
+    verb = base.one(name, VERBS)
     prompt = f"def {verb}_{others[0]}({a}, {b}, {c}):\n    first = {a} * 2\n    second = {b} + 1\n"
     prompt += "    return first + second +"
     return Cloze(prompt, f" {c}\n", tuple(f" {other}\n" for other in others))
 
 
 def _loop(name: str) -> Cloze:
-    rows, others, more, last = facts.some(name, PLURALS, 4)
+    rows, others, more, last = base.some(name, PLURALS, 4)
     field, limit = _fresh(name, 2)
     prompt = f"def large_{rows}({rows}, {limit}):\n    found = []\n    for one_of_{rows} in {rows}:\n"
     prompt += f"        if one_of_{rows}.{field} > {limit}:\n            found.append("
@@ -164,13 +163,13 @@ def _loop(name: str) -> Cloze:
 
 def _attribute(name: str) -> Cloze:
     a, b, *others = _fresh(name, 5)
-    noun = facts.one(name, VERBS).capitalize() + "Settings"
+    noun = base.one(name, VERBS).capitalize() + "Settings"
     prompt = f"class {noun}:\n    def __init__(self, {a}, {b}):\n        self.{a} = {a}\n        self.{b} ="
     return Cloze(prompt, f" {b}\n", tuple(f" {other}\n" for other in others))
 
 
 def _brackets(name: str) -> Cloze:
-    opened = facts.one(name, ["([", "[(", "{(", "([(", "[[(", "{[(", "[{(", "(([", "[([", "{([", "({[", "[(["])
+    opened = base.one(name, ["([", "[(", "{(", "([(", "[[(", "{[(", "[{(", "(([", "[([", "{([", "({[", "[(["])
     closing = {"(": ")", "[": "]", "{": "}"}
     a, b, c, d = _fresh(name, 4)
     right = "".join(closing[sign] for sign in reversed(opened))
@@ -180,7 +179,7 @@ def _brackets(name: str) -> Cloze:
 
 
 def _alias(name: str) -> Cloze:
-    module, other = facts.some(name, MODULES, 2)
+    module, other = base.some(name, MODULES, 2)
     alias, *wrong = _fresh(name, 4)
     prompt = f"import {module} as {alias}_tools\nimport {other}\n\n\ndef load():\n    # from {module}\n    return"
     return Cloze(prompt, f" {alias}_tools.", tuple(f" {one}_tools." for one in wrong))
@@ -188,15 +187,15 @@ def _alias(name: str) -> Cloze:
 
 def _trace(name: str) -> Cloze:
     a, b = _fresh(name, 2)
-    x, y = facts.number(name, 2, 9), facts.number(f"{name}/y", 11, 40)
+    x, y = base.number(name, 2, 9), base.number(f"{name}/y", 11, 40)
     prompt = f">>> {a} = {x}\n>>> {b} = {y}\n>>> {a} = {a} + {b}\n>>> {b} = 0\n>>> {a}\n"
     return Cloze(prompt.rstrip(), f"\n{x + y}\n", tuple(f"\n{one}\n" for one in (x, y, x + y + 1)))
 
 
 def _look_up(name: str) -> Cloze:
     keys = _fresh(name, 4)
-    values = [facts.number(f"{name}/{key}", 10, 99) for key in keys]
-    asked = facts.number(name, 0, 3)
+    values = [base.number(f"{name}/{key}", 10, 99) for key in keys]
+    asked = base.number(name, 0, 3)
     listed = ", ".join(f"'{key}': {value}" for key, value in zip(keys, values, strict=True))
     wrong = [value for i, value in enumerate(values) if i != asked]
     return Cloze(
@@ -208,7 +207,7 @@ def _look_up(name: str) -> Cloze:
 
 def _call(name: str) -> Cloze:
     a, b, *others = _fresh(name, 6)
-    verb, first, second = facts.one(name, VERBS), facts.number(name, 1, 9), facts.number(f"{name}/2", 10, 99)
+    verb, first, second = base.one(name, VERBS), base.number(name, 1, 9), base.number(f"{name}/2", 10, 99)
     prompt = f"def {verb}(*, {a}, {b}):\n    return {a} / {b}\n\n\nresult = {verb}({a}={first},"
     return Cloze(prompt, f" {b}={second})\n", tuple(f" {other}={second})\n" for other in others[:3]))
 
@@ -254,10 +253,10 @@ def build() -> list[ProbeItem]:
     """All items, template by template."""
     made: list[ProbeItem] = []
     for template, draw in DRAWN.items():
-        made += facts.items(FAMILY, template, [draw(f"{FAMILY}/{template}/{i}") for i in range(ITEMS)])
+        made += base.items(FAMILY, template, [draw(f"{FAMILY}/{template}/{i}") for i in range(ITEMS)])
     for template, rows in _known():
-        made += facts.items(FAMILY, template, rows)
+        made += base.items(FAMILY, template, rows)
     return made
 
 
-PROBE = Probe(FAMILY, "Idioms, names, brackets, values, exceptions, beginnings of programs.", FAMILY, build)
+CODE_PROBE = Probe(FAMILY, "Idioms, names, brackets, values, exceptions, beginnings of programs.", FAMILY, build)
