@@ -9,8 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from plinth.records import Part
-from plinth.schemas import DOCUMENT_SCHEMA
-from plinth.storage.parts import write_table
+from plinth.storage.parts import DOCUMENT_SCHEMA, write_table
 from plinth.storage.state import State
 
 USUAL = {"uri": "u", "captured_at": None, "snapshot": "s", "licence": "MIT", "mime": "text/plain", "extra": "{}"}

@@ -27,8 +27,7 @@ from plinth.corpus.protected import contamination, holdout
 from plinth.corpus.protected.parameters import Contamination, Holdout
 from plinth.provenance import ledger
 from plinth.records import Manifest, Step
-from plinth.schemas import DOCUMENT_SCHEMA, REJECT_SCHEMA
-from plinth.storage.parts import write_table
+from plinth.storage.parts import DOCUMENT_SCHEMA, REJECT_SCHEMA, write_table
 from plinth.storage.workspace import Workspace
 from plinth.tokens.mixture import mixture
 from plinth.tokens.mixture.parameters import Mixture, Phase

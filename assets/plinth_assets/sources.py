@@ -22,8 +22,8 @@ from plinth.operation import workspace_files
 from plinth.operation.workspace_files import ARRIVED
 from plinth.recipe.recipe import Recipe
 from plinth.records import Manifest, Step
-from plinth.schemas import DOCUMENT_SCHEMA
 from plinth.storage import listing
+from plinth.storage.parts import DOCUMENT_SCHEMA
 from plinth.text import markdown_text
 from plinth.training import sampled_text
 from plinth_assets.framework import (

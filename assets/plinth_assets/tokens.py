@@ -14,7 +14,7 @@ from plinth.corpus import planted_canaries
 from plinth.corpus.canaries.parameters import BUCKET as CANARIES
 from plinth.recipe.recipe import Recipe
 from plinth.records import Manifest
-from plinth.schemas import DOCUMENT_SCHEMA
+from plinth.storage.parts import DOCUMENT_SCHEMA
 from plinth.tokens.mixture import apportion, mixture
 from plinth.tokens.mixture.apportion import advice
 from plinth.tokens.order.parameters import lengths

@@ -21,7 +21,7 @@ from plinth.corpus.slices.removal_rates import ASSET, LearnedRule, learned_rules
 from plinth.corpus.sources.parameters import Bucket
 from plinth.recipe.recipe import Recipe
 from plinth.records import Manifest
-from plinth.schemas import DOCUMENT_SCHEMA
+from plinth.storage.parts import DOCUMENT_SCHEMA
 from plinth_assets.annotate import annotator_parameters
 from plinth_assets.dedup import survivors, switched_on
 from plinth_assets.framework import (

@@ -6,7 +6,7 @@
     Step      a named, versioned pure function with frozen parameters; gives keys to work
 
 Asset keys are written with slashes (`web/documents`, `dedup/minhash`) everywhere but in Dagster.
-Does not belong here: the columns of tables (`plinth.schemas`): every process imports this, and few need Arrow.
+Does not belong here: the columns of tables (`plinth.storage.parts`): every process imports this, and few need Arrow.
 """
 
 from __future__ import annotations

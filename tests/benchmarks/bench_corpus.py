@@ -39,8 +39,7 @@ from plinth.corpus.policy.parameters import Policy
 from plinth.corpus.protected import contamination, holdout
 from plinth.corpus.protected.parameters import Contamination, Holdout
 from plinth.records import Manifest, Step
-from plinth.schemas import DOCUMENT_SCHEMA, EDIT_TYPE
-from plinth.storage.parts import write_table
+from plinth.storage.parts import DOCUMENT_SCHEMA, EDIT_TYPE, write_table
 from plinth.storage.workspace import Workspace
 from tests.rights import MIT
 

@@ -35,8 +35,7 @@ from plinth.corpus.dedup import exact
 from plinth.corpus.dedup.near import minhash
 from plinth.corpus.dedup.parameters import Dedup, MinHash
 from plinth.records import Manifest, Step
-from plinth.schemas import DOCUMENT_SCHEMA
-from plinth.storage.parts import write_table
+from plinth.storage.parts import DOCUMENT_SCHEMA, write_table
 from plinth.storage.workspace import Workspace
 
 PARAMS = Dedup(minhash=MinHash(verify="signature"), keep="smallest_id")

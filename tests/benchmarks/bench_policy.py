@@ -48,8 +48,13 @@ from plinth.corpus.policy import policy, whatif  # noqa: E402
 from plinth.corpus.policy.compiled_policy import compile_policy  # noqa: E402
 from plinth.corpus.policy.parameters import Policy  # noqa: E402
 from plinth.records import Manifest, Part, Step  # noqa: E402
-from plinth.schemas import DOCUMENT_SCHEMA, EDIT_TYPE  # noqa: E402
-from plinth.storage.parts import SCORE_GROUP_ROWS, iter_batches, write_batches  # noqa: E402
+from plinth.storage.parts import (  # noqa: E402
+    DOCUMENT_SCHEMA,  # noqa: E402
+    EDIT_TYPE,  # noqa: E402
+    SCORE_GROUP_ROWS,
+    iter_batches,
+    write_batches,
+)
 from plinth.storage.workspace import Workspace  # noqa: E402
 from tests.rights import MIT  # noqa: E402
 

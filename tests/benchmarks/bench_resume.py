@@ -33,8 +33,7 @@ def corpus(ctx: Any, documents: int) -> tuple[Any, Any]:
     import pyarrow as pa
 
     from plinth.records import Manifest
-    from plinth.schemas import DOCUMENT_SCHEMA
-    from plinth.storage.parts import write_table
+    from plinth.storage.parts import DOCUMENT_SCHEMA, write_table
     from plinth.tokens.shards import shards
     from plinth.tokens.shards.parameters import Shards
     from plinth.tokens.tokenizer import tokenizer

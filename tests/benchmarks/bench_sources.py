@@ -24,9 +24,8 @@ from plinth.compute.context import Context
 from plinth.corpus.documents.removal import drop_repeats
 from plinth.corpus.sources.inventory import cutter
 from plinth.records import Part
-from plinth.schemas import DOCUMENT_SCHEMA, REJECT_SCHEMA
 from plinth.storage import listing
-from plinth.storage.parts import write_batches, write_table
+from plinth.storage.parts import DOCUMENT_SCHEMA, REJECT_SCHEMA, write_batches, write_table
 from plinth.storage.workspace import Workspace
 
 ROOT = Path(__file__).parents[2]

@@ -32,8 +32,7 @@ from plinth.corpus.dedup.parameters import LineParameters, Semantic, Substring
 from plinth.corpus.dedup.semantic import semantic
 from plinth.corpus.dedup.substring import substring
 from plinth.records import Manifest, Part, Step
-from plinth.schemas import DOCUMENT_SCHEMA
-from plinth.storage.parts import write_table
+from plinth.storage.parts import DOCUMENT_SCHEMA, write_table
 from plinth.storage.workspace import Workspace
 
 BUCKET = "bench"

@@ -26,8 +26,7 @@ from bench_minhash import megabytes, real_documents
 from plinth.compute.context import Context, manifest
 from plinth.compute.engine import LocalEngine
 from plinth.records import Manifest, Step
-from plinth.schemas import DOCUMENT_SCHEMA
-from plinth.storage.parts import write_table
+from plinth.storage.parts import DOCUMENT_SCHEMA, write_table
 from plinth.storage.workspace import Workspace
 from plinth.tokens.shards import shards
 from plinth.tokens.shards.parameters import Shards

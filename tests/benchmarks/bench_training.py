@@ -41,8 +41,7 @@ def prepared(workspace: Path, arguments: argparse.Namespace) -> Any:
     from plinth.compute.context import Context
     from plinth.launch.parameters import Launch
     from plinth.records import Manifest
-    from plinth.schemas import DOCUMENT_SCHEMA
-    from plinth.storage.parts import write_table
+    from plinth.storage.parts import DOCUMENT_SCHEMA, write_table
     from plinth.storage.workspace import Workspace
     from plinth.tokens.mixture import mixture
     from plinth.tokens.mixture.parameters import Mixture, Phase

@@ -177,8 +177,8 @@ def recall(workspace: Path) -> Path:
         if not _editable(workspace, path):
             return path
         _require_unchanged(path, note["fingerprint"])
+    from plinth.recipe.extension_checks import without_defaults
     from plinth.recipe.recipe import Recipe
-    from plinth.recipe.retired import without_defaults
 
     copy = notes_folder(workspace) / COPY
     write_bytes(copy, json.dumps(without_defaults(Recipe, note["recipe"]), indent=1).encode())  # JSON is YAML

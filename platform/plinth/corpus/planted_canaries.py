@@ -29,8 +29,7 @@ from plinth.corpus.canaries.parameters import BUCKET, LONGEST, SHORTEST, Canarie
 from plinth.corpus.documents.documents import document_id
 from plinth.errors import RecipeError
 from plinth.records import Manifest, Part, Step
-from plinth.schemas import DOCUMENT_SCHEMA
-from plinth.storage.parts import read_table, write_table
+from plinth.storage.parts import DOCUMENT_SCHEMA, read_table, write_table
 from plinth.storage.store import Store
 
 ASSET = f"{BUCKET}/curated"

@@ -23,8 +23,7 @@ from plinth.corpus.policy.policy import merged
 from plinth.corpus.protected.protected import REASONS as protected_reasons
 from plinth.corpus.sidecars import Slot, slots
 from plinth.records import Manifest, Part, Step
-from plinth.schemas import EDIT_TYPE
-from plinth.storage.parts import iter_aligned, iter_batches, read_row, write_batches
+from plinth.storage.parts import EDIT_TYPE, iter_aligned, iter_batches, read_row, write_batches
 from plinth.storage.store import Store
 from plinth_text.arrays import I64
 

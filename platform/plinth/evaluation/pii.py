@@ -20,8 +20,7 @@ from plinth.corpus.documents.documents import document_id
 from plinth.corpus.sidecars import Slot, slots
 from plinth.evaluation import statistics
 from plinth.records import Manifest, Part, Step
-from plinth.schemas import DOCUMENT_SCHEMA
-from plinth.storage.parts import iter_aligned, write_batches, write_table
+from plinth.storage.parts import DOCUMENT_SCHEMA, iter_aligned, write_batches, write_table
 from plinth.storage.store import Store
 
 # The asset `pii/data`: personal data that is left in training text after its edits, by bucket and by kind.

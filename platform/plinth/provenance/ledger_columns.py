@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from plinth.errors import IntegrityError
 from plinth.records import Manifest, Part
-from plinth.schemas import REJECT_SCHEMA
+from plinth.storage.parts import REJECT_SCHEMA
 from plinth.storage.store import Store
 from plinth.tokens.shards.index import BATCH_DOCUMENTS, DocumentSpans, of_part, open_part
 from plinth.tokens.shards.parameters import streams_of

@@ -16,11 +16,18 @@ from typing import TYPE_CHECKING, Any
 from pydantic import ValidationError
 
 from plinth.errors import PlinthError, RecipeError
-from plinth.recipe.extension_checks import Found, nearest, problems_of_evidence, problems_of_gates, problems_of_member
+from plinth.recipe.extension_checks import (
+    Found,
+    nearest,
+    problems_of_evidence,
+    problems_of_gates,
+    problems_of_member,
+    retired,
+    settable,
+)
 from plinth.recipe.recipe import Recipe
-from plinth.recipe.retired import retired, settable
 from plinth.recipe.yaml_lines import Key
-from plinth.schemas import EDIT_TYPE
+from plinth.storage.parts import EDIT_TYPE
 
 if TYPE_CHECKING:
     from plinth.corpus.annotate.base import Annotator

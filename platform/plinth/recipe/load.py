@@ -21,8 +21,8 @@ from pydantic_core import ErrorDetails, to_jsonable_python
 
 from plinth import fingerprint as canonical
 from plinth.errors import RecipeError
+from plinth.recipe.extension_checks import MESSAGE, retired, settable
 from plinth.recipe.recipe import FOLLOWS_MIXTURE, Recipe
-from plinth.recipe.retired import MESSAGE, retired, settable
 from plinth.recipe.yaml_lines import Key, Lined, Position, Problem, dotted, follow, merge, read, shown
 from plinth.records import OneValue, is_internal, is_spelling
 from plinth.sections import refusal

@@ -20,7 +20,7 @@ from pydantic.fields import FieldInfo
 
 from plinth.recipe.recipe import Recipe
 from plinth.records import INTERNAL, SPELLING, OneValue, is_internal
-from plinth.schemas import EDIT_TYPE
+from plinth.storage.parts import EDIT_TYPE
 
 INTRODUCTION = """\
 # Recipe reference

@@ -28,9 +28,8 @@ from plinth.compute.context import Context
 from plinth.launch.parameters import Launch, Supervision
 from plinth.model.parameters import Model
 from plinth.records import Manifest, Part
-from plinth.schemas import DOCUMENT_SCHEMA
 from plinth.storage.atomic import write_bytes
-from plinth.storage.parts import write_table
+from plinth.storage.parts import DOCUMENT_SCHEMA, write_table
 from plinth.storage.workspace import Workspace
 from plinth.tokens.mixture import mixture
 from plinth.tokens.mixture.parameters import Mixture, Phase

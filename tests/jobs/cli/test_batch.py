@@ -16,8 +16,7 @@ from plinth.errors import RecipeError
 from plinth.fingerprint import digest
 from plinth.model.parameters import Model
 from plinth.records import Manifest
-from plinth.schemas import DOCUMENT_SCHEMA
-from plinth.storage.parts import write_table
+from plinth.storage.parts import DOCUMENT_SCHEMA, write_table
 from plinth.storage.workspace import Workspace
 from plinth.tokens.mixture import mixture
 from plinth.tokens.mixture.parameters import Mixture, Phase

@@ -12,8 +12,7 @@ from plinth.compute.context import Context, manifest
 from plinth.corpus import annotate
 from plinth.corpus.annotate.rules.language_limits import read
 from plinth.records import Step
-from plinth.schemas import DOCUMENT_SCHEMA
-from plinth.storage.parts import write_table
+from plinth.storage.parts import DOCUMENT_SCHEMA, write_table
 from plinth.storage.workspace import Workspace
 
 Plinth = Callable[..., Any]

@@ -12,8 +12,7 @@ import pytest
 
 from plinth.compute.context import Context
 from plinth.records import Manifest
-from plinth.schemas import DOCUMENT_SCHEMA
-from plinth.storage.parts import write_table
+from plinth.storage.parts import DOCUMENT_SCHEMA, write_table
 from plinth.storage.workspace import Workspace
 from plinth.tokens.tokenizer import audit, tokenizer
 from plinth.tokens.tokenizer.parameters import TokenizerParameters

@@ -18,8 +18,7 @@ from plinth.corpus.dedup.parameters import Dedup
 from plinth.corpus.protected import contamination, holdout
 from plinth.corpus.protected.parameters import Contamination, Holdout
 from plinth.records import Manifest, Part, Step
-from plinth.schemas import EDIT_TYPE
-from plinth.storage.parts import read_table, write_table
+from plinth.storage.parts import EDIT_TYPE, read_table, write_table
 from plinth.storage.workspace import Workspace
 from tests.document_rows import document_part
 from tests.rights import MIT

@@ -29,9 +29,8 @@ from plinth.corpus.protected.parameters import Holdout, Protected, ProtectedSet
 from plinth.corpus.sources.inventory import cutter
 from plinth.corpus.sources.record import SEEN_BEFORE
 from plinth.records import Step
-from plinth.schemas import REJECT_SCHEMA
 from plinth.storage import listing
-from plinth.storage.parts import write_batches, write_table
+from plinth.storage.parts import REJECT_SCHEMA, write_batches, write_table
 from plinth.storage.state import StepCache
 from plinth.storage.store import Store
 from plinth.storage.workspace import Workspace

@@ -14,8 +14,7 @@ from plinth.compute.context import Context
 from plinth.corpus.documents.documents import document_id
 from plinth.model.parameters import Model
 from plinth.records import Manifest, Part
-from plinth.schemas import DOCUMENT_SCHEMA, EDIT_TYPE, REJECT_SCHEMA
-from plinth.storage.parts import write_table
+from plinth.storage.parts import DOCUMENT_SCHEMA, EDIT_TYPE, REJECT_SCHEMA, write_table
 from plinth.storage.workspace import Workspace
 from plinth.tokens.mixture import mixture
 from plinth.tokens.mixture.parameters import Mixture, Phase

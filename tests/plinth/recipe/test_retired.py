@@ -14,10 +14,10 @@ from pydantic import BaseModel
 from plinth.corpus.annotate.base import ANNOTATORS
 from plinth.corpus.models.trainers import trainers
 from plinth.launch.parameters import Launch
+from plinth.recipe.extension_checks import ADVICE, MESSAGE, REMOVED, retired, without_defaults
 from plinth.recipe.load import check, fingerprint, load, written
 from plinth.recipe.recipe import Recipe
 from plinth.recipe.reference import _inner
-from plinth.recipe.retired import ADVICE, MESSAGE, REMOVED, retired, without_defaults
 from plinth.records import is_internal
 from plinth_jobs.recipes import FOLDER
 

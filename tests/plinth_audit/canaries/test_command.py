@@ -20,8 +20,7 @@ from plinth.model.decoder import build
 from plinth.model.hugging_face import hf_config
 from plinth.model.parameters import Model
 from plinth.records import Manifest, Part
-from plinth.schemas import DOCUMENT_SCHEMA
-from plinth.storage.parts import write_table
+from plinth.storage.parts import DOCUMENT_SCHEMA, write_table
 from plinth.storage.workspace import Workspace
 from plinth.tokens.mixture import mixture
 from plinth.tokens.mixture.parameters import Mixture, Phase

@@ -14,8 +14,7 @@ import pytest
 from plinth.compute.context import Context
 from plinth.evaluation.parameters import Evaluation
 from plinth.records import Manifest
-from plinth.schemas import DOCUMENT_SCHEMA
-from plinth.storage.parts import read_table, write_table
+from plinth.storage.parts import DOCUMENT_SCHEMA, read_table, write_table
 from plinth_audit.drift import job, judge
 
 PARAMS = Evaluation()

@@ -14,8 +14,7 @@ import pytest
 from plinth.compute.context import Context
 from plinth.provenance.ledger_columns import BASE
 from plinth.records import Manifest
-from plinth.schemas import DOCUMENT_SCHEMA
-from plinth.storage.parts import read_table, write_table
+from plinth.storage.parts import DOCUMENT_SCHEMA, read_table, write_table
 from plinth.storage.workspace import Workspace
 from plinth_audit.takedown import report as takedown
 

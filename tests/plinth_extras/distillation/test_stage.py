@@ -12,8 +12,7 @@ from plinth.model.decoder import build
 from plinth.model.parameters import Model
 from plinth.recipe.recipe import Recipe
 from plinth.records import Manifest
-from plinth.schemas import DOCUMENT_SCHEMA
-from plinth.storage.parts import write_table
+from plinth.storage.parts import DOCUMENT_SCHEMA, write_table
 from plinth.storage.workspace import Workspace
 from plinth.tokens.mixture import mixture
 from plinth.tokens.shards import shards

@@ -17,7 +17,7 @@ import pyarrow as pa
 from plinth.corpus.lists import ListTable
 from plinth.extensions import Catalogue
 from plinth.records import Frozen
-from plinth.schemas import EDIT_TYPE
+from plinth.storage.parts import EDIT_TYPE
 
 #: Files of an annotator's resources: resource key -> part name -> path of a read-only local copy.
 Files = Mapping[str, Mapping[str, Path]]

@@ -26,7 +26,7 @@ from plinth.corpus.annotate.base import Annotator, Files
 from plinth.corpus.models import given
 from plinth.errors import RecipeError
 from plinth.records import Frozen, internal
-from plinth.schemas import EDIT_TYPE
+from plinth.storage.parts import EDIT_TYPE
 from plinth_text.arrays import F64, I32, Bools
 from plinth_text.fasttext import model_file, predict
 from plinth_text.fasttext.predict import CHARACTERS, DAMAGED, Predictions

@@ -17,7 +17,7 @@ from plinth.corpus.models.examples import second_look
 from plinth.corpus.models.ngram import ngram_file
 from plinth.errors import RecipeError
 from plinth.records import Frozen, internal
-from plinth.schemas import EDIT_TYPE
+from plinth.storage.parts import EDIT_TYPE
 from plinth_text.arrays import F64, Bools
 from plinth_text.terms import TermHits
 

@@ -20,8 +20,7 @@ from plinth.corpus.policy.compiled_policy import TEXTS, Rights
 from plinth.corpus.sidecars import Slot, slots
 from plinth.errors import StageError
 from plinth.records import Manifest, Part, Step
-from plinth.schemas import DOCUMENT_SCHEMA
-from plinth.storage.parts import iter_aligned, write_batches
+from plinth.storage.parts import DOCUMENT_SCHEMA, iter_aligned, write_batches
 from plinth.storage.store import Store
 from plinth_text.unicode import utf8
 

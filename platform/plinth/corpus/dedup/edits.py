@@ -16,8 +16,7 @@ import pyarrow as pa
 from plinth.compute.context import Context, Item, add_stats, run_items, sum_stats
 from plinth.corpus.dedup.parameters import Remainder
 from plinth.records import Part, Step
-from plinth.schemas import EDIT_TYPE
-from plinth.storage.parts import read_table, write_table
+from plinth.storage.parts import EDIT_TYPE, read_table, write_table
 from plinth.storage.store import Store
 from plinth_text.arrays import I32, I64, U64, Bools
 

@@ -27,8 +27,7 @@ from plinth.corpus.dedup import clusters, sorted_runs
 from plinth.corpus.dedup.run_tree import Range, RangeReader, reduce, tree
 from plinth.corpus.sidecars import Slot, SlotNumbers
 from plinth.records import Part, Step
-from plinth.schemas import EDIT_TYPE
-from plinth.storage.parts import iter_aligned, iter_batches
+from plinth.storage.parts import EDIT_TYPE, iter_aligned, iter_batches
 from plinth.storage.store import Store
 from plinth_text.arrays import I64, Bools
 from plinth_text.similarity import Windows, window_keys, windows

@@ -43,9 +43,8 @@ from plinth.corpus.sources.record import (
 )
 from plinth.errors import RejectRateError, SourceError, StageError
 from plinth.records import Frozen, Manifest, Part, Step
-from plinth.schemas import DOCUMENT_SCHEMA, REJECT_SCHEMA
 from plinth.storage.files import SourceFile
-from plinth.storage.parts import iter_batches, write_batches
+from plinth.storage.parts import DOCUMENT_SCHEMA, REJECT_SCHEMA, iter_batches, write_batches
 from plinth.storage.store import Store
 
 VERSION = "11"

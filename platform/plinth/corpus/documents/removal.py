@@ -27,8 +27,7 @@ from plinth.corpus.exclusions import Exclusion
 from plinth.corpus.sidecars import SlotNumbers
 from plinth.corpus.sources.record import SEEN_BEFORE, TAKEDOWN, Reject
 from plinth.records import Frozen, Part, Step
-from plinth.schemas import DOCUMENT_SCHEMA, REJECT_SCHEMA
-from plinth.storage.parts import iter_batches, read_table, write_batches, write_table
+from plinth.storage.parts import DOCUMENT_SCHEMA, REJECT_SCHEMA, iter_batches, read_table, write_batches, write_table
 from plinth.storage.store import Store
 from plinth_text.arrays import I64
 

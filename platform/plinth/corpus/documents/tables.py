@@ -11,8 +11,8 @@ from typing import Any
 import pyarrow as pa
 
 from plinth.corpus.sources.record import Reject
-from plinth.schemas import DOCUMENT_SCHEMA, REJECT_SCHEMA
 from plinth.storage.atomic import named_failures
+from plinth.storage.parts import DOCUMENT_SCHEMA, REJECT_SCHEMA
 from plinth.storage.store import Store
 
 BATCH_ROWS = 1024

@@ -22,8 +22,7 @@ from plinth.corpus.policy.expressions import Expression, StatedRule, parse, shar
 from plinth.corpus.policy.parameters import Policy
 from plinth.errors import RecipeError
 from plinth.records import Frozen, Manifest
-from plinth.schemas import DOCUMENT_SCHEMA, EDIT_TYPE
-from plinth.storage.parts import read_row
+from plinth.storage.parts import DOCUMENT_SCHEMA, EDIT_TYPE, read_row
 from plinth.storage.store import Store
 from plinth_text.arrays import Bools
 

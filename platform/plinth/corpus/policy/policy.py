@@ -22,8 +22,7 @@ from plinth.corpus.policy.compiled_policy import DOCUMENTS, CompiledPolicy, Righ
 from plinth.corpus.policy.parameters import Policy
 from plinth.corpus.sidecars import slots
 from plinth.records import Manifest, Part, Step
-from plinth.schemas import EDIT_TYPE
-from plinth.storage.parts import SCORE_GROUP_ROWS, iter_aligned, write_batches
+from plinth.storage.parts import EDIT_TYPE, SCORE_GROUP_ROWS, iter_aligned, write_batches
 from plinth.storage.store import Store
 from plinth_text.arrays import I32, I64, Bools
 from plinth_text.compiled import compiled

@@ -31,8 +31,7 @@ from plinth.corpus.protected.parameters import Contamination
 from plinth.corpus.sidecars import Slot, slots, summed
 from plinth.errors import IntegrityError
 from plinth.records import Manifest, Part, Step
-from plinth.schemas import EDIT_TYPE
-from plinth.storage.parts import iter_aligned, read_table, write_batches, write_table
+from plinth.storage.parts import EDIT_TYPE, iter_aligned, read_table, write_batches, write_table
 from plinth.storage.store import Store
 from plinth_text.arrays import I64, U64
 from plinth_text.similarity import word_positions

@@ -25,8 +25,7 @@ from plinth.corpus.slices.rates import GateSlices
 from plinth.corpus.slices.reviews import Review
 from plinth.errors import MissingError, SourceError
 from plinth.records import Blob, Manifest, Part, Step
-from plinth.schemas import DOCUMENT_SCHEMA
-from plinth.storage.parts import iter_batches, write_batches
+from plinth.storage.parts import DOCUMENT_SCHEMA, iter_batches, write_batches
 from plinth.storage.store import Store
 
 VERSION = "2"

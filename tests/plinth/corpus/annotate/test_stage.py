@@ -9,8 +9,7 @@ from plinth.corpus.annotate import base, stage
 from plinth.corpus.annotate.base import ANNOTATORS, Annotator
 from plinth.errors import MissingError, RecipeError, StageError
 from plinth.extensions import NoParams
-from plinth.schemas import DOCUMENT_SCHEMA, EDIT_TYPE
-from plinth.storage.parts import read_table
+from plinth.storage.parts import DOCUMENT_SCHEMA, EDIT_TYPE, read_table
 from tests.catalogues import Including
 
 TEXTS = [["the first text of all", "write to someone@tidewater.net now"], ["a third one and the last"]]

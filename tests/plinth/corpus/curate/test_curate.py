@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from plinth.corpus.curate.curate import apply_edits
 from plinth.corpus.protected.parameters import Holdout
 from plinth.errors import StageError
-from plinth.schemas import DOCUMENT_SCHEMA
-from plinth.storage.parts import read_table
+from plinth.storage.parts import DOCUMENT_SCHEMA, read_table
 
 
 def edit(start: int, end: int, replacement: str = "") -> dict[str, Any]:

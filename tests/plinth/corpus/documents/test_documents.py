@@ -16,8 +16,7 @@ from plinth.corpus.sources.inventory import groups, inventory
 from plinth.corpus.sources.parameters import Documents, Normalisation
 from plinth.errors import RejectRateError, SourceError, StageError
 from plinth.records import Manifest
-from plinth.schemas import DOCUMENT_SCHEMA, REJECT_SCHEMA
-from plinth.storage.parts import read_table
+from plinth.storage.parts import DOCUMENT_SCHEMA, REJECT_SCHEMA, read_table
 from tests.plinth.corpus.source_folder import SourceFolder
 from tests.s3_server import serving
 

@@ -26,8 +26,7 @@ from plinth.corpus.sources.inventory import inventory
 from plinth.corpus.sources.parameters import Documents, Illegal, Matching
 from plinth.errors import MissingError, RejectRateError, SourceError
 from plinth.records import Manifest
-from plinth.schemas import REJECT_SCHEMA
-from plinth.storage.parts import read_table
+from plinth.storage.parts import REJECT_SCHEMA, read_table
 from plinth_text.similarity import simhashes
 from tests.plinth.corpus.source_folder import SourceFolder
 

@@ -9,7 +9,7 @@ import pytest
 
 from plinth.corpus.policy.expressions import MAX_CHARACTERS, parse
 from plinth.errors import RecipeError
-from plinth.schemas import EDIT_TYPE
+from plinth.storage.parts import EDIT_TYPE
 
 SCHEMA = {
     "a.words": pa.int32(),

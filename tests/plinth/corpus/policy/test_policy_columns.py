@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from plinth.corpus.policy import policy
 from plinth.corpus.policy.compiled_policy import CompiledPolicy, compile_policy
 from plinth.corpus.policy.parameters import EditRule, Policy, Rule
-from plinth.schemas import EDIT_TYPE
+from plinth.storage.parts import EDIT_TYPE
 
 RULES = (
     ("few", "gopher_quality.word_count < 5"),

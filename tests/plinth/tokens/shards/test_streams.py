@@ -13,8 +13,7 @@ from plinth.compute.context import Context
 from plinth.errors import IntegrityError, MissingError, RecipeError
 from plinth.provenance.ledger_columns import TokenPlaces, tokens_of
 from plinth.records import Manifest, bucket_of
-from plinth.schemas import DOCUMENT_SCHEMA
-from plinth.storage.parts import read_table, write_table
+from plinth.storage.parts import DOCUMENT_SCHEMA, read_table, write_table
 from plinth.storage.workspace import Workspace
 from plinth.tokens.shards import parameters, shards
 from plinth.tokens.shards.axes import length_class, sidecars_of

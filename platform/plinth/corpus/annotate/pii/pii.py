@@ -31,7 +31,7 @@ from plinth.corpus.annotate.pii import national, network, numbers
 from plinth.corpus.annotate.pii.numbers import PiiHit
 from plinth.errors import MissingError, StageError
 from plinth.records import Frozen, internal
-from plinth.schemas import EDIT_TYPE
+from plinth.storage.parts import EDIT_TYPE
 from plinth_text import terms
 from plinth_text.arrays import I64, U8
 from plinth_text.compiled import compiled

@@ -14,7 +14,7 @@ from plinth.corpus.annotate.base import Annotator, spans
 from plinth.corpus.annotate.rules.gopher import ratio
 from plinth.extensions import NoParams
 from plinth.records import Frozen, internal
-from plinth.schemas import EDIT_TYPE
+from plinth.storage.parts import EDIT_TYPE
 from plinth_text.arrays import I64, U8, Bools
 from plinth_text.rules import c4, refinedweb
 from plinth_text.rules.refinedweb import judge

@@ -17,8 +17,7 @@ from plinth.corpus.policy.parameters import Policy
 from plinth.corpus.policy.profiles import PROFILES, profile, resolved
 from plinth.errors import RecipeError
 from plinth.recipe import column_checks
-from plinth.schemas import EDIT_TYPE
-from plinth.storage.parts import read_table
+from plinth.storage.parts import EDIT_TYPE, read_table
 from tests.agreement.released import FILTERS
 from tests.rights import MIT
 
