@@ -10,7 +10,7 @@ from typing import Any
 
 from plinth.compute.context import Context
 from plinth.corpus import funnel, verdicts
-from plinth.corpus.canaries.parameters import BUCKET as CANARIES
+from plinth.corpus.canaries import BUCKET as CANARIES
 from plinth.provenance import ledger
 from plinth.provenance.ledger_columns import BASE
 from plinth.recipe.recipe import Recipe

@@ -9,8 +9,8 @@ from typing import Any
 
 from plinth import fingerprint
 from plinth.compute.context import Context, manifest
+from plinth.corpus import curate
 from plinth.corpus.annotate.base import REPEATED
-from plinth.corpus.curate import claims
 from plinth.corpus.policy.compiled_policy import compile_policy
 from plinth.corpus.policy.parameters import Policy
 from plinth.corpus.protected import comparison, protected
@@ -338,13 +338,13 @@ def _candidate(recipe: Recipe, ctx: Context, inputs: Inputs, say: Say) -> Manife
     prepared = config.load(ctx.workspace.runs / run.stats["run_id"] / "config.json")
     measured = manifests.facts(ctx, prepared)
     facts = candidate.Facts(
-        contaminated_documents=claims.contaminated(
+        contaminated_documents=curate.contaminated(
             ctx.store, by_bucket(recipe, inputs, "verdicts"), inputs["contamination"]
         ),
-        licences=claims.licences(ctx.store, by_bucket(recipe, inputs, "curated")),
+        licences=curate.licences(ctx.store, by_bucket(recipe, inputs, "curated")),
         sources={
             name: GrantedUses.model_validate(one)
-            for name, one in claims.terms(
+            for name, one in curate.terms(
                 ctx.store, by_bucket(recipe, inputs, "documents"), by_bucket(recipe, inputs, "curated")
             ).items()
         },

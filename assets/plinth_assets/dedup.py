@@ -12,11 +12,9 @@ from typing import Any
 
 from plinth import fingerprint
 from plinth.compute.context import Context
-from plinth.corpus.dedup import exact, lines
+from plinth.corpus.dedup import exact, lines, semantic, substring
 from plinth.corpus.dedup.near import index, minhash
 from plinth.corpus.dedup.parameters import Semantic
-from plinth.corpus.dedup.semantic import semantic
-from plinth.corpus.dedup.substring import substring
 from plinth.errors import RecipeError
 from plinth.recipe.recipe import Recipe
 from plinth.records import Frozen, Manifest

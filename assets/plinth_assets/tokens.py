@@ -11,17 +11,17 @@ from typing import Any
 from plinth import fingerprint
 from plinth.compute.context import Context
 from plinth.corpus import planted_canaries
-from plinth.corpus.canaries.parameters import BUCKET as CANARIES
+from plinth.corpus.canaries import BUCKET as CANARIES
 from plinth.recipe.recipe import Recipe
 from plinth.records import Manifest
 from plinth.storage.parts import DOCUMENT_SCHEMA
+from plinth.tokens import packing
 from plinth.tokens.mixture import apportion, mixture
 from plinth.tokens.mixture.apportion import advice
-from plinth.tokens.order.parameters import lengths
-from plinth.tokens.packing import packing
+from plinth.tokens.order.steps import lengths
 from plinth.tokens.shards import shards
-from plinth.tokens.shards.axes import sidecars_of
 from plinth.tokens.shards.parameters import Shards, Stream, streams_of
+from plinth.tokens.shards.staged_tokens import sidecars_of
 from plinth.tokens.tokenizer import audit, tokenizer
 from plinth.tokens.tokenizer.vocabulary import DEAD_TOKENS, lexis_of
 from plinth.training.initial import replay, source

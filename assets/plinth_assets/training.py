@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from plinth.compute.context import Context
-from plinth.corpus.canaries.parameters import BUCKET as CANARIES
+from plinth.corpus.canaries import BUCKET as CANARIES
 from plinth.corpus.protected import protected
 from plinth.errors import PlinthError
 from plinth.evaluation.probes import probe_sets

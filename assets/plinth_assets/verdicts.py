@@ -9,8 +9,7 @@ from typing import Any
 
 from plinth import fingerprint
 from plinth.compute.context import Context
-from plinth.corpus import verdicts
-from plinth.corpus.curate import curate
+from plinth.corpus import curate, verdicts
 from plinth.corpus.policy import policy
 from plinth.corpus.policy.compiled_policy import DOCUMENTS
 from plinth.corpus.protected import comparison, contamination, holdout, protected

@@ -18,7 +18,7 @@ from typing import Any, Final
 from pydantic import ValidationError
 
 from plinth.compute.context import Context
-from plinth.corpus.canaries.parameters import BUCKET as CANARIES
+from plinth.corpus.canaries import BUCKET as CANARIES
 from plinth.errors import PlinthError, TrustError
 from plinth.evaluation.measurement import JudgedCheckpoint, Measurement
 from plinth.provenance.statements import INITIAL, Chain, attempts_of
@@ -326,22 +326,22 @@ def _of_this_ancestry(one: Attestation, chain: Chain) -> tuple[str, ...]:
 
 
 def _licences(ctx: Context, one: Attestation) -> tuple[str, ...]:
-    from plinth.corpus.curate import claims  # compiled kernels, which only a candidate needs
+    from plinth.corpus import curate  # compiled kernels, which only a candidate needs
 
     curated, documents = (_by_bucket(ctx, one, stage) for stage in ("curated", "documents"))
     read = (*(made.digest for made in curated.values()), *(made.digest for made in documents.values()))
     counted = _once(
         ("licences", *read),
         lambda: {
-            "documents": claims.licences(ctx.store, curated),
-            "sources": claims.terms(ctx.store, documents, curated),
+            "documents": curate.licences(ctx.store, curated),
+            "sources": curate.terms(ctx.store, documents, curated),
         },
     )
     return differences({name: one.facts[name] for name in ("documents", "sources")}, counted)
 
 
 def _contamination(ctx: Context, one: Attestation) -> tuple[str, ...]:
-    from plinth.corpus.curate import claims  # compiled kernels, which only a candidate needs
+    from plinth.corpus import curate  # compiled kernels, which only a candidate needs
 
     verdicts, compared = _by_bucket(ctx, one, "verdicts"), ctx.refs.load(one.materials[CONTAMINATION])
     curated = _by_bucket(ctx, one, "curated")
@@ -351,8 +351,8 @@ def _contamination(ctx: Context, one: Attestation) -> tuple[str, ...]:
     counted = _once(
         (CONTAMINATION, *read),
         lambda: {
-            "contaminated": claims.contaminated(ctx.store, verdicts, compared),
-            "documents": sum(claims.licences(ctx.store, curated).values()),
+            "contaminated": curate.contaminated(ctx.store, verdicts, compared),
+            "documents": sum(curate.licences(ctx.store, curated).values()),
         },
     )
     return differences({name: one.facts[name] for name in ("contaminated", "documents")}, counted)

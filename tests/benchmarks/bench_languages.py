@@ -23,7 +23,7 @@ import yaml
 
 from plinth.corpus.annotate.base import annotator
 from plinth.corpus.annotate.rules import fineweb
-from plinth.corpus.annotate.rules.language_limits import published
+from plinth.corpus.annotate.rules.fineweb import published
 from plinth.corpus.policy.compiled_policy import columns_of
 from plinth.corpus.policy.expressions import parse
 from plinth.corpus.policy.profiles import profile

@@ -96,7 +96,7 @@ def _measured(folder: str, mix: str, batch: int, steps: Sequence[int], drawn: _D
 
 def _listed(folder: str, mix: str, step: int, batch: int) -> dict[str, Any]:
     """One call as `plinth run batch` makes it, timed from the manifest's file on; then once more with all open."""
-    import plinth.tokens.packing.layout  # noqa: F401
+    import plinth.tokens.packing_layout  # noqa: F401
 
     ctx = Context(Workspace(folder))
     at = _now()

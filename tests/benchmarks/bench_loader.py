@@ -24,13 +24,13 @@ import pyarrow as pa
 from plinth.compute.context import Context
 from plinth.records import Manifest, Part
 from plinth.storage.workspace import Workspace
+from plinth.tokens import packing as packing_index
 from plinth.tokens.mixture import mixture
 from plinth.tokens.mixture.parameters import Mixture, Phase
 from plinth.tokens.order.batch import documents_of_step, steps_of_document
 from plinth.tokens.order.order import Order
-from plinth.tokens.packing import packing as packing_index
-from plinth.tokens.packing.layout import open_layouts
-from plinth.tokens.packing.packing import pack
+from plinth.tokens.packing import pack
+from plinth.tokens.packing_layout import open_layouts
 from plinth.tokens.reading.loader import Loader
 from plinth.tokens.shards.index import write_index
 from plinth.tokens.shards.reader import ShardReader

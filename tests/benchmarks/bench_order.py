@@ -20,8 +20,7 @@ from plinth.records import Manifest
 from plinth.tokens.mixture import mixture
 from plinth.tokens.mixture.parameters import Mixture, Phase
 from plinth.tokens.order.order import Order
-from plinth.tokens.order.parameters import BatchChange
-from plinth.tokens.order.steps import schedule
+from plinth.tokens.order.steps import BatchChange, schedule
 
 RESULTS = Path(__file__).parent / "results" / "order.json"
 AVAILABLE = {"code": 40_000_003, "web": 150_000_001, "books": 9_999_991}

@@ -55,10 +55,10 @@ def prepared(workspace: Path, documents: int) -> tuple[Any, dict[str, int]]:
     from plinth.compute.context import Context
     from plinth.launch.parameters import Launch
     from plinth.storage.workspace import Workspace
+    from plinth.tokens import packing as packing_index
     from plinth.tokens.mixture import mixture
     from plinth.tokens.mixture.parameters import Mixture, Phase
-    from plinth.tokens.order.parameters import BatchChange, LengthChange
-    from plinth.tokens.packing import packing as packing_index
+    from plinth.tokens.order.steps import BatchChange, LengthChange
     from plinth.training import preparation
     from plinth.training.parameters.parallel import Parallel
     from plinth.training.parameters.run import Training

@@ -17,8 +17,8 @@ import numpy as np
 import pyarrow as pa
 from bench_minhash import real_documents
 
+from plinth.corpus.dedup import semantic as semantic_pairs
 from plinth.corpus.dedup.parameters import MinHash, Semantic
-from plinth.corpus.dedup.semantic import pairs as semantic_pairs
 from plinth_text import similarity
 from plinth_text.words import jaccard, ngram_sets
 

@@ -27,10 +27,8 @@ import pyarrow as pa
 from bench_minhash import real_documents
 
 from plinth.compute.context import Context, manifest
-from plinth.corpus.dedup import lines
+from plinth.corpus.dedup import lines, semantic, substring
 from plinth.corpus.dedup.parameters import LineParameters, Semantic, Substring
-from plinth.corpus.dedup.semantic import semantic
-from plinth.corpus.dedup.substring import substring
 from plinth.records import Manifest, Part, Step
 from plinth.storage.parts import DOCUMENT_SCHEMA, write_table
 from plinth.storage.workspace import Workspace

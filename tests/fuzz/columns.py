@@ -20,9 +20,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from plinth.corpus.dedup.near import shingles
+from plinth.corpus.dedup.near import linking
 from plinth.corpus.dedup.parameters import MinHash
-from plinth.tokens.tokenizer import encode, words
+from plinth.tokens.tokenizer import encode
 from plinth_text import english, scoring, similarity, unicode
 from plinth_text import terms as pii
 from plinth_text import words as hashes
@@ -82,8 +82,8 @@ def kernels() -> dict[str, Callable[[pa.Array], Any]]:
         "lines": lambda t: [similarity.paragraphs(similarity.lines(t)), similarity.edge_lines(similarity.lines(t), 2)],
         "windows": lambda t: [similarity.window_keys(w := similarity.windows(t, n), n, w.fresh) for n in (1, 3, 13)],
         "signatures": lambda t: [similarity.signatures(t, n, a, b) for n in (1, 5)],
-        "characters": lambda t: shingles.signatures(t, MinHash(shingle_characters=5), a, b),
-        "sets": lambda t: shingles.sets(t, MinHash(shingle_characters=5)),
+        "characters": lambda t: linking.signatures(t, MinHash(shingle_characters=5), a, b),
+        "sets": lambda t: linking.sets(t, MinHash(shingle_characters=5)),
         "simhash": lambda t: similarity.simhashes(t, 3), "pii": pii.places, "digests": unicode.digests,
         "terms": terms.find, "counts": terms.word_counts,
         "n-grams": lambda t: [hashes.ngram_sets(t, n) for n in (1, 9)],
@@ -94,7 +94,7 @@ def kernels() -> dict[str, Callable[[pa.Array], Any]]:
         predictor = Predictor(model_file.read(write(path, minn=2, maxn=4)))
         scorer = DocumentScorer(model_file.read(write(path, word_ngrams=2)))
     found |= {"fastText": lambda t: [predictor.predict(t, 1, most) for most in (0, 7)], "scores": scorer.score}
-    found["tokens"] = lambda t: [_words(pattern, t) for pattern in words._patterns().values()]
+    found["tokens"] = lambda t: [_words(pattern, t) for pattern in encode._patterns().values()]
     for flag in (False, True):
         lines = c4.Lines(3, 1000, english=flag)
         found |= {
@@ -108,11 +108,11 @@ def kernels() -> dict[str, Callable[[pa.Array], Any]]:
 
 
 
-def _words(pattern: words.WordPattern, texts: pa.Array) -> Any:
+def _words(pattern: encode.WordPattern, texts: pa.Array) -> Any:
     """Number the words of a column, as `Encoder` does before it encodes them."""
     data, offsets = utf8(texts)
     size = int(offsets[-1] - offsets[0])
     slots = np.zeros((1 << max(4, (2 * size).bit_length()), 2), dtype=np.uint64)
     starts, known = np.zeros(size + 2, dtype=np.int64), np.zeros(size, dtype=np.uint8)
     numbers, counts = np.empty(size, dtype=np.int32), np.zeros(offsets.size - 1, dtype=np.int64)
-    return encode.scan(data, offsets, words.classes(), *pattern, slots, starts, known, 0, numbers, counts)
+    return encode.scan(data, offsets, encode.classes(), *pattern, slots, starts, known, 0, numbers, counts)

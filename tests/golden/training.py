@@ -16,7 +16,7 @@ import numpy as np
 
 from plinth.launch.parameters import Launch, Supervision
 from plinth.model.parameters import Model, MuP, RopeScaling
-from plinth.tokens.order.parameters import BatchChange, LengthChange
+from plinth.tokens.order.steps import BatchChange, LengthChange
 from plinth.training.config import RunConfig
 from plinth.training.data import Batches, StepBatch
 from plinth.training.parameters.checkpoints import Checkpoints

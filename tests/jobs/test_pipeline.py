@@ -89,7 +89,7 @@ def test_every_asset_is_up_to_date_afterwards(released):
 
 def test_no_unpermitted_licence_reaches_the_curated_text(released):
     from plinth.compute.context import Context
-    from plinth.corpus.curate.claims import contaminated, licences
+    from plinth.corpus.curate import contaminated, licences
     from plinth.storage.workspace import Workspace
 
     ctx = Context(Workspace(released))

@@ -76,11 +76,11 @@ EQUIVALENT: dict[tuple[str, str], str] = {
         "if found + most >= found_pairs.size:",
     ): "the memory for pairs is made larger when the next group would fill it exactly, too; the pairs are the same",
     (
-        "platform/plinth/tokens/packing/packing.py",
+        "platform/plinth/tokens/packing.py",
         "while node >= 1:",
     ): "the root has an odd number and no neighbour to try; one turn more ends at 0",
     (
-        "platform/plinth/tokens/packing/packing.py",
+        "platform/plinth/tokens/packing.py",
         "while node <= leaves:",
     ): "node `leaves` is the leaf of space 0, which no bin has: the way down never ends there",
     (

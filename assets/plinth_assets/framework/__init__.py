@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from plinth import fingerprint
 from plinth.compute.context import Context
-from plinth.corpus.canaries.parameters import BUCKET as CANARIES
+from plinth.corpus.canaries import BUCKET as CANARIES
 from plinth.errors import SealError
 from plinth.recipe.recipe import Recipe
 from plinth.records import Manifest

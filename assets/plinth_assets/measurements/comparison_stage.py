@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from plinth.compute.context import Context
-from plinth.corpus.canaries.parameters import BUCKET as CANARIES
+from plinth.corpus.canaries import BUCKET as CANARIES
 from plinth.evaluation.comparison import job
 from plinth.evaluation.comparison.differences import in_order, said
 from plinth.evaluation.comparison.job import MeasuredModel, ancestry, weights

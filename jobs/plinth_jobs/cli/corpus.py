@@ -261,10 +261,10 @@ def limits(
     settings: Settings, bucket: str, languages: tuple[str, ...], removed: float, documents: int, out: Path
 ) -> None:
     """Fit the limits of `fineweb2` by language from a bucket, as a list for `corpus.lists`."""
-    from plinth.corpus.annotate.rules import language_limits
+    from plinth.corpus.annotate.rules import fineweb
     from plinth.storage.atomic import write_bytes
 
-    made = language_limits.fitted(settings.context(), bucket, languages, removed, documents)
+    made = fineweb.fitted(settings.context(), bucket, languages, removed, documents)
     lines = [one.model_dump_json() + "\n" for one in made]
     write_bytes(out, "".join(lines).encode())
     output.say(f"limits of {', '.join(one.label for one in made)} in {out}; name it in corpus.lists and in")
@@ -280,13 +280,13 @@ def arpa(settings: Settings, name: str, target: Path) -> None:
 
     Tokenise text for it as Plinth does: lower case, digits as 0, punctuation marks separate.
     """
-    from plinth.corpus.models.ngram import ngram_file
+    from plinth.corpus.models import ngram
     from plinth.storage.atomic import replacing
 
     ctx = settings.context()
     made = ctx.refs.current(f"models/{name}")
     files = {part.name: ctx.store.open_path(part.blob) for part in made.parts}
-    model = ngram_file.read(files, f"models/{name}")
+    model = ngram.read(files, f"models/{name}")
     with replacing(target) as stream:
-        stream.writelines(f"{line}\n".encode() for line in ngram_file.arpa(model))
+        stream.writelines(f"{line}\n".encode() for line in ngram.arpa(model))
     output.facts({"n-grams": sum(keys.size for keys in model.keys), "written": target})

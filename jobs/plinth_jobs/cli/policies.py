@@ -309,7 +309,7 @@ def _show_origin(stats: Mapping[str, Any]) -> None:
 
 def _wrong(ctx: Any, made: Any, count: int) -> list[str]:
     """Documents that were judged wrong, the first of each slice and kind."""
-    from plinth.corpus.sampling import excerpt
+    from plinth.corpus.sidecars import excerpt
     from plinth.storage.parts import iter_batches
 
     lines: list[str] = []

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from plinth.compute.context import Context
     from plinth.recipe.recipe import Recipe
     from plinth.records import Manifest
-    from plinth.tokens.packing.packing import PackingCounts
+    from plinth.tokens.packing import PackingCounts
 
 
 @click.command(
@@ -256,7 +256,7 @@ def packings(ctx: Context, widths: tuple[int, ...]) -> list[dict[str, Any]]:
     Raises:
         MissingError: no shards are published.
     """
-    from plinth.tokens.packing.packing import measure, measure_best_fit
+    from plinth.tokens.packing import measure, measure_best_fit
     from plinth.tokens.shards.parameters import streams_of
     from plinth.tokens.shards.reader import ShardReader
 

@@ -145,13 +145,13 @@ def sign_texts(texts: list[str], alike: Alike) -> tuple[TextSignature, ...]:
     """The signatures of texts; equal ones once, in order of their digests."""
     import pyarrow as pa
 
-    from plinth.corpus.dedup.near import shingles
+    from plinth.corpus.dedup.near import linking
     from plinth_text.unicode import digests
 
     column = pa.array(texts, pa.large_string())
     found: Mapping[str, U64] = {
         digest.hex(): own
-        for digest, own in zip(digests(column).to_pylist(), shingles.sets(column, alike.minhash), strict=True)
+        for digest, own in zip(digests(column).to_pylist(), linking.sets(column, alike.minhash), strict=True)
     }
     return tuple(
         TextSignature(digest=digest, shingles=_coded(own) if own.size >= LEAST_SHINGLES else "")

@@ -14,8 +14,7 @@ from typing import Any
 import pyarrow as pa
 
 from plinth import fingerprint
-from plinth.corpus.illegal.lists import read
-from plinth.corpus.illegal.match import ListHit, Matcher
+from plinth.corpus.illegal import ListHit, Matcher, read
 from plinth.corpus.sources.parameters import Illegal
 from plinth.corpus.sources.record import QUARANTINED, RawRecord, Reject
 from plinth.errors import MissingError

@@ -23,9 +23,8 @@ from typing import Any
 import pyarrow as pa
 
 from plinth.compute.context import Context, cached, manifest
-from plinth.corpus.canaries import generate
-from plinth.corpus.canaries.generate import Canary, Lexis
-from plinth.corpus.canaries.parameters import BUCKET, LONGEST, SHORTEST, Canaries, document_tokens
+from plinth.corpus import canaries
+from plinth.corpus.canaries import BUCKET, LONGEST, SHORTEST, Canaries, Canary, Lexis, document_tokens
 from plinth.corpus.documents.documents import document_id
 from plinth.errors import RecipeError
 from plinth.records import Manifest, Part, Step
@@ -88,12 +87,12 @@ def run(
     step = Step(name="canaries", version=VERSION, params=facts)
 
     def made() -> list[Part]:
-        own = generate.canaries(params, size - 1, lexis)
-        lead = generate.texts([f"filler {params.seed} first"] if concatenated else [], size, lexis)
+        own = canaries.canaries(params, size - 1, lexis)
+        lead = canaries.texts([f"filler {params.seed} first"] if concatenated else [], size, lexis)
         missing = -(copies_of(own) + len(lead)) % (sequence_tokens // size)
-        rest = generate.texts([f"filler {params.seed} {number}" for number in range(missing)], size - 1, lexis)
+        rest = canaries.texts([f"filler {params.seed} {number}" for number in range(missing)], size - 1, lexis)
         documents = _documents(params, own, lead, rest)
-        references = generate.references(params, size - 1, lexis)
+        references = canaries.references(params, size - 1, lexis)
         return [_write(ctx.store, documents), _write_table(ctx.store, own, references)]
 
     parts = cached(ctx, step, [tokenizer], made)

@@ -16,7 +16,7 @@ from pydantic import ValidationError
 
 from plinth.compute.context import Context
 from plinth.corpus import verdicts
-from plinth.corpus.canaries.parameters import BUCKET as CANARIES
+from plinth.corpus.canaries import BUCKET as CANARIES
 from plinth.corpus.policy.compiled_policy import COLUMNS, TEXTS
 from plinth.corpus.policy.expressions import column_name, syntax
 from plinth.corpus.policy.parameters import Policy

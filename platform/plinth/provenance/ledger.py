@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from plinth.compute.context import Context, Item, manifest, run_items
-from plinth.corpus.canaries.parameters import BUCKET
+from plinth.corpus.canaries import BUCKET
 from plinth.corpus.sidecars import Slot, slots
 from plinth.corpus.sources.parameters import source_of
 from plinth.corpus.verdicts import PROTECTED, STAGE_OF

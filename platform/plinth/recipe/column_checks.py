@@ -101,7 +101,7 @@ def _resources(corpus: Mapping[str, Any], name: str, given: Any, known: Mapping[
 
 def _models(corpus: Mapping[str, Any]) -> Iterator[Found]:
     """Every model can be trained from buckets and lists that are there."""
-    from plinth.corpus.models.trainers import parameters, trainer
+    from plinth.corpus.models import parameters, trainer
 
     models, buckets, lists = corpus.get("models") or {}, corpus.get("buckets") or {}, corpus.get("lists") or {}
     for name, raw in models.items() if isinstance(models, dict) else ():
@@ -320,8 +320,8 @@ def list_files(recipe: Recipe, folder: Path) -> Iterator[tuple[Key, str, str]]:
     Args:
         folder: what paths are relative to; files that are not there are passed over, as the run reports them.
     """
+    from plinth.corpus import illegal
     from plinth.corpus.annotate.base import annotator
-    from plinth.corpus.illegal import lists as illegal
 
     corpus, faults = recipe.corpus, dict[Key, tuple[str, str]]()
     for name, raw in corpus.annotate.items():

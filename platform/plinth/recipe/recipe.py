@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import Field, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
-from plinth.corpus.canaries.parameters import BUCKET as CANARIES
-from plinth.corpus.canaries.parameters import LONGEST, SHORTEST, Canaries, document_tokens
+from plinth.corpus.canaries import BUCKET as CANARIES
+from plinth.corpus.canaries import LONGEST, SHORTEST, Canaries, document_tokens
 from plinth.corpus.dedup.parameters import Dedup
 from plinth.corpus.policy.parameters import Policy
 from plinth.corpus.protected.parameters import Contamination, Holdout, Protected
@@ -21,7 +21,7 @@ from plinth.evaluation.parameters import Evaluation, Probes
 from plinth.records import Frozen, Name, internal
 from plinth.sections import extended, usable
 from plinth.tokens.mixture.parameters import Mixture, nearest, problems
-from plinth.tokens.order import parameters
+from plinth.tokens.order import steps
 from plinth.tokens.order.steps import MisplacedChange, schedule
 from plinth.tokens.shards.parameters import Shards
 from plinth.tokens.tokenizer.parameters import TokenizerParameters
@@ -301,10 +301,10 @@ def _rates(recipe: Recipe, mixture: Mixture) -> Iterator[Found]:
 def _batches(recipe: Recipe, mixture: Mixture) -> Iterator[Found]:
     training = recipe.training
     ranks, micro = max(1, training.parallel.data_ranks(training.launch.ranks)), training.micro_batch_sequences
-    wrong = list(parameters.problems(training, ranks, micro, mixture.sequence_tokens))
+    wrong = list(steps.problems(training, ranks, micro, mixture.sequence_tokens))
     for key, message in wrong:
         yield ("training", *training.place(key)), message
-    for key, length in parameters.lengths(training):
+    for key, length in steps.lengths(training):
         if length % training.parallel.sequence:
             found = f"{length} does not divide over parallel.sequence = {training.parallel.sequence}"
             yield ("training", *training.place(key)), found
@@ -337,7 +337,7 @@ def _canaries(recipe: Recipe, mixture: Mixture) -> Iterator[Found]:
     """Canaries need documents that no row cuts, and a last step that takes every sequence."""
     if recipe.corpus.canaries is None:
         return
-    lengths = [mixture.sequence_tokens, *(length for _, length in parameters.lengths(recipe.training))]
+    lengths = [mixture.sequence_tokens, *(length for _, length in steps.lengths(recipe.training))]
     if document_tokens(gcd(*lengths)) is None:
         found = f"rows of {', '.join(map(str, lengths))} tokens have no common divisor from {SHORTEST} to {LONGEST}"
         yield ("corpus", "canaries"), f"{found}, the length of a planted document"

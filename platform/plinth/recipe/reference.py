@@ -116,7 +116,7 @@ def _fields(model: type[BaseModel]) -> list[tuple[str, FieldInfo]]:
 def keys() -> list[str]:
     """Every key of a recipe by its dotted path, those of annotators and models too."""
     from plinth.corpus.annotate.base import ANNOTATORS
-    from plinth.corpus.models.trainers import trainers
+    from plinth.corpus.models import trainers
 
     models: list[tuple[str, type[BaseModel]]] = [("", Recipe)]
     models += [(f"corpus.annotate.{one.name}", one.params) for one in map(ANNOTATORS.find, ANNOTATORS.built_in)]
@@ -273,7 +273,7 @@ def _annotators() -> Iterator[str]:
 
 
 def _trainers() -> Iterator[str]:
-    from plinth.corpus.models.trainers import trainers
+    from plinth.corpus.models import trainers
 
     yield from (
         "",

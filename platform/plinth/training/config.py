@@ -20,8 +20,7 @@ from plinth.model.parameters import Model
 from plinth.records import Frozen, Step
 from plinth.sections import extended, refusal
 from plinth.storage.atomic import write_bytes
-from plinth.tokens.order.parameters import Amendment, BatchChange, LengthChange
-from plinth.tokens.order.steps import Steps, schedule
+from plinth.tokens.order.steps import Amendment, BatchChange, LengthChange, Steps, schedule
 from plinth.tokens.shards.parameters import Reading
 from plinth.training import hooks
 from plinth.training.directory import RunDirectory

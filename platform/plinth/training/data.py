@@ -17,7 +17,7 @@ from plinth.storage.state import Refs
 from plinth.storage.workspace import Workspace
 from plinth.tokens.order.order import Order
 from plinth.tokens.order.steps import Steps
-from plinth.tokens.packing.layout import open_layouts
+from plinth.tokens.packing_layout import open_layouts
 from plinth.tokens.reading.compact_batch import CompactBatch, ExpandedBatch, split_rows
 from plinth.tokens.reading.loader import Loader, RankBatch, prefetched
 from plinth.tokens.reading.shard_sources import open_shards, proved_batches

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from plinth.compute import context
 from plinth.compute.context import Context
 from plinth.corpus import planted_canaries
-from plinth.corpus.canaries.parameters import BUCKET as CANARIES
+from plinth.corpus.canaries import BUCKET as CANARIES
 from plinth.evaluation import statistics
 from plinth.evaluation.comparison.pairs import Pairs, align, chosen, labelled, part_table
 from plinth.evaluation.engine.client import ModelEngine

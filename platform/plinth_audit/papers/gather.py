@@ -25,7 +25,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from plinth.compute.context import Context
-from plinth.corpus.curate import claims
+from plinth.corpus import curate
 from plinth.errors import IntegrityError, LineageError
 from plinth.provenance.ledger import ASSET as LEDGER
 from plinth.provenance.statements import INITIAL, TEACHER, Chain
@@ -268,7 +268,7 @@ def _processing(ctx: Context, made: Mapping[str, Manifest], ledger: Manifest | N
             listed = ", ".join(sorted(licences["permitted"])) or "none"
             yield StatedFact(name=f"{PERMITTED} {bucket_of(asset)}", value=listed, evidence=one.digest)
         if asset == f"{bucket_of(asset)}/curated":
-            counts = claims.licences(ctx.store, {bucket_of(asset): one})
+            counts = curate.licences(ctx.store, {bucket_of(asset): one})
             kept = ", ".join(f"{licence}: {count:,}" for licence, count in counts.items()) or "no documents"
             yield StatedFact(name=f"{KEPT} {bucket_of(asset)}", value=kept, evidence=one.digest)
     buckets = {bucket_of(asset) for asset in made if asset.endswith("/documents")}

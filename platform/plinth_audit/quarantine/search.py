@@ -13,8 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from plinth.compute.context import Context
-from plinth.corpus.illegal.lists import read
-from plinth.corpus.illegal.match import Matcher, media_of
+from plinth.corpus.illegal import Matcher, media_of, read
 from plinth.corpus.sources.parameters import Matching
 from plinth.errors import IntegrityError
 from plinth.records import Frozen, Manifest

@@ -23,8 +23,7 @@ from plinth.corpus import exclusions
 from plinth.corpus.dedup import sorted_runs
 from plinth.corpus.dedup.near import minhash
 from plinth.corpus.dedup.near.index import Match, open_published
-from plinth.corpus.documents.removal import look, taken_rows
-from plinth.corpus.exclusion_rules import TextRules
+from plinth.corpus.documents.removal import TextRules, look, taken_rows
 from plinth.corpus.exclusions import Alike, Exclusion, Kind, TextSignature, normal, sign_texts
 from plinth.errors import MissingError, RequestError
 from plinth.provenance.document_rows import DOCUMENTS, published

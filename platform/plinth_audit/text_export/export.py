@@ -29,7 +29,7 @@ import pyarrow.parquet as pq
 
 from plinth import fingerprint
 from plinth.compute.context import Context, sum_stats
-from plinth.corpus.canaries.parameters import BUCKET as CANARIES
+from plinth.corpus.canaries import BUCKET as CANARIES
 from plinth.corpus.policy.compiled_policy import LICENCE, Rights
 from plinth.errors import IntegrityError, SourceError
 from plinth.provenance.ledger import ASSET as LEDGER

@@ -20,7 +20,7 @@ from pydantic import Field
 from plinth.extensions import late
 from plinth.records import Frozen
 from plinth.sections import RecipeSection
-from plinth.tokens.order.parameters import lengths
+from plinth.tokens.order.steps import lengths
 from plinth.training.hooks import TrainingHook
 from plinth.training.parameters.initial import InitialWeights
 from plinth.training.parameters.parallel import not_with

@@ -179,7 +179,7 @@ def draws(config: RunConfig, state: PrivacyState) -> Steps:
     Raises:
         SignatureError: the key is not on this machine.
     """
-    from plinth.tokens.order.poisson import PoissonSteps
+    from plinth.tokens.order.order import PoissonSteps
 
     own = config.steps
     key = read_key(Workspace(config.workspace), config.run_id, state.secret_sha256)

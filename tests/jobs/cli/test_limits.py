@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from plinth.compute.context import Context, manifest
 from plinth.corpus import annotate
-from plinth.corpus.annotate.rules.language_limits import read
+from plinth.corpus.annotate.rules.fineweb import read
 from plinth.records import Step
 from plinth.storage.parts import DOCUMENT_SCHEMA, write_table
 from plinth.storage.workspace import Workspace

@@ -10,8 +10,7 @@ import pyarrow as pa
 import pytest
 
 from plinth.compute.context import Context, manifest
-from plinth.corpus import verdicts
-from plinth.corpus.curate import curate
+from plinth.corpus import curate, verdicts
 from plinth.corpus.dedup import exact
 from plinth.corpus.dedup.near import minhash
 from plinth.corpus.dedup.parameters import Dedup

@@ -18,11 +18,9 @@ import pytest
 
 from plinth.compute.context import Context, manifest
 from plinth.compute.engine import InlineEngine, LocalEngine
-from plinth.corpus.dedup import clusters, lines, run_tree
+from plinth.corpus.dedup import clusters, lines, run_tree, semantic, substring
 from plinth.corpus.dedup.near import minhash
 from plinth.corpus.dedup.parameters import Dedup, LineParameters, MinHash, Semantic, Substring
-from plinth.corpus.dedup.semantic import semantic
-from plinth.corpus.dedup.substring import substring
 from plinth.corpus.documents.removal import drop_repeats
 from plinth.corpus.protected import contamination, holdout, protected
 from plinth.corpus.protected.parameters import Holdout, Protected, ProtectedSet

@@ -8,10 +8,8 @@ import pytest
 
 from plinth.compute.context import Context
 from plinth.compute.engine import InlineEngine
-from plinth.corpus import planted_canaries
-from plinth.corpus.canaries import generate
-from plinth.corpus.canaries.generate import Lexis
-from plinth.corpus.canaries.parameters import Canaries
+from plinth.corpus import canaries, planted_canaries
+from plinth.corpus.canaries import Canaries, Lexis
 from plinth.errors import MissingError
 from plinth.provenance.explain import explain_document
 from plinth.records import Manifest
@@ -19,7 +17,7 @@ from plinth.storage.workspace import Workspace
 from plinth_jobs.cli import call
 
 PARAMS = Canaries(count=8, references=128)
-COINS = {number: bool(generate.coin(PARAMS.seed, number)) for number in range(PARAMS.count)}
+COINS = {number: bool(canaries.coin(PARAMS.seed, number)) for number in range(PARAMS.count)}
 IN, OUT = (next(n for n, coin in COINS.items() if coin is planted) for planted in (True, False))
 
 

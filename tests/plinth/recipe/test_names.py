@@ -12,7 +12,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
-from plinth.corpus.canaries.parameters import Canaries
+from plinth.corpus.canaries import Canaries
 from plinth.corpus.sources.parameters import Bucket
 from plinth.recipe.load import check
 from plinth.recipe.recipe import RESERVED, ReleaseParameters

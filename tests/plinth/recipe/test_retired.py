@@ -12,7 +12,7 @@ import yaml
 from pydantic import BaseModel
 
 from plinth.corpus.annotate.base import ANNOTATORS
-from plinth.corpus.models.trainers import trainers
+from plinth.corpus.models import trainers
 from plinth.launch.parameters import Launch
 from plinth.recipe.extension_checks import ADVICE, MESSAGE, REMOVED, retired, without_defaults
 from plinth.recipe.load import check, fingerprint, load, written

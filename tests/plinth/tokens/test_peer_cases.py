@@ -23,11 +23,11 @@ from hypothesis import strategies as st
 from plinth.compute.context import Context
 from plinth.records import Manifest
 from plinth.storage.workspace import Workspace
+from plinth.tokens import packing as packing_index
 from plinth.tokens.mixture import mixture
 from plinth.tokens.mixture.parameters import Mixture, Phase
 from plinth.tokens.order.order import Order
-from plinth.tokens.packing import packing as packing_index
-from plinth.tokens.packing.layout import PackingLayout, open_layouts
+from plinth.tokens.packing_layout import PackingLayout, open_layouts
 from plinth.tokens.reading.compact_batch import CompactBatch
 from plinth.tokens.reading.loader import Loader, RankBatch
 from plinth.tokens.shards.reader import ShardReader, open_streams

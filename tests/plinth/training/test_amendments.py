@@ -13,7 +13,7 @@ import pytest
 from plinth.compute.context import Context
 from plinth.errors import RecipeError
 from plinth.storage.workspace import Workspace
-from plinth.tokens.order.parameters import Amendment
+from plinth.tokens.order.steps import Amendment
 from plinth.training import amendments, config, job, preparation
 from plinth.training.config import RunConfig
 from plinth.training.parameters.checkpoints import Checkpoints

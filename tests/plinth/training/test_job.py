@@ -25,7 +25,7 @@ from plinth.model.folder import load_model
 from plinth.model.parameters import Model
 from plinth.storage.parts import read_table
 from plinth.storage.workspace import Workspace
-from plinth.tokens.order.parameters import Amendment, BatchChange, LengthChange
+from plinth.tokens.order.steps import Amendment, BatchChange, LengthChange
 from plinth.tokens.shards.parameters import Reading
 from plinth.training import attempts, config, hooks, job, manifests, preparation
 from plinth.training.attempts import code_digests

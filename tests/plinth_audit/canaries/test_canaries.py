@@ -13,8 +13,7 @@ from tokenizers import Tokenizer
 
 from plinth.compute.context import Context
 from plinth.corpus import planted_canaries
-from plinth.corpus.canaries.generate import Lexis
-from plinth.corpus.canaries.parameters import Canaries
+from plinth.corpus.canaries import Canaries, Lexis
 from plinth.model.decoder import Decoder
 from plinth.records import Manifest
 from plinth.report.style import png

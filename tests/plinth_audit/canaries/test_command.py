@@ -14,7 +14,7 @@ import torch
 
 from plinth.compute.context import Context
 from plinth.corpus import planted_canaries
-from plinth.corpus.canaries.parameters import BUCKET, Canaries
+from plinth.corpus.canaries import BUCKET, Canaries
 from plinth.evaluation.engine.client import ModelEngine
 from plinth.model.decoder import build
 from plinth.model.hugging_face import hf_config

@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from plinth.corpus.canaries import generate
-from plinth.corpus.canaries.generate import Lexis
-from plinth.corpus.canaries.parameters import Canaries
+from plinth.corpus import canaries as generate
+from plinth.corpus.canaries import Canaries, Lexis
 from plinth.model.decoder import build
 from plinth.model.parameters import Model
 from plinth_audit.canaries import audit

@@ -20,11 +20,11 @@ from plinth.errors import RecipeError
 from plinth.model.decoder import Decoder
 from plinth.records import Manifest, Part
 from plinth.storage.parts import read_table, write_table
+from plinth.tokens import packing
 from plinth.tokens.mixture import mixture
 from plinth.tokens.mixture.parameters import Mixture, Phase
 from plinth.tokens.order.order import Order
 from plinth.tokens.order.steps import Steps, constant
-from plinth.tokens.packing import packing
 from plinth.tokens.shards import shards
 from plinth.tokens.shards.parameters import Shards
 from plinth.tokens.shards.reader import ShardReader

@@ -11,9 +11,9 @@ from plinth import fingerprint
 from plinth.compute.context import Context
 from plinth.provenance import ledger, statements
 from plinth.records import Manifest, Part
+from plinth.tokens import packing as index
 from plinth.tokens.mixture import mixture
 from plinth.tokens.mixture.parameters import Mixture, Phase
-from plinth.tokens.packing import packing as index
 from plinth.training.initial import replay
 from plinth_audit.papers.facts import PaperFacts, SignedText
 from plinth_audit.papers.gather import AttestedFacts, PaperSubject, gather

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from plinth.errors import RecipeError, SignatureError, TrainingError
 from plinth.storage.workspace import Workspace
-from plinth.tokens.order.poisson import PoissonSteps
+from plinth.tokens.order.order import PoissonSteps
 from plinth.tokens.order.steps import StepRange
 from plinth.training.parameters.guard import GuardParameters
 from plinth.training.parameters.parallel import Parallel

@@ -15,8 +15,7 @@ from pydantic import Field
 
 from plinth.corpus.annotate.base import TABLES, Annotator, Files
 from plinth.corpus.exclusions import address
-from plinth.corpus.illegal.lists import read
-from plinth.corpus.illegal.match import ListHit, Matcher, media_of
+from plinth.corpus.illegal import ListHit, Matcher, media_of, read
 from plinth.corpus.lists import Counts, ListTable, by_role, parsed, refused
 from plinth.corpus.sources.parameters import Matching
 from plinth.records import Frozen, internal

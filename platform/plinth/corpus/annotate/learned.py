@@ -12,9 +12,8 @@ from pydantic import Field, model_validator
 from plinth.corpus import lists
 from plinth.corpus.annotate.base import Annotator, Files
 from plinth.corpus.lists import Lexicon
-from plinth.corpus.models import artefact, classifier
+from plinth.corpus.models import artefact, classifier, ngram
 from plinth.corpus.models.examples import second_look
-from plinth.corpus.models.ngram import ngram_file
 from plinth.errors import RecipeError
 from plinth.records import Frozen, internal
 from plinth.storage.parts import EDIT_TYPE
@@ -38,7 +37,7 @@ class PerplexityParams(Frozen):
     model: str = internal("perplexity", description="Name of an `ngram` model in `corpus.models`.")
 
 
-def annotate_perplexity(batch: pa.RecordBatch, model: ngram_file.NgramModel) -> pa.RecordBatch:
+def annotate_perplexity(batch: pa.RecordBatch, model: ngram.NgramModel) -> pa.RecordBatch:
     """Perplexity of each text, lines taken as sentences."""
     values, counts = model.perplexity(batch.column("text"))
     none = ~np.isfinite(values)
@@ -53,14 +52,14 @@ def annotate_perplexity(batch: pa.RecordBatch, model: ngram_file.NgramModel) -> 
     return pa.record_batch(columns, schema=PERPLEXITY_SCHEMA)
 
 
-def prepare_perplexity(params: PerplexityParams, files: Files) -> ngram_file.NgramModel:
+def prepare_perplexity(params: PerplexityParams, files: Files) -> ngram.NgramModel:
     """The model.
 
     Raises:
         IntegrityError: it is of another version, or damaged.
     """
     key = f"models/{params.model}"
-    return ngram_file.read(files[key], key)
+    return ngram.read(files[key], key)
 
 
 def _resources(params: Any) -> tuple[str, ...]:

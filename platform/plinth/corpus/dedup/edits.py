@@ -1,24 +1,31 @@
-"""Shared by the stages that cut spans: their sidecar, groups of equal keys, and edits from marks.
+"""Shared by the stages that cut spans: their sidecar, groups of equal keys, edits from marks, windows of words.
 
-`survivor` is what the stage before left, less the documents of which too little remains after the cuts; so each
+`survivor` is what the stage before left, less the documents of which too little remains after the cuts. So each
 stage of the cascade reads the sidecar of the one before it and writes its own for the next.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
+from plinth import fingerprint
 from plinth.compute.context import Context, Item, add_stats, run_items, sum_stats
+from plinth.corpus.dedup import clusters, sorted_runs
 from plinth.corpus.dedup.parameters import Remainder
+from plinth.corpus.dedup.run_tree import Range, RangeReader, reduce, tree
+from plinth.corpus.sidecars import Slot, SlotNumbers
 from plinth.records import Part, Step
-from plinth.storage.parts import EDIT_TYPE, read_table, write_table
+from plinth.storage.parts import EDIT_TYPE, iter_aligned, iter_batches, read_table, write_table
 from plinth.storage.store import Store
 from plinth_text.arrays import I32, I64, U64, Bools
+from plinth_text.similarity import Windows, window_keys, windows
+from plinth_text.words import HashLookup
 
 #: `considered` documents were compared. `text_bytes` is the length of the text in UTF-8 before any cut.
 SCHEMA = pa.schema(
@@ -160,3 +167,178 @@ def summary(parts: Iterable[Part], reasons: Sequence[str]) -> dict[str, Any]:
         name: sum_stats([empty, *(part.stats for part in listed if part.name.startswith(f"{name}/"))]) for name in names
     }
     return sum_stats([empty, add_stats(listed)]) | {"buckets": buckets}
+
+
+# Windows of n words that occurred before: candidates by their anchors, then by 128-bit keys.
+#
+#     anchors   per part, once and for all: the anchors of its windows and the rows that have them
+#     repeats   per range of anchors: those that occur twice anywhere, by the documents that have them
+#     windows   per part: keys of the windows whose anchor is repeated; the text of those documents alone is read
+#     first     per range of keys: every window that is not the first of its key, with the first one
+#
+# A window that is repeated has a repeated anchor, so nothing is missed; anchors are a twelfth of the words (n = 50)
+# and keys are made only of text that may well be repeated. Order is that of bucket, part, row and word.
+#
+# Anchors are of all documents; which of them are compared is a mask. So a document that another one drops, or takes the
+# place of, costs no reading of text.
+
+VERSION = "2"
+
+#: Runs of (anchor, row), at most two alike; and of (document, anchor).
+ANCHORS, REPEATED = "anchors", "repeated anchors"
+#: Runs of (key, row, other half of the key, word).
+WINDOWS = "windows"
+#: Runs of (document, word, document, word): a window, and where it was first.
+LATER = "later windows"
+
+
+@dataclass(frozen=True)
+class SlotTexts:
+    """The texts of one slot, as the stages before left them.
+
+    Args:
+        edits: column of what the stage before cuts, where it does.
+    """
+
+    slot: Slot
+    tokens: int
+    edits: Part | None
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """Digests of what is read."""
+        return (self.slot.documents.blob.sha256, self.edits.blob.sha256 if self.edits else "")
+
+    def read(self, store: Store) -> Iterator[tuple[I64, pa.Array]]:
+        """By batch: rows, and their texts with earlier cuts blanked."""
+        sides = [(self.edits, ["edits"])] if self.edits else []
+        first = 0
+        for documents, *cuts in iter_aligned(store, (self.slot.documents, ["text"]), *sides):
+            texts = documents.column("text")
+            yield np.arange(first, first + len(texts)), blanked(texts, cuts[0].column("edits")) if cuts else texts
+            first += len(texts)
+
+    def read_rows(self, store: Store, rows: I64) -> Iterator[tuple[I64, pa.Array]]:
+        """The same of some rows, ascending; row groups of text that have none of them are not read."""
+        chosen = np.zeros(self.slot.documents.rows, dtype=np.bool_)
+        chosen[rows] = True
+        cuts, first = _some(store, self.edits, chosen), 0
+        for documents in sorted_runs.iter_rows(store, self.slot.documents, ["text"], rows):
+            texts, mine = documents.column("text"), rows[first : first + documents.num_rows]
+            yield mine, blanked(texts, cuts.slice(first, len(texts)).combine_chunks()) if self.edits else texts
+            first += len(texts)
+
+
+def _some(store: Store, edits: Part | None, chosen: Bools) -> pa.ChunkedArray:
+    found, first = [], 0
+    for batch in iter_batches(store, edits, ["edits"]) if edits and chosen.any() else ():
+        found.append(batch.column("edits").filter(pa.array(chosen[first : first + batch.num_rows])))
+        first += batch.num_rows
+    return pa.chunked_array(found, EDIT_TYPE)
+
+
+def blanked(texts: pa.Array, edits: pa.Array) -> pa.Array:
+    """The texts with every cut code point a space: no word is left there, and nothing else moves."""
+    rows = np.flatnonzero(pc.list_value_length(edits).to_numpy(zero_copy_only=False))
+    if rows.size == 0:
+        return texts
+    changed = []
+    for text, cuts in zip(texts.take(pa.array(rows)).to_pylist(), edits.take(pa.array(rows)).to_pylist(), strict=True):
+        for cut in cuts:
+            text = f"{text[: cut['start_cp']]}{' ' * (cut['end_cp'] - cut['start_cp'])}{text[cut['end_cp'] :]}"
+        changed.append(text)
+    mask = np.zeros(len(texts), dtype=np.bool_)
+    mask[rows] = True
+    return pc.replace_with_mask(texts, pa.array(mask), pa.array(changed, pa.large_string()))
+
+
+def find(ctx: Context, sources: Sequence[SlotTexts], mask: Part, layout: SlotNumbers, range_rows: int) -> list[Part]:
+    """The later windows of every slot: runs of `LATER` by row.
+
+    Args:
+        mask: flat column of bytes: which documents are compared.
+        range_rows: rows one reduce task holds.
+    """
+    tokens = {"min_tokens": sources[0].tokens} if sources else {}
+    step = Step(name="dedup/substring/anchors", version=VERSION, params=tokens, libraries=fingerprint.UNICODE)
+    items = [Item(source.inputs, source, source.slot.documents.rows) for source in sources]
+    anchors = [made[0] for made in run_items(ctx, step, _anchors, items, label="dedup/substring anchors")]
+    reader = RangeReader.over(ctx.store, ANCHORS, tree(ctx, ANCHORS, 2, anchors), layout)
+    step = Step(name="dedup/substring/repeats", version=VERSION)
+    ranges = reduce(ctx, step, _repeats, reader, range_rows, "dedup/substring repeats", mask)
+    repeats = clusters.gather(ctx, "dedup/substring repeats", ranges, layout, REPEATED, 2)
+    step = Step(name="dedup/substring/windows", version=VERSION, params=tokens, libraries=fingerprint.UNICODE)
+    items = [
+        Item((*source.inputs, mine.blob.sha256), _Candidates(source, mine), source.slot.documents.rows)
+        for source, mine in zip(sources, repeats, strict=True)
+    ]
+    listed = [made[0] for made in run_items(ctx, step, _windows, items, label="dedup/substring windows")]
+    reader = RangeReader.over(ctx.store, WINDOWS, tree(ctx, WINDOWS, 4, listed), layout)
+    step = Step(name="dedup/substring/first", version=VERSION)
+    later = reduce(ctx, step, _first, reader, range_rows, "dedup/substring first")
+    return clusters.gather(ctx, "dedup/substring first", later, layout, LATER, 4)
+
+
+def _anchors(store: Store, source: SlotTexts) -> tuple[Part, ...]:
+    keys, rows = [np.empty(0, np.uint64)], [np.empty(0, np.uint64)]
+    for numbers, texts in source.read(store):
+        mine = windows(texts, source.tokens)
+        fresh = np.flatnonzero(mine.fresh)
+        keys.append(mine.anchors[fresh])
+        rows.append(numbers[np.searchsorted(mine.starts, fresh, side="right") - 1].astype(np.uint64))
+    key, row = np.concatenate(keys), np.concatenate(rows)
+    order = sorted_runs.in_order(key, row)
+    key, row = key[order], row[order]
+    more = np.ones(key.size, dtype=np.bool_)  # a third one in a document tells nothing that two do not
+    more[2:] = (key[2:] != key[:-2]) | (row[2:] != row[:-2])
+    return (sorted_runs.write(store, "anchors.run", ANCHORS, [(key[more], row[more])], 2),)
+
+
+def _repeats(store: Store, task: Range) -> tuple[Part, ...]:
+    first, (key, at) = task.read(store)
+    repeated = ~first
+    repeated[:-1] |= ~first[1:]
+    repeated[1:] &= first[1:] | (at[1:] != at[:-1])  # each document once
+    key, at = key[repeated], at[repeated]
+    order = sorted_runs.in_order(at, key)
+    return (sorted_runs.write(store, "repeats.run", REPEATED, [(at[order], key[order])], 2),)
+
+
+@dataclass(frozen=True)
+class _Candidates:
+    source: SlotTexts
+    repeats: Part
+
+
+def _windows(store: Store, task: _Candidates) -> tuple[Part, ...]:
+    with sorted_runs.SortedRun(store, task.repeats, REPEATED) as opened:
+        rows, keys = opened.all()
+    repeated = HashLookup(np.unique(keys))
+    table = [[np.empty(0, np.uint64)] * 4]
+    for numbers, texts in task.source.read_rows(store, np.unique(rows).astype(np.int64)):
+        found = windows(texts, task.source.tokens)
+        wanted = _wanted(found, repeated)
+        high, low = window_keys(found, task.source.tokens, wanted)
+        index = np.flatnonzero(wanted)
+        doc = np.searchsorted(found.starts, index, side="right") - 1
+        table.append([high, numbers[doc].astype(np.uint64), low, (index - found.starts[doc]).astype(np.uint64)])
+    columns = [np.concatenate(column) for column in zip(*table, strict=True)]
+    order = sorted_runs.in_order(*columns)
+    return (sorted_runs.write(store, "windows.run", WINDOWS, [[column[order] for column in columns]], 4),)
+
+
+def _wanted(found: Windows, repeated: HashLookup) -> Bools:
+    """[N] whether the anchor of a window is repeated; each anchor is looked up once."""
+    if found.anchors.size == 0:
+        return np.zeros(0, dtype=np.bool_)
+    known: Bools = repeated.find(found.anchors[found.fresh]) >= 0
+    wanted: Bools = known[np.cumsum(found.fresh) - 1]
+    return wanted
+
+
+def _first(store: Store, task: Range) -> tuple[Part, ...]:
+    first, (_, at, _, word) = task.read(store)
+    firsts = np.flatnonzero(first)[np.cumsum(first) - 1]
+    columns = [column[~first] for column in (at, word, at[firsts], word[firsts])]
+    order = sorted_runs.in_order(*columns)
+    return (sorted_runs.write(store, "later.run", LATER, [[column[order] for column in columns]], 4),)

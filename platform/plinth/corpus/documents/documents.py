@@ -20,9 +20,8 @@ from plinth import fingerprint
 from plinth.compute.context import Context, Item, add_stats, manifest, renamed, run_items
 from plinth.corpus import illegal_gate
 from plinth.corpus import illegal_gate as illegal
-from plinth.corpus.documents.normalize import normalize
+from plinth.corpus.documents.normalize import RejectSpill, document_batches, normalize
 from plinth.corpus.documents.removal import drop, drop_repeats
-from plinth.corpus.documents.tables import RejectSpill, document_batches
 from plinth.corpus.exclusions import Exclusion
 from plinth.corpus.extract.extractor import Extractor, extracted
 from plinth.corpus.extract.worker import LIBRARIES

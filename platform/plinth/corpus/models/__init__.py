@@ -1,17 +1,127 @@
 """Models trained on buckets of the corpus itself, each an asset with a version: `models/NAME`.
 
-    trainers           the record that describes a trainer; all trainers by kind
-    examples           a sample of documents or of a labelled list, as features, cut into splits; the mark of
-                       generated labelled sets
-    classifier         classifiers and taggers, of classify/ (linear, trees, probabilities); artefact: their files
-    ngram_counts       vocabulary, counts and smoothing of n-gram models; ngram/: the models and perplexity bands
+    examples           a sample of documents or of a labelled list, as features, cut into splits; linear models of
+                       hashed words; the mark of generated labelled sets
+    artefact           files of a classifier; its trees; probabilities from margins
+    classifier         classifiers and taggers
+    ngram_counts       vocabulary, counts and smoothing of n-gram models
+    ngram              Kneser-Ney models, their files, and perplexity bands
     given              a model that was trained before, given as files; a ready fastText model; a ready classification
                        head
+
+The record that describes a trainer (documents of some buckets to a model's files) is here, and all trainers by kind.
+A new one is a file in this folder that holds a `TRAINER`, a line in `_BUILT_IN`, and a test.
 
 The recipe names models under `corpus.models` and lists under `corpus.lists`. An annotator names those that it needs
 (`Annotator.resources`) and reads their files once per process (`Annotator.prepare`); see `plinth.corpus.annotate`.
 """
 
-from plinth.corpus.models.trainers import ModelTrainer, parameters, train, trainer
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib import import_module
+from typing import Any, Protocol
+
+from plinth.compute.context import Context
+from plinth.errors import RecipeError
+from plinth.extensions import nearest, validated
+from plinth.records import Frozen, Manifest
+
+
+class Train(Protocol):
+    """The work: documents by bucket and lists by name in, the model's files as parts out, measures as statistics."""
+
+    def __call__(
+        self,
+        ctx: Context,
+        asset: str,
+        params: Any,
+        documents: Mapping[str, Manifest],
+        lists: Mapping[str, Manifest],
+    ) -> Manifest: ...
+
+
+@dataclass(frozen=True)
+class ModelTrainer:
+    """One kind of model that the pipeline can train.
+
+    Args:
+        kind: name in the recipe (`corpus.models.NAME.kind`).
+        version: of the code; raise it when the same text would give another model.
+        description: one sentence for the catalogue.
+        source: the paper or project that it follows.
+        params: frozen model of the parameters, without `kind`.
+        buckets: names of the buckets whose documents it reads, of the parameters.
+        lists: names of the lists it reads, of the parameters.
+        train: the work; deterministic, memory bounded.
+        libraries: names of other people's code that decides the model (`fingerprint.libraries`).
+        bounds: of the parameters, `(statistic, least, most)` that a model must keep to be published.
+    """
+
+    kind: str
+    version: str
+    description: str
+    source: str
+    params: type[Frozen]
+    buckets: Callable[[Any], tuple[str, ...]]
+    train: Train
+    libraries: tuple[str, ...] = ("unicode",)
+    lists: Callable[[Any], tuple[str, ...]] = lambda params: ()
+    bounds: Callable[[Any], tuple[tuple[str, float | None, float | None], ...]] = lambda params: ()
+
+
+#: Trainers by kind: module and attribute.
+_BUILT_IN = {
+    "classifier": "plinth.corpus.models.classifier:CLASSIFIER",
+    "tagger": "plinth.corpus.models.classifier:TAGGER",
+    "ngram": "plinth.corpus.models.ngram:TRAINER",
+    "given": "plinth.corpus.models.given:TRAINER",
+}
+
+
+@cache
+def trainers() -> dict[str, ModelTrainer]:
+    """All trainers by kind."""
+    places = {kind: place.split(":") for kind, place in _BUILT_IN.items()}
+    return {kind: getattr(import_module(module), name) for kind, (module, name) in places.items()}
+
+
+def trainer(name: str, raw: Mapping[str, Any]) -> ModelTrainer:
+    """The trainer of a model of the recipe.
+
+    Raises:
+        RecipeError: no `kind`, or an unknown one.
+    """
+    kind = raw.get("kind")
+    if kind not in trainers():
+        raise RecipeError(
+            f"corpus.models.{name}: nothing trains a model of kind {kind!r}",
+            expected=", ".join(trainers()),
+            remedy=nearest(str(kind), trainers()),
+        )
+    return trainers()[kind]
+
+
+def parameters(name: str, raw: Mapping[str, Any]) -> Frozen:
+    """The parameters of a model out of the recipe's mapping.
+
+    Raises:
+        RecipeError: an unknown kind or parameter, or a value that is not allowed.
+    """
+    model = trainer(name, raw).params
+    return validated(model, {key: value for key, value in raw.items() if key != "kind"}, f"corpus.models.{name}")
+
+
+def train(
+    ctx: Context,
+    name: str,
+    raw: Mapping[str, Any],
+    documents: Mapping[str, Manifest],
+    lists: Mapping[str, Manifest],
+) -> Manifest:
+    """Train `models/{name}` as the recipe says."""
+    return trainer(name, raw).train(ctx, f"models/{name}", parameters(name, raw), documents, lists)
 
 __all__ = ["ModelTrainer", "parameters", "train", "trainer"]

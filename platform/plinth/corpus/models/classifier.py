@@ -12,12 +12,9 @@ from pydantic import Field, model_validator
 from plinth import fingerprint
 from plinth.compute.context import Context, Item, manifest, run_items
 from plinth.corpus import lists
-from plinth.corpus.models import artefact, examples
-from plinth.corpus.models.artefact import FORMAT, ClassifierModel, Head, Second, second_features, second_names
-from plinth.corpus.models.classify import linear, probabilities, trees
-from plinth.corpus.models.classify.probabilities import Method
+from plinth.corpus.models import ModelTrainer, artefact, examples
+from plinth.corpus.models.artefact import FORMAT, ClassifierModel, Head, Method, Second, second_features, second_names
 from plinth.corpus.models.examples import Drawing, Examples, ExampleSource
-from plinth.corpus.models.trainers import ModelTrainer
 from plinth.errors import StageError
 from plinth.records import Frozen, Manifest, Part, Step, internal
 from plinth.storage.store import Store
@@ -122,13 +119,13 @@ def _require(task: _Task, found: Examples) -> None:
             )
 
 
-def fitted(params: Learning, found: Examples, outputs: int) -> linear.Linear:
+def fitted(params: Learning, found: Examples, outputs: int) -> examples.Linear:
     """The linear stage, trained on `train`, its best epoch chosen on `validation`."""
     train, held = found.of("train").documents, found.of("validation").documents
-    return linear.fit(train, held, outputs, params.bits, linear.Sgd(epochs=params.epochs))
+    return examples.fit(train, held, outputs, params.bits, examples.Sgd(epochs=params.epochs))
 
 
-def learnt(stage: linear.Linear) -> dict[str, Any]:
+def learnt(stage: examples.Linear) -> dict[str, Any]:
     """How the training of the linear stage went."""
     return {
         "epoch": int(np.argmin(stage.losses)) + 1,
@@ -216,7 +213,7 @@ def fit_classifier(
     """The model and its measures; a pure function of the examples."""
     stage = fitted(params, found, 1)
     calibration, test = found.of("calibration"), found.of("test")
-    curve = probabilities.fit(params.calibration, *_judged(stage, calibration, params.window))
+    curve = artefact.fit_curve(params.calibration, *_judged(stage, calibration, params.window))
     head = Head(
         format=FORMAT,
         kind=CLASSIFIER_KIND,
@@ -232,15 +229,15 @@ def fit_classifier(
     return model, learnt(stage) | _measured_classifier(model, stage, test)
 
 
-def _judged(stage: linear.Linear, some: Examples, window: int) -> tuple[F64, I64, F64]:
+def _judged(stage: examples.Linear, some: Examples, window: int) -> tuple[F64, I64, F64]:
     """Margins, truth and weights of examples."""
     truth = some.documents.labels
-    margins = linear.margins(some.documents, stage.table, stage.bias, window)[:, 0]
-    return margins, truth, probabilities.balanced(truth, 2)
+    margins = examples.margins(some.documents, stage.table, stage.bias, window)[:, 0]
+    return margins, truth, artefact.balanced(truth, 2)
 
 
 def _with_second(
-    params: ClassifierParams, model: ClassifierModel, stage: linear.Linear, found: Examples
+    params: ClassifierParams, model: ClassifierModel, stage: examples.Linear, found: Examples
 ) -> ClassifierModel:
     """The model with a second stage, where there is doubt enough to learn from, and it does better there than the
     first on documents that neither has learnt from."""
@@ -252,7 +249,7 @@ def _with_second(
     chosen = _near(model.head.curves[0](margins), params.band, hits, truth)
     if chosen is None:
         return model
-    forest = trees.fit(second_features(margins, border.dense)[chosen], truth[chosen], weights[chosen])
+    forest = artefact.fit_trees(second_features(margins, border.dense)[chosen], truth[chosen], weights[chosen])
     calibration = found.of("calibration")
     margins, truth, weights = _judged(stage, calibration, params.window)
     first = model.head.curves[0](margins)
@@ -260,8 +257,8 @@ def _with_second(
     if not _both(truth[doubt], _ENOUGH_TO_PROVE):
         return model
     raw = forest.margins(second_features(margins, calibration.dense)[doubt])
-    curve = probabilities.platt(raw, truth[doubt], weights[doubt])
-    losses = [probabilities.log_loss(truth[doubt], p, weights[doubt]) for p in (curve(raw), first[doubt])]
+    curve = artefact.platt(raw, truth[doubt], weights[doubt])
+    losses = [artefact.log_loss(truth[doubt], p, weights[doubt]) for p in (curve(raw), first[doubt])]
     if losses[0] >= losses[1]:
         return model
     names = second_names(lists.FEATURES if params.lexicon else ())
@@ -295,7 +292,7 @@ def doubtful(p: F64, band: tuple[float, float], hits: Bools | None = None) -> Bo
     return np.asarray(inside if hits is None else inside | (hits & (p < band[0])))
 
 
-def _measured_classifier(model: ClassifierModel, stage: linear.Linear, test: Examples) -> dict[str, Any]:
+def _measured_classifier(model: ClassifierModel, stage: examples.Linear, test: Examples) -> dict[str, Any]:
     margins, truth, weights = _judged(stage, test, model.head.window)
     first = model.head.curves[0](margins)
     doubt = doubtful(first, model.head.band, _hits(model.head.lexicon, test))
@@ -305,10 +302,10 @@ def _measured_classifier(model: ClassifierModel, stage: linear.Linear, test: Exa
         final[doubt] = model.second(margins[doubt], test.dense[doubt])
     if _both(truth[doubt], 1):
         own = truth[doubt], weights[doubt]
-        border["border_auc"] = round(probabilities.auc(own[0], first[doubt], own[1]), 6)
-        border["border_second_auc"] = round(probabilities.auc(own[0], final[doubt], own[1]), 6)
-    whole = {f"final_{name}": value for name, value in probabilities.quality(truth, final, weights).items()}
-    return probabilities.quality(truth, first, weights) | whole | border | {"second_stage": model.forest is not None}
+        border["border_auc"] = round(artefact.auc(own[0], first[doubt], own[1]), 6)
+        border["border_second_auc"] = round(artefact.auc(own[0], final[doubt], own[1]), 6)
+    whole = {f"final_{name}": value for name, value in artefact.quality(truth, final, weights).items()}
+    return artefact.quality(truth, first, weights) | whole | border | {"second_stage": model.forest is not None}
 
 
 CLASSIFIER = ModelTrainer(
@@ -398,9 +395,9 @@ def fit_tagger(
     outputs = len(labels) if len(labels) > 2 else 2
     stage = fitted(params, found, outputs)
     calibration, test = found.of("calibration").documents, found.of("test").documents
-    margins = linear.margins(calibration, stage.table, stage.bias)
-    truths, weights = linear.truth(calibration.labels, outputs), probabilities.balanced(calibration.labels, outputs)
-    curves = tuple(probabilities.fit(params.calibration, margins[:, k], truths[:, k], weights) for k in range(outputs))
+    margins = examples.margins(calibration, stage.table, stage.bias)
+    truths, weights = examples.truth(calibration.labels, outputs), artefact.balanced(calibration.labels, outputs)
+    curves = tuple(artefact.fit_curve(params.calibration, margins[:, k], truths[:, k], weights) for k in range(outputs))
     head = Head(
         format=FORMAT,
         kind=TAGGER_KIND,
@@ -414,18 +411,18 @@ def fit_tagger(
     return ClassifierModel(head, stage.table), learnt(stage) | _measured(head, stage, test)
 
 
-def _measured(head: Head, stage: linear.Linear, test: linear.Ragged) -> dict[str, Any]:
-    margins = linear.margins(test, stage.table, stage.bias)
+def _measured(head: Head, stage: examples.Linear, test: examples.Ragged) -> dict[str, Any]:
+    margins = examples.margins(test, stage.table, stage.bias)
     p = np.stack([curve(margins[:, k]) for k, curve in enumerate(head.curves)], axis=1)
-    winner, weights = p.argmax(axis=1), probabilities.balanced(test.labels, len(head.labels))
-    truths = linear.truth(test.labels, len(head.labels))
+    winner, weights = p.argmax(axis=1), artefact.balanced(test.labels, len(head.labels))
+    truths = examples.truth(test.labels, len(head.labels))
     by_label = {}
     for k, name in enumerate(head.labels):
         right = weights[(winner == k) & (test.labels == k)].sum()
         given, there = weights[winner == k].sum(), weights[test.labels == k].sum()
         shares = {"precision": right / given if given else 0.0, "recall": right / there}
         rounded = {key: round(float(share), 6) for key, share in shares.items()}
-        by_label[name] = probabilities.quality(truths[:, k], p[:, k], weights) | rounded
+        by_label[name] = artefact.quality(truths[:, k], p[:, k], weights) | rounded
     pairs = [(one["precision"], one["recall"]) for one in by_label.values()]
     f1 = [2 * precision * recall / max(precision + recall, 1e-12) for precision, recall in pairs]
     hit = (winner == test.labels).astype(np.float64)
@@ -434,7 +431,7 @@ def _measured(head: Head, stage: linear.Linear, test: linear.Ragged) -> dict[str
         "macro_f1": round(float(np.mean(f1)), 6),
         "auc": round(float(np.mean([one["auc"] for one in by_label.values()])), 6),
         "worst_auc": min(one["auc"] for one in by_label.values()),
-        "ece": round(probabilities.calibration_error(hit, p.max(axis=1), weights), 6),
+        "ece": round(artefact.calibration_error(hit, p.max(axis=1), weights), 6),
         "labels": by_label,
     }
 

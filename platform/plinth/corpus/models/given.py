@@ -17,9 +17,7 @@ from pydantic import Field, model_validator
 
 from plinth.compute.context import Context, manifest
 from plinth.compute.engine import torch_threads
-from plinth.corpus.models import artefact
-from plinth.corpus.models.ngram import ngram_file
-from plinth.corpus.models.trainers import ModelTrainer
+from plinth.corpus.models import ModelTrainer, artefact, ngram
 from plinth.errors import IntegrityError, MissingError
 from plinth.records import Frozen, Manifest, Part, Step
 from plinth_text.arrays import F32, I32, I64
@@ -320,7 +318,7 @@ def digest(parts: Sequence[Part]) -> str:
 
 
 def _ngram(files: Mapping[str, Path], asset: str) -> dict[str, Any]:
-    model = ngram_file.read(files, asset)
+    model = ngram.read(files, asset)
     return {"order": len(model.keys), "words": len(model.words)}
 
 

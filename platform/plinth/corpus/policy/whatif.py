@@ -24,8 +24,7 @@ from plinth.corpus.policy.compiled_policy import (
 )
 from plinth.corpus.policy.parameters import Policy
 from plinth.corpus.policy.policy import EDIT_NAMES, published
-from plinth.corpus.sampling import excerpt, ranks
-from plinth.corpus.sidecars import Slot, slots
+from plinth.corpus.sidecars import Slot, excerpt, ranks, slots
 from plinth.errors import IntegrityError
 from plinth.records import Manifest, Part
 from plinth.storage.parts import iter_batches, read_row

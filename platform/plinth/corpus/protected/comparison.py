@@ -10,10 +10,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from plinth.corpus.protected import protected_index, tallies
+from plinth.corpus.protected import protected_index
 from plinth.corpus.protected.parameters import Protected
-from plinth.corpus.protected.protected_index import ProtectedIndex, ngrams_of
-from plinth.corpus.protected.training_text import Work, considered
+from plinth.corpus.protected.protected_index import ProtectedIndex, Work, considered, ngrams_of
 from plinth.corpus.sidecars import Slot
 from plinth.records import Part
 from plinth.storage.parts import read_table, write_batches, write_table
@@ -41,7 +40,7 @@ MOST_NAMED = 50
 
 #: What a document may be to an item (`comparison`), and what is counted of each item.
 KINDS = ("run", "alike", "close")
-ITEM_TABLE_PAIRS: tallies.How = {**dict.fromkeys(KINDS, "sum"), "longest": "max", "fuzzy": "max"}
+ITEM_TABLE_PAIRS: protected_index.How = {**dict.fromkeys(KINDS, "sum"), "longest": "max", "fuzzy": "max"}
 ITEM_TABLE_SCHEMA = pa.schema(
     [
         pa.field("set", pa.string(), nullable=False),
@@ -74,7 +73,7 @@ def tally(pairs: pa.Table) -> pa.Table:
     """What documents are to each item, counted; of pairs as `comparison` has them."""
     kinds = {name: pc.equal(pairs["kind"], name).cast(pa.int64()) for name in KINDS}
     table = pa.table({"key": pairs["item"], **kinds, "longest": pairs["longest"], "fuzzy": pairs["fuzzy"]})
-    return tallies.merge([table], ITEM_TABLE_PAIRS)
+    return protected_index.merge([table], ITEM_TABLE_PAIRS)
 
 
 def telling(alike: Any, close: Any, params: Protected) -> tuple[Bools, Bools]:

@@ -26,7 +26,7 @@ from plinth import fingerprint
 from plinth.compute.context import Context, Item, manifest, run_items
 from plinth.corpus.dedup.run_tree import levels
 from plinth.corpus.dedup.sorted_runs import iter_rows
-from plinth.corpus.protected import tallies
+from plinth.corpus.protected import protected_index
 from plinth.corpus.protected.parameters import Contamination
 from plinth.corpus.sidecars import Slot, slots, summed
 from plinth.errors import IntegrityError
@@ -87,7 +87,7 @@ def run(
     limit = params.boilerplate_documents
     bound = None if limit is None else limit + 1
     step = Step(name="contamination/tally", version=VERSION, params={"bound": bound})
-    tally = tallies.narrowed(ctx, step, [parts[2] for parts in found], label=f"{ASSET} boilerplate", bound=bound)
+    tally = protected_index.narrowed(ctx, step, [parts[2] for parts in found], label=f"{ASSET} boilerplate", bound=bound)
     step = Step(name="contamination/common", version=VERSION, params={"boilerplate_documents": limit})
     item = Item((table.blob.sha256, *(part.blob.sha256 for part in tally)), _Common(table.rows, tally, limit))
     common = run_items(ctx, step, _common, [item], label=f"{ASSET} boilerplate")[0][0]
@@ -209,7 +209,7 @@ def _hits(store: Store, task: _Hits) -> tuple[Part, ...]:
     return (
         write_table(store, "counts.parquet", pa.table([pa.array(every, mask=every < 0)], schema=_COUNTS)),
         write_table(store, "hits.parquet", pa.table([pa.array(column) for column in columns], schema=_HITS)),
-        tallies.sparse(store, "tally.parquet", documents_of),
+        protected_index.sparse(store, "tally.parquet", documents_of),
     )
 
 
@@ -222,7 +222,7 @@ class _Common:
 
 def _common(store: Store, task: _Common) -> tuple[Part, ...]:
     """The held-out n-grams, by position, that more than `limit` training documents contain."""
-    documents = tallies.dense(store, task.tally, task.grams)
+    documents = protected_index.dense(store, task.tally, task.grams)
     found = np.flatnonzero(documents > task.limit) if task.limit is not None else np.empty(0, np.int64)
     return (write_table(store, "common.parquet", pa.table({"gram": found.astype(np.uint64)}, schema=_GRAMS)),)
 

@@ -17,9 +17,9 @@ from plinth.corpus.documents.normalize import normalize
 from plinth.corpus.extract.extractor import Extractor
 from plinth.corpus.extract.page import ExtractionFailure, Page
 from plinth.corpus.extract.worker import LIBRARIES as EXTRACTORS
-from plinth.corpus.protected import comparison, protected_index, tallies, training_text
+from plinth.corpus.protected import comparison, protected_index
 from plinth.corpus.protected.parameters import Protected, ProtectedSet
-from plinth.corpus.protected.training_text import Work
+from plinth.corpus.protected.protected_index import Work
 from plinth.corpus.sidecars import Slot, slots, summed
 from plinth.corpus.sources.parameters import Extraction, Normalisation
 from plinth.corpus.sources.streams import GZIP_MAGIC
@@ -283,15 +283,15 @@ def _index(store: Store, task: tuple[Mapping[str, Part], Protected]) -> tuple[Pa
 
 def _weights(ctx: Context, params: Protected, places: tuple[Slot, ...], plain: Part) -> Part:
     limit, denied = params.boilerplate_documents, params.model_dump(mode="json", include={"families"})
-    given = {"sampled": training_text.SAMPLED, "longest_words": params.longest_words, "limit": limit, **denied}
+    given = {"sampled": protected_index.SAMPLED, "longest_words": params.longest_words, "limit": limit, **denied}
     step = Step(name="protected/counted", version=VERSION, params=given, libraries=fingerprint.UNICODE)
     items = [
         Item((*_inputs(slot), plain.blob.sha256), Work(slot, params, plain), slot.documents.rows) for slot in places
     ]
-    counted = run_items(ctx, step, training_text.counted, items, label=f"{ASSET}: counts")
+    counted = run_items(ctx, step, protected_index.counted, items, label=f"{ASSET}: counts")
     bounds = (None, None if limit is None else limit + 1)
     words, grams = (
-        tallies.narrowed(
+        protected_index.narrowed(
             ctx,
             Step(name="protected/tally", version=VERSION, params={"bound": bound}),
             [parts[i] for parts in counted],
@@ -308,15 +308,15 @@ def _weights(ctx: Context, params: Protected, places: tuple[Slot, ...], plain: P
 def _weighed(store: Store, task: tuple[Part, Protected, tuple[Part, ...], tuple[Part, ...]]) -> tuple[Part, ...]:
     plain, params, words, grams = task
     index, limit = protected_index.read(store, plain), params.boilerplate_documents
-    frequencies = tallies.dense(store, words, index.vocabulary.size)
-    common = tallies.dense(store, grams, index.evidence.size) > (0 if limit is None else limit)
+    frequencies = protected_index.dense(store, words, index.vocabulary.size)
+    common = protected_index.dense(store, grams, index.evidence.size) > (0 if limit is None else limit)
     looked_at = sum(int(part.stats["looked_at"]) for part in words)
     return (protected_index.write(store, protected_index.weighed(index, params, looked_at, frequencies, common)),)
 
 
 def _table(ctx: Context, params: Protected, index: Part, names: Part, pairs: tuple[Part, ...]) -> Part:
     step = Step(name="protected/pairs", version=VERSION)
-    held = tallies.narrowed(ctx, step, pairs, label=f"{ASSET}: items", how=comparison.ITEM_TABLE_PAIRS)
+    held = protected_index.narrowed(ctx, step, pairs, label=f"{ASSET}: items", how=comparison.ITEM_TABLE_PAIRS)
     step = Step(name="protected/items", version=VERSION, params=_thresholds(params))
     item = Item(
         tuple(part.blob.sha256 for part in (index, names, *held)), comparison.Tables(index, names, held, params)

@@ -1,31 +1,104 @@
-"""All protected items as flat arrays, small enough for every worker to hold.
-
-**Evidence** of an item are its n-grams of 13 words (of all its words, where it has fewer). One that more training
-documents have than a bound is boilerplate, as GPT-3 counts it (Brown et al. 2020, appendix C): a licence, an
-instruction to the reader. The words that it covers are no evidence. An item without any is undecided: nothing can
-tell whether training text holds it. So is one too short to be looked for.
-
-Weights of words are their inverse document frequencies in the training text itself (a sample of it, by hash of
-the id): words that every page has weigh nothing, whatever the sets are about.
-"""
+"""Protected items as an index; the training text that they are compared with, and how common its words are."""
 
 from __future__ import annotations
 
 import io
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
+from plinth.compute.context import Context, Item, run_items
+from plinth.corpus.dedup.run_tree import levels
 from plinth.corpus.protected.parameters import Protected
-from plinth.records import Part
-from plinth.storage.parts import read_table
+from plinth.corpus.sidecars import Slot
+from plinth.records import Part, Step
+from plinth.storage.parts import iter_aligned, read_table, write_table
 from plinth.storage.store import Store
 from plinth_text.arrays import F32, I32, I64, U64, Bools
 from plinth_text.compiled import compiled
 from plinth_text.words import HashLookup, ngram_hashes
+
+# Counts by key over all parts: a map that writes sparse tables, and a reduce that opens a bounded number at a time.
+#
+# A tally is a table of one `key` and columns that are summed, or of which the greatest counts. Merging is associative,
+# with a bound as well (min(a + b, bound)), so the result does not depend on how parts are grouped.
+
+#: By column what merging does to it.
+How = Mapping[str, Literal["sum", "max"]]
+COUNTED: How = {"documents": "sum"}
+
+
+def sparse(store: Store, name: str, counts: I64, documents: int = 0) -> Part:
+    """The counts above 0 by position, with the number of documents that were looked at."""
+    key = np.flatnonzero(counts)
+    return write_table(store, name, pa.table({"key": key, "documents": counts[key]}), stats={"looked_at": documents})
+
+
+def dense(store: Store, parts: Sequence[Part], size: int, bound: int | None = None) -> I64:
+    """[size] the counts of all parts together."""
+    found = np.zeros(size, dtype=np.int64)
+    for part in parts:
+        table = read_table(store, part)
+        found[table["key"].to_numpy()] += table["documents"].to_numpy()
+    return found if bound is None else np.minimum(found, bound)
+
+
+def narrowed(
+    ctx: Context, step: Step, parts: Sequence[Part], label: str, how: How = COUNTED, bound: int | None = None
+) -> tuple[Part, ...]:
+    """At most as many tallies as one task opens, with the content of all.
+
+    Args:
+        step: of the merges; its parameters name the bound.
+        how: columns and what is done to them.
+        bound: sums stay at most this.
+    """
+
+    def merged(groups: Sequence[Sequence[Part]]) -> list[Part]:
+        items = [Item(tuple(one.blob.sha256 for one in some), _Merge(tuple(some), how, bound)) for some in groups]
+        return [made[0] for made in run_items(ctx, step, _merge, items, label=label)]
+
+    return tuple(levels(parts, merged))
+
+
+def merge(tables: Sequence[pa.Table], how: How = COUNTED, bound: int | None = None) -> pa.Table:
+    """One row per key, by key."""
+    table = pa.concat_tables(tables)
+    found = table.group_by("key").aggregate(list(how.items())).sort_by("key")
+    columns: dict[str, Any] = {"key": found["key"]}
+    for name, what in how.items():
+        column = found[f"{name}_{what}"].cast(table.schema.field(name).type)
+        bounded = bound is not None and what == "sum"
+        columns[name] = pc.min_element_wise(column, bound).cast(column.type) if bounded else column
+    return pa.table(columns)
+
+
+@dataclass(frozen=True)
+class _Merge:
+    parts: tuple[Part, ...]
+    how: How
+    bound: int | None
+
+
+def _merge(store: Store, task: _Merge) -> tuple[Part, ...]:
+    table = merge([read_table(store, part) for part in task.parts], task.how, task.bound)
+    looked_at = sum(int(part.stats.get("looked_at", 0)) for part in task.parts)
+    return (write_table(store, "tally.parquet", table, stats={"looked_at": looked_at}),)
+
+
+# All protected items as flat arrays, small enough for every worker to hold.
+#
+# **Evidence** of an item are its n-grams of 13 words (of all its words, where it has fewer). One that more training
+# documents have than a bound is boilerplate, as GPT-3 counts it (Brown et al. 2020, appendix C): a licence, an
+# instruction to the reader. The words that it covers are no evidence. An item without any is undecided: nothing can
+# tell whether training text holds it. So is one too short to be looked for.
+#
+# Weights of words are their inverse document frequencies in the training text itself (a sample of it, by hash of
+# the id): words that every page has weigh nothing, whatever the sets are about.
 
 #: An n-gram that more items than this hold is a turn of phrase, and names none of them.
 MAX_ITEMS = 200
@@ -199,3 +272,75 @@ def find_evidence(starts: I64, words: U64, least: int, most: int, hashes: U64, v
 @compiled
 def count_uncovered(starts: I64, boilerplate: Bools, most: int, evident: I64) -> None:
     """Fill in how many words before each are covered by no common n-gram."""
+
+
+# What protected items are compared with, and how common their n-grams and words are in it.
+#
+# Considered are the documents that would train: survivors that are not held out. Compared and counted are those of them
+# that no set denies by their address: pages of a benchmark's mirrors are dropped anyway, and must not make its items
+# common.
+
+#: One document in so many is looked at for the weights of words.
+SAMPLED = 8
+
+
+@dataclass(frozen=True)
+class Work:
+    """A part of documents with its sidecars, and the index of the items."""
+
+    slot: Slot
+    params: Protected
+    index: Part
+
+
+def considered(
+    store: Store, slot: Slot, params: Protected, columns: Sequence[str] = ("id", "text", "uri")
+) -> Iterator[tuple[pa.RecordBatch, Bools, Bools]]:
+    """Batches of documents, which of them would train, and which come from an address that some set denies."""
+    sources = ((slot.documents, list(columns)), (slot.sides["survivors"], ["survivor"]))
+    for documents, near, held in iter_aligned(store, *sources, (slot.sides["holdout"], ["held_out"])):
+        mask = pc.and_not(near.column("survivor"), held.column("held_out"))
+        yield documents, mask.to_numpy(zero_copy_only=False), _denied(documents, params)
+
+
+def _denied(documents: pa.RecordBatch, params: Protected) -> Bools:
+    found = np.zeros(documents.num_rows, dtype=np.bool_)
+    for piece in sorted({piece for family in params.families.values() for piece in family.deny}):
+        held = pc.match_substring(documents.column("uri"), piece, ignore_case=True)
+        found |= held.to_numpy(zero_copy_only=False)
+    return found
+
+
+def counted(store: Store, work: Work) -> tuple[Part, ...]:
+    """Two tallies of a part: documents by word of the items, of a sample; and by n-gram that is evidence, at most one
+    more than `boilerplate_documents`."""
+    index, limit = read(store, work.index), work.params.boilerplate_documents
+    words, evidence = HashLookup(index.vocabulary), HashLookup(index.evidence)
+    lengths = evidence_lengths(index, work.params) if limit is not None else []
+    by_word, by_gram = (np.zeros(size, dtype=np.int64) for size in (index.vocabulary.size, index.evidence.size))
+    last_word, last_gram = np.full(by_word.size, -1, dtype=np.int32), np.full(by_gram.size, -1, dtype=np.int32)
+    first = looked_at = 0
+    for documents, would_train, denied in considered(store, work.slot, work.params):
+        mask = would_train & ~denied
+        starts, hashes = ngram_hashes(documents.column("text").filter(pa.array(mask)), 1)
+        drawn = _drawn(documents.column("id").filter(pa.array(mask)))
+        count_once(starts, words.find(hashes), drawn, first, last_word, by_word, np.iinfo(np.int64).max)
+        for n in lengths:
+            gram_starts, grams = ngrams_of(hashes, starts, n)
+            every = np.ones(drawn.size, dtype=np.bool_)
+            count_once(gram_starts, evidence.find(grams), every, first, last_gram, by_gram, (limit or 0) + 1)
+        first, looked_at = first + drawn.size, looked_at + int(drawn.sum())
+    return (
+        sparse(store, "words.parquet", by_word, looked_at),
+        sparse(store, "grams.parquet", by_gram),
+    )
+
+
+def _drawn(ids: pa.Array) -> Bools:
+    found: Bools = np.frombuffer(b"".join(ids.to_pylist()), dtype="<u4").reshape(-1, 4)[:, 2] % SAMPLED == 0
+    return found
+
+
+@compiled
+def count_once(starts: I64, where: I64, drawn: Bools, first: int, last: I32, counts: I64, most: int) -> None:
+    """Count each position once per document, up to `most`; `last` has the document that met it last."""

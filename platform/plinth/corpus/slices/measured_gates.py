@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from plinth.corpus.annotate.base import annotator
-from plinth.corpus.illegal.lists import keyword
+from plinth.corpus.illegal import keyword
 from plinth.corpus.lists import by_role, parsed
 from plinth.corpus.policy.compiled_policy import DOCUMENTS, CompiledPolicy, columns_of
 from plinth.corpus.policy.expressions import Expression, parse

@@ -18,8 +18,7 @@ from plinth.corpus.annotate.base import annotator, parameters
 from plinth.corpus.policy.compiled_policy import DOCUMENTS, by_sidecar, columns_of, rule_values
 from plinth.corpus.policy.expressions import Expression, parse
 from plinth.corpus.policy.parameters import Policy
-from plinth.corpus.sampling import Smallest, excerpt, ranks
-from plinth.corpus.sidecars import slots
+from plinth.corpus.sidecars import Smallest, excerpt, ranks, slots
 from plinth.corpus.slices.rates import percent, wilson
 from plinth.errors import RemovalRateError
 from plinth.records import Manifest, Part, Step

@@ -22,7 +22,7 @@ from plinth import fingerprint
 from plinth.compute.context import Context, Item, run_items
 from plinth.corpus.policy.compiled_policy import annotations_of, compile_policy, rule_values
 from plinth.corpus.policy.policy import published
-from plinth.corpus.sampling import Smallest, excerpt, rank, ranks
+from plinth.corpus.sidecars import Smallest, excerpt, rank, ranks
 from plinth.corpus.slices.generate import Labelled
 from plinth.corpus.slices.rates import wilson
 from plinth.corpus.verdicts import CLUSTERING, PROTECTED, STAGE_OF, cluster_of, survivors

@@ -27,7 +27,7 @@ from plinth.storage.parts import PartWriter
 from plinth.storage.state import Refs
 from plinth.storage.store import Store
 from plinth.storage.uris import open_local, readable
-from plinth.tokens.tokenizer.template import same_tokenizer
+from plinth.tokens.tokenizer.vocabulary import same_tokenizer
 
 # The two models of a comparison: a folder of weights as a manifest, and what differs between two models.
 

@@ -26,7 +26,7 @@ from plinth.tokens.mixture.apportion import Ramp, audit, largest_remainder, shar
 from plinth.tokens.mixture.caps import require_room, widened
 from plinth.tokens.mixture.parameters import Mixture, Phase
 from plinth.tokens.mixture.weights import Leg, legs, streams_by_key, used_streams, without_text
-from plinth.tokens.packing.packing import PackingCounts, counts_of, measure
+from plinth.tokens.packing import PackingCounts, counts_of, measure
 from plinth.tokens.shards.parameters import Stream, streams_of_all
 from plinth.tokens.shards.reader import ShardReader
 

@@ -16,13 +16,13 @@ from numpy.typing import NDArray
 
 from plinth.compute.context import Context
 from plinth.corpus import planted_canaries
-from plinth.corpus.canaries.parameters import BUCKET
+from plinth.corpus.canaries import BUCKET
 from plinth.errors import MissingError, TrainingError
 from plinth.records import Manifest, Part, bucket_of
 from plinth.tokens.order.order import Order, SequenceRef
 from plinth.tokens.order.steps import Steps
-from plinth.tokens.packing.layout import PackingLayout, open_layout
-from plinth.tokens.packing.packing import PackedPieces
+from plinth.tokens.packing import PackedPieces
+from plinth.tokens.packing_layout import PackingLayout, open_layout
 from plinth.tokens.shards.index import DocumentIndex, DocumentSpan
 from plinth.tokens.shards.reader import ShardReader
 

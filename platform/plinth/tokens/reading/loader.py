@@ -22,8 +22,8 @@ from numpy.typing import NDArray
 from plinth.errors import IntegrityError, RecipeError
 from plinth.tokens.order.order import Order
 from plinth.tokens.order.steps import Steps
-from plinth.tokens.packing.layout import Concatenated, JointLayout, PackingLayout
-from plinth.tokens.packing.packing import PackedPieces
+from plinth.tokens.packing import PackedPieces
+from plinth.tokens.packing_layout import Concatenated, JointLayout, PackingLayout
 from plinth.tokens.reading.compact_batch import BufferPool, CompactBatch
 from plinth.tokens.shards.reader import ShardReader, Tokens
 from plinth_text.compiled import compiled

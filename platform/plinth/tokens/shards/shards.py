@@ -29,7 +29,7 @@ from plinth.records import Blob, Manifest, Part, Step
 from plinth.storage.atomic import named_failures
 from plinth.storage.parts import iter_aligned, iter_batches
 from plinth.storage.store import CHUNK_BYTES, Store
-from plinth.tokens.shards import axes, staged_tokens
+from plinth.tokens.shards import staged_tokens
 from plinth.tokens.shards.index import write_index
 from plinth.tokens.shards.parameters import OTHER, Shards
 from plinth.tokens.shards.staged_tokens import PublishedTokens, StagedTokens, TokeniseTask, restore
@@ -383,7 +383,7 @@ def assign_streams(
     if not params.axes:
         whole = tuple((i, DocumentChoice(part), part.rows, int(part.stats["tokens"])) for i, part in enumerate(lengths))
         return [StreamAssignment("", whole)]
-    labels = axes.run(ctx, bucket, params.axes, curated, lengths, sidecars)
+    labels = staged_tokens.run(ctx, bucket, params.axes, curated, lengths, sidecars)
     stream_of = _merged([part.stats["streams"] for part in labels], params.min_stream_tokens)
     if len(set(stream_of.values())) > MAX_STREAMS:
         raise RecipeError(

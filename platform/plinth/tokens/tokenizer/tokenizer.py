@@ -24,10 +24,10 @@ from plinth.errors import StageError
 from plinth.records import Manifest, Part, Step
 from plinth.storage.store import Store
 from plinth.tokens.tokenizer import encode
+from plinth.tokens.tokenizer.encode import pipeline
 from plinth.tokens.tokenizer.parameters import BYTES, TokenizerParameters
 from plinth.tokens.tokenizer.sample import BucketSample, sample, sampled_texts
 from plinth.tokens.tokenizer.vocabulary import BYTE_TOKENS
-from plinth.tokens.tokenizer.words import pipeline
 
 ASSET = "tokenizer"
 VERSION = "2"

@@ -14,7 +14,7 @@ from plinth.model.hugging_face import TOKENIZER
 from plinth.model.parameters import Model
 from plinth.records import Manifest
 from plinth.storage.store import Store
-from plinth.tokens.tokenizer.template import same_tokenizer
+from plinth.tokens.tokenizer.vocabulary import same_tokenizer
 from plinth.training.parameters.initial import InitialWeights
 
 #: Fields of `Model` that shape parameters, or decide what is computed with them.

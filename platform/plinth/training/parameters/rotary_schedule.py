@@ -14,7 +14,7 @@ from pydantic import Field, model_validator
 
 from plinth.model.parameters import Model, RopeScaling
 from plinth.records import Frozen
-from plinth.tokens.order.parameters import Change, RunChange
+from plinth.tokens.order.steps import Change, RunChange
 
 
 class RotaryChange(Frozen):

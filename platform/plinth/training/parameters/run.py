@@ -11,7 +11,7 @@ from plinth.launch.parameters import Launch, Supervision
 from plinth.model.parameters import Model
 from plinth.records import Frozen, internal, spelling
 from plinth.sections import extended
-from plinth.tokens.order.parameters import Amendment, BatchChange, LengthChange
+from plinth.tokens.order.steps import Amendment, BatchChange, LengthChange
 from plinth.tokens.shards.parameters import Reading
 from plinth.training import hooks
 from plinth.training.parameters.checkpoints import Checkpoints

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from plinth.corpus import annotate, lists, models
-from plinth.corpus.annotate import language, ready
+from plinth.corpus.annotate import language
 from plinth.corpus.annotate.base import ANNOTATORS, annotator, parameters
 from plinth.corpus.policy.compiled_policy import annotations_of
 from plinth.errors import IntegrityError, RecipeError
@@ -99,7 +99,7 @@ def test_a_ready_model_needs_its_digest(tiny: Any, tmp_path: Path) -> None:
 def test_a_label_that_the_model_lacks_is_an_error(tmp_path: Path) -> None:
     files = {"models/quality": {"list": write(tmp_path / "quality.bin")}}
     with pytest.raises(RecipeError, match="no label 'hq'"):
-        ready.prepare_fasttext(ready.FastTextParams(model="quality", target="hq"), files)
+        language.prepare_fasttext(language.FastTextParams(model="quality", target="hq"), files)
 
 
 def labelled(path: Path, texts: list[str], **params: Any) -> list[dict[str, Any]]:

@@ -15,7 +15,7 @@ import pytest
 import torch
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
 
-from plinth.corpus.annotate import ready
+from plinth.corpus.annotate import language
 from plinth.corpus.models import given
 from plinth.errors import IntegrityError, RecipeError
 from plinth.records import Manifest
@@ -64,10 +64,10 @@ def files(folder: Path) -> dict[str, dict[str, Path]]:
 
 
 def rows(folder: Path, texts: list[str], **params: Any) -> list[dict[str, Any]]:
-    prepared = ready.prepare_transformer(ready.TransformerParams(model="edu", **params), files(folder))
+    prepared = language.prepare_transformer(language.TransformerParams(model="edu", **params), files(folder))
     batch = pa.record_batch({"text": pa.array(texts, pa.large_string())})
-    made = ready.annotate_transformer(batch, prepared)
-    assert made.schema == ready.TRANSFORMER_SCHEMA
+    made = language.annotate_transformer(batch, prepared)
+    assert made.schema == language.TRANSFORMER_SCHEMA
     return list(made.to_pylist())
 
 
@@ -168,7 +168,7 @@ def test_what_is_no_head_is_refused(tmp_path: Path, edu: Path) -> None:
             given.transformer_described(files(folder)[KEY], KEY)
         assert said in f"{error.value.found} {error.value.expected}"
         with pytest.raises(IntegrityError):
-            ready.prepare_transformer(ready.TransformerParams(model="edu"), files(folder))
+            language.prepare_transformer(language.TransformerParams(model="edu"), files(folder))
 
     refused("config.json", drop="config.json")
     refused("safetensors; others can hold programs", drop="model.safetensors", add="pytorch_model.bin")
@@ -181,7 +181,7 @@ def test_a_damaged_file_is_an_error(tmp_path: Path, edu: Path) -> None:
         (tmp_path / path.name).write_bytes(path.read_bytes())
     (tmp_path / "model.safetensors").write_bytes((edu / "model.safetensors").read_bytes()[:-1000])
     with pytest.raises(IntegrityError, match="models/edu cannot be used"):
-        ready.prepare_transformer(ready.TransformerParams(model="edu"), files(tmp_path))
+        language.prepare_transformer(language.TransformerParams(model="edu"), files(tmp_path))
 
 
 def test_a_label_that_the_head_lacks_is_an_error(edu: Path) -> None:

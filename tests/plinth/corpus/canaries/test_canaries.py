@@ -13,10 +13,9 @@ from pydantic import ValidationError
 
 from plinth.compute.context import Context
 from plinth.compute.engine import InlineEngine
+from plinth.corpus import canaries as generate
 from plinth.corpus import planted_canaries
-from plinth.corpus.canaries import generate
-from plinth.corpus.canaries.generate import Lexis
-from plinth.corpus.canaries.parameters import Canaries, document_tokens
+from plinth.corpus.canaries import Canaries, Lexis, document_tokens
 from plinth.errors import RecipeError, StageError
 from plinth.records import Manifest
 from plinth.storage.parts import read_table

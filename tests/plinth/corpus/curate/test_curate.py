@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plinth.corpus.curate.curate import apply_edits
+from plinth.corpus.curate import apply_edits
 from plinth.corpus.protected.parameters import Holdout
 from plinth.errors import StageError
 from plinth.storage.parts import DOCUMENT_SCHEMA, read_table

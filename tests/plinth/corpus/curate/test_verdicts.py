@@ -6,13 +6,10 @@ from typing import Any
 
 import pytest
 
-from plinth.corpus import verdicts
-from plinth.corpus.curate import curate
-from plinth.corpus.curate.curate import apply_edits
-from plinth.corpus.dedup import lines
+from plinth.corpus import curate, verdicts
+from plinth.corpus.curate import apply_edits
+from plinth.corpus.dedup import lines, semantic, substring
 from plinth.corpus.dedup.parameters import LineParameters, Semantic, Substring
-from plinth.corpus.dedup.semantic import semantic
-from plinth.corpus.dedup.substring import substring
 from plinth.corpus.protected import contamination, holdout
 from plinth.corpus.protected.holdout import rank
 from plinth.corpus.protected.parameters import Holdout

@@ -13,11 +13,9 @@ from hypothesis import strategies as st
 
 from plinth.compute.context import Context
 from plinth.compute.engine import InlineEngine, LocalEngine
-from plinth.corpus.curate.curate import apply_edits
-from plinth.corpus.dedup import edits, lines
+from plinth.corpus.curate import apply_edits
+from plinth.corpus.dedup import edits, lines, semantic, substring
 from plinth.corpus.dedup.parameters import LineParameters, Remainder, Semantic, Substring
-from plinth.corpus.dedup.semantic import semantic
-from plinth.corpus.dedup.substring import substring
 from plinth.records import Manifest
 from plinth.storage.workspace import Workspace
 

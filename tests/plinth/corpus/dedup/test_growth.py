@@ -10,10 +10,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from plinth.compute.context import Context
-from plinth.corpus.dedup import lines
+from plinth.corpus.dedup import lines, semantic, substring
 from plinth.corpus.dedup.parameters import LineParameters, Semantic, Substring
-from plinth.corpus.dedup.semantic import semantic
-from plinth.corpus.dedup.substring import substring
 from plinth.records import Manifest
 from plinth.storage.store import Store
 from plinth.storage.workspace import Workspace

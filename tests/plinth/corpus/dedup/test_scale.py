@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from plinth.corpus.dedup.near import minhash, payloads
+from plinth.corpus.dedup.near import candidates, minhash
 from plinth.corpus.dedup.parameters import Dedup, MinHash
 from plinth.errors import IntegrityError
 from plinth.storage.state import StepCache
@@ -73,7 +73,7 @@ def test_a_partition_is_of_any_size_and_scratch_files_change_nothing(tiny: Any, 
     assert first.stats["clusters"] == 10
     for rows, ranges in ((1, 700), (7, 3000), (10_000, 100_000)):
         with monkeypatch.context() as patch:
-            patch.setattr(payloads, "IN_MEMORY", 0)
+            patch.setattr(candidates, "IN_MEMORY", 0)
             patch.setattr(StepCache, "get", lambda cache, key: None)
             made = minhash.run(
                 tiny.ctx,
@@ -136,7 +136,7 @@ def test_a_killed_run_goes_on_where_it_was(tiny: Any, monkeypatch: Any) -> None:
 def test_a_flipped_byte_in_what_is_compared_is_refused(tiny: Any, monkeypatch: Any) -> None:
     docs = crowd(tiny, 40)
     corpus = tiny.corpus({"a": [docs]}, dedup=Dedup(minhash=MinHash(rows=2)))
-    original = payloads._carry
+    original = candidates._carry
 
     def spoil(store: Any, task: Any) -> Any:
         places, values = original(store, task)
@@ -147,6 +147,6 @@ def test_a_flipped_byte_in_what_is_compared_is_refused(tiny: Any, monkeypatch: A
         path.write_bytes(bytes(data))
         return places, values
 
-    monkeypatch.setattr(payloads, "_carry", spoil)
+    monkeypatch.setattr(candidates, "_carry", spoil)
     with pytest.raises(IntegrityError, match="has changed since it was written"):
         corpus.through_near()

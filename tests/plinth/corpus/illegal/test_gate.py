@@ -20,8 +20,7 @@ from plinth.compute.engine import InlineEngine, LocalEngine
 from plinth.corpus import illegal_gate
 from plinth.corpus import lists as lists_stage
 from plinth.corpus.documents import documents
-from plinth.corpus.illegal.lists import read
-from plinth.corpus.illegal.match import Matcher
+from plinth.corpus.illegal import Matcher, read
 from plinth.corpus.sources.inventory import inventory
 from plinth.corpus.sources.parameters import Documents, Illegal, Matching
 from plinth.errors import MissingError, RejectRateError, SourceError

@@ -7,8 +7,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from plinth.corpus.illegal.lists import Lists, read
-from plinth.corpus.illegal.match import Matcher
+from plinth.corpus.illegal import Lists, Matcher, read
 from plinth.corpus.sources.parameters import Matching
 from plinth.errors import SourceError
 

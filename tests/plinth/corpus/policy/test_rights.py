@@ -10,9 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from plinth.compute.context import Context, manifest
-from plinth.corpus import annotate
+from plinth.corpus import annotate, curate
 from plinth.corpus.annotate.licence import LICENCE_SCHEMA
-from plinth.corpus.curate import curate
 from plinth.corpus.policy import policy
 from plinth.corpus.policy.compiled_policy import Rights, compile_policy, rule_values
 from plinth.corpus.policy.parameters import Policy, Rule

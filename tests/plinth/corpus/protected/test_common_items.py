@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from plinth.compute.context import Context
 from plinth.compute.engine import LocalEngine
 from plinth.corpus.dedup import run_tree
-from plinth.corpus.protected import comparison, protected, protected_index, tallies
+from plinth.corpus.protected import comparison, protected, protected_index
 from plinth.corpus.protected.parameters import Family, Protected, ProtectedSet
 from plinth.records import Manifest
 from plinth.storage.parts import read_table
@@ -205,9 +205,9 @@ def test_tallies_merge_in_any_grouping(counts: list[dict[int, int]], bound: int 
         pa.table({"key": pa.array(list(one), pa.int64()), "documents": pa.array(list(one.values()), pa.int64())})
         for one in counts
     ]
-    whole = tallies.merge(tables, bound=bound)
-    halves = [tallies.merge(some, bound=bound) for some in (tables[:cut], tables[cut:]) if some]
-    assert tallies.merge(halves, bound=bound).equals(whole)
+    whole = protected_index.merge(tables, bound=bound)
+    halves = [protected_index.merge(some, bound=bound) for some in (tables[:cut], tables[cut:]) if some]
+    assert protected_index.merge(halves, bound=bound).equals(whole)
     expected = {key: sum(one.get(key, 0) for one in counts) for one in counts for key in one}
     assert dict(zip(*whole.to_pydict().values(), strict=True)) == {
         key: value if bound is None else min(value, bound) for key, value in expected.items()

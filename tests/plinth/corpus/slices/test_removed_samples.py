@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from plinth.compute.context import Context
-from plinth.corpus.sampling import Smallest, excerpt, rank, ranks
+from plinth.corpus.sidecars import Smallest, excerpt, rank, ranks
 from plinth.corpus.slices import reviews
 from plinth.corpus.slices.reviews import Review
 from plinth.errors import MissingError

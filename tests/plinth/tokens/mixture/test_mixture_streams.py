@@ -15,9 +15,8 @@ from plinth.tokens.mixture import mixture
 from plinth.tokens.mixture.parameters import Curriculum, Mixture, Phase
 from plinth.tokens.order.batch import documents_of_step, steps_of_document
 from plinth.tokens.order.order import Order
-from plinth.tokens.order.parameters import BatchChange
-from plinth.tokens.order.steps import schedule
-from plinth.tokens.packing.layout import open_layouts
+from plinth.tokens.order.steps import BatchChange, schedule
+from plinth.tokens.packing_layout import open_layouts
 from plinth.tokens.reading.loader import Loader
 from plinth.tokens.shards import shards
 from plinth.tokens.shards.parameters import Shards, parse, streams_of_all

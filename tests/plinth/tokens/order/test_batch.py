@@ -8,12 +8,12 @@ import pytest
 from plinth.compute.context import Context
 from plinth.errors import MissingError
 from plinth.records import Manifest
+from plinth.tokens import packing as packing_index
 from plinth.tokens.mixture import mixture
 from plinth.tokens.mixture.parameters import Mixture, Phase
 from plinth.tokens.order.batch import DocumentUse, documents_of_step, steps_of_document
 from plinth.tokens.order.order import Order
-from plinth.tokens.packing import packing as packing_index
-from plinth.tokens.packing.layout import open_layouts
+from plinth.tokens.packing_layout import open_layouts
 from plinth.tokens.reading.loader import Loader
 from plinth.tokens.shards.reader import ShardReader
 

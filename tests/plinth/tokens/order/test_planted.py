@@ -12,20 +12,19 @@ import pytest
 from plinth.compute.context import Context
 from plinth.compute.engine import InlineEngine
 from plinth.corpus import planted_canaries
-from plinth.corpus.canaries.parameters import BUCKET, Canaries
+from plinth.corpus.canaries import BUCKET, Canaries
 from plinth.errors import RecipeError, TrainingError
 from plinth.model.parameters import Model
 from plinth.records import Manifest
 from plinth.storage.parts import read_table
 from plinth.storage.workspace import Workspace
+from plinth.tokens import packing as packed
 from plinth.tokens.mixture import apportion, mixture
 from plinth.tokens.mixture.parameters import Mixture, Phase
 from plinth.tokens.order.batch import DrawnCopy, draws, require_drawn, seen_through
 from plinth.tokens.order.order import Order
-from plinth.tokens.order.parameters import LengthChange
-from plinth.tokens.order.steps import constant, schedule
-from plinth.tokens.packing import packing as packed
-from plinth.tokens.packing.layout import open_layouts
+from plinth.tokens.order.steps import LengthChange, constant, schedule
+from plinth.tokens.packing_layout import open_layouts
 from plinth.tokens.reading.loader import Loader
 from plinth.tokens.shards import shards
 from plinth.tokens.shards.parameters import Shards

@@ -5,8 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from plinth.errors import MissingError, RecipeError
-from plinth.tokens.order.parameters import Amendment, BatchChange, LengthChange
-from plinth.tokens.order.steps import StepRange, constant, schedule
+from plinth.tokens.order.steps import Amendment, BatchChange, LengthChange, StepRange, constant, schedule
 
 
 def test_a_warm_up_by_hand() -> None:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from plinth.tokens.packing.packing import PackedPieces, pack
+from plinth.tokens.packing import PackedPieces, pack
 
 
 def _packed(lengths: Sequence[int], width: int) -> PackedPieces:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from plinth.compute.context import Context
-from plinth.tokens.packing.layout import Concatenated
+from plinth.tokens.packing_layout import Concatenated
 from plinth.tokens.reading import loader
 from plinth.tokens.reading.loader import SequenceGather
 from plinth.tokens.shards.reader import ShardReader

@@ -10,11 +10,11 @@ from plinth.compute.engine import LocalEngine
 from plinth.errors import IntegrityError, MissingError
 from plinth.records import Manifest
 from plinth.storage import store
+from plinth.tokens import packing as packing_index
 from plinth.tokens.mixture import mixture
 from plinth.tokens.mixture.parameters import Mixture, Phase
-from plinth.tokens.packing import packing as packing_index
-from plinth.tokens.packing.layout import BestFit, Concatenated, SpanPlacement, open_layout
-from plinth.tokens.packing.packing import measure
+from plinth.tokens.packing import measure
+from plinth.tokens.packing_layout import BestFit, Concatenated, SpanPlacement, open_layout
 from plinth.tokens.shards import shards as cutting
 from plinth.tokens.shards.parameters import Shards
 from plinth.tokens.shards.reader import ShardReader

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from plinth.compute.context import Context
-from plinth.tokens.packing.packing import measure, sequence_count, sequences_of
+from plinth.tokens.packing import measure, sequence_count, sequences_of
 from plinth.tokens.shards.reader import ShardReader
 from tests.plinth.tokens.packing.hand_shards import hand_shards
 

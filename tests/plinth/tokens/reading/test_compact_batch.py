@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from plinth.tokens.packing.packing import PackedPieces
+from plinth.tokens.packing import PackedPieces
 from plinth.tokens.reading.compact_batch import CompactBatch, ExpandedBatch, split_rows
 from plinth.tokens.reading.loader import SequenceGather
 from plinth.tokens.shards.reader import ShardReader

@@ -9,13 +9,12 @@ import pytest
 from plinth.compute.context import Context
 from plinth.errors import IntegrityError, MissingError, RecipeError
 from plinth.storage.workspace import Workspace
+from plinth.tokens import packing as packing_index
 from plinth.tokens.mixture import mixture
 from plinth.tokens.mixture.parameters import Mixture, Phase
-from plinth.tokens.order.order import Order
-from plinth.tokens.order.poisson import PoissonSteps
+from plinth.tokens.order.order import Order, PoissonSteps
 from plinth.tokens.order.steps import StepRange
-from plinth.tokens.packing import packing as packing_index
-from plinth.tokens.packing.layout import PackingLayout, open_layouts
+from plinth.tokens.packing_layout import PackingLayout, open_layouts
 from plinth.tokens.reading.loader import Loader, SequenceGather
 from plinth.tokens.shards.reader import ShardReader, open_streams
 

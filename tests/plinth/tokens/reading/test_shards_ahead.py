@@ -18,11 +18,11 @@ from plinth.errors import IntegrityError, StorageError
 from plinth.records import Blob
 from plinth.storage import store
 from plinth.storage.workspace import Workspace
+from plinth.tokens import packing
 from plinth.tokens.mixture import mixture
 from plinth.tokens.mixture.parameters import Mixture, Phase
 from plinth.tokens.order.order import Order
-from plinth.tokens.packing import packing
-from plinth.tokens.packing.layout import BestFit
+from plinth.tokens.packing_layout import BestFit
 from plinth.tokens.reading.loader import Loader, prefetched
 from plinth.tokens.reading.shard_sources import THREADS, ShardsAhead, Touch, first_touches, proved_batches
 from plinth.tokens.shards.reader import ShardReader, open_streams

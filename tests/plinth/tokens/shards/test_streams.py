@@ -16,9 +16,9 @@ from plinth.records import Manifest, bucket_of
 from plinth.storage.parts import DOCUMENT_SCHEMA, read_table, write_table
 from plinth.storage.workspace import Workspace
 from plinth.tokens.shards import parameters, shards
-from plinth.tokens.shards.axes import length_class, sidecars_of
 from plinth.tokens.shards.parameters import Shards
 from plinth.tokens.shards.reader import ShardReader, open_streams
+from plinth.tokens.shards.staged_tokens import length_class, sidecars_of
 from plinth.tokens.tokenizer import tokenizer
 from plinth.tokens.tokenizer.parameters import TokenizerParameters
 

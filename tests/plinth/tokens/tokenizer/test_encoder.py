@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, models, pre_tokenizers
 
-from plinth.tokens.tokenizer import audit, encode, tokenizer, words
+from plinth.tokens.tokenizer import audit, encode, tokenizer
 from plinth.tokens.tokenizer.parameters import TokenizerParameters
 
 KINDS = list(product(("bpe-bytes", "bpe-fallback"), ("single", "triples", "runs")))
@@ -26,11 +26,11 @@ TEXTS = st.text(max_size=50) | st.text(SPECIAL, max_size=60) | st.text("' \n\r\t
 
 def cut(kind: str, digits: str, text: str) -> tuple[list[str], list[str]]:
     """The words of a text by our scan, and by the library."""
-    splitter: Any = words.pipeline(TokenizerParameters(kind=kind, digits=digits)).pre_tokenizer  # type: ignore[arg-type]
-    data, pattern = np.frombuffer(text.encode(), dtype=np.uint8), words.pattern_of(splitter)
+    splitter: Any = encode.pipeline(TokenizerParameters(kind=kind, digits=digits)).pre_tokenizer  # type: ignore[arg-type]
+    data, pattern = np.frombuffer(text.encode(), dtype=np.uint8), encode.pattern_of(splitter)
     assert pattern is not None
     ends = np.empty(data.size, dtype=np.int64)
-    stops = ends[: words.word_ends(data, words.classes(), *pattern, ends)].tolist()
+    stops = ends[: encode.word_ends(data, encode.classes(), *pattern, ends)].tolist()
     found = [bytes(data[at:stop]).decode() for at, stop in pairwise([0, *stops])]
     return found, [text[a:b] for _, (a, b) in splitter.pre_tokenize_str(text)]
 
@@ -59,10 +59,10 @@ def test_words_by_hand() -> None:
 
 
 def test_a_long_word_is_cut_between_characters() -> None:
-    text = "é" * words.MAX_WORD_BYTES
+    text = "é" * encode.MAX_WORD_BYTES
     ours, _ = cut("bpe-bytes", "single", text)
     assert "".join(ours) == text
-    assert max(len(word.encode()) for word in ours) <= words.MAX_WORD_BYTES + 2
+    assert max(len(word.encode()) for word in ours) <= encode.MAX_WORD_BYTES + 2
 
 
 @pytest.fixture(scope="module", params=["bpe-bytes", "bpe-fallback", "unigram"])
@@ -104,7 +104,7 @@ def test_slices_and_empty_columns(trained: Tokenizer) -> None:
 def test_another_pipeline_goes_through_the_library() -> None:
     other = Tokenizer(models.BPE({"a": 0, "b": 1, "ab": 2}, [("a", "b")]))
     other.pre_tokenizer = pre_tokenizers.Whitespace()
-    assert words.pattern_of(other.pre_tokenizer) is None
+    assert encode.pattern_of(other.pre_tokenizer) is None
     assert [ids.tolist() for ids in encode.encode_texts(other, ["ab a", "", "b"], "<u2")] == [[2, 0], [], [1]]
     with pytest.raises(ValueError, match="not one of ours"):
         encode.Encoder(other)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import scheduled_batches
 
-from plinth.tokens.order.parameters import Amendment, BatchChange, LengthChange
+from plinth.tokens.order.steps import Amendment, BatchChange, LengthChange
 from plinth.training.config import RunConfig, identity
 from plinth.training.data import StepBatch
 from plinth.training.parameters.parallel import Parallel

@@ -13,7 +13,7 @@ import synthetic
 
 from plinth.errors import MissingError
 from plinth.launch.parameters import Launch
-from plinth.tokens.order.parameters import BatchChange
+from plinth.tokens.order.steps import BatchChange
 from plinth.training.checkpoint import checkpoint
 from plinth.training.config import RunConfig
 from plinth.training.data import Batches, StepBatch

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from plinth.launch.parameters import Launch
 from plinth.model.parameters import Model
-from plinth.tokens.order.parameters import BatchChange, LengthChange
+from plinth.tokens.order.steps import BatchChange, LengthChange
 from plinth.training.parameters.parallel import Parallel, problems
 
 #: Uneven stages, grouped heads, gains of its own for queries and keys.

@@ -10,8 +10,11 @@ size, are verified apart from each other, and no pair is ever written down. Grou
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -20,8 +23,15 @@ import numpy.typing as npt
 from plinth.compute.context import Context, Item, run_items
 from plinth.corpus import sidecars
 from plinth.corpus.dedup import sorted_runs
-from plinth.corpus.dedup.run_tree import Range, RangeReader, keyed, narrow, reduce
+from plinth.corpus.dedup.near import linking
+from plinth.corpus.dedup.near.index import raw_signatures
+from plinth.corpus.dedup.near.linking import Payload
+from plinth.corpus.dedup.parameters import MinHash
+from plinth.corpus.dedup.run_tree import Range, RangeReader, cuts, keyed, levels, narrow, reduce
+from plinth.corpus.sidecars import SlotNumbers
+from plinth.errors import IntegrityError
 from plinth.records import Part, Step
+from plinth.storage.atomic import named_failures
 from plinth.storage.store import Store
 from plinth_text.arrays import I64, U64
 from plinth_text.compiled import compiled
@@ -176,3 +186,238 @@ def cut_u32(parent: Column, sizes: Column, limit: int, alone: int, cuts: I64) ->
 @compiled
 def cut_u64(parent: Column, sizes: Column, limit: int, alone: int, cuts: I64) -> tuple[int, int, int]:
     """As `cut_u32`."""
+
+
+# Shingle sets or signatures for verification, carried from parts of documents to partitions of components.
+#
+#     carry     per part: the shingle sets (or the signatures) of the documents that are wanted, in order of component
+#     merge     several of these in order of component, until there are few: a partition reads a stretch of each
+#
+# Memory is one part's; a partition that would hold more than `IN_MEMORY` lays its values into a scratch file.
+
+#: The values of some rows of a part.
+ValuesFn = Callable[[Store, Part, I64], Iterator[U64]]
+
+PAYLOADS_VERSION = "2"
+#: Runs of (component, document, start, values, checksum), and of the rows that are wanted.
+PAYLOAD, NEEDED = "payload", "needed"
+IN_MEMORY = 512 * 2**20
+#: Values that one merging task holds: 256 MB, twice.
+MERGE_VALUES = 32 * 2**20
+
+
+@dataclass(frozen=True)
+class Carried:
+    """The payload of some slots: the run with the place of each document, and the flat column of values."""
+
+    places: Part
+    values: Part
+
+
+def carry(
+    ctx: Context,
+    step: Step,
+    read: Sequence[Part],
+    values: ValuesFn,
+    layout: SlotNumbers,
+    found: CandidatePairs,
+    needed: Sequence[Part | None] | None,
+) -> tuple[Carried, ...]:
+    """The payload of all slots, in at most `run_tree.MOST_RUNS` pieces.
+
+    Args:
+        step: of which the values are; its name begins with the stage's.
+        read: by slot, the part that has what is compared.
+        values: of some of its rows.
+        needed: by slot, a run of the rows that are wanted; by default all that are in a component.
+    """
+    label = step.name.rsplit("/", 1)[0]
+    items, every = [], needed if needed is not None else [None] * len(read)
+    for part, base, wanted in zip(read, layout.bases, every, strict=False):
+        keys: tuple[str, ...] = (
+            part.blob.sha256,
+            str(base),
+            (wanted or found.components).blob.sha256,
+            found.components.blob.sha256,
+        )
+        if wanted is not None and wanted.rows == 0:
+            keys = ("nothing",)  # reads nothing, whatever the part is
+        items.append(
+            Item(
+                keys,
+                _Carry(part, values, found.components, found.width, base, wanted),
+                wanted.rows if wanted else part.rows,
+            )
+        )
+    made = run_items(ctx, step, _carry, items, label=f"{label} sets")
+    merging = Step(name="dedup/minhash/sets", version=PAYLOADS_VERSION)
+
+    def merged(groups: Sequence[Sequence[Carried]]) -> list[Carried]:
+        items = [
+            Item((keyed(p for one in some for p in (one.places, one.values)),), tuple(some), len(some))
+            for some in groups
+        ]
+        return [Carried(*parts) for parts in run_items(ctx, merging, _merge, items, label=f"{label} sets merge")]
+
+    return tuple(levels([Carried(*parts) for parts in made if parts[0].rows], merged))
+
+
+@dataclass(frozen=True)
+class _Carry:
+    read: Part
+    values: ValuesFn
+    components: Part
+    width: str
+    base: int
+    wanted: Part | None
+
+
+def _carry(store: Store, task: _Carry) -> tuple[Part, ...]:
+    rows, component = _wanted(store, task)
+    order = np.argsort(component, kind="stable")
+    values = list(task.values(store, task.read, rows))
+    sizes = np.array([one.size for one in values], dtype=np.uint64)
+    checks = np.array([checksum(one) for one in values], dtype=np.uint64)
+    starts = np.zeros(rows.size, dtype=np.uint64)
+    starts[1:] = np.cumsum(sizes[order])[:-1] if rows.size else starts[1:]
+    numbers = rows[order].astype(np.uint64) + np.uint64(task.base)
+    columns = (component[order], numbers, starts, sizes[order], checks[order])
+    places = sorted_runs.write(store, "places.run", PAYLOAD, [columns], 5)
+    flat = np.concatenate([np.empty(0, np.uint64), *(values[i] for i in order)])
+    return places, sidecars.write(store, "values.flat", flat)
+
+
+def _wanted(store: Store, task: _Carry) -> tuple[I64, U64]:
+    """The rows that are wanted and their components."""
+    if task.wanted is not None and task.wanted.rows == 0:
+        return np.empty(0, np.int64), np.empty(0, np.uint64)
+    column = sidecars.open_flat(store, task.components, task.width)
+    mine = np.asarray(column[task.base : task.base + task.read.rows])
+    if task.wanted is None:
+        rows = np.flatnonzero(mine != ALONE[task.width])
+    else:
+        with sorted_runs.SortedRun(store, task.wanted, NEEDED) as opened:
+            rows = opened.all()[0].astype(np.int64)
+    return rows, mine[rows].astype(np.uint64)
+
+
+def values_of(params: MinHash) -> ValuesFn:
+    """Shingle sets or signatures of documents, as the parameters verify."""
+    return partial(_values, params)
+
+
+def _values(params: MinHash, store: Store, part: Part, rows: I64) -> Iterator[U64]:
+    if params.verify == "text":
+        for batch in sorted_runs.iter_rows(store, part, ["text"], rows):
+            yield from linking.sets(batch.column("text"), params)
+        return
+    width = params.bands * params.rows
+    for batch in sorted_runs.iter_rows(store, part, ["signature"], rows):
+        signed = raw_signatures(batch.column("signature"), width)
+        yield from np.pad(signed, ((0, 0), (0, width % 2))).view(np.uint64)
+
+
+def _merge(store: Store, task: tuple[Carried, ...]) -> tuple[Part, ...]:
+    with ExitStack() as stack:
+        opened = [stack.enter_context(sorted_runs.SortedRun(store, one.places, PAYLOAD)) for one in task]
+        values = [sidecars.open_flat(store, one.values, "<u8") for one in task]
+        rows = sum(one.places.rows for one in task)
+        held = max(1, MERGE_VALUES * rows // max(1, sum(one.values.rows for one in task)))
+        path = stack.enter_context(store.staging(".flat"))
+        with named_failures(path):
+            target = stack.enter_context(path.open("wb"))
+        written = 0
+
+        def chunks() -> Iterator[tuple[U64, ...]]:
+            nonlocal written
+            for low, high in cuts(opened, held):
+                component, number, start, size, check, ordered = _range(opened, values, low, high)
+                with named_failures(path):
+                    ordered.tofile(target)
+                yield component, number, start + np.uint64(written), size, check
+                written += ordered.size
+
+        places = sorted_runs.write(store, "places.run", PAYLOAD, chunks(), 5)
+        with named_failures(path):
+            target.close()
+        return places, Part(name="values.flat", blob=store.put_file(path), rows=written)
+
+
+def _range(
+    opened: Sequence[sorted_runs.SortedRun], values: Sequence[U64], low: int, high: int
+) -> tuple[U64, U64, U64, U64, U64, U64]:
+    """The columns of `PAYLOAD` for a range of components of several pieces, and their values, in order."""
+    slices = [one.slice(low, high) for one in opened]
+    held = [
+        np.asarray(mine[int(start[0]) : int(start[0] + size.sum())] if start.size else mine[:0])
+        for mine, (_, _, start, size, _) in zip(values, slices, strict=True)
+    ]
+    shifts = (0, *accumulate(one.size for one in held))
+    moved = [
+        (component, number, start - (start[0] if start.size else np.uint64(0)) + np.uint64(shift), size, check)
+        for (component, number, start, size, check), shift in zip(slices, shifts, strict=False)
+    ]
+    component, number, start, size, check = (np.concatenate(column) for column in zip(*moved, strict=True))
+    order = sorted_runs.in_order(component, number)
+    start, size = start[order], size[order]
+    ordered = np.empty(int(size.sum()), dtype=np.uint64)
+    rearrange(np.concatenate(held), start.astype(np.int64), size.astype(np.int64), ordered)
+    starts = np.zeros(size.size, dtype=np.uint64)
+    starts[1:] = np.cumsum(size)[:-1]
+    return component[order], number[order], starts, size, check[order], ordered
+
+
+@compiled
+def rearrange(values: U64, start: I64, size: I64, out: U64) -> None:
+    """Copy the stretches of values that begin at `start`, one after the other."""
+
+
+@compiled
+def checksum(values: U64) -> int:
+    """Return 64 bits over values in their order."""
+
+
+@contextmanager
+def load(
+    store: Store, carried: Sequence[Carried], low: int, high: int, documents: U64, minima: int
+) -> Iterator[Payload]:
+    """The payload of the components low <= c < high.
+
+    Args:
+        documents: [N] numbers of the partition's documents, ascending.
+        minima: length of a signature, where the values are signatures.
+
+    Raises:
+        IntegrityError: values are not those that were written.
+    """
+    wanted = []
+    for one in carried:
+        with sorted_runs.SortedRun(store, one.places, PAYLOAD) as opened:
+            _, number, start, size, check = opened.slice(low, high)
+        if number.size:
+            wanted.append((one.values, np.searchsorted(documents, number), start, size, check))
+    total = sum(int(size.sum()) for _, _, _, size, _ in wanted)
+    with store.staging(".scratch") as path:
+        large = total * 8 > IN_MEMORY
+        values: U64 = np.memmap(path, np.uint64, "w+", shape=(total,)) if large else np.empty(total, np.uint64)
+        payload = Payload(np.zeros(documents.size, np.int64), np.zeros(documents.size, np.int64), values, minima)
+        at = 0
+        for part, node, start, size, check in wanted:
+            first, count = int(start[0]), int(size.sum())
+            values[at : at + count] = sidecars.open_flat(store, part, "<u8")[first : first + count]
+            payload.start[node] = (start - start[0]).astype(np.int64) + at
+            payload.size[node] = size
+            if spoilt(values, payload.start[node], payload.size[node], check):
+                raise IntegrityError(
+                    f"{part.name} ({part.blob.md5}) has changed since it was written",
+                    found="another checksum",
+                    expected=f"SHA-256 {part.blob.sha256}",
+                    remedy="delete the blob from the store and run the same command again",
+                )
+            at += count
+        yield payload
+
+
+@compiled
+def spoilt(values: U64, start: I64, size: I64, check: U64) -> bool:
+    """Return whether a stretch of values has another checksum."""

@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from plinth.compute.context import Context, Item, manifest, run_items
 from plinth.corpus.dedup import exact, sorted_runs
-from plinth.corpus.dedup.near import shingles
+from plinth.corpus.dedup.near import linking
 from plinth.corpus.dedup.parameters import MinHash
 from plinth.corpus.dedup.run_tree import Branch, tree
 from plinth.corpus.sidecars import Slot, slots
@@ -231,13 +231,13 @@ class NearIndex:
         column = pa.array([text], pa.large_string())
         same = set(self._exact(column))
         a, b = permutations(self.params.bands * self.params.rows, self.params.seed)
-        signed, filled = shingles.signatures(column, self.params, a, b)
+        signed, filled = linking.signatures(column, self.params, a, b)
         shared = self._bands(signed) if filled[0] else {}
         counts = {**dict.fromkeys(same, 0), **shared}
         ranked = sorted(counts, key=lambda at: (at not in same, -counts[at], at))[: max(limit, CANDIDATES)]
         estimates = self._estimates(ranked, signed[0]) if filled[0] else {}
         ranked.sort(key=lambda at: (at not in same, -(estimates.get(at) or 0.0), at))
-        found = self._matches(ranked[:limit], same, counts, estimates, shingles.sets(column, self.params)[0])
+        found = self._matches(ranked[:limit], same, counts, estimates, linking.sets(column, self.params)[0])
         found.sort(key=lambda match: (not match.exact, -match.best, match.id or "", match.bucket, match.part))
         return [match for match in found if match.best >= threshold]
 
@@ -283,7 +283,7 @@ class NearIndex:
         texts = pa.array([row["text"] for row in read.values()], pa.large_string())
         truth = {
             at: jaccard(wanted, theirs)
-            for at, theirs in zip(read, shingles.sets(texts, self.params) if read else [], strict=True)
+            for at, theirs in zip(read, linking.sets(texts, self.params) if read else [], strict=True)
         }
         found = []
         for at in places:

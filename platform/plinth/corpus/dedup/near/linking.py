@@ -1,26 +1,213 @@
-"""The pairs of groups of documents, compared until the clusters are known.
-
-Within a group of at most `ALL_PAIRS` documents every pair counts. A larger crowd (boilerplate, templates) would
-cost its square: there each document is paired with the next `NEIGHBOURS` in an order keyed by id and band, and
-with the smallest id. The orders of different bands are independent, so true clusters in a crowd stay connected.
-
-Clusters are the connected components of the pairs that pass, so a pair whose ends are connected already is not
-compared: a cluster of n copies costs n comparisons, not n². The pairs that are skipped depend on the order, the
-clusters do not.
-
-Letters: N documents of a partition, R rows (band key, document) of its groups.
+"""Similarity of documents: their shingles, the similarities computed so far, and pairs compared until the clusters are
+known.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
 
-from plinth.corpus.dedup.near import similarity_cache
-from plinth_text.arrays import I16, I64, U32, U64, Bools
+from plinth.compute.context import Context, Item, run_items
+from plinth.corpus import sidecars
+from plinth.corpus.dedup import sorted_runs
+from plinth.corpus.dedup.parameters import MinHash
+from plinth.corpus.dedup.run_tree import keyed, narrow
+from plinth.corpus.dedup.sorted_runs import ranges
+from plinth.errors import StorageError
+from plinth.records import Part, Step
+from plinth.storage.atomic import named_failures
+from plinth.storage.store import Store
+from plinth_text import similarity as minhash
+from plinth_text.arrays import I16, I64, U8, U32, U64, Bools
 from plinth_text.compiled import compiled
+from plinth_text.unicode import utf8
+from plinth_text.words import ngram_sets
+
+# Shingles of a text, of words or of characters: their signatures and their sets.
+#
+# Words are those of `plinth_text.words`. A character shingle is n code points of the folded text (lower case, one space
+# for any white space); a shorter text is one shingle. Of a text longer than `max_characters` only the beginning counts
+# (Marin cuts at 500,000), for signature and set alike: a book stays comparable with its copies, costs no more than a long
+# article, and its minima do not sink to where they all meet.
+
+def signatures(texts: pa.Array, params: MinHash, a: U64, b: U64) -> tuple[U32, Bools]:
+    """Signatures [D, K] of every text, and whether it has a shingle [D].
+
+    Args:
+        a, b: coefficients of the permutations, [K] each.
+    """
+    texts = shortened(texts, params.max_characters)
+    if params.shingle_characters is None:
+        return minhash.signatures(texts, params.shingle_words, a, b)
+    data, offsets = utf8(texts)
+    out = np.empty((offsets.size - 1, a.size), dtype=np.uint32)
+    filled = np.zeros(offsets.size - 1, dtype=np.bool_)
+    sign(data, offsets, params.shingle_characters, a, b, *_scratch(offsets), out, filled)
+    return out, filled
+
+
+def sets(texts: pa.Array, params: MinHash) -> list[U64]:
+    """The set of shingle hashes of every text, sorted."""
+    texts = shortened(texts, params.max_characters)
+    if params.shingle_characters is None:
+        return ngram_sets(texts, params.shingle_words)
+    data, offsets = utf8(texts)
+    folded, points, grams = _scratch(offsets)
+    n, edges = params.shingle_characters, offsets.tolist()
+    return [
+        np.unique(grams[: hash_characters(data, start, end, n, folded, points, grams)])
+        for start, end in pairwise(edges)
+    ]
+
+
+def shortened(texts: pa.Array, characters: int | None) -> pa.Array:
+    """Every text's first so many characters."""
+    if characters is None or int(pc.max(pc.binary_length(texts)).as_py() or 0) <= characters:
+        return texts
+    return pc.utf8_slice_codeunits(texts, 0, characters)
+
+
+def _scratch(offsets: I64) -> tuple[U8, U64, U64]:
+    """Memory for the longest text: folded, its code points, its n-grams."""
+    longest = int(np.diff(offsets).max(initial=0)) + 2
+    return np.empty(longest, np.uint8), np.empty(longest, np.uint64), np.empty(longest + 2, np.uint64)
+
+
+@compiled
+def hash_characters(data: U8, start: int, end: int, n: int, folded: U8, points: U64, grams: U64) -> int:
+    """Hash the character n-grams of the folded `data[start:end]`, repeats included; returns how many there are.
+
+    The last three: `_scratch`.
+    """
+
+
+@compiled
+def sign(
+    data: U8, offsets: I64, n: int, a: U64, b: U64, folded: U8, points: U64, grams: U64, out: U32, filled: Bools
+) -> None:
+    """Fill in what `signatures` returns. After `b`: `_scratch`."""
+
+
+# Similarity cache: similarities of pairs of documents, computed once and valid for ever.
+#
+# An id names its text, so what two ids' texts have in common never changes. A later run over more documents looks
+# a pair up before it reads a text again; losing the cache costs time and nothing else. It is kept in the step cache
+# under the definition of a similarity (shingles and the like), is only ever added to, and is checked against its
+# SHA-256 before it is used.
+#
+# A pair is 64 bits of hash over both ids; 32 further bits stand beside the similarity (FP32), 96 in all.
+
+VERSION = "1"
+#: Runs of (pair, check << 32 | bits of the similarity), as verification leaves them.
+SIMILARITIES = "facts"
+MERGE_ROWS = 4_000_000
+
+
+@dataclass(frozen=True)
+class KnownSimilarities:
+    """All cached similarities: two flat columns of uint64, sorted by the first."""
+
+    pairs: Part
+    values: Part
+
+    @property
+    def keys(self) -> tuple[str, str]:
+        """Digests that identify them."""
+        return self.pairs.blob.sha256, self.values.blob.sha256
+
+    def open(self, store: Store) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+        """Both columns, mapped into memory."""
+        pairs, values = (sidecars.open_flat(store, part, "<u8") for part in (self.pairs, self.values))
+        return pairs, values
+
+
+def recall(ctx: Context, definition: Mapping[str, Any]) -> KnownSimilarities | None:
+    """The similarities cached under a definition, or None when there are none or the cache is damaged."""
+    parts = ctx.cache.get(_key(definition))
+    if not parts or parts[0].rows == 0:
+        return None
+    try:
+        for part in parts:
+            ctx.store.verify(part.blob)
+    except StorageError:
+        return None
+    return KnownSimilarities(*parts)
+
+
+def remember(
+    ctx: Context, definition: Mapping[str, Any], known: KnownSimilarities | None, fresh: Sequence[Part]
+) -> None:
+    """Add the similarities that verification computed."""
+    if not any(part.rows for part in fresh):
+        return
+    few = narrow(ctx, SIMILARITIES, 2, fresh, "dedup/minhash facts")
+    item = Item((*(known.keys if known else ()), keyed(few)), _Merge(known, few), sum(part.rows for part in few))
+    step = Step(name="dedup/facts/merge", version=VERSION)
+    ctx.cache.put(_key(definition), run_items(ctx, step, _merge, [item], label="dedup/minhash facts")[0])
+
+
+def _key(definition: Mapping[str, Any]) -> str:
+    return Step(name="dedup/facts", version=VERSION, params=definition).key(())
+
+
+@dataclass(frozen=True)
+class _Merge:
+    known: KnownSimilarities | None
+    fresh: tuple[Part, ...]
+
+
+def _merge(store: Store, task: _Merge) -> tuple[Part, ...]:
+    old = task.known.open(store) if task.known else (np.empty(0, np.uint64), np.empty(0, np.uint64))
+    rows = old[0].size + sum(part.rows for part in task.fresh)
+    with ExitStack() as stack:
+        opened = [stack.enter_context(sorted_runs.SortedRun(store, part, SIMILARITIES)) for part in task.fresh]
+        paths = [stack.enter_context(store.staging(".flat")) for _ in old]
+        with ExitStack() as files:
+            targets = [files.enter_context(path.open("wb")) for path in paths]
+            for low, high in ranges(rows, MERGE_ROWS):
+                begin, end = np.searchsorted(old[0], np.array([low, min(high, 2**64 - 1)], dtype=np.uint64))
+                end = old[0].size if high > 2**64 - 1 else end
+                slices = [tuple(column[begin:end] for column in old), *(one.slice(low, high) for one in opened)]
+                table = [np.concatenate(column) for column in zip(*slices, strict=True)]
+                order = sorted_runs.in_order(table[0], table[1])
+                for path, target, column in zip(paths, targets, table, strict=True):
+                    with named_failures(path):
+                        column[order].tofile(target)
+        names = ("pairs.flat", "values.flat")
+        return tuple(Part(name=n, blob=store.put_file(p), rows=rows) for n, p in zip(names, paths, strict=True))
+
+
+def ends(high: U64, low: U64) -> U64:
+    """Each document's share of the hash of its pairs, from the halves of its id."""
+    out = np.empty(high.size, dtype=np.uint64)
+    pair_ends(high, low, out)
+    return out
+
+
+@compiled
+def pair_ends(high: U64, low: U64, out: U64) -> None:
+    """As `ends`, into `out`."""
+
+
+# The pairs of groups of documents, compared until the clusters are known.
+#
+# Within a group of at most `ALL_PAIRS` documents every pair counts. A larger crowd (boilerplate, templates) would
+# cost its square: there each document is paired with the next `NEIGHBOURS` in an order keyed by id and band, and
+# with the smallest id. The orders of different bands are independent, so true clusters in a crowd stay connected.
+#
+# Clusters are the connected components of the pairs that pass, so a pair whose ends are connected already is not
+# compared: a cluster of n copies costs n comparisons, not n². The pairs that are skipped depend on the order, the
+# clusters do not.
+#
+# Letters: N documents of a partition, R rows (band key, document) of its groups.
 
 ALL_PAIRS = 32
 NEIGHBOURS = 8
@@ -72,7 +259,7 @@ class Links:
         starts = np.ones(self.key.size, dtype=np.bool_)
         starts[1:] = self.key[1:] != self.key[:-1]
         self._bounds = np.append(np.flatnonzero(starts), self.key.size).astype(np.int64)
-        self._ends = similarity_cache.ends(self.high, self.low)
+        self._ends = ends(self.high, self.low)
         self._least = np.empty(self._bounds.size - 1, dtype=np.int64)
         smallest(self._bounds, self.node, self.high, self.low, self._least)
         self._refused = np.zeros(1024, dtype=np.uint64)

@@ -23,10 +23,9 @@ from plinth import fingerprint
 from plinth.compute.context import Context, Item, manifest, renamed, run_items
 from plinth.corpus import sidecars
 from plinth.corpus.dedup import clusters, exact, sorted_runs
-from plinth.corpus.dedup.near import candidates, index, payloads, shingles, similarity_cache
+from plinth.corpus.dedup.near import candidates, index, linking
 from plinth.corpus.dedup.near.candidates import CandidatePairs, read_partition
-from plinth.corpus.dedup.near.linking import LOOK_UP, MARK, SETS, SIGNATURES, Links
-from plinth.corpus.dedup.near.similarity_cache import SIMILARITIES, KnownSimilarities
+from plinth.corpus.dedup.near.linking import LOOK_UP, MARK, SETS, SIGNATURES, SIMILARITIES, KnownSimilarities, Links
 from plinth.corpus.dedup.parameters import Dedup, MinHash
 from plinth.corpus.dedup.run_tree import RangeReader, keyed
 from plinth.corpus.sidecars import Slot, SlotNumbers, slots
@@ -88,7 +87,7 @@ def _sign(store: Store, task: _Sign) -> tuple[Part, ...]:
     def batches() -> Iterator[pa.RecordBatch]:
         nonlocal empty
         for batch in iter_batches(store, task.documents, ["text"]):
-            signed, filled = shingles.signatures(batch.column("text"), task.params, a, b)
+            signed, filled = linking.signatures(batch.column("text"), task.params, a, b)
             empty += int((~filled).sum())
             valid = pa.py_buffer(np.packbits(filled, bitorder="little").tobytes())
             values = pa.py_buffer(signed.astype("<u4", copy=False).tobytes())
@@ -213,7 +212,7 @@ class Comparison:
     similarity: Mapping[str, Any]
     threshold: float
     carry: Step
-    values: payloads.ValuesFn
+    values: candidates.ValuesFn
     minima: int = 0
 
     @classmethod
@@ -222,11 +221,11 @@ class Comparison:
         similarity, text = params.similarity(), params.verify == "text"
         carry = Step(
             name=f"{asset}/{params.verify}",
-            version=payloads.VERSION,
+            version=candidates.PAYLOADS_VERSION,
             params=similarity,
             libraries=fingerprint.UNICODE,
         )
-        values, minima = payloads.values_of(params), 0 if text else params.bands * params.rows
+        values, minima = candidates.values_of(params), 0 if text else params.bands * params.rows
         return cls(asset, SETS if text else SIGNATURES, similarity, params.threshold, carry, values, minima)
 
 
@@ -256,16 +255,16 @@ def cluster(
     if all(made):
         return [parts[0] for parts in made if parts]
     definition = {"version": VERIFY_VERSION, **how.similarity}
-    known = similarity_cache.recall(ctx, definition)
+    known = linking.recall(ctx, definition)
     tasks = [replace(task, known=known) for task in tasks]
     needed = _needed(ctx, tasks, key, layout) if known else None
-    carried = payloads.carry(ctx, how.carry, read, how.values, layout, found, needed)
+    carried = candidates.carry(ctx, how.carry, read, how.values, layout, found, needed)
     items = [
         Item(one, _Link(task, carried, how.what, how.minima), found.documents // len(tasks))
         for one, task in zip(inputs, tasks, strict=True)
     ]
     linked = run_items(ctx, step, _link, items, label=f"{how.asset} verify")
-    similarity_cache.remember(ctx, definition, known, [fresh for _, fresh in linked])
+    linking.remember(ctx, definition, known, [fresh for _, fresh in linked])
     return [members for members, _ in linked]
 
 
@@ -276,7 +275,7 @@ def _needed(ctx: Context, tasks: Sequence[_Partition], key: str, layout: SlotNum
         for task in tasks
     ]
     made = [parts[0] for parts in run_items(ctx, step, _plan, items, label="dedup/minhash plan")]
-    return clusters.gather(ctx, "dedup/minhash plan", made, layout, payloads.NEEDED, 1)
+    return clusters.gather(ctx, "dedup/minhash plan", made, layout, candidates.NEEDED, 1)
 
 
 @dataclass(frozen=True)
@@ -305,13 +304,13 @@ def _open(store: Store, task: _Partition) -> tuple[U64, Links]:
 def _plan(store: Store, task: _Partition) -> tuple[Part, ...]:
     documents, links = _open(store, task)
     links.walk(MARK)
-    return (sorted_runs.write(store, "needed.run", payloads.NEEDED, [(documents[links.needed],)], 1),)
+    return (sorted_runs.write(store, "needed.run", candidates.NEEDED, [(documents[links.needed],)], 1),)
 
 
 @dataclass(frozen=True)
 class _Link:
     partition: _Partition
-    carried: tuple[payloads.Carried, ...]
+    carried: tuple[candidates.Carried, ...]
     what: int
     minima: int
 
@@ -319,7 +318,7 @@ class _Link:
 def _link(store: Store, task: _Link) -> tuple[Part, ...]:
     partition = task.partition
     documents, links = _open(store, partition)
-    with payloads.load(store, task.carried, partition.low, partition.high, documents, task.minima) as payload:
+    with candidates.load(store, task.carried, partition.low, partition.high, documents, task.minima) as payload:
         pairs, values = links.walk(task.what, payload=payload)
     order = sorted_runs.in_order(pairs, values)
     fresh = sorted_runs.write(store, "facts.run", SIMILARITIES, [(pairs[order], values[order])], 2)

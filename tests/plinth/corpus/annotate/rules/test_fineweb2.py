@@ -12,9 +12,8 @@ import pytest
 
 from plinth.corpus import annotate
 from plinth.corpus.annotate.base import annotator
-from plinth.corpus.annotate.rules import fineweb, language_limits
-from plinth.corpus.annotate.rules.fineweb import FineWeb2Params, PreparedLimits
-from plinth.corpus.annotate.rules.language_limits import limits_of, published
+from plinth.corpus.annotate.rules import fineweb
+from plinth.corpus.annotate.rules.fineweb import FineWeb2Params, PreparedLimits, limits_of, published
 from plinth.corpus.policy.compiled_policy import columns_of
 from plinth.corpus.policy.expressions import parse
 from plinth.corpus.policy.profiles import profile
@@ -83,7 +82,7 @@ def test_spam_of_the_same_words_is_dropped(language: str) -> None:
 def test_english_has_no_scores_and_the_verdicts_of_fineweb() -> None:
     good = "The river is old and the bridge across it was built by people that have long been forgotten. "
     texts = [good + f"In {year} they came with carts to see it. " * 1 for year in range(1900, 1903)]
-    texts.append(Path(language_limits.__file__).read_text("utf-8"))
+    texts.append(Path(fineweb.__file__).read_text("utf-8"))
     found = columns(texts)
     assert found["language.label"].to_pylist() == ["en"] * 4
     assert all(column.null_count == 4 for name, column in found.items() if name.startswith("fineweb2."))
@@ -169,7 +168,7 @@ def test_the_label_of_the_sidecar_decides_and_is_part_of_the_identity(tiny: Any)
 def test_limits_fitted_from_a_reference_take_the_share_of_it_that_was_asked_for() -> None:
     """Of documents that differ in one thing, the limit is the quantile; stop words are those that are frequent."""
     texts = [("Der Hund und die Katze. " * 20 + "\n" * number).strip("\n") + "\n" * number for number in range(100)]
-    made = language_limits.fit("de", texts, removed=0.1)
+    made = fineweb.fit("de", texts, removed=0.1)
     words = np.array([scores("de", text)["word_count"] for text in texts])
     assert set(words.tolist()) == {120}
     assert made.newlines_per_word == pytest.approx(np.quantile(np.arange(100) / 120, 0.9), abs=1e-3)
@@ -177,7 +176,7 @@ def test_limits_fitted_from_a_reference_take_the_share_of_it_that_was_asked_for(
     assert made.stop_words == ("Der", "Hund", "Katze", "die", "und")
     assert (made.min_word_characters, made.max_word_characters) == (3.6, 3.6)
     with pytest.raises(StageError, match="too little text in de"):
-        language_limits.fit("de", texts[:99])
+        fineweb.fit("de", texts[:99])
 
 
 def test_limits_of_a_bucket_are_a_list_that_the_annotator_reads(tiny: Any, tmp_path: Path) -> None:
@@ -186,7 +185,7 @@ def test_limits_of_a_bucket_are_a_list_that_the_annotator_reads(tiny: Any, tmp_p
     ctx, documents = tiny.ctx, corpus.documents["books"]
     ctx.refs.publish(documents, "1" * 64)
     ctx.refs.publish(annotate.run(ctx, "books", "language", {}, documents), "2" * 64)
-    (made,) = language_limits.fitted(ctx, "books", (), 0.05, 100)
+    (made,) = fineweb.fitted(ctx, "books", (), 0.05, 100)
     assert made.label == "ja"
     assert "の" in made.stop_words
     path = tmp_path / "limits.jsonl"
@@ -194,6 +193,6 @@ def test_limits_of_a_bucket_are_a_list_that_the_annotator_reads(tiny: Any, tmp_p
     prepared = fineweb.prepare_fineweb2(FineWeb2Params(limits="mine"), {"lists/mine": {"limits.jsonl": path}})
     assert limits_of("ja", prepared.own) == made
     with pytest.raises(StageError, match="too little text in de"):
-        language_limits.fitted(ctx, "books", ("de",), 0.05, 100)
+        fineweb.fitted(ctx, "books", ("de",), 0.05, 100)
     with pytest.raises(MissingError, match="no language with enough"):
-        language_limits.fitted(ctx, "books", (), 0.05, 50)
+        fineweb.fitted(ctx, "books", (), 0.05, 50)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from plinth.corpus.curate.curate import apply_edits
+from plinth.corpus.curate import apply_edits
 from plinth.corpus.dedup import lines
 from plinth.corpus.dedup.parameters import LineParameters
 from tests.plinth_text.folding import fold_text

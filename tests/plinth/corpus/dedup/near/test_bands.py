@@ -4,7 +4,7 @@ import pytest
 from pydantic import ValidationError
 
 from plinth import fingerprint
-from plinth.corpus.dedup.near import bands
+from plinth.corpus.dedup import parameters
 from plinth.corpus.dedup.parameters import MinHash
 from plinth_text.similarity import recall
 
@@ -51,7 +51,7 @@ def test_a_recall_that_is_asked_for_is_given_with_the_most_rows() -> None:
         assert recall(0.8, made.bands, made.rows) >= target
         assert recall(0.8, 120 // (made.rows + 1), made.rows + 1) < target
     with pytest.raises(ValueError, match="find no"):
-        bands.for_recall(0.1, 4, 0.999)
+        parameters.for_recall(0.1, 4, 0.999)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from plinth.corpus import sidecars
 from plinth.corpus.dedup import sorted_runs
-from plinth.corpus.dedup.near import candidates, similarity_cache
+from plinth.corpus.dedup.near import candidates, linking
 from plinth.corpus.dedup.near.linking import ALL_PAIRS, LOOK_UP, MARK, NEIGHBOURS, SETS, Links, Payload
 from plinth.corpus.dedup.run_tree import Branch, RangeReader
 
@@ -25,7 +25,7 @@ def compared(entries: list[Entry], ids: list[int]) -> tuple[set[frozenset[int]],
     links = Links(key, node.astype(np.int64), np.zeros_like(low), low, 0.5)
     payload = Payload(np.arange(low.size), np.ones(low.size, np.int64), np.arange(1, low.size + 1, dtype=np.uint64))
     pairs, values = links.walk(SETS, payload=payload)
-    ends = similarity_cache.ends(np.zeros_like(low), low)
+    ends = linking.ends(np.zeros_like(low), low)
     by_key = {_mixed(int(ends[a]) + int(ends[b])): frozenset((a, b)) for a, b in all_pairs(range(low.size))}
     assert len(set(pairs.tolist())) == pairs.size  # no pair twice
     assert not (values & np.uint64(0xFFFFFFFF)).any()  # similarity 0

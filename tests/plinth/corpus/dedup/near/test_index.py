@@ -190,19 +190,19 @@ def test_a_second_snapshot_gives_the_bytes_of_a_run_from_scratch(
 
 
 def test_old_texts_that_have_no_new_neighbour_are_not_read_again(tiny: Any, monkeypatch: Any) -> None:
-    from plinth.corpus.dedup.near import payloads
+    from plinth.corpus.dedup.near import candidates
 
     first = near_docs(tiny, 1, 60)
     lonely = [tiny.Doc(" ".join(f"new{i}-{j}" for j in range(60))) for i in range(5)]
     tiny.corpus({"a": [first[:30], first[30:]]}).through_near()
     read: list[int] = []
-    original = payloads._values
+    original = candidates._values
 
     def values(params: Any, store: Any, part: Any, rows: Any) -> Any:
         read.append(rows.size)
         return original(params, store, part, rows)
 
-    monkeypatch.setattr(payloads, "_values", values)
+    monkeypatch.setattr(candidates, "_values", values)
     made = tiny.corpus({"a": [first[:30], first[30:], lonely]}).through_near()
     assert sum(read) == 0
     assert made.stats["clusters"] > 3
@@ -213,18 +213,18 @@ def test_old_texts_that_have_no_new_neighbour_are_not_read_again(tiny: Any, monk
 
 
 def test_a_damaged_fact_is_forgotten_not_believed(tiny: Any) -> None:
-    from plinth.corpus.dedup.near import minhash, similarity_cache
+    from plinth.corpus.dedup.near import linking, minhash
 
     docs = near_docs(tiny, 1, 40)
     corpus = tiny.corpus({"a": [docs]})
     first = corpus.through_near()
     definition = {"version": minhash.VERIFY_VERSION, **MinHash().similarity()}
-    known = similarity_cache.recall(tiny.ctx, definition)
+    known = linking.recall(tiny.ctx, definition)
     assert known is not None
     path = tiny.ctx.store.path(known.values.blob)
     path.chmod(0o644)
     path.write_bytes(bytes(known.values.blob.bytes))
-    assert similarity_cache.recall(tiny.ctx, definition) is None
+    assert linking.recall(tiny.ctx, definition) is None
     extra = [tiny.Doc(doc.text + " more") for doc in docs[:3]]
     grown = tiny.corpus({"a": [docs, extra]})
     rows = grown.rows(grown.through_near())

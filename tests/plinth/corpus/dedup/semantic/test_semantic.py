@@ -13,10 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from plinth.compute.context import manifest
+from plinth.corpus.dedup import semantic
+from plinth.corpus.dedup import semantic as semantic_pairs
 from plinth.corpus.dedup import vectors as semantic_given
 from plinth.corpus.dedup.parameters import Dedup, Semantic
-from plinth.corpus.dedup.semantic import pairs as semantic_pairs
-from plinth.corpus.dedup.semantic import semantic
 from plinth.corpus.sidecars import slots
 from plinth.errors import RecipeError, SourceError
 from plinth.records import Manifest, Part, Step

@@ -10,10 +10,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from plinth.corpus.curate.curate import apply_edits
-from plinth.corpus.dedup import lines, windows
+from plinth.corpus.curate import apply_edits
+from plinth.corpus.dedup import edits, lines, substring
 from plinth.corpus.dedup.parameters import LineParameters, Substring
-from plinth.corpus.dedup.substring import substring
 from plinth_text.similarity import word_positions
 
 LOOSE = {"min_words": 0, "min_share": 0.0}
@@ -197,13 +196,13 @@ def test_excluded_buckets_are_neither_cut_nor_compared(tiny: Any) -> None:
 
 def test_keys_that_collide_cut_nothing(tiny: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """With keys of one bit, the comparison of words alone decides."""
-    keys = windows.window_keys
+    keys = edits.window_keys
 
     def weak(*args: Any) -> tuple[Any, Any]:
         high, low = keys(*args)
         return high & np.uint64(1), low & np.uint64(1)
 
-    monkeypatch.setattr(windows, "window_keys", weak)
+    monkeypatch.setattr(edits, "window_keys", weak)
     rng = random.Random(11)
     passage = prose(rng, 30)
     docs = [tiny.Doc(f"{passage} {prose(rng, 20)}", str(n)) for n in range(3)]

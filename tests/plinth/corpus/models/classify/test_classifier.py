@@ -14,9 +14,8 @@ from plinth.compute.context import Context
 from plinth.compute.engine import LocalEngine
 from plinth.corpus import lists, models
 from plinth.corpus.models import artefact, classifier, examples
+from plinth.corpus.models.artefact import Curve
 from plinth.corpus.models.classifier import ClassifierParams, doubtful
-from plinth.corpus.models.classify import linear
-from plinth.corpus.models.classify.probabilities import Curve
 from plinth.corpus.slices import generate
 from plinth.errors import IntegrityError, RecipeError, SourceError, StageError
 from plinth.records import Manifest
@@ -150,10 +149,10 @@ def test_margins_in_training_are_those_of_use() -> None:
     starts, rows = examples.features.rows(column, 12, 10**6)
     table = np.random.default_rng(0).normal(size=(1 << 12, 2)).astype(np.float32)
     bias = np.array([0.5, -1], np.float32)
-    documents = linear.Ragged(starts, rows, np.zeros(8, np.int64))
+    documents = examples.Ragged(starts, rows, np.zeros(8, np.int64))
     for window in (0, 7, 64):
         used = examples.features.margins(column, table, bias, window)
-        np.testing.assert_allclose(linear.margins(documents, table, bias, window), used, atol=1e-9)
+        np.testing.assert_allclose(examples.margins(documents, table, bias, window), used, atol=1e-9)
 
 
 def test_labels_of_buckets_and_of_uris(tiny: Any) -> None:

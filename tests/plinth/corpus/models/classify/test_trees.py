@@ -5,8 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from plinth.corpus.models.classify import trees
-from plinth.corpus.models.classify.trees import Forest
+from plinth.corpus.models import artefact
+from plinth.corpus.models.artefact import Forest
 from tests.peers import Peer
 
 ensemble = Peer("sklearn.ensemble")
@@ -21,14 +21,14 @@ def data() -> tuple[np.ndarray, np.ndarray]:
 
 @pytest.fixture(scope="module")
 def forest(data) -> Forest:
-    return trees.fit(*data, np.ones(600))
+    return artefact.fit_trees(*data, np.ones(600))
 
 
 def test_margins_are_scikit_learns(data, forest: Forest) -> None:
     features, truth = data
     model = ensemble.HistGradientBoostingClassifier(
-        max_iter=trees.ITERATIONS, max_leaf_nodes=trees.LEAVES, learning_rate=trees.RATE, l2_regularization=trees.L2,
-        min_samples_leaf=trees.MIN_LEAF, early_stopping=False, random_state=trees.SEED,
+        max_iter=artefact.ITERATIONS, max_leaf_nodes=artefact.LEAVES, learning_rate=artefact.RATE, l2_regularization=artefact.L2,
+        min_samples_leaf=artefact.MIN_LEAF, early_stopping=False, random_state=artefact.SEED,
     ).fit(features.astype(np.float64), truth)  # fmt: skip
     theirs = model.decision_function(features.astype(np.float64))
     np.testing.assert_allclose(forest.margins(features), theirs, rtol=1e-9)
@@ -41,13 +41,13 @@ def test_margins_do_not_depend_on_the_memory_layout(data, forest: Forest) -> Non
 
 
 def test_the_same_trees_every_time(data, forest: Forest) -> None:
-    again = trees.fit(*data, np.ones(600))
+    again = artefact.fit_trees(*data, np.ones(600))
     assert again.nodes.tobytes() == forest.nodes.tobytes()
     assert again.base == forest.base
 
 
 def test_whole_and_no_rows(forest: Forest) -> None:
-    assert trees.problem(forest, 5) is None
+    assert artefact.problem(forest, 5) is None
     assert forest.margins(np.zeros((0, 5), np.float32)).shape == (0,)
 
 
@@ -58,5 +58,5 @@ def test_whole_and_no_rows(forest: Forest) -> None:
 def test_damage_is_named(forest: Forest, field: str, value: float, what: str) -> None:
     nodes = forest.nodes.copy()
     nodes[field][np.flatnonzero(nodes["left"] >= 0)[1]] = value
-    assert what in str(trees.problem(replace(forest, nodes=nodes), 5))
-    assert "fill" in str(trees.problem(replace(forest, nodes=nodes[:-1]), 5))
+    assert what in str(artefact.problem(replace(forest, nodes=nodes), 5))
+    assert "fill" in str(artefact.problem(replace(forest, nodes=nodes[:-1]), 5))

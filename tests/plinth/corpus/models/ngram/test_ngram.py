@@ -19,7 +19,7 @@ from plinth.compute.context import Context
 from plinth.compute.engine import LocalEngine
 from plinth.corpus import models
 from plinth.corpus.annotate.stage import run as annotate
-from plinth.corpus.models.ngram import ngram_file
+from plinth.corpus.models import ngram
 from plinth.corpus.models.ngram_counts import FALLBACK, estimate
 from plinth.errors import IntegrityError, RecipeError, StageError
 from plinth.records import Manifest
@@ -56,8 +56,8 @@ def files(ctx: Context, made: Manifest) -> dict[str, Path]:
     return {part.name: ctx.store.open_path(part.blob) for part in made.parts}
 
 
-def loaded(ctx: Context, made: Manifest) -> ngram_file.NgramModel:
-    return ngram_file.read(files(ctx, made), "models/perplexity")
+def loaded(ctx: Context, made: Manifest) -> ngram.NgramModel:
+    return ngram.read(files(ctx, made), "models/perplexity")
 
 
 # ---- tokens ---------------------------------------------------------------------------------------
@@ -244,7 +244,7 @@ def test_a_pruned_model_is_smaller_and_kenlm_agrees(tiny: Any, tmp_path: Path, p
     whole = models.train(tiny.ctx, "perplexity", RAW, corpus.documents, {})
     assert made.stats["ngrams_4"] < whole.stats["ngrams_4"]
     model = loaded(tiny.ctx, made)
-    (tmp_path / "model.arpa").write_text("\n".join(ngram_file.arpa(model)) + "\n")
+    (tmp_path / "model.arpa").write_text("\n".join(ngram.arpa(model)) + "\n")
     peer = kenlm.Model(str(tmp_path / "model.arpa"))
     lines = prose(random.Random(5), 100).split("\n")
     total, _ = model.score(pa.array(lines, pa.large_string()))
@@ -321,14 +321,14 @@ def test_files_that_cannot_be_trusted_are_refused(
         )
         found[name] = changed
     with pytest.raises(IntegrityError, match="models/perplexity cannot be used"):
-        ngram_file.read(found, "models/perplexity")
+        ngram.read(found, "models/perplexity")
 
 
 def test_a_model_of_more_orders_than_kernels_hold_is_refused() -> None:
     keys, values = np.zeros(3, np.uint64), np.zeros((3, 2), np.float32)
     with pytest.raises(IntegrityError, match="models/perplexity cannot be used"):
-        ngram_file._require("models/perplexity", {"words": []}, keys[:0], (keys,) * 5, (values,) * 5)
-    ngram_file._require("models/perplexity", {"words": []}, keys[:0], (keys,) * 4, (values,) * 4)
+        ngram._require("models/perplexity", {"words": []}, keys[:0], (keys,) * 5, (values,) * 5)
+    ngram._require("models/perplexity", {"words": []}, keys[:0], (keys,) * 4, (values,) * 4)
 
 
 def test_statistics_say_what_was_learnt(trained: tuple[Context, Any, Manifest]) -> None:

@@ -9,7 +9,7 @@ import yaml
 
 from plinth.corpus import annotate
 from plinth.corpus.annotate.base import annotator
-from plinth.corpus.curate.curate import apply_edits
+from plinth.corpus.curate import apply_edits
 from plinth.corpus.policy import policy as stage
 from plinth.corpus.policy.compiled_policy import columns_of, compile_policy
 from plinth.corpus.policy.expressions import parse

@@ -18,7 +18,7 @@ from plinth.corpus.dedup.parameters import Dedup
 from plinth.corpus.policy import policy, whatif
 from plinth.corpus.policy.compiled_policy import Rights
 from plinth.corpus.policy.parameters import Policy
-from plinth.corpus.sampling import Smallest, rank
+from plinth.corpus.sidecars import Smallest, rank
 from plinth.errors import IntegrityError, RecipeError
 from plinth.recipe.load import load_tried
 from plinth.records import Manifest

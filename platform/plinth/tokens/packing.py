@@ -1,22 +1,7 @@
-"""How documents fill sequences: where sequences begin, which tokens are targets, what is dropped.
+"""How documents fill sequences of S tokens.
 
-S is the recipe's `sequence_tokens`. A sequence has S + 1 places: the tokens in the first S are inputs, those in
-the last S are targets. It is laid out of *pieces*, spans of its bucket's stream.
-
-`concatenate`: sequence k is tokens k S to k S + S of the stream, both included. Neighbours share one token, the
-last target of one and the first input of the next, so that every token but the stream's first is a target
-exactly once in an epoch. The tail that fills no sequence is dropped. Nothing is padded.
-
-`best-fit`: a sequence begins with end-of-text, then come pieces (see `pack`): whole documents, and the rests of
-longer ones; then padding, which is end-of-text too. A document longer than S first fills whole sequences with S of
-its tokens each; those after its first begin with the token before them instead of end-of-text. The rest also begins
-with the token before it, as its context. Every token of the stream is a target exactly once in an epoch, and always
-after the token that it follows in its document, or after an end-of-text if it is the document's first. Padding and
-context are not scored.
-
-With document masks a token attends to its own document only, padding to padding. The first token of a document
-is a target like any other, though it can only be predicted from the end of another document: the model learns how
-texts begin. Starts are counted, so that the cost of leaving them out is known.
+packing       how documents fill sequences, what is dropped; best-fit-decreasing, made once per bucket
+layout        sequence -> pieces, and span -> sequences, for both packings, in constant time
 """
 
 from __future__ import annotations
@@ -38,6 +23,25 @@ from plinth.tokens.shards.parameters import Stream, streams_of
 from plinth.tokens.shards.reader import ShardReader
 from plinth_text.compiled import compiled
 
+# How documents fill sequences: where sequences begin, which tokens are targets, what is dropped.
+#
+# S is the recipe's `sequence_tokens`. A sequence has S + 1 places: the tokens in the first S are inputs, those in
+# the last S are targets. It is laid out of *pieces*, spans of its bucket's stream.
+#
+# `concatenate`: sequence k is tokens k S to k S + S of the stream, both included. Neighbours share one token, the
+# last target of one and the first input of the next, so that every token but the stream's first is a target
+# exactly once in an epoch. The tail that fills no sequence is dropped. Nothing is padded.
+#
+# `best-fit`: a sequence begins with end-of-text, then come pieces (see `pack`): whole documents, and the rests of
+# longer ones; then padding, which is end-of-text too. A document longer than S first fills whole sequences with S of
+# its tokens each; those after its first begin with the token before them instead of end-of-text. The rest also begins
+# with the token before it, as its context. Every token of the stream is a target exactly once in an epoch, and always
+# after the token that it follows in its document, or after an end-of-text if it is the document's first. Padding and
+# context are not scored.
+#
+# With document masks a token attends to its own document only, padding to padding. The first token of a document
+# is a target like any other, though it can only be predicted from the end of another document: the model learns how
+# texts begin. Starts are counted, so that the cost of leaving them out is known.
 
 class PackingCounts(Frozen):
     """Sequences, targets and documents of a packed stream, per epoch.

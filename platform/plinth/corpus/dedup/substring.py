@@ -1,14 +1,14 @@
-"""Passages of at least so many words that occurred before, as cuts: in other documents and in the same one.
+"""Repeated passages of at least `n` words, as cuts: in other documents and in the same one.
 
-    windows   every window of n words that is not the first of its words      `windows`
+    windows   every window of n words that is not the first of its words      `edits`
     verify    windows joined to passages, compared word for word              `substring_verify`
     sidecar   per part: the columns of `edits.SCHEMA`
 
-A word is cut if it lies in a window of n words that occurred before in the order of bucket, part, row and word.
-Every word that is cut stands, in the same surroundings, at an earlier place, and the earliest one stays. Lee et
-al. 2022 find the same with a suffix array over the whole corpus in memory; here memory is one part, or one range
-of keys. Words are compared in lower case and without the punctuation between them. Cuts are whole words with the
-punctuation that clings to them, on code points: no character is cut. Text that earlier stages cut is not there.
+A word is cut if it is in a window of n words that occurred before in the order of bucket, part, row and word.
+Every word that is cut has the same surroundings at an earlier place, and the earliest one stays. Lee et al. 2022
+find the same with a suffix array over the whole corpus in memory; here memory is one part, or one range of keys.
+Words are compared in lower case and without the punctuation between them. Cuts are whole words with the
+punctuation attached to them, on code points: no character is cut. Text that earlier stages cut is not there.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ import pyarrow as pa
 
 from plinth.compute.context import Context, Item, manifest, run_items
 from plinth.corpus import sidecars
-from plinth.corpus.dedup import clusters, edits, sorted_runs, windows
+from plinth.corpus.dedup import clusters, edits, sorted_runs
+from plinth.corpus.dedup.edits import LATER, SlotTexts
 from plinth.corpus.dedup.parameters import Substring
-from plinth.corpus.dedup.windows import LATER, SlotTexts
 from plinth.corpus.sidecars import Slot, SlotNumbers, slots
 from plinth.records import Manifest, Part, Step
 from plinth.storage.parts import iter_batches, read_table, write_batches, write_table
@@ -71,7 +71,7 @@ def run(
     )
     sources = [SlotTexts(slot, params.min_tokens, cut) for slot, cut in zip(compared, cuts, strict=True)]
     layout, mask = sidecars.layout(compared), sidecars.mask(ctx, [(side, "survivor") for side in sides])
-    later = windows.find(ctx, sources, mask, layout, range_rows)
+    later = edits.find(ctx, sources, mask, layout, range_rows)
     found = dict(zip([slot.number for slot in compared], verify(ctx, sources, later, layout), strict=True))
     step = Step(name=ASSET, version=VERSION, params=params.model_dump(mode="json"))
     items = []

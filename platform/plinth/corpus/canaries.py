@@ -1,9 +1,17 @@
-"""Texts and coins from the seed.
+"""Canaries: texts that the pipeline generates and plants in the training text to measure memorization.
 
-A text is words in an order that a hash draws: words that are single tokens of the run's tokenizer, or of syllables
-where it has few of those. A model learns an order of units that it knows from far fewer repetitions than one of letters
-or digits. Of the texts that a name gives, one with exactly so many tokens is taken: canaries and references of one
+Every canary is in or out of the run by its own coin (Steinke et al. 2023, "Privacy Auditing with One (1) Training
+Run", arXiv:2305.08846); references of the same kind are never planted (Carlini et al. 2019, "The Secret Sharer",
+arXiv:1802.08232). All text follows from the seed and the tokenizer's single words, so no text of a user enters the
+training text this way, which skips filters and deduplication.
+
+A text is words in an order that a hash draws: words that are single tokens of the run's tokenizer, or words made of
+syllables where it has too few. A model learns an order of units that it knows from far fewer repetitions than an
+order of letters or digits. Texts are drawn until one has the exact number of tokens: canaries and references of one
 length have losses that differ little, and planted documents of one length fill sequences without a cut.
+
+Does not belong here: planting (`planted_canaries`); losses, exposure and the audit, which are a measurement
+(`memorisation_canaries`).
 """
 
 from __future__ import annotations
@@ -14,8 +22,47 @@ from functools import cache
 from itertools import islice
 from typing import NamedTuple
 
-from plinth.corpus.canaries.parameters import Canaries
+from pydantic import Field, model_validator
+
 from plinth.errors import StageError
+from plinth.records import Frozen, internal
+
+#: The bucket that planted copies are shards and sequences of; no recipe's bucket may have its name.
+BUCKET = "canaries"
+
+#: Tokens of a planted document, end-of-text included: a divisor of every row length between these, near the last.
+SHORTEST, LONGEST, USUAL = 12, 48, 16
+
+#: References for each canary, at least: all canaries are compared with the same references, whose own scatter adds
+#: a share canaries / references to the variance of the sum of exposures.
+LEAST_REFERENCES = 16
+
+
+class Canaries(Frozen):
+    """Generated texts that measure memorisation; half of them, by coin, enter the run."""
+
+    count: int = Field(128, ge=8, le=4096, description="Canaries, each in or out by a coin of its own.")
+    seed: int = internal(1, description="Of texts and coins.")
+    repetitions: tuple[int, ...] = internal(
+        (1, 4, 16, 64), min_length=1, description="How often a canary is planted; the groups are equally large."
+    )
+    references: int = internal(4096, ge=128, description="Texts of the same making that never enter.")
+
+    @model_validator(mode="after")
+    def _comparable(self) -> Canaries:
+        if self.count % len(self.repetitions):
+            raise ValueError(f"count {self.count} does not divide into {len(self.repetitions)} groups")
+        if self.references < LEAST_REFERENCES * self.count:
+            most = self.references // LEAST_REFERENCES
+            raise ValueError(f"count {self.count} is more than {most}, a sixteenth of {self.references} references")
+        return self
+
+
+def document_tokens(unit: int) -> int | None:
+    """Tokens of a planted document, so that none is cut where rows have a multiple of `unit` tokens; None: no divisor
+    of `unit` is suitable."""
+    found = [size for size in range(SHORTEST, LONGEST + 1) if unit % size == 0]
+    return min(found, key=lambda size: (abs(size - USUAL), size), default=None)
 
 CONSONANTS, VOWELS = "bdfghjklmnprstvz", "aeio"
 SYLLABLES = (2, 2, 3, 1)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from plinth.errors import MissingError
 from plinth.records import Manifest, Part, bucket_of
 from plinth.storage.store import Store
-from plinth.tokens.packing.packing import PackedPieces, sequence_count, sequences_of
+from plinth.tokens.packing import PackedPieces, sequence_count, sequences_of
 from plinth.tokens.shards.index import map_columns
 from plinth.tokens.shards.parameters import parse
 from plinth_text.compiled import compiled

@@ -1,4 +1,0 @@
-"""Exact repeated passages.
-
-substring         the stage: passages that occurred before, as cuts
-"""
