@@ -22,12 +22,11 @@ from plinth.recipe.recipe import Recipe
 from plinth.records import Manifest
 from plinth.storage.off_limits import place
 from plinth.storage.state import resolve
-from plinth.training import config, hooks, manifests, sampled_text
+from plinth.training import config, hooks, initial, manifests, sampled_text
 from plinth.training.checkpoint import checkpoint, mean_record
 from plinth.training.config import RunConfig
 from plinth.training.directory import RunDirectory
-from plinth.training.initial import source
-from plinth.training.initial.source import TEACHER
+from plinth.training.initial import TEACHER
 from plinth.training.parameters.initial import InitialWeights
 from plinth_assets.framework import Inputs, Say, Stage, shared_owner
 from plinth_assets.framework.present import markdown, table
@@ -43,18 +42,18 @@ def model_stages(recipe: Recipe) -> list[Stage]:
 
 def begun(recipe: Recipe) -> dict[str, InitialWeights]:
     """The weights that the run begins from, by asset, where the recipe names any."""
-    return {} if recipe.training.initial is None else {source.ASSET: recipe.training.initial}
+    return {} if recipe.training.initial is None else {initial.ASSET: recipe.training.initial}
 
 
 def model_stage(asset: str, params: InitialWeights, owner: str) -> Stage:
     """The asset of a model that exists."""
-    use = "that the run begins from" if asset == source.ASSET else "that are learnt from"
+    use = "that the run begins from" if asset == initial.ASSET else "that are learnt from"
     return Stage(
         asset=asset,
         deps=(),
         make=partial(_make_initial, asset, params),
         outside=partial(_outside, params),
-        version=source.VERSION,
+        version=initial.VERSION,
         params={"licence": params.licence},
         group="training",
         description=f"Weights {use}, by content; lineage goes on through their parent.",
@@ -73,11 +72,11 @@ def _make_initial(asset: str, params: InitialWeights, ctx: Context, inputs: Inpu
         SignatureError, LineageError, CheckpointError: it does not verify.
     """
     if params.folder:
-        made = source.of_folder(ctx, _folder(ctx, params.folder), params.licence, asset)
+        made = initial.of_folder(ctx, _folder(ctx, params.folder), params.licence, asset)
     else:
         parent = _release(ctx, params.release) if params.release else _checkpoint(ctx, params.checkpoint or "")
         ctx.refs.save(parent)
-        made = source.of_checkpoint(ctx, parent, asset)
+        made = initial.of_checkpoint(ctx, parent, asset)
     if marks := taint.marks_on(ctx, chain(ctx.refs, made)):
         raise GateError(
             f"the weights of the asset {asset} are tainted",

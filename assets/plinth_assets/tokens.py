@@ -24,7 +24,7 @@ from plinth.tokens.shards.parameters import Shards, Stream, streams_of
 from plinth.tokens.shards.staged_tokens import sidecars_of
 from plinth.tokens.tokenizer import audit, tokenizer
 from plinth.tokens.tokenizer.vocabulary import DEAD_TOKENS, lexis_of
-from plinth.training.initial import replay, source
+from plinth.training import initial
 from plinth_assets.framework import (
     Inputs,
     Say,
@@ -336,7 +336,7 @@ def mixture_stages(recipe: Recipe) -> list[Stage]:
             asset="mixture",
             deps=(
                 *(*each(recipe, *_kinds(recipe)), *planted(recipe, *_kinds(recipe))),
-                *((source.ASSET, "tokenizer") if replays else ()),
+                *((initial.ASSET, "tokenizer") if replays else ()),
             ),
             make=partial(_make_mixture, recipe),
             version=mixture.VERSION,
@@ -357,7 +357,7 @@ def _make_mixture(recipe: Recipe, ctx: Context, inputs: Inputs, say: Say) -> Man
     params, shards, begun = recipe.required_mixture(), read_by_run(recipe, inputs, "shards"), recipe.training.initial
     if begun is None or not begun.replay:
         return mixture.run(ctx, params, shards, packed, own)
-    parent = replay.of_parent(ctx, inputs[source.ASSET], inputs["tokenizer"])
+    parent = initial.of_parent(ctx, inputs[initial.ASSET], inputs["tokenizer"])
     indexes = (
         {}
         if packed is None

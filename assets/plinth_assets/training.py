@@ -23,16 +23,14 @@ from plinth.model import architectures
 from plinth.recipe.recipe import Recipe
 from plinth.records import Manifest
 from plinth.text import markdown_text
-from plinth.training import attempts, config, hooks, job, manifests, preparation
+from plinth.training import attempts, config, hooks, initial, job, manifests, preparation
 from plinth.training.checkpoint import checkpoint, mean_record
 from plinth.training.config import RunConfig
 from plinth.training.directory import RunDirectory
-from plinth.training.initial import replay, source
 from plinth.training.preparation import notices
-from plinth.training.telemetry import run_figures
-from plinth.training.telemetry.run_figures import LABELS
-from plinth.training.telemetry.timeline import read_events, timeline
-from plinth.training.validation import seeds
+from plinth.training.telemetry import timeline as run_figures
+from plinth.training.telemetry.timeline import LABELS, read_events, timeline
+from plinth.training.validation import probe_curves
 from plinth.training.validation.probe_curves import curves
 from plinth_assets.framework import Inputs, Say, Stage, by_bucket, each, planted, read_by_run, shared_owner
 from plinth_assets.framework.present import markdown, page_value, picture, table
@@ -103,12 +101,12 @@ def _average(recipe: Recipe) -> dict[str, Any]:
 
 
 def _prepared(recipe: Recipe, ctx: Context, inputs: Inputs) -> RunConfig:
-    shards = read_by_run(recipe, inputs, "shards") | replay.shards_of(ctx, inputs["mixture"])
+    shards = read_by_run(recipe, inputs, "shards") | initial.shards_of(ctx, inputs["mixture"])
     curated = by_bucket(recipe, inputs, "curated") if _heldout(recipe) else None
     data = (inputs["mixture"], shards, inputs["tokenizer"], curated, inputs.get(f"{CANARIES}/curated"))
     scored = {name: inputs[name] for name in _probes(recipe)}
     read = {asset: inputs[asset] for asset in hooks.assets(recipe.training)}
-    return preparation.prepare(ctx, recipe.name, recipe.training, *data, scored, inputs.get(source.ASSET), read)
+    return preparation.prepare(ctx, recipe.name, recipe.training, *data, scored, inputs.get(initial.ASSET), read)
 
 
 def _canaries(recipe: Recipe) -> tuple[str, ...]:
@@ -348,7 +346,7 @@ def _present_probes(prepared: RunConfig) -> dict[str, Any]:
     from plinth.report.run_metrics import run_metrics, sections
 
     measured = run_metrics(read_events(prepared.directory.events))
-    rows = sections.rows(measured, seeds.over_seeds(prepared, curves(measured.events)))
+    rows = sections.rows(measured, probe_curves.over_seeds(prepared, curves(measured.events)))
     header = ["probe", "items", "bits per byte", "noise", "control", "signal", "signal / noise", ""]
     shown = ("name", "count", "score", "noise", "control", "signal", "ratio", "words")
     return {"probes": markdown(table(header, [[row[key] for key in shown] for row in rows]))} if rows else {}

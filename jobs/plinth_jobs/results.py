@@ -27,7 +27,7 @@ from plinth.report.page import page
 from plinth.storage.atomic import write_bytes
 from plinth.tokens.mixture import mixture
 from plinth.training import config, manifests
-from plinth.training.telemetry import run_figures
+from plinth.training.telemetry import timeline as run_figures
 from plinth.training.telemetry.timeline import timeline
 from plinth_assets.candidate import page_path
 from plinth_assets.framework import docs_index

@@ -31,8 +31,8 @@ from plinth.storage.uris import open_unlinked
 from plinth.storage.workspace import Workspace
 from plinth.training import config as configuration
 from plinth.training.run_state import RunState, RunWatch, run_state
-from plinth.training.telemetry import run_figures
-from plinth.training.telemetry.goodput.account import account
+from plinth.training.telemetry import timeline
+from plinth.training.telemetry.goodput_account import account
 from plinth.training.telemetry.timeline import read_events
 from plinth_assets.framework import docs_index
 from plinth_jobs import index_tiles, results
@@ -230,7 +230,7 @@ def run_line(ctx: Context, path: Path) -> RunLine:
         standing=STANDINGS[state],
         steps=int(last["step"]) if last else 0,
         total_steps=config.total_steps,
-        loss=run_figures.of_events(events).final_loss,
+        loss=timeline.of_events(events).final_loss,
         goodput=share,
         updated=utc(float(events[-1]["time"])) if events else "",
         href=beside(ctx, f"{name}.html"),

@@ -28,7 +28,7 @@ from plinth.training.checkpoint import checkpoint as checkpoints
 from plinth.training.checkpoint import commit_record, digest_tree, mean_record
 from plinth.training.checkpoint.digest_tree import MANIFEST
 from plinth.training.directory import RunDirectory
-from plinth.training.validation.kept_looks import LOOKS
+from plinth.training.validation.probe_curves import LOOKS
 from plinth.trust.dsse import TRAINER
 from plinth.trust.root import Trust
 from plinth_registry.gates.facts import CodeFacts

@@ -12,7 +12,7 @@ from plinth.compute.context import Context
 from plinth.errors import LineageError, TrustError
 from plinth.training.attempts import BUNDLE
 from plinth.training.checkpoint import checkpoint
-from plinth.training.validation.kept_looks import LOOKS
+from plinth.training.validation.probe_curves import LOOKS
 from plinth_assets.measurements import quality
 from plinth_registry import attestations, candidate, evidence, trained
 from plinth_registry.candidate import Candidate

@@ -22,7 +22,7 @@ from plinth.launch.slurm import SlurmLauncher
 from plinth.storage import atomic
 from plinth.storage import running as started
 from plinth.storage.workspace import Workspace
-from plinth.training.checkpoint.writer import writer_process
+from plinth.training.checkpoint import writer
 from plinth.training.directory import RunDirectory
 from plinth_jobs import supervised
 
@@ -96,14 +96,14 @@ def test_a_slurm_job_of_another_name_is_not_taken(tmp_path: Path) -> None:
 
 def test_a_lock_that_names_another_process_kills_none(tmp_path: Path, bystander: psutil.Popen) -> None:
     run = RunDirectory(tmp_path)
-    lock = writer_process.lock_path(run, 0)
+    lock = writer.lock_path(run, 0)
     fd = atomic.take(lock, owner=f"{bystander.pid} {socket.gethostname()}")
     try:
         monotonic = time.monotonic
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(time, "monotonic", lambda: monotonic() + 1e6 * next(counter))
             counter = iter(range(10**6))
-            writer_process.end(run, 0)
+            writer.end(run, 0)
     finally:
         os.close(fd)
 

@@ -21,7 +21,7 @@ from plinth.storage.store import Store
 from plinth.storage.workspace import Workspace
 from plinth.training.checkpoint import checkpoint
 from plinth.training.directory import RunDirectory
-from plinth.training.supervise import hang
+from plinth.training.supervise import rank_watch
 from plinth.training.telemetry.timeline import Timeline
 from plinth_jobs.instance import record_failure
 from plinth_ops.backup.snapshot import BackupArchive
@@ -105,11 +105,11 @@ def test_a_pipe_or_a_device_is_refused_and_nobody_waits_for_it(tmp_path: Path) -
 def test_a_rank_that_hangs_writes_its_stacks_through_no_link(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(hang, "recorded", list)
+    monkeypatch.setattr(rank_watch, "recorded", list)
     (tmp_path / "target").write_bytes(KEPT)
     (tmp_path / "hangs").mkdir()
     (tmp_path / "hangs" / name).symlink_to(tmp_path / "target")
-    hang.dump(tmp_path / "hangs", 3)
+    rank_watch.dump(tmp_path / "hangs", 3)
     assert (tmp_path / "target").read_bytes() == KEPT
     assert "test_planted_links" in (tmp_path / "hangs/rank-0003.stack").read_text()
 

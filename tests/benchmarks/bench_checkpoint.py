@@ -187,7 +187,7 @@ def run_of(folder: str, name: str, steps: int, *, dim: int, layers: int, precisi
     from conftest import tiny
 
     from plinth.model.parameters import Model
-    from plinth.training.parameters.checkpoints import Checkpoints
+    from plinth.training.parameters.run import Checkpoints
 
     config = tiny(
         Path(folder),

@@ -33,8 +33,8 @@ from plinth.evaluation.statistics import Estimate, paired_difference, ratio_diff
 from plinth.model.decoder import Decoder, build  # noqa: E402
 from plinth.model.loss import Teacher, TopTokens, top_tokens  # noqa: E402
 from plinth.model.parameters import Model  # noqa: E402
-from plinth.training.engine.parameter_groups import learning_rate  # noqa: E402
-from plinth.training.parameters.engine import Optimizer  # noqa: E402
+from plinth.training.engine.optimization import learning_rate  # noqa: E402
+from plinth.training.parameters.optimizers import Optimizer  # noqa: E402
 from tests.model_folder import byte_level  # noqa: E402
 
 VOCABULARY, SEQUENCE, ROWS, TOP_K, SHARE, TEMPERATURE = 512, 64, 16, 16, 0.5, 1.0

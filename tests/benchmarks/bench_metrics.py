@@ -31,8 +31,11 @@ sys.path[:0] = [str(ROOT), str(ROOT / "platform")]
 from plinth.compute.context import Context  # noqa: E402
 from plinth.storage.workspace import Workspace  # noqa: E402
 from plinth.training import config as configuration  # noqa: E402
-from plinth.training.sinks.metric import Families  # noqa: E402
-from plinth.training.sinks.run_metrics import RUN, RunFollower  # noqa: E402
+from plinth.training.sinks.run_metrics import (  # noqa: E402
+    RUN,
+    Families,  # noqa: E402
+    RunFollower,
+)
 from plinth_ops.metrics.exporter import Exporter, ExportPart, serve  # noqa: E402
 from plinth_ops.metrics.parts import RunsCollector  # noqa: E402
 from plinth_ops.metrics.parts import exporter as workspace_exporter  # noqa: E402

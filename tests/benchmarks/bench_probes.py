@@ -57,7 +57,7 @@ def rank_main(path: str) -> None:
     from plinth.training import config as configuration
     from plinth.training.engine import engine as engines
     from plinth.training.trainer import Trainer
-    from plinth.training.validation.probing import ProbeScorer
+    from plinth.training.validation.validation import ProbeScorer
 
     config = configuration.load(path)
     rank = engines.join(config)

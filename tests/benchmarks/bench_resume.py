@@ -154,7 +154,7 @@ def main() -> None:
         parser.add_argument(f"--{name}", type=int, default=value)
     arguments = parser.parse_args()
     from plinth.training.checkpoint import checkpoint
-    from plinth.training.parameters.checkpoints import Checkpoints
+    from plinth.training.parameters.run import Checkpoints
     from tests.ranks import run_ranks
 
     slowest: dict[str, dict[str, float]] = {}

@@ -27,9 +27,9 @@ from plinth.model.decoder import Decoder
 from plinth.model.division import Initial, Placement
 from plinth.model.parameters import PRESETS, Model
 from plinth.training.config import RunConfig
-from plinth.training.parameters.checkpoints import Checkpoints
-from plinth.training.parameters.engine import Optimizer
+from plinth.training.parameters.optimizers import Optimizer
 from plinth.training.parameters.parallel import Parallel
+from plinth.training.parameters.run import Checkpoints
 from tests.ranks import run_ranks
 
 RESULTS = Path(__file__).parent / "results" / "start.json"

@@ -20,9 +20,9 @@ import torch
 
 from plinth.model.decoder import Decoder, build
 from plinth.model.parameters import Model
-from plinth.training.engine.layer_statistics import LayerMonitor
-from plinth.training.engine.parameter_groups import parameter_groups
-from plinth.training.parameters.engine import Optimizer
+from plinth.training.engine.device_measurements import LayerMonitor
+from plinth.training.engine.optimization import parameter_groups
+from plinth.training.parameters.optimizers import Optimizer
 
 RESULTS = Path(__file__).parent / "results" / "stats.json"
 VOCABULARY = 8192

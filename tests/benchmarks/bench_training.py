@@ -83,7 +83,7 @@ class Bare:
 
         from plinth.model.decoder import build
         from plinth.training.engine.deepspeed_engine import deepspeed_config
-        from plinth.training.engine.parameter_groups import parameter_groups
+        from plinth.training.engine.optimization import parameter_groups
 
         model = build(config.model, config.vocab_size, config.seed).to(rank.device)
         settings = deepspeed_config(config, precision, sum(p.numel() for p in model.parameters()))

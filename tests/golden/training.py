@@ -19,10 +19,9 @@ from plinth.model.parameters import Model, MuP, RopeScaling
 from plinth.tokens.order.steps import BatchChange, LengthChange
 from plinth.training.config import RunConfig
 from plinth.training.data import Batches, StepBatch
-from plinth.training.parameters.checkpoints import Checkpoints
-from plinth.training.parameters.engine import Optimizer
+from plinth.training.parameters.optimizers import Optimizer, RotaryChange
 from plinth.training.parameters.parallel import Parallel
-from plinth.training.parameters.rotary_schedule import RotaryChange
+from plinth.training.parameters.run import Checkpoints
 
 STEPS, SEQUENCE_TOKENS = 20, 32
 SHAPE: dict[str, Any] = {"layers": 2, "dim": 32, "heads": 4, "kv_heads": 2, "ffn_dim": 64}

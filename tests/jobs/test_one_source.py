@@ -14,7 +14,7 @@ from plinth.storage.workspace import Workspace
 from plinth.training import config as configuration
 from plinth.training.config import RunConfig
 from plinth.training.run_state import RunState, run_state
-from plinth.training.sinks.metric import Families
+from plinth.training.sinks.run_metrics import Families
 from plinth.training.telemetry.timeline import Timeline
 from plinth_jobs import workspace_index
 from plinth_jobs.cli import call

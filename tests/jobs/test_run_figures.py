@@ -19,7 +19,7 @@ from plinth.report.run_metrics import run_page
 from plinth.storage.workspace import Workspace
 from plinth.training import config as configuration
 from plinth.training.config import RunConfig
-from plinth.training.telemetry import run_figures
+from plinth.training.telemetry import timeline as run_figures
 from plinth.training.telemetry.timeline import read_events, timeline
 from plinth_assets import training
 from plinth_jobs import results, workspace_index

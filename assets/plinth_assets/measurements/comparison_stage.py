@@ -24,7 +24,7 @@ from plinth.records import Manifest, bucket_of
 from plinth.storage.atomic import write_bytes
 from plinth.storage.off_limits import place
 from plinth.storage.state import resolve
-from plinth.training.initial import source
+from plinth.training import initial
 from plinth_assets.framework import Inputs, Say, Stage, shared_owner
 from plinth_assets.framework.present import markdown, page_value, picture, table
 from plinth_assets.initial import begun
@@ -155,7 +155,7 @@ def _other(recipe: Recipe, ctx: Context, against: str, own: str) -> Manifest | N
 
 def parent_of(ctx: Context, inputs: Inputs) -> Manifest:
     """What the run began from: a checkpoint, or weights from outside."""
-    (digest,) = inputs[source.ASSET].inputs.values()
+    (digest,) = inputs[initial.ASSET].inputs.values()
     return ctx.refs.load(digest)
 
 

@@ -22,7 +22,7 @@ from plinth.evaluation.probes.scoring import Worth
 from plinth.extensions import late
 from plinth.records import Frozen, Manifest
 from plinth.text import counted
-from plinth.training.validation import kept_looks, probe_curves
+from plinth.training.validation import probe_curves
 from plinth_registry.gates import GateResult, decided, missing, named, number, shown, skipped
 from plinth_registry.gates.facts import (
     ComparisonFacts,
@@ -304,7 +304,7 @@ def read_probes(found: Mapping[str, Manifest], judged: JudgedCheckpoint) -> Prob
 def worth(provenance: Mapping[str, Any] | None) -> dict[str, Worth]:
     """What each probe of a run is worth, by the looks that its trainer committed with the checkpoint; empty without."""
     try:
-        looks = kept_looks.of(((provenance or {}).get("training") or {}).get("looks", {}))
+        looks = probe_curves.of(((provenance or {}).get("training") or {}).get("looks", {}))
         return {name: probe_curves.value(own) for name, own in looks.items() if own}
     except UNREADABLE:
         return {}

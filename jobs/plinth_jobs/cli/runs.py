@@ -237,7 +237,7 @@ def profile(settings: Settings, run: str, steps: tuple[int, int], ranks: tuple[i
     which https://ui.perfetto.dev opens; an event `profiled` of the timeline says that they are there. A run that is not
     up records when it comes to these steps.
     """
-    from plinth.training import amendments
+    from plinth.training import job as amendments
     from plinth.training.telemetry import profiler
 
     config = settings.run_config(run)
@@ -271,7 +271,7 @@ def resume(settings: Settings, run: str, start: int | None, as_json: bool) -> in
     evidence stays in the folder audits/ of the run. Exit code 6 when anything differs; the same steps are then replayed
     once more, to measure how far kernels are apart on this hardware.
     """
-    from plinth.training.forensics.offline_audit import audit as run_audit
+    from plinth.training.forensics.proof import audit as run_audit
 
     config = settings.run_config(run)
     found = run_audit(config, start)

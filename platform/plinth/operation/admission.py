@@ -23,8 +23,8 @@ from plinth.records import Manifest
 from plinth.training import job
 from plinth.training.checkpoint import checkpoint
 from plinth.training.config import RunConfig
-from plinth.training.supervise import allowance
-from plinth.training.supervise.allowance import Allowance
+from plinth.training.supervise import result
+from plinth.training.supervise.result import Allowance
 
 # Before a job is submitted: settle the run's last one, reserve the most that this one may cost, or refuse.
 #
@@ -90,7 +90,7 @@ def reserve(ctx: Context, config: RunConfig) -> Reservation:
             rank_s=granted.before_s + granted.reserved / granted.price * 3600,
             price_per_rank_hour=granted.price / MICROS,
         )
-    allowance.write(config.directory.allowance, grant)
+    result.write(config.directory.allowance, grant)
     return granted
 
 

@@ -24,8 +24,8 @@ from plinth.training import attempts, hooks
 from plinth.training import config as configuration
 from plinth.training.config import RunConfig
 from plinth.training.telemetry import machine_speed
-from plinth.training.telemetry.goodput.account import account
-from plinth.training.telemetry.step_parts import StepSeconds, following_steps
+from plinth.training.telemetry.goodput_account import account
+from plinth.training.telemetry.step_clock import StepSeconds, following_steps
 from plinth.training.telemetry.timeline import Event, read_events
 
 # What the runs of a workspace were measured to do, for plans of the next: efficiency, saves, restores, failures.

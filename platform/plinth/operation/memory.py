@@ -25,8 +25,8 @@ from typing import Literal, NamedTuple
 from plinth.model import architectures as counts
 from plinth.model.parameters import Model, Norm, architecture, repeats
 from plinth.records import Frozen
-from plinth.training.parallel.gradient_path import communication_dtype, overlaps
-from plinth.training.parameters.engine import Optimizer
+from plinth.training.parallel.topology import communication_dtype, overlaps
+from plinth.training.parameters.optimizers import Optimizer
 from plinth.training.parameters.parallel import Parallel
 
 Precision = Literal["fp32", "bf16", "fp16"]

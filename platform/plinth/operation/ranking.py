@@ -34,9 +34,8 @@ from plinth.model.architectures import UPDATE_BYTES
 from plinth.model.parameters import Model, repeats
 from plinth.operation import memory
 from plinth.operation.spending import STATED, Efficiency
-from plinth.training.parallel.gradient_path import communication_dtype, overlaps
-from plinth.training.parameters.engine import Optimizer
-from plinth.training.parameters.optimizers import problems_with_division
+from plinth.training.parallel.topology import communication_dtype, overlaps
+from plinth.training.parameters.optimizers import Optimizer, problems_with_division
 from plinth.training.parameters.parallel import Parallel, not_with, problems
 
 #: Sequences of a micro batch that are tried.

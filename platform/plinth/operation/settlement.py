@@ -22,8 +22,8 @@ from plinth.training import config as configuration
 from plinth.training.config import RunConfig
 from plinth.training.run_state import launcher_of
 from plinth.training.telemetry.devices import read_samples
-from plinth.training.telemetry.goodput.account import account
-from plinth.training.telemetry.goodput.ledger import Cause, GoodputLedger
+from plinth.training.telemetry.goodput import Cause, GoodputLedger
+from plinth.training.telemetry.goodput_account import account
 from plinth.training.telemetry.timeline import JOB_ENDS, read_events
 
 # What a job really cost: the rank-seconds of its timeline, times the price it was admitted at.

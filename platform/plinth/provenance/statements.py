@@ -20,9 +20,9 @@ from plinth.evaluation.comparison import job
 from plinth.recipe.recipe import Recipe
 from plinth.records import Frozen, Manifest
 from plinth.storage.state import Refs
+from plinth.training import initial
 from plinth.training.attempts import AttemptRecord, stated, together
 from plinth.training.checkpoint import mean_record
-from plinth.training.initial import replay, source
 from plinth.trust.dsse import statement
 
 #: The predicate type of SLSA's Provenance v1 specification.
@@ -31,7 +31,7 @@ BUILD_TYPE = "urn:plinth:training:v1"
 PROVENANCE_SCHEMA = "plinth/provenance/v1"
 
 #: The asset of a run's first weights, and that of weights from outside: what is behind the first is another run's.
-INITIAL, TEACHER, WEIGHTS = source.ASSET, source.TEACHER, job.MODEL_ASSET
+INITIAL, TEACHER, WEIGHTS = initial.ASSET, initial.TEACHER, job.MODEL_ASSET
 
 #: The first stage reads inventories of raw files, which are no manifests.
 SOURCE_STAGE = "documents"
@@ -72,7 +72,7 @@ class Link(Frozen):
     @property
     def made_of(self) -> tuple[str, ...]:
         """Its inputs; of a mean of checkpoints, without those; none of a parent's text that is replayed."""
-        if self.step == replay.STEP.name:
+        if self.step == initial.STEP.name:
             return ()
         mean = self.step == mean_record.AVERAGE
         return tuple(own for name, own in self.inputs.items() if not (mean and name.startswith(mean_record.PARENT)))

@@ -26,10 +26,10 @@ from plinth.tokens.order.steps import MisplacedChange, schedule
 from plinth.tokens.shards.parameters import Shards
 from plinth.tokens.tokenizer.parameters import TokenizerParameters
 from plinth.training import hooks
-from plinth.training.parameters.deepspeed_block import problems_with_settings
 from plinth.training.parameters.initial import REPLAYED, InitialWeights
 from plinth.training.parameters.optimizers import OPTIMIZERS, problems_with_division
 from plinth.training.parameters.parallel import problems as problems_of_parallel
+from plinth.training.parameters.parallel import problems_with_settings
 from plinth.training.parameters.run import Training
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from plinth.records import Frozen
 from plinth.report import figures, sankey, style
 from plinth.report.style import svg
 from plinth.text import markdown_code, markdown_text
-from plinth.training.telemetry.run_figures import LABELS
+from plinth.training.telemetry.timeline import LABELS
 
 if TYPE_CHECKING:
     from jinja2 import Template

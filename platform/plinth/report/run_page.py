@@ -28,13 +28,12 @@ from plinth.storage.atomic import write_bytes
 from plinth.text import counted
 from plinth.tokens.mixture.apportion import shares_over_run
 from plinth.training.config import RunConfig
-from plinth.training.telemetry import run_figures
+from plinth.training.telemetry import timeline
 from plinth.training.telemetry.devices import read_samples
-from plinth.training.telemetry.goodput.account import account
-from plinth.training.telemetry.goodput.ledger import CAUSES, GoodputLedger
-from plinth.training.telemetry.run_figures import LABELS
-from plinth.training.telemetry.timeline import read_events
-from plinth.training.validation import seeds
+from plinth.training.telemetry.goodput import CAUSES, GoodputLedger
+from plinth.training.telemetry.goodput_account import account
+from plinth.training.telemetry.timeline import LABELS, read_events
+from plinth.training.validation import probe_curves
 from plinth.training.validation.probe_curves import curves
 
 #: Events that end a run's job.
@@ -101,7 +100,7 @@ def _verdict(measured: RunMetrics, about: About) -> str:
     last = next((event["event"] for event in reversed(measured.events) if event["event"] in {"job_started", *ENDS}), "")
     state = {"finished": "Finished", "stopped": "Stopped", "failed": "Failed", "lost": "Failed"}.get(last, "Not ended,")
     of = f" of {about.total_steps:,}" if about.total_steps else ""
-    found = run_figures.of_events(measured.events).rounded()
+    found = timeline.of_events(measured.events).rounded()
     loss = f", loss {found['final_loss']}" if "final_loss" in found else ""
     rest = f"{counted(measured.cost.restarts, 'restart')}, {counted(measured.cost.interventions, 'intervention')}"
     return f"{state} at step {measured.last_step:,}{of}{loss}; {rest}."
@@ -216,7 +215,7 @@ def _places(measured: RunMetrics, about: About, scale: TimeAxis) -> list[tuple[M
 
 def _facts(measured: RunMetrics, about: About) -> list[dict[str, str]]:
     cost, ledger = measured.cost, account(measured.events, about.ranks)
-    figures, flops = run_figures.of_events(measured.events), _median(_flops(measured, about))
+    figures, flops = timeline.of_events(measured.events), _median(_flops(measured, about))
     quoted = figures.rounded()
     lost_s = ledger.rank_s["redone work"] + ledger.rank_s["guard"]
     facts = [
@@ -339,7 +338,7 @@ def write(
         added=tuple((one, one.html(ctx, config)) for one in SECTIONS.values()),
         mixture=tuple(shares_over_run(ctx.refs.load(config.mixture).stats, STRETCHES)),
         sequence_tokens=config.sequence_tokens,
-        over_seeds=seeds.over_seeds(config, curves(events)),
+        over_seeds=probe_curves.over_seeds(config, curves(events)),
     )
     place = target or path(ctx, config)
     together = list(merge(events, samples, key=lambda event: float(event["time"])))

@@ -17,7 +17,7 @@ from plinth.report.run_metrics import Event, RunMetrics, panels
 from plinth.report.run_panels import INNER, LEFT, Panel, PanelLine, TimeAxis
 from plinth.report.style import colours
 from plinth.text import counted
-from plinth.training.telemetry.goodput.account import account
+from plinth.training.telemetry.goodput_account import account
 from plinth.training.telemetry.step_clock import PARTS
 from plinth.training.validation.probe_curves import curves, value
 

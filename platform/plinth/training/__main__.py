@@ -17,10 +17,9 @@ import sys
 from plinth import private
 from plinth.errors import PlinthError
 from plinth.training import config as configuration
-from plinth.training.rank_failure import RankFailure
-from plinth.training.supervise import hang
-from plinth.training.supervise.watch import EXIT_PARTNER_LOST, EXIT_PREEMPTED
-from plinth.training.telemetry.timeline import Timeline
+from plinth.training.supervise import rank_watch
+from plinth.training.supervise.rank_watch import EXIT_PARTNER_LOST, EXIT_PREEMPTED
+from plinth.training.telemetry.timeline import RankFailure, Timeline
 
 _PR_SET_PDEATHSIG = 1
 
@@ -37,7 +36,7 @@ def main() -> int:
     private.for_torch()
     config = configuration.load(arguments.config)
     rank = int(os.environ["RANK"])
-    hang.install(config.directory, rank)
+    rank_watch.install(config.directory, rank)
     try:
         return _run(config, arguments.attempt, arguments.audit, arguments.start)
     except PlinthError as error:

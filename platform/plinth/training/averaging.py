@@ -33,9 +33,9 @@ from plinth.training.checkpoint.mean_record import AVERAGE, PARENT
 from plinth.training.checkpoint.sharded_state import MASTER, ShardedState
 from plinth.training.config import RunConfig
 from plinth.training.directory import RunDirectory
-from plinth.training.engine.weight_copies import EMA
+from plinth.training.engine.weights import EMA
 from plinth.training.manifests import committed_manifest
-from plinth.training.parameters.checkpoints import Average
+from plinth.training.parameters.run import Average
 from plinth.training.stopping import last_step
 
 VERSION = "1"

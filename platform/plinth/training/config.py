@@ -24,19 +24,11 @@ from plinth.tokens.order.steps import Amendment, BatchChange, LengthChange, Step
 from plinth.tokens.shards.parameters import Reading
 from plinth.training import hooks
 from plinth.training.directory import RunDirectory
-from plinth.training.parameters.checkpoints import Checkpoints
-from plinth.training.parameters.deepspeed_block import identified_settings
-from plinth.training.parameters.engine import Float8, Optimizer
-from plinth.training.parameters.guard import GuardParameters
+from plinth.training.parameters.guard import GuardParameters, Stopping
 from plinth.training.parameters.initial import NAMES, InitialState
-from plinth.training.parameters.optimizers import origin_of
-from plinth.training.parameters.parallel import Parallel
-from plinth.training.parameters.rotary_schedule import RotaryChange, model_at
-from plinth.training.parameters.run import Training
-from plinth.training.parameters.stopping import Stopping
-from plinth.training.parameters.telemetry import Telemetry
-from plinth.training.parameters.validation import Validation
-from plinth.training.sinks.parameters import Sinks
+from plinth.training.parameters.optimizers import Float8, Optimizer, RotaryChange, model_at, origin_of
+from plinth.training.parameters.parallel import Parallel, identified_settings
+from plinth.training.parameters.run import Checkpoints, Sinks, Telemetry, Training, Validation
 
 #: Version of a run's arithmetic, part of its identity. 3: initial weights are drawn by parameter and tile.
 VERSION = "3"

@@ -24,7 +24,7 @@ from plinth.tokens.reading.shard_sources import open_shards, proved_batches
 from plinth.tokens.shards.parameters import Reading
 from plinth.training import hooks
 from plinth.training.config import RunConfig
-from plinth.training.guard.screening import NONE_BROKEN, count_broken, require_streams
+from plinth.training.guard.rules import NONE_BROKEN, count_broken, require_streams
 from plinth.training.parallel.topology import RankPlace, place_of
 
 #: From the workspace's store.

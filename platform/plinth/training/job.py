@@ -1,4 +1,4 @@
-"""The job of a training run: submit or find it, follow it, cancel it.
+"""The job of a training run: submit or find it, follow it, amend it, cancel it.
 
     prepare (preparation) -> submit_or_find -> follow -> run_manifest -> checkpoint_manifest (manifests)
 
@@ -12,17 +12,16 @@ from collections.abc import Callable
 
 from plinth import processes
 from plinth.compute.context import Context
-from plinth.errors import StoppedRunError, TrainingError
+from plinth.errors import MissingError, RecipeError, StoppedRunError, TrainingError
 from plinth.launch.base import Handle, Launcher, choose
 from plinth.launch.submission_rate import submit_within
-from plinth.training import amendments
 from plinth.training import config as configuration
 from plinth.training.checkpoint import checkpoint
 from plinth.training.config import RunConfig
 from plinth.training.run_state import launcher_of, result
 from plinth.training.stopping import last_step
 from plinth.training.supervise.result import JobResult
-from plinth.training.telemetry.timeline import Event, Timeline, TimelineReader, last_event
+from plinth.training.telemetry.timeline import Event, Timeline, TimelineReader, last_event, read_events
 
 POLL_S = 0.5
 
@@ -52,7 +51,7 @@ def submit_or_find(ctx: Context, config: RunConfig, before: Callable[[], object]
     """
     run, launcher = config.directory, launcher_of(config)
     known = launcher.find(run.root)
-    if amendments.pending(config):
+    if pending(config):
         _amend(config, launcher, known)
     alive = known is not None and launcher.poll(known).alive
     if known is not None and not alive:
@@ -86,11 +85,11 @@ def _is_announced(config: RunConfig) -> bool:
 
 def _amend(config: RunConfig, launcher: Launcher, known: Handle | None) -> None:
     """Stop the job at the end of a step, and record the amendment if it touches no step that was taken."""
-    amendments.check(config)
+    check(config)
     if known is not None and launcher.poll(known).alive:
         launcher.cancel(known, config.supervision.grace_s + 5.0)
-        amendments.check(config)  # with the steps that it took until then
-    amendments.record(config)
+        check(config)  # with the steps that it took until then
+    record(config)
 
 
 def follow(ctx: Context, config: RunConfig, on_event: Callable[[Event], None] | None = None) -> JobResult:
@@ -143,3 +142,83 @@ def _result_or_error(config: RunConfig, launcher: Launcher) -> JobResult:
         found=(f"{ended.reason}; " if ended else "") + f"{config.directory.log} ends:\n{tail}",
         remedy="run the same command again: it goes on from the last committed checkpoint",
     )
+
+
+# A run that has begun gets another global batch, or rows of another length, for the steps it has not taken yet.
+#
+#     recipe: training.changes += {from_step, global_batch_sequences and/or sequence_tokens, reason}
+#     the job saves and stops -> the steps that it took are compared -> event `amended` -> the job goes on
+#
+# The run keeps its id and its checkpoints: the identity of a checkpoint covers the steps up to it, so those before the
+# amendment stay valid and those after it carry it. A change that touches a step already taken is refused.
+#
+# Does not belong here: how a job is stopped and started (`job`).
+
+def current(config: RunConfig) -> RunConfig | None:
+    """The configuration that the run's jobs use, or None before the first."""
+    try:
+        return configuration.load(config.directory.config)
+    except MissingError:
+        return None
+
+
+def pending(config: RunConfig) -> bool:
+    """Whether the recipe has other amendments than the configuration of the run's jobs."""
+    known = current(config)
+    return known is not None and known.amendments != config.amendments
+
+
+def reached(config: RunConfig) -> int:
+    """The last step on the timeline or in a checkpoint."""
+    events = read_events(config.directory.events)
+    last = max((int(event["step"]) for event in events if event["event"] == "step"), default=0)
+    return max([last, *checkpoint.committed(config.directory)])
+
+
+def check(config: RunConfig) -> None:
+    """Refuse an amendment of steps that were taken.
+
+    Raises:
+        RecipeError: a step that was taken would have been another, or the run would end before its resume proof.
+    """
+    known, done = current(config), reached(config)
+    if known is None:
+        return
+    if known.steps.through(done) != config.steps.through(done):
+        raise RecipeError(
+            f"amendments in training.changes touch steps that run {config.run_id} has taken",
+            found=f"steps up to {done}, with batches of {_batches_in_words(known, done)}",
+            expected=f"the same up to step {done}; found {_batches_in_words(config, done)}",
+            remedy=f"amend from step {done + 1} on, with room for the steps until the job has stopped; what was taken "
+            "stays as it was",
+        )
+    if config.audit_step <= done:
+        raise RecipeError(
+            f"amendments in training.changes leave run {config.run_id} too short for the proof of its resume",
+            found=f"{config.total_steps} steps, of which {done} are taken",
+            expected=f"step {config.audit_step}, from which the end is replayed, still to come",
+            remedy="amend earlier",
+        )
+
+
+def record(config: RunConfig) -> None:
+    """Log the amendment on the timeline, then write the configuration."""
+    known, done = current(config), reached(config)
+    Timeline(config.directory.events).append(
+        "amended",
+        step=done,
+        batches=config.steps.through(config.total_steps),
+        before=known.steps.through(known.total_steps) if known else [],
+        total_steps=config.total_steps,
+        reason="; ".join(amendment.reason for amendment in config.amendments),
+        durable=True,
+    )
+    configuration.write(config)
+
+
+def _batches_in_words(config: RunConfig, done: int) -> str:
+    parts = [
+        f"{batch}{'' if length == config.sequence_tokens else f' in rows of {length} tokens'} from step {first + 1}"
+        for first, batch, length in config.steps.through(done)
+    ]
+    return ", ".join(parts) or "none"

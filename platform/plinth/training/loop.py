@@ -21,21 +21,19 @@ from typing import Any
 
 from plinth.errors import TrainingError
 from plinth.training.checkpoint import checkpoint
+from plinth.training.checkpoint.resume import SharedVerification
 from plinth.training.checkpoint.saving import Saver
-from plinth.training.checkpoint.shared_verification import SharedVerification
 from plinth.training.checkpoint.universal import layout_of
 from plinth.training.config import RunConfig
 from plinth.training.data import StepBatch
 from plinth.training.engine.engine import Rank
 from plinth.training.engine.skipped_update import SAVE_AGAIN, STOP_REQUESTED, Launched, Measured
-from plinth.training.guard.records import Intervention
-from plinth.training.guard.rules import ThroughputRule
-from plinth.training.guard.screening import TEXT_RULES
+from plinth.training.guard.rules import TEXT_RULES, Intervention, ThroughputRule
 from plinth.training.step_documents import WindowReporter
 from plinth.training.stopping import Verdict, Watch, stopped_event
-from plinth.training.telemetry.memory import memory_of
+from plinth.training.telemetry.communication import StragglerDetector
+from plinth.training.telemetry.devices import memory_of
 from plinth.training.telemetry.profiler import StepProfiler
-from plinth.training.telemetry.stragglers import StragglerDetector
 from plinth.training.telemetry.timeline import Timeline, timeline
 from plinth.training.trainer import Trainer
 from plinth.training.validation.validation import Validator

@@ -20,7 +20,7 @@ from plinth.training import config as configuration
 from plinth.training import hooks
 from plinth.training.config import RunConfig, load, run_key, write
 from plinth.training.directory import RunDirectory
-from plinth.training.initial.agreement import require_agreement
+from plinth.training.initial import require_agreement
 from plinth.training.parameters.initial import InitialState
 from plinth.training.parameters.optimizers import origin_of
 from plinth.training.parameters.run import Training

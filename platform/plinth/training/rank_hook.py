@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from plinth.training.data import StepBatch
-    from plinth.training.engine.batch_expansion import ModelInput
+    from plinth.training.engine.batches import ModelInput
     from plinth.training.engine.engine import TrainingEngine
     from plinth.training.engine.skipped_update import Measured
 

@@ -24,8 +24,7 @@ from plinth.storage.workspace import Workspace
 from plinth.tokens.order.batch import BatchSequence, documents_of_step
 from plinth.training.config import RunConfig
 from plinth.training.data import run_loader
-from plinth.training.guard.records import Intervention
-from plinth.training.guard.screening import TEXT_RULES, broken_rows
+from plinth.training.guard.rules import TEXT_RULES, Intervention, broken_rows
 from plinth.training.telemetry.timeline import Timeline
 
 

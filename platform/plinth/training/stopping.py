@@ -15,7 +15,7 @@ from plinth.storage.state import Refs
 from plinth.storage.workspace import Workspace
 from plinth.tokens.order.order import Order
 from plinth.training.config import RunConfig
-from plinth.training.parameters.stopping import Plateau, Regression, Stopping
+from plinth.training.parameters.guard import Plateau, Regression, Stopping
 from plinth.training.telemetry.timeline import Event, History, TimelineReader, saved_s, timeline
 from plinth.training.validation.probe_curves import ProbeCurves, ProbeLook, value
 

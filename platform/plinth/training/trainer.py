@@ -20,19 +20,18 @@ from typing import Any
 
 from plinth.errors import TrainingError
 from plinth.training import hooks
-from plinth.training.checkpoint import kept_optimizer, snapshot
+from plinth.training.checkpoint import resume, snapshot
 from plinth.training.config import RunConfig
 from plinth.training.data import StepBatch, batches_of, examined
+from plinth.training.engine.batches import replica_batches
 from plinth.training.engine.engine import PassHooks, Rank, TrainingEngine, seed
-from plinth.training.engine.parameter_groups import learning_rate
+from plinth.training.engine.optimization import learning_rate
 from plinth.training.engine.pipeline import open_engine
 from plinth.training.engine.skipped_update import Launched, Measured, UpdateSkipper
-from plinth.training.engine.weight_copies import step_weight
-from plinth.training.guard.records import Intervention, TrainedStep
-from plinth.training.guard.screening import findings
+from plinth.training.engine.weights import step_weight
+from plinth.training.guard.rules import Intervention, TrainedStep, findings
 from plinth.training.guard.state_machine import Guard
 from plinth.training.rank_hook import RankHook
-from plinth.training.replica_batches import replica_batches
 
 #: The numbers of a step that the guard judges.
 JUDGED = ("step", "loss", "grad_norm", "vetoed")
@@ -76,7 +75,7 @@ class Trainer:
 
     def keep_optimizer(self) -> None:
         """Before the first step: go on with the optimizer's state of the parent, where the run keeps it."""
-        kept_optimizer.restore(self.engine)
+        resume.restore(self.engine)
 
     def load(self, step: int) -> None:
         """Load the state after `step`, whose checkpoint has been verified."""

@@ -118,7 +118,7 @@ def prepare(given: Preparation, params: Distillation) -> TeacherState:
     Raises:
         RecipeError: it has others.
     """
-    from plinth.training.initial.agreement import require_same_vocabulary
+    from plinth.training.initial import require_same_vocabulary
 
     teacher, logits = given.read[TEACHER], given.read.get(LOGITS)
     key = "training.distillation.teacher"

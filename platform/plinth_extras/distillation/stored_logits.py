@@ -23,7 +23,7 @@ from plinth.records import Manifest
 from plinth.sections import of
 from plinth.storage.store import Store
 from plinth.tokens.shards.index import map_file
-from plinth.training.initial import replay, source
+from plinth.training import initial
 from plinth.training.parameters.run import Training
 from plinth_assets.framework import Inputs, Say, Stage, Stages, each, planted, read_by_run, shared_owner
 from plinth_extras.distillation import Distillation
@@ -119,7 +119,7 @@ def stages(recipe: Recipe) -> list[Stage]:
     return [
         Stage(
             asset=ASSET,
-            deps=("mixture", "tokenizer", source.TEACHER, *each(recipe, "shards"), *planted(recipe, "shards")),
+            deps=("mixture", "tokenizer", initial.TEACHER, *each(recipe, "shards"), *planted(recipe, "shards")),
             make=partial(_make, recipe),
             version=VERSION,
             params=identified(recipe.training),
@@ -136,8 +136,8 @@ def stages(recipe: Recipe) -> list[Stage]:
 def _make(recipe: Recipe, ctx: Context, inputs: Inputs, say: Say) -> Manifest:
     from plinth_extras.distillation import teacher  # torch: only where logits are made
 
-    shards = read_by_run(recipe, inputs, "shards") | replay.shards_of(ctx, inputs["mixture"])
-    models = inputs["tokenizer"], inputs[source.TEACHER]
+    shards = read_by_run(recipe, inputs, "shards") | initial.shards_of(ctx, inputs["mixture"])
+    models = inputs["tokenizer"], inputs[initial.TEACHER]
     return teacher.run(ctx, recipe.training, inputs["mixture"], shards, *models)
 
 

@@ -27,8 +27,8 @@ from plinth.tokens.order.order import Order
 from plinth.tokens.reading.loader import Loader
 from plinth.training.config import RunConfig
 from plinth.training.data import open_loader
-from plinth.training.engine.batch_expansion import ModelInput, expand_batch, signed, to_device
-from plinth.training.initial.agreement import require_same_vocabulary
+from plinth.training.engine.batches import ModelInput, expand_batch, signed, to_device
+from plinth.training.initial import require_same_vocabulary
 from plinth.training.parameters.run import Training
 from plinth.training.rank_hook import RankHook
 from plinth_extras.distillation import VOCABULARY_REMEDY, TeacherState

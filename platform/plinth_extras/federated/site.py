@@ -27,9 +27,8 @@ from plinth.training.checkpoint import checkpoint, sharded_state, universal
 from plinth.training.config import RunConfig
 from plinth.training.engine.engine import TrainingEngine
 from plinth.training.engine.ranks import Rank
-from plinth.training.rank_failure import RankFailure
 from plinth.training.rank_hook import RankHook
-from plinth.training.telemetry.timeline import Pulse
+from plinth.training.telemetry.timeline import Pulse, RankFailure
 from plinth.trust.root import Trust
 from plinth_extras.federated.exchange import Contribution, Exchange, Federated, Round, now
 

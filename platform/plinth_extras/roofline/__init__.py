@@ -2,7 +2,7 @@
 
     bottleneck   the roofline of a run and the rule for its bottleneck; the section of a run's page
 
-The time of the mean step by part, and the speed of a machine, are `plinth.training.telemetry.step_parts` and
+The time of the mean step by part, and the speed of a machine, are `plinth.training.telemetry.step_clock` and
 `machine_speed`. The goodput ledger (telemetry) has the rest of a run's time: queue, start, restore, lost work.
 
 Also here: the command `plinth run roofline`, which loads the other modules when it runs.

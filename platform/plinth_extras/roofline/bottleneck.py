@@ -31,7 +31,7 @@ from plinth.training import attempts
 from plinth.training.config import RunConfig
 from plinth.training.telemetry import machine_speed
 from plinth.training.telemetry.machine_speed import DeviceSpeed, MachineSpeed, Roof
-from plinth.training.telemetry.step_parts import STEP_PARTS, MeanStep, StepPart, mean_step
+from plinth.training.telemetry.step_clock import STEP_PARTS, MeanStep, StepPart, mean_step
 from plinth.training.telemetry.timeline import read_events
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ from plinth.records import Frozen
 from plinth.tokens.order.steps import schedule
 from plinth.training import hooks
 from plinth.training.attempts import hardware
-from plinth.training.parallel.gradient_path import GradientPath, gradient_path
+from plinth.training.parallel.topology import GradientPath, gradient_path
 from plinth.training.parameters.parallel import Parallel, not_with, problems
 from plinth.training.parameters.run import Training
 from plinth.training.telemetry import machine_speed

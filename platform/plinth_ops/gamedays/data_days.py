@@ -30,9 +30,9 @@ from plinth.tokens.shards.parameters import Reading
 from plinth.training import data
 from plinth.training.checkpoint import checkpoint
 from plinth.training.config import RunConfig
-from plinth.training.parameters.checkpoints import Checkpoints
-from plinth.training.parameters.engine import Optimizer
 from plinth.training.parameters.guard import GuardParameters
+from plinth.training.parameters.optimizers import Optimizer
+from plinth.training.parameters.run import Checkpoints
 from plinth.training.telemetry.timeline import timeline
 from plinth_ops.gamedays import faults, gameday, rehearsal, warm_job
 from plinth_ops.gamedays.faults import FaultyLine, RehearsalFault

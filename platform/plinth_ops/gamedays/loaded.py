@@ -9,7 +9,7 @@ import cryptography.hazmat.primitives.serialization  # noqa: F401
 
 from plinth import entry_points
 from plinth.training import data, loop  # noqa: F401
-from plinth.training.checkpoint.writer import rank_part  # noqa: F401
+from plinth.training.checkpoint import rank_part  # noqa: F401
 from plinth.training.engine.ranks import import_deepspeed
 from plinth.training.supervise import supervisor  # noqa: F401
 

@@ -41,10 +41,9 @@ from plinth.training import data, preparation
 from plinth.training.checkpoint import checkpoint
 from plinth.training.config import RunConfig
 from plinth.training.parallel.topology import place_of
-from plinth.training.parameters.checkpoints import Checkpoints
-from plinth.training.parameters.engine import Optimizer
+from plinth.training.parameters.optimizers import Optimizer
 from plinth.training.parameters.parallel import Parallel
-from plinth.training.parameters.run import Training
+from plinth.training.parameters.run import Checkpoints, Training
 from plinth.training.step_documents import StepDocuments
 from plinth.training.telemetry.timeline import timeline
 from plinth_ops.gamedays.gameday import Outcome, finding

@@ -34,8 +34,8 @@ from plinth.storage.workspace import Workspace
 from plinth.tokens.mixture.parameters import Phase
 from plinth.training import manifests
 from plinth.training.config import RunConfig
-from plinth.training.parameters.checkpoints import Checkpoints
-from plinth.training.parameters.engine import Optimizer
+from plinth.training.parameters.optimizers import Optimizer
+from plinth.training.parameters.run import Checkpoints
 from plinth.training.step_documents import StepDocuments
 from plinth_ops.gamedays import data_days, gameday, rehearsal
 from plinth_ops.gamedays.gameday import OWN, GameDay, Outcome, Struck, finding

@@ -21,10 +21,9 @@ from plinth.recipe.recipe import Recipe
 from plinth.storage.workspace import TRUST_VARIABLE, Workspace
 from plinth.training.checkpoint import checkpoint
 from plinth.training.config import RunConfig
-from plinth.training.rank_failure import NODE_SILENT
-from plinth.training.supervise.watch import EXIT_PREEMPTED
-from plinth.training.telemetry.goodput.account import account
-from plinth.training.telemetry.timeline import read_events, timeline
+from plinth.training.supervise.rank_watch import EXIT_PREEMPTED
+from plinth.training.telemetry.goodput_account import account
+from plinth.training.telemetry.timeline import NODE_SILENT, read_events, timeline
 from plinth.trust import dsse, enrolment
 from plinth.trust.dsse import TRAINER
 from plinth.trust.root import Trust

@@ -27,7 +27,7 @@ from prometheus_client.exposition import ThreadingWSGIServer
 
 from plinth.errors import PlinthError
 from plinth.storage.atomic import write_bytes
-from plinth.training.sinks.metric import Families, MetricSample
+from plinth.training.sinks.run_metrics import Families, MetricSample
 from plinth_ops.metrics.table import METRICS
 
 #: Seconds between two refreshes; and between two looks, where whoever wants the whole text waits for it.

@@ -34,8 +34,7 @@ from plinth.training import config as configuration
 from plinth.training.config import RunConfig
 from plinth.training.directory import RunDirectory
 from plinth.training.run_state import RunState, RunWatch, TimelineFile, run_state
-from plinth.training.sinks.metric import MetricSample
-from plinth.training.sinks.run_metrics import RunFollower
+from plinth.training.sinks.run_metrics import MetricSample, RunFollower
 from plinth.training.telemetry.timeline import TimelineReader
 from plinth_jobs.instance import ALARMS, HEARTBEAT, RELEASE_JOBS
 from plinth_ops.metrics.exporter import Exporter, ExportPart

@@ -18,7 +18,7 @@ from plinth.compute.worker_process import Handler, ItemWatch
 from plinth.errors import MissingError, PlinthError, TrustError
 from plinth.provenance.impact import descent
 from plinth.storage.workspace import Workspace
-from plinth.training.sinks.metric import MetricSample
+from plinth.training.sinks.run_metrics import MetricSample
 from plinth_jobs.recipes import recall
 from plinth_ops.service_levels import objectives
 from plinth_registry import releases, taint

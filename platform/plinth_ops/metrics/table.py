@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from plinth.training.sinks.metric import Metric
-from plinth.training.sinks.run_metrics import RUN
+from plinth.training.sinks.run_metrics import RUN, Metric
 
 _ALERTS_FILE = "alerts.jsonl"
 

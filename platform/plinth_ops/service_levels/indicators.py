@@ -25,7 +25,7 @@ from plinth.compute.context import Context
 from plinth.evaluation.measurement import release_gate
 from plinth.operation.workspace_files import ARRIVED, CHECKED, PUBLISHED
 from plinth.records import Frozen
-from plinth.training.telemetry.goodput.ledger import TimeSpan
+from plinth.training.telemetry.goodput import TimeSpan
 from plinth_ops.service_levels.tallies import (
     AssetFacts,
     ErrorBudget,

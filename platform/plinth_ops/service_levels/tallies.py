@@ -18,8 +18,8 @@ from pydantic import Field
 
 from plinth.errors import CheckFailedError, MissingError
 from plinth.records import Frozen
-from plinth.training.telemetry.goodput.account import GoodputAccount
-from plinth.training.telemetry.goodput.ledger import AttemptTime, TimeSpan
+from plinth.training.telemetry.goodput import AttemptTime, TimeSpan
+from plinth.training.telemetry.goodput_account import GoodputAccount
 from plinth.training.telemetry.timeline import JOB_ENDS
 
 

@@ -14,9 +14,9 @@ from plinth.model.parameters import Model
 from plinth.storage.workspace import Workspace
 from plinth.training import config as configuration
 from plinth.training.checkpoint import checkpoint
-from plinth.training.parameters.checkpoints import Checkpoints
-from plinth.training.parameters.engine import Optimizer
+from plinth.training.parameters.optimizers import Optimizer
 from plinth.training.parameters.parallel import Parallel
+from plinth.training.parameters.run import Checkpoints
 from plinth_jobs.cli.steps import in_words
 
 Plinth = Callable[..., Any]

@@ -24,9 +24,9 @@ from plinth.storage.workspace import Workspace
 from plinth.training import config as configuration
 from plinth.training.checkpoint import checkpoint
 from plinth.training.config import RunConfig
-from plinth.training.parameters.checkpoints import Checkpoints
-from plinth.training.parameters.engine import Optimizer
+from plinth.training.parameters.optimizers import Optimizer
 from plinth.training.parameters.parallel import Parallel
+from plinth.training.parameters.run import Checkpoints
 from plinth_registry import taint
 from tests.model_folder import save_model
 from tests.peers import Peer

@@ -13,9 +13,8 @@ from plinth.model.parameters import Model
 from plinth.storage.workspace import Workspace
 from plinth.training import config as configuration
 from plinth.training.config import RunConfig
-from plinth.training.parameters.checkpoints import Checkpoints
-from plinth.training.parameters.engine import Optimizer
-from plinth.training.parameters.run import Training
+from plinth.training.parameters.optimizers import Optimizer
+from plinth.training.parameters.run import Checkpoints, Training
 from plinth.training.telemetry.timeline import Timeline
 
 

@@ -13,8 +13,8 @@ import torch
 
 from plinth.model.decoder import Decoder, build
 from plinth.model.parameters import Model, MuP
-from plinth.training.engine.parameter_groups import parameter_groups, set_rates
-from plinth.training.parameters.engine import Optimizer
+from plinth.training.engine.optimization import parameter_groups, set_rates
+from plinth.training.parameters.optimizers import Optimizer
 
 WIDTHS = (64, 128, 256)
 STEPS, VOCABULARY = 3, 64

@@ -8,7 +8,7 @@ from plinth.training.config import RunConfig
 def selected(config: RunConfig) -> int | str | None:
     """On one rank: the step that all agree on, or the error that all got."""
     from plinth.errors import PlinthError
-    from plinth.training.checkpoint.shared_verification import SharedVerification
+    from plinth.training.checkpoint.resume import SharedVerification
     from plinth.training.engine import engine as engines
     from plinth.training.telemetry.timeline import Timeline
 

@@ -15,9 +15,9 @@ from plinth.launch.parameters import HostChecks, Launch, Supervision
 from plinth.model.parameters import Model
 from plinth.training import config as configuration
 from plinth.training.config import RunConfig
-from plinth.training.parameters.checkpoints import Checkpoints
-from plinth.training.parameters.engine import Optimizer
+from plinth.training.parameters.optimizers import Optimizer
 from plinth.training.parameters.parallel import Parallel
+from plinth.training.parameters.run import Checkpoints
 from tests.shared import once
 
 HERE = Path(__file__).parent

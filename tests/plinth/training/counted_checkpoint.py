@@ -47,7 +47,7 @@ def saved(configs: dict[str, RunConfig], others: dict[str, RunConfig]) -> tuple[
 def restored(config: RunConfig, engine: Any) -> dict[str, int]:
     """Verify together, then load: bytes hashed and copied, files opened."""
     from plinth.training.checkpoint import digest_tree, sharded_state, snapshot
-    from plinth.training.checkpoint.shared_verification import SharedVerification
+    from plinth.training.checkpoint.resume import SharedVerification
 
     counts = {"hashed": 0, "opened": 0, "copied": 0, "pieces": 0}
     hashed, opened, copied = digest_tree._hash, sharded_state.safe_open, sharded_state.ShardedState._copy

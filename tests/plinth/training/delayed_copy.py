@@ -16,9 +16,8 @@ def late(configs: list[RunConfig]) -> list[dict[str, Any]]:
     No copy begins before the update of the next step, or who settles, waits for it. Returns digests of the state at
     the save, at the end, and as the checkpoint tells them, and what the loaded checkpoint gives.
     """
-    from plinth.training.checkpoint import snapshot
+    from plinth.training.checkpoint import snapshot, staging
     from plinth.training.checkpoint.saving import Saver
-    from plinth.training.checkpoint.writer import staging
     from plinth.training.engine import engine as engines
     from plinth.training.engine.pipeline import open_engine
     from plinth.training.telemetry.timeline import Timeline

@@ -25,11 +25,10 @@ from plinth.tokens.tokenizer import tokenizer
 from plinth.tokens.tokenizer.parameters import TokenizerParameters
 from plinth.training import preparation
 from plinth.training.config import RunConfig
-from plinth.training.parameters.checkpoints import Checkpoints
-from plinth.training.parameters.engine import Optimizer
 from plinth.training.parameters.guard import GuardParameters
+from plinth.training.parameters.optimizers import Optimizer
 from plinth.training.parameters.parallel import Parallel
-from plinth.training.parameters.run import Training
+from plinth.training.parameters.run import Checkpoints, Training
 from tests.document_rows import document_part
 
 #: Steps of the run, and those whose batches are all poison.

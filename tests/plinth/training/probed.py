@@ -57,7 +57,7 @@ def look_all(configs: Mapping[str, RunConfig]) -> dict[str, dict[str, Any]]:
     from plinth.training.checkpoint import snapshot
     from plinth.training.engine import engine as engines
     from plinth.training.engine.pipeline import open_engine
-    from plinth.training.validation.probing import ProbeScorer
+    from plinth.training.validation.validation import ProbeScorer
 
     rank, answers = engines.join(next(iter(configs.values()))), {}
     for name, config in configs.items():

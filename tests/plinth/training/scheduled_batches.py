@@ -12,7 +12,7 @@ from torch import Tensor
 from plinth.model.decoder import Decoder
 from plinth.training.config import RunConfig
 from plinth.training.data import StepBatch
-from plinth.training.engine.parameter_groups import learning_rate
+from plinth.training.engine.optimization import learning_rate
 from tests.plinth.training import plain_training
 
 

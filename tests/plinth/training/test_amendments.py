@@ -14,9 +14,9 @@ from plinth.compute.context import Context
 from plinth.errors import RecipeError
 from plinth.storage.workspace import Workspace
 from plinth.tokens.order.steps import Amendment
-from plinth.training import amendments, config, job, preparation
+from plinth.training import config, job, preparation
 from plinth.training.config import RunConfig
-from plinth.training.parameters.checkpoints import Checkpoints
+from plinth.training.parameters.run import Checkpoints
 from plinth.training.telemetry.timeline import Timeline, timeline
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -56,10 +56,10 @@ def begun(make: Callable[..., RunConfig]) -> Callable[..., RunConfig]:
 def test_what_is_to_come_may_change_and_is_told(begun: Callable[..., RunConfig]) -> None:
     amended = begun(11)
     assert amended.steps.total == amended.total_steps
-    assert amendments.pending(amended)
-    amendments.check(amended)
-    amendments.record(amended)
-    assert not amendments.pending(amended)
+    assert job.pending(amended)
+    job.check(amended)
+    job.record(amended)
+    assert not job.pending(amended)
     (event,) = timeline(amended.directory.events).of("amended")
     assert (event["step"], event["before"], event["batches"]) == (10, [[0, 4, 32]], [[0, 4, 32], [10, 8, 32]])
     assert event["reason"] == "the loss is noisy"
@@ -74,10 +74,10 @@ def test_the_length_may_change_too(begun: Callable[..., RunConfig], make: Callab
         for first in (11, 10)
     ]
     assert [one.steps.total for one in shorter] == [24, 24]
-    amendments.check(shorter[0])
+    job.check(shorter[0])
     with pytest.raises(RecipeError, match="4 from step 1, 4 in rows of 8 tokens from step 10"):
-        amendments.check(shorter[1])
-    amendments.record(shorter[0])
+        job.check(shorter[1])
+    job.record(shorter[0])
     (event,) = timeline(shorter[0].directory.events).of("amended")
     assert event["batches"] == [[0, 4, 32], [10, 4, 8]]
     assert config.load(shorter[0].directory.config) == shorter[0]
@@ -90,7 +90,7 @@ def test_the_length_may_change_too(begun: Callable[..., RunConfig], make: Callab
 def test_what_was_taken_may_not(begun: Callable[..., RunConfig], from_step: int) -> None:
     amended = begun(from_step)
     with pytest.raises(RecipeError, match="touch steps that run tiny-000000000000 has taken") as caught:
-        amendments.check(amended)
+        job.check(amended)
     assert "steps up to 10, with batches of 4 from step 1" in str(caught.value)
     assert "amend from step 11 on" in str(caught.value)
     assert config.load(amended.directory.config).amendments == ()
@@ -104,7 +104,7 @@ def test_the_end_must_leave_room_for_the_proof(begun: Callable[..., RunConfig], 
         amendments=(Amendment(from_step=12, global_batch_sequences=48, reason="hurry"),),
     )
     with pytest.raises(RecipeError, match="too short for the proof"):
-        amendments.check(late)
+        job.check(late)
 
 
 @pytest.mark.exhaustive

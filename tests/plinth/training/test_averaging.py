@@ -22,10 +22,9 @@ from plinth.training.averaging import asked, average
 from plinth.training.checkpoint import checkpoint, mean_record
 from plinth.training.checkpoint.sharded_state import WHOLE, Captured, Share, key_of, write
 from plinth.training.config import RunConfig
-from plinth.training.parameters.checkpoints import Average, Checkpoints
-from plinth.training.parameters.engine import Optimizer
 from plinth.training.parameters.initial import InitialWeights
-from plinth.training.parameters.run import Training
+from plinth.training.parameters.optimizers import Optimizer
+from plinth.training.parameters.run import Average, Checkpoints, Training
 from plinth_assets import initial
 from tests.plinth.training.counted_tensors import Live
 

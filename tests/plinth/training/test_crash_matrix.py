@@ -19,11 +19,10 @@ import pytest
 from plinth.errors import CheckpointError, DiskFullError
 from plinth.storage import tensor_file
 from plinth.storage.boundaries import install
-from plinth.training.checkpoint import checkpoint
-from plinth.training.checkpoint.writer import rank_part
-from plinth.training.checkpoint.writer.rank_part import Lead, Tensor, TensorsFile, Timing, WritePlan
+from plinth.training.checkpoint import checkpoint, rank_part
+from plinth.training.checkpoint.rank_part import Lead, Tensor, TensorsFile, Timing, WritePlan
 from plinth.training.directory import RunDirectory
-from plinth.training.parameters.checkpoints import Checkpoints
+from plinth.training.parameters.run import Checkpoints
 from plinth.training.telemetry.timeline import read_events, timeline
 
 BLOCK = memoryview(bytes(range(256)) * 16)

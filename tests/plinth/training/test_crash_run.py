@@ -16,10 +16,9 @@ import held_ranks
 import pytest
 
 from plinth.training import config as configuration
-from plinth.training.checkpoint import checkpoint
-from plinth.training.checkpoint.writer import writer_process
+from plinth.training.checkpoint import checkpoint, writer
 from plinth.training.config import RunConfig
-from plinth.training.parameters.checkpoints import Checkpoints
+from plinth.training.parameters.run import Checkpoints
 from plinth.training.telemetry.timeline import timeline
 
 pytestmark = pytest.mark.slow
@@ -132,7 +131,7 @@ def test_supervisor_killed_and_run_preempted(
     wait_for(lambda: held_ranks.waiting(marks, 2) and checkpoint.committed(config.directory))
     job.send_signal(signal.SIGKILL)
     job.wait()
-    wait_for(lambda: not writer_process.alive(config.directory))
+    wait_for(lambda: not writer.alive(config.directory))
     assert checkpoint.newest_valid(config.directory) == (3, [])
 
     held_ranks.hold(marks, 6)
@@ -155,4 +154,4 @@ def test_supervisor_killed_and_run_preempted(
     assert started(config, [], FAULTS=plan).wait(timeout=600) == 0
     assert len(story().of("vanished")) == 1
     same_end(config, uninterrupted)
-    assert not writer_process.alive(config.directory)
+    assert not writer.alive(config.directory)

@@ -32,18 +32,12 @@ from plinth.training.attempts import code_digests
 from plinth.training.checkpoint import checkpoint
 from plinth.training.config import RunConfig
 from plinth.training.data import open_batches
-from plinth.training.parameters.checkpoints import Checkpoints
-from plinth.training.parameters.engine import Optimizer
-from plinth.training.parameters.guard import GuardParameters
+from plinth.training.parameters.guard import GuardParameters, Stopping
 from plinth.training.parameters.initial import InitialWeights
+from plinth.training.parameters.optimizers import Optimizer, RotaryChange
 from plinth.training.parameters.parallel import Parallel
-from plinth.training.parameters.rotary_schedule import RotaryChange
-from plinth.training.parameters.run import Training
-from plinth.training.parameters.stopping import Stopping
-from plinth.training.parameters.telemetry import Telemetry
-from plinth.training.parameters.validation import Validation
-from plinth.training.sinks.parameters import Sinks
-from plinth.training.telemetry import run_figures
+from plinth.training.parameters.run import Checkpoints, Sinks, Telemetry, Training, Validation
+from plinth.training.telemetry import timeline as run_figures
 from plinth.training.telemetry.timeline import timeline
 from plinth_registry import trained
 

@@ -17,10 +17,10 @@ import pytest
 from plinth.launch.parameters import Launch
 from plinth.model.parameters import Model
 from plinth.training.config import RunConfig
-from plinth.training.parameters.checkpoints import Checkpoints
-from plinth.training.parameters.engine import Optimizer
 from plinth.training.parameters.guard import BatchScreening, GuardParameters, LossSpike
+from plinth.training.parameters.optimizers import Optimizer
 from plinth.training.parameters.parallel import Parallel
+from plinth.training.parameters.run import Checkpoints
 from plinth.training.telemetry.timeline import timeline
 from tests.plinth.training.conftest import tiny
 from tests.plinth.training.forensics.test_audit import NOISE, train_then_audit

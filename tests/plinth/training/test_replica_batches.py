@@ -19,8 +19,8 @@ from plinth.storage.blob_cache import RemoteBlobs
 from plinth.tokens.shards.parameters import Reading
 from plinth.training.config import RunConfig
 from plinth.training.data import Batches, StepBatch, open_batches
+from plinth.training.engine.batches import replica_batches
 from plinth.training.parameters.parallel import Parallel
-from plinth.training.replica_batches import replica_batches
 from tests.ranks import run_ranks
 
 sys.path.insert(0, str(Path(__file__).parent))

@@ -14,7 +14,7 @@ import pytest
 from plinth.operation import settlement
 from plinth.training.checkpoint import checkpoint
 from plinth.training.config import RunConfig
-from plinth.training.parameters.checkpoints import Checkpoints
+from plinth.training.parameters.run import Checkpoints
 from plinth.training.telemetry.timeline import History, timeline
 from tests.ranks import run_ranks
 

@@ -19,8 +19,8 @@ from plinth.recipe.recipe import Recipe
 from plinth.records import Manifest
 from plinth.storage.parts import read_table
 from plinth.storage.workspace import Workspace
+from plinth.training import initial as source
 from plinth.training import sampled_text
-from plinth.training.initial import source
 from plinth_assets import initial, sources
 from plinth_assets.framework import Stage
 from plinth_jobs.recipes import load

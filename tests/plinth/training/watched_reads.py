@@ -104,7 +104,7 @@ def train_all(configs: dict[str, RunConfig], reads: bool) -> dict[str, list[floa
 def _train(config: RunConfig, rank: Any, reads: bool) -> list[float]:
     from plinth.training.engine.pipeline import open_engine
     from plinth.training.engine.skipped_update import UpdateSkipper
-    from plinth.training.guard.records import Limits
+    from plinth.training.guard.rules import Limits
 
     engine = open_engine(config, rank)
     skipper = UpdateSkipper(engine)

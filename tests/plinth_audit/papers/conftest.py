@@ -14,7 +14,7 @@ from plinth.records import Manifest, Part
 from plinth.tokens import packing as index
 from plinth.tokens.mixture import mixture
 from plinth.tokens.mixture.parameters import Mixture, Phase
-from plinth.training.initial import replay
+from plinth.training import initial
 from plinth_audit.papers.facts import PaperFacts, SignedText
 from plinth_audit.papers.gather import AttestedFacts, PaperSubject, gather
 from tests import judged_corpus
@@ -57,7 +57,7 @@ def child_of(ctx: Context, packing: str) -> PaperSubject:
     run = _saved(ctx, "run", ("mixture", "tokenizer"), {}, {"books/curated": books.digest})
     parent = _saved(ctx, "checkpoint", ("tokenizer",), {}, {"run": run.digest})
     begun = _saved(ctx, "initial", (), {}, {"checkpoint": parent.digest})
-    found = replay.of_parent(ctx, begun, ctx.refs.load(ctx.refs.current("tokenizer").digest))
+    found = initial.of_parent(ctx, begun, ctx.refs.load(ctx.refs.current("tokenizer").digest))
     shards = {"web": ctx.refs.load(ctx.refs.current("web/shards").digest), **found.shards}
     phases = (Phase(name="main", fraction=1.0, weights={"web": 1}),)
     wanted = Mixture(sequence_tokens=16, total_tokens=640, phases=phases, block_sequences=4, packing=packing)

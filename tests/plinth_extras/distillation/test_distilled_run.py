@@ -17,10 +17,9 @@ from plinth.model.decoder import Decoder, build
 from plinth.model.hugging_face import hf_config
 from plinth.model.parameters import Model
 from plinth.storage.workspace import Workspace
-from plinth.training import manifests
+from plinth.training import initial, manifests
 from plinth.training.config import RunConfig, run_key
-from plinth.training.engine.parameter_groups import learning_rate
-from plinth.training.initial import source
+from plinth.training.engine.optimization import learning_rate
 from plinth.training.parameters.initial import InitialWeights
 from plinth.training.parameters.parallel import Parallel
 from plinth.training.parameters.run import Training
@@ -39,7 +38,7 @@ def taught(make: Callable[..., RunConfig], tmp_path: Path, teacher: Decoder, sha
     save_model(folder, dict(teacher.named_parameters()), hf_config(teacher.config, VOCABULARY, 32, "float32", 0))
     byte_level(["a text"], 300).save(str(folder / "tokenizer.json"))
     ctx = Context(Workspace(Path(plain.workspace)).ensure())
-    made = source.of_folder(ctx, folder, "MIT", source.TEACHER)
+    made = initial.of_folder(ctx, folder, "MIT", initial.TEACHER)
     ctx.refs.save(made)
     state = TeacherState(manifest=made.digest, share=share, temperature=2.0)
     return make(distillation=state, total_steps=STEPS, parallel=Parallel(zero_stage=1))

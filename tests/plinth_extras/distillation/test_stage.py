@@ -16,7 +16,7 @@ from plinth.storage.parts import DOCUMENT_SCHEMA, write_table
 from plinth.storage.workspace import Workspace
 from plinth.tokens.mixture import mixture
 from plinth.tokens.shards import shards
-from plinth.training.initial import source
+from plinth.training import initial
 from plinth_assets.catalog import selected, stages
 from plinth_extras.distillation.stored_logits import StoredLogits
 from plinth_jobs.recipes import load
@@ -49,7 +49,7 @@ def test_a_student_keeps_its_teachers_vocabulary_and_learns_from_stored_logits(t
     words, folder = [f"the river {n} and the bridge" for n in range(60)], tmp_path / "teacher"
     vocabulary = byte_level(words, 270)
     save_folder(folder, build(TEACHER, vocabulary.get_vocab_size(), 1), TEACHER, vocabulary, 64)
-    made = {"teacher": source.of_folder(ctx, folder, "MIT", "teacher")}
+    made = {"teacher": initial.of_folder(ctx, folder, "MIT", "teacher")}
     made["tokenizer"] = ours["tokenizer"].make(ctx, made, print)
     assert made["tokenizer"].inputs == {"teacher": made["teacher"].digest}
     made["prose/shards"] = shards.run(ctx, "prose", asked.shards, made["tokenizer"], curated(ctx, words))

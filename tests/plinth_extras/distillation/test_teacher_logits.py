@@ -27,11 +27,10 @@ from plinth.model.parameters import Model
 from plinth.records import Manifest
 from plinth.storage.state import Refs
 from plinth.storage.workspace import Workspace
-from plinth.training import config, manifests, preparation
+from plinth.training import config, initial, manifests, preparation
 from plinth.training.config import RunConfig
 from plinth.training.data import open_batches
-from plinth.training.engine.batch_expansion import expand_batch
-from plinth.training.initial import source
+from plinth.training.engine.batches import expand_batch
 from plinth.training.parameters.run import Training
 from plinth_extras.distillation import Distillation, stored_logits
 from plinth_extras.distillation import teacher as teacher_logits
@@ -80,7 +79,7 @@ def teacher(ctx: Context, tokenizer: Manifest, model: Model = TEACHER) -> tuple[
     save_model(folder, dict(made.named_parameters()), hf_config(model, VOCABULARY, 32, "float32", 0))
     (part,) = tokenizer.named(TOKENIZER)
     (folder / "tokenizer.json").write_bytes(ctx.store.read_bytes(part.blob))
-    manifest = source.of_folder(ctx, folder, "MIT", source.TEACHER)
+    manifest = initial.of_folder(ctx, folder, "MIT", initial.TEACHER)
     ctx.refs.save(manifest)
     return made, manifest
 

@@ -17,7 +17,7 @@ from plinth.launch.parameters import Launch
 from plinth.storage.workspace import Workspace
 from plinth.training.checkpoint import checkpoint
 from plinth.training.config import RunConfig, identity
-from plinth.training.parameters.checkpoints import Checkpoints
+from plinth.training.parameters.run import Checkpoints
 from plinth.training.telemetry.timeline import timeline
 from plinth.trust.root import Trust
 from plinth_extras.federated.coordinator import Coordinator, coordinate

@@ -18,10 +18,10 @@ from plinth.model.parameters import Model
 from plinth.storage.workspace import Workspace
 from plinth.training.checkpoint import checkpoint
 from plinth.training.config import RunConfig, identity
-from plinth.training.parameters.checkpoints import Checkpoints
-from plinth.training.parameters.engine import Optimizer
 from plinth.training.parameters.guard import GuardParameters
+from plinth.training.parameters.optimizers import Optimizer
 from plinth.training.parameters.parallel import Parallel
+from plinth.training.parameters.run import Checkpoints
 from plinth_audit.canaries.audit import audit, extremes
 from plinth_extras import privacy
 from plinth_extras.privacy import PrivacyState

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from plinth.training.telemetry.machine_speed import Roof
-from plinth.training.telemetry.step_parts import STEP_PARTS, mean_step
+from plinth.training.telemetry.step_clock import STEP_PARTS, mean_step
 from plinth_extras.roofline.bottleneck import LOW, StepWork, bottlenecks
 
 TRIALS, STEPS, EVERY = 20, 60, 10

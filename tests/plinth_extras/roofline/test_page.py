@@ -8,7 +8,7 @@ import pytest
 
 from plinth.report.run_metrics import run_page
 from plinth.training.telemetry.machine_speed import DeviceSpeed, Roof
-from plinth.training.telemetry.step_parts import MeanStep
+from plinth.training.telemetry.step_clock import MeanStep
 from plinth_extras.roofline import bottleneck as roofline_section
 from plinth_extras.roofline.bottleneck import RunRoofline, StepWork, bottlenecks
 

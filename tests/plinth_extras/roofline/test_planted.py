@@ -10,8 +10,7 @@ import pytest
 
 from plinth.launch.parameters import Launch
 from plinth.storage.workspace import Workspace
-from plinth.training.parameters.checkpoints import Checkpoints
-from plinth.training.parameters.telemetry import Telemetry
+from plinth.training.parameters.run import Checkpoints, Telemetry
 from plinth.training.telemetry import machine_speed
 from plinth.training.telemetry.machine_speed import MachineSpeed
 from plinth_extras.roofline import bottleneck

@@ -8,7 +8,7 @@ from plinth.model import architectures
 from plinth.model.parameters import AttentionPath, Model
 from plinth.operation import memory
 from plinth.recipe.recipe import Recipe
-from plinth.training.parameters.engine import Optimizer
+from plinth.training.parameters.optimizers import Optimizer
 from plinth.training.parameters.parallel import Parallel
 from plinth.training.parameters.run import Training
 from plinth_lab.planning.plan import _attention, plan

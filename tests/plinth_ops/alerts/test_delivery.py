@@ -16,7 +16,7 @@ import yaml
 
 from plinth.errors import MissingError, RequestError
 from plinth.storage.workspace import Workspace
-from plinth.training.sinks.metric import MetricSample
+from plinth.training.sinks.run_metrics import MetricSample
 from plinth_ops.alerts.prometheus import Routing, configuration, end_silence, routing, rules, silence, silences, written
 from plinth_ops.alerts.table import alerts
 from plinth_ops.metrics.exporter import Exporter, ExportPart, serve

@@ -28,9 +28,9 @@ from plinth.records import Manifest, Part
 from plinth.storage.atomic import write_bytes
 from plinth.storage.workspace import TRUST_VARIABLE, Workspace
 from plinth.training import config as configuration
-from plinth.training.parameters.checkpoints import Checkpoints
-from plinth.training.parameters.engine import Optimizer
+from plinth.training.parameters.optimizers import Optimizer
 from plinth.training.parameters.parallel import Parallel
+from plinth.training.parameters.run import Checkpoints
 from plinth.training.supervise.result import JobResult
 from plinth.trust.root import SEEN
 from plinth_ops.backup.snapshot import BackupArchive, BackupSnapshot

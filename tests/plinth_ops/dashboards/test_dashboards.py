@@ -17,7 +17,7 @@ from grafana_foundation_sdk.models.dashboard import Dashboard as GrafanaDashboar
 
 from plinth.storage.workspace import Workspace
 from plinth.training import config as configuration
-from plinth.training.sinks.metric import MetricSample
+from plinth.training.sinks.run_metrics import MetricSample
 from plinth.training.telemetry.timeline import Timeline
 from plinth_ops.alerts.prometheus import rules, written
 from plinth_ops.alerts.table import alerts

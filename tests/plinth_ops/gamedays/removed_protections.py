@@ -47,8 +47,10 @@ def _full_disk() -> None:
     """What the operating system refuses has no name, whoever writes."""
     from contextlib import nullcontext
 
-    from plinth.training.checkpoint import checkpoint
-    from plinth.training.checkpoint.writer import rank_part  # noqa: F401  writes what a checkpoint holds
+    from plinth.training.checkpoint import (
+        checkpoint,
+        rank_part,  # noqa: F401  writes what a checkpoint holds
+    )
 
     for name, module in list(sys.modules.items()):
         if name.startswith("plinth.") and hasattr(module, "named_failures"):
@@ -101,7 +103,7 @@ def _bad_shard() -> None:
 
 def _poisoned_batch() -> None:
     """Nobody judges a step: neither before its update is made nor after."""
-    from plinth.training.guard.records import Limits
+    from plinth.training.guard.rules import Limits
     from plinth.training.guard.state_machine import Guard
 
     Guard.record = lambda self, seen: []  # type: ignore[method-assign]

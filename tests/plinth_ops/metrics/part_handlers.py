@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from plinth.compute.worker_process import Handler, ItemWatch
 from plinth.errors import StorageError
-from plinth.training.sinks.metric import MetricSample
+from plinth.training.sinks.run_metrics import MetricSample
 from plinth_ops.metrics.signed import handler
 
 MANY = 5000

@@ -23,9 +23,8 @@ from plinth.errors import StorageError
 from plinth.storage.workspace import Workspace
 from plinth.training import config as configuration
 from plinth.training.config import RunConfig
-from plinth.training.sinks.destinations import PrometheusFile, SinkSource, folder
-from plinth.training.sinks.metric import Families, MetricSample
-from plinth.training.sinks.relay import Feed
+from plinth.training.sinks.relay import Feed, PrometheusFile, SinkSource, folder
+from plinth.training.sinks.run_metrics import Families, MetricSample
 from plinth.training.telemetry.timeline import Timeline
 from plinth_ops.metrics import exporter as exporters
 from plinth_ops.metrics import parts as collectors

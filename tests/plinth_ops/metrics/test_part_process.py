@@ -15,7 +15,7 @@ from prometheus_client.utils import floatToGoString
 
 from plinth.compute.worker import Program
 from plinth.errors import PlinthError
-from plinth.training.sinks.metric import MetricSample
+from plinth.training.sinks.run_metrics import MetricSample
 from plinth_ops.metrics.exporter import Exporter, ExportPart
 from plinth_ops.metrics.parts import PartProcess
 from tests.plinth_ops.metrics import part_handlers

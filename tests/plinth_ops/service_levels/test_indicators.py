@@ -10,7 +10,7 @@ import pytest
 from pydantic import ValidationError
 
 from plinth.errors import CheckFailedError, MissingError
-from plinth.training.telemetry.goodput.account import account
+from plinth.training.telemetry.goodput_account import account
 from plinth_ops.service_levels.indicators import budgets, of_run
 from plinth_ops.service_levels.tallies import ErrorBudget, Objectives, Tally, clipped, refuse_spent, run_facts, value
 

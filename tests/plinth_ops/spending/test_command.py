@@ -11,7 +11,7 @@ import pytest
 from plinth.compute.context import Context
 from plinth.storage.workspace import Workspace
 from plinth.training import config as configuration
-from plinth.training.parameters.stopping import Stopping
+from plinth.training.parameters.guard import Stopping
 from tests.plinth.training.conftest import tiny
 
 

@@ -46,7 +46,7 @@ from plinth.training.checkpoint.digest_tree import (
     silent,
 )
 from plinth.training.directory import RunDirectory
-from plinth.training.validation import kept_looks
+from plinth.training.validation import probe_curves
 
 #: The file of a checkpoint's state that is no tensor.
 STATE = "state.json"
@@ -136,8 +136,8 @@ def _folders(staged: Path) -> list[Path]:
 
 def _accounts(run: RunDirectory, step: int) -> dict[str, bytes]:
     """What a checkpoint keeps of its run beside its state, by file: the trainer's statements, and looks at probes."""
-    looks = kept_looks.kept(*_looks_before(run, step), run.events, step)
-    own = {attempts.BUNDLE: attempts.bundle(run), kept_looks.LOOKS: looks}
+    looks = probe_curves.kept(*_looks_before(run, step), run.events, step)
+    own = {attempts.BUNDLE: attempts.bundle(run), probe_curves.LOOKS: looks}
     return {item: content for item, content in own.items() if content is not None}
 
 
@@ -146,8 +146,8 @@ def _looks_before(run: RunDirectory, step: int) -> tuple[bytes | None, int]:
     for earlier in reversed([known for known in committed(run) if known < step]):
         with contextlib.suppress(CheckpointError, OSError):
             stated = {file.path: file.sha256 for file in read_root(run, earlier).files}
-            expected = stated.get(kept_looks.LOOKS)
-            found = (path(run, earlier) / kept_looks.LOOKS).read_bytes() if expected else None
+            expected = stated.get(probe_curves.LOOKS)
+            found = (path(run, earlier) / probe_curves.LOOKS).read_bytes() if expected else None
             if found is None or hashlib.sha256(found).hexdigest() == expected:
                 return found, earlier
     return None, 0

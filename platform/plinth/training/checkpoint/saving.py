@@ -26,14 +26,12 @@ import torch
 import torch.distributed as dist
 
 from plinth.errors import PlinthError
-from plinth.training.checkpoint import checkpoint, selection, snapshot
-from plinth.training.checkpoint.writer import rank_part
-from plinth.training.checkpoint.writer.client import HEARTBEAT_S, WriterClient
-from plinth.training.checkpoint.writer.rank_part import Timing, WritePlan
-from plinth.training.checkpoint.writer.staging import Arena, BackgroundCopy, StagingLayout
+from plinth.training.checkpoint import checkpoint, rank_part, selection, snapshot
+from plinth.training.checkpoint.rank_part import Timing, WritePlan
+from plinth.training.checkpoint.staging import Arena, BackgroundCopy, StagingLayout
+from plinth.training.checkpoint.writer import HEARTBEAT_S, WriterClient
 from plinth.training.engine.engine import TrainingEngine
-from plinth.training.rank_failure import RankFailure
-from plinth.training.telemetry.timeline import Pulse, Timeline
+from plinth.training.telemetry.timeline import Pulse, RankFailure, Timeline
 
 
 class Saver:

@@ -11,8 +11,8 @@ from statistics import fmean
 from plinth.training.checkpoint import checkpoint
 from plinth.training.config import RunConfig
 from plinth.training.directory import RunDirectory
-from plinth.training.guard.records import Intervention
-from plinth.training.parameters.checkpoints import Checkpoints
+from plinth.training.guard.rules import Intervention
+from plinth.training.parameters.run import Checkpoints
 from plinth.training.telemetry.timeline import Timeline, timeline
 
 # Checkpoint selection: the newest that verifies and has trained on no window that was left out since.

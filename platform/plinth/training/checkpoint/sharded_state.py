@@ -39,7 +39,7 @@ from torch import Tensor
 from plinth.errors import CheckpointError
 from plinth.storage import tensor_file
 from plinth.training.checkpoint.digest_tree import CHUNK_BYTES, RankManifest
-from plinth.training.checkpoint.tensor_digests import FilledTensors, bytes_of
+from plinth.training.checkpoint.staging import FilledTensors, bytes_of
 
 FORMAT = 1
 

@@ -33,10 +33,9 @@ from plinth.training.checkpoint import checkpoint, model_share, sharded_state, u
 from plinth.training.checkpoint.digest_tree import Beat, silent
 from plinth.training.checkpoint.digest_tree import share as share_of_ranks
 from plinth.training.checkpoint.model_share import file_names, index_text
+from plinth.training.checkpoint.rank_part import Lead, TensorsFile, WritePlan, digest_of_lines
 from plinth.training.checkpoint.sharded_state import file_name, metadata_of
-from plinth.training.checkpoint.tensor_digests import FilledTensors, line_of, tensors_digest
-from plinth.training.checkpoint.writer.rank_part import Lead, TensorsFile, WritePlan, digest_of_lines
-from plinth.training.checkpoint.writer.staging import StagingLayout
+from plinth.training.checkpoint.staging import FilledTensors, StagingLayout, line_of, tensors_digest
 from plinth.training.config import RunConfig, identity
 from plinth.training.directory import RunDirectory
 from plinth.training.engine.engine import TrainingEngine, seed

@@ -21,7 +21,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from plinth.training.checkpoint.sharded_state import MASTER, WHOLE, Captured, Piece, Shard, ShardedState, Share, key_of
-from plinth.training.checkpoint.tensor_digests import FilledTensors
+from plinth.training.checkpoint.staging import FilledTensors
 from plinth.training.config import RunConfig
 from plinth.training.engine.engine import TrainingEngine
 

@@ -23,8 +23,8 @@ import torch
 from torch import Tensor
 
 from plinth.training.config import RunConfig
-from plinth.training.parallel.gradient_path import communication_dtype, overlaps
-from plinth.training.parameters.deepspeed_block import with_settings
+from plinth.training.parallel.topology import communication_dtype, overlaps
+from plinth.training.parameters.parallel import with_settings
 
 
 def initialize(*, bucket: int, device_norm: bool, **given: Any) -> Any:

@@ -22,28 +22,27 @@ from plinth.model.division import initialise
 from plinth.tokens.reading.compact_batch import CompactBatch
 from plinth.training.config import RunConfig
 from plinth.training.data import StepBatch
-from plinth.training.engine.batch_expansion import ModelInput, expand_batch
+from plinth.training.engine.batches import ModelInput, expand_batch
 from plinth.training.engine.deepspeed_engine import deepspeed_config, sums_gradients
 from plinth.training.engine.deepspeed_engine import initialize as initialize_deepspeed
-from plinth.training.engine.device_gradients import DeviceGradients, keeps_back
-from plinth.training.engine.layer_statistics import LayerMonitor
-from plinth.training.engine.muon import Muon
-from plinth.training.engine.parameter_groups import parameter_groups, set_rates
-from plinth.training.engine.precision import (
+from plinth.training.engine.device_measurements import DeviceGradients, LayerMonitor, keeps_back
+from plinth.training.engine.optimization import Muon, parameter_groups, set_rates
+from plinth.training.engine.ranks import (
     DTYPES,
+    Rank,
     convert,
+    join,
+    leave,
     precision_of,
     require_device,
     require_float8,
     require_gradient,
+    seed,
 )
-from plinth.training.engine.ranks import Rank, join, leave, seed
-from plinth.training.engine.weight_copies import MasterWeights, WeightAverage, master_weights
-from plinth.training.initial.weights import weight_source
+from plinth.training.engine.weights import MasterWeights, WeightAverage, master_weights, weight_source
 from plinth.training.parallel.divided_decoder import divided_decoder, gathered, partition_initialised, wrap_blocks
 from plinth.training.parallel.topology import ModelParallelUnit, Topology
-from plinth.training.parameters.engine import Groups
-from plinth.training.parameters.optimizers import make_optimizer
+from plinth.training.parameters.optimizers import Groups, make_optimizer
 from plinth.training.telemetry import communication
 from plinth.training.telemetry.step_clock import StepClock
 

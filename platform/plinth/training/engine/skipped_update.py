@@ -25,10 +25,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from plinth.training.engine.device_gradients import HostCopy, keeps_back, state_device
+from plinth.training.engine.device_measurements import HostCopy, keeps_back, state_device
 from plinth.training.engine.engine import TrainingEngine
-from plinth.training.guard.records import Limits
-from plinth.training.guard.screening import NONE_BROKEN, TEXT_RULES
+from plinth.training.guard.rules import NONE_BROKEN, TEXT_RULES, Limits
 from plinth.training.telemetry.step_clock import StepMarks, StepTime
 
 #: A rank requests a save in place of one that failed; any other request comes first.

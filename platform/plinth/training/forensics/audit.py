@@ -32,15 +32,14 @@ from plinth.model.folder import SavedWeights
 from plinth.model.hugging_face import hf_name
 from plinth.storage.atomic import write_bytes
 from plinth.training.checkpoint import checkpoint, model_share, snapshot
+from plinth.training.checkpoint.resume import SharedVerification
 from plinth.training.checkpoint.selection import rollbacks_of
-from plinth.training.checkpoint.shared_verification import SharedVerification
 from plinth.training.checkpoint.universal import layout_of
 from plinth.training.config import RunConfig
 from plinth.training.engine.engine import Rank, TrainingEngine
 from plinth.training.engine.skipped_update import Measured
-from plinth.training.forensics.offline_audit import span
-from plinth.training.forensics.proof import COMPARED, FACTOR, MEASURED, WHOLLY
-from plinth.training.guard.records import Intervention
+from plinth.training.forensics.proof import COMPARED, FACTOR, MEASURED, WHOLLY, span
+from plinth.training.guard.rules import Intervention
 from plinth.training.telemetry.timeline import History, Pulse, Timeline, timeline
 from plinth.training.trainer import Trainer
 

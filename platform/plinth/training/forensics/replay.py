@@ -12,23 +12,274 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import sys
-from collections.abc import Collection, Iterator
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import count as forward
 from itertools import islice
+from statistics import median
 from typing import Any
 
-from plinth.errors import PlinthError
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from plinth.errors import MissingError, PlinthError
+from plinth.launch.parameters import Launch
 from plinth.model.decoder import Decoder
+from plinth.model.folder import load_weights
+from plinth.model.loss import IGNORED
 from plinth.tokens.tokenizer import encode
 from plinth.training import config as configuration
+from plinth.training.checkpoint import checkpoint
 from plinth.training.config import RunConfig
-from plinth.training.forensics import blame as ranking
-from plinth.training.forensics import step_losses
-from plinth.training.forensics.blame import ScoredDocument
-from plinth.training.guard.screening import TEXT_RULES
-from plinth.training.step_documents import StepDocuments
+from plinth.training.data import StepBatch, batches_of
+from plinth.training.engine.batches import expand_batch
+from plinth.training.guard.rules import TEXT_RULES
+from plinth.training.parameters.parallel import Parallel
+from plinth.training.step_documents import StepDocument, StepDocuments
 from plinth.training.telemetry.timeline import History, timeline
+
+# Losses of a past step's batch, token by token, under the parameters of a checkpoint; offline, in one process.
+#
+#     R  rows of the global batch (sequences)    S  tokens of a sequence
+#
+# The batch is the run's global batch, from its manifests, in the order of the batch.
+
+@dataclass(frozen=True)
+class SequenceLosses:
+    """One sequence of a step.
+
+    Attributes:
+        tokens: [S + 1].
+        losses: [S] of the targets, which are tokens 1 to S; NaN where one is not scored.
+        gradient: norm of this sequence's own gradient, when asked for.
+    """
+
+    row: int
+    tokens: npt.NDArray[np.int32]
+    losses: npt.NDArray[np.float32]
+    gradient: float | None = None
+
+
+def checkpoint_before(config: RunConfig, step: int, wanted: int | None = None) -> int:
+    """The newest committed checkpoint that has not learnt from `step`, or the one wanted; verified.
+
+    Raises:
+        MissingError: there is none.
+        CheckpointError: it is not what was committed.
+    """
+    steps = checkpoint.committed(config.directory)
+    fitting = [one for one in steps if (one == wanted if wanted is not None else one < step)]
+    if not fitting:
+        raise MissingError(
+            f"run {config.run_id} has no checkpoint {wanted if wanted is not None else f'before step {step}'}",
+            found=f"checkpoints of steps {', '.join(map(str, steps)) or 'none'}",
+            remedy="name one with --checkpoint; a later one has seen the batch, so its losses are lower"
+            + (f". Steps after {steps[0]} need none" if steps and wanted is None else ""),
+        )
+    checkpoint.verify(config.directory, fitting[-1])
+    return fitting[-1]
+
+
+def load(config: RunConfig, step: int) -> Decoder:
+    """The model of a checkpoint that has been verified, FP32, on the GPU if there is one.
+
+    Raises:
+        CheckpointError: its tensors are not those of the run's model.
+    """
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    with torch.device("meta"):
+        model = Decoder(config.model_at(step), config.vocab_size)
+    digests = checkpoint.digests(config.directory, step, "model")
+    load_weights(model, checkpoint.path(config.directory, step) / "model", device, torch.float32, digests)
+    return model
+
+
+def batch_of(config: RunConfig, step: int) -> StepBatch:
+    """The whole batch of a step, one sequence to a micro batch."""
+    alone = {"launch": Launch(ranks=1), "parallel": Parallel(), "micro_batch_sequences": 1}
+    return next(iter(batches_of(config.model_copy(update=alone), 0)(step)))
+
+
+def rows(model: Decoder, batch: StepBatch, *, gradients: bool = False) -> Iterator[SequenceLosses]:
+    """Every sequence of a batch with the loss of each of its tokens.
+
+    A sequence that is cut into shorter rows is scored in those rows, as it was trained.
+    """
+    device = next(model.parameters()).device
+    for row, own in enumerate(batch.micro):
+        inputs, segments, targets = expand_batch(own, batch.length, device, segments=model.config.document_mask)
+        with torch.set_grad_enabled(gradients):
+            losses = _losses(model, inputs, segments, targets)
+        norm = _gradient(model, losses, targets) if gradients else None
+        seen = losses.detach().masked_fill(targets == IGNORED, float("nan")).flatten().cpu().numpy()
+        yield SequenceLosses(row, own.tokens[0].astype(np.int32), seen, norm)
+
+
+def _losses(model: Decoder, inputs: Tensor, segments: Tensor | None, targets: Tensor) -> Tensor:
+    """[rows, length] in nats."""
+    logits = model(inputs, segments)
+    return functional.cross_entropy(logits.flatten(0, 1).float(), targets.flatten(), reduction="none").view_as(targets)
+
+
+def _gradient(model: Decoder, losses: Tensor, targets: Tensor) -> float:
+    """Norm of the gradient of a sequence's mean loss."""
+    model.zero_grad(set_to_none=True)
+    (losses.sum() / (targets != IGNORED).sum().clamp(min=1)).backward()  # type: ignore[no-untyped-call]
+    norms = [parameter.grad.norm() for parameter in model.parameters() if parameter.grad is not None]
+    model.zero_grad(set_to_none=True)
+    return float(torch.linalg.vector_norm(torch.stack(norms)))
+
+
+# Blame: the documents, sources and buckets that a step's loss came from.
+#
+#     excess of a document = (its loss - the typical loss of its bucket) x its share of the batch's targets
+#
+# so that excesses add up to the batch's mean loss less that of a typical batch of the same buckets, in nats. Typical is
+# the median over documents of earlier steps under the same parameters; for a bucket that earlier steps lack, the median
+# over all of their documents.
+#
+# Pure functions of numbers and names. Does not belong here: computing losses (step_losses).
+
+#: Tokens of a span that is shown, and spans of a document.
+SPAN, SPANS = 16, 3
+
+
+@dataclass(frozen=True)
+class ScoredDocument:
+    """A document's tokens in one row, with their losses.
+
+    Attributes:
+        losses: of the targets that are its tokens, NaN where one is not scored.
+        start: place of the first of these targets in the row.
+        gradient: gradient norm of the whole row.
+    """
+
+    seen: StepDocument
+    losses: npt.NDArray[np.float32]
+    start: int
+    gradient: float | None = None
+
+    @property
+    def targets(self) -> int:
+        return int((~np.isnan(self.losses)).sum())
+
+    @property
+    def loss(self) -> float:
+        """Mean over its targets; NaN without any."""
+        return float(np.nanmean(self.losses)) if self.targets else math.nan
+
+
+def scored(seen: StepDocument, row: npt.NDArray[np.float32], gradient: float | None = None) -> ScoredDocument:
+    """A document's part of a row of losses [S]; target t of the row is token t + 1."""
+    start = max(0, seen.first - 1)
+    return ScoredDocument(seen, row[start : max(start, seen.first + seen.tokens - 1)], start, gradient)
+
+
+def typical(documents: Iterable[ScoredDocument]) -> dict[str, float]:
+    """Median loss by bucket; the empty name has that of all documents."""
+    by_bucket: dict[str, list[float]] = defaultdict(list)
+    for document in documents:
+        if document.targets:
+            by_bucket[document.seen.bucket].append(document.loss)
+            by_bucket[""].append(document.loss)
+    return {bucket: median(values) for bucket, values in sorted(by_bucket.items())}
+
+
+def rank(
+    documents: Sequence[ScoredDocument],
+    usual: Mapping[str, float],
+    text: Callable[[ScoredDocument, int, int], str] | None = None,
+    most: int | None = None,
+) -> dict[str, Any]:
+    """Documents, sources and buckets by excess, the largest first.
+
+    Args:
+        usual: as `typical` gives it.
+        text: the text of targets `first` to `last` of a document, for its worst spans.
+        most: documents that are listed; all when None.
+    """
+    targets = max(1, sum(document.targets for document in documents))
+    counted = [document for document in documents if document.targets]
+    rows = sorted((_row(document, usual, targets) for document in counted), key=lambda row: -row["excess"])
+    by_place = {(document.seen.row, document.seen.first): document for document in counted}
+    for row in rows[:most]:
+        document = by_place[row["row"], row["first"]]
+        row["spans"] = worst_spans(document, text)
+    return {
+        "loss": round(sum(document.loss * document.targets for document in counted) / targets, 6),
+        "excess": round(sum(row["excess"] for row in rows), 6),
+        "typical": {bucket or "all": round(value, 6) for bucket, value in usual.items()},
+        "sources": _grouped(rows, ("bucket", "source")),
+        "buckets": _grouped(rows, ("bucket",)),
+        "documents_count": len(rows),
+        "documents": rows[:most],
+    }
+
+
+def worst_spans(
+    document: ScoredDocument, text: Callable[[ScoredDocument, int, int], str] | None
+) -> list[dict[str, Any]]:
+    """The spans of `SPAN` targets with the largest mean loss, which do not overlap."""
+    losses = np.nan_to_num(document.losses, nan=0.0)
+    width = min(SPAN, len(losses))
+    means = np.convolve(losses, np.ones(width) / width, mode="valid")
+    spans = []
+    for _ in range(SPANS):
+        at = int(means.argmax())
+        if means[at] <= 0:
+            break
+        span: dict[str, Any] = {"first": document.start + at + 1, "tokens": width, "loss": round(float(means[at]), 4)}
+        if text is not None:
+            span["text"] = text(document, document.start + at + 1, document.start + at + 1 + width)
+        spans.append(span)
+        means[max(0, at - width + 1) : at + width] = 0.0
+    return spans
+
+
+def _row(document: ScoredDocument, usual: Mapping[str, float], targets: int) -> dict[str, Any]:
+    seen = document.seen
+    expected = usual.get(seen.bucket, usual.get("", document.loss))
+    row: dict[str, Any] = {
+        "row": seen.row,
+        "first": seen.first,
+        "tokens": seen.tokens,
+        "id": seen.id,
+        "bucket": seen.bucket,
+        "source": seen.source,
+        "uri": seen.uri,
+        "loss": round(document.loss, 6),
+        "typical": round(expected, 6),
+        "excess": (document.loss - expected) * document.targets / targets,
+    }
+    if document.gradient is not None:
+        row["row_gradient_norm"] = round(document.gradient, 6)
+    return row
+
+
+def _grouped(rows: Sequence[Mapping[str, Any]], names: tuple[str, ...]) -> list[dict[str, Any]]:
+    """Sums over documents of one source or bucket, the largest excess first."""
+    groups: dict[tuple[str, ...], list[Mapping[str, Any]]] = defaultdict(list)
+    for row in rows:
+        groups[tuple(row[name] for name in names)].append(row)
+    found = []
+    for key, members in groups.items():
+        tokens = sum(row["tokens"] for row in members)
+        found.append(
+            {
+                **dict(zip(names, key, strict=True)),
+                "documents": len(members),
+                "tokens": tokens,
+                "loss": round(sum(row["loss"] * row["tokens"] for row in members) / tokens, 6),
+                "excess": sum(row["excess"] for row in members),
+            }
+        )
+    return sorted(found, key=lambda group: -group["excess"])
 
 #: Number of earlier steps that define the typical loss, and of the last steps that they are chosen from.
 BASELINE, REACH = 4, 64
@@ -47,8 +298,8 @@ def replay(config: RunConfig, step: int, wanted: int | None = None) -> dict[str,
         MissingError: no such step, no checkpoint before it, or its manifests are gone.
         CheckpointError: the checkpoint cannot be trusted.
     """
-    view = _View(config, step_losses.checkpoint_before(config, step, wanted))
-    found = ranking.rank(list(view.documents(step)), {"": 0.0}, view.text)
+    view = _View(config, checkpoint_before(config, step, wanted))
+    found = rank(list(view.documents(step)), {"": 0.0}, view.text)
     names = ("row", "first", "tokens", "id", "bucket", "source", "uri", "loss", "spans")
     documents = [{name: row[name] for name in names} for row in found["documents"]]
     documents.sort(key=lambda row: -row["loss"])
@@ -61,11 +312,11 @@ def blame(config: RunConfig, step: int, wanted: int | None = None, baseline: int
     Raises:
         As `replay`.
     """
-    view = _View(config, step_losses.checkpoint_before(config, step, wanted))
+    view = _View(config, checkpoint_before(config, step, wanted))
     compared = baseline_steps(step, baseline, suspect_steps(timeline(config.directory.events)))
-    usual = ranking.typical(document for other in compared for document in view.documents(other))
+    usual = typical(document for other in compared for document in view.documents(other))
     gradients = config.steps.batch(step - 1) <= GRADIENT_ROWS
-    found = ranking.rank(list(view.documents(step, gradients=gradients)), usual, view.text, most=100)
+    found = rank(list(view.documents(step, gradients=gradients)), usual, view.text, most=100)
     return {**view.about(step), "baseline_steps": compared, **found}
 
 
@@ -95,7 +346,7 @@ class _View:
     def __init__(self, config: RunConfig, at: int) -> None:
         self.config, self.at = config, at
         self.documents_of = StepDocuments(config)
-        self.model: Decoder = step_losses.load(config, at)
+        self.model: Decoder = load(config, at)
         (part,) = self.documents_of.ctx.refs.load(config.tokenizer).named("tokenizer.json")
         self._tokenizer = encode.load(self.documents_of.ctx.store, part.blob)
         self._tokens: dict[tuple[int, int], Any] = {}
@@ -103,10 +354,10 @@ class _View:
     def documents(self, step: int, *, gradients: bool = False) -> Iterator[ScoredDocument]:
         """The documents of a step with their losses, in the order of the batch."""
         seen = self.documents_of.of_step(step)
-        for row in step_losses.rows(self.model, step_losses.batch_of(self.config, step), gradients=gradients):
+        for row in rows(self.model, batch_of(self.config, step), gradients=gradients):
             self._tokens[step, row.row] = row.tokens
             for document in (one for one in seen if one.row == row.row):
-                yield ranking.scored(document, row.losses, row.gradient)
+                yield scored(document, row.losses, row.gradient)
 
     def text(self, document: ScoredDocument, first: int, last: int) -> str:
         """The text of tokens `first` to `last` of a document's row."""

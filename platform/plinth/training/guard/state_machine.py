@@ -11,9 +11,20 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from plinth.training.guard.records import ACTIONS, Finding, Intervention, Limits, TrainedStep
-from plinth.training.guard.rules import LAYER_WINDOW, Rolling, judge, judge_layers, limits
-from plinth.training.guard.screening import TEXT_RULES, limit_of
+from plinth.training.guard.rules import (
+    ACTIONS,
+    LAYER_WINDOW,
+    TEXT_RULES,
+    Finding,
+    Intervention,
+    Limits,
+    Rolling,
+    TrainedStep,
+    judge,
+    judge_layers,
+    limit_of,
+    limits,
+)
 from plinth.training.parameters.guard import GuardParameters, GuardRule
 
 #: Steps between an observation and its effect.

@@ -1,32 +1,153 @@
-"""Optimizers by name: built-in ones, and those of installed packages (entry points of the group `plinth.optimizers`).
-
-The control plane imports this module to check a recipe. So `make` is a function that imports torch when it is called,
-on a rank; the module of a member imports none.
-
-DeepSpeed puts flat tensors in place of the parameters under ZeRO: one tensor holds a rank's range of many
-parameters. An optimizer that treats every element alike sees no difference. State tensors of the size of their
-parameter are in checkpoints by their names, on any layout. An optimizer that honours `found_inf` (where that tensor is
-1 the update changes nothing, and the host does not wait) says so by `fused` in its groups; without it the guard cannot
-keep an update back.
-"""
+"""Optimizer, learning rate and rotary schedule: AdamW, Muon, and the optimizers of installed packages by name."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, Literal
+
+from pydantic import Field, model_validator
 
 from plinth.errors import TrainingError
 from plinth.extensions import Catalogue, NoParams, late
-from plinth.model.parameters import Model
-from plinth.records import Frozen
-from plinth.training.parameters.engine import Groups, MuonOptions, Optimizer
+from plinth.model.parameters import Model, RopeScaling
+from plinth.records import Frozen, internal
+from plinth.tokens.order.steps import Change, RunChange
 from plinth.training.parameters.parallel import Parallel, Refusal
 
 if TYPE_CHECKING:
     import torch
 
+
+# Optimizer and learning rate.
+
+ScheduleName = Literal["cosine", "linear", "wsd", "wsd-sqrt", "constant", "inverse-sqrt"]
+
+#: Groups of parameters as `parameter_groups` makes them.
+Groups = list[dict[str, Any]]
+
+#: FP8 products, by the names of torchao's recipes: `plinth.training.engine.ranks` describes each.
+Float8 = Literal["none", "tensorwise", "rowwise", "rowwise_with_gw_hp"]
+
+
+class Optimizer(Frozen):
+    """Optimizer, and its rate with warm-up, stable phase and decay by tokens."""
+
+    kind: str = Field(
+        "adamw",
+        exclude_if=lambda kind: kind == "adamw",
+        description="`adamw`; `muon`: the matrices of blocks by Muon, embeddings and gains by AdamW; or one of an "
+        "installed package.",
+    )
+    options: Mapping[str, Any] = Field(
+        default_factory=dict,
+        exclude_if=lambda given: not given,
+        description="Parameters of the optimizer; of `muon`: `momentum` (0.95) and `scale` (`rms`: updates of AdamW's "
+        "size; or `spectral`).",
+    )
+    lr: float = Field(3e-3, gt=0, description="Peak learning rate.")
+    min_lr: float = Field(0.0, ge=0, description="Learning rate at the end; the floor of `inverse-sqrt`.")
+    start_lr: float = Field(
+        0.0, ge=0, description="Learning rate where the warm-up begins; above 0 to warm a trained model up again."
+    )
+    schedule: ScheduleName = Field(
+        "wsd",
+        description="Fall after the warm-up; `wsd` is warm-up, stable, linear decay, `wsd-sqrt` decays by 1 - sqrt.",
+    )
+    warmup_fraction: float = Field(0.02, ge=0, le=1, description="Opening share of tokens that warms up.")
+    warmup_tokens: None = internal(None, description="A key of 0.3; in the dump, so that runs go on.")
+    decay_fraction: float = Field(0.2, ge=0, le=1, description="WSD: closing share of tokens that decays.")
+    horizons: tuple[float, ...] = Field(
+        (),
+        exclude_if=lambda given: not given,
+        description="WSD: shares of the tokens at which the rate has fallen as at the end; with the next step it is "
+        "the peak again. A checkpoint there stands for a run that ends there (WSD-S).",
+    )
+    decay_tokens: None = internal(None, description="A key of 0.3; in the dump, so that runs go on.")
+    decay_shape: Literal["linear"] = internal("linear", description="Of the schedule `wsd`.")
+    beta1: float = internal(0.9, ge=0, lt=1, description="AdamW, first moment.")
+    beta2: float = Field(0.95, ge=0, lt=1, description="AdamW, second moment.")
+    eps: float = internal(1e-8, gt=0, description="AdamW.")
+    weight_decay: float = Field(0.1, ge=0, description="On matrices; gains of norms have none.")
+    embedding_weight_decay: float | None = internal(
+        None, ge=0, description="On input and output embeddings; by default that of matrices."
+    )
+    independent_weight_decay: bool = internal(
+        False, description="Decay by weight_decay x lr / peak lr, whatever the peak is, instead of weight_decay x lr."
+    )
+    embedding_lr_factor: float = internal(1.0, gt=0, description="Learning rate of embeddings, as a multiple.")
+    ema_decay: float | None = Field(
+        None,
+        gt=0,
+        lt=1,
+        exclude_if=lambda given: given is None,
+        description="Keep a mean of the weights, of which this share stays after a step (`plinth run checkpoint "
+        "average`).",
+    )
+    ema_tokens: int | None = Field(
+        None,
+        ge=1,
+        exclude_if=lambda given: given is None,
+        description="Tokens that `ema_decay` is for, instead of a step, whatever its size.",
+    )
+    grad_clip: float = Field(1.0, gt=0, description="Global norm to which gradients are clipped.")
+
+    @model_validator(mode="after")
+    def _can_fall(self) -> Optimizer:
+        if self.start_lr > self.lr:
+            raise ValueError(f"start_lr {self.start_lr:g} is above lr = {self.lr:g}")
+        if self.horizons:
+            self._apart()
+        if self.ema_tokens is not None and self.ema_decay is None:
+            raise ValueError("ema_tokens are those of ema_decay, which is not set")
+        if self.schedule == "inverse-sqrt" and not self.warmup_fraction:
+            raise ValueError("inverse-sqrt falls with the length of the warm-up: expected one above 0")
+        return self
+
+    def warmup(self, total_tokens: int) -> float:
+        """Tokens that warm up."""
+        return self.warmup_fraction * total_tokens
+
+    def decay(self, total_tokens: int) -> float:
+        """Tokens that decay at the end of WSD."""
+        return self.decay_fraction * total_tokens
+
+    def _apart(self) -> None:
+        if not self.schedule.startswith("wsd"):
+            raise ValueError(f"horizons are of the schedules wsd and wsd-sqrt; found {self.schedule}")
+        begin = self.warmup_fraction
+        for end in (*self.horizons, 1.0):
+            if end > 1 or end * (1 - self.decay_fraction) < begin or end == begin:
+                raise ValueError(
+                    f"horizons rise below 1, and the decay before each, {self.decay_fraction:g} of its tokens, begins "
+                    f"after the one before and after the warm-up; found {end:g} after {begin:g}"
+                )
+            begin = end
+
+
+class MuonOptions(Frozen):
+    """Muon: momentum, made orthogonal by Newton and Schulz (Jordan et al. 2024, kellerjordan.github.io/posts/muon)."""
+
+    momentum: float = Field(0.95, ge=0, lt=1, description="Share of the momentum that stays.")
+    scale: Literal["rms", "spectral"] = Field(
+        "rms",
+        description="`rms`: 0.2 sqrt(max(rows, columns)), the size of AdamW's updates, so that its rate and decay "
+        "serve (Moonlight, arXiv:2502.16982); `spectral`: sqrt(max(1, rows / columns)), as first published.",
+    )
+
+
+# Optimizers by name: built-in ones, and those of installed packages (entry points of the group `plinth.optimizers`).
+#
+# The control plane imports this module to check a recipe. So `make` is a function that imports torch when it is called,
+# on a rank; the module of a member imports none.
+#
+# DeepSpeed puts flat tensors in place of the parameters under ZeRO: one tensor holds a rank's range of many
+# parameters. An optimizer that treats every element alike sees no difference. State tensors of the size of their
+# parameter are in checkpoints by their names, on any layout. An optimizer that honours `found_inf` (where that tensor is
+# 1 the update changes nothing, and the host does not wait) says so by `fused` in its groups; without it the guard cannot
+# keep an update back.
 
 @dataclass(frozen=True)
 class OptimizerKind:
@@ -64,7 +185,7 @@ ADAMW = OptimizerKind(name="adamw", params=NoParams, make=_adamw)
 MUON = OptimizerKind(
     name="muon",
     params=MuonOptions,
-    make=late("plinth.training.engine.muon:make"),
+    make=late("plinth.training.engine.optimization:make"),
     hidden_factor=_muon_factor,
     elementwise=False,
 )
@@ -144,3 +265,68 @@ def problems_with_division(
             f"the optimizer {optimizer.kind} multiplies matrices in every update, which the host is too slow for; "
             "expected none",
         )
+
+
+# Rotary positions that change while a run trains: longer contexts in a later stretch of the same run.
+#
+# A change is of the model's arithmetic, not of its shape: no parameter and no optimizer state moves. What a step uses
+# follows from its number, so that a resume, a rollback and a replay use it too; every checkpoint's `config.json` says
+# what its last step used. (Xiong et al. 2023, arXiv:2309.16039, raise theta; Peng et al. 2023, arXiv:2309.00071, YaRN.)
+
+class RotaryChange(Frozen):
+    """Rotary positions from a step on; what is left out stays as it is."""
+
+    from_step: int = Field(ge=1, description="First step of the change, counted from 1.")
+    rope_theta: float | None = Field(None, gt=0, description="Base of the rotary frequencies from there on.")
+    rope_scaling: RopeScaling | None = Field(None, description="For longer contexts from there on.")
+
+
+class TrainingChange(RunChange):
+    """A change of batch, rows or rotary positions from a step on. With a `reason` it amends a run that has begun: it
+    holds for steps not taken yet, and replaces what is scheduled for later."""
+
+    rope_theta: float | None = Field(
+        None, gt=0, description="Base of the rotary frequencies from there on; left out, it stays. Never amended."
+    )
+    rope_scaling: RopeScaling | None = Field(
+        None, description="Scaling of the rotary frequencies from there on; left out, it stays. Never amended."
+    )
+
+    @model_validator(mode="after")
+    def _changes_something(self) -> TrainingChange:
+        rotary = self.rope_theta is not None or self.rope_scaling is not None
+        if self.global_batch_sequences is None and self.sequence_tokens is None and not rotary:
+            raise ValueError("give `global_batch_sequences`, `sequence_tokens`, `rope_theta` or `rope_scaling`")
+        if rotary and self.reason:
+            raise ValueError("rotary positions are part of a run's identity: they are planned, never amended")
+        return self
+
+    @property
+    def schedules(self) -> tuple[str, ...]:
+        rotary = self.rope_theta is not None or self.rope_scaling is not None
+        return (*super().schedules, *(("rotary_schedule",) if rotary else ()))
+
+    def entry(self, schedule: str) -> Change | RotaryChange:  # type: ignore[override]
+        if schedule != "rotary_schedule":
+            return super().entry(schedule)
+        return RotaryChange(from_step=self.from_step, rope_theta=self.rope_theta, rope_scaling=self.rope_scaling)
+
+
+def require_in_order(changes: Sequence[RotaryChange]) -> None:
+    """Refuse changes that are listed before an earlier one.
+
+    Raises:
+        ValueError: names the two.
+    """
+    for before, after in pairwise(changes):
+        if after.from_step <= before.from_step:
+            raise ValueError(f"rotary positions from step {after.from_step} are listed after step {before.from_step}")
+
+
+def model_at(model: Model, changes: Sequence[RotaryChange], step: int) -> Model:
+    """The model as `step` trains it (steps count from 1; 0 is before the first)."""
+    for change in changes:
+        if change.from_step <= step:
+            set_here = {name: getattr(change, name) for name in ("rope_theta", "rope_scaling")}
+            model = model.model_copy(update={name: value for name, value in set_here.items() if value is not None})
+    return model

@@ -1,4 +1,7 @@
-"""One run: the sections of all parts, and what only two of them together can refuse."""
+"""One run: the sections of all parts, and what only two of them together can refuse.
+
+The small sections are here too: checkpoints, validation, telemetry and sinks.
+"""
 
 from __future__ import annotations
 
@@ -14,17 +17,130 @@ from plinth.sections import extended
 from plinth.tokens.order.steps import Amendment, BatchChange, LengthChange
 from plinth.tokens.shards.parameters import Reading
 from plinth.training import hooks
-from plinth.training.parameters.checkpoints import Checkpoints
-from plinth.training.parameters.engine import Float8, Optimizer
-from plinth.training.parameters.guard import GuardParameters
+from plinth.training.parameters.guard import GuardParameters, Stopping
 from plinth.training.parameters.initial import InitialWeights
+from plinth.training.parameters.optimizers import Float8, Optimizer, RotaryChange, TrainingChange, require_in_order
 from plinth.training.parameters.parallel import Parallel, not_with
-from plinth.training.parameters.rotary_schedule import RotaryChange, TrainingChange, require_in_order
-from plinth.training.parameters.stopping import Stopping
-from plinth.training.parameters.telemetry import Telemetry
-from plinth.training.parameters.validation import Validation
-from plinth.training.sinks.parameters import Sinks
 
+# Checkpoints.
+
+class Average(Frozen):
+    """The checkpoint that is evaluated and released is a mean of committed ones, instead of the last."""
+
+    last: int = Field(1, ge=1, description="Of the newest so many.")
+    steps: tuple[int, ...] = Field((), description="Of these; left out: of the newest `last`.")
+    ema: bool = Field(
+        False, description="Of the means of weights that they keep (`training.optimizer.ema_decay`) instead."
+    )
+
+    @model_validator(mode="after")
+    def _agree(self) -> Average:
+        if self.steps and (self.last != 1 or len(set(self.steps)) != len(self.steps)):
+            raise ValueError("give `last`, or `steps`, each once")
+        return self
+
+
+class Checkpoints(Frozen):
+    """Interval of checkpoints, and those that are kept."""
+
+    every_steps: int = Field(100, ge=1, description="Steps between two checkpoints.")
+    mode: Literal["async", "sync"] = internal(
+        "async", description="async: training goes on while another process writes; sync: it waits for the disk."
+    )
+    keep_last: int = Field(2, ge=1, description="Older ones are removed.")
+    keep_every: int = Field(0, ge=0, description="Also kept: steps divisible by this; 0 keeps none.")
+    keep_best: int = Field(0, ge=0, description="Also kept: so many of the best: by held-out slices, or smoothed loss.")
+    audit_steps: int = internal(
+        8, ge=1, description="Steps before the end at which a checkpoint is kept, to prove that a resume is exact."
+    )
+    upload: str | None = Field(
+        None,
+        pattern=r"^s3://[^/]+(/.*)?$",
+        description="Copy of every committed checkpoint, from which another machine can resume.",
+    )
+    average: Average | None = Field(
+        None,
+        exclude_if=lambda given: given is None,
+        description="What is evaluated and released is a mean of checkpoints; left out: the last checkpoint.",
+    )
+
+    @model_validator(mode="after")
+    def _kept(self) -> Checkpoints:
+        if self.average and self.average.last > self.keep_last:
+            raise ValueError(f"average.last {self.average.last} needs more than keep_last {self.keep_last} leaves")
+        return self
+
+
+# Held-out slices and probes while a run trains.
+
+class Validation(Frozen):
+    """Evaluation of held-out text and probes during training: interval and amount. It does not change the weights."""
+
+    every_steps: int = Field(0, ge=0, description="Steps between two evaluations; 0: with every checkpoint.")
+    bytes_per_slice: int = Field(
+        2**18,
+        ge=1,
+        description="Held-out text of each slice, by smallest id: with as much as evaluation.max_bytes_per_slice the "
+        "same documents, so that the numbers are those of the final evaluation.",
+    )
+    probes_share: float = Field(
+        0.02,
+        ge=0,
+        le=1,
+        description="Share of the run's training that probes may cost, counted in tokens; 0: none while it trains. "
+        "Items and looks are chosen to keep to it, once, and every look asks the same items.",
+    )
+    slices: tuple[str, ...] = internal((), description="Buckets to evaluate; empty: all that have held-out text.")
+
+
+# Statistics of a run besides loss and speed. Not part of its identity: measuring changes nothing.
+
+class Telemetry(Frozen):
+    """What is measured besides loss and speed."""
+
+    layers_every: int = internal(
+        10, ge=0, description="Steps between measurements of gradient norm and activations by layer; 0: never."
+    )
+    stragglers_every: int = Field(
+        50, ge=0, description="Steps between comparisons of the ranks' own time, each over as many steps; 0: never."
+    )
+    straggler_score: float = internal(
+        0.75, gt=0, le=1, description="A rank is a straggler below this share of the fastest rank's speed."
+    )
+    profile_steps: tuple[int, int] | None = Field(
+        None,
+        description="First and last step of which rank 0 writes a `torch.profiler` trace; a run that is under way is "
+        "asked by `plinth run profile`.",
+    )
+    devices_s: float = internal(30.0, ge=0, description="Seconds between samples of a node's GPUs; 0: errors only.")
+
+    @model_validator(mode="after")
+    def _in_order(self) -> Telemetry:
+        if self.profile_steps and not 1 <= self.profile_steps[0] <= self.profile_steps[1]:
+            raise ValueError(f"profile_steps {list(self.profile_steps)}: expected the first, from 1 on, and the last")
+        return self
+
+
+# The sinks of a run, as a recipe sets them. Not part of identity.
+
+class Sinks(Frozen):
+    """Where a run's numbers go besides its timeline, page and MLflow."""
+
+    tensorboard: bool = Field(
+        False, description="Write event files into the run's `sinks/tensorboard` (extra `tensorboard`)."
+    )
+    wandb: str = Field("", description="Project of Weights & Biases, or `entity/project` (extra `wandb`); empty: none.")
+    wandb_mode: Literal["online", "offline"] = Field(
+        "online", description="`offline` writes into the run's `sinks/wandb`, for `wandb sync`."
+    )
+    prometheus: bool = Field(
+        False, description="Keep `sinks/plinth.prom` in the run's directory, for node_exporter's textfile collector."
+    )
+
+    @property
+    def any(self) -> bool:
+        """Whether there is any sink."""
+        return self.tensorboard or bool(self.wandb) or self.prometheus
 
 @extended("training")
 class Training(Frozen):

@@ -1,6 +1,4 @@
-"""Both sides of several nodes: node 0 gives orders and reads the reports of remote ranks as if they were local; the
-supervisor of any other node starts, signals and ends its ranks as node 0 orders.
-"""
+"""Roles of several nodes, and the round of checks before their ranks start."""
 
 from __future__ import annotations
 
@@ -15,9 +13,11 @@ from typing import Any
 
 from plinth import processes
 from plinth.training.attempts import HostFacts, this_host
+from plinth.training.checkpoint import writer
 from plinth.training.checkpoint.upload import fetch_command
-from plinth.training.checkpoint.writer import writer_process
 from plinth.training.config import RunConfig
+from plinth.training.supervise.host_checks import HostCheck, HostReport, of_this_node, with_clocks
+from plinth.training.supervise.host_checks import this_host as check_this_host
 from plinth.training.supervise.nodes import (
     Heartbeat,
     HeartbeatReader,
@@ -31,8 +31,12 @@ from plinth.training.supervise.nodes import (
     start_rank,
     write,
 )
+from plinth.training.supervise.rank_watch import EXIT_PREEMPTED, NODE_LOST, POLL_S, Process
 from plinth.training.supervise.result import hold
-from plinth.training.supervise.watch import EXIT_PREEMPTED, NODE_LOST, POLL_S, Process
+from plinth.training.telemetry.timeline import Timeline
+
+# Both sides of several nodes: node 0 gives orders and reads the reports of remote ranks as if they were local; the
+# supervisor of any other node starts, signals and ends its ranks as node 0 orders.
 
 # Node 0's side of several nodes: it gives orders and reads the reports of remote ranks as if they were local.
 
@@ -259,7 +263,7 @@ class Follower:
             elif order.port:
                 here = self.place.ranks(self.config)
                 for rank in here:
-                    writer_process.end(self.config.directory, rank)  # node 0 has stopped waiting for it
+                    writer.end(self.config.directory, rank)  # node 0 has stopped waiting for it
                 self._ranks = [self.start(order, rank) for rank in here] if order.status is None else []
             self._report()
         for number in order.signals[self._signals :]:
@@ -311,3 +315,64 @@ class Follower:
 def follow(config: RunConfig, config_path: Path, place: NodePlace) -> int:
     """Supervise one of the further nodes to the end; returns the exit status."""
     return Follower(config, config_path, place).follow()
+
+
+# One round of host checks, led by node 0: all nodes check themselves and each other, and report in time or fail.
+
+#: Seconds beyond the bound in which processes start, import torch, and reports are seen by other nodes.
+SLACK_S = 90.0
+
+
+def checked_hosts(
+    config: RunConfig, config_path: Path, place: NodePlace, leader: Leader, stop: Callable[[], bool]
+) -> list[HostReport]:
+    """The reports of all nodes, in their order; put on the timeline as `hosts_checked`.
+
+    Args:
+        stop: called while waiting; True ends it, and then reports may be missing.
+    """
+    wanted = config.supervision.host_checks
+    begun = time.monotonic()
+    if place.nodes == 1:
+        reports = [HostReport(node=0, host=check_this_host(), checks=tuple(of_this_node(config)))]
+    else:
+        reports = _together(config, config_path, place, leader, stop)
+    reports = with_clocks(reports, wanted.clock_s)
+    hosts = [
+        {"node": one.node, "host": one.host, **{check.name: check.outcome for check in one.checks}} for one in reports
+    ]
+    Timeline(config.directory.events).append("hosts_checked", hosts=hosts, seconds=round(time.monotonic() - begun, 3))
+    return reports
+
+
+def _together(
+    config: RunConfig, config_path: Path, place: NodePlace, leader: Leader, stop: Callable[[], bool]
+) -> list[HostReport]:
+    from plinth.processes import free_port
+
+    files, port = NodeFiles(config.directory), free_port()
+    for node in range(place.nodes):
+        files.host_checks(node).unlink(missing_ok=True)
+    own = start_checks(config_path, place, place.address, port)
+    processes: list[Process] = [own, *leader.check(port)]
+    until = time.monotonic() + config.supervision.host_checks.bound_s + SLACK_S
+    while any(process.poll() is None for process in processes) and time.monotonic() < until and not stop():
+        time.sleep(POLL_S)
+    if own.poll() is None:
+        own.kill()
+        own.wait()
+    return [_report(files, node) for node in range(place.nodes)]
+
+
+def _report(files: NodeFiles, node: int) -> HostReport:
+    """What a node has written. One that began and found nothing within the bound has failed: its disk or a GPU hangs.
+
+    Of one that never began nothing is known, not even its name: whether it is lost, its heartbeat says.
+    """
+    found = read(files.host_checks(node), HostReport)
+    if found is None:
+        never = HostCheck(name="report", outcome="undetermined", evidence="the node has not begun its checks")
+        return HostReport(node=node, host="", checks=(never,))
+    if not found.checks:
+        return found.also(HostCheck(name="report", outcome="fail", evidence="no check has ended within the bound"))
+    return found

@@ -33,8 +33,8 @@ from plinth.storage.atomic import write_bytes
 from plinth.training.attempts import HostFacts
 from plinth.training.config import RunConfig
 from plinth.training.directory import RunDirectory
-from plinth.training.supervise import hang
-from plinth.training.supervise.watch import Process
+from plinth.training.supervise import rank_watch
+from plinth.training.supervise.rank_watch import Process
 
 BEAT_S = 1.0
 
@@ -193,7 +193,7 @@ def rank_environment(config: RunConfig, place: NodePlace, order: NodeOrder, rank
     """The environment variables of one rank of this node; it signs what it saw, so it may use the trainer's key."""
     here = place.ranks(config)
     given = {
-        **hang.environment(config.directory),
+        **rank_watch.environment(config.directory),
         **processes.heap(),
         **processes.environment(*processes.JOB),
         **config.launch.environment,

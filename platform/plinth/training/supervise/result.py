@@ -1,16 +1,33 @@
-"""What a job leaves for the processes after it: its end, written by the supervisor and read by the process that follows
-the job, and the lock on the run that lives as long as anything that was started under it.
-"""
+"""The end of a job and its cost: result and lock, the rank-seconds granted to it, the work that failures lost."""
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
-from plinth.errors import LaunchError
+from pydantic import Field, ValidationError
+
+from plinth.errors import LaunchError, TrainingError
 from plinth.records import Frozen
 from plinth.storage import atomic
-from plinth.training.rank_failure import RankFailure
+from plinth.storage.atomic import write_bytes
+from plinth.training.checkpoint import checkpoint
+from plinth.training.config import RunConfig
+from plinth.training.directory import RunDirectory
+from plinth.training.telemetry.goodput_account import account
+from plinth.training.telemetry.timeline import (
+    JOB_ENDS,
+    Event,
+    RankFailure,
+    Timeline,
+    TimelineReader,
+    read_events,
+    timeline,
+)
+
+# What a job leaves for the processes after it: its end, written by the supervisor and read by the process that follows
+# the job, and the lock on the run that lives as long as anything that was started under it.
 
 Ending = Literal["finished", "stopped", "failed"]
 
@@ -46,3 +63,187 @@ def hold(path: Path) -> int:
             remedy="follow that one, or cancel it first",
         )
     return fd
+
+
+# The rank-seconds that the ledger grants a run's jobs, and the stop before they are spent.
+#
+# The grant is a file of the run's directory, written before a job is submitted and read again while it runs: a larger one
+# takes effect at once. A job is stopped as a preemption stops it, at the end of a step with the state committed, early
+# enough that its time to leave (`grace_s`) is within the grant.
+#
+# Does not belong here: where the grant comes from (`plinth.operation.spending`).
+
+#: Shares of the grant at which the timeline says how much is spent.
+MARKS = (0.5, 0.8, 0.95)
+
+#: Seconds between two looks at the file.
+READ_S = 2.0
+
+
+class Allowance(Frozen):
+    """What a run's jobs may take, all of them together."""
+
+    rank_s: float = Field(ge=0, description="Rank-seconds.")
+    price_per_rank_hour: float = Field(ge=0)
+
+
+def read(path: Path) -> Allowance | None:
+    """The grant of a run, or None where no limit applies.
+
+    Raises:
+        TrainingError: the file is not one.
+    """
+    try:
+        return Allowance.model_validate_json(path.read_bytes())
+    except FileNotFoundError:
+        return None
+    except ValidationError as error:
+        raise TrainingError(f"{path} is no allowance", found=error, remedy="submit the run again") from error
+
+
+def write(path: Path, granted: Allowance | None) -> None:
+    """Replace the grant of a run, or take it away."""
+    if granted is None:
+        path.unlink(missing_ok=True)
+    else:
+        write_bytes(path, granted.model_dump_json().encode() + b"\n")
+
+
+class AllowanceWatch:
+    """Of the job that begins now.
+
+    Args:
+        before_s: rank-seconds that the run's earlier jobs took.
+    """
+
+    def __init__(self, config: RunConfig, granted: Allowance, before_s: float) -> None:
+        self.granted, self.reason = granted, ""
+        self._config, self._before_s = config, before_s
+        self._begun = self._read = time.monotonic()
+        self._events = Timeline(config.directory.events)
+        self._said = max((mark for mark in MARKS if before_s >= mark * granted.rank_s), default=0.0)
+
+    @classmethod
+    def of(cls, config: RunConfig) -> AllowanceWatch | None:
+        """For a job whose start is on the timeline; None where nothing is granted and nothing is limited."""
+        granted = read(config.directory.allowance)
+        if granted is None:
+            return None
+        return cls(config, granted, account(read_events(config.directory.events), config.ranks).held_rank_s)
+
+    def spent(self) -> bool:
+        """Whether the job must leave now; the timeline says so once, and when a mark is passed."""
+        now, ranks = time.monotonic(), self._config.ranks
+        if now - self._read > READ_S:
+            self._read, self.granted = now, read(self._config.directory.allowance) or self.granted
+        taken = self._before_s + (now - self._begun) * ranks
+        passed = max((mark for mark in MARKS if taken >= mark * self.granted.rank_s), default=0.0)
+        if passed > self._said:
+            self._said = passed
+            self._emit("allowance", taken)
+        if not self.reason and taken + self._config.supervision.grace_s * ranks >= self.granted.rank_s:
+            price = self.granted.price_per_rank_hour / 3600
+            self.reason = (
+                f"its allowance is spent: {taken * price:,.2f} of {self.granted.rank_s * price:,.2f}, "
+                f"the rest is for leaving"
+            )
+            self._emit("allowance_spent", taken)
+        return bool(self.reason)
+
+    def _emit(self, event: str, taken: float) -> None:
+        granted = self.granted.rank_s
+        self._events.append(
+            event,
+            share=round(taken / granted, 4) if granted else 1.0,
+            rank_s=round(taken, 3),
+            granted_rank_s=granted,
+            price_per_rank_hour=self.granted.price_per_rank_hour,
+            durable=True,
+        )
+
+
+# Costs of failures: steps trained for nothing, seconds spent on them, seconds until training resumed.
+#
+# Durations are read from the clock that only goes forward, when the supervisor sees an event; a wall clock that is
+# set back or forward changes none of them. For a job whose supervisor was killed there are no such
+# readings: the times of its events are used instead, and never count below zero.
+
+#: Events before a job has a supervisor.
+BEFORE_A_JOB = ("submitted",)
+
+
+class Loss(NamedTuple):
+    """Work after the last commit."""
+
+    from_step: int
+    steps: int
+    seconds: float
+
+
+class LostWork:
+    """Follows a run's timeline and adds up lost steps and seconds."""
+
+    def __init__(self, run: RunDirectory) -> None:
+        self.run = run
+        self.lost_steps, self.lost_s, self.restart_s = 0, 0.0, 0.0
+        self._reader = TimelineReader(run.events)
+        self._reader.poll()
+        self._taken: dict[int, float] = {}  # step -> when the state was taken that was committed
+        self._begun = self._failed = time.monotonic()
+        self._failure: RankFailure | None = None
+        self._restarting = False
+
+    def begin(self) -> None:
+        """A new attempt starts."""
+        self.update()
+        self._begun, self._failure = time.monotonic(), None
+
+    def update(self) -> None:
+        """Read new events of the timeline. Call often: an event counts as of the time it is read."""
+        for event in self._reader.poll():
+            self._record(event, time.monotonic())
+
+    @property
+    def failure(self) -> RankFailure | None:
+        """The error that a rank of this attempt named, if it could still write it."""
+        self.update()
+        return self._failure
+
+    def lose(self, *, audit: bool) -> Loss:
+        """Add what this attempt has done since the last commit; an audit's work is only time."""
+        self.update()
+        now = time.monotonic()
+        committed = max(checkpoint.committed(self.run), default=0)
+        done = [] if audit else [step for step in timeline(self.run.events).steps if step > committed]
+        seconds = round(now - max(self._begun, self._taken.get(committed, 0.0)), 3)
+        self._failed, self._restarting = now, True
+        return self._add(Loss(committed, len(done), seconds))
+
+    def lose_vanished(self) -> Loss | None:
+        """Add what a job lost whose supervisor was killed; nothing when the last one ended in order."""
+        history = timeline(self.run.events)
+        kinds = [event["event"] for event in history.events if event["event"] not in BEFORE_A_JOB]
+        if not kinds or kinds[-1] in JOB_ENDS:
+            return None
+        committed = max(checkpoint.committed(self.run), default=0)
+        done = [event for step, event in history.steps.items() if step > committed]
+        if not done:
+            return None
+        earlier = [event for step, event in history.steps.items() if step <= committed]
+        since = max([earlier[-1]["time"] if earlier else 0.0, *(e["time"] for e in history.of("run_started")[-1:])])
+        return self._add(Loss(committed, len(done), round(max(0.0, done[-1]["time"] - since), 3)))
+
+    def _add(self, loss: Loss) -> Loss:
+        self.lost_steps += loss.steps
+        self.lost_s = round(self.lost_s + loss.seconds, 3)
+        return loss
+
+    def _record(self, event: Event, now: float) -> None:
+        kind = event["event"]
+        if kind == "checkpoint":
+            self._taken[int(event["step"])] = now - float(event["seconds"])
+        elif kind == "rank_failed":
+            self._failure = RankFailure.model_validate({name: event[name] for name in RankFailure.model_fields})
+        elif kind == "step" and self._restarting:
+            self.restart_s = round(self.restart_s + now - self._failed, 3)
+            self._restarting = False

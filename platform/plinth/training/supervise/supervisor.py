@@ -31,23 +31,17 @@ from plinth.storage.atomic import write_bytes
 from plinth.training import attempts
 from plinth.training import config as configuration
 from plinth.training.attempts import this_host
-from plinth.training.checkpoint import checkpoint
+from plinth.training.checkpoint import checkpoint, writer
 from plinth.training.checkpoint.commit_record import trainer_of
 from plinth.training.checkpoint.upload import Uploader, restore
-from plinth.training.checkpoint.writer import writer_process
 from plinth.training.config import RunConfig
-from plinth.training.rank_failure import RankFailure
 from plinth.training.sinks import relay as sinks
 from plinth.training.stopping import last_step
-from plinth.training.supervise import hang
-from plinth.training.supervise.allowance import AllowanceWatch
+from plinth.training.supervise import rank_watch
 from plinth.training.supervise.host_checks import exclude, judged, replaces
-from plinth.training.supervise.host_rounds import checked_hosts
-from plinth.training.supervise.lost_work import LostWork
-from plinth.training.supervise.node_roles import Leader, follow
+from plinth.training.supervise.node_roles import Leader, checked_hosts, follow
 from plinth.training.supervise.nodes import NodeOrder, NodePlace, start_rank
-from plinth.training.supervise.result import Ending, JobResult, hold
-from plinth.training.supervise.watch import (
+from plinth.training.supervise.rank_watch import (
     EXIT_PARTNER_LOST,
     EXIT_PREEMPTED,
     NODE_LOST,
@@ -56,8 +50,9 @@ from plinth.training.supervise.watch import (
     describe_exit,
     watch,
 )
+from plinth.training.supervise.result import AllowanceWatch, Ending, JobResult, LostWork, hold
 from plinth.training.telemetry import devices
-from plinth.training.telemetry.timeline import Timeline
+from plinth.training.telemetry.timeline import RankFailure, Timeline
 
 #: Exit statuses of named failures: another try would meet the same.
 NAMED = range(2, 9)
@@ -153,7 +148,7 @@ class Supervisor:
     def _attempt(self, audit: bool) -> tuple[int, str]:
         """Start all ranks and wait for them; returns the status to act on and the reason in words."""
         self.lost.begin()
-        hang.prepare(self.run)
+        rank_watch.prepare(self.run)
         self.first_failed = []
         self._state(audit)
         port = processes.free_port()
@@ -203,7 +198,7 @@ class Supervisor:
     def _on_hang(self) -> None:
         """Put on the timeline who waits for whom; a disk that is full is no reason to leave the ranks hanging."""
         try:
-            self.events.append("hang", **hang.collect(self.run, self.config.ranks), durable=True)
+            self.events.append("hang", **rank_watch.collect(self.run, self.config.ranks), durable=True)
         except (OSError, PlinthError) as error:
             print(f"the ranks hang, and what they wait for is not known: {error}", file=sys.stderr, flush=True)
 
@@ -224,8 +219,8 @@ class Supervisor:
     def _clean(self) -> None:
         """Let writers commit what every rank had staged; then delete half-written ones, which may fill the disk."""
         self.run.require_no_links()
-        for rank in writer_process.wait_until_gone(self.run, self.config.supervision.hang_s):
-            writer_process.end(self.run, rank)
+        for rank in writer.wait_until_gone(self.run, self.config.supervision.hang_s):
+            writer.end(self.run, rank)
         checkpoint.clean(self.run)
 
     def _start(self, rank: int, port: int, audit: bool) -> Process:

@@ -1,31 +1,37 @@
-"""Exposed communication: the time in which computation waits for collectives, as a part of the step.
-
-A rank counts as communicating while it is in one of three calls, in whichever library they are made:
-
-    a collective of torch.distributed   NCCL puts one that is not asynchronous on the stream that computes
-    `Work.wait`                         of an asynchronous one; gloo waits here in any case
-    a stream's `wait_stream` and `synchronize`   DeepSpeed reduces on a stream of its own, and has the stream that
-                                        computes wait for that one
-
-On GPUs the marks lie on the stream that computes (step_clock), so that a collective beside computation costs nothing
-here, and one on which the next kernel waits costs just that wait. On CPUs the rank's thread waits itself.
-
-Limits: a wait for a slower rank is communication of the faster one (that is what stragglers are found by); a kernel
-that a collective beside it slows down is computation; and inside a compiled graph, as between tensor ranks with
-`training.parallel.compile`, collectives belong to the forward or backward pass that holds them.
-"""
+"""Exposed communication of a rank, and the ranks that the others wait for. Imports torch."""
 
 from __future__ import annotations
 
 import functools
+import socket
+import statistics
 import threading
-from collections.abc import Callable
-from typing import Any
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
 
-from plinth.training.telemetry.step_clock import StepClock
+from plinth.training.config import RunConfig
+from plinth.training.parallel.topology import place_of
+from plinth.training.telemetry.step_clock import StepClock, StepTime
+
+# Exposed communication: the time in which computation waits for collectives, as a part of the step.
+#
+# A rank counts as communicating while it is in one of three calls, in whichever library they are made:
+#
+#     a collective of torch.distributed   NCCL puts one that is not asynchronous on the stream that computes
+#     `Work.wait`                         of an asynchronous one; gloo waits here in any case
+#     a stream's `wait_stream` and `synchronize`   DeepSpeed reduces on a stream of its own, and has the stream that
+#                                         computes wait for that one
+#
+# On GPUs the marks lie on the stream that computes (step_clock), so that a collective beside computation costs nothing
+# here, and one on which the next kernel waits costs just that wait. On CPUs the rank's thread waits itself.
+#
+# Limits: a wait for a slower rank is communication of the faster one (that is what stragglers are found by); a kernel
+# that a collective beside it slows down is computation; and inside a compiled graph, as between tensor ranks with
+# `training.parallel.compile`, collectives belong to the forward or backward pass that holds them.
 
 #: The functions of torch.distributed that wait, or have the stream wait, unless they are asynchronous.
 COLLECTIVES = (
@@ -81,3 +87,137 @@ def _measured(function: Callable[..., Any]) -> Callable[..., Any]:
             return function(*args, **kwargs)
 
     return measured
+
+
+# Ranks that are slower than their like, found from the time that each one spends by itself.
+#
+#     every rank: medians of its own seconds over the last steps ──▶ four numbers of each rank, gathered on the device
+#                                                                        │ with the numbers of the step
+#     leading rank: score = seconds of the fastest rank / own  ◀─────────┘
+#
+# In a synchronous run all ranks take the same time, for the fast ones wait for the slow: a rank's own time is its step
+# without communication and checkpoint (step_clock). The score is nvidia-resiliency-ext's relative performance score: 1 is
+# the fastest rank, 0.5 twice as slow. Stages of a pipeline have different work, so a rank is compared with its stage's.
+# Of what its own time consists (input, host, computation) tells why it is slow: events have the leading rank's alone.
+#
+# The gathering is four FP64 a rank every few steps, on the stream of the step, and is read when a step's numbers are: the
+# host waits for nothing.
+
+#: What a rank's own time consists of, and the marks of its step (step_clock) that are that.
+OWN_PARTS = {"input": ("data",), "host": ("host",), "compute": ("forward", "backward", "optimizer")}
+
+
+class RankScore(NamedTuple):
+    """A rank, its own seconds a step, its score, and its own seconds by `OWN_PARTS`."""
+
+    rank: int
+    own_s: float
+    score: float
+    parts: tuple[float, ...] = ()
+
+
+def scores(
+    own_s: Sequence[float], like: Sequence[int], parts: Sequence[Sequence[float]] | None = None
+) -> list[RankScore]:
+    """The score of each rank that has measured anything, the slowest first.
+
+    Args:
+        own_s: by rank; 0 where nothing was measured.
+        like: by rank, a number that ranks with the same work share.
+        parts: by rank, the seconds of its own time's parts.
+    """
+    fastest: dict[int, float] = {}
+    for seconds, kind in zip(own_s, like, strict=True):
+        if seconds > 0:
+            fastest[kind] = min(seconds, fastest.get(kind, seconds))
+    measured = [
+        RankScore(rank, seconds, fastest[kind] / seconds, () if parts is None else tuple(parts[rank]))
+        for rank, (seconds, kind) in enumerate(zip(own_s, like, strict=True))
+        if seconds > 0
+    ]
+    return sorted(measured, key=lambda one: (one.score, one.rank))
+
+
+class StragglerDetector:
+    """One rank's part in it. The constructor and `send` are collectives."""
+
+    def __init__(self, config: RunConfig, rank: Any) -> None:
+        self._telemetry, self._rank, self._world = config.telemetry, rank, config.ranks
+        self.every = config.telemetry.stragglers_every if config.ranks > 1 else 0
+        self._own: deque[tuple[float, ...]] = deque(maxlen=max(1, self.every))
+        self._read = 0
+        self._sent: deque[tuple[int, Any, Any]] = deque()
+        self._slow: tuple[int, ...] = ()
+        self._hosts: list[Any] = []
+        if self.every:
+            self._hosts = [None] * config.ranks
+            dist.gather_object(socket.gethostname(), self._hosts if rank.leads else None)
+            self._like = [place_of(config.parallel, config.ranks, each).pipeline for each in range(config.ranks)]
+            self._per_node = config.launch.ranks_per_node
+
+    def record(self, time: StepTime) -> None:
+        """Add a step that was read; not the first of an attempt, in which kernels are chosen and compiled."""
+        self._read += 1
+        if self._read == 1:
+            return
+        own = (sum(time.parts.get(name, 0.0) for name in names) for names in OWN_PARTS.values())
+        self._own.append((time.own_s, *own))
+
+    def send(self, step: int) -> None:
+        """After launching a step: gather, if it is time. Waits for nothing on GPUs."""
+        if not self.every or step % self.every:
+            return
+        numbers = 1 + len(OWN_PARTS)
+        medians = [statistics.median(column) for column in zip(*self._own, strict=True)] or [0.0] * numbers
+        own = torch.tensor(medians, dtype=torch.float64)
+        gathered = torch.empty(self._world * numbers, dtype=torch.float64, device=self._rank.device)
+        dist.all_gather_into_tensor(gathered, own.to(self._rank.device, non_blocking=True))
+        arrived = None
+        if gathered.is_cuda:
+            host = torch.empty(gathered.shape, dtype=gathered.dtype, pin_memory=True)
+            host.copy_(gathered, non_blocking=True)
+            gathered, arrived = host, torch.cuda.Event()  # type: ignore[no-untyped-call]
+            arrived.record()
+        self._sent.append((step, gathered, arrived))
+
+    def forget(self) -> None:
+        """Other steps come next, after a rollback."""
+        self._sent.clear()
+        self._own.clear()
+
+    def at(self, step: int) -> list[RankScore]:
+        """The scores gathered after this step, the slowest first; empty where none were."""
+        while self._sent and self._sent[0][0] < step:
+            self._sent.popleft()
+        if not self._sent or self._sent[0][0] != step:
+            return []
+        _, gathered, arrived = self._sent.popleft()
+        if arrived is not None:
+            arrived.synchronize()
+        rows = gathered.view(self._world, -1).tolist()
+        return scores([row[0] for row in rows], self._like, [row[1:] for row in rows])
+
+    def changed(self, found: Sequence[RankScore]) -> dict[str, Any] | None:
+        """Fields of an event when other ranks are slow than when last asked, None otherwise; to be called where the
+        run is led."""
+        slow = [one for one in found if one.score < self._telemetry.straggler_score]
+        ranks = tuple(sorted(one.rank for one in slow))
+        if not found or ranks == self._slow:
+            return None
+        self._slow = ranks
+        return {
+            "ranks": [
+                {
+                    "rank": one.rank,
+                    "node": one.rank // self._per_node,
+                    "host": self._hosts[one.rank],
+                    "score": round(one.score, 4),
+                    "own_s": round(one.own_s, 6),
+                    "parts": {part: round(s, 6) for part, s in zip(OWN_PARTS, one.parts, strict=False)},
+                }
+                for one in slow
+            ],
+            "fastest_s": round(min(one.own_s for one in found), 6),
+            "median_s": round(statistics.median(one.own_s for one in found), 6),
+            "over_steps": self.every,
+        }

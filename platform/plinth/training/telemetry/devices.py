@@ -1,19 +1,9 @@
-"""The GPUs of a node while a run trains: utilisation, power, temperature, memory and errors, by NVML.
-
-One thread of a node's supervisor, not of its ranks: a call of NVML may block for seconds on a GPU in trouble, and no
-rank must wait for it. Samples lie in `devices/node-0000.jsonl` of the run's directory, one file a node, so that no node
-waits for another's lock, and so that they are no sign of life of the ranks. Errors (an XID, an ECC error that could not
-be corrected) are events `device_error` of the timeline.
-
-On a node without NVIDIA's driver, or without the package `nvidia-ml-py`, there is nothing to report, which
-is said once in the job's log.
-
-Does not belong here: memory as PyTorch's allocator counts it (memory).
-"""
+"""Devices and memory while a run trains: the GPUs of a node by NVML, the memory of a rank."""
 
 from __future__ import annotations
 
 import os
+import resource
 import socket
 import sys
 import threading
@@ -24,6 +14,40 @@ from typing import Any, Final
 from plinth.errors import PlinthError
 from plinth.training.directory import RunDirectory
 from plinth.training.telemetry.timeline import Event, Timeline, read_events
+
+#: Fields of an event, and the counters of `torch.cuda.memory_stats` that they are.
+COUNTERS = {
+    "allocated": "allocated_bytes.all.current",
+    "reserved": "reserved_bytes.all.current",
+    "peak": "allocated_bytes.all.peak",
+    "retries": "num_alloc_retries",
+}
+
+
+def memory_of(device: Any) -> dict[str, Any]:
+    """Fields of a step's event: `host_memory_bytes`, the most that the process has held, and on GPUs `device_memory` in
+    bytes: held by tensors, held by the allocator, the most held by tensors since the process began, and how often the
+    allocator had to give memory back and try again. Counters of the host: nothing waits for the device."""
+    fields: dict[str, Any] = {"host_memory_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024}
+    if device.type == "cuda":
+        import torch
+
+        counted = torch.cuda.memory_stats(device)
+        fields["device_memory"] = {name: int(counted.get(key, 0)) for name, key in COUNTERS.items()}
+    return fields
+
+
+# The GPUs of a node while a run trains: utilisation, power, temperature, memory and errors, by NVML.
+#
+# One thread of a node's supervisor, not of its ranks: a call of NVML may block for seconds on a GPU in trouble, and no
+# rank must wait for it. Samples lie in `devices/node-0000.jsonl` of the run's directory, one file a node, so that no node
+# waits for another's lock, and so that they are no sign of life of the ranks. Errors (an XID, an ECC error that could not
+# be corrected) are events `device_error` of the timeline.
+#
+# On a node without NVIDIA's driver, or without the package `nvidia-ml-py`, there is nothing to report, which
+# is said once in the job's log.
+#
+# Does not belong here: memory as PyTorch's allocator counts it (memory).
 
 #: Milliseconds for which one wait for errors lasts.
 WAIT_MS = 1000

@@ -1,28 +1,32 @@
-"""The time of a step, divided into what the rank did: the parts of a step add up to it, and steps to the run.
-
-    ──▶ host ─▶ data ─▶ host ─▶ forward ─▶ backward ─▶ communication ─▶ backward ─▶ optimizer ─▶ host ──▶ next step
-       mark    mark    mark    …                                                                mark: end of the step
-
-Whoever begins another part sets a mark, and the time between two marks is that of the part that the first one began:
-so nothing is counted twice and nothing is left out. On CPUs a mark is a reading of the host's clock. On GPUs it is an
-event on the stream that computes, read when the step's numbers are read: setting it waits for nothing, and the parts
-are then those of the device. There, forward is the time of its kernels, not of their launch, and host and data are the
-time that the device stood still while the host prepared the step or waited for its batch.
-
-What happens between two steps and is none of them (a save, held-out text, loading, a round of sites) is besides the
-step: measured by the same marks, and not part of its seconds.
-
-Does not belong here: which functions communicate (communication).
-"""
+"""The time of a step by part, on a rank and, from the timeline, for the mean step of a run."""
 
 from __future__ import annotations
 
 import time
-from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Literal, NamedTuple, Protocol, get_args
+
+from plinth.errors import MissingError
+from plinth.records import Frozen
+
+# The time of a step, divided into what the rank did: the parts of a step add up to it, and steps to the run.
+#
+#     ──▶ host ─▶ data ─▶ host ─▶ forward ─▶ backward ─▶ communication ─▶ backward ─▶ optimizer ─▶ host ──▶ next step
+#        mark    mark    mark    …                                                                mark: end of the step
+#
+# Whoever begins another part sets a mark, and the time between two marks is that of the part that the first one began:
+# so nothing is counted twice and nothing is left out. On CPUs a mark is a reading of the host's clock. On GPUs it is an
+# event on the stream that computes, read when the step's numbers are read: setting it waits for nothing, and the parts
+# are then those of the device. There, forward is the time of its kernels, not of their launch, and host and data are the
+# time that the device stood still while the host prepared the step or waited for its batch.
+#
+# What happens between two steps and is none of them (a save, held-out text, loading, a round of sites) is besides the
+# step: measured by the same marks, and not part of its seconds.
+#
+# Does not belong here: which functions communicate (communication).
 
 #: What a step consists of. `communication` is what computation waits for, not what runs beside it; `checkpoint` is an
 #: update that waits for the copy of the state.
@@ -153,3 +157,176 @@ class StepClock:
         end = self._marks.now()
         done, self._begun = StepMarks(self._marks, self._begun, end), [("host", end)]
         return done
+
+
+# The time of a run's mean step by part, from its timeline, beside the clock on the wall.
+#
+# A step states its parts, and what lay between the step before and it (telemetry.step_clock). A save is a checkpoint's;
+# evaluation, loading, traces and rounds of sites are not a step's, and neither is the first step of an attempt, which
+# compiles. Parts of steps that follow each other add up to the time between their events.
+#
+# A rank that waits for a slower one communicates, as its clock has it. Which rank that was, and by how much it was
+# slower, is in the events `stragglers`, each of the steps before it: as much of their communication is waiting.
+
+StepPart = Literal["compute", "communication", "input", "checkpoint", "host"]
+STEP_PARTS: tuple[StepPart, ...] = get_args(StepPart)
+
+_OF_PART: dict[str, StepPart] = {
+    "forward": "compute",
+    "backward": "compute",
+    "optimizer": "compute",
+    "communication": "communication",
+    "data": "input",
+    "checkpoint": "checkpoint",
+    "save": "checkpoint",
+    "host": "host",
+}
+
+#: Events after which the next step does not follow the one before.
+_BREAKS = frozenset({"job_started", "run_started", "resumed", "rolled_back", "restart", "lost", "vanished"})
+
+
+class SlowRank(Frozen):
+    """A rank that was last found slower than its like.
+
+    Attributes:
+        part: of its own time, which exceeds the leading rank's most; of the leading rank the largest.
+        own_s: seconds of a step that it spends by itself; part_s: of them in that part; leading_s: the leading rank's.
+    """
+
+    rank: int
+    host: str
+    own_s: float
+    part: StepPart | None
+    part_s: float
+    leading_s: float
+
+    def words(self) -> str:
+        """One line for people."""
+        where, why = f" on {self.host}" if self.host else "", ""
+        if self.part is not None:
+            beside = "" if self.rank == 0 else f", rank 0 {self.leading_s:.4g} s"
+            why = f": {self.part} {self.part_s:.4g} s{beside}"
+        return f"rank {self.rank}{where} is slow, {self.own_s:.4g} s a step by itself{why}"
+
+
+class MeanStep(Frozen):
+    """The mean of a run's steps, of its leading rank.
+
+    Attributes:
+        steps: by number, each once for every time that it was taken and follows another.
+        seconds: by part; they add up to `seconds_together`.
+        wall_s: between the events of two steps, without what is no part of a step.
+        device, precision: of the last attempt.
+        slow_ranks: the slowest first.
+        waited_s: of the communication, what the leading rank waited for slow ranks.
+    """
+
+    steps: tuple[int, ...]
+    seconds: Mapping[StepPart, float]
+    wall_s: float
+    device: str
+    precision: str
+    slow_ranks: tuple[SlowRank, ...] = ()
+    waited_s: float = 0.0
+
+    @property
+    def seconds_together(self) -> float:
+        return sum(self.seconds.values())
+
+    @property
+    def unaccounted(self) -> float:
+        """Share of the wall clock that no part has; below 0 where parts exceed it."""
+        return 1 - self.seconds_together / self.wall_s if self.wall_s > 0 else 0.0
+
+
+class StepSeconds(NamedTuple):
+    """One step by part, and the time between its event and that of the step before, without what is no part of it."""
+
+    number: int
+    seconds: Counter[StepPart]
+    wall_s: float
+
+
+def following_steps(events: Iterable[Mapping[str, Any]]) -> Iterator[StepSeconds]:
+    """The steps that follow another and state their parts, each as often as it was taken."""
+    before: float | None = None  # when the step before was written
+    for event in events:
+        if event["event"] in _BREAKS:
+            before = None
+        elif event["event"] == "step" and "parts" in event:
+            if before is not None:
+                besides, parts = event.get("besides", {}), Counter[StepPart]()
+                for name, seconds in (*event["parts"].items(), *besides.items()):
+                    if (part := _OF_PART.get(name)) is not None:
+                        parts[part] += seconds
+                wall = event["time"] - before - sum(s for name, s in besides.items() if name not in _OF_PART)
+                yield StepSeconds(int(event["step"]), parts, wall)
+            before = float(event["time"])
+
+
+def mean_step(events: Iterable[Mapping[str, Any]]) -> MeanStep:
+    """The mean step of a timeline, or of the beginning of one.
+
+    Raises:
+        MissingError: no two steps that state their parts follow each other.
+    """
+    device, precision, compared = "", "", list[Mapping[str, Any]]()
+
+    def seen() -> Iterator[Mapping[str, Any]]:
+        nonlocal device, precision
+        for event in events:
+            if event["event"] == "run_started":
+                device, precision = str(event.get("device", device)), str(event.get("precision", precision))
+            elif event["event"] == "stragglers":
+                compared.append(event)
+            yield event
+
+    taken = list(following_steps(seen()))
+    parts, wall = Counter[StepPart](), 0.0
+    for step in taken:
+        parts.update(step.seconds)
+        wall += step.wall_s
+    steps = [step.number for step in taken]
+    if not steps:
+        raise MissingError(
+            "the timeline has no two steps that follow each other and state their parts",
+            expected="at least two steps of one attempt, trained by this version",
+            remedy="wait for the run's next steps",
+        )
+    count = len(steps)
+    means: dict[StepPart, float] = {part: parts[part] / count for part in STEP_PARTS}
+    return MeanStep(
+        steps=tuple(steps),
+        seconds=means,
+        wall_s=wall / count,
+        device=device,
+        precision=precision,
+        slow_ranks=tuple(_slow(one, means) for one in compared[-1]["ranks"]) if compared else (),
+        waited_s=sum(_waited(taken, compared)) / count,
+    )
+
+
+def _waited(steps: Iterable[StepSeconds], compared: Sequence[Mapping[str, Any]]) -> Iterator[float]:
+    """Seconds of each step that the leading rank waited for a slower one. An event is of the steps before it, and holds
+    from the first of them until the first of the next event's."""
+    since = [(int(event.get("step", 0)) - int(event.get("over_steps", 0)) - 1, event["ranks"]) for event in compared]
+    for step in steps:
+        ranks = next((ranks for begin, ranks in reversed(since) if begin < step.number), ())
+        own = step.seconds.total() - step.seconds["communication"] - step.seconds["checkpoint"]
+        slowest = max((float(one.get("own_s", 0.0)) for one in ranks), default=0.0)
+        yield min(step.seconds["communication"], max(0.0, slowest - own))
+
+
+def _slow(one: Mapping[str, Any], leading: Mapping[StepPart, float]) -> SlowRank:
+    own: dict[StepPart, float] = {part: one["parts"][part] for part in STEP_PARTS if part in one.get("parts", {})}
+    base = dict.fromkeys(own, 0.0) if int(one["rank"]) == 0 else {part: leading[part] for part in own}
+    part = max(own, key=lambda name: own[name] - base[name], default=None)
+    return SlowRank(
+        rank=int(one["rank"]),
+        host=str(one.get("host", "")),
+        own_s=float(one.get("own_s", 0.0)),
+        part=part,
+        part_s=0.0 if part is None else own[part],
+        leading_s=0.0 if part is None else leading[part],
+    )

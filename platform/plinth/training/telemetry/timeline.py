@@ -12,11 +12,11 @@ One JSON object per line: `seq` (rises by one over all writers and restarts), `t
     reshaped     by another layout: ranks, micro batch or parallel block differ (step, from, to); from here on exact
                  in what is seen and loaded, equal in rounding only
     step         loss, grad_norm, lr, tokens, tokens_per_s, step_s, its `parts` and what lay `besides` it in seconds
-                 (step_clock.py), data_wait_s of the host, host_memory_bytes, device_memory (memory.py); `redone` after
+                 (step_clock.py), data_wait_s of the host, host_memory_bytes, device_memory (devices.py); `redone` after
                  a resume or a rollback, `vetoed` when the guard kept its update from being made, the `slowest` rank and
                  its score where ranks were compared
     stragglers   other ranks are slower than their like than before, or none any more (step, ranks: rank, node, host,
-                 score, own_s, parts; fastest_s, median_s, over_steps; stragglers.py)
+                 score, own_s, parts; fastest_s, median_s, over_steps; communication.py)
     skipped      a step that a rollback leaves out: its batch is not trained (step, rule, window)
     intervention the guard acts (step, rule, value, threshold, action, window, number, factor, layer, reason)
     rolled_back  a checkpoint before the window was loaded (step, undone, number)
@@ -38,7 +38,7 @@ One JSON object per line: `seq` (rises by one over all writers and restarts), `t
     signal       a request to stop was seen (signal, step)
     rank_failed  a rank met a named failure (rank, attempt, kind, what, found, expected, remedy)
     hang         ranks hang and are ended (waiting: ranks, collective, number, group; behind, silent, at, files;
-                 hang.py)
+                 rank_watch.py)
     profiled     traces of steps were written, or missed: no files (step, number, first, last, files, seconds)
     device_error a GPU's XID, or an ECC error that was not corrected (kind, xid, node, host, gpu, uuid; devices.py)
     evaluated    slices and probes of the model after so many tokens (step, tokens, slices: bits per byte, probes,
@@ -61,13 +61,16 @@ import contextlib
 import json
 import math
 import os
+import statistics
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Final, NamedTuple
 
-from plinth.errors import IntegrityError
+from plinth import errors
+from plinth.errors import IntegrityError, PlinthError, TrainingError
+from plinth.records import Frozen
 from plinth.storage import atomic
 from plinth.storage.atomic import named_failures, open_plain, write_bytes
 
@@ -307,3 +310,91 @@ class Pulse:
             self._last = now
             with contextlib.suppress(OSError):  # no timeline yet, or a disk that others report
                 os.utime(self._timeline)
+
+
+# The figures that people quote of a run: one definition each. Index, results page, run page, Dagster and MLflow read
+# them from here and label them with these words.
+#
+# Does not belong here: curves over the run (`report.run.metrics`), its rank-seconds (`goodput`), the mean step by part
+# (`step_parts`).
+
+#: Steps of which the final loss is the mean. One step's loss is mostly the noise of its batch.
+FINAL_STEPS: Final = 20
+#: What each figure is, for people; its unit follows from the name.
+LABELS: Final[Mapping[str, str]] = {
+    "final_loss": f"training loss, mean of the last {FINAL_STEPS} steps",
+    "median_step_s": "median step time, seconds",
+    "median_tokens_per_s": "median tokens per second",
+}
+
+
+class RunFigures(NamedTuple):
+    """Figures of a run, finished or under way; None before its first step. Undone steps of a rollback do not count."""
+
+    final_loss: float | None = None
+    median_step_s: float | None = None
+    median_tokens_per_s: float | None = None
+
+    def known(self) -> dict[str, float]:
+        """The figures that are known, by name."""
+        return {name: value for name, value in self._asdict().items() if value is not None}
+
+    def rounded(self) -> dict[str, str]:
+        """The figures that are known, by name, with the digits that people compare."""
+        forms = {"final_loss": "{:.3f}", "median_step_s": "{:.3f}", "median_tokens_per_s": "{:,.0f}"}
+        return {name: forms[name].format(value) for name, value in self.known().items()}
+
+
+def of_history(history: History) -> RunFigures:
+    """The figures of a timeline that was read whole."""
+    steps = list(history.steps.values())
+    losses = list(_finite("loss", steps[-FINAL_STEPS:]))
+    seconds, speeds = list(_finite("step_s", steps)), list(_finite("tokens_per_s", steps))
+    return RunFigures(
+        final_loss=statistics.fmean(losses) if losses else None,
+        median_step_s=statistics.median(seconds) if seconds else None,
+        median_tokens_per_s=statistics.median(speeds) if speeds else None,
+    )
+
+
+def of_events(events: Iterable[Mapping[str, Any]]) -> RunFigures:
+    """The same, of events in order."""
+    history = History()
+    for event in events:
+        history.add(Event(event))
+    history.steps = dict(sorted(history.steps.items()))
+    return of_history(history)
+
+
+def _finite(name: str, steps: Iterable[Event]) -> Iterator[float]:
+    """Values of a field; a step whose value is not finite, which a timeline has as text, is left out."""
+    values = (step.get(name) for step in steps)
+    yield from (float(value) for value in values if isinstance(value, int | float) and math.isfinite(value))
+
+
+# A rank's named error as data, so that the user's process can raise it again.
+
+#: Words of the reason in the timeline when a node was lost.
+NODE_SILENT = "sends no heartbeat"
+
+
+class RankFailure(Frozen):
+    """The fields of a `PlinthError`, as `rank_failed` events and `result.json` keep them."""
+
+    kind: str
+    what: str
+    found: str | None = None
+    expected: str | None = None
+    remedy: str | None = None
+
+    @classmethod
+    def of(cls, error: PlinthError) -> RankFailure:
+        """The failure that an error names."""
+        found, expected = (None if value is None else str(value) for value in (error.found, error.expected))
+        return cls(kind=type(error).__name__, what=error.what, found=found, expected=expected, remedy=error.remedy)
+
+    def error(self) -> PlinthError:
+        """The error again, of its own class, so that its exit status is kept."""
+        kind = getattr(errors, self.kind, TrainingError)
+        raised: PlinthError = kind(self.what, found=self.found, expected=self.expected, remedy=self.remedy)
+        return raised

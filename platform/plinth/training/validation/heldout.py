@@ -23,7 +23,7 @@ from plinth.records import Manifest, Part, Step
 from plinth.storage.parts import read_table, write_table
 from plinth.storage.store import Store
 from plinth.tokens.tokenizer import encode, tokenizer
-from plinth.training.parameters.validation import Validation
+from plinth.training.parameters.run import Validation
 
 ASSET = "run/heldout"
 VERSION = "1"

@@ -1,18 +1,29 @@
-"""Probes over a run: their scores at each look, the noise of the curve, and which ones may decide.
-
-A look is one scoring of all probes; its event has, by probe, bits per byte of the right answers (`score`), the same
-under the control (`control`), and what they were made of (`set`). Pure functions of the timeline; no torch.
-
-Does not belong here: the arithmetic of one look (evaluation.probes), making it (probing).
+"""Probes over a run: their scores at each look, the noise of the curve, which may decide; looks kept with checkpoints,
+and the same probes under other seeds. No torch.
 """
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final, NamedTuple
 
+from plinth import fingerprint
+from plinth.errors import LineageError
 from plinth.evaluation.probes.scoring import LAST, Worth, worth
+from plinth.training.config import UNIDENTIFIED, RunConfig
+from plinth.training.directory import RunDirectory
+from plinth.training.telemetry.timeline import read_events
+
+# Probes over a run: their scores at each look, the noise of the curve, and which ones may decide.
+#
+# A look is one scoring of all probes; its event has, by probe, bits per byte of the right answers (`score`), the same
+# under the control (`control`), and what they were made of (`set`). Pure functions of the timeline; no torch.
+#
+# Does not belong here: the arithmetic of one look (evaluation.probes), making it (probing).
 
 #: Looks that a straight line is taken out of, at least.
 FIT = 4
@@ -91,3 +102,102 @@ def detrended(looks: Sequence[ProbeLook]) -> list[float]:
     slope = math.fsum((look.tokens - middle) * (look.score - mean) for look in looks) / spread
     widened = math.sqrt((n - 1) / (n - 2))
     return [mean + widened * (look.score - mean - slope * (look.tokens - middle)) for look in looks]
+
+
+# The last looks at probes, kept with each checkpoint: what a probe is worth is read there.
+#
+#     checkpoints/step-00000100/looks.json    by probe its newest looks until this step
+#
+# The timeline is not signed; a checkpoint's files are. So a look is read from the timeline once, by the commit that comes
+# after it, and taken from the checkpoint before from then on: who changes the timeline later changes no worth.
+
+#: File of a checkpoint with the looks.
+LOOKS: Final = "looks.json"
+
+Looks = Mapping[str, list[ProbeLook]]
+
+
+def kept(before: bytes | None, after: int, events: Path, step: int) -> bytes | None:
+    """Content of the file; None where nothing was looked at.
+
+    Args:
+        before: the same file of an earlier checkpoint, whose bytes were verified; None without one.
+        after: step of that checkpoint; 0 without one.
+        events: the timeline.
+        step: of the checkpoint to be committed.
+    """
+    curves = ProbeCurves()
+    if before is not None:
+        curves.looks = {name: list(own) for name, own in read(before).items()}
+        curves.require_set(next((own[-1].items for own in curves.looks.values() if own), ""))
+    for event in _evaluated(events):
+        if after < event["step"] <= step:
+            curves.add(event)
+    found = {name: [list(look) for look in own[-LAST:]] for name, own in curves.looks.items() if own}
+    return fingerprint.canonical({"looks": found}) if found else None
+
+
+def read(data: bytes) -> Looks:
+    """Looks by probe, oldest first.
+
+    Raises:
+        LineageError: it is no such file.
+    """
+    try:
+        return of(json.loads(data)["looks"])
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise LineageError(f"{LOOKS} holds no looks at probes", found=error) from error
+
+
+def of(content: Mapping[str, Iterable[Iterable[Any]]]) -> dict[str, list[ProbeLook]]:
+    """Looks by probe, from plain data."""
+    return {name: [ProbeLook(*look) for look in own] for name, own in content.items()}
+
+
+def _evaluated(events: Path) -> Iterator[dict[str, Any]]:
+    """Events of looks; other lines, and those that were torn, are passed over without being read."""
+    if not events.exists():
+        return
+    with events.open("rb") as stream:
+        for line in stream:
+            if b'"evaluated"' in line:
+                try:
+                    event = json.loads(line)
+                except ValueError:
+                    continue
+                if event.get("event") == "evaluated" and isinstance(event.get("step"), int):
+                    yield event
+
+
+# Runs of the workspace that differ from a run by the seed of their initial weights alone: the noise that no number of
+# looks at one run shows.
+
+#: Fields of a configuration that may differ between two runs of one model on one order of data.
+_OWN = {"run_id", "key", "recipe", "workspace", "seed", "provenance", "batches", "heldout", "probes", *UNIDENTIFIED}
+
+
+def over_seeds(config: RunConfig, looks: dict[str, list[ProbeLook]]) -> dict[str, list[float]]:
+    """By probe its score at the run's last look, in this run and in those with another seed that scored the same items
+    after as many tokens; empty where there is none."""
+    found: dict[str, list[float]] = defaultdict(list)
+    for run in _others(config):
+        for name, own in curves(read_events(run.events)).items():
+            ours = looks.get(name)
+            found[name] += [one.score for one in own if ours and _same(one, ours[-1])]
+    return {name: [looks[name][-1].score, *others] for name, others in sorted(found.items()) if others}
+
+
+def _same(one: ProbeLook, other: ProbeLook) -> bool:
+    return (one.tokens, one.items) == (other.tokens, other.items)
+
+
+def _others(config: RunConfig) -> Iterator[RunDirectory]:
+    wanted = _digest(config.model_dump(mode="json"))
+    for path in sorted(config.directory.root.parent.glob("*/config.json")):
+        fields = json.loads(path.read_bytes())
+        if fields.get("run_id") != config.run_id and _digest(fields) == wanted and fields["seed"] != config.seed:
+            yield RunDirectory(path.parent)
+
+
+def _digest(fields: dict[str, Any]) -> str:
+    return fingerprint.digest({name: value for name, value in fields.items() if name not in _OWN})

@@ -21,9 +21,9 @@ from plinth.operation.spending_ledger import MICROS, Ledger, Limit, Reservation
 from plinth.storage.workspace import Workspace
 from plinth.training import config as configuration
 from plinth.training.config import RunConfig
-from plinth.training.parameters.checkpoints import Checkpoints
-from plinth.training.parameters.stopping import Stopping
-from plinth.training.supervise import allowance
+from plinth.training.parameters.guard import Stopping
+from plinth.training.parameters.run import Checkpoints
+from plinth.training.supervise import result
 from tests.plinth.training.conftest import tiny
 
 #: 12 steps of 8 rows of 32 tokens.
@@ -82,7 +82,7 @@ def test_a_run_that_could_exceed_its_limit_is_not_submitted(ctx: Context) -> Non
     limited(ledger, 0.85, scope="team", name="web", period="month")
     granted = admission.reserve(ctx, config)
     assert (granted.team, granted.reserved, granted.price) == ("web", 850_000, 36_000_000)
-    found = allowance.read(config.directory.allowance)
+    found = result.read(config.directory.allowance)
     assert found is not None
     assert (found.rank_s, found.price_per_rank_hour) == (85.0, 36.0)
 

@@ -17,7 +17,7 @@ from plinth.report import run_metrics as metrics
 from plinth.report.run_metrics import Series, panels, run_metrics, run_page, sections
 from plinth.report.run_panels import Panel, PanelLine, TimeAxis
 from plinth.report.run_sections import interventions
-from plinth.training.telemetry.goodput.account import account
+from plinth.training.telemetry.goodput_account import account
 
 
 class History:

@@ -16,7 +16,7 @@ from plinth.tokens.mixture import mixture
 from plinth.tokens.mixture.parameters import Mixture, Phase
 from plinth.tokens.order.batch import documents_of_step
 from plinth.tokens.order.steps import schedule
-from plinth.training.initial import replay
+from plinth.training import initial as replay
 from plinth.training.parameters.initial import InitialWeights
 
 SEQUENCES = 200

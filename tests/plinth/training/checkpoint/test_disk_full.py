@@ -11,7 +11,7 @@ import pytest
 
 from plinth.training.checkpoint import checkpoint
 from plinth.training.config import RunConfig
-from plinth.training.parameters.checkpoints import Checkpoints
+from plinth.training.parameters.run import Checkpoints
 from plinth.training.supervise.result import JobResult
 from tests import services
 

@@ -17,7 +17,7 @@ from plinth.storage.workspace import TRUST_VARIABLE, Workspace
 from plinth.training.checkpoint import checkpoint, commit_record, digest_tree, upload
 from plinth.training.config import RunConfig
 from plinth.training.directory import RunDirectory
-from plinth.training.parameters.checkpoints import Checkpoints
+from plinth.training.parameters.run import Checkpoints
 from plinth.training.telemetry.timeline import Timeline, timeline
 from plinth.trust import dsse, enrolment, root
 from tests.s3_server import Bucket, serving

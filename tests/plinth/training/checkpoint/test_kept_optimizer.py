@@ -14,10 +14,10 @@ from plinth.records import Manifest, Part
 from plinth.storage.workspace import Workspace
 from plinth.training.checkpoint import checkpoint
 from plinth.training.config import RunConfig
-from plinth.training.parameters.checkpoints import Checkpoints
-from plinth.training.parameters.engine import Optimizer
 from plinth.training.parameters.initial import InitialState
+from plinth.training.parameters.optimizers import Optimizer
 from plinth.training.parameters.parallel import Parallel
+from plinth.training.parameters.run import Checkpoints
 from plinth.training.telemetry.timeline import timeline
 from tests.ranks import RankFailed, run_ranks
 

@@ -10,7 +10,7 @@ import pytest
 
 from plinth.training.checkpoint import checkpoint, selection
 from plinth.training.directory import RunDirectory
-from plinth.training.parameters.checkpoints import Checkpoints
+from plinth.training.parameters.run import Checkpoints
 
 #: Smoothed loss that each step is saved with; step 3 was the best before it went up again.
 LOSSES = {1: 5.0, 2: 4.0, 3: 2.0, 4: 3.0, 5: 3.5, 6: 2.5}

@@ -10,10 +10,10 @@ import pytest
 import torch
 
 from plinth.training.checkpoint import checkpoint
-from plinth.training.checkpoint.writer.staging import ALIGN, GROWTH, Arena, StagingLayout
+from plinth.training.checkpoint.staging import ALIGN, GROWTH, Arena, StagingLayout
 from plinth.training.config import RunConfig
-from plinth.training.parameters.checkpoints import Checkpoints
 from plinth.training.parameters.parallel import Parallel
+from plinth.training.parameters.run import Checkpoints
 from tests.ranks import run_ranks
 
 

@@ -12,7 +12,7 @@ import pytest
 from plinth.training.checkpoint import checkpoint
 from plinth.training.checkpoint.selection import select_checkpoint
 from plinth.training.directory import RunDirectory
-from plinth.training.guard.records import Intervention
+from plinth.training.guard.rules import Intervention
 from plinth.training.telemetry.timeline import Timeline
 
 

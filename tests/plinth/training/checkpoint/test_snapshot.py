@@ -15,9 +15,9 @@ from plinth.launch.parameters import Launch, Supervision
 from plinth.training.checkpoint import checkpoint
 from plinth.training.checkpoint.snapshot import generators, parameters_digest, require_same_run, restore_generators
 from plinth.training.config import RunConfig, identity
-from plinth.training.engine.precision import precision_of
+from plinth.training.engine.ranks import precision_of
 from plinth.training.forensics import audit
-from plinth.training.parameters.checkpoints import Checkpoints
+from plinth.training.parameters.run import Checkpoints
 from plinth.training.telemetry.timeline import Timeline
 
 Make = Callable[..., RunConfig]

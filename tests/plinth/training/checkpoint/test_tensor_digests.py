@@ -14,10 +14,10 @@ import pytest
 import torch
 
 from plinth.errors import CheckpointError
-from plinth.training.checkpoint import tensor_digests
+from plinth.training.checkpoint import staging
 from plinth.training.checkpoint.digest_tree import CHUNK_BYTES
 from plinth.training.checkpoint.sharded_state import MASTER, WHOLE, Captured, ShardedState, Share, key_of, write
-from plinth.training.checkpoint.tensor_digests import FilledTensors, tensors_digest
+from plinth.training.checkpoint.staging import FilledTensors, tensors_digest
 from plinth.training.config import RunConfig
 from tests.ranks import run_ranks
 
@@ -56,7 +56,7 @@ def test_the_digest_is_of_the_memory_at_last(order: list[tuple[int, int]]) -> No
 
 def test_of_tensors_that_must_be_copied_one_copy_is_held_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """As of every tensor on a GPU; here of tensors that are not contiguous."""
-    copies, most, copied = [], 0, tensor_digests.bytes_of
+    copies, most, copied = [], 0, staging.bytes_of
 
     def counted(tensor: torch.Tensor) -> Any:
         nonlocal most
@@ -65,7 +65,7 @@ def test_of_tensors_that_must_be_copied_one_copy_is_held_at_a_time(monkeypatch: 
         most = max(most, sum(copy() is not None for copy in copies))
         return data
 
-    monkeypatch.setattr(tensor_digests, "bytes_of", counted)
+    monkeypatch.setattr(staging, "bytes_of", counted)
     tensors, held = [torch.ones(4, number).t() for number in range(2, 7)], FilledTensors()
     held.follow(tensors)
     assert held.digest() == tensors_digest(tensors)

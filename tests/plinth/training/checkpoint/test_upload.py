@@ -19,7 +19,7 @@ from plinth.training.checkpoint import checkpoint, remote, selection, upload
 from plinth.training.checkpoint.remote import RemoteCheckpoints
 from plinth.training.config import RunConfig
 from plinth.training.directory import RunDirectory
-from plinth.training.parameters.checkpoints import Checkpoints
+from plinth.training.parameters.run import Checkpoints
 from plinth.training.telemetry.timeline import Timeline, timeline
 from tests.s3_server import Bucket, bad_line, serving
 

@@ -21,10 +21,10 @@ def _arm(plan: dict[str, object]) -> None:
     from typing import Any
 
     from plinth.storage import boundaries
-    from plinth.training.checkpoint.writer import rank_part
+    from plinth.training.checkpoint import rank_part
 
     whole = rank_part.write
-    rank = int(sys.orig_argv[sys.orig_argv.index("plinth.training.checkpoint.writer.writer_process") + 2])
+    rank = int(sys.orig_argv[sys.orig_argv.index("plinth.training.checkpoint.writer") + 2])
 
     def full() -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -46,5 +46,5 @@ def _arm(plan: dict[str, object]) -> None:
     rank_part.write = write
 
 
-if "CRASH" in os.environ and "plinth.training.checkpoint.writer.writer_process" in sys.orig_argv:
+if "CRASH" in os.environ and "plinth.training.checkpoint.writer" in sys.orig_argv:
     _arm(json.loads(os.environ["CRASH"]))

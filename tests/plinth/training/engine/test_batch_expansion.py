@@ -9,7 +9,7 @@ import torch
 from plinth.model.loss import IGNORED
 from plinth.tokens.reading.compact_batch import CompactBatch
 from plinth.training.data import StepBatch
-from plinth.training.engine.batch_expansion import expand_batch
+from plinth.training.engine.batches import expand_batch
 
 
 @pytest.mark.parametrize("dtype", [np.uint16, np.uint32, np.int32, np.int64])

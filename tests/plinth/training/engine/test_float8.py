@@ -12,7 +12,7 @@ from plinth.errors import TrainingError
 from plinth.model.decoder import Decoder, build
 from plinth.model.parameters import Model
 from plinth.training.config import RunConfig
-from plinth.training.engine import precision
+from plinth.training.engine import ranks
 from plinth.training.parameters.run import Training
 
 KINDS = ["tensorwise", "rowwise", "rowwise_with_gw_hp"]
@@ -22,7 +22,7 @@ E4M3 = 448.0  # its greatest number
 
 def emulated(kind: str, config: Model = MODEL) -> Decoder:
     model = build(config, 64, 1)
-    precision.convert(model, kind, emulate=True)
+    ranks.convert(model, kind, emulate=True)
     return model
 
 
@@ -43,7 +43,7 @@ def rounded(x: Tensor, axis: int | None) -> Tensor:
 def test_the_layers_of_blocks_and_no_others_with_their_parameters(kind: str) -> None:
     plain, model = build(MODEL, 64, 1), build(MODEL, 64, 1)
     held = dict(model.named_parameters())
-    precision.convert(model, kind, emulate=True)
+    ranks.convert(model, kind, emulate=True)
     changed = {name for name, module in model.named_modules() if type(module).__name__ == "Float8Linear"}
     assert changed == {name for name, module in plain.named_modules() if isinstance(module, nn.Linear)}
     assert len(changed) == 2 * 7
@@ -117,18 +117,18 @@ def on(capability: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> torch.de
 
 def test_what_cannot_be_computed_is_refused(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     run: RunConfig = make(float8="tensorwise", micro_batch_sequences=2, sequence_tokens=32)
-    precision.require_float8(run, "bf16", on((8, 9), monkeypatch))
+    ranks.require_float8(run, "bf16", on((8, 9), monkeypatch))
     with pytest.raises(TrainingError, match=r"training\.float8 tensorwise cannot run on this cpu"):
-        precision.require_float8(run, "bf16", torch.device("cpu"))
+        ranks.require_float8(run, "bf16", torch.device("cpu"))
     with pytest.raises(TrainingError, match=r"compute capability 8\.0"):
-        precision.require_float8(run, "bf16", on((8, 0), monkeypatch))
+        ranks.require_float8(run, "bf16", on((8, 0), monkeypatch))
     with pytest.raises(TrainingError, match=r"9\.0 or more"):
-        precision.require_float8(make(float8="rowwise"), "bf16", on((8, 9), monkeypatch))
+        ranks.require_float8(make(float8="rowwise"), "bf16", on((8, 9), monkeypatch))
     with pytest.raises(TrainingError, match="with precision fp32"):
-        precision.require_float8(run, "fp32", on((9, 0), monkeypatch))
+        ranks.require_float8(run, "fp32", on((9, 0), monkeypatch))
     odd = run.model_copy(update={"micro_batch_sequences": 1, "sequence_tokens": 40})
     with pytest.raises(TrainingError, match="micro batches of 40 tokens"):
-        precision.require_float8(odd, "bf16", on((9, 0), monkeypatch))
+        ranks.require_float8(odd, "bf16", on((9, 0), monkeypatch))
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ import torch
 from plinth.launch.parameters import Launch
 from plinth.training.config import RunConfig
 from plinth.training.parameters.parallel import Parallel
-from plinth.training.parameters.telemetry import Telemetry
+from plinth.training.parameters.run import Telemetry
 from tests.ranks import run_ranks
 
 pytestmark = [
@@ -28,7 +28,7 @@ def train_without_wait(config: RunConfig) -> list[float]:
     from plinth.training.engine import engine as engines
     from plinth.training.engine.pipeline import open_engine
     from plinth.training.engine.skipped_update import UpdateSkipper
-    from plinth.training.guard.records import Limits
+    from plinth.training.guard.rules import Limits
 
     rank = engines.join(config)
     engine = open_engine(config, rank)
@@ -47,11 +47,11 @@ def train_without_wait(config: RunConfig) -> list[float]:
 
 def train_vetoed(config: RunConfig) -> list[bool]:
     """On one rank: whether the state changed in a step, in one whose loss the limits forbid, and in one more."""
-    from plinth.training.checkpoint.tensor_digests import tensors_digest
+    from plinth.training.checkpoint.staging import tensors_digest
     from plinth.training.engine import engine as engines
     from plinth.training.engine.pipeline import open_engine
     from plinth.training.engine.skipped_update import UpdateSkipper
-    from plinth.training.guard.records import Limits
+    from plinth.training.guard.rules import Limits
 
     rank = engines.join(config)
     engine = open_engine(config, rank)

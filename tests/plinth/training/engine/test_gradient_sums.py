@@ -10,7 +10,7 @@ import pytest
 
 from plinth.launch.parameters import Launch
 from plinth.training.config import RunConfig
-from plinth.training.parameters.engine import Optimizer
+from plinth.training.parameters.optimizers import Optimizer
 from plinth.training.parameters.parallel import Parallel
 from tests.ranks import run_ranks
 

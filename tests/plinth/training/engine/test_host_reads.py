@@ -10,7 +10,7 @@ import watched_reads
 
 from plinth.training.config import RunConfig
 from plinth.training.parameters.parallel import Parallel
-from plinth.training.parameters.telemetry import Telemetry
+from plinth.training.parameters.run import Telemetry
 from tests.ranks import RankFailed, run_ranks
 
 #: Every step measures layers and packs documents.

@@ -13,9 +13,9 @@ from plinth.launch.parameters import Launch
 from plinth.model.decoder import build
 from plinth.model.parameters import Model
 from plinth.training.config import RunConfig
-from plinth.training.engine.layer_statistics import COLUMNS, LayerMonitor, LayerStatistics
+from plinth.training.engine.device_measurements import COLUMNS, LayerMonitor, LayerStatistics
 from plinth.training.parameters.parallel import Parallel
-from plinth.training.parameters.telemetry import Telemetry
+from plinth.training.parameters.run import Telemetry
 from tests.ranks import run_ranks
 
 SHAPE = Model(layers=2, dim=32, heads=4, kv_heads=2, ffn_dim=64, qk_norm=True, tied_embeddings=False)

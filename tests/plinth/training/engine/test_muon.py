@@ -11,11 +11,9 @@ import torch.distributed as dist
 
 from plinth.model.decoder import build
 from plinth.model.parameters import Model, MuP
-from plinth.training.engine import muon
-from plinth.training.engine.muon import Muon, orthogonal
-from plinth.training.engine.parameter_groups import parameter_groups, set_rates
-from plinth.training.parameters.engine import Optimizer
-from plinth.training.parameters.optimizers import MuonOptions, make_optimizer, problems_with_division
+from plinth.training.engine import optimization
+from plinth.training.engine.optimization import Muon, orthogonal, parameter_groups, set_rates
+from plinth.training.parameters.optimizers import MuonOptions, Optimizer, make_optimizer, problems_with_division
 from plinth.training.parameters.parallel import Parallel
 from tests.ranks import run_ranks
 
@@ -121,12 +119,12 @@ def there_and_back(world: int) -> bool:
     flat, offsets = torch.cat([m.view(-1) for m in matrices]), [sum(sizes[:n]) for n in range(len(sizes))]
     share = -(-len(flat) // world)
     held = torch.nn.functional.pad(flat, (0, share * world - len(flat)))[rank * share : (rank + 1) * share]
-    whole = _owned(muon._end_to_end(matrices, offsets, share, dist.group.WORLD), held)
+    whole = _owned(optimization._end_to_end(matrices, offsets, share, dist.group.WORLD), held)
     shares = [-(-size // world) for size in sizes]
     parts = [m.view(-1)[rank * part : (rank + 1) * part] for m, part in zip(matrices, shares, strict=True)]
     three = torch.cat([torch.nn.functional.pad(p, (0, part - len(p))) for p, part in zip(parts, shares, strict=True)])
     outer = _Stage3(matrices, shares, three)
-    ((_, waves),) = muon._divided_each(outer, [0])
+    ((_, waves),) = optimization._divided_each(outer, [0])
     counts = [None] * world
     dist.all_gather_object(counts, (whole, _owned(waves, three)))
     for which in (0, 1):

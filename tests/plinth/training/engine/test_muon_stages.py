@@ -12,7 +12,7 @@ import pytest
 from plinth.launch.parameters import Launch
 from plinth.model.parameters import MuP
 from plinth.training.config import RunConfig
-from plinth.training.parameters.engine import Optimizer
+from plinth.training.parameters.optimizers import Optimizer
 from plinth.training.parameters.parallel import Parallel
 from tests.ranks import run_ranks
 
@@ -87,7 +87,7 @@ def kept_back(configs: list[RunConfig]) -> list[tuple[list[bool], list[dict[str,
     """On one rank, of each run: whether the updates of three steps were kept back, and digests after each."""
     from plinth.training.checkpoint import snapshot
     from plinth.training.engine.engine import join, leave
-    from plinth.training.guard.records import Limits
+    from plinth.training.guard.rules import Limits
     from plinth.training.trainer import Trainer
 
     rank, found = join(configs[0]), []

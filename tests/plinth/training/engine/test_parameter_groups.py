@@ -7,8 +7,8 @@ import torch
 
 from plinth.model.decoder import build
 from plinth.model.parameters import Model
-from plinth.training.engine.parameter_groups import parameter_groups, set_rates
-from plinth.training.parameters.engine import Optimizer
+from plinth.training.engine.optimization import parameter_groups, set_rates
+from plinth.training.parameters.optimizers import Optimizer
 
 SHAPE = Model(layers=1, dim=32, heads=4, kv_heads=2, ffn_dim=32, tied_embeddings=False)
 

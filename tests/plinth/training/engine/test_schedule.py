@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plinth.training.engine.parameter_groups import learning_rate
-from plinth.training.parameters.engine import Optimizer
+from plinth.training.engine.optimization import learning_rate
+from plinth.training.parameters.optimizers import Optimizer
 
 
 def rates(total: int, **options: object) -> list[float]:

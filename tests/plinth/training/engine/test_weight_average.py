@@ -13,8 +13,8 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from plinth.launch.parameters import Launch
 from plinth.training.config import RunConfig
-from plinth.training.engine.weight_copies import EMA, WeightAverage, step_weight
-from plinth.training.parameters.engine import Optimizer
+from plinth.training.engine.weights import EMA, WeightAverage, step_weight
+from plinth.training.parameters.optimizers import Optimizer
 from plinth.training.parameters.parallel import Parallel
 from tests.ranks import run_ranks
 

@@ -14,7 +14,7 @@ from plinth.model.decoder import Decoder, build
 from plinth.model.folder import load_model
 from plinth.training.checkpoint import checkpoint
 from plinth.training.config import RunConfig
-from plinth.training.engine.parameter_groups import learning_rate
+from plinth.training.engine.optimization import learning_rate
 from plinth.training.parameters.parallel import Parallel
 from plinth.training.telemetry.timeline import timeline
 from tests.plinth.training import plain_training

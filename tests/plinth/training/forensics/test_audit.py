@@ -17,11 +17,11 @@ from plinth.tokens.order.steps import BatchChange
 from plinth.training.checkpoint import checkpoint
 from plinth.training.config import RunConfig
 from plinth.training.data import Batches, StepBatch
-from plinth.training.forensics.offline_audit import span
-from plinth.training.parameters.checkpoints import Checkpoints
-from plinth.training.parameters.engine import Optimizer
+from plinth.training.forensics.proof import span
 from plinth.training.parameters.guard import GuardParameters, LossSpike
+from plinth.training.parameters.optimizers import Optimizer
 from plinth.training.parameters.parallel import Parallel
+from plinth.training.parameters.run import Checkpoints
 from plinth.training.telemetry.timeline import timeline
 from tests.ranks import run_ranks
 

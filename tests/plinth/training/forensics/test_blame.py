@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from plinth.training.forensics import blame, replay
+from plinth.training.forensics import replay
 from plinth.training.step_documents import StepDocument, rank_sources
 from plinth.training.telemetry.timeline import Timeline, timeline
 
@@ -20,23 +20,23 @@ def seen(row: int, first: int, tokens: int, bucket: str = "web", source: str = "
 def test_a_document_has_the_targets_that_are_its_tokens() -> None:
     """Of 5 tokens the last 4 are targets; the first token of the row is none, that of the second document is one."""
     losses = np.array([1.0, 2.0, np.nan, 4.0], np.float32)
-    first, second = blame.scored(seen(0, 0, 2), losses), blame.scored(seen(0, 2, 3), losses)
+    first, second = replay.scored(seen(0, 0, 2), losses), replay.scored(seen(0, 2, 3), losses)
     assert (first.losses.tolist(), first.start) == ([1.0], 0)
     assert (second.targets, second.loss, second.start) == (2, 3.0, 1)
-    alone = blame.scored(seen(0, 0, 1), losses)
+    alone = replay.scored(seen(0, 0, 1), losses)
     assert alone.targets == 0
     assert math.isnan(alone.loss)
 
 
 def test_excesses_add_up_to_that_of_the_batch() -> None:
     flat = np.full(4, 2.0, np.float32)
-    usual = blame.typical([blame.scored(seen(0, 0, 5), flat), blame.scored(seen(1, 0, 5), flat + 1)])
+    usual = replay.typical([replay.scored(seen(0, 0, 5), flat), replay.scored(seen(1, 0, 5), flat + 1)])
     assert usual == {"": 2.5, "web": 2.5}
     documents = [
-        blame.scored(seen(0, 0, 5), flat),
-        blame.scored(seen(1, 0, 5, "dump", "b.example"), flat + 7),
+        replay.scored(seen(0, 0, 5), flat),
+        replay.scored(seen(1, 0, 5, "dump", "b.example"), flat + 7),
     ]
-    found = blame.rank(documents, usual, lambda one, first, last: f"{first}-{last}")
+    found = replay.rank(documents, usual, lambda one, first, last: f"{first}-{last}")
     assert found["loss"] == 5.5
     assert found["excess"] == pytest.approx(-0.5 * 0.5 + 6.5 * 0.5)  # `dump` is held against all
     assert [(row["bucket"], row["source"], row["excess"]) for row in found["sources"]] == [
@@ -50,7 +50,7 @@ def test_excesses_add_up_to_that_of_the_batch() -> None:
 def test_worst_spans_do_not_overlap() -> None:
     losses = np.zeros(80, np.float32)
     losses[20:24], losses[60] = 8.0, 3.0
-    spans = blame.worst_spans(blame.scored(seen(0, 0, 81), losses), None)
+    spans = replay.worst_spans(replay.scored(seen(0, 0, 81), losses), None)
     assert [span["loss"] for span in spans] == [2.0, 0.1875]
     first, second = (range(span["first"], span["first"] + span["tokens"]) for span in spans)
     assert set(range(21, 25)) <= set(first)

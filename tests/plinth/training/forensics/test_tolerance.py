@@ -14,8 +14,8 @@ from plinth.launch.parameters import Launch
 from plinth.training.checkpoint import checkpoint
 from plinth.training.config import RunConfig
 from plinth.training.forensics.proof import FACTOR, ResumeProof, examined
-from plinth.training.parameters.checkpoints import Checkpoints
 from plinth.training.parameters.parallel import Parallel
+from plinth.training.parameters.run import Checkpoints
 from tests.ranks import run_ranks
 
 #: Relative noise of every gradient: about the last bit of FP32, as sums in another order have it.

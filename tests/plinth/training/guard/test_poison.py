@@ -45,7 +45,7 @@ def audited(config: RunConfig, start: int) -> None:
 
 def final_loss(config: RunConfig) -> float:
     """Mean loss of the final parameters over batches that every run has trained on early."""
-    from plinth.training.forensics import step_losses as losses
+    from plinth.training.forensics import replay as losses
 
     model = losses.load(config, config.total_steps)
     rows = [row for step in range(1, 16) for row in losses.rows(model, losses.batch_of(config, step))]

@@ -12,9 +12,9 @@ from plinth.errors import TrainingError
 from plinth.launch.parameters import Launch
 from plinth.training.checkpoint import checkpoint
 from plinth.training.config import RunConfig
-from plinth.training.parameters.checkpoints import Checkpoints
 from plinth.training.parameters.guard import GuardParameters
 from plinth.training.parameters.parallel import Parallel
+from plinth.training.parameters.run import Checkpoints
 from plinth.training.telemetry.timeline import History, timeline
 from tests.ranks import RankFailed, run_ranks
 

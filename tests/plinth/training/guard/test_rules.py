@@ -8,8 +8,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from plinth.training.guard.records import Intervention, Limits, TrainedStep
-from plinth.training.guard.rules import WARM_UP, Rolling, ThroughputRule, judge, judge_layers, limits
+from plinth.training.guard.rules import (
+    WARM_UP,
+    Intervention,
+    Limits,
+    Rolling,
+    ThroughputRule,
+    TrainedStep,
+    judge,
+    judge_layers,
+    limits,
+)
 from plinth.training.parameters.guard import GuardParameters as Policy
 from plinth.training.parameters.guard import LayerRule, LossSpike, Throughput
 

@@ -9,10 +9,10 @@ import poisoned_corpus
 import pytest
 
 from plinth.training.config import RunConfig
-from plinth.training.guard.records import Limits
+from plinth.training.guard.rules import Limits
 from plinth.training.guard.state_machine import Guard
-from plinth.training.parameters.checkpoints import Checkpoints
 from plinth.training.parameters.guard import BatchScreening, GradientSpike, GuardParameters
+from plinth.training.parameters.run import Checkpoints
 from plinth.training.step_documents import StepDocuments
 from plinth.training.telemetry.timeline import History, timeline
 from tests.ranks import RankFailed, run_ranks

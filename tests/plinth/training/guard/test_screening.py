@@ -14,9 +14,8 @@ import pytest
 from plinth.errors import RecipeError
 from plinth.tokens.reading.compact_batch import CompactBatch
 from plinth.training.data import Examination, StepBatch, examined
-from plinth.training.guard import screening
-from plinth.training.guard.records import Intervention, TrainedStep
-from plinth.training.guard.screening import NONE_BROKEN
+from plinth.training.guard import rules
+from plinth.training.guard.rules import NONE_BROKEN, Intervention, TrainedStep
 from plinth.training.guard.state_machine import Guard
 from plinth.training.parallel.topology import RankPlace
 from plinth.training.parameters.guard import BatchScreening, GuardParameters, LossSpike
@@ -30,12 +29,12 @@ ORDERLY, BORING, FLAT = list(range(33)), [5] * 33, [1, 2] * 16 + [1]
 def test_each_rule_by_its_bound() -> None:
     rows = CompactBatch.of(np.array([ORDERLY, BORING, FLAT], "<u2"))
     streams = ["web/language=en", "web/language=xx", "code"]
-    assert screening.count_broken(POLICY, rows, streams) == (2, 2, 2, 1)
-    assert screening.count_broken(POLICY, rows) == (2, 2, 2, 0)  # a source without streams
-    assert screening.count_broken(BatchScreening(entropy=0.0), rows, streams) == NONE_BROKEN
-    assert screening.count_broken(BatchScreening(entropy=0.0), rows) == NONE_BROKEN  # at the bound is not below it
-    assert screening.broken_rows(POLICY, rows, streams, "entropy") == [(1, 0.0), (2, pytest.approx(0.9993, abs=1e-4))]
-    assert [row for row, _ in screening.broken_rows(POLICY, rows, streams, "streams")] == [1]
+    assert rules.count_broken(POLICY, rows, streams) == (2, 2, 2, 1)
+    assert rules.count_broken(POLICY, rows) == (2, 2, 2, 0)  # a source without streams
+    assert rules.count_broken(BatchScreening(entropy=0.0), rows, streams) == NONE_BROKEN
+    assert rules.count_broken(BatchScreening(entropy=0.0), rows) == NONE_BROKEN  # at the bound is not below it
+    assert rules.broken_rows(POLICY, rows, streams, "entropy") == [(1, 0.0), (2, pytest.approx(0.9993, abs=1e-4))]
+    assert [row for row, _ in rules.broken_rows(POLICY, rows, streams, "streams")] == [1]
 
 
 def test_a_recipe_lists_streams_and_names_a_bound() -> None:
@@ -50,19 +49,19 @@ def test_a_recipe_lists_streams_and_names_a_bound() -> None:
 @pytest.mark.parametrize(("broken", "found"), [(2, []), (3, ["entropy"])])
 def test_a_batch_is_suspicious_above_its_share_of_rows(broken: int, found: list[str]) -> None:
     policy = BatchScreening(entropy=2.0, rows=0.25)
-    made = screening.findings(policy, (0, 0, broken, 0), 8)
+    made = rules.findings(policy, (0, 0, broken, 0), 8)
     assert [one.rule for one in made] == found
-    assert (broken > screening.limit_of(policy, 8)) == bool(found)  # the device decides as the host does
+    assert (broken > rules.limit_of(policy, 8)) == bool(found)  # the device decides as the host does
     for one in made:
         assert (one.value, one.threshold, one.bound) == (0.375, 0.25, 2.0)
-    assert math.isinf(screening.limit_of(BatchScreening(entropy=2.0, action="warn"), 8))
-    assert math.isinf(screening.limit_of(None, 8))
+    assert math.isinf(rules.limit_of(BatchScreening(entropy=2.0, action="warn"), 8))
+    assert math.isinf(rules.limit_of(None, 8))
 
 
 def test_a_stream_that_the_run_does_not_read_is_refused() -> None:
-    screening.require_streams(POLICY, ["code", "web/language=xh"])
+    rules.require_streams(POLICY, ["code", "web/language=xh"])
     with pytest.raises(RecipeError, match="names what the run does not read") as refused:
-        screening.require_streams(POLICY, ["code", "web/language=en"])
+        rules.require_streams(POLICY, ["code", "web/language=en"])
     assert "web/language=x*" in str(refused.value)
 
 
@@ -103,7 +102,7 @@ def _see(guard: Guard, step: int, loss: float, broken: int = 0) -> list[Interven
     assert guard.policy.screening is not None
     limit = guard.update_limits(step, 0, 8)
     vetoed = loss > limit.loss or broken > limit.rows
-    found = screening.findings(guard.policy.screening, (0, 0, broken, 0), 8)
+    found = rules.findings(guard.policy.screening, (0, 0, broken, 0), 8)
     return guard.record(TrainedStep(step=step, loss=loss, grad_norm=1.0, vetoed=vetoed, screened=found))
 
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from plinth.training.guard.records import Intervention, TrainedStep
+from plinth.training.guard.rules import Intervention, TrainedStep
 from plinth.training.guard.state_machine import LAG, Guard
 from plinth.training.parameters.guard import GradientSpike, LayerRule, LossSpike, Nonfinite
 from plinth.training.parameters.guard import GuardParameters as Policy

@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 
 from plinth.training.engine.skipped_update import PendingNumbers, UpdateSkipper
-from plinth.training.guard.records import Limits
+from plinth.training.guard.rules import Limits
 
 
 @pytest.fixture(autouse=True)

@@ -14,7 +14,7 @@ from plinth.model.parameters import Model, RopeScaling
 from plinth.records import Blob, Manifest, Part
 from plinth.storage.store import Store
 from plinth.training.config import run_key
-from plinth.training.initial.agreement import require_agreement
+from plinth.training.initial import require_agreement
 from plinth.training.parameters.initial import InitialWeights
 from plinth.training.parameters.run import Training
 

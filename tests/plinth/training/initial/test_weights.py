@@ -23,10 +23,11 @@ from plinth.model.parameters import Model
 from plinth.records import Manifest
 from plinth.storage.workspace import Workspace
 from plinth.tokens.tokenizer import tokenizer as tokenizers
+from plinth.training import initial as source
 from plinth.training.checkpoint.snapshot import parameters_digest
 from plinth.training.config import RunConfig
-from plinth.training.engine.precision import DTYPES
-from plinth.training.initial import source, weights
+from plinth.training.engine import weights
+from plinth.training.engine.ranks import DTYPES
 from plinth.training.parameters.initial import InitialState
 from plinth.training.parameters.parallel import Parallel
 from tests.model_folder import byte_level, save_folder

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from plinth.model.decoder import build
 from plinth.model.parameters import Model
-from plinth.training.engine.layer_statistics import LayerMonitor
+from plinth.training.engine.device_measurements import LayerMonitor
 from plinth.training.parallel.divided_decoder import wrap_blocks
 from plinth.training.parameters.parallel import Parallel
 from tests.peers import Peer

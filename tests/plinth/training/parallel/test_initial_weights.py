@@ -12,7 +12,7 @@ from plinth.model.parameters import PRESETS, Model
 from plinth.operation.memory import parameters_of_rank
 from plinth.training.checkpoint.snapshot import parameters_digest
 from plinth.training.config import RunConfig
-from plinth.training.engine.precision import DTYPES
+from plinth.training.engine.ranks import DTYPES
 from plinth.training.parameters.parallel import Parallel
 from tests.ranks import run_ranks
 

@@ -12,7 +12,7 @@ import pytest
 from plinth.errors import TrainingError
 from plinth.training.config import RunConfig, identity, run_key
 from plinth.training.engine.deepspeed_engine import deepspeed_config
-from plinth.training.parameters.deepspeed_block import HARMLESS, OTHERS, OWNED, ZERO, problems_with_settings
+from plinth.training.parameters.parallel import HARMLESS, OTHERS, OWNED, ZERO, problems_with_settings
 from plinth.training.parameters.run import Training
 from tests.peers import Peer
 

@@ -18,8 +18,8 @@ from plinth.model.hugging_face import CONFIG
 from plinth.recipe.recipe import _misplaced
 from plinth.training.checkpoint.snapshot import _described
 from plinth.training.config import RunConfig, identified, identity
+from plinth.training.parameters.optimizers import RotaryChange
 from plinth.training.parameters.parallel import Parallel
-from plinth.training.parameters.rotary_schedule import RotaryChange
 from plinth.training.parameters.run import Training
 from plinth_jobs.recipes import load
 from tests.ranks import run_ranks

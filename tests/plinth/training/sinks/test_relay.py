@@ -14,10 +14,9 @@ import pytest
 
 from plinth.training import config as configuration
 from plinth.training.config import RunConfig
+from plinth.training.parameters.run import Sinks
 from plinth.training.sinks import relay
-from plinth.training.sinks.destinations import SinkRow, SinkSource, folder, sources_of
-from plinth.training.sinks.parameters import Sinks
-from plinth.training.sinks.relay import Feed
+from plinth.training.sinks.relay import Feed, SinkRow, SinkSource, folder, sources_of
 from plinth.training.sinks.run_metrics import scalars
 from plinth.training.telemetry.timeline import Timeline
 

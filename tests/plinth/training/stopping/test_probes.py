@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from plinth.training.parameters.stopping import Plateau, Regression, Stopping
+from plinth.training.parameters.guard import Plateau, Regression, Stopping
 from plinth.training.stopping import Gatherer, Point, Signals, judge, no_improvement, regression
 from plinth.training.validation.probe_curves import ProbeLook
 

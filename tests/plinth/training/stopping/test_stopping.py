@@ -21,8 +21,8 @@ from plinth.tokens.order.order import Order
 from plinth.training import config as configuration
 from plinth.training.checkpoint import checkpoint
 from plinth.training.config import RunConfig
-from plinth.training.parameters.checkpoints import Checkpoints
-from plinth.training.parameters.stopping import Plateau, Stopping
+from plinth.training.parameters.guard import Plateau, Stopping
+from plinth.training.parameters.run import Checkpoints
 from plinth.training.stopping import Gatherer, Point, Signals, Watch, judge, last_step, stopped_event
 from plinth.training.telemetry.timeline import timeline
 from tests.plinth.training.conftest import tiny

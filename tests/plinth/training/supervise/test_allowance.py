@@ -12,8 +12,8 @@ import pytest
 from plinth.errors import TrainingError
 from plinth.training.checkpoint import checkpoint
 from plinth.training.config import RunConfig
-from plinth.training.supervise import allowance
-from plinth.training.supervise.allowance import Allowance, AllowanceWatch
+from plinth.training.supervise import result as allowance
+from plinth.training.supervise.result import Allowance, AllowanceWatch
 from plinth.training.telemetry.timeline import Timeline, timeline
 
 Make = Callable[..., RunConfig]

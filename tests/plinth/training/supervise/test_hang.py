@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from plinth.training.directory import RunDirectory
-from plinth.training.supervise import hang
+from plinth.training.supervise import rank_watch
 from tests.ranks import run_ranks
 
 
@@ -27,25 +27,25 @@ def entry(
 def test_who_has_not_come_is_behind() -> None:
     ahead = [entry(1, "completed", True), entry(2, "started"), entry(3)]
     behind = [entry(1, "completed", True)]
-    found = hang.examine({0: ahead, 1: behind, 2: ahead, 4: ahead}, 6)
+    found = rank_watch.examine({0: ahead, 1: behind, 2: ahead, 4: ahead}, 6)
     waiting = {"ranks": "0,2,4", "collective": "nccl:all_reduce", "number": 2, "group": "0:default_pg"}
     assert found == {"waiting": [waiting], "behind": "1", "silent": "3,5", "elsewhere": [1]}
 
 
 def test_a_group_of_others_says_nothing_of_a_rank() -> None:
-    found = hang.examine({0: [entry(9, group="1")], 1: [entry(2, "completed", True, group="2")]}, 2)
+    found = rank_watch.examine({0: [entry(9, group="1")], 1: [entry(2, "completed", True, group="2")]}, 2)
     assert (found["behind"], found["waiting"][0]["group"]) == ("", "1:default_pg")
     assert found["elsewhere"] == [1]  # it waits for nobody, and nobody is known to wait for it
 
 
 def test_a_message_between_two_ranks_is_numbered_by_itself() -> None:
     message = entry(7, is_p2p=True, p2p_seq_id=3, profiling_name="gloo:recv 0<-1")
-    found = hang.examine({0: [message], 1: [entry(1, "completed", True)]}, 2)
+    found = rank_watch.examine({0: [message], 1: [entry(1, "completed", True)]}, 2)
     assert (found["waiting"][0]["number"], found["behind"]) == (3, "")
 
 
 def test_ranks_are_written_short() -> None:
-    assert [hang.spans(ranks) for ranks in ([], [3], [0, 1, 2, 5, 7, 8])] == ["", "3", "0-2,5,7-8"]
+    assert [rank_watch.spans(ranks) for ranks in ([], [3], [0, 1, 2, 5, 7, 8])] == ["", "3", "0-2,5,7-8"]
 
 
 def test_the_flight_recorder_is_set_where_the_user_has_not(tmp_path: Path) -> None:
@@ -53,7 +53,7 @@ def test_the_flight_recorder_is_set_where_the_user_has_not(tmp_path: Path) -> No
     import torch
 
     known = Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"
-    names = set(hang.environment(RunDirectory(tmp_path))) - {"TORCH_NCCL_DUMP_ON_TIMEOUT"}  # in the CUDA library
+    names = set(rank_watch.environment(RunDirectory(tmp_path))) - {"TORCH_NCCL_DUMP_ON_TIMEOUT"}  # in the CUDA library
     found, end = set[str](), b""
     with known.open("rb") as stream:
         while part := stream.read(1 << 24):  # of some 400 MB
@@ -77,10 +77,10 @@ def one_does_not_come(root: Path) -> None:
     import torch
     import torch.distributed as dist
 
-    from plinth.training.supervise import hang
+    from plinth.training.supervise import rank_watch
 
     rank, run = int(os.environ["RANK"]), RunDirectory(root)
-    hang.install(run, rank)
+    rank_watch.install(run, rank)
     dist.init_process_group("gloo")
     pids: list[Any] = [None, None]
     dist.all_gather_object(pids, os.getpid())
@@ -94,9 +94,9 @@ def one_does_not_come(root: Path) -> None:
 @pytest.mark.slow
 def test_ranks_that_hang_say_which_collective_they_wait_in_and_who_is_behind(tmp_path: Path) -> None:
     run = RunDirectory(tmp_path)
-    hang.prepare(run)
+    rank_watch.prepare(run)
     run_ranks(2, one_does_not_come, tmp_path)
-    found = hang.collect(run, 2)
+    found = rank_watch.collect(run, 2)
     (waiting,) = found["waiting"]
     assert (waiting["ranks"], waiting["collective"]) == ("0", "gloo:all_reduce")
     assert (found["behind"], found["silent"], found["files"]) == ("1", "", "hangs/0001")
@@ -105,5 +105,5 @@ def test_ranks_that_hang_say_which_collective_they_wait_in_and_who_is_behind(tmp
     listed = ["rank-0000.json", "rank-0000.stack", "rank-0001.json", "rank-0001.stack"]
     assert sorted(path.name for path in (run.hangs / "0001").iterdir()) == listed
     assert "one_does_not_come" in (run.hangs / "0001" / "rank-0000.stack").read_text()
-    hang.prepare(run)
+    rank_watch.prepare(run)
     assert [path.name for path in run.hangs.iterdir()] == ["0001"]

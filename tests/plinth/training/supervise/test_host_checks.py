@@ -22,7 +22,7 @@ from plinth.launch.parameters import HostChecks, Kubernetes, Launch, Ray, Slurm,
 from plinth.processes import free_port
 from plinth.training import config as configuration
 from plinth.training.config import RunConfig
-from plinth.training.supervise import host_checks, host_rounds, peer_checks
+from plinth.training.supervise import host_checks, node_roles, peer_checks
 from plinth.training.supervise.host_checks import HostCheck, HostReport, judged, with_clocks
 from plinth.training.supervise.nodes import NodeFiles, read, write
 from plinth.training.telemetry.timeline import Timeline, timeline
@@ -242,7 +242,7 @@ def test_a_node_that_hangs_has_failed_and_one_that_never_began_is_not_known(make
     files = NodeFiles(make().directory)
     write(files.host_checks(1), report(1))
     write(files.host_checks(2), report(2, disk="pass"))
-    found = [host_rounds._report(files, node) for node in range(3)]
+    found = [node_roles._report(files, node) for node in range(3)]
     assert [one.checks[0].outcome for one in found] == ["undetermined", "fail", "pass"]
     assert judged(found)[0] == [found[1]]
 

@@ -21,8 +21,8 @@ from plinth.training.config import RunConfig
 from plinth.training.supervise import result as locks
 from plinth.training.supervise.node_roles import Follower, Leader, RemoteRank
 from plinth.training.supervise.nodes import NodeFiles, NodeOrder, NodePlace, NodeReport, rank_environment, write
+from plinth.training.supervise.rank_watch import EXIT_PREEMPTED, Process
 from plinth.training.supervise.supervisor import Supervisor
-from plinth.training.supervise.watch import EXIT_PREEMPTED, Process
 from plinth.training.telemetry.timeline import timeline
 from tests.training_host import HOST
 

@@ -18,13 +18,12 @@ import pytest
 from plinth.errors import DiskFullError, LaunchError
 from plinth.training import config as configuration
 from plinth.training.config import RunConfig
-from plinth.training.rank_failure import RankFailure
-from plinth.training.supervise import hang, watch
+from plinth.training.supervise import rank_watch
 from plinth.training.supervise import result as locks
 from plinth.training.supervise import supervisor as supervise
 from plinth.training.supervise.result import JobResult
 from plinth.training.supervise.supervisor import Supervisor
-from plinth.training.telemetry.timeline import Timeline, timeline
+from plinth.training.telemetry.timeline import RankFailure, Timeline, timeline
 
 Make = Callable[..., RunConfig]
 
@@ -52,7 +51,7 @@ known_host = cache(supervise.this_host)
 @pytest.fixture(autouse=True)
 def _no_wait_for_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Stand-ins answer no question, and run no code of this machine."""
-    monkeypatch.setattr(hang, "ANSWER_S", 0.2)
+    monkeypatch.setattr(rank_watch, "ANSWER_S", 0.2)
     monkeypatch.setattr(supervise, "this_host", known_host)
 
 
@@ -84,7 +83,7 @@ class Rehearsal(Supervisor):
     def _process(self, script: str, ready: Path) -> subprocess.Popen[bytes]:
         return subprocess.Popen([sys.executable, "-S", "-c", READY + script, str(ready)])
 
-    def _on_poll(self, ranks: list[watch.Process]) -> None:
+    def _on_poll(self, ranks: list[rank_watch.Process]) -> None:
         super()._on_poll(ranks)
         if self.restarts:
             self.events.append("alive")  # only the first attempt can be found hanging
@@ -163,7 +162,7 @@ def test_failure_of_an_earlier_job_is_not_blamed(make: Make) -> None:
 
 
 def test_siblings_of_a_dead_rank_are_ended(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watch, "SIBLING_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(rank_watch, "SIBLING_TIMEOUT_S", 0.2)
     result = rehearse(make(supervision=supervision(max_restarts=0)), ("hang", "crash"))
     assert (result.status, result.reason) == ("failed", "rank 1 ended with status 1")
 
@@ -181,7 +180,7 @@ def test_sigterm_is_forwarded_and_ends_as_stopped(make: Make) -> None:
     result, codes = stopped_when_ready(config, ("obedient", "obedient"))
     assert timeline(config.directory.events).of("lost") == []
     assert (result.status, result.restarts, result.reason) == ("stopped", 0, "SIGTERM was received")
-    assert codes == [watch.EXIT_PREEMPTED] * 2
+    assert codes == [rank_watch.EXIT_PREEMPTED] * 2
 
 
 def test_ranks_that_do_not_leave_are_ended_after_the_grace(make: Make) -> None:

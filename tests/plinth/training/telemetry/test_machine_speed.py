@@ -99,7 +99,7 @@ def test_on_a_gpu_every_precision_has_a_speed_of_its_own() -> None:
 
 def test_the_control_plane_measures_without_torch() -> None:
     code = (
-        "import sys; import plinth.training.telemetry.step_parts, plinth.training.telemetry.machine_speed;"
+        "import sys; import plinth.training.telemetry.step_clock, plinth.training.telemetry.machine_speed;"
         "sys.exit('torch' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

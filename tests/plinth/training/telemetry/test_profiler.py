@@ -11,8 +11,7 @@ import pytest
 
 from plinth.errors import MissingError
 from plinth.training.config import RunConfig
-from plinth.training.parameters.run import Training
-from plinth.training.parameters.telemetry import Telemetry
+from plinth.training.parameters.run import Telemetry, Training
 from plinth.training.telemetry import profiler as profile_request
 from plinth.training.telemetry.timeline import Timeline, timeline
 from tests.ranks import run_ranks

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from plinth.training.supervise import watch
+from plinth.training.supervise import rank_watch
 from plinth.training.telemetry import timeline as pulse
 
 
@@ -26,9 +26,9 @@ def test_what_works_changes_the_timeline_and_what_hangs_does_not(
     """An hour of pieces of ten seconds each, then a piece that does not end."""
     clock, timeline = Clock(), tmp_path / "events.jsonl"
     timeline.write_text("")
-    for module in (watch, pulse):
+    for module in (rank_watch, pulse):
         monkeypatch.setattr(module, "time", clock)
-    beat, seen = pulse.Pulse(timeline), watch.LastChange(timeline)
+    beat, seen = pulse.Pulse(timeline), rank_watch.LastChange(timeline)
     for _ in range(360):
         clock.now += 10.0
         beat()

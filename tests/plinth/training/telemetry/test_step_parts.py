@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from plinth.errors import MissingError
-from plinth.training.telemetry.step_clock import BESIDES, PARTS
-from plinth.training.telemetry.step_parts import mean_step
+from plinth.training.telemetry.step_clock import BESIDES, PARTS, mean_step
 
 SECONDS = st.floats(0.001, 10)
 

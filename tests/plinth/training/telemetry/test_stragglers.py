@@ -10,8 +10,8 @@ import pytest
 
 from plinth.launch.parameters import Launch
 from plinth.training.config import RunConfig
-from plinth.training.parameters.telemetry import Telemetry
-from plinth.training.telemetry.stragglers import scores
+from plinth.training.parameters.run import Telemetry
+from plinth.training.telemetry.communication import scores
 from plinth.training.telemetry.timeline import timeline
 from tests.ranks import run_ranks
 

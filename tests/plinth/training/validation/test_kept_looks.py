@@ -10,8 +10,7 @@ import pytest
 
 from plinth.errors import LineageError
 from plinth.evaluation.probes.scoring import LAST
-from plinth.training.validation.kept_looks import kept, read
-from plinth.training.validation.probe_curves import curves
+from plinth.training.validation.probe_curves import curves, kept, read
 
 
 def event(step: int, score: float, items: str = "set", **more: Any) -> dict[str, Any]:

@@ -23,17 +23,13 @@ from plinth.storage.state import checkout
 from plinth.storage.workspace import Workspace
 from plinth.training.checkpoint import checkpoint, snapshot
 from plinth.training.config import RunConfig, identity, run_key
-from plinth.training.parameters.checkpoints import Checkpoints
+from plinth.training.parameters.guard import Regression, Stopping
 from plinth.training.parameters.parallel import Parallel
-from plinth.training.parameters.run import Training
-from plinth.training.parameters.stopping import Regression, Stopping
-from plinth.training.parameters.validation import Validation
+from plinth.training.parameters.run import Checkpoints, Training, Validation
 from plinth.training.telemetry.timeline import timeline
-from plinth.training.validation import heldout, kept_looks
-from plinth.training.validation.kept_looks import LOOKS
-from plinth.training.validation.probe_curves import curves
-from plinth.training.validation.probing import ProbeResult
-from plinth.training.validation.validation import ValidationResult, Validator
+from plinth.training.validation import heldout, probe_curves
+from plinth.training.validation.probe_curves import LOOKS, curves
+from plinth.training.validation.validation import ProbeResult, ValidationResult, Validator
 from tests.ranks import RankFailed, run_ranks
 
 Make = Callable[..., RunConfig]
@@ -136,7 +132,7 @@ def test_a_run_is_scored_as_its_checkpoints_are_and_a_kill_changes_nothing(
     for config in (looks, dies):
         committed = (checkpoint.path(config.directory, 6) / LOOKS).read_bytes()
         newest = {name: own[-LAST:] for name, own in curves(told).items()}
-        assert kept_looks.read(committed) == newest
+        assert probe_curves.read(committed) == newest
     scores = {event["step"]: event["probes"] for event in told}
     assert all(event["probes"] == scores[event["step"]] for event in again)
     assert timeline(blind.directory.events).of("evaluated") == []

@@ -21,11 +21,9 @@ from plinth.tokens.tokenizer import encode
 from plinth.training import stopping
 from plinth.training.checkpoint import checkpoint, snapshot
 from plinth.training.config import RunConfig, identity, run_key
-from plinth.training.parameters.checkpoints import Checkpoints
+from plinth.training.parameters.guard import Plateau, Stopping
 from plinth.training.parameters.parallel import Parallel
-from plinth.training.parameters.run import Training
-from plinth.training.parameters.stopping import Plateau, Stopping
-from plinth.training.parameters.validation import Validation
+from plinth.training.parameters.run import Checkpoints, Training, Validation
 from plinth.training.telemetry.timeline import read_events, timeline
 from plinth.training.validation import heldout
 from plinth.training.validation.validation import ValidationResult, Validator

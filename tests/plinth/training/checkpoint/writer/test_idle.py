@@ -9,7 +9,7 @@ from functools import partial
 
 import pytest
 
-from plinth.training.checkpoint.writer.writer_process import Idle
+from plinth.training.checkpoint.writer import Idle
 
 
 def test_pieces_are_done_in_order_by_a_thread_that_gives_way_until_they_are_urgent() -> None:

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from plinth.training.supervise.watch import NODE_LOST, describe_exit
-from plinth.training.telemetry.goodput.account import GoodputAccount, account
-from plinth.training.telemetry.goodput.ledger import GoodputLedger, merged
+from plinth.training.supervise.rank_watch import NODE_LOST, describe_exit
+from plinth.training.telemetry.goodput import GoodputLedger, merged
+from plinth.training.telemetry.goodput_account import GoodputAccount, account
 
 
 class Story:

@@ -12,9 +12,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
-from plinth.training.rank_failure import NODE_SILENT
-from plinth.training.telemetry.goodput.ledger import CAUSES, AttemptTime, Cause, GoodputLedger, TimeSpan
-from plinth.training.telemetry.timeline import JOB_ENDS, waited_s
+from plinth.training.telemetry.goodput import CAUSES, AttemptTime, Cause, GoodputLedger, TimeSpan
+from plinth.training.telemetry.timeline import JOB_ENDS, NODE_SILENT, waited_s
 
 #: Parts of a step that are not goodput, and what lies between two steps (step_clock).
 _PARTS: dict[str, Cause] = {"data": "input", "checkpoint": "checkpoint stall"}

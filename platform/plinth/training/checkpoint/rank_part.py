@@ -30,7 +30,7 @@ from plinth.training.checkpoint import checkpoint, digest_tree, selection
 from plinth.training.checkpoint.commit_record import Commit
 from plinth.training.checkpoint.digest_tree import File, RankFiles, RankManifest, hasher_of, made
 from plinth.training.directory import RunDirectory
-from plinth.training.parameters.checkpoints import Checkpoints
+from plinth.training.parameters.run import Checkpoints
 from plinth.training.telemetry.timeline import Timeline
 
 

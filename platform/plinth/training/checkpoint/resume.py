@@ -1,0 +1,149 @@
+"""What ranks do before they load: verify a checkpoint together, and take the kept state of a parent's optimizer."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch.distributed as dist
+
+from plinth.errors import CheckpointError, PlinthError
+from plinth.storage.state import Refs
+from plinth.storage.workspace import Workspace
+from plinth.training import config as configuration
+from plinth.training.checkpoint import checkpoint, snapshot, universal
+from plinth.training.checkpoint.selection import select_checkpoint
+from plinth.training.config import RunConfig
+from plinth.training.directory import RunDirectory
+from plinth.training.engine.engine import TrainingEngine
+from plinth.training.engine.ranks import Rank
+from plinth.training.guard.rules import Intervention
+from plinth.training.parameters.optimizers import Optimizer
+from plinth.training.telemetry.timeline import Pulse, RankFailure, Timeline
+
+# Verification that all ranks share: each compares its part of a checkpoint, and all agree on the outcome.
+#
+#     leading rank    select_checkpoint ── candidate ──▶ every rank: verify_share ── outcomes ──▶ refused, or chosen
+#     the others      answer candidates until the leading rank has chosen
+#
+# Does not belong here: which checkpoint is a candidate (selection), the comparison (checkpoint.verify_share).
+
+class SharedVerification:
+    """The ranks of a run, as they verify its checkpoints together. Its public methods are collectives."""
+
+    def __init__(self, config: RunConfig, rank: Rank) -> None:
+        self.config, self.rank = config, rank
+        self._pulse = Pulse(config.directory.events)
+
+    def select(self, events: Timeline) -> tuple[int | None, list[Intervention]]:
+        """The newest checkpoint that no rank refuses, and the rollbacks of the run; the same on every rank.
+
+        Raises:
+            CheckpointError: checkpoints are committed, and none can be trusted; on every rank.
+            SignatureError: no root of trust is pinned on a machine; on every rank.
+        """
+        if not self.rank.leads:
+            return self._answer()
+        try:
+            chosen = select_checkpoint(self.config, events, self._ask)
+        except PlinthError as error:
+            _sent(RankFailure.of(error))
+            raise
+        _sent(chosen)
+        return chosen
+
+    def verify(self, step: int, run: RunDirectory | None = None) -> None:
+        """Verify one committed checkpoint, of this run or of another.
+
+        Raises:
+            CheckpointError, SignatureError: that of the first rank that refuses it; on every rank.
+        """
+        failure: RankFailure | None = None
+        try:
+            checkpoint.verify_share(run or self.config.directory, step, self.rank.index, self.rank.world, self._pulse)
+        except PlinthError as error:
+            failure = RankFailure.of(error)
+        failures: list[RankFailure | None] = [None] * self.rank.world
+        dist.all_gather_object(failures, failure)
+        first = next((one for one in failures if one is not None), None)
+        if first is not None:
+            raise first.error()
+
+    def _ask(self, run: RunDirectory, step: int) -> None:
+        """On the leading rank: have every rank verify its share of a candidate."""
+        _sent(step)
+        self.verify(step)
+
+    def _answer(self) -> tuple[int | None, list[Intervention]]:
+        """On the others: verify candidates until the choice comes; a refusal is the leading rank's to act on."""
+        while True:
+            said = _sent(None)
+            if isinstance(said, RankFailure):
+                raise said.error()
+            if not isinstance(said, int):
+                step, rollbacks = said
+                return step, rollbacks
+            try:
+                self.verify(said)
+            except PlinthError as error:
+                del error  # every rank got the same; the leading one refuses the candidate, or ends the selection
+
+
+def _sent(value: Any) -> Any:
+    """The leading rank's value, on every rank."""
+    box = [value]
+    dist.broadcast_object_list(box, src=0)
+    return box[0]
+
+
+# The optimizer's state of the run that another begins from: FP32 masters and moments, on any layout of ranks.
+#
+# Read once, before the first step; what the run commits later holds it. Counters of steps begin anew, that of the
+# optimizer (its bias correction) goes on.
+
+def restore(engine: TrainingEngine) -> None:
+    """Put the parent's state into an engine whose run keeps it; nothing for any other. A collective.
+
+    Raises:
+        CheckpointError: the parent's checkpoint is not here, was changed, or lacks a parameter's state.
+        SignatureError: no root of trust is pinned on this machine.
+    """
+    begun = engine.config.initial
+    if begun is None or begun.optimizer == "fresh":
+        return
+    initial = Refs(Workspace(engine.config.workspace)).load(begun.manifest)
+    run = RunDirectory(Path(engine.config.workspace) / "runs" / str(initial.stats.get("run_id", "")))
+    step = int(initial.stats.get("step", 0))
+    _verify(engine, run, step)
+    _require_same_kind(engine.config.optimizer, configuration.load(run.config).optimizer)
+    beat = Pulse(engine.config.directory.events)
+    needed = snapshot.ranks_needed(engine, step, beat, run)
+    universal.restore(engine, checkpoint.path(run, step) / "engine", needed, beat)
+    for name in universal.COUNTERS:
+        setattr(engine.deepspeed, name, 0)
+
+
+def _require_same_kind(ours: Optimizer, theirs: Optimizer) -> None:
+    """Another optimizer, or one without a mean of the weights, has other tensors in its state."""
+    kinds = [(one.kind, dict(one.options), one.ema_decay is not None) for one in (ours, theirs)]
+    if kinds[0] != kinds[1]:
+        found, expected = (f"{kind} {options or ''}{' with a mean of weights' * mean}" for kind, options, mean in kinds)
+        raise CheckpointError(
+            "the optimizer's state of the run's parent is another optimizer's",
+            found=expected,
+            expected=found,
+            remedy="set training.optimizer as the parent had it, or training.initial.optimizer: fresh",
+        )
+
+
+def _verify(engine: TrainingEngine, run: RunDirectory, step: int) -> None:
+    """Every rank compares its share of the checkpoint with its record; a refusal is raised everywhere."""
+    try:
+        SharedVerification(engine.config, engine.rank).verify(step, run)
+    except CheckpointError as error:
+        raise CheckpointError(
+            "the optimizer's state of the run's parent cannot be kept",
+            found=error.what,
+            expected=f"{checkpoint.name(step)} in {run.checkpoints}",
+            remedy="bring the parent's checkpoint back, or set training.initial.optimizer: fresh",
+        ) from error
