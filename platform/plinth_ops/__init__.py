@@ -8,7 +8,6 @@ checklists/     checks with evidence, remedy and owner: preproduction, readiness
 gamedays/       fault injection in a sandbox, with a verdict
 backup/         back up what cannot be rebuilt, and restore it
 retention/      what must be kept; deletion of unreferenced objects
-incidents/      the facts of an incident, as a page; `plinth ops incident`
 spending        cost by run, team and bucket; `plinth ops cost`
-reviews/        the page of a week or month
+reviews/        the page of a week or month; the postmortem of an incident; `plinth ops incident`
 """

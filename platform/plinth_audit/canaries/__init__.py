@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from plinth.records import Manifest
     from plinth.training.config import RunConfig
 
+
 @click.command(
     short_help="Show the canaries' exposure at the checkpoints of a run.",
     epilog=examples(

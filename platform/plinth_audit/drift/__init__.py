@@ -25,6 +25,7 @@ from plinth_jobs.cli.options import Settings, examples, json_option, recipe_opti
 if TYPE_CHECKING:
     from plinth.records import Manifest
 
+
 @click.command(
     short_help="Show text on which the champion is no longer what it was.",
     epilog=examples("plinth model drift", "plinth model drift --score", "plinth model drift --propose continued.yaml")

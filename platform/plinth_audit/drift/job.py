@@ -340,6 +340,7 @@ def figure(found: Sequence[SliceDrift]) -> Figure:
 def _colour(one: SliceDrift) -> str:
     return WARNING if one.drifts else ACCENT
 
+
 JOB = "score_drift"
 INTERVAL_S = 60
 

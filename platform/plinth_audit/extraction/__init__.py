@@ -12,17 +12,19 @@ this module, so the registry is imported when the gate is evaluated.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from pydantic import Field, field_validator
 
-from plinth.evaluation.measurement import Measurement, Stats, release_gate, single
+from plinth.evaluation.gate import release_gate
+from plinth.evaluation.measurement import Measurement, Stats, single
 from plinth.extensions import late
 from plinth.records import Frozen, internal
 from plinth.sections import RecipeSection
-from plinth_registry.gates import GateResult, missing, number
-from plinth_registry.gates.facts import Evidence
-from plinth_registry.gates.margins import WHOLE, UpperBound, worst_share
+
+if TYPE_CHECKING:
+    from plinth_registry.gates.facts import Evidence
+    from plinth_registry.gates.result import GateResult
 
 #: Slices of every extraction, where the ledger has their columns.
 RISKS: Mapping[str, str] = {
@@ -78,6 +80,7 @@ SECTION = RecipeSection(
     dumped=True,
 )
 
+
 class ExtractionPolicy(Frozen):
     """Training text that the model continues word for word."""
 
@@ -110,6 +113,9 @@ def read(stats: Stats) -> ExtractionFacts:
 
 def extraction(asked: ExtractionPolicy, evidence: Evidence) -> GateResult:
     """Upper bound of the share of training text at risk that the model continues word for word or nearly."""
+    from plinth_registry.gates.margins import WHOLE, UpperBound, worst_share
+    from plinth_registry.gates.result import missing, number
+
     known = evidence.of("memorisation_extraction", ExtractionFacts)
     if not known or WHOLE not in known.slices or known.slices[WHOLE].windows <= 0:
         return missing("extraction")

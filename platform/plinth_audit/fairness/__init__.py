@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from plinth.compute.context import Context
     from plinth.records import Manifest
 
+
 @click.command(
     short_help="Show differences between groups, toxicity, and their drift.",
     epilog=examples(

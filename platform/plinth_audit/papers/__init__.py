@@ -93,6 +93,7 @@ def papers(
 
 
 @click.command(
+    "provider",
     short_help="Sign what the provider of a release states of itself.",
     epilog=examples("plinth release provider provider.yaml", "plinth release provider"),
 )

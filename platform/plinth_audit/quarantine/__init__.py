@@ -22,6 +22,7 @@ from plinth_jobs.cli.options import Settings, examples, group, json_option, reci
 if TYPE_CHECKING:
     from plinth.compute.context import Context
 
+
 @group(
     short_help="List hits on lists of illegal content, without their text.",
     invoke_without_command=True,

@@ -263,6 +263,7 @@ def listed(settings: Settings, as_json: bool) -> None:
 
 
 @takedown.command(
+    "report",
     epilog=examples(
         "plinth corpus takedown report",
         "plinth corpus takedown report 3 --checkpoint 8f3a91c2 --checkpoint 51d0e7aa",

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from plinth.records import Manifest
     from plinth_registry.exports import FormClaim
 
+
 class FormExport:
     """One form on its way out.
 

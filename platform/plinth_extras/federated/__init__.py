@@ -26,6 +26,7 @@ from plinth_jobs.cli.options import Settings, examples, group, json_option, reci
 if TYPE_CHECKING:
     from plinth_extras.federated.exchange import Exchange, Federated, Round
 
+
 @group(epilog=examples("plinth run federated coordinate -r oslo.yaml", "plinth run federated rounds -r oslo.yaml"))
 def federated() -> None:
     """Federated rounds of the sites that a recipe names (training.federated)."""

@@ -37,6 +37,7 @@ from plinth.trust.root import Trust
 if TYPE_CHECKING:
     from plinth.training.telemetry.timeline import History
 
+
 class Federated(Frozen):
     """Other trainings of the same model, on text that stays where it is; weights are averaged every `inner_steps`."""
 

@@ -67,7 +67,7 @@ def check(settings: Settings, file: Path, as_json: bool) -> None:
     output.say(f"{counted(len(arms), 'run')}, {tokens:,} tokens, {flops:.3g} FLOPs")
 
 
-@experiment.command()
+@experiment.command("run")
 @file_argument
 @shared
 @click.option(
@@ -76,7 +76,9 @@ def check(settings: Settings, file: Path, as_json: bool) -> None:
 @click.option("--again", is_flag=True, help="Ask for runs again that failed.")
 @click.option("-n", "--workers", type=click.IntRange(1, 1024), help="Worker processes; one per core by default.")
 @json_option
-def run_command(settings: Settings, file: Path, side_by_side: int, again: bool, workers: int | None, as_json: bool) -> None:
+def run_command(
+    settings: Settings, file: Path, side_by_side: int, again: bool, workers: int | None, as_json: bool
+) -> None:
     """Run what is missing of an experiment, compare the arms, write the page.
 
     Steps that arms have in common with each other or with the workspace are done once. Interrupted, the same command

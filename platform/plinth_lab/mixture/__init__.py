@@ -77,7 +77,6 @@ class Swarm(Frozen):
         whole = sum(self.prior.values())
         return {name: weight / whole for name, weight in self.prior.items()}
 
-
     def arms(self) -> dict[str, dict[str, Any]]:
         """Overlays of the arms: the prior, and every draw."""
         digits = len(str(self.count))

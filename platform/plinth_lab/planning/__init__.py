@@ -108,6 +108,7 @@ def show_purchase(found: Purchase, name: str, runs: Path | None) -> None:
 
 
 @click.command(
+    "plan",
     short_help="Estimate a training run: parameters, FLOPs, time, memory.",
     epilog=examples(
         "plinth run plan -r demo", "plinth run plan --tokens-per-second 47000 --precision bf16 --device h200",
@@ -252,6 +253,7 @@ def _show(made: TrainingPlan) -> None:
     output.heading("Assumptions")
     for line in made.assumptions:
         output.say(f"  - {line}")
+
 
 WORKSPACE = click.Path(path_type=Path, exists=True, file_okay=False)
 UNITS = {"": 1, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15}

@@ -48,6 +48,7 @@ def example() -> None:
 
 
 @scaling.command(
+    "fit",
     epilog=examples(
         "plinth experiment scaling fit runs.csv --budget 1e21",
         "plinth experiment scaling fit runs.csv --budget 1e21 --inference-tokens 1e12 --unique-tokens 3e9",
@@ -107,6 +108,7 @@ def fit_command(
 
 
 @scaling.command(
+    "predict",
     epilog=examples(
         "plinth experiment scaling predict runs.csv --params 5e9 --tokens 1e11 --out foretold.json",
         "plinth experiment scaling compare foretold.json --loss 2.31",

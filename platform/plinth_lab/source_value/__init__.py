@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from plinth.corpus.sources.parameters import Bucket
     from plinth.recipe.recipe import Recipe
 
+
 def show_verdict(settings: Settings, file: Path, as_json: bool) -> None:
     """Show the verdict that an experiment about a source came to, and write its page again.
 

@@ -117,7 +117,7 @@ def restore(settings: Settings, place: str, name: str, given: tuple[str, ...]) -
         output.say(f"{counted(len(snapshot.missing), 'blob', 'be')} made again by `plinth run`.")
 
 
-@backup.command()
+@backup.command("drill")
 @click.argument("place")
 @named
 @shared

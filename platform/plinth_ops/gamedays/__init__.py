@@ -36,7 +36,9 @@ if TYPE_CHECKING:
     from plinth.compute.context import Context
     from plinth_ops.gamedays.gameday import GameDay, GameDayRecord, Instant
 
+
 @click.command(
+    "gameday",
     short_help="Inject a fault in a sandbox; verdict, signed record, page.",
     epilog=examples(
         "plinth ops gameday list",
@@ -52,7 +54,9 @@ if TYPE_CHECKING:
 @unsigned_option
 @shared
 @json_option
-def gameday_command(settings: Settings, name: str, seed: int, instants: int, first: int, unsigned: bool, as_json: bool) -> None:
+def gameday_command(
+    settings: Settings, name: str, seed: int, instants: int, first: int, unsigned: bool, as_json: bool
+) -> None:
     """Play game day NAME, or `list` them with their last verdicts.
 
     A game day strikes a rehearsal in a scratch folder with one fault, at instants that the seed draws, and compares the
@@ -68,10 +72,10 @@ def gameday_command(settings: Settings, name: str, seed: int, instants: int, fir
 
 
 def _list(ctx: Context, as_json: bool) -> None:
-    from plinth_ops.gamedays import play as signed_record
     from plinth_ops.gamedays.gameday import TABLE, find
+    from plinth_ops.gamedays.play import records
 
-    last = {record.name: (one.at, record) for one, record in signed_record.records(ctx)}
+    last = {record.name: (one.at, record) for one, record in records(ctx)}
     days = [find(name) for name in TABLE]
     if as_json:
         rows = [
@@ -96,12 +100,11 @@ def _list(ctx: Context, as_json: bool) -> None:
 
 
 def _play(ctx: Context, day: GameDay, seed: int, instants: int, first: int, unsigned: bool, as_json: bool) -> None:
-    from plinth_ops.gamedays import play as signed_record
-    from plinth_ops.gamedays.play import play, require_playable
+    from plinth_ops.gamedays.play import play, require_playable, require_signer, untouched, write
 
     require_playable(day, instants)
     if not unsigned:
-        signed_record.require_signer(ctx)
+        require_signer(ctx)
     if not as_json:
         _state(day)
 
@@ -113,11 +116,11 @@ def _play(ctx: Context, day: GameDay, seed: int, instants: int, first: int, unsi
             for failure in instant.failures:
                 output.line(f"       {failure}")
 
-    outside = signed_record.untouched(ctx)
+    outside = untouched(ctx)
     with ctx.progress.meter("instants", instants) as meter:
         record = play(day, seed=seed, instants=instants, first=first, outside=outside, on_instant=shown)
     signed = "not signed: --unsigned" if unsigned else _signed(ctx, record)
-    written = signed_record.write(ctx, record, signed)
+    written = write(ctx, record, signed)
     if as_json:
         output.emit_json({**record.model_dump(mode="json"), "passed": record.passed, "record": signed,
                           "page": str(written)})  # fmt: skip
@@ -142,7 +145,7 @@ def _state(day: GameDay) -> None:
 
 
 def _signed(ctx: Context, record: GameDayRecord) -> str:
-    from plinth_ops.gamedays import play as signed_record
+    from plinth_ops.gamedays.play import append
 
-    made = signed_record.append(ctx, record)
+    made = append(ctx, record)
     return f"record {made.number} of gamedays/, SHA-256 {made.sha256}, signed by {', '.join(made.owners)}"

@@ -38,7 +38,7 @@ from plinth_ops.gamedays.gameday import OWN, GameDay, Outcome, Struck, finding
 from plinth_ops.gamedays.rehearsal import Rehearsal
 
 #: Arguments of the interpreter that is Dagster, before the configuration of the run.
-ORCHESTRATED = ("-P", "-m", "plinth_ops.gamedays.orchestrated")
+ORCHESTRATED = ("-P", "-m", "plinth_ops.gamedays.orchestrator_day")
 
 
 @dataclass(frozen=True)

@@ -196,6 +196,7 @@ def budget(ctx: Context) -> Iterator[MetricSample]:
         yield MetricSample("plinth_spent", (team, experiment), spent / MICROS)
         yield MetricSample("plinth_reserved", (team, experiment), reserved / MICROS)
 
+
 #: Seconds that a part may take, its share of the start included.
 LIMIT_S: Final = 120.0
 

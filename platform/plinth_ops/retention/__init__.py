@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from plinth.compute.context import Context
     from plinth_ops.retention.deletion import StorageRow, StoredObject
 
+
 @group(
     short_help="Show what storage costs by age; delete unreferenced objects.",
     invoke_without_command=True,

@@ -29,6 +29,7 @@ from plinth_jobs.cli.options import Settings, examples, group, json_option, shar
 if TYPE_CHECKING:
     from plinth_registry.incidents import Incident
 
+
 @click.command(
     short_help="Write the page of the last week or month.",
     epilog=examples("plinth ops retrospective", "plinth ops retrospective --month --at 2026-11-02"),

@@ -44,7 +44,7 @@ class IncidentData(Frozen):
 
 def page(data: IncidentData) -> str:
     """The page as HTML. The same data gives the same bytes."""
-    return template("page.html.j2", __package__).render(data=data)
+    return template("postmortem.html.j2", __package__).render(data=data)
 
 
 def markdown(data: IncidentData) -> str:

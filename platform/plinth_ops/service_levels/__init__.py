@@ -97,7 +97,9 @@ def _row(one: ErrorBudget) -> tuple[object, ...]:
     return one.indicator, f"{one.value:.2%}", of, f"{one.target:.2%}", state, measure
 
 
-@sli.command(epilog=examples("plinth ops sli export levels", 'duckdb -init levels/views.sql -c "from levels"'))
+@sli.command(
+    "export", epilog=examples("plinth ops sli export levels", 'duckdb -init levels/views.sql -c "from levels"')
+)
 @click.argument("directory", type=click.Path(path_type=Path, file_okay=False))
 @at_option
 @shared

@@ -125,8 +125,6 @@ def _stamp(time: float) -> str:
     return datetime.fromtimestamp(time, UTC).isoformat()
 
 
-# Tile of the index page: error budgets of the workspace.
-
 def state(ctx: Context) -> StateTile:
     """The budget of which most is spent."""
     found = objectives.measure(ctx, objectives.load(ctx.workspace), time.time())

@@ -361,6 +361,7 @@ def _measure(tallies: Sequence[Tally]) -> float | None:
     largest = max(numbers, default=math.inf)
     return largest if math.isfinite(largest) else None  # it was no number: its seconds are bad
 
+
 ERROR_BUDGET = "error_budget"
 
 

@@ -27,7 +27,6 @@ from plinth.training.sinks.relay import Feed, PrometheusFile, SinkSource, folder
 from plinth.training.sinks.run_metrics import Families, MetricSample
 from plinth.training.telemetry.timeline import Timeline
 from plinth_ops.metrics import exporter as exporters
-from plinth_ops.metrics import parts as collectors
 from plinth_ops.metrics.exporter import Exporter, ExportPart
 from plinth_ops.metrics.parts import RunsCollector, WorkspaceState
 from plinth_ops.metrics.table import METRICS
@@ -110,7 +109,7 @@ def test_a_run_under_way_and_its_end(space: Workspace) -> None:
 def test_a_killed_supervisor_is_a_failed_job_at_the_next_question(
     space: Workspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(collectors, "ASKED_EVERY_S", 0.0)
+    monkeypatch.setattr("plinth_ops.metrics.parts.ASKED_EVERY_S", 0.0)
     config = begun(space, "r1")
     found, runs = of_runs(space)
     run = ("run", "r1")
