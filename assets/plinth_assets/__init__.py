@@ -8,15 +8,14 @@ Stages by subject, upstream first, with their logic:
 
     sources        plinth/corpus/sources, documents/, lists/: source files, lists of the user, documents
     annotate       plinth/corpus/annotate, models/, slices/: models, annotators, error rates of learned gates
-    policy         plinth/corpus/policy, slices/: what learned rules remove; verdicts of rules
     dedup          plinth/corpus/dedup: exact, near, semantic, lines, substring
-    verdicts       plinth/corpus/protected, curate/: held-out text, protected sets, one decision per document, the text
+    verdicts       plinth/corpus/protected, policy/, slices/, curate/: what learned rules remove; verdicts of rules;
+                   held-out text, protected sets, one decision per document, the text
     tokens         plinth/tokens, corpus/canaries/: tokenizer, shards, packing, planted texts, mixture
     accounts       plinth/corpus, provenance/ledger/: funnel and ledger
     initial        plinth/training/initial, sampled_text, and the registry's proof: models that exist, their text
     training       plinth/training: the run and its checkpoint
-    pages          plinth/report: data card, page of the evaluation
-    candidate      registry: candidate and release
+    candidate      plinth/report, registry: data card, page of the evaluation; candidate and release
 
 Does not belong here: anything that could be a pure function (plinth), and anything that starts work (jobs).
 """

@@ -1,5 +1,5 @@
-"""Dagster's view of a recipe: jobs over assets with their schedules, owners and priorities; definitions that packages add;
-Dagster runs in this process.
+"""Dagster's view of a recipe: jobs over assets with their schedules, owners and priorities; definitions that packages
+add; Dagster runs in this process.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ from typing import Any, Final
 from plinth.errors import MissingError
 from plinth.storage.atomic import write_bytes
 
-INFRA: Final = Path(__file__).resolve().parents[3] / "infra"
+INFRA: Final = Path(__file__).resolve().parents[2] / "infra"
 BUCKET, PREFIX = "plinth", "workspace"
 
 

@@ -13,8 +13,8 @@ Called from outside (assets, sensors, command line):
 
 Inside, each may use those above it (keys and envelopes are plinth.trust):
 
-    signed_log    the signed logs of a workspace and who may sign each (the mechanism: plinth.trust.signed_log)
-    audit_log     every decision and every refused one, signed by whoever decided or asked
+    audit_log     the signed logs of a workspace and who may sign each (the mechanism: plinth.trust.signed_log); every
+                  decision and every refused one, signed by whoever decided or asked
     releases      records of every movement, with person and reason, and their signed head; as a value: which version
                   is champion, on trial or gone
     signing       OpenSSF model signature and SLSA provenance of a directory; the directory of a checkpoint
@@ -23,21 +23,21 @@ Inside, each may use those above it (keys and envelopes are plinth.trust):
     candidate     a checkpoint with its evaluation and signed facts; its lineage, proved
     gates/        pure functions: policy and evidence -> state, reason
     policy        the signed policy that governs a release: a log, the newest version holds
-    waivers       the owner lets one candidate pass one gate until a date
     taint         marks and their lifting, signed; everything downstream of them
     approval      decisions of people: signed statements, or tags set in the MLflow UI behind its login
     mlflow/       MLflow's server, its login, its model registry, the connection to it
-    consumers     services that use a release and models made of one, with who answers for each
+    consumers     services that use a release and models derived from one, with who answers for each; impact: everything
+                  derived from something: manifests, runs, versions, consumers
     evidence      gather the evidence that the gates read; its figures, counted again from their tables
     registration  experiment, run, metrics and version in MLflow, each made once; what MLflow shows of them
     run_metrics   metrics in MLflow: a run's timeline, each event once; scores of a model with their data
-    judgement     a candidate and its gates, judged now; its signed verdict
+    judgement     a candidate and its gates, judged now; its signed verdict; waivers: the owner lets one candidate pass one
+                  gate until a date
     incidents     opened, noted, closed; while one is open, nothing is promoted
     promotion     copy, record, rollback, return of a canary; MLflow's aliases after them
     canary/       what is observed of a canary beside the champion -> return, go on, promote
-    impact        everything that came of something: manifests, runs, versions, consumers
-    feed          what consumers must learn, signed and numbered; webhook sends it
-    freeze        mark or lift, and name everybody who is concerned
+    freeze        what consumers must learn, signed and numbered, sent by webhook; taint or lift, and notify everyone
+                  concerned
     exports/      a release or checkpoint as a signed directory that proves itself elsewhere
 
 Trust rests on signatures and content digests only. Tags in MLflow are for people to read and, for

@@ -1,4 +1,4 @@
-"""The signed logs of a workspace and who may sign each; the audit log, which records every decision and every refusal."""
+"""The signed logs of a workspace and who may sign each; the audit log: every decision and every refusal."""
 
 from __future__ import annotations
 

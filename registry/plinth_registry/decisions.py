@@ -132,7 +132,7 @@ def waive(
     """Let a candidate version (None: the newest) pass one gate until a date, signed as `policy`.
 
     Raises:
-        GateError: no policy is signed, or this gate is not waived; see `waivers.sign`.
+        GateError: no policy is signed, or this gate is not waived; see `judgement.sign_waiver`.
         MissingError: no such candidate.
         SignatureError: the candidate or the key cannot be used.
     """

@@ -1,5 +1,5 @@
-"""The signed feed of consumers, and the freeze that follows a taint: it lists everything derived from the unfit artifact,
-shows it in MLflow and notifies the consumers.
+"""The signed feed of consumers, and the freeze that follows a taint: it lists everything derived from the unfit
+artifact, shows it in MLflow and notifies the consumers.
 """
 
 from __future__ import annotations
@@ -27,7 +27,6 @@ from plinth.trust import dsse
 from plinth.trust.log_record import LogRecord
 from plinth.trust.root import Trust
 from plinth_registry import audit_log, consumers, policy, promotion, releases, taint
-from plinth_registry import consumers as impact
 from plinth_registry.audit_log import FEED, AuditedAction
 from plinth_registry.consumers import Consumer, enrolled
 from plinth_registry.mlflow import connection
@@ -39,9 +38,10 @@ from plinth_registry.taint import TaintStatement
 #
 #     feed/00001.json     one mark, one lift, or one movement of a release, with the versions and consumers concerned
 #
-# The feed follows two other signed logs, the marks and the release history: `catch_up` adds an entry for each record that
-# has none yet, so that nothing stays unsaid when a process dies between the two. A consumer verifies every entry against
-# its pinned root and the entry before (`received`); a missing, repeated or moved entry is refused by name.
+# The feed follows two other signed logs, the marks and the release history: `catch_up_feed` adds an entry for each
+# record that has none yet, so that nothing stays unsaid when a process dies between the two. A consumer verifies every
+# entry against its pinned root and the entry before (`received`); a missing, repeated or moved entry is refused by
+# name.
 
 #: Published assets named in an entry; the mark's impact has all.
 ASSETS = 50
@@ -112,7 +112,7 @@ def catch_up_feed(ctx: Context) -> tuple[FeedEntry, ...]:
 def _of_mark(ctx: Context, statement: TaintStatement) -> dict[str, Any]:
     mark = statement.mark
     found = descent(ctx, [mark.target] if mark.kind == "manifest" else mark.holders)
-    checkpoints = found.digests | impact.measured(ctx, found.manifests)
+    checkpoints = found.digests | consumers.measured(ctx, found.manifests)
     versions = {
         (record.model, str(record.version))
         for record in releases.history(ctx)
@@ -341,7 +341,7 @@ def lift_taint(ctx: Context, target: str, by: str, reason: str) -> taint.TaintSt
     frozen = {digest for mark in taint.records(ctx) for digest in _checkpoints(ctx, mark)}
     free = _checkpoints(ctx, done.mark) - frozen
     with suppress(RegistryError):  # the tag is for people to read; what counts is the log
-        _show(ctx, impact.affected_versions(ctx, free)[0], "")
+        _show(ctx, consumers.affected_versions(ctx, free)[0], "")
     _tell(ctx)
     return done
 
@@ -388,15 +388,15 @@ def _targets(ctx: Context, target: str) -> tuple[str, ...]:
 def _checkpoints(ctx: Context, mark: taint.Taint) -> frozenset[str]:
     """Digests that a mark freezes, those of checkpoints that it measured too."""
     found = taint.affected(ctx, mark)
-    return frozenset(each.digest for each in found) | impact.measured(ctx, found)
+    return frozenset(each.digest for each in found) | consumers.measured(ctx, found)
 
 
 def _concerned(ctx: Context, marks: tuple[taint.Taint, ...], words: str) -> Tainted:
     """What is frozen, tagged in MLflow where it can be reached."""
     starts = [one for mark in marks for one in ((mark.target,) if mark.kind == "manifest" else mark.holders)]
     found = descent(ctx, starts)
-    checkpoints = found.digests | impact.measured(ctx, found.manifests)
-    versions, gaps = impact.affected_versions(ctx, checkpoints)
+    checkpoints = found.digests | consumers.measured(ctx, found.manifests)
+    versions, gaps = consumers.affected_versions(ctx, checkpoints)
     try:
         _show(ctx, versions, words)
     except RegistryError as error:
@@ -408,7 +408,7 @@ def _concerned(ctx: Context, marks: tuple[taint.Taint, ...], words: str) -> Tain
         runs=tuple(run.run_id for run in affected_runs(ctx, found.digests)),
         versions=tuple(f"{row.model}/{row.version}" for row in versions),
         aliases=tuple(sorted(f"{row.model}@{name}" for row in versions for name in row.aliases)),
-        consumers=impact.consumer_rows(ctx, checkpoints, versions),
+        consumers=consumers.consumer_rows(ctx, checkpoints, versions),
         gaps=gaps,
     )
 

@@ -1,5 +1,5 @@
-"""A candidate and its gates, judged now: by the signed policy that governs, on evidence that is read each time, with the
-waivers that its owner has signed.
+"""A candidate and its gates, judged now: by the signed policy that governs, on evidence that is read each time, with
+the waivers that its owner has signed.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ from plinth_registry.registration import scores_text, show_gates
 #
 #     policies/<release>/waivers/<candidate 12>.<gate>.json    DSSE envelope, signed as `policy`
 #
-# A waiver names the candidate, the gate and the policy under which it was given. After its date, under another policy, or
-# for a gate that none lifts (`gates.settings.always`) it is none; nor is one that was put back over a later one which
-# this machine has seen, expired or not. What it lets through stays visible as failed.
+# A waiver names the candidate, the gate and the policy under which it was given. After its date, under another policy,
+# or for a gate that none lifts (`gates.settings.always`) it is none; nor is one that was put back over a later one
+# which this machine has seen, expired or not. What it lets through stays visible as failed.
 
 WAIVER_PREDICATE: Final = "urn:plinth:gate-waiver:v1"
 
@@ -104,7 +104,8 @@ def sign_waiver(
         ) from error
     if past:
         raise GateError(f"a waiver of {gate} that has expired already", found=expires, expected="a time to come")
-    content = dsse.statement(WAIVER_PREDICATE, {"candidate": candidate, "policy": policy.digest}, made.model_dump(mode="json"))
+    about = {"candidate": candidate, "policy": policy.digest}
+    content = dsse.statement(WAIVER_PREDICATE, about, made.model_dump(mode="json"))
     dsse.write(_folder(ctx, name) / f"{candidate[:12]}.{gate}.json", content, signer)
     trust.remember(_counted(ctx, made)[0], _second(made))
     return made

@@ -27,7 +27,8 @@ from plinth.storage.workspace import Workspace
 #
 # A stage declares a `Suite` as data: a small table of its statistics and expectations of Great Expectations. `evaluate`
 # compares the table with them before the stage's manifest is published, so a manifest that fails a critical expectation
-# never becomes an input. `data_docs` has Great Expectations evaluate the same suite afterwards, in a process of its own.
+# never becomes an input. `data_docs` has Great Expectations evaluate the same suite afterwards, in a process of its
+# own.
 
 Severity = Literal["critical", "warning"]
 
@@ -189,11 +190,12 @@ def docs_index(workspace: Workspace) -> Path:
 
 # A stage of the pipeline as data, and the one decision of what is up to date.
 #
-# From one record come the Dagster asset, that decision and the catalogue. An asset is up to date when its reference holds
-# the key that its stage has now (`Stage.key`: code version, parameters, digests of the inputs, identity of what is read
-# from outside), the store has every blob of its manifest, what it names outside the store is there (`Stage.intact`), and
-# what must be signed about it holds. The Dagster asset, `plinth run`, `plinth status` and the arrival sensor read the
-# decision here. The step cache below it only spares the finished items of a stage that has to run.
+# From one record come the Dagster asset, that decision and the catalogue. An asset is up to date when its reference
+# holds the key that its stage has now (`Stage.key`: code version, parameters, digests of the inputs, identity of what
+# is read from outside), the store has every blob of its manifest, what it names outside the store is there
+# (`Stage.intact`), and what must be signed about it holds. The Dagster asset, `plinth run`, `plinth status` and the
+# arrival sensor read the decision here. The step cache below it only spares the finished items of a stage that has to
+# run.
 
 Inputs = Mapping[str, Manifest]
 

@@ -1,9 +1,8 @@
 """What is measured of a checkpoint: facts, gates with their parameters, records; and the stages that measure.
 
-    quality   what the model can do: evaluation, comparison, probes, tasks, serving
-    pii       what is left in its training text
+    quality   what the model can do: evaluation, comparison, probes, tasks, serving; personal data in its training text
 
-These are what gates read, without what is heavy: every command that judges imports them. The stage of a measurement is
+This is what gates read, without what is heavy: every command that judges imports it. The stage of a measurement is
 in a module with its items, recomputed, compared between two models and shown on the page: evaluation_stage,
 comparison_stage, probes_stage, tasks_stage, serving_stage, pii_stage. One of another package has the same form
 (docs/extending.md).

@@ -1,13 +1,12 @@
-"""The command line: `plinth COMMAND`, or `plinth NOUN COMMAND`. A module holds a command or a few.
+"""The command line: `plinth COMMAND`, or `plinth NOUN COMMAND`. A module holds a command or a few. Here is
+`plinth` itself, and the one place that turns errors into messages and exit codes.
 
-    root      `plinth` itself; errors as messages with exit codes
     nouns     the table of commands, and those that installed packages add
     options   --workspace, --recipe, --json, and the settings that they fill
     output    tables for people, JSON for programs
 
     doctor      `doctor`, one function per check
-    run         `recipe`, `run`, `up`, `down`
-    status      `status`, `report`, `report pages`
+    run         `recipe`, `run`, `up`, `down`, `status`, `report`, `report pages`
     corpus      `corpus funnel | card | ledger | near | limits | arpa`
     policies    `corpus policy | slices`: what policies and learned gates remove
     sample      `corpus sample | review | label`: removed documents, judged by people
@@ -20,9 +19,8 @@
     release     `approve`, `release promote | rollback | mirror | canary | log`: decisions
     taint       `release taint | impact | consumer`: unfit data, what derives from something, who uses a release
     export      `export pointers | restore | tokens | model`
-    gates       `gates`: the signed policy that a release must pass, and waivers
+    gates       `gates`: the signed policy that a release must pass, and waivers; `ops people`: the login of MLflow
     keys        `keys`: the root of trust, who signs as which role
-    people      `ops people`: the login of MLflow, and who may log in
 
 Importing this package imports click and nothing else; a command imports heavy packages inside its function. Its help
 ends with an example, and it takes `--json` where it reads.
@@ -43,11 +41,6 @@ from plinth.errors import EXTRAS, PlinthError, not_installed
 from plinth.text import visible
 from plinth_jobs.cli.nouns import COMMANDS, RENAMED, SECTIONS, Below
 from plinth_jobs.cli.options import Commands, PackagedFile, Settings, WorkspacePlace, examples
-
-__all__ = ["main"]
-
-
-# `plinth` itself, and the one place that turns errors into messages and exit codes.
 
 SOFTWARE_ERROR = 70  # as in sysexits.h
 INTERRUPTED = 130

@@ -1,5 +1,5 @@
-"""Rules of a release: `plinth gates`, the policy that it must pass, and `plinth ops people`, who may log in to MLflow and
-approve there.
+"""Rules of a release: `plinth gates`, the policy that it must pass, and `plinth ops people`, who may log in to MLflow
+and approve there.
 """
 
 from __future__ import annotations

@@ -26,8 +26,8 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "doctor": ("doctor", "Check this machine: packages, memory, GPU, ports."),
         "recipe": ("run", "Check, print or describe a recipe."),
         "run": ("run", "Run the pipeline, from sources to release; inspect training."),
-        "status": ("status", "List every asset: up to date, stale or never materialized."),
-        "report": ("status", "Write the results page of a candidate; the index of pages."),
+        "status": ("run", "List every asset: up to date, stale or never materialized."),
+        "report": ("run", "Write the results page of a candidate; the index of pages."),
         "explain": ("provenance", "Trace one document through every stage."),
         "approve": ("release", "Sign an approval of a candidate."),
         "verify": ("provenance", "Verify every link from a model or asset to its sources."),
@@ -95,10 +95,10 @@ BELOW: dict[str, dict[str, tuple[str, str]]] = {
         "impact": ("taint", "List all that came of a digest, source, document or commit."),
     },
     "ops": {
-        "people": ("people", "Let MLflow ask for a login; make accounts."),
+        "people": ("gates", "Let MLflow ask for a login; make accounts."),
     },
     "report": {
-        "pages": ("status", "Write the index of all pages: state, runs, links."),
+        "pages": ("run", "Write the index of all pages: state, runs, links."),
     },
     "export": {
         "tokens": ("export", "Write the tokens of a bucket or a run for another trainer."),

@@ -1,5 +1,5 @@
-"""`plinth recipe`, `plinth run`, `plinth up`, `plinth down`, `plinth status`, `plinth report`: a recipe, its pipeline, the
-servers, the state of every asset, the pages of results.
+"""`plinth recipe`, `plinth run`, `plinth up`, `plinth down`, `plinth status`, `plinth report`: a recipe, its pipeline,
+the servers, the state of every asset, the pages of results.
 """
 
 from __future__ import annotations
@@ -368,12 +368,12 @@ def _status_rows(rows: list[dict[str, Any]], every: bool) -> Iterator[tuple[obje
     groups: dict[str, dict[str, list[dict[str, Any]]]] = {}
     for row in rows:
         groups.setdefault(row["group"], {}).setdefault(row["state"], []).append(row)
-    for number, (group, by_state) in enumerate(groups.items()):
+    for number, (title, by_state) in enumerate(groups.items()):
         if number:
             yield None
         for state, alike in by_state.items():
             if len(alike) > LISTED and not every:
-                yield _line(f"{group}: {counted(len(alike), 'asset')}", state, alike)
+                yield _line(f"{title}: {counted(len(alike), 'asset')}", state, alike)
             else:
                 yield from (_line(row["asset"], state, [row], row["rows"], row["digest"]) for row in alike)
 

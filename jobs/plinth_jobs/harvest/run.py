@@ -1,5 +1,5 @@
-"""`harvest`: all buckets and a set of tasks into one folder, once, and kept until a new harvest is requested. Two buckets
-are written here: the standard library's documentation, and the machine's manual pages.
+"""`harvest`: all buckets and a set of tasks into one folder, once, and kept until a new harvest is requested. Two
+buckets are written here: the standard library's documentation, and the machine's manual pages.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Packaged recipes, and how a recipe is found by name.
+"""Packaged recipes, how a recipe is found by name, and the recipe that a workspace ran last.
 
 base    the common part of most recipes: annotators, policies, permitted licences
 web     a crawl with every filter on

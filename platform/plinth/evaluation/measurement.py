@@ -254,7 +254,7 @@ MEASUREMENTS = Catalogue(
         "evaluation_parent": f"{_OURS}.quality:EVALUATION_PARENT",
         "probes": f"{_OURS}.quality:PROBES",
         "tasks": f"{_OURS}.quality:TASKS",
-        "pii_data": f"{_OURS}.pii:MEASUREMENT",
+        "pii_data": f"{_OURS}.quality:PII_DATA",
         "serving": f"{_OURS}.quality:SERVING",
         "comparison": f"{_OURS}.quality:COMPARISON",
     },

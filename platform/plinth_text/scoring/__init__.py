@@ -15,10 +15,10 @@ from plinth_text.words import hash_words, scratch, slots
 
 # Features of classifiers: hashed words and pairs of words with the scores of linear models, and surface features.
 #
-# Words are those of `words.hashes`. Every word and every two successive words are one feature each; a feature's row is
-# the top bits of its hash (the hashing trick, Weinberger et al. 2009, as fastText uses it for word n-grams: Joulin et al.
-# 2016). A text's margin is the mean of the rows of its features plus a bias. fastText's mean of word vectors times its
-# output matrix is such a table, of lower rank.
+# Words are those of `plinth_text.words`. Every word and every two successive words are one feature each; a feature's
+# row is the top bits of its hash (the hashing trick, Weinberger et al. 2009, as fastText uses it for word n-grams:
+# Joulin et al. 2016). A text's margin is the mean of the rows of its features plus a bias. fastText's mean of word
+# vectors times its output matrix is such a table, of lower rank.
 #
 # Letters: D texts, F features of all of them, R = 2^bits rows, K labels.
 

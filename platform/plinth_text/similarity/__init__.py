@@ -92,7 +92,7 @@ def recall(similarity: float, bands: int, rows: int) -> float:
 #
 # Charikar (2002): every feature votes with each bit of its hash, for or against; the signs of the 64 sums are the
 # hash, and two texts differ in a share of bits that is their angle over pi. Features are the word n-grams of
-# `words.hashes`, as often as they occur; a sum of 0 gives 0. A text without words has no hash.
+# `plinth_text.words`, as often as they occur; a sum of 0 gives 0. A text without words has no hash.
 #
 # Manku, Jain and Das Sarma (2007) find near hashes through tables of bits that must agree. Here the 64 bits are four
 # blocks of 16: of two hashes that differ in at most `distance` bits, one block differs in at most distance // 4. So
@@ -245,7 +245,7 @@ class HashedLines:
         start_cp, end_cp: [L] code points in the text, half open; the line end is inside.
         high, low: [L] hashes; both 0 for a blank line.
         size: [L] characters that are no white space.
-        words: [L] words, as `words.hashes` counts them but for those that a line end splits.
+        words: [L] words, as `plinth_text.words` counts them but for those that a line end splits.
         alphanumeric: [L] whether the line has a letter or digit.
     """
 
@@ -338,7 +338,7 @@ def close_gaps(starts: I64, size: I32, cut: U8) -> None:
 
 # Passages of n words: anchors that rule out repetition, hashes, and positions of words in the text.
 #
-# Words are those of `words.hashes`. A **window** is n successive words of one text; a text of fewer has none. A
+# Words are those of `plinth_text.words`. A **window** is n successive words of one text; a text of fewer has none. A
 # window's **anchor** is the smallest hash of the k-grams in it, of equal ones the last (winnowing: Schleimer, Wilkerson
 # and Aiken 2003). Equal windows have equal anchors, wherever they are; successive windows mostly share one. So
 # the anchors, one in about (n - k) / 2 words, show which windows cannot be repeated; most windows are never hashed.
@@ -414,7 +414,7 @@ class WordPositions:
 
 
 def word_positions(text: str) -> WordPositions:
-    """Positions of the words of a text: the same words, in number and order, as `words.hashes` hashes."""
+    """Positions of the words of a text: the same words, in number and order, as `plinth_text.words` hashes."""
     data = np.frombuffer(text.encode(), dtype=np.uint8)
     size = data.size
     places, ends = np.zeros((4, size // 2 + 2), dtype=np.int64), np.zeros(size // 2 + 3, dtype=np.int64)

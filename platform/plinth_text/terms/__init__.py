@@ -19,8 +19,8 @@ from plinth_text.words import ngram_hashes, scratch
 
 # Find the words and phrases of a lexicon in texts: whole words only, in any case, and lightly obfuscated ones.
 #
-# A term matches where its words stand one after the other, by the words of `words.hashes`; of terms that begin at one
-# word the longest counts. A term of one word is also found obfuscated, where the text shows one of these signs:
+# A term matches where its words stand one after the other, by the words of `plinth_text.words`; of terms that begin at
+# one word the longest counts. A term of one word is also found obfuscated, where the text shows one of these signs:
 #
 # - digits and signs for letters (`h3ll0`, `$pam`), at least one letter among them;
 # - a letter three times or more in a row (`spaaaam`): then runs count once, in text and term;
@@ -215,8 +215,8 @@ def fold_table() -> np.ndarray[Any, np.dtype[np.uint32]]:
 # Candidates for personal data: one pass over the bytes that stops only where a rule may match.
 #
 # The pass walks over runs of letters, digits, `_` and `-`; only runs with digits, long runs, `@` and `:` are examined,
-# each over a bounded number of bytes, so the time is linear in any text. The candidates are a superset of the matches of
-# the `pii` annotator, whose rules decide. Numbers without a form of their own are reported only near words that give
+# each over a bounded number of bytes, so the time is linear in any text. The candidates are a superset of the matches
+# of the `pii` annotator, whose rules decide. Numbers without a form of their own are reported only near words that give
 # their meaning (`MEANINGS`).
 #
 # Does not belong here: check digits, registries of addresses, replacements.

@@ -72,8 +72,8 @@ def utf8(texts: pa.Array) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]
 
 # Fold texts: texts that differ only in case and white space become equal.
 #
-# Letters are lower-cased as in `words.hashes`; runs of white space (ASCII and Unicode) become one space, none at the
-# ends. The rest, punctuation included, stays as it is.
+# Letters are lower-cased as in `plinth_text.words`; runs of white space (ASCII and Unicode) become one space, none at
+# the ends. The rest, punctuation included, stays as it is.
 
 
 def digests(texts: pa.Array) -> pa.Array:

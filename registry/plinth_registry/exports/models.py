@@ -105,7 +105,7 @@ def require_standing(ctx: Context, proved: Mapping[str, Any]) -> None:
     """Ask the history and the marks of this workspace about an export that was proved: its signature holds for ever.
 
     Args:
-        proved: as `sealed.verify` gives it. Of a release that this workspace does not know, nothing is known.
+        proved: as `exports.verify` gives it. Of a release that this workspace does not know, nothing is known.
 
     Raises:
         GateError: the version was rolled back, or is tainted.

@@ -160,7 +160,8 @@ def evaluate(
     """Evaluate every gate that the policy requires.
 
     Args:
-        waived: waivers in words by gate (`plinth_registry.judgement`); those of gates that are always asked are ignored.
+        waived: waivers in words by gate (`plinth_registry.judgement`); those of gates that are always asked are
+            ignored.
     """
     return tuple(_with_waiver(result, waived) for result in _required(policy, evidence))
 

@@ -200,8 +200,8 @@ def _absent(path: Path) -> Exception:
 
 # MLflow's model registry without MLflow's library, whose import takes longer than a command: over a server's REST.
 #
-# `Server`, and `ModelDatabase` where no server runs (`model_database`), answer as `MlflowClient` does: names, arguments,
-# errors with `error_code`. `connection` chooses between them; the library does everything else.
+# `Server`, and `ModelDatabase` where no server runs (`model_database`), answer as `MlflowClient` does: names,
+# arguments, errors with `error_code`. `connection` chooses between them; the library does everything else.
 
 API: Final = "/api/2.0/mlflow"
 ARTIFACTS: Final = "/api/2.0/mlflow-artifacts/artifacts"

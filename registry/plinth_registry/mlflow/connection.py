@@ -22,8 +22,7 @@ from typing import Any, Final, ParamSpec, TypeVar
 
 from plinth.errors import MissingError, RegistryError
 from plinth.storage.workspace import Workspace
-from plinth_registry import mlflow
-from plinth_registry.mlflow import Refused, Server, database, settings
+from plinth_registry.mlflow import Refused, Server, database, guard, settings
 from plinth_registry.mlflow.database import ModelDatabase, rows
 from plinth_registry.mlflow.server import (
     ARTIFACTS,
@@ -77,7 +76,7 @@ def _library(workspace: Workspace, uri: str) -> Any:
 
     logging.getLogger("mlflow").setLevel(logging.WARNING)
     log_in(workspace, uri)
-    return mlflow.guard(MlflowClient(tracking_uri=uri, registry_uri=uri), uri)
+    return guard(MlflowClient(tracking_uri=uri, registry_uri=uri), uri)
 
 
 def _code(error: Exception) -> str:
