@@ -31,8 +31,8 @@ Inside, each may use those above it (keys and envelopes are plinth.trust):
     evidence      gather the evidence that the gates read; its figures, counted again from their tables
     registration  experiment, run, metrics and version in MLflow, each made once; what MLflow shows of them
     run_metrics   metrics in MLflow: a run's timeline, each event once; scores of a model with their data
-    judgement     a candidate and its gates, judged now; its signed verdict; waivers: the owner lets one candidate pass one
-                  gate until a date
+    judgement     a candidate and its gates, judged now; its signed verdict; waivers: the owner lets one candidate pass
+                  one gate until a date
     incidents     opened, noted, closed; while one is open, nothing is promoted
     promotion     copy, record, rollback, return of a canary; MLflow's aliases after them
     canary/       what is observed of a canary beside the champion -> return, go on, promote

@@ -1,8 +1,8 @@
 """The demo's input: text that is already on this machine, in the formats of real sources. Nothing is downloaded.
 
     run        `harvest(target, caps)`: all buckets and a set of tasks, once; kept until a new harvest is requested.
-               Writes the standard library's documentation as HTML pages in WARC files, and the machine's manual pages in all
-               its languages, rendered by groff, with `LICENCES.json`
+               Writes the standard library's documentation as HTML pages in WARC files, and the machine's manual
+               pages in all its languages, rendered by groff, with `LICENCES.json`
     output     bounds and summary; write files only where they differ; choose among candidates by hash of their names
     packages   installed packages with their licences, as SPDX; Python source (a tree), long descriptions (JSON lines)
     pages      a script in a process of its own: renders the pages with pydoc
