@@ -110,7 +110,7 @@ def test_without_torch_a_run_that_trains_is_refused_at_once_and_names_the_extra(
 
 
 def test_without_torch_a_command_that_needs_it_names_the_extra(site: Path, project: Path) -> None:
-    code = "import sys; sys.modules['torch'] = None\nfrom plinth_jobs.cli import root\n"
+    code = "import sys; sys.modules['torch'] = None\nfrom plinth_jobs import cli as root\n"
     code += "root.cli.invoke = lambda ctx: __import__('plinth.training.engine.engine')\nsys.exit(root.call(['status']))"
     ran = run(site, project, "-c", code)
     assert (ran.returncode, "pip install 'plinth[train]'" in ran.stderr) == (3, True), ran.stderr

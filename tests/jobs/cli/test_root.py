@@ -165,7 +165,7 @@ def test_broken_pipe_is_quiet(words: list[str]) -> None:
 
 def test_ctrl_c_of_a_real_process_is_130(tmp_path: Path) -> None:
     code = (
-        "import click, signal, time\nfrom plinth_jobs.cli import root\n"
+        "import click, signal, time\nfrom plinth_jobs import cli as root\n"
         "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # a shell's background job begins without
         "@click.command()\ndef slow():\n    print('started', flush=True); time.sleep(600)\n"
         "root.Plinth.get_command = lambda self, ctx, name: slow\nroot.main(['status'])"
@@ -183,7 +183,7 @@ def test_ctrl_c_of_a_real_process_is_130(tmp_path: Path) -> None:
 
 def test_the_end_of_a_command_collects_nothing_that_was_imported() -> None:
     code = (
-        "import atexit, gc\nfrom plinth_jobs.cli import root\n"
+        "import atexit, gc\nfrom plinth_jobs import cli as root\n"
         "atexit.register(lambda: print(gc.get_freeze_count() > 1000))\nroot.main(['--version'])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
