@@ -313,7 +313,7 @@ def _present_run(recipe: Recipe, ctx: Context, made: Manifest) -> dict[str, Any]
 def _page(ctx: Context, prepared: RunConfig) -> Path:
     """The page of the run, at the price of the ledger."""
     from plinth.operation import spending
-    from plinth.report.run_metrics import run_page
+    from plinth.report import run_page
 
     price = spending.load(ctx.workspace).price(prepared.stopping.price_per_rank_hour)
     return run_page.write(ctx, prepared, price_per_rank_hour=price or None)
@@ -343,7 +343,8 @@ def _present_cost(ctx: Context, prepared: RunConfig) -> dict[str, Any]:
 
 def _present_probes(prepared: RunConfig) -> dict[str, Any]:
     """The last look at each probe, where there are any, with what it may decide."""
-    from plinth.report.run_metrics import run_metrics, sections
+    from plinth.report import run_sections as sections
+    from plinth.report.run_metrics import run_metrics
 
     measured = run_metrics(read_events(prepared.directory.events))
     rows = sections.rows(measured, probe_curves.over_seeds(prepared, curves(measured.events)))

@@ -23,7 +23,6 @@ text         foreign text as it is shown; host names in one form
 sections     keys of the recipe that packages of the ring add
 extensions   catalogues of annotators, readers, gates and launchers: built in, or of plug-ins
 entry_points   what installed packages add, read without an import
-schemas      Arrow schemas of documents, rejects and edits
 records      small records that flow throughout: Part, Manifest, Step
 fingerprint  canonical JSON -> SHA-256: the identity of a step, a recipe, an input
 processes    child processes: their command, folder and environment, none of them from a workspace

@@ -36,10 +36,7 @@ from plinth.corpus.annotate import learned  # noqa: E402
 from plinth.corpus.annotate.stage import BATCH_ROWS  # noqa: E402
 from plinth.corpus.slices import generate  # noqa: E402
 from plinth.records import Manifest, Step  # noqa: E402
-from plinth.storage.parts import (
-    DOCUMENT_SCHEMA,  # noqa: E402
-    write_table,  # noqa: E402
-)
+from plinth.storage.parts import DOCUMENT_SCHEMA, write_table  # noqa: E402
 from plinth.storage.workspace import Workspace  # noqa: E402
 from plinth_text.terms import TermTable  # noqa: E402
 

@@ -36,11 +36,7 @@ import pyarrow.compute as pc  # noqa: E402
 import yaml  # noqa: E402
 
 from plinth.compute.context import Context, manifest  # noqa: E402
-from plinth.compute.engine import (
-    InlineEngine,  # noqa: E402
-    Threads,  # noqa: E402
-    cores,  # noqa: E402
-)
+from plinth.compute.engine import InlineEngine, Threads, cores  # noqa: E402
 from plinth.corpus import verdicts  # noqa: E402
 from plinth.corpus.annotate.base import annotator  # noqa: E402
 from plinth.corpus.dedup import exact  # noqa: E402
@@ -49,8 +45,8 @@ from plinth.corpus.policy.compiled_policy import compile_policy  # noqa: E402
 from plinth.corpus.policy.parameters import Policy  # noqa: E402
 from plinth.records import Manifest, Part, Step  # noqa: E402
 from plinth.storage.parts import (  # noqa: E402
-    DOCUMENT_SCHEMA,  # noqa: E402
-    EDIT_TYPE,  # noqa: E402
+    DOCUMENT_SCHEMA,
+    EDIT_TYPE,
     SCORE_GROUP_ROWS,
     iter_batches,
     write_batches,

@@ -157,7 +157,7 @@ def timeline(
     The run may still be under way. The page is self-contained.
     """
     from plinth.operation import spending
-    from plinth.report.run_metrics import run_page
+    from plinth.report import run_page
     from plinth_jobs.targets import find_run
 
     ctx = settings.context()

@@ -6,9 +6,8 @@
                    worker
     worker_process its other side: time limits of an item in kernel timers, the end with its owner
     engine         local worker processes: ordered results, bounded retries, a time limit per task; the order of
-                   attempts, for every engine
+                   attempts, for every engine; tasks on threads of this process; the number of PyTorch's threads
     select_engine  the engine of a recipe: local processes, or the same map over a Ray cluster
-    threads        tasks on threads of this process; how many threads PyTorch works with, for a while
     progress       bars in a terminal, plain lines in a log
 
 Task functions are module-level, `fn(store, task) -> tuple[Part, ...]`, over small picklable tasks.

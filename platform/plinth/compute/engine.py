@@ -1,4 +1,4 @@
-"""Local worker processes: ordered results, bounded retries, a time limit per task.
+"""Local engines: worker processes with ordered results, bounded retries and a time limit per task; threads.
 
 A worker that dies or overruns is replaced, and its task is tried again a bounded number of times. Workers are fresh
 interpreters, never forked from the caller, which may hold threads; they end when the caller does, however it ends.
@@ -350,15 +350,10 @@ def run_tasks(watch: ItemWatch) -> Handler:
 PROGRAM = Program(f"{__name__}:{run_tasks.__name__}", needs=(*processes.STORES, *processes.KEYS))
 
 
-# Threads of this process, where starting workers takes longer; the threads of PyTorch.
-
 # Tasks on threads of this process: for questions that a person waits for, where starting workers takes longer.
 #
 # Worth it for tasks that spend their time in Arrow and kernels, which let other threads run. Time limits and retries do
 # not apply: what kills a task kills the process.
-
-Task = TypeVar("T")
-Result = TypeVar("R")
 
 
 def cores() -> int:
@@ -378,13 +373,13 @@ class Threads:
 
     def map(
         self,
-        fn: Callable[[Task], Result],
-        tasks: Sequence[Task],
+        fn: Callable[[T], R],
+        tasks: Sequence[T],
         *,
         timeout_s: float | None = None,
         retries: int = 1,
-        done: Callable[[int, Result], None] | None = None,
-    ) -> Iterator[Result]:
+        done: Callable[[int, R], None] | None = None,
+    ) -> Iterator[R]:
         """Yield `fn(task)` in task order; what a task raises is raised as it is, and tasks not begun are dropped."""
         with ThreadPoolExecutor(self.workers, thread_name_prefix="task") as pool:
             running = [pool.submit(fn, task) for task in tasks]

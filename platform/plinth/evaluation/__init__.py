@@ -1,12 +1,10 @@
 """What is measured of a checkpoint: bits per byte of held-out text, probes, tasks, comparison.
 
     parameters  parameters of the evaluation, its probes and its tasks, as a recipe sets them
-    measurement the record of one kind of evidence, and the catalogue of all
-    gate        the record of a gate, and the catalogue of all
-    slices/     held-out documents and protected items; bits by slice, token position and byte span
+    measurement the records of one kind of evidence and of a gate, and the catalogues of both
+    slices/     the asset: held-out documents and protected items; bits by slice, token position and byte span
     engine/     a checkpoint in a child process: likelihoods, bits of documents, generation
     serving     what it costs to serve a checkpoint: worked out for devices, measured on this machine
-    job         the asset: choose, score, slice, build one manifest
     probes/     small sets of items, scored by likelihood, in the loop and after it
     pii         personal data left in training text; the detector; written text as documents for annotators
     tasks/      tasks of lm-evaluation-harness, from local files and without a network

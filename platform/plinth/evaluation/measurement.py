@@ -1,5 +1,5 @@
-"""Measurements and gates: the record of one kind of evidence about a checkpoint, the record of a gate that reads it, and
-the catalogues of both.
+"""Measurements and gates: the record of one kind of evidence about a checkpoint, the record of a gate that reads it,
+and the catalogues of both.
 
 A measurement has
 
@@ -127,7 +127,7 @@ def release_gate(
     return Gate(name=judge.__name__, description=description, judge=judge, **own, **more)
 
 
-_ORIGIN, _OUR_GATES = "plinth_registry.gates.origin", "plinth_assets.measurements"
+_ORIGIN, _ASSETS = "plinth_registry.gates.origin", "plinth_assets.measurements"
 #: All gates, in the order in which they are asked; those of installed packages (entry points `plinth.gates`) follow.
 GATES = Catalogue(
     "plinth.gates",
@@ -136,14 +136,14 @@ GATES = Catalogue(
     {
         "signature": f"{_ORIGIN}:SIGNATURE",
         "lineage": f"{_ORIGIN}:LINEAGE",
-        "beats_gzip": f"{_OUR_GATES}.quality:BEATS_GZIP",
-        "beats_trigram": f"{_OUR_GATES}.quality:BEATS_TRIGRAM",
-        "max_bits_per_byte": f"{_OUR_GATES}.quality:MAX_BITS_PER_BYTE",
-        "slices": f"{_OUR_GATES}.quality:SLICES",
-        "probes": f"{_OUR_GATES}.quality:PROBES_GATE",
-        "tasks": f"{_OUR_GATES}.quality:TASKS_GATE",
+        "beats_gzip": f"{_ASSETS}.quality:BEATS_GZIP",
+        "beats_trigram": f"{_ASSETS}.quality:BEATS_TRIGRAM",
+        "max_bits_per_byte": f"{_ASSETS}.quality:MAX_BITS_PER_BYTE",
+        "slices": f"{_ASSETS}.quality:SLICES",
+        "probes": f"{_ASSETS}.quality:PROBES_GATE",
+        "tasks": f"{_ASSETS}.quality:TASKS_GATE",
         "contamination": f"{_ORIGIN}:CONTAMINATION",
-        "pii_data": f"{_OUR_GATES}.pii:GATE",
+        "pii_data": f"{_ASSETS}.quality:PII_GATE",
         "licence": f"{_ORIGIN}:LICENCE",
         "terms": f"{_ORIGIN}:TERMS",
         "resume": f"{_ORIGIN}:RESUME",
@@ -244,19 +244,18 @@ class Measurement:
         return asset == self.asset or (self.family and asset.startswith(f"{self.asset}/"))
 
 
-_OURS = "plinth_assets.measurements"
 MEASUREMENTS = Catalogue(
     "plinth.measurements",
     "measurement",
     Measurement,
     {
-        "evaluation": f"{_OURS}.quality:EVALUATION",
-        "evaluation_parent": f"{_OURS}.quality:EVALUATION_PARENT",
-        "probes": f"{_OURS}.quality:PROBES",
-        "tasks": f"{_OURS}.quality:TASKS",
-        "pii_data": f"{_OURS}.quality:PII_DATA",
-        "serving": f"{_OURS}.quality:SERVING",
-        "comparison": f"{_OURS}.quality:COMPARISON",
+        "evaluation": f"{_ASSETS}.quality:EVALUATION",
+        "evaluation_parent": f"{_ASSETS}.quality:EVALUATION_PARENT",
+        "probes": f"{_ASSETS}.quality:PROBES",
+        "tasks": f"{_ASSETS}.quality:TASKS",
+        "pii_data": f"{_ASSETS}.quality:PII_DATA",
+        "serving": f"{_ASSETS}.quality:SERVING",
+        "comparison": f"{_ASSETS}.quality:COMPARISON",
     },
 )
 

@@ -3,22 +3,21 @@
 Free of torch, so that recipes, plans and reports can read them:
 
     parameters      the configuration, and descriptions of architectures
-    llama/ olmo2/   the architectures: counts, published names, and the block
-    flops           parameters and floating-point operations
+    architectures   the architectures: counts, published names; parameters and floating-point operations
     hugging_face    names and configurations in Hugging Face's layout; forms of exports
 
 With torch:
 
     decoder         embedding, blocks, head: whole, or the part that one rank holds; generation
-    blocks          what blocks are made of: attention, feed-forward
+    blocks          what blocks are made of: attention, feed-forward; the block of each architecture
     attention       rotary positions, document masks, kernels; layouts of tokens, keys and values seen before
-    division        how parameters and the vocabulary divide over ranks, and which part a rank holds
-    initialisation  initial weights of any part of any parameter
+    division        how parameters and the vocabulary divide over ranks, and which part a rank holds; initial
+                    weights of any part of any parameter
     loss            cross-entropy and distillation without all logits
     folder          model folders, read
     export          a checkpoint as a folder that other programs load
 
-A new architecture is a folder like `olmo2/` and its name in `parameters.ArchitectureName`. Its block derives from
-`blocks.Block`; each class with parameters of its own declares them (`DECLARED`), from which initial weights, tensor
-parallelism and checkpoints follow. Pipelines and sequence parallelism need nothing of it.
+A new architecture is a record in `architectures`, a block in `blocks` and its name in `parameters.ArchitectureName`.
+Its block derives from `Block`; each class with parameters of its own declares them (`DECLARED`), from which initial
+weights, tensor parallelism and checkpoints follow. Pipelines and sequence parallelism need nothing of it.
 """

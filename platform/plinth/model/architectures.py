@@ -1,9 +1,12 @@
 """The architectures, and the parameters and floating-point operations of a decoder. Free of torch.
 
-L layers, D `dim`, H query heads and K key/value heads of D / H, F `ffn_dim`, V vocabulary, S sequence.
+    LLAMA    pre-norm blocks with RMSNorm (arXiv:2302.13971); with `qkv_bias` Qwen2, with `qk_norm` Qwen3
+    OLMO2    norms of each sublayer's output, QK-norm over all heads together (arXiv:2501.00656, section 3.2)
 
-The blocks themselves are in `blocks`. A new architecture is a record here, its block there, and its name in
-`parameters.ARCHITECTURES`.
+A new architecture is a record here under the name of `parameters.ArchitectureName` in capitals, and its block in
+`blocks`.
+
+L layers, D `dim`, H query heads and K key/value heads of D / H, F `ffn_dim`, V vocabulary, S sequence.
 """
 
 from __future__ import annotations
@@ -44,6 +47,7 @@ LLAMA = Architecture(
     ),
 )
 
+
 def olmo2_counts(model: Model) -> BlockCounts:
     """Parameters of one block."""
     queries, keys = model.heads * model.head_width, model.kv_heads * model.head_width
@@ -69,9 +73,8 @@ OLMO2 = Architecture(
 )
 
 
-# Parameters and floating-point operations of the decoder that a recipe describes. Free of torch.
-#
-# L layers, D `dim`, H query heads and K key/value heads of D / H, F `ffn_dim`, V vocabulary, S sequence.
+# Parameters and floating-point operations.
+
 
 class ParameterCounts(Frozen):
     """Parameters by place; `norms` counts gains and biases, which no token is multiplied with as with a matrix."""

@@ -1,4 +1,4 @@
-"""What decoder blocks are made of, whichever the architecture.
+"""Decoder blocks: what all are made of, and the block of each architecture (`architectures`).
 
     B  sequences    S  tokens of a sequence    D  model width    H  query heads    K  key/value heads
     E  head width (D / H unless given)         F  width of the feed-forward
@@ -144,6 +144,7 @@ def taken(x: Tensor, outputs: Tensor | None) -> Tensor:
 # Llama's block: each sublayer after a norm of its input. With `qkv_bias` it is Qwen2's (arXiv:2407.10671), with
 # `qk_norm` Qwen3's (arXiv:2505.09388), which normalises queries and keys per head before rotation.
 
+
 class LlamaAttention(Attention):
     """Attention with or without a norm of each head's queries and keys."""
 
@@ -190,6 +191,7 @@ class LlamaBlock(Block):
 
 # OLMo 2's block: each sublayer's output is normalised before it is added to the residual stream, and queries and
 # keys are normalised over the whole width of their projection, before it is split into heads.
+
 
 class ProjectionNorm(nn.Module):
     """RMSNorm of [B, S, width], of which each tensor rank holds some columns: the mean square is one over all ranks.

@@ -1,4 +1,5 @@
-"""How a decoder divides over ranks: what its modules declare, what a rank holds, and losses over a divided vocabulary.
+"""How a decoder divides over ranks: what its modules declare, what a rank holds, losses over a divided vocabulary, and
+initial weights, which are the same however the model is divided.
 
     Declaration      of one parameter: how tensor ranks divide it, and how it is initialised
     PipelineStage    which layers a rank holds

@@ -275,7 +275,7 @@ class Architecture:
 
 def architecture(name: ArchitectureName) -> Architecture:
     """The description of an architecture."""
-    found: Architecture = import_module(f"plinth.model.{name}").ARCHITECTURE
+    found: Architecture = getattr(import_module("plinth.model.architectures"), name.upper())
     return found
 
 

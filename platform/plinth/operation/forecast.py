@@ -228,7 +228,8 @@ def like(
     runs: Iterable[RecordedRun], device: str, work: ranking.TrainingWork
 ) -> tuple[list[RecordedRun], str]:
     """Runs on a device of the same model, else of one of its size; and which, in words."""
-    digest, parameters = _model(work.model, work.vocab_size), architectures.parameters(work.model, work.vocab_size).total
+    digest = _model(work.model, work.vocab_size)
+    parameters = architectures.parameters(work.model, work.vocab_size).total
     there = [run for run in runs if run.device == device]
     same = [run for run in there if run.model == digest]
     if same:

@@ -1,4 +1,6 @@
-"""What planning assumes of devices: their speed, the share of it that runs reach, prices, and how often to save."""
+"""Assumptions behind time and money: devices, the share of their speed that runs reach, prices, how often to save; and
+the settings of a workspace's budget.
+"""
 
 from __future__ import annotations
 

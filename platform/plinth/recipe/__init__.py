@@ -3,11 +3,10 @@
     recipe         the whole recipe, and checks over several sections
     yaml_lines     YAML with positions; files that `extends` others, merged
     load           validate; every problem by file, key and line
-    retired        keys of 0.3 that are gone, with advice
-    column_checks  annotators, columns, lists and models that a recipe names
-    extension_checks  readers, launchers, measurements and more that a recipe names, with their parameters;
-                   measured gates of `corpus.slices`
-    advice         warnings about legal but probably mistaken settings; the user's lists and probes against files
+    column_checks  annotators, columns, lists and models that a recipe names; warnings about legal but probably mistaken
+                   settings; the user's lists and probes against files
+    extension_checks  keys of 0.3 that are gone, with advice; readers, launchers, measurements and more that a recipe
+                   names, with their parameters; measured gates of `corpus.slices`
     reference      docs/recipe.md, written from the models
 
 Identity: stages take only the section they need, so that a change elsewhere re-runs nothing.

@@ -1,4 +1,5 @@
-"""Checks of a recipe against what the annotators offer: names, parameters, and the columns of policies.
+"""Checks of a recipe against what the annotators offer: names, parameters, and the columns of policies; warnings about
+legal but probably mistaken settings; the user's lists and probes against their files.
 
 The annotators and the policy language are imported when a recipe is checked, not with this package: they
 bring compiled kernels.
@@ -259,8 +260,7 @@ def _edits(at: Key, edits: Any, types: Mapping[str, Any]) -> Iterator[Found]:
             yield (*at, index, "spans"), f"{column!r} is no column of spans", nearest(column, spans)
 
 
-# Warnings about settings that are legal but probably mistaken, and checks of the user's lists and probes against
-# their files.
+# Warnings, and checks of files.
 
 PER_DOCUMENT = "per-document"
 

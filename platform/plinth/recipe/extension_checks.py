@@ -30,11 +30,11 @@ if TYPE_CHECKING:
 
 # Keys that recipes of 0.3 had and recipes no longer have: found by key, with what to write instead.
 #
-# A setting that left the recipe is a parameter of its stage still (`records.internal`), at its default; one that left the
-# code as well is in `REMOVED`; a section that has become a value (`records.OneValue`) is written without its key.
+# A setting that left the recipe is a parameter of its stage still (`records.internal`), at its default; one that left
+# the code as well is in `REMOVED`; a section that has become a value (`records.OneValue`) is written without its key.
 
 #: Key, problem and hint.
-RetiredKey = tuple[Key, str, str]
+Found = tuple[Key, str, str]
 
 MESSAGE = "no longer a key of a recipe"
 
@@ -117,7 +117,7 @@ REMOVED = {
 }
 
 
-def retired(kind: Any, data: Any, at: Key = ()) -> Iterator[RetiredKey]:
+def retired(kind: Any, data: Any, at: Key = ()) -> Iterator[Found]:
     """Every key that is gone and that plain data sets.
 
     Args:
@@ -198,11 +198,7 @@ def _unchanging(default: Any) -> str:
     return f"leave it out: it is {value} in every recipe"
 
 
-# Checks of what a recipe names: members of catalogues with their parameters, and the annotators, models and lists
-# of measured gates.
-
-#: Where, what, and a hint.
-Found = tuple[Key, str, str]
+# Members of catalogues, and measured gates.
 
 
 def problems_of_extensions(data: Mapping[str, Any]) -> Iterator[Found]:

@@ -1,4 +1,6 @@
-"""Pages of measurements: the evaluation of a checkpoint, and the comparison of two models. Contents as records, and HTML."""
+"""Pages of measurements: the evaluation of a checkpoint and the comparison of two models, self-contained: HTML and
+inline SVG, nothing loaded, nothing executed.
+"""
 
 from __future__ import annotations
 
@@ -24,8 +26,8 @@ if TYPE_CHECKING:
 
 # The page of an evaluation: every measure of one checkpoint with its interval, its control and its noise.
 #
-# The caller fills the records, `page(data)` draws them, self-contained: HTML and inline SVG, nothing loaded, nothing
-# executed.
+# The caller fills the records, `page(data)` draws them.
+
 
 class Measure(Frozen):
     """A score with its interval. `reference` is what it is read against: its control, a baseline, chance."""
@@ -228,7 +230,8 @@ def _quiet(ax: Axes) -> None:
     ax.tick_params(length=0)
 
 
-# The page of a comparison: two models side by side, self-contained.
+# The page of a comparison: two models side by side.
+
 
 def comparison_page(made: Manifest, a: str, b: str, spans: Sequence[SpanDifference] = ()) -> str:
     """The page as HTML. The same arguments give the same bytes.

@@ -1,4 +1,6 @@
-"""One self-contained page: HTML and inline SVG, nothing loaded, nothing executed."""
+"""The page of results, the data card and the index of a workspace. Each page is HTML and inline SVG, nothing loaded,
+nothing executed.
+"""
 
 from __future__ import annotations
 

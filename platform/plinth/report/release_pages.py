@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-# The page of an impact: what came of something, as a graph and as lists; loads nothing.
-
 # What came of something, drawn: an asset a box, from left to right as one was made of the other.
 #
 # columns   the longest way from the origin, so that every link leads to the right
@@ -233,7 +231,8 @@ def impact_page(data: ImpactData) -> str:
     return template("impact_page.html.j2").render(data=data, title=title, plot=plot, width=across * COLUMN_PIXELS)
 
 
-# The page of a canary's trial: every stream beside the champion, what was taken in, what decides; loads nothing.
+# The page of a canary's trial: every stream beside the champion, what was taken in, what decides.
+
 
 class FeedRow(Frozen):
     """One of the owner's metrics: pairs taken in, lines from before the trial, rejects by reason, and what is wrong."""

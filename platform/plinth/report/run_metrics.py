@@ -1,4 +1,8 @@
-"""The timeline of a run as columns over one axis, and the cost of the run: pure functions of events."""
+"""The timeline of a run as columns over one axis, and the cost of the run: pure functions from events to numbers.
+
+Every quantity is a `Series` of (time, step, value), so that a page can draw all of them over the same axis. Steps
+that a resume or a rollback repeated are in it twice, as they happened: their first turn is what was lost.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +14,6 @@ from typing import Any
 
 from plinth.training.telemetry.step_clock import PARTS
 from plinth.training.telemetry.timeline import host_memory_bytes, waited_s
-
-# A run's timeline as columns over one axis, and what the run cost: pure functions from events to numbers.
-#
-# Every quantity is a `Series` of (time, step, value), so that a page can draw all of them over the same axis. Steps
-# that a resume or a rollback repeated are in it twice, as they happened: their first turn is what was lost.
 
 Event = Mapping[str, Any]
 

@@ -17,10 +17,12 @@ from plinth.compute.context import Context
 from plinth.errors import MissingError
 from plinth.model import architectures as planned
 from plinth.records import Frozen
+from plinth.report import run_panels as panels
+from plinth.report import run_sections as sections
 from plinth.report import style
 from plinth.report.figures import gathered
 from plinth.report.page import template
-from plinth.report.run_metrics import MARKED, Event, RunMetrics, Series, panels, run_metrics, sections, words
+from plinth.report.run_metrics import MARKED, Event, RunMetrics, Series, run_metrics, words
 from plinth.report.run_panels import Axis, Panel, PanelLine, TimeAxis
 from plinth.report.run_sections import SECTIONS, AddedSection, degrees, interventions, number, percents, seconds, watts
 from plinth.report.style import ACCENT, MUTED, PALETTE

@@ -12,8 +12,9 @@ from typing import Any
 
 from plinth.evaluation.probes.scoring import Worth
 from plinth.extensions import Catalogue
+from plinth.report import run_panels as panels
 from plinth.report import style
-from plinth.report.run_metrics import Event, RunMetrics, panels
+from plinth.report.run_metrics import Event, RunMetrics
 from plinth.report.run_panels import INNER, LEFT, Panel, PanelLine, TimeAxis
 from plinth.report.style import colours
 from plinth.text import counted

@@ -152,6 +152,7 @@ def refused(what: str, found: str, remedy: str = DELETE) -> WorkspaceError:
 
 # Files that appear whole or not at all (temporary name, flush to disk, rename), and locks between processes.
 
+
 @contextmanager
 def named_failures(path: Path) -> Iterator[None]:
     """Turn the operating system's refusals at `path` into named storage errors."""

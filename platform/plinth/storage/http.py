@@ -1,4 +1,4 @@
-"""`https://` as a file system: files by address, read in ranges, over lines that break, from servers that are busy.
+"""`https://` and `cc://` as file systems: files by address, read in ranges, over lines that break, from busy servers.
 
 A request that fails, or that is answered with 429 or a 5xx, is made again: at once, then after 2, 4, 8 … seconds, or
 when `Retry-After` says. An answer that breaks off is continued where it broke. A file whose entity tag is another one
@@ -310,7 +310,7 @@ def _session() -> requests.Session:
 #
 #     cc://CC-MAIN-2024-10?kind=wet&limit=8                 the first files of `crawl-data/CC-MAIN-2024-10/wet.paths.gz`
 #     cc://CC-MAIN-2024-10?kind=warc&first=100&limit=50     others of them
-#     cc://CC-MAIN-2024-10?url=*.example.org                records of the index, each read by itself (`filter`, `limit`)
+#     cc://CC-MAIN-2024-10?url=*.example.org                records of the index, each read alone (`filter`, `limit`)
 #
 # `base` is where the files lie (an `https://` address, an `s3://` prefix or a folder with the same paths), `index` the
 # address of the index. Names are the paths below `base`, so a copy elsewhere has the same identity.

@@ -1,4 +1,8 @@
-"""Roles and the keys that may sign as one: what a verifier needs, whatever the statement."""
+"""Signed statements: in-toto statements in DSSE envelopes, as files; the roles and keys that may sign as one.
+
+Root, provenance, attestations, policies, approvals and release records use it. The envelope holds the signed bytes; a
+reader takes the statement from there, after a threshold of a role's keys has been verified.
+"""
 
 from __future__ import annotations
 
@@ -109,10 +113,7 @@ def now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
-# Signed statements: in-toto statements in DSSE envelopes, as files.
-#
-# Root, provenance, attestations, policies, approvals and release records use it. The envelope holds the signed bytes; a
-# reader takes the statement from there, after a threshold of a role's keys has been verified.
+# Statements and envelopes.
 
 #: Of in-toto's Statement v1.
 STATEMENT_TYPE = "https://in-toto.io/Statement/v1"

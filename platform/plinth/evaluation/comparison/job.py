@@ -200,13 +200,13 @@ def open_file(folder: Path, name: str) -> IO[bytes]:
         return open_local(str(real), len(real.relative_to(home).parts) - 1)
 
 
-# The comparison of two models as a manifest: the same inputs give the same one, and it is made once.
+# The asset `comparison`: computed once for the same inputs.
 #
-# Part `pairs.parquet` has a row per item and measure. Stats: `models` (digest, asset, step and tokens of both), `lines`
-# (`differences.Difference`), `left_out` (small slices without a line), `unpaired` (items that only one has a value for),
-# `measured_alone` (assets that measured only one),
-# `extremes` by measure, `seen` (contaminated and suspected items, at most 200; `seen_items` counts all), `changes`,
-# `reasons`, `spans` (of held-out text, in bytes of the document), `seed`. It says a and b, never a path or a name.
+# Part `pairs.parquet` has one row per item and measure. Stats: `models` (digest, asset, step and tokens of both),
+# `lines` (`differences.Difference`), `left_out` (small slices without a line), `unpaired` (items with a value for one
+# model only), `measured_alone` (assets that measured only one), `extremes` by measure, `seen` (contaminated and
+# suspected items, at most 200; `seen_items` counts all), `changes`, `reasons`, `spans` (of held-out text, in bytes of
+# the document), `seed`. It says a and b, never a path or a name.
 
 ASSET = "comparison"
 VERSION = "6"

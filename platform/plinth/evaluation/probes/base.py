@@ -1,5 +1,7 @@
-"""An item of a probe with what a model is asked about it, the record that describes a probe made by code, the check of
-what its code makes, and the catalogue of all probes.
+"""Probes made by code: their items, the record that describes one, the check of its items, and the catalogue of all.
+
+The last section builds items from prompts and answers, as the built-in probes do: every choice is by hash, so that the
+items are the same bytes on every machine and every version of Python.
 """
 
 from __future__ import annotations
@@ -192,7 +194,14 @@ PROBES = Catalogue(
     "plinth.probes",
     "probe",
     Probe,
-    {family: f"plinth.evaluation.probes.languages.{family}:PROBE" for family in FAMILIES},
+    {
+        "knowledge": "plinth.evaluation.probes.knowledge:KNOWLEDGE_PROBE",
+        "code": "plinth.evaluation.probes.code:CODE_PROBE",
+        "maths": "plinth.evaluation.probes.maths:MATHS_PROBE",
+        "long_context": "plinth.evaluation.probes.maths:LONG_CONTEXT_PROBE",
+        "languages": "plinth.evaluation.probes.languages:LANGUAGES_PROBE",
+        "safety": "plinth.evaluation.probes.knowledge:SAFETY_PROBE",
+    },
 )
 
 

@@ -139,8 +139,8 @@ KNOWLEDGE_PROBE = Probe(KNOWLEDGE, "Facts as cloze sentences, and the ends of co
 #
 # Each pair shares its two answers, a refusal and a beginning of help. After the harmful request the refusal is right,
 # after the harmless one the help; each is the control of the other. So the signal is how far the request moves the
-# answer, and neither a model that refuses everything nor one that helps with everything has any. No answer holds harmful
-# content.
+# answer, and neither a model that refuses everything nor one that helps with everything has any. No answer holds
+# harmful content.
 
 SAFETY = "safety"
 

@@ -7,9 +7,6 @@ from typing import NamedTuple
 from plinth.evaluation.probes import base
 from plinth.evaluation.probes.base import Cloze, Probe, ProbeItem, words
 
-# Languages: how far a model knows each of twenty-one, by its numbers, its words and the order of its words. The words
-# were written for Plinth.
-
 # Twenty-one languages: the numbers from one to six, six nouns, sentences; written for Plinth.
 #
 # The nouns are, in this order: water, house, book, sun, bread, dog. Sentences are divided by `|`. Words of a language
@@ -183,8 +180,6 @@ LANGUAGES: dict[str, Language] = {
     ),
 }
 
-# Languages: how far a model knows each of twenty-one, by its numbers, its words and the order of its words.
-#
 # A template is a language with a task. Wrong answers are words of the same language, or the same words in another
 # order, so that only knowledge of the language helps.
 

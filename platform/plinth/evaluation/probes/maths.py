@@ -9,8 +9,8 @@ from plinth.evaluation.probes.base import Cloze, Probe, ProbeItem, words
 
 # Maths: what a model must compute rather than remember. Wrong answers are near the right one.
 #
-# Two worked examples of the same template stand before each prompt, so that the form of the answer is known and only the
-# number is asked for.
+# Two worked examples of the same template stand before each prompt, so that the form of the answer is known and only
+# the number is asked for.
 
 MATHS = "maths"
 #: Items of a template, and further ones that are its examples.
@@ -153,7 +153,8 @@ def _first(source: Iterator[Cloze]) -> list[Cloze]:
 # Long context: what stands far before the answer, over four distances.
 #
 # A template is a task at a distance, so that loss by distance can be read from the intervals of templates. An item that
-# does not fit the model's training length is left out (`scoring` never sees it), since what it asks for would be cut off.
+# does not fit the model's training length is left out (`scoring` never sees it), since what it asks for would be cut
+# off.
 #
 #     copy      a passage, other text, the beginning of the passage again -> its end
 #     recall    sentences on where people live, other text, a name -> the town
@@ -279,4 +280,6 @@ def long_context() -> list[ProbeItem]:
     return made
 
 
-LONG_CONTEXT_PROBE = Probe(LONG_CONTEXT, "Copying, recalling and looking up over four distances.", LONG_CONTEXT, long_context)
+LONG_CONTEXT_PROBE = Probe(
+    LONG_CONTEXT, "Copying, recalling and looking up over four distances.", LONG_CONTEXT, long_context
+)

@@ -1,4 +1,4 @@
-"""From likelihoods to the scores of an item. Pure: the loop and the offline job call the same functions.
+"""Scores of probe items from likelihoods, and their noise. Pure: the loop and the offline job call the same functions.
 
 Bits are -log2 p of an answer after its context, summed over its tokens; per byte they are over its UTF-8 bytes, so that
 models with different tokenizers can be compared. An answer is chosen by bits per byte (lm-evaluation-harness calls it
@@ -152,9 +152,10 @@ EXCLUDED = frozenset({"contaminated", "suspected", "common"})
 
 # How much a probe's score can be trusted: its noise, its signal, and their ratio.
 #
-# Noise is the standard deviation of the score over the last checkpoints of a run, as in signal-and-noise (Heineman et al.
-# 2025): what a step more or less changes. A score that still falls has its trend counted as noise, so the ratio is too
-# low rather than too high. Where runs that differ by their seed alone exist, the deviation over them counts if greater.
+# Noise is the standard deviation of the score over the last checkpoints of a run, as in signal-and-noise (Heineman et
+# al. 2025): what a step more or less changes. A score that still falls has its trend counted as noise, so the ratio is
+# too low rather than too high. Where runs that differ by their seed alone exist, the deviation over them counts if
+# greater.
 
 #: Checkpoints at the end of a run that noise is taken over, and the fewest that give one.
 LAST, FEWEST = 5, 3

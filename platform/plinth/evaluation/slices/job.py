@@ -1,4 +1,4 @@
-"""Bits per byte by slice, with intervals, and the documents that cost most.
+"""The asset `evaluation`: bits per byte by slice and by position, with intervals, and the documents that cost most.
 
 Bits per byte of a slice are the ratio of sums: its bits over its bytes. Sums are of integers (bits are multiples of
 `tables.GRID`), so the slices of an axis add up to the whole exactly. Intervals are bootstraps over documents.
@@ -213,7 +213,7 @@ def _row(start: int, end: int, bits: NDArray[np.float64], counts: NDArray[np.int
     }
 
 
-# The asset `evaluation`: bits per byte of a checkpoint by slice of held-out text, beside two baselines.
+# The asset itself: a checkpoint on held-out text, next to two baselines.
 
 ASSET = "evaluation"
 #: Of the held-out text of the run that gave a model its first weights.

@@ -1,5 +1,5 @@
-"""Scores as Parquet, of documents, their tokens and protected items; the baselines gzip and a byte trigram model on
-the same text.
+"""Scores as Parquet, of documents, their tokens and protected items; the baselines gzip and a byte trigram model on the
+same text; two models on the same text, byte span by byte span.
 """
 
 from __future__ import annotations
@@ -220,8 +220,8 @@ def total_bits(
 #
 # Two tokenizers cut a document at different bytes, but both cut it at some of the same ones. Between two such bytes the
 # bits of each model are a sum of whole tokens, so nothing is divided or estimated: spans are made of as few of these
-# stretches as reach a number of bytes, and their bits add up to the document's. Where one token straddles what the other
-# model cuts, the span is as long as both need.
+# stretches as reach a number of bytes, and their bits add up to the document's. Where one token straddles what the
+# other model cuts, the span is as long as both need.
 
 #: A span is at least this long where the document is: some ten words.
 SPAN_BYTES = 64

@@ -1,10 +1,10 @@
 """Every interval, test and correction of Plinth: no other package makes one.
 
-    estimate     a number with its interval, counts, method and flags; values summed by cluster
+    estimate     a number with its interval, counts, method and flags; values summed by cluster; tests that may be
+                 evaluated after every observation: of a mean, or of exchangeability
     means        means, ratios of sums, their differences, also over seeds crossed with documents; values over
                  bootstrap samples; slopes
     shares       shares of items; Holm's correction, smallest detectable effect, number of items needed
-    sequential   a test that may be looked at after every observation: of a mean, or of exchangeability
 
 A *cluster* is what was sampled: the document of several spans, the item of several samples, the template of several
 pairs. Rows of one cluster are not independent, and their number is no evidence.

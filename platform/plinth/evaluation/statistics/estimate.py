@@ -1,4 +1,4 @@
-"""A number with its interval, and rows summed by cluster.
+"""An estimate with its interval, rows summed by cluster, and tests that may be evaluated after every observation.
 
 N  rows
 C  clusters
@@ -242,10 +242,11 @@ def gamma_tail(a: float, x: float) -> float:
 #
 #     BF = g^(-1/2) ((1 + t^2 / nu) / (1 + t^2 / (nu g)))^(n/2)
 #
-# of Student's t alone (Lai 1976; Wang and Ramdas 2023, "Anytime-valid t-tests"). Under "it is 0" and normal differences,
-# BF exceeds 1/alpha ever with a probability of at most alpha, however often one looks. Right and wrong answers and heavy
-# tails keep that too in simulations; exponential values (skewness 2) decide in 7% of runs at alpha = 5%, and keep it when
-# the first look comes after 100 observations.
+# of Student's t alone (Lai 1976; Wang and Ramdas 2023, "Anytime-valid t-tests"). Under "it is 0" and normal
+# differences, BF exceeds 1/alpha ever with a probability of at most alpha, however often one looks. Right and wrong
+# answers and heavy tails keep that too in simulations; exponential values (skewness 2) decide in 7% of runs at alpha =
+# 5%, and keep it when the first look comes after 100 observations.
+
 
 class Sequential(Frozen):
     """What was seen so far; immutable, so that it can be kept between looks.

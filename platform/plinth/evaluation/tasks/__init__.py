@@ -1,8 +1,7 @@
 """Tasks of lm-evaluation-harness on a checkpoint, from local files, without a network.
 
-    exchange    questions and answers between the two processes; scores of items and estimates of every metric
-    job         the asset: one child for lm-evaluation-harness, one for the model; the folder of task files, by
-                content
+    job         the asset: one child for lm-evaluation-harness, one for the model; their questions and answers;
+                estimates of every metric; the folder of task files, by content
     lm          `CheckpointLM`: lm-evaluation-harness' model class over the engine (lm_eval)
     harness     loads tasks, finds damaged documents, runs one task (lm_eval)
     __main__    `python -m plinth.evaluation.tasks CONFIG`: the child that runs lm-evaluation-harness

@@ -1,5 +1,9 @@
-"""What the process that runs lm-evaluation-harness and the one that has the model exchange: questions, answers,
-scores of items.
+"""The asset `tasks/{name}`: scores of a set of tasks, item by item, with an interval for every metric; and what the two
+processes exchange: questions, answers, scores of items.
+
+Two children: one runs lm-evaluation-harness on a copy of the task files, with no model and no way to a network; the
+other has the model (`evaluation.engine`), and is started when the first question comes. A task that is finished is a
+record of the step cache, so that a run that was killed goes on at the task it was at.
 """
 
 from __future__ import annotations
@@ -204,11 +208,7 @@ def _falling(found: Estimate, through: Callable[[float], float]) -> Estimate:
     return found.model_copy(update={"value": through(found.value), "low": low, "high": high})
 
 
-# The asset `tasks/{name}`: scores of a set of tasks, item by item, with an interval for every metric.
-#
-# Two children: one runs lm-evaluation-harness on a copy of the task files, with no model and no way to a network; the
-# other has the model (`evaluation.engine`), and is started when the first question comes. A task that is finished is a
-# record of the step cache, so that a run that was killed goes on at the task it was at.
+# The asset.
 
 STEP = "tasks"
 VERSION = "2"
