@@ -9,9 +9,9 @@ Stages by subject, upstream first, with their logic:
     sources        plinth/corpus/sources, documents/, lists/: source files, lists of the user, documents
     annotate       plinth/corpus/annotate, models/, slices/: models, annotators, error rates of learned gates
     dedup          plinth/corpus/dedup: exact, near, semantic, lines, substring
-    verdicts       plinth/corpus/protected, policy/, slices/, curate/: what learned rules remove; verdicts of rules;
+    verdicts       plinth/corpus/protected, policy/, slices/, curate: what learned rules remove; verdicts of rules;
                    held-out text, protected sets, one decision per document, the text
-    tokens         plinth/tokens, corpus/canaries/: tokenizer, shards, packing, planted texts, mixture
+    tokens         plinth/tokens, corpus/canaries: tokenizer, shards, packing, planted texts, mixture
     accounts       plinth/corpus, provenance/ledger/: funnel and ledger
     initial        plinth/training/initial, sampled_text, and the registry's proof: models that exist, their text
     training       plinth/training: the run and its checkpoint

@@ -53,10 +53,9 @@ TARGETS: dict[str, tuple[Target, ...]] = {
         _plinth("tokens/order", "steps"),
     ),
     "packing": (
-        _plinth("tokens/packing", "best_fit"),
-        _plinth("tokens/packing", "gather", "test_gather.py", "../reading/test_loader.py"),
-        _plinth("tokens/packing", "layout", "test_packed.py"),
-        _plinth("tokens/packing", "packing"),
+        _plinth("tokens", "packing", "packing/test_packing.py", "packing/test_best_fit.py"),
+        _plinth("tokens", "packing_layout", "packing/test_packed.py"),
+        _plinth("tokens/reading", "loader", "test_loader.py", "../packing/test_gather.py"),
     ),
     "checkpoint": (
         _plinth("training/checkpoint", "checkpoint", "test_checkpoint.py", "test_retention.py"),

@@ -184,8 +184,8 @@ USES = ("train", "redistribute", "commercial")
 def licences(store: Store, curated: Mapping[str, Manifest]) -> dict[str, int]:
     """Training documents by the licence they carry, over all buckets."""
     counts: Counter[str] = Counter()
-    for manifest in curated.values():
-        for part in manifest.named("part-"):
+    for texts in curated.values():
+        for part in texts.named("part-"):
             for batch in iter_batches(store, part, ["licence"]):
                 for row in pc.value_counts(batch.column("licence")).to_pylist():
                     counts[row["values"]] += row["counts"]
@@ -203,13 +203,13 @@ def terms(
         documents, curated: by bucket; the terms are those that the documents were read under.
     """
     found: dict[str, dict[str, int | bool]] = {}
-    for bucket, manifest in sorted(curated.items()):
+    for bucket, texts in sorted(curated.items()):
         declared = documents[bucket].params.get("sources", ())
         for source in declared:
             name, granted = f"{source.get('domain')} {source.get('snapshot')}", source.get("terms", {})
             row = found.setdefault(name, {"documents": 0, **dict.fromkeys(USES, True)})
             row |= {use: row[use] is True and granted.get(use) is True for use in USES}
-        for name, count in _by_source(store, manifest).items():
+        for name, count in _by_source(store, texts).items():
             row = found.setdefault(name, {"documents": 0, **dict.fromkeys(USES, False)})  # nobody declared it
             row["documents"] += count
     return dict(sorted(found.items()))
@@ -232,9 +232,9 @@ def contaminated(store: Store, verdicts: Mapping[str, Manifest], contamination: 
         ValueError: verdicts and contamination do not have the same parts.
     """
     total = 0
-    for bucket, manifest in sorted(verdicts.items()):
+    for bucket, verdict in sorted(verdicts.items()):
         flagged = contamination.named(f"{bucket}/part-")
-        for decided, marked in zip(manifest.named("part-"), flagged, strict=True):
+        for decided, marked in zip(verdict.named("part-"), flagged, strict=True):
             decision = read_table(store, decided, ["decision"]).column("decision")
             mark = read_table(store, marked, ["contaminated"]).column("contaminated")
             both = pc.and_(pc.equal(decision, "train"), pc.fill_null(mark, False))

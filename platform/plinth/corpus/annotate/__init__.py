@@ -2,7 +2,8 @@
 
     base                the record that describes an annotator; all annotators by name
     stage               run an annotator over the parts of a bucket
-    language            language of a document and its paragraphs (fastText); damaged characters
+    language            language of a document and its paragraphs (fastText); damaged characters; labels and scores of
+                        a ready fastText model or transformer head
     licence             a document's SPDX expression against the permitted list; opt-outs that its page or server
                         declares
     blocklists          blocked domains and addresses, words in addresses, reputation; stored documents against the
@@ -10,7 +11,6 @@
     rules/              scores of published rule sets: C4, FineWeb, Gopher, RedPajama, RefinedWeb, Dolma
     pii/                spans of personal data and secrets, with replacements
     learned             perplexity under an n-gram model; likeness to reference text; topic or function; toxicity
-    ready               labels and scores of a ready fastText model or transformer head
 
 Thresholds do not belong here: they are policy, applied to the columns afterwards.
 """

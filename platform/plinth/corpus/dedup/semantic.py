@@ -56,8 +56,8 @@ from plinth_text.similarity import SCALE
 # shared by about `CROWD` vectors of an even spread. Under a key of more than `ALL_PAIRS` vectors each is paired with
 # the next `NEIGHBOURS` in an order of its own and with the first.
 #
-# Most of these pairs are chance: a pair stays whose `SKETCH_BITS` further bits differ in no more than those of a pair at
-# the threshold do, `DEVIATIONS` standard deviations allowed. What stays is compared by `near.verify`.
+# Most of these pairs are chance: a pair stays whose `SKETCH_BITS` further bits differ in no more than those of a pair
+# at the threshold do, `DEVIATIONS` standard deviations allowed. What stays is compared by `near.verify`.
 
 PAIRS_VERSION = "2"
 

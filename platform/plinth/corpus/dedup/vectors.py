@@ -109,7 +109,7 @@ def raw(column: pa.Array) -> U64:
 
 
 def values(store: Store, part: Part, rows: I64) -> Iterator[U64]:
-    """The vectors of some rows, for `payloads`."""
+    """The vectors of some rows, for `near.candidates`."""
     for batch in sorted_runs.iter_rows(store, part, ["vector"], rows):
         yield from raw(batch.column("vector"))
 

@@ -9,5 +9,5 @@
     whatif/          the effect of another policy, from stored columns
 
 Whoever evaluates a policy goes through `compile_policy`. Does not belong here: counting (`annotate`), the decision over
-all stages (`curate/verdicts`).
+all stages (`verdicts`).
 """

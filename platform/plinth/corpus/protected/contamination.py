@@ -87,7 +87,8 @@ def run(
     limit = params.boilerplate_documents
     bound = None if limit is None else limit + 1
     step = Step(name="contamination/tally", version=VERSION, params={"bound": bound})
-    tally = protected_index.narrowed(ctx, step, [parts[2] for parts in found], label=f"{ASSET} boilerplate", bound=bound)
+    counted = [parts[2] for parts in found]
+    tally = protected_index.narrowed(ctx, step, counted, label=f"{ASSET} boilerplate", bound=bound)
     step = Step(name="contamination/common", version=VERSION, params={"boilerplate_documents": limit})
     item = Item((table.blob.sha256, *(part.blob.sha256 for part in tally)), _Common(table.rows, tally, limit))
     common = run_items(ctx, step, _common, [item], label=f"{ASSET} boilerplate")[0][0]

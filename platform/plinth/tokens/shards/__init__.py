@@ -3,8 +3,8 @@
 made in this order:
 
     shards             the stage: each bucket's token streams cut into even shards, with a document index
-    staged_tokens      tokens of curated parts in staging, until the shards are cut
-    axes               the stream of every document: values of the recipe's axes, joined from sidecars
+    staged_tokens      the stream of every document: values of the recipe's axes, joined from sidecars; tokens of
+                       curated parts in staging, until the shards are cut
 
 read by:
 

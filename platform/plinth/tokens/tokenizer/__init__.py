@@ -3,9 +3,9 @@
     tokenizer   the stage: train on a sample of the curated buckets (byte-pair encoding, unigram model), load
     parameters  kind, size and bounds, as a recipe states them
     sample      a capped sample of the buckets, chosen by hash, in documents' order
-    encode      texts to token ids: words by a scan, tokens of a word from a table
-    words       how each kind cuts text into words (a scan) and joins tokens into text
-    vocabulary  the bytes of every token; unreachable and unused tokens, digits, white space
-    template    the tokens that an exported tokenizer puts around a text
+    encode      texts to token ids: how each kind cuts text into words (a scan) and joins tokens into text; tokens of a
+                word from a table
+    vocabulary  the bytes of every token; unreachable and unused tokens, digits, white space; the tokens that an
+                exported tokenizer puts around a text
     audit       the stage: measure a tokenizer before anything is built on it
 """

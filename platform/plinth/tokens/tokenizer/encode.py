@@ -27,6 +27,13 @@ from plinth.tokens.tokenizer.parameters import TokenizerParameters
 from plinth_text.compiled import compiled
 from plinth_text.unicode import utf8
 
+U8 = npt.NDArray[np.uint8]
+I32 = npt.NDArray[np.int32]
+I64 = npt.NDArray[np.int64]
+U32 = npt.NDArray[np.uint32]
+U64 = npt.NDArray[np.uint64]
+
+
 # Cut UTF-8 text into the words of our pipelines, as their regular expressions do, at the speed of a scan (`words.h`).
 #
 # Letters, marks, digits and white space are classified by the library itself, once per process: its regular expressions
@@ -72,9 +79,6 @@ def _byte_words(params: TokenizerParameters) -> Any:
     return pre_tokenizers.Sequence([triples, pattern])
 
 
-U8_ = npt.NDArray[np.uint8]
-I64_ = npt.NDArray[np.int64]
-
 #: Bits of a character's class. NUMERIC: the digit splitter isolates it; NUMBER: the `\\p{N}` of the patterns.
 LETTER, MARK, NUMBER, SPACE, NUMERIC = 1, 2, 4, 8, 16
 
@@ -119,7 +123,7 @@ def _patterns() -> dict[bytes, WordPattern]:
 
 
 @cache
-def classes() -> U8_:
+def classes() -> U8:
     """The class of every code point, [0x110000]."""
     table = np.zeros(0x110000, dtype=np.uint8)
     for bit, name in ((LETTER, r"\p{L}"), (MARK, r"\p{M}"), (NUMBER, r"\p{N}"), (SPACE, r"\s")):
@@ -130,12 +134,12 @@ def classes() -> U8_:
 
 @compiled
 def word_ends(
-    data: U8_, table: U8_, letters: int, alone: int, group: int, lines: bool, out: npt.NDArray[np.int64]
+    data: U8, table: U8, letters: int, alone: int, group: int, lines: bool, out: npt.NDArray[np.int64]
 ) -> int:
     """For tests: fill in where each word of a text ends; returns how many there are. After `table`: `WordPattern`."""
 
 
-def _mark(table: U8_, bit: int, splitter: Any) -> None:
+def _mark(table: U8, bit: int, splitter: Any) -> None:
     """Set a bit for the characters that a splitter isolates."""
     for text in _every_character():
         # The first character is in no class, and runs are as long as they can be: every second piece is one.
@@ -288,12 +292,6 @@ def _encode_batch(
 # No token crosses the border of two words, so a text's tokens are its words' tokens one after the other. Text repeats
 # its words: after some megabytes nearly all are in the table, and encoding costs a scan and a look-up per word. The
 # result does not depend on the state of the table.
-
-U8 = npt.NDArray[np.uint8]
-I32 = npt.NDArray[np.int32]
-I64 = npt.NDArray[np.int64]
-U32 = npt.NDArray[np.uint32]
-U64 = npt.NDArray[np.uint64]
 
 #: Slots of the table. It is emptied when half of them may be used, or its words exceed `MOST_BYTES`.
 SLOTS = 2**20

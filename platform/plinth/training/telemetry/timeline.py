@@ -315,7 +315,7 @@ class Pulse:
 # The figures that people quote of a run: one definition each. Index, results page, run page, Dagster and MLflow read
 # them from here and label them with these words.
 #
-# Does not belong here: curves over the run (`report.run.metrics`), its rank-seconds (`goodput`), the mean step by part
+# Does not belong here: curves over the run (`report.run_metrics`), its rank-seconds (`goodput`), the mean step by part
 # (`step_parts`).
 
 #: Steps of which the final loss is the mean. One step's loss is mostly the noise of its batch.

@@ -5,9 +5,8 @@
     gopher             gopher's quality and repetition rules, also as Dolma counts them; repeated tokens;
                        RedPajama-v2's signals; shares of characters by class, lengths of lines
     fineweb            fineWeb's line rules; FineWeb-2's rules in any language but English, over the limits of that
-                       language
-    language_limits    limits and stop words by language: published, listed, or fitted from the documents of a
-                       reference
+                       language; limits and stop words by language: published, listed, or fitted from the documents of
+                       a reference
 
 The counting itself is in `plinth_text.rules`.
 """

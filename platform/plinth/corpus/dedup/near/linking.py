@@ -1,6 +1,4 @@
-"""Similarity of documents: their shingles, the similarities computed so far, and pairs compared until the clusters are
-known.
-"""
+"""Shingles of documents, the similarities computed so far, and pairs compared until the clusters are known."""
 
 from __future__ import annotations
 
@@ -35,8 +33,8 @@ from plinth_text.words import ngram_sets
 #
 # Words are those of `plinth_text.words`. A character shingle is n code points of the folded text (lower case, one space
 # for any white space); a shorter text is one shingle. Of a text longer than `max_characters` only the beginning counts
-# (Marin cuts at 500,000), for signature and set alike: a book stays comparable with its copies, costs no more than a long
-# article, and its minima do not sink to where they all meet.
+# (Marin cuts at 500,000), for signature and set alike: a book stays comparable with its copies, costs no more than a
+# long article, and its minima do not sink to where they all meet.
 
 def signatures(texts: pa.Array, params: MinHash, a: U64, b: U64) -> tuple[U32, Bools]:
     """Signatures [D, K] of every text, and whether it has a shingle [D].

@@ -1,6 +1,6 @@
 """Near duplicates: MinHash-LSH over shingles, every candidate verified, over all buckets.
 
-    signatures   per part, once and for all         here; `shingles`, text/minhash
+    signatures   per part, once and for all         here; `linking`, text/minhash
     index        per part, once and for all         `index`
     candidates   documents that share a band key    `candidates`
     verify       similarity, clusters               `verify`
@@ -182,7 +182,7 @@ def _sidecar(store: Store, task: _Emit) -> tuple[Part, ...]:
 # The pairs of every component are compared; clusters are made of those that pass.
 #
 #     plan      per partition: whose texts are needed, when the `similarity_cache` has some pairs
-#     payload   per part: their shingle sets or signatures (`payloads`)
+#     payload   per part: their shingle sets or signatures (`candidates`)
 #     link      per partition: comparison and union-find (`linking`); the members of its clusters
 #
 # By `text` the similarity is the true Jaccard similarity of the shingle sets. By `signature` it is the share of

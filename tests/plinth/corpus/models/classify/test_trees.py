@@ -27,8 +27,9 @@ def forest(data) -> Forest:
 def test_margins_are_scikit_learns(data, forest: Forest) -> None:
     features, truth = data
     model = ensemble.HistGradientBoostingClassifier(
-        max_iter=artefact.ITERATIONS, max_leaf_nodes=artefact.LEAVES, learning_rate=artefact.RATE, l2_regularization=artefact.L2,
-        min_samples_leaf=artefact.MIN_LEAF, early_stopping=False, random_state=artefact.SEED,
+        max_iter=artefact.ITERATIONS, max_leaf_nodes=artefact.LEAVES, learning_rate=artefact.RATE,
+        l2_regularization=artefact.L2, min_samples_leaf=artefact.MIN_LEAF,
+        early_stopping=False, random_state=artefact.SEED,
     ).fit(features.astype(np.float64), truth)  # fmt: skip
     theirs = model.decision_function(features.astype(np.float64))
     np.testing.assert_allclose(forest.margins(features), theirs, rtol=1e-9)
