@@ -28,8 +28,7 @@ from plinth.training.checkpoint import checkpoint, mean_record
 from plinth.training.config import RunConfig
 from plinth.training.directory import RunDirectory
 from plinth.training.preparation import notices
-from plinth.training.telemetry import timeline as run_figures
-from plinth.training.telemetry.timeline import LABELS, read_events, timeline
+from plinth.training.telemetry.timeline import LABELS, of_history, read_events, timeline
 from plinth.training.validation import probe_curves
 from plinth.training.validation.probe_curves import curves
 from plinth_assets.framework import Inputs, Say, Stage, by_bucket, each, planted, read_by_run, shared_owner
@@ -165,7 +164,7 @@ def _run(recipe: Recipe, ctx: Context, inputs: Inputs, say: Say) -> Manifest:
             with contextlib.suppress(PlinthError):  # `plinth ops cost` settles what is not settled here
                 settlement.settle(ctx)
     relay.finish([_page(ctx, prepared), prepared.directory.events])
-    figures = run_figures.of_history(timeline(prepared.directory.events)).known()
+    figures = of_history(timeline(prepared.directory.events)).known()
     api.describe_run(ctx, recipe, prepared.run_id, {}, _run_tags(ctx, recipe, prepared), figures)
     return manifests.run_manifest(ctx, prepared)
 
@@ -292,7 +291,7 @@ def _present_run(recipe: Recipe, ctx: Context, made: Manifest) -> dict[str, Any]
 
     prepared = config.load(ctx.workspace.runs / made.stats["run_id"] / "config.json")
     events = timeline(prepared.directory.events)
-    figures = run_figures.of_history(events)
+    figures = of_history(events)
     facts = {LABELS[name]: value for name, value in figures.rounded().items()} | manifests.facts(ctx, prepared)
     logged = [event for kind in sorted(LOGGED_EVENTS) for event in events.of(kind)]
     logged.sort(key=lambda event: event["seq"])

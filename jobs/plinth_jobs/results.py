@@ -27,8 +27,7 @@ from plinth.report.page import page
 from plinth.storage.atomic import write_bytes
 from plinth.tokens.mixture import mixture
 from plinth.training import config, manifests
-from plinth.training.telemetry import timeline as run_figures
-from plinth.training.telemetry.timeline import timeline
+from plinth.training.telemetry.timeline import LABELS, of_history, timeline
 from plinth_assets.candidate import page_path
 from plinth_assets.framework import docs_index
 from plinth_assets.measurements import comparison_stage
@@ -198,8 +197,8 @@ def _training(ctx: Context, run: Manifest) -> report.RunCard:
     prepared = config.load(ctx.workspace.runs / run.stats["run_id"] / "config.json")
     events = timeline(prepared.directory.events)
     steps = list(events.steps.values())
-    figures, facts = run_figures.of_history(events), manifests.facts(ctx, prepared)
-    quoted = [report.Fact(label=run_figures.LABELS[name], value=value) for name, value in figures.rounded().items()]
+    figures, facts = of_history(events), manifests.facts(ctx, prepared)
+    quoted = [report.Fact(label=LABELS[name], value=value) for name, value in figures.rounded().items()]
     return report.RunCard(
         run_id=prepared.run_id,
         steps=tuple(steps),

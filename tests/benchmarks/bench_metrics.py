@@ -33,7 +33,7 @@ from plinth.storage.workspace import Workspace  # noqa: E402
 from plinth.training import config as configuration  # noqa: E402
 from plinth.training.sinks.run_metrics import (  # noqa: E402
     RUN,
-    Families,  # noqa: E402
+    Families,
     RunFollower,
 )
 from plinth_ops.metrics.exporter import Exporter, ExportPart, serve  # noqa: E402

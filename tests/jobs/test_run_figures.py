@@ -19,8 +19,7 @@ from plinth.report.run_metrics import run_page
 from plinth.storage.workspace import Workspace
 from plinth.training import config as configuration
 from plinth.training.config import RunConfig
-from plinth.training.telemetry import timeline as run_figures
-from plinth.training.telemetry.timeline import read_events, timeline
+from plinth.training.telemetry.timeline import LABELS, of_events, of_history, read_events, timeline
 from plinth_assets import training
 from plinth_jobs import results, workspace_index
 from plinth_registry import run_metrics as mlflow_timeline
@@ -87,7 +86,7 @@ def test_every_output_shows_the_same_final_loss_and_step_time(
     loss = f"{statistics.fmean([*LOSSES[10:29], 20.0]):.3f}"
     seconds = f"{statistics.median(SECONDS):.3f}"
     assert (loss, seconds) == ("7.745", "1.145")
-    of_loss, of_time = (run_figures.LABELS[name] for name in ("final_loss", "median_step_s"))
+    of_loss, of_time = (LABELS[name] for name in ("final_loss", "median_step_s"))
 
     line = workspace_index.run_line(ctx, run.directory.config)
     index = index_page(IndexData(workspace="w", written="", runs=(line,)))
@@ -108,13 +107,13 @@ def test_every_output_shows_the_same_final_loss_and_step_time(
     assert (f"{metadata['final_loss']:.3f}", f"{metadata['median_step_s']:.3f}") == (loss, seconds)
     assert f"| {of_loss} | {loss} |" in metadata["facts"].value
 
-    client, figures = Recorder(), run_figures.of_history(timeline(run.directory.events)).known()
+    client, figures = Recorder(), of_history(timeline(run.directory.events)).known()
     mlflow_timeline.describe(client, "tiny", run.run_id, params={"seed": 1}, tags={"mlflow.user": "a"}, figures=figures)
     logged = {metric.key: f"{metric.value:.3f}" for metric in client.logged["metrics"]}
     assert (logged["final_loss"], logged["median_step_s"]) == (loss, seconds)
 
 
 def test_a_run_without_steps_and_losses_that_are_not_finite_have_no_figure() -> None:
-    assert run_figures.of_events([]).known() == {}
+    assert of_events([]).known() == {}
     steps = [{"event": "step", "step": 1, "loss": "nan", "step_s": 2.0}]
-    assert run_figures.of_events(steps).rounded() == {"median_step_s": "2.000"}
+    assert of_events(steps).rounded() == {"median_step_s": "2.000"}

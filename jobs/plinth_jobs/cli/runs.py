@@ -237,11 +237,11 @@ def profile(settings: Settings, run: str, steps: tuple[int, int], ranks: tuple[i
     which https://ui.perfetto.dev opens; an event `profiled` of the timeline says that they are there. A run that is not
     up records when it comes to these steps.
     """
-    from plinth.training import job as amendments
+    from plinth.training.job import reached
     from plinth.training.telemetry import profiler
 
     config = settings.run_config(run)
-    request = profiler.submit(config, amendments.reached(config), *steps, ranks)
+    request = profiler.submit(config, reached(config), *steps, ranks)
     files = [str(request.trace(config.directory, rank)) for rank in ranks]
     if as_json:
         output.emit_json({"run": config.run_id, "request": request.number, "steps": list(steps), "files": files})

@@ -90,7 +90,7 @@ def reserve(ctx: Context, config: RunConfig) -> Reservation:
             rank_s=granted.before_s + granted.reserved / granted.price * 3600,
             price_per_rank_hour=granted.price / MICROS,
         )
-    result.write(config.directory.allowance, grant)
+    result.write_allowance(config.directory.allowance, grant)
     return granted
 
 

@@ -114,7 +114,7 @@ def loss(
     """Loss with its moving average, interventions and checkpoints; the learning rate below on the same axis.
 
     Args:
-        final: the run's final loss (`training.telemetry.run_figures`), written at the end of the curve.
+        final: the run's final loss (`training.telemetry.timeline`), written at the end of the curve.
     """
     at = [int(row["step"]) for row in steps]
     values = [float(row["loss"]) for row in steps]

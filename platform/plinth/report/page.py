@@ -43,7 +43,7 @@ class RunCard(Frozen):
     run_id: str
     steps: tuple[Row, ...] = Field(description="Events `step`: step, loss, lr.")
     events: tuple[Row, ...] = Field((), description="All other events of the timeline, in order.")
-    final_loss: float | None = Field(None, description="As `training.telemetry.run_figures` defines it.")
+    final_loss: float | None = Field(None, description="As `training.telemetry.timeline` defines it.")
     facts: tuple[Fact, ...] = ()
 
 

@@ -34,8 +34,8 @@ from plinth.training.parameters.initial import REPLAYED, InitialWeights
 #
 # Parts: `config.json`, `tokenizer.json`, weights in safetensors and, of several, their index; of a checkpoint they are
 # its own. Inputs: the digest of the parent's manifest, `checkpoint` or `weights`, through which lineage goes on. Stats:
-# `model` (what our decoder makes of the configuration), `vocab_size` (rows of the embeddings, which may be more than the
-# tokenizer has tokens), `end_of_text`, `sequence_tokens`; of a checkpoint `run_id` and `step`.
+# `model` (what our decoder makes of the configuration), `vocab_size` (rows of the embeddings, which may be more than
+# the tokenizer has tokens), `end_of_text`, `sequence_tokens`; of a checkpoint `run_id` and `step`.
 
 ASSET = "initial"
 #: The same of the model that a run learns from (`training.distillation`), or that writes the text of a bucket.

@@ -156,7 +156,7 @@ def committed_manifest(ctx: Context, config: RunConfig, number: int | None = Non
 
 def facts(ctx: Context, config: RunConfig) -> dict[str, Any]:
     """Facts that differ each time a run is repeated: waits, restarts, memory. For people and plots; the figures that
-    they compare are `telemetry.run_figures`."""
+    they compare are `telemetry.timeline`."""
     history = timeline(config.directory.events)
     steps, commits, restarts = list(history.steps.values()), history.of("checkpoint"), history.of("restart")
     losses = restarts + history.of("vanished") + history.of("lost")

@@ -2,7 +2,7 @@
 
     step ─► positions (Steps) ─► sequences (Order) ─► documents (index) ─► uri and source (curated parts)
 
-Does not belong here: their tokens (data), their losses (step_losses).
+Does not belong here: their tokens (data), their losses (forensics.replay).
 """
 
 from __future__ import annotations

@@ -37,8 +37,7 @@ from plinth.training.parameters.initial import InitialWeights
 from plinth.training.parameters.optimizers import Optimizer, RotaryChange
 from plinth.training.parameters.parallel import Parallel
 from plinth.training.parameters.run import Checkpoints, Sinks, Telemetry, Training, Validation
-from plinth.training.telemetry import timeline as run_figures
-from plinth.training.telemetry.timeline import timeline
+from plinth.training.telemetry.timeline import of_history, timeline
 from plinth_registry import trained
 
 TRAINING = Training(
@@ -191,7 +190,7 @@ def test_from_submission_to_checkpoint(ctx: Context, prepared: RunConfig) -> Non
 
     facts = manifests.facts(ctx, prepared)
     assert (facts["steps"], facts["restarts"], facts["attempts"]) == (12, 0, 1)
-    figures = run_figures.of_history(timeline(prepared.directory.events))
+    figures = of_history(timeline(prepared.directory.events))
     assert figures.median_tokens_per_s is not None
     assert figures.median_tokens_per_s > 0
 

@@ -19,7 +19,7 @@ from plinth.recipe.recipe import Recipe
 from plinth.records import Manifest
 from plinth.storage.parts import read_table
 from plinth.storage.workspace import Workspace
-from plinth.training import initial as source
+from plinth.training import initial as beginning
 from plinth.training import sampled_text
 from plinth_assets import initial, sources
 from plinth_assets.framework import Stage
@@ -47,7 +47,7 @@ def teacher(ctx: Context) -> Manifest:
     with torch.no_grad():
         model.lm_head.mul_(5)
     save_folder(where, model, MODEL, made, 32)
-    manifest = source.of_folder(ctx, where, "MIT", f"web/{source.TEACHER}")
+    manifest = beginning.of_folder(ctx, where, "MIT", f"web/{beginning.TEACHER}")
     ctx.refs.save(manifest)
     return manifest
 

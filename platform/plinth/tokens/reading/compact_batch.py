@@ -4,7 +4,7 @@
 
 Two bytes a token (four for a large vocabulary) and four a document. 32-bit ids, the document of each token and the mask
 of targets follow from it at ten times the size, so they are computed where they are used: on the device
-(`training.engine.batch_expansion`), or here for readers on the host.
+(`training.engine.batches`), or here for readers on the host.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A checkpoint is committed or it does not exist.
 
-    snapshot ──► saving ──► writer/ ──► staging/step-N ──► checkpoint: one rename, one record ──► upload ──► bucket
+    snapshot ──► saving ──► writer ──► staging/step-N ──► checkpoint: one rename, one record ──► upload ──► bucket
 
 Every rank hashes, writes, verifies and reads its share: the work of a rank falls with their number.
 
@@ -11,6 +11,8 @@ Files only, without torch:
     digest_tree     a signed root over one manifest per rank; files by path, size and digest
     mean_record     the signed statement of a mean: its files and the checkpoints that it is of
     selection       the checkpoint that a run goes on from; the checkpoints that stay
+    rank_part       writes one rank's part, and commits when every rank has written
+    writer          the process beside a rank that writes its part, and its client
     remote          committed checkpoints in a bucket
     upload          copies them there during training; downloads them on a machine that has none
 
@@ -21,8 +23,7 @@ The state of a run, with torch:
     model_share          this rank's share of the model as whole parameters
     universal            DeepSpeed's state as addresses that belong to no layout, and back
     sharded_state        the files of that state: spans of whole parameters, by name
-    tensor_digests       digests of the engine's memory, also while it is filled
-    kept_optimizer       the optimizer's state of the weights that a run begins from, where the recipe keeps it
-    shared_verification  all ranks verify, each its share, and agree
-    writer/              the process beside a rank that writes its part
+    staging              a rank's state in memory that another process can read; digests of it, also while it is filled
+    resume               all ranks verify, each its share, and agree; the optimizer's state of the weights that a run
+                         begins from, where the recipe keeps it
 """

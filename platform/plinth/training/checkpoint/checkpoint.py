@@ -2,7 +2,7 @@
 
     staging/step-00000100/             written here; never read; left-overs are deleted
       attempts.json                    what the trainer stated of its attempts so far (attempts.statement)
-      looks.json                       its last looks at probes, where there were any (validation.kept_looks)
+      looks.json                       its last looks at probes, where there were any (validation.probe_curves)
       ranks/rank-00000.json            the files of a rank and their digests
       manifest.json                    the root: files of the run, and the digest of each rank's manifest (digest_tree)
     checkpoints/step-00000100/         the same directory after one rename

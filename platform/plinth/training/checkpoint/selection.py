@@ -18,7 +18,7 @@ from plinth.training.telemetry.timeline import Timeline, timeline
 # Checkpoint selection: the newest that verifies and has trained on no window that was left out since.
 #
 # The leading rank selects when a run starts, and when the guard rolls it back; every rank verifies its share of the
-# candidate, and all learn the step (shared_verification). Rollbacks are kept on the timeline: one is flushed to it
+# candidate, and all learn the step (resume). Rollbacks are kept on the timeline: one is flushed to it
 # before anything is loaded, so that a run that is killed during a rollback continues with it.
 
 

@@ -7,7 +7,7 @@
     state.json     step, data position, monitor, digests of parameters and of every rank's optimizer state
     config.json    the run's configuration;  data.json  the manifests it reads
 
-Nothing is pickled. Every byte is compared with the manifests before it is read (shared_verification), and digests
+Nothing is pickled. Every byte is compared with the manifests before it is read (resume), and digests
 of what the engine holds are compared in loading, each rank's of its share: of the optimizer's state as it arrives, of
 the weights that come of it at last.
 """

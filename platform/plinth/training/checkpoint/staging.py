@@ -27,10 +27,10 @@ from plinth.training.checkpoint.rank_part import digest_of_lines, tensor_line
 #     └──────────┘                           └───────────┴──────┘
 #
 # Of tensors that are views of one buffer, as DeepSpeed's flat partitions are, every byte is copied once, and none that
-# lies between them. From one update of the optimizer to the next nothing of the state changes, so the copy may run beside
-# forward and backward (`BackgroundCopy`). On GPUs the block is page-locked, so that copies run at the speed of the bus.
-# The block is anonymous memory with a descriptor: it is gone when rank and writer are, and a kill leaves nothing in
-# /dev/shm.
+# lies between them. From one update of the optimizer to the next nothing of the state changes, so the copy may run
+# beside forward and backward (`BackgroundCopy`). On GPUs the block is page-locked, so that copies run at the speed of
+# the bus. The block is anonymous memory with a descriptor: it is gone when rank and writer are, and a kill leaves
+# nothing in /dev/shm.
 
 #: Alignment of storages in the block, in bytes.
 ALIGN = 64

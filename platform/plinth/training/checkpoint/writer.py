@@ -53,7 +53,7 @@ class WriterClient:
     """The process that writes, as its rank sees it."""
 
     def __init__(self, root: Path, rank: int, descriptor: int) -> None:
-        module = "plinth.training.checkpoint.writer.writer_process"
+        module = "plinth.training.checkpoint.writer"
         command = processes.python(module, str(root), str(rank), str(descriptor))
         self._process: subprocess.Popen[bytes] = processes.start(
             command,

@@ -26,9 +26,9 @@ from plinth.training.parallel.topology import Axis, place_of, ranks_of
 #                                                       │ gloo, host to host
 #     the others                       exchange thread ◄┴─► queue ─► step
 #
-# Ranks that divide a model (tensor, sequence and pipeline ranks) train on the same rows, so each shard is opened, checked
-# and read by one of them. A batch is sent as it is stored, about two bytes a token, `DEPTH` steps before it is needed, by
-# a thread and a process group of its own: the steps' own collectives and the device know nothing of it.
+# Ranks that divide a model (tensor, sequence and pipeline ranks) train on the same rows, so each shard is opened,
+# checked and read by one of them. A batch is sent as it is stored, about two bytes a token, `DEPTH` steps before it is
+# needed, by a thread and a process group of its own: the steps' own collectives and the device know nothing of it.
 #
 # Every rank of a replica takes the same steps. The number of batches that are sent follows from the number that were
 # taken, so the ranks also agree on it where the stream is left early (a rollback, a stop), without a further message.

@@ -4,7 +4,7 @@
                          the optimizer of ZeRO-2 with undivided FP32 gradients, as in other precisions
     without ZeRO         its buckets have 500M elements; here those of the recipe
     end of a backward    with overlap (ZeRO-1, ZeRO-2) and in ZeRO-3 the host waits for the reduction; here the stream
-    norm and overflow    the host reads both before every update; here nobody does (`device_gradients`)
+    norm and overflow    the host reads both before every update; here nobody does (`device_measurements`)
     reduced gradients    ZeRO-1 and ZeRO-2 keep those of large matrices until the backward pass ends; here no longer
     end of a step        ZeRO-3 gathers small parameters and waits for the device; here the stream waits
 
@@ -166,8 +166,8 @@ def deepspeed_config(
 
     To DeepSpeed sequence ranks are data ranks that see other sequences, so that its batch counts them; ours does
     not. Unless `theirs`, DeepSpeed neither measures the gradient nor clips it: both are done on the device
-    (`device_gradients`). Without ZeRO it has no FP32 accumulation for BF16: there it is told that the run is FP32, and
-    `master_weights` has the rest.
+    (`device_measurements`). Without ZeRO it has no FP32 accumulation for BF16: there it is told that the run is FP32,
+    and `master_weights` has the rest.
 
     Args:
         config: of the run.

@@ -22,9 +22,9 @@ from plinth.model.blocks import Block
 #                                                                               └─► not finite: found_inf
 #
 # The gradient lies where the ZeRO stage has put it: every number of it is counted on one rank of the sum (without ZeRO,
-# equally often on each). A gradient of which a number is not finite changes nothing: the optimizer keeps the update back
-# (`torch.optim.Optimizer`'s `found_inf`). With an offloaded optimizer its update runs on the CPU, which must wait for
-# the gradient; norm and verdict travel with it, and are waited for there and only there.
+# equally often on each). A gradient of which a number is not finite changes nothing: the optimizer keeps the update
+# back (`torch.optim.Optimizer`'s `found_inf`). With an offloaded optimizer its update runs on the CPU, which must wait
+# for the gradient; norm and verdict travel with it, and are waited for there and only there.
 #
 # FP16 is DeepSpeed's own: its loss factor depends on the overflow, which the host reads once a step.
 

@@ -146,11 +146,11 @@ def _accumulated(outer: Any, parameter: Any) -> Tensor:
 # (stages - 1) / (micro batches + stages - 1).
 #
 # Every stage reads the batch itself: ids, documents and targets are not sent, and masks and positions are made
-# where they are used. Activations take their shape from the batch, so that micro batches may change in number and rows in
-# length from step to step; of sequence ranks each has a pipeline of its own, for its slice of the rows. DeepSpeed keeps
-# optimizer (on the device or off it), ZeRO-0 or 1, precision, clipping and the sum over data and sequence ranks, each
-# stage an engine of its own whose model-parallel group is the pipeline. Its PipelineEngine is not used: it trains a
-# step in one call, without the moment between gradient and update at which the guard may skip the update; it names
+# where they are used. Activations take their shape from the batch, so that micro batches may change in number and rows
+# in length from step to step; of sequence ranks each has a pipeline of its own, for its slice of the rows. DeepSpeed
+# keeps optimizer (on the device or off it), ZeRO-0 or 1, precision, clipping and the sum over data and sequence ranks,
+# each stage an engine of its own whose model-parallel group is the pipeline. Its PipelineEngine is not used: it trains
+# a step in one call, without the moment between gradient and update at which the guard may skip the update; it names
 # parameters by position, so that a checkpoint fits one number of stages; and it steps each copy of a tied matrix.
 #
 # With tied embeddings the first stage owns the matrix and its optimizer state. The last stage is sent the weights

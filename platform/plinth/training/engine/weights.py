@@ -1,4 +1,4 @@
-"""Weights of the model on a rank: the initial ones, read from files, and the copies next to the model's. Imports torch."""
+"""Weights of the model on a rank: the initial ones, read from files, and the copies next to the model's."""
 
 from __future__ import annotations
 

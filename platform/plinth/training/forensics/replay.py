@@ -144,7 +144,7 @@ def _gradient(model: Decoder, losses: Tensor, targets: Tensor) -> float:
 # the median over documents of earlier steps under the same parameters; for a bucket that earlier steps lack, the median
 # over all of their documents.
 #
-# Pure functions of numbers and names. Does not belong here: computing losses (step_losses).
+# Pure functions of numbers and names.
 
 #: Tokens of a span that is shown, and spans of a document.
 SPAN, SPANS = 16, 3

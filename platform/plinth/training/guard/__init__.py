@@ -4,9 +4,8 @@
                       ▲                          │
                       └──── rolling levels ◄─────┘   limits of the next steps ──► engine.skipped_update
 
-    records         TrainedStep, Limits, Finding, Intervention
-    rules           the heuristics; the window of numbers with its level and spread; the rule on throughput
-    screening       rules over the text of a batch, judged before its update
+    rules           TrainedStep, Limits, Finding, Intervention; the heuristics over a window of numbers; the rule on
+                    throughput; screening: rules over the text of a batch, judged before its update
     state_machine   Guard: streaks, windows left out, learning rate, bounds; its state is part of a checkpoint
 
 Decisions are a pure function of numbers that all ranks share, so ranks need not agree on them.

@@ -1,10 +1,9 @@
 """One model over several devices: process groups, collectives and schedules.
 
-    gradient_path          dtype, moment and overlap of the reduction of gradients, by ZeRO stage
-    topology               rank -> place (data, pipeline, sequence, tensor), and the process groups
+    topology               rank -> place (data, pipeline, sequence, tensor), the process groups; dtype, moment and
+                           overlap of the reduction of gradients, by ZeRO stage
     divided_decoder        the part of a decoder that a rank trains: collectives, groups, blocks, initial weights
                            under ZeRO-3
-    stage_exchange         what stages send each other
 
 How each block of a model divides is declared beside the block: `plinth.model.division`.
 `plinth.training.engine.pipeline.open_engine` picks the engine that a run's `parallel:` block asks for.

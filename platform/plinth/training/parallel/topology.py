@@ -1,4 +1,4 @@
-"""Place of a rank among data, pipeline, sequence and tensor ranks, its process groups, and the path of its gradients."""
+"""Place of a rank among data, pipeline, sequence and tensor ranks, its process groups, the path of its gradients."""
 
 from __future__ import annotations
 

@@ -145,9 +145,9 @@ class MuonOptions(Frozen):
 #
 # DeepSpeed puts flat tensors in place of the parameters under ZeRO: one tensor holds a rank's range of many
 # parameters. An optimizer that treats every element alike sees no difference. State tensors of the size of their
-# parameter are in checkpoints by their names, on any layout. An optimizer that honours `found_inf` (where that tensor is
-# 1 the update changes nothing, and the host does not wait) says so by `fused` in its groups; without it the guard cannot
-# keep an update back.
+# parameter are in checkpoints by their names, on any layout. An optimizer that honours `found_inf` (where that tensor
+# is 1 the update changes nothing, and the host does not wait) says so by `fused` in its groups; without it the guard
+# cannot keep an update back.
 
 @dataclass(frozen=True)
 class OptimizerKind:
@@ -243,7 +243,7 @@ def problems_with_division(
         f"embedding_lr_factor {optimizer.embedding_lr_factor:g}": optimizer.embedding_lr_factor != 1,
         "embedding_weight_decay": optimizer.embedding_weight_decay not in (None, optimizer.weight_decay),
     }
-    measured = precision != "fp16" and optimizer.kind in OPTIMIZERS.built_in  # the norm, by `device_gradients`
+    measured = precision != "fp16" and optimizer.kind in OPTIMIZERS.built_in  # the norm, by `device_measurements`
     if parallel.pipeline > 1 and not measured and any(apart.values()):
         yield (
             "pipeline",

@@ -222,10 +222,10 @@ def _offload(parallel: Parallel) -> Iterator[Refusal]:
 # The recipe's block `training.deepspeed`: any setting of DeepSpeed, as its configuration names it, but those that the
 # engine owns.
 #
-# A setting is owned where a key of the recipe has it, or where checkpoints, batches or the guard rest on its value; it is
-# refused with what to set instead. A name that DeepSpeed does not read is refused too: DeepSpeed would pass over it in
-# silence. Names within `zero_optimization` it checks by itself when a rank starts. A setting is part of a run's identity
-# unless it can change no number (`HARMLESS`).
+# A setting is owned where a key of the recipe has it, or where checkpoints, batches or the guard rest on its value; it
+# is refused with what to set instead. A name that DeepSpeed does not read is refused too: DeepSpeed would pass over it
+# in silence. Names within `zero_optimization` it checks by itself when a rank starts. A setting is part of a run's
+# identity unless it can change no number (`HARMLESS`).
 #
 # Read in DeepSpeed 0.19.8: `runtime/config.py`, `runtime/constants.py`, `runtime/zero/config.py`.
 

@@ -4,11 +4,8 @@
        (ranks know nothing of it)                             ├─▶ Weights & Biases   by wandb, online or sinks/wandb/
                                                               └─▶ Prometheus         sinks/plinth.prom
 
-    parameters    the sinks of a run, as a recipe sets them
-    destinations  the three tools, opened as a recipe asks
-    metric        the record of a metric, for prometheus_client
     run_metrics   the metrics of a run, and their values after any event; the numbers of an event by name
-    relay         follows the timeline; each event once, over restarts of any kind
+    relay         the three tools, opened as a recipe asks; follows the timeline: each event once, over restarts
 
 Needs no torch. MLflow is fed by the asset of the run. Does not belong here: what is measured (telemetry/).
 """

@@ -1,4 +1,15 @@
-"""The metrics of a run, and their values after any event of its timeline."""
+"""The metrics of a run, and their values after any event of its timeline.
+
+    Metric, MetricSample   the record of a metric, and a sample of one
+    RUN            the table
+    MetricState    takes events, one after the other; `samples` are the values now
+    RunFollower    a timeline and the samples of GPUs into these values
+    scalars        the numbers of an event by name, the same in every sink
+
+Every event is taken once. What is kept does not grow with the run but for steps since the earliest checkpoint that is
+kept, and a number for each step before.
+Does not belong here: the file or page that shows the samples.
+"""
 
 from __future__ import annotations
 
@@ -20,8 +31,6 @@ from plinth.training.telemetry.goodput_account import GoodputAccount
 from plinth.training.telemetry.timeline import JOB_ENDS, TimelineReader, waited_s
 
 # The record of a metric, a sample of one, and both as prometheus_client takes them.
-#
-# Does not belong here: which metrics there are (`run_metrics` has those of a run).
 
 #: When a metric has a series: whenever its part is collected; for every run whose job is under way; or not always.
 Presence = Literal["always", "active", "sometimes"]
@@ -79,17 +88,6 @@ class Families(Collector):
             found[name].add_metric(labels, value)
         return [found[name] for name in self._metrics if name in found]
 
-
-# The metrics of a run, and their values after any event of its timeline.
-#
-#     RUN            the table
-#     MetricState    takes events, one after the other; `samples` are the values now
-#     RunFollower    a timeline and the samples of GPUs into these values
-#     scalars        the numbers of an event by name, the same in every sink
-#
-# Every event is taken once. What is kept does not grow with the run but for steps since the earliest checkpoint that is
-# kept, and a number for each step before.
-# Does not belong here: the file or page that shows the samples.
 
 _STEP, _OF = "event `step`", ("run",)
 

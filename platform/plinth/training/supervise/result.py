@@ -67,9 +67,9 @@ def hold(path: Path) -> int:
 
 # The rank-seconds that the ledger grants a run's jobs, and the stop before they are spent.
 #
-# The grant is a file of the run's directory, written before a job is submitted and read again while it runs: a larger one
-# takes effect at once. A job is stopped as a preemption stops it, at the end of a step with the state committed, early
-# enough that its time to leave (`grace_s`) is within the grant.
+# The grant is a file of the run's directory, written before a job is submitted and read again while it runs: a larger
+# one takes effect at once. A job is stopped as a preemption stops it, at the end of a step with the state committed,
+# early enough that its time to leave (`grace_s`) is within the grant.
 #
 # Does not belong here: where the grant comes from (`plinth.operation.spending`).
 
@@ -87,7 +87,7 @@ class Allowance(Frozen):
     price_per_rank_hour: float = Field(ge=0)
 
 
-def read(path: Path) -> Allowance | None:
+def read_allowance(path: Path) -> Allowance | None:
     """The grant of a run, or None where no limit applies.
 
     Raises:
@@ -101,7 +101,7 @@ def read(path: Path) -> Allowance | None:
         raise TrainingError(f"{path} is no allowance", found=error, remedy="submit the run again") from error
 
 
-def write(path: Path, granted: Allowance | None) -> None:
+def write_allowance(path: Path, granted: Allowance | None) -> None:
     """Replace the grant of a run, or take it away."""
     if granted is None:
         path.unlink(missing_ok=True)
@@ -126,7 +126,7 @@ class AllowanceWatch:
     @classmethod
     def of(cls, config: RunConfig) -> AllowanceWatch | None:
         """For a job whose start is on the timeline; None where nothing is granted and nothing is limited."""
-        granted = read(config.directory.allowance)
+        granted = read_allowance(config.directory.allowance)
         if granted is None:
             return None
         return cls(config, granted, account(read_events(config.directory.events), config.ranks).held_rank_s)
@@ -135,7 +135,7 @@ class AllowanceWatch:
         """Whether the job must leave now; the timeline says so once, and when a mark is passed."""
         now, ranks = time.monotonic(), self._config.ranks
         if now - self._read > READ_S:
-            self._read, self.granted = now, read(self._config.directory.allowance) or self.granted
+            self._read, self.granted = now, read_allowance(self._config.directory.allowance) or self.granted
         taken = self._before_s + (now - self._begun) * ranks
         passed = max((mark for mark in MARKS if taken >= mark * self.granted.rank_s), default=0.0)
         if passed > self._said:

@@ -96,12 +96,13 @@ def _measured(function: Callable[..., Any]) -> Callable[..., Any]:
 #     leading rank: score = seconds of the fastest rank / own  ◀─────────┘
 #
 # In a synchronous run all ranks take the same time, for the fast ones wait for the slow: a rank's own time is its step
-# without communication and checkpoint (step_clock). The score is nvidia-resiliency-ext's relative performance score: 1 is
-# the fastest rank, 0.5 twice as slow. Stages of a pipeline have different work, so a rank is compared with its stage's.
-# Of what its own time consists (input, host, computation) tells why it is slow: events have the leading rank's alone.
+# without communication and checkpoint (step_clock). The score is nvidia-resiliency-ext's relative performance score: 1
+# is the fastest rank, 0.5 twice as slow. Stages of a pipeline have different work, so a rank is compared with its
+# stage's. Of what its own time consists (input, host, computation) tells why it is slow: events have the leading rank's
+# alone.
 #
-# The gathering is four FP64 a rank every few steps, on the stream of the step, and is read when a step's numbers are: the
-# host waits for nothing.
+# The gathering is four FP64 a rank every few steps, on the stream of the step, and is read when a step's numbers are:
+# the host waits for nothing.
 
 #: What a rank's own time consists of, and the marks of its step (step_clock) that are that.
 OWN_PARTS = {"input": ("data",), "host": ("host",), "compute": ("forward", "backward", "optimizer")}

@@ -40,14 +40,12 @@ def memory_of(device: Any) -> dict[str, Any]:
 # The GPUs of a node while a run trains: utilisation, power, temperature, memory and errors, by NVML.
 #
 # One thread of a node's supervisor, not of its ranks: a call of NVML may block for seconds on a GPU in trouble, and no
-# rank must wait for it. Samples lie in `devices/node-0000.jsonl` of the run's directory, one file a node, so that no node
-# waits for another's lock, and so that they are no sign of life of the ranks. Errors (an XID, an ECC error that could not
-# be corrected) are events `device_error` of the timeline.
+# rank must wait for it. Samples lie in `devices/node-0000.jsonl` of the run's directory, one file a node, so that no
+# node waits for another's lock, and so that they are no sign of life of the ranks. Errors (an XID, an ECC error that
+# could not be corrected) are events `device_error` of the timeline.
 #
 # On a node without NVIDIA's driver, or without the package `nvidia-ml-py`, there is nothing to report, which
 # is said once in the job's log.
-#
-# Does not belong here: memory as PyTorch's allocator counts it (memory).
 
 #: Milliseconds for which one wait for errors lasts.
 WAIT_MS = 1000

@@ -47,7 +47,7 @@ def submit(config: RunConfig, done: int, first: int, last: int, ranks: tuple[int
     """Ask a run, whether its ranks are up or not, for a trace of steps that it has not taken yet.
 
     Args:
-        done: the last step that it has taken (`amendments.reached`).
+        done: the last step that it has taken (`job.reached`).
 
     Raises:
         MissingError: the run has no such steps or ranks, or has taken them.

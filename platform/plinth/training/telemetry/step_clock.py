@@ -20,8 +20,8 @@ from plinth.records import Frozen
 # Whoever begins another part sets a mark, and the time between two marks is that of the part that the first one began:
 # so nothing is counted twice and nothing is left out. On CPUs a mark is a reading of the host's clock. On GPUs it is an
 # event on the stream that computes, read when the step's numbers are read: setting it waits for nothing, and the parts
-# are then those of the device. There, forward is the time of its kernels, not of their launch, and host and data are the
-# time that the device stood still while the host prepared the step or waited for its batch.
+# are then those of the device. There, forward is the time of its kernels, not of their launch, and host and data are
+# the time that the device stood still while the host prepared the step or waited for its batch.
 #
 # What happens between two steps and is none of them (a save, held-out text, loading, a round of sites) is besides the
 # step: measured by the same marks, and not part of its seconds.

@@ -291,7 +291,7 @@ def timeline(path: Path) -> History:
 
 # The sign that a rank works through a long phase in which it writes no event.
 #
-# The supervisor ends ranks whose timeline does not change for long (`supervise.watch`). A phase that hashes, reads,
+# The supervisor ends ranks whose timeline does not change for long (`rank_watch`). A phase that hashes, reads,
 # gathers or writes calls its pulse after each piece of work, so a phase that does not come to its next piece is found.
 
 #: Least seconds between two changes of the file.
@@ -316,7 +316,7 @@ class Pulse:
 # them from here and label them with these words.
 #
 # Does not belong here: curves over the run (`report.run_metrics`), its rank-seconds (`goodput`), the mean step by part
-# (`step_parts`).
+# (`step_clock`).
 
 #: Steps of which the final loss is the mean. One step's loss is mostly the noise of its batch.
 FINAL_STEPS: Final = 20

@@ -23,7 +23,7 @@ from plinth.training.telemetry.timeline import read_events
 # A look is one scoring of all probes; its event has, by probe, bits per byte of the right answers (`score`), the same
 # under the control (`control`), and what they were made of (`set`). Pure functions of the timeline; no torch.
 #
-# Does not belong here: the arithmetic of one look (evaluation.probes), making it (probing).
+# Does not belong here: the arithmetic of one look (evaluation.probes), making it (validation).
 
 #: Looks that a straight line is taken out of, at least.
 FIT = 4
@@ -108,8 +108,8 @@ def detrended(looks: Sequence[ProbeLook]) -> list[float]:
 #
 #     checkpoints/step-00000100/looks.json    by probe its newest looks until this step
 #
-# The timeline is not signed; a checkpoint's files are. So a look is read from the timeline once, by the commit that comes
-# after it, and taken from the checkpoint before from then on: who changes the timeline later changes no worth.
+# The timeline is not signed; a checkpoint's files are. So a look is read from the timeline once, by the commit that
+# comes after it, and taken from the checkpoint before from then on: who changes the timeline later changes no worth.
 
 #: File of a checkpoint with the looks.
 LOOKS: Final = "looks.json"

@@ -8,7 +8,7 @@ many they are.
 
 A run names the result by digest and ranks read it from the store; none of it is in the run's identity.
 
-Does not belong here: scoring by the model (probing), so this module needs no torch.
+Does not belong here: scoring by the model (validation), so this module needs no torch.
 """
 
 from __future__ import annotations

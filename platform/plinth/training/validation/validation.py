@@ -34,10 +34,10 @@ if TYPE_CHECKING:
 #     N  targets of a batch
 #
 # The batches are those of the offline score (`evaluation.engine.batches`), fixed by the items, and are dealt to data
-# ranks in turn; of every target one rank has the answer, so that adding the ranks' answers changes no bit. Undivided, on
-# the same device and in the same precision, the bits are those of the offline score of the same weights; tensor, sequence
-# and pipeline ranks round as their kernels do. Blocks are not compiled here, whatever training does: probes have many
-# lengths.
+# ranks in turn; of every target one rank has the answer, so that adding the ranks' answers changes no bit. Undivided,
+# on the same device and in the same precision, the bits are those of the offline score of the same weights; tensor,
+# sequence and pipeline ranks round as their kernels do. Blocks are not compiled here, whatever training does: probes
+# have many lengths.
 #
 # Nothing is drawn at random, no gradient is made and no parameter changes.
 

@@ -16,7 +16,7 @@ from plinth.tokens.mixture import mixture
 from plinth.tokens.mixture.parameters import Mixture, Phase
 from plinth.tokens.order.batch import documents_of_step
 from plinth.tokens.order.steps import schedule
-from plinth.training import initial as replay
+from plinth.training import initial as beginning
 from plinth.training.parameters.initial import InitialWeights
 
 SEQUENCES = 200
@@ -47,14 +47,14 @@ def parent(ctx: Context, made: SimpleNamespace) -> SimpleNamespace:
 
 
 def test_the_share_is_exact_along_the_run_and_as_the_parent_had_it(ctx: Context, parent: Any) -> None:
-    found = replay.of_parent(ctx, parent.initial, parent.tokenizer)
+    found = beginning.of_parent(ctx, parent.initial, parent.tokenizer)
     asked = found.sequences(0.2, SEQUENCES)
     assert asked == {"replay-code": 10, "replay-web": 30}
     child = mixture.run(ctx, recipe(web=1), parent.shards | found.shards, None, (), asked)
     assert [row["counts"] for row in child.stats["phases"]] == [{"replay-code": 5, "replay-web": 15, "web": 80}] * 2
     for block in (row["block_totals"] for row in child.stats["phases"]):
         assert block == {"replay-code": 5, "replay-web": 15, "web": 80}
-    assert replay.shards_of(ctx, saved_all(ctx, child, found)) == found.shards
+    assert beginning.shards_of(ctx, saved_all(ctx, child, found)) == found.shards
     steps = schedule(SEQUENCES, 8, 20)
     seen = [documents_of_step(ctx, child, parent.shards | found.shards, step, steps) for step in range(10)]
     drawn = Counter(one.sequence.stream for step in seen for one in step)
@@ -62,7 +62,7 @@ def test_the_share_is_exact_along_the_run_and_as_the_parent_had_it(ctx: Context,
     assert all(one.documents for step in seen for one in step)
 
 
-def saved_all(ctx: Context, child: Manifest, found: replay.ReplayedText) -> Manifest:
+def saved_all(ctx: Context, child: Manifest, found: beginning.ReplayedText) -> Manifest:
     for one in (child, *found.shards.values()):
         ctx.refs.save(one)
     return child
@@ -74,7 +74,7 @@ def test_a_mixture_without_replay_is_what_it_was(ctx: Context, parent: Any) -> N
 
 
 def test_the_chain_has_the_parents_shards_and_calls_them_the_parents(ctx: Context, parent: Any) -> None:
-    found = replay.of_parent(ctx, parent.initial, parent.tokenizer)
+    found = beginning.of_parent(ctx, parent.initial, parent.tokenizer)
     child = saved_all(
         ctx,
         mixture.run(ctx, recipe(web=1), parent.shards | found.shards, None, (), found.sequences(0.1, SEQUENCES)),
@@ -93,22 +93,22 @@ def test_the_chain_has_the_parents_shards_and_calls_them_the_parents(ctx: Contex
 def test_what_cannot_be_replayed_is_refused_by_name(ctx: Context, parent: Any, made: SimpleNamespace) -> None:
     other, _, _ = made.pipeline(ctx, {"web": [made.texts(9, 60)]})
     with pytest.raises(RecipeError, match="code was tokenised otherwise"):
-        replay.of_parent(ctx, parent.initial, other)
+        beginning.of_parent(ctx, parent.initial, other)
     outside = saved(ctx, "initial", weights=saved(ctx, "weights"))
     with pytest.raises(RecipeError, match="needs weights of a run"):
-        replay.of_parent(ctx, outside, parent.tokenizer)
+        beginning.of_parent(ctx, outside, parent.tokenizer)
     few = recipe(web=1).model_copy(update={"max_epochs": 0.001})
-    found = replay.of_parent(ctx, parent.initial, parent.tokenizer)
+    found = beginning.of_parent(ctx, parent.initial, parent.tokenizer)
     asked = found.sequences(0.5, SEQUENCES)
     with pytest.raises(RecipeError, match="replay-code"):
         mixture.run(ctx, few, parent.shards | found.shards, None, (), asked)
     blob = parent.shards["web"].parts[0].blob
     ctx.store.path(blob).unlink()
     with pytest.raises(MissingError, match=r"web/shards of the run that the weights come from is gone"):
-        replay.of_parent(Context(ctx.workspace), parent.initial, parent.tokenizer)
+        beginning.of_parent(Context(ctx.workspace), parent.initial, parent.tokenizer)
     (kept,) = ctx.refs.saved(parent.shards["code"].digest)
     (ctx.workspace.manifests / kept.name).unlink()
     with pytest.raises(MissingError, match="code/shards"):
-        replay.of_parent(Context(ctx.workspace), parent.initial, parent.tokenizer)
+        beginning.of_parent(Context(ctx.workspace), parent.initial, parent.tokenizer)
     with pytest.raises(ValueError, match="whose text is known"):
         InitialWeights(folder="x", licence="MIT", replay=0.1)

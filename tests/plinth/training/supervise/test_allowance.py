@@ -12,7 +12,7 @@ import pytest
 from plinth.errors import TrainingError
 from plinth.training.checkpoint import checkpoint
 from plinth.training.config import RunConfig
-from plinth.training.supervise import result as allowance
+from plinth.training.supervise import result as job_result
 from plinth.training.supervise.result import Allowance, AllowanceWatch
 from plinth.training.telemetry.timeline import Timeline, timeline
 
@@ -23,12 +23,12 @@ Make = Callable[..., RunConfig]
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """The monotonic clock of the module, in the first place."""
     now = [1000.0]
-    monkeypatch.setattr(allowance.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(job_result.time, "monotonic", lambda: now[0])
     return now
 
 
 def started(config: RunConfig, rank_s: float, price: float = 3.6) -> AllowanceWatch:
-    allowance.write(config.directory.allowance, Allowance(rank_s=rank_s, price_per_rank_hour=price))
+    job_result.write_allowance(config.directory.allowance, Allowance(rank_s=rank_s, price_per_rank_hour=price))
     Timeline(config.directory.events).append("job_started", ranks=config.ranks, nodes=1)
     found = AllowanceWatch.of(config)
     assert found is not None
@@ -38,9 +38,9 @@ def started(config: RunConfig, rank_s: float, price: float = 3.6) -> AllowanceWa
 def test_without_a_grant_nothing_is_watched(make: Make) -> None:
     config = make()
     assert AllowanceWatch.of(config) is None
-    allowance.write(config.directory.allowance, Allowance(rank_s=1, price_per_rank_hour=1))
-    allowance.write(config.directory.allowance, None)
-    assert allowance.read(config.directory.allowance) is None
+    job_result.write_allowance(config.directory.allowance, Allowance(rank_s=1, price_per_rank_hour=1))
+    job_result.write_allowance(config.directory.allowance, None)
+    assert job_result.read_allowance(config.directory.allowance) is None
     config.directory.allowance.write_text("{}")
     with pytest.raises(TrainingError, match="is no allowance"):
         AllowanceWatch.of(config)
@@ -67,7 +67,7 @@ def test_a_larger_grant_takes_effect_while_the_job_runs(make: Make, clock: list[
     watch = started(config, 100.0)
     clock[0] += 20.0
     assert not watch.spent()
-    allowance.write(config.directory.allowance, Allowance(rank_s=1000.0, price_per_rank_hour=1))
+    job_result.write_allowance(config.directory.allowance, Allowance(rank_s=1000.0, price_per_rank_hour=1))
     clock[0] += 40.0  # 120 rank-seconds
     assert not watch.spent()
     assert watch.granted.rank_s == 1000.0
@@ -94,12 +94,12 @@ def test_a_real_job_leaves_at_a_committed_step_and_goes_on_with_more(make: Make,
     """The grant is cut while it trains: it stops on the way; another start takes no step."""
     config = make(launch={"ranks": 1}, supervision={"grace_s": 120.0, "backoff_s": 0.1}, total_steps=100_000,
                   checkpoints={"every_steps": 50_000, "audit_steps": 4})  # fmt: skip
-    allowance.write(config.directory.allowance, Allowance(rank_s=1e9, price_per_rank_hour=3600.0))
+    job_result.write_allowance(config.directory.allowance, Allowance(rank_s=1e9, price_per_rank_hour=3600.0))
     with ThreadPoolExecutor(1) as pool:
         under_way = pool.submit(job, config)
         while not under_way.done() and not timeline(config.directory.events).steps:
             time.sleep(0.1)
-        allowance.write(config.directory.allowance, Allowance(rank_s=1.0, price_per_rank_hour=3600.0))
+        job_result.write_allowance(config.directory.allowance, Allowance(rank_s=1.0, price_per_rank_hour=3600.0))
         assert under_way.result() == 0  # no scheduler starts it again
     result = json.loads(config.directory.result.read_text())
     assert result["status"] == "stopped"

@@ -23,7 +23,7 @@ from plinth.model.parameters import Model
 from plinth.records import Manifest
 from plinth.storage.workspace import Workspace
 from plinth.tokens.tokenizer import tokenizer as tokenizers
-from plinth.training import initial as source
+from plinth.training import initial as beginning
 from plinth.training.checkpoint.snapshot import parameters_digest
 from plinth.training.config import RunConfig
 from plinth.training.engine import weights
@@ -65,7 +65,7 @@ def folder(ctx: Context, model: Model, file_bytes: int = 10**9) -> Path:
 
 
 def begin(ctx: Context, where: Path) -> Manifest:
-    made = source.of_folder(ctx, where, "MIT")
+    made = beginning.of_folder(ctx, where, "MIT")
     ctx.refs.save(made)
     return made
 
@@ -195,10 +195,10 @@ def test_what_is_no_model_is_refused_when_it_is_hashed(ctx: Context) -> None:
     described = json.loads((where / "config.json").read_text())
     (where / "config.json").write_text(json.dumps(described | {"model_type": "gpt2"}))
     with pytest.raises(CheckpointError, match="model_type 'gpt2'"):
-        source.of_folder(ctx, where, "MIT")
+        beginning.of_folder(ctx, where, "MIT")
     (where / "tokenizer.json").unlink()
     with pytest.raises(MissingError, match=r"tokenizer\.json"):
-        source.of_folder(ctx, where, "MIT")
+        beginning.of_folder(ctx, where, "MIT")
 
 
 def test_names_of_the_whole_model_are_published(ctx: Context) -> None:
