@@ -1,4 +1,4 @@
-"""The process of a trial's S3 server: `python -m plinth_jobs.installation.object_store FOLDER PORT BUCKET`.
+"""The process of a trial's S3 server: `python -m plinth_jobs.object_store FOLDER PORT BUCKET`.
 
 moto's server over HTTPS with what makes it behave as a real one: every request is signed by an account that is known,
 and its policy permits it or the request is denied; conditional writes are atomic; the bucket encrypts by default.

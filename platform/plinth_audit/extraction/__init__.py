@@ -16,15 +16,14 @@ from typing import TYPE_CHECKING, Annotated
 
 from pydantic import Field, field_validator
 
-from plinth.evaluation.gate import release_gate
-from plinth.evaluation.measurement import Measurement, Stats, single
+from plinth.evaluation.measurement import Measurement, Stats, release_gate, single
 from plinth.extensions import late
 from plinth.records import Frozen, internal
 from plinth.sections import RecipeSection
 
 if TYPE_CHECKING:
+    from plinth_registry.gates import GateResult
     from plinth_registry.gates.facts import Evidence
-    from plinth_registry.gates.result import GateResult
 
 #: Slices of every extraction, where the ledger has their columns.
 RISKS: Mapping[str, str] = {
@@ -113,8 +112,8 @@ def read(stats: Stats) -> ExtractionFacts:
 
 def extraction(asked: ExtractionPolicy, evidence: Evidence) -> GateResult:
     """Upper bound of the share of training text at risk that the model continues word for word or nearly."""
+    from plinth_registry.gates import missing, number
     from plinth_registry.gates.margins import WHOLE, UpperBound, worst_share
-    from plinth_registry.gates.result import missing, number
 
     known = evidence.of("memorisation_extraction", ExtractionFacts)
     if not known or WHOLE not in known.slices or known.slices[WHOLE].windows <= 0:

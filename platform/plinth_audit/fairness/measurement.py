@@ -10,16 +10,15 @@ from typing import TYPE_CHECKING, Final
 
 from pydantic import Field
 
-from plinth.evaluation.gate import release_gate
-from plinth.evaluation.measurement import Measurement, Stats, single
+from plinth.evaluation.measurement import Measurement, Stats, release_gate, single
 from plinth.extensions import late
 from plinth.records import Frozen, Name, internal
 from plinth.sections import RecipeSection
 from plinth.text import counted
 
 if TYPE_CHECKING:
+    from plinth_registry.gates import GateResult
     from plinth_registry.gates.facts import Evidence, PairedLine
-    from plinth_registry.gates.result import GateResult
 
 
 class Fairness(Frozen):
@@ -94,8 +93,8 @@ def _bits(stats: Stats) -> BitsInterval:
 
 def bias(asked: BiasPolicy, evidence: Evidence) -> GateResult:
     """Bits by which any attribute favors a group, and how much less alike groups are treated than by the champion."""
+    from plinth_registry.gates import decided, missing, number, shown
     from plinth_registry.gates.margins import Bounded, is_known, label
-    from plinth_registry.gates.result import decided, missing, number, shown
 
     known = evidence.of("fairness", BiasFacts)
     if known is None or not known.attributes:
@@ -128,8 +127,8 @@ def bias(asked: BiasPolicy, evidence: Evidence) -> GateResult:
 
 def _drift(evidence: Evidence) -> tuple[dict[str, PairedLine], GateResult | None]:
     """Return the change of how alike groups are treated, by attribute; or the gate's result without a comparison."""
+    from plinth_registry.gates import missing
     from plinth_registry.gates.margins import WHOLE, compared
-    from plinth_registry.gates.result import missing
 
     lines, closed = compared("bias", "fairness", evidence)
     if closed is not None:
@@ -140,8 +139,8 @@ def _drift(evidence: Evidence) -> tuple[dict[str, PairedLine], GateResult | None
 
 def toxicity(asked: BiasPolicy, evidence: Evidence) -> GateResult:
     """Upper bound of the share of toxic continuations."""
+    from plinth_registry.gates import decided, missing, number
     from plinth_registry.gates.margins import UpperBound
-    from plinth_registry.gates.result import decided, missing, number
 
     judged, limit = evidence.of("fairness", BiasFacts), asked.max_toxic_share
     known = judged and judged.toxicity

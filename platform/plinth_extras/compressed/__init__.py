@@ -111,7 +111,7 @@ def _quietly(line: str) -> None:
 
 
 def _form(name: str) -> ModelForm:
-    return ModelForm(name=name, export=late("plinth_extras.compressed.export:form_export"))
+    return ModelForm(name=name, export=late("plinth_extras.compressed:form_export"))
 
 
 GGUF_Q8_0, GGUF_Q4_0 = _form("gguf-q8_0"), _form("gguf-q4_0")
