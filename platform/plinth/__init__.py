@@ -32,4 +32,4 @@ errors       one tree of exceptions: found, expected, remedy
 The frozen parameters of a stage stand beside its code, in `parameters.py`; those of a run in `training/parameters/`.
 """
 
-__version__ = "0.3.0"
+__version__ = "0.4.0"
