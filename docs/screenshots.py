@@ -1,14 +1,16 @@
 """Renew the README's pictures from the workspace's last run: `make screenshots`.
 
-    docs/images/asset-graph.png   the whole pipeline in the Dagster pages, by groups
-    docs/images/results.png       the page of results
-    docs/images/run.png           the page of a run: of the walkthrough in docs/training.md, when the workspace has it
+    docs/images/asset-graph.png   the asset graph in Dagster, by groups
+    docs/images/results.png       the top of the results page
+    docs/images/champion.png      the champion in MLflow: its description, aliases and tags
+    docs/images/run.png           metrics on a run page: of the walkthrough in docs/training.md, if the workspace has it
 
-Serves the workspace with `plinth up` for as long as it takes. Needs Chromium and the `dev` extra.
+Serves the workspace with `plinth up` meanwhile. Needs Chromium and the `dev` extra.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
@@ -21,10 +23,19 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from playwright.sync_api import Page, sync_playwright
+from PIL import Image
+from playwright.sync_api import Locator, Page, sync_playwright
+
+from plinth.storage.workspace import Workspace
+from plinth_registry.mlflow.server import ensure_server
 
 IMAGES = Path(__file__).parent / "images"
 START_TIMEOUT_S = 180
+WIDTH, HEIGHT, SCALE = 1440, 760, 1.5
+#: Width of a column of a workspace page, and the height at which a long page is cut.
+COLUMN, TALL = 1120, 1400
+#: Colors of a picture: enough for pages and plots, in a third of the bytes.
+COLORS = 256
 
 
 def main() -> None:
@@ -43,24 +54,52 @@ def main() -> None:
         if not pages:  # a run alone, such as the walkthrough's
             return
         page.goto(pages[-1].absolute().as_uri())
-        page.screenshot(path=IMAGES / "results.png", full_page=True)
+        picture(page, "results", (COLUMN, TALL))
         with served(workspace) as url:
             graph(page, f"{url}/asset-groups")
-            page.screenshot(path=IMAGES / "asset-graph.png")
+            picture(page, "asset-graph")
+            champion(page, ensure_server(Workspace(workspace)))
     print(*sorted(IMAGES.glob("*.png")), sep="\n")
 
 
 def run_page(page: Page, path: Path) -> None:
-    """The page of a run, by step: so that a long pause between two jobs does not squeeze what happened."""
+    """Take a picture of a run's metrics by step: a long pause between two jobs would squeeze them."""
     page.goto(path.absolute().as_uri())
     page.check("#by-step")
-    page.screenshot(path=IMAGES / "run.png", full_page=True)
+    metrics = page.get_by_role("heading", name="Metrics")
+    picture(page, "run", (COLUMN, TALL), metrics)
 
 
 def graph(page: Page, address: str) -> None:
     """A graph of the Dagster pages, fitted to the window."""
     page.goto(address)
     page.wait_for_timeout(10_000)  # the layout is computed by a worker of the page
+
+
+def champion(page: Page, url: str) -> None:
+    """Take a picture of the champion's version in MLflow, if a model has one."""
+    with urllib.request.urlopen(f"{url}/api/2.0/mlflow/registered-models/search") as answer:
+        models = json.load(answer).get("registered_models", [])
+    for model in models:
+        for alias in model.get("aliases", []):
+            if alias["alias"] == "champion":
+                page.goto(f"{url}/#/models/{model['name']}/versions/{alias['version']}")
+                page.get_by_text("champion").first.wait_for()
+                page.wait_for_timeout(3_000)
+                picture(page, "champion", (WIDTH, TALL))
+                return
+
+
+def picture(page: Page, name: str, size: tuple[int, int] = (WIDTH, HEIGHT), start: Locator | None = None) -> None:
+    """Save a page, from its top or from an element, as a PNG with few colors. `size` is width and height in pixels."""
+    path = IMAGES / f"{name}.png"
+    page.set_viewport_size({"width": size[0], "height": size[1]})
+    if start is not None:
+        start.evaluate("element => element.scrollIntoView()")
+    page.screenshot(path=path)
+    page.set_viewport_size({"width": WIDTH, "height": HEIGHT})
+    with Image.open(path) as taken:
+        taken.convert("RGB").quantize(COLORS, dither=Image.Dither.NONE).save(path, optimize=True)
 
 
 @contextmanager
@@ -71,18 +110,20 @@ def browser_page() -> Iterator[Page]:
         sys.exit("no Chromium here: `make setup-test` installs one")
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
-        yield browser.new_page(viewport={"width": 1440, "height": 760}, device_scale_factor=1.5)
+        yield browser.new_page(viewport={"width": WIDTH, "height": HEIGHT}, device_scale_factor=SCALE)
         browser.close()
 
 
 @contextmanager
 def served(workspace: Path) -> Iterator[str]:
-    """`plinth up` on a free port; yields the address of the Dagster pages."""
-    with socket.socket() as probe:
+    """`plinth up` on free ports; yields the address of the Dagster pages."""
+    with socket.socket() as probe, socket.socket() as other:
         probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+        other.bind(("127.0.0.1", 0))
+        port, pages_port = probe.getsockname()[1], other.getsockname()[1]
     command = [sys.executable, "-c", "from plinth_jobs.cli import main; main()", "-w", str(workspace), "up"]
-    process = subprocess.Popen([*command, "--dagster-port", str(port)], stdout=subprocess.DEVNULL)
+    ports = ["--dagster-port", str(port), "--pages-port", str(pages_port)]
+    process = subprocess.Popen([*command, *ports], stdout=subprocess.DEVNULL)
     url = f"http://127.0.0.1:{port}"
     try:
         _await(f"{url}/server_info", process)
