@@ -10,7 +10,7 @@ SUFFIXES = {".py", ".md", ".j2", ".c", ".h", ".yaml", ".toml", ".sh", ".conf", "
 HASH = {".yaml", ".toml", ".sh", ".conf", ""}  # comments run from `#` to the end of the line
 # Masked at the same length: the seam of two literals, code and format fields, markup, examples.
 SEAM = re.compile(r"""["']\s+[rbfRBF]{0,2}["']|\\\n|\\n""")
-CODE = re.compile(r"``?[^`\n]*``?|\{[^{}\n]*\}|https?://\S+")
+CODE = re.compile(r"``?[^`\n]*(?:\n[^`\n]+)?``?|\{[^{}\n]*\}|https?://\S+")
 MARKUP = re.compile(r"\{[{%#].*?[}%#]\}|<style>.*?</style>|<[^>]*>|\]\([^)\s]*\)", re.DOTALL)
 FENCE = re.compile(r"^ *```.*?^ *```", re.DOTALL | re.MULTILINE)
 

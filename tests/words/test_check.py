@@ -69,7 +69,7 @@ def test_spelling_in_prose_not_in_names() -> None:
 
 
 def test_other_files() -> None:
-    page = "Learnt.\n\n```\nlearnt\n```\n`learnt` [learnt](learnt.md)\n"
+    page = "Learnt.\n\n```\nlearnt\n```\n`learnt` [learnt](learnt.md) `a\nlearnt` b\n"
     assert found(page, "docs/x.md") == [(1, "Learnt"), (6, "learnt")]
     assert found('<p class="learnt">learnt {{ learnt }}</p>', "x.html.j2") == [(1, "learnt")]
     assert found("learnt: 1  # learnt\n", "x.yaml") == [(1, "learnt")]
