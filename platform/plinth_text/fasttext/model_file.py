@@ -1,7 +1,7 @@
 """Read a fastText model file: dictionary, input rows, output rows, label tree.
 
 The format is that of fastText 0.9.2 (`Dictionary::load`, `QMatrix::load`, `Model::buildTree`; Joulin et al. 2016),
-versions 11 and 12, of supervised models: dense (`.bin`) or quantised and pruned (`.ftz`), with any of its losses. Dense
+versions 11 and 12, of supervised models: dense (`.bin`) or quantized and pruned (`.ftz`), with any of its losses. Dense
 rows are mapped, so that the workers of a machine share them. Product-quantised rows are written out as floats where
 they are few, as those of a pruned model; else they stay codes. Does not belong here: prediction (`predict`).
 
@@ -32,7 +32,7 @@ LABEL_PREFIX = "__label__"
 EOS = b"</s>"
 #: Bounds on what a small file can ask for.
 MAX_DIM, MAX_BUCKET, MAX_NGRAM = 4096, 1 << 28, 64
-#: Numbers of a quantised matrix that are written out as floats, a quarter of a gigabyte of them; more stay codes.
+#: Numbers of a quantized matrix that are written out as floats, a quarter of a gigabyte of them; more stay codes.
 WRITTEN_OUT = 1 << 26
 
 
@@ -84,7 +84,7 @@ class FastTextModel:
         minn, maxn, bucket: character n-grams, and the number of hashes of all n-grams.
         words, word_starts, word_ends: bytes of words and then labels, with others between; where each lies, [W + L].
         rows: input vectors [R, N]: words first, then the n-grams that were kept, by hash; empty where `coded` is not.
-        coded: the same, quantised.
+        coded: the same, quantized.
         bits, before: for every 32 n-gram hashes (`bucket` of them): a bit for each that has a row; how many rows of
             n-grams come before these.
         output: [L, P]; for a tree the rows of its L - 1 inner nodes, and one unused.
@@ -190,7 +190,7 @@ def _require_sizes(file: MappedFile, dim: int, word_ngrams: int, bucket: int, mi
 
 
 def _matrix(file: MappedFile, dim: int, *, coded: bool) -> tuple[F32, CodedRows | None]:
-    """A matrix, dense or quantised."""
+    """A matrix, dense or quantized."""
     if coded:
         return np.zeros((0, dim), np.float32), _coded(file, dim)
     height, width = file.fields("qq")
@@ -217,7 +217,7 @@ def _coded(file: MappedFile, dim: int) -> CodedRows:
 
 
 def _centroids(file: MappedFile) -> tuple[int, int, int, int, F32]:
-    """Dimensions, parts, numbers in a part and in the last one, and the table of a quantiser."""
+    """Dimensions, parts, numbers in a part and in the last one, and the table of a quantizer."""
     dim, parts, width, last = file.fields("4i")
     if not (0 < dim <= MAX_DIM and parts > 0 and 0 < last <= width and (parts - 1) * width + last == dim):
         raise file.broken(f"{parts} parts of {width}, the last of {last}", f"{dim} dimensions")

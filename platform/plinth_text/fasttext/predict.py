@@ -10,7 +10,7 @@ Words repeat: the sum over a word's n-grams is kept in a small table by the word
 cost one look-up. A **block** is a run of whole lines that ends at a blank line, or at the end of a line once it holds
 enough letters: paragraphs, whether the text breaks its lines or not.
 
-Letters: D documents, B labelled blocks, P padded dimensions, L labels.
+Letters: D documents, B labeled blocks, P padded dimensions, L labels.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Predictions:
     Args:
         labels, scores: the two likeliest labels (-1: none) and their probabilities, [D, 2].
         counts: letters, code points, damaged code points, [D, 3].
-        block_doc, block_label, block_score: of labelled blocks, [B].
+        block_doc, block_label, block_score: of labeled blocks, [B].
         block_start, block_end: in code points of the document, [B].
     """
 
@@ -78,7 +78,7 @@ class Predictor:
 
         Args:
             texts: strings.
-            min_letters: letters of a block that is labelled, at least 1.
+            min_letters: letters of a block that is labeled, at least 1.
             max_characters: read only so many characters from the middle; 0: all.
         """
         data, offsets = utf8(texts)
@@ -105,7 +105,7 @@ def predict_texts(
     right: I32, size: int, loss: int, path: I64,
     labels: I32, scores: F32, counts: I64, blocks: I64, sure: F32,
 ) -> int:  # fmt: skip
-    """Label all documents; returns how many blocks were labelled. Arrays as in `Predictor.predict`."""
+    """Label all documents; returns how many blocks were labeled. Arrays as in `Predictor.predict`."""
 
 
 # fastText scores of whole documents by any supervised model: the likeliest label, and a chosen one's probability.

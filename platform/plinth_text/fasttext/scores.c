@@ -113,7 +113,7 @@ static void down_the_tree(const float *mean, int64_t most, OutputLayer *layer) {
             double chosen = at_node(mean, root - node, layer);
             /* fastText adds log(x + 1e-5): the product of the same numbers */
             float no = score * (1.0 - chosen + FLOOR), yes = score * (chosen + FLOOR);
-            /* the likelier side is visited first: it raises the bound for the other */
+            /* the more likely side is visited first: it raises the bound for the other */
             bool right_first = yes >= no;
             layer->stack[depth] = right_first ? left[node] : right[node];
             layer->heights[depth++] = right_first ? no : yes;

@@ -21,7 +21,7 @@ typedef struct {
 /* Each phrase has one of these. */
 static const uint8_t RARE[5][4] = {"ipsu", "vasc", "ms o", "cy p", "cook"};
 
-/* Whether a rare part of a phrase occurs, in upper or lower case, a `[`, and a `{`: the loops vectorise. */
+/* Whether a rare part of a phrase occurs, in upper or lower case, a `[`, and a `{`: the loops vectorize. */
 static inline MayHold may_hold(const uint8_t *text, int64_t size) {
     uint8_t found = 0, square = 0, curly = 0;
     for (int k = 0; k < 5; k++) {

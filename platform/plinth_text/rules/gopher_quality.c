@@ -68,7 +68,7 @@ static void count_all_words(u8_in data, const int32_t *edges, int64_t n, u8_in t
     counts[STOP_WORDS] += popcount(stops);
 }
 
-/* True if there may be an ellipsis: the loop vectorises. */
+/* True if there may be an ellipsis: the loop vectorizes. */
 INLINE bool any_ellipsis(const uint8_t *text, int64_t size) {
     uint8_t found = 0;
     for (int64_t at = 0; at < size - 2; at++) {

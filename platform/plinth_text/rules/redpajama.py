@@ -1,12 +1,12 @@
 """RedPajama-v2's heuristic quality signals of a text (Weber et al. 2024, table 2; RedPajama-Data, `quality_signals`).
 
 Two kinds of words: **raw** ones are runs of `\\w`, or of characters that are neither `\\w` nor white space;
-**normalised** ones are separated by white space in the text without ASCII punctuation, in lower case and in Unicode's
+**normalized** ones are separated by white space in the text without ASCII punctuation, in lower case and in Unicode's
 form NFD, in which characters are counted. Lines end with `\\n`, which is part of them. Signals of lines are averaged
 over the lines.
 
-A code point is normalised by a table; a text with a capital sigma, or with combining marks that change places, is
-normalised by Python instead.
+A code point is normalized by a table; a text with a capital sigma, or with combining marks that change places, is
+normalized by Python instead.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _RAW = COLUMNS.index("raw_words")
 
 
 def word_hash(word: str) -> int:
-    """The hash of a word, for look-ups among stop words and for equality of normalised words."""
+    """The hash of a word, for look-ups among stop words and for equality of normalized words."""
     value = FNV
     for character in word:
         value = ((value ^ ord(character)) * PRIME) & 0xFFFFFFFFFFFFFFFF
@@ -64,7 +64,7 @@ def signals(texts: pa.Array, stop_words: frozenset[str] = frozenset()) -> F64:
 
 
 def _normalise(texts: pa.Array, plain: bool, out: F64) -> npt.NDArray[np.bool_]:
-    """The signals of normalised words; returns which texts the table cannot normalise. `plain`: already normalised."""
+    """The signals of normalized words; returns which texts the table cannot normalize. `plain`: already normalized."""
     data, offsets = utf8(texts)
     hard = np.zeros(len(texts), dtype=np.bool_)
     keys, counts, spots, ids, words, characters = ngram_buffers(int(np.diff(offsets).max(initial=0)))
@@ -92,7 +92,7 @@ def normal(
     data: U8, offsets: I64, table: U16, starts: I32, points: U32, numeric: U8, combines: U8, plain: bool, keys: U64,
     counts: I32, spots: I32, ids: I32, words: U64, characters: I64, out: F64, hard: npt.NDArray[np.bool_],
 ) -> None:  # fmt: skip
-    """Fill in the signals of normalised words; `hard` are texts that the table does not normalise."""
+    """Fill in the signals of normalized words; `hard` are texts that the table does not normalize."""
 
 #: Columns of `tally`: characters by class, then lines (as `str.splitlines`), characters in lines, the longest line.
 TALLY_COLUMNS = (

@@ -150,7 +150,7 @@ static uint64_t javascript_hash(void) {
     return value;
 }
 
-/* Hash and measure the normalised words; returns how many, -1 where the table cannot normalise this text. */
+/* Hash and measure the normalized words; returns how many, -1 where the table cannot normalize this text. */
 static int64_t normal_words(
     u8_in data, int64_t start, int64_t end, u16_in table, const Forms *forms, bool plain, uint64_t *words,
     int64_t *characters, double *row

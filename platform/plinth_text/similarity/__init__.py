@@ -212,7 +212,7 @@ def add_words(words: U64, idf: F64, out: F64) -> None:
 
 @compiled
 def cosine(x: I16, y: I16) -> float:
-    """Return the cosine of two quantised vectors in FP32, from sums of whole numbers; 0 where it is none or negative.
+    """Return the cosine of two quantized vectors in FP32, from sums of whole numbers; 0 where it is none or negative.
 
     It is a millionth too high, so that what rounding took from it keeps nothing below a threshold.
     """

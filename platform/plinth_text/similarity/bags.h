@@ -2,7 +2,7 @@
 #pragma once
 #include "plinth_text/compiled/kernel.h"
 
-/* The cosine of two quantised vectors in FP32, from sums of whole numbers; 0 where it is none or negative.
+/* The cosine of two quantized vectors in FP32, from sums of whole numbers; 0 where it is none or negative.
 
    It is a millionth too high, so that what rounding took from it keeps nothing below a threshold. */
 INLINE float bag_cosine(const int16_t *x, const int16_t *y, int64_t size) {

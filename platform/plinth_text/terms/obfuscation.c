@@ -107,7 +107,7 @@ static bool put_piece(const Search *search, const Piece *piece) {
     return term < 0 || add_hit(search->hits, piece->first, piece->last, term);
 }
 
-/* Add the terms spelt in single letters: from every letter on the longest one. */
+/* Add the terms spelled in single letters: from every letter on the longest one. */
 static bool put_singles(const Search *search, const Singles *singles) {
     for (int64_t i = 0, taken; i + MIN_LETTERS <= singles->count; i += max_i64(taken, 1)) {
         uint64_t value = FNV;

@@ -213,7 +213,7 @@ class Expansions(NamedTuple):
 
 @lru_cache(maxsize=1)
 def expansions() -> Expansions:
-    """The table. It does not cover text with a capital sigma, or with marks that normalisation reorders."""
+    """The table. It does not cover text with a capital sigma, or with marks that normalization reorders."""
     starts, points = np.zeros(0x30001, dtype=np.int32), []
     numeric, combines = np.zeros(0x30000, dtype=np.uint8), np.zeros(0x30000, dtype=np.uint8)
     for point in range(0x30000):

@@ -30,7 +30,7 @@ INLINE int64_t slot_of(const uint64_t *keys, int64_t size, int shift, uint64_t v
     return slot;
 }
 
-/* True if a hash is in the set; it is afterwards. */
+/* True if a hash is in the set; it is afterward. */
 INLINE bool seen(uint64_t *keys, int64_t size, int shift, uint64_t value) {
     value |= value == 0;
     int64_t slot = slot_of(keys, size, shift, value);

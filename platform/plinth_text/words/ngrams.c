@@ -2,7 +2,7 @@
 
 enum { NGRAM_BLOCK = 1024 }; /* n-grams hashed in one pass */
 
-/* One word of every n-gram at a time: the loops over n-grams vectorise, and the block stays in cache. */
+/* One word of every n-gram at a time: the loops over n-grams vectorize, and the block stays in cache. */
 static void hash_ngram_block(const uint64_t *words, int64_t n, uint64_t *restrict out, int64_t size) {
     memcpy(out, words, size * sizeof *out);
     for (int64_t j = 1; j < n; j++)

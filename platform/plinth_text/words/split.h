@@ -36,7 +36,7 @@ static const uint8_t ASCII_BREAK[256] = {[10 ... 13] = 1, [28 ... 30] = 1};
 WORDS(i32)
 WORDS(i64)
 
-/* As ASCII_SPACE, so that loops vectorise. */
+/* As ASCII_SPACE, so that loops vectorize. */
 INLINE bool ascii_space(uint8_t byte) {
     return (byte == 32) | ((byte >= 9) & (byte <= 13)) | ((byte >= 28) & (byte <= 31));
 }

@@ -1,7 +1,7 @@
 #include "plinth_text/words/word_blocks.h"
 #include "plinth_text/words/chunks.h"
 
-/* By eight bits, of which no two neighbours are set: the numbers of those that are, 16 bits each; how many. */
+/* By eight bits, of which no two neighbors are set: the numbers of those that are, 16 bits each; how many. */
 static uint64_t PACKED[256], COUNTS[256];
 
 __attribute__((constructor)) static void fill_tables(void) {

@@ -11,7 +11,7 @@ enum { WIDE = 384 };
 extern uint64_t plinth_ascii_lower[256] __attribute__((visibility("hidden")));
 extern uint64_t plinth_ascii_word[256] __attribute__((visibility("hidden")));
 
-/* The 64-bit finaliser of MurmurHash3 (Appleby, public domain): every bit depends on every bit. */
+/* The 64-bit finalizer of MurmurHash3 (Appleby, public domain): every bit depends on every bit. */
 INLINE uint64_t mix(uint64_t value) {
     value ^= value >> 33;
     value *= 0xFF51AFD7ED558CCDu;
