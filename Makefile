@@ -129,8 +129,9 @@ bench: $(VENV)/.setup-bench ## measure, beside the peers; results in tests/bench
 
 # ---- proof ----------------------------------------------------------------------------------------
 
-check: $(VENV)/.setup-dev ## lint, types, layers
+check: $(VENV)/.setup-dev ## lint, words, types, layers
 	@$(BIN)/ruff check
+	@$(BIN)/python -m tests.words.check
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
 
