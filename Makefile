@@ -177,8 +177,14 @@ images: ## build an image: KIND=control, worker, trainer or proxy; BASE=NAME@sha
 	@$(BUILDER) --build-arg BASE=$(BASE) $(if $(COMPILER),--build-arg COMPILER=$(COMPILER)) --build-arg KIND=$(KIND) --tag plinth-$(KIND) \
 	  --file infra/images/$(if $(filter proxy,$(KIND)),proxy.)Containerfile .
 
-docs: $(VENV)/.setup ## write docs/recipe.md from the models
+$(VENV)/.setup-docs: $(VENV)/.setup
+	@echo "installing what builds the site"
+	$(call install,--editable '.[train$(comma)docs]')
+
+docs: $(VENV)/.setup-docs ## write docs/recipe.md and build the site in docs/_build/html; broken links are errors
 	@$(BIN)/python -m plinth.recipe.reference docs/recipe.md
+	@$(BIN)/python -m sphinx -E -W --keep-going -q -b html docs docs/_build/html
+	@echo docs/_build/html/index.html
 
 clean: ## remove .venv and caches; workspaces stay
 	@rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis

@@ -311,6 +311,7 @@ def test_every_place_that_contributors_are_sent_to_exists() -> None:
         ("test-fast", "pytest -n 3"),
         ("test", "lint-imports"),
         ("docs", "plinth.recipe.reference docs/recipe.md"),
+        ("docs", "sphinx -E -W --keep-going"),
         ("bench", "bench_*.py"),
         ("screenshots", "docs/screenshots.py"),
     ],

@@ -20,7 +20,7 @@ RING = tuple(sorted(path.name for path in (ROOT / "platform").glob("plinth_*") i
 OF_THE_RING = (*RING, "benchmarks", "browser", "examples", "golden", "jobs", "mutation")
 #: Tests of the whole repository, or of how tests are run.
 OF_THE_WHOLE = ("test_repository.py", "test_isolation.py", "test_forks.py", "test_infra.py", "test_setup.py",
-                "test_without_ring.py")  # fmt: skip
+                "test_site.py", "test_without_ring.py")  # fmt: skip
 #: Tests that read the demo's recipe or the reference of all recipes, which name the ring, or all installed packages.
 WITH_THE_RING = (
     "tests/plinth/training/parameters/test_parallel.py::test_the_recipe_names_file_line_and_key",

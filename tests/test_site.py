@@ -1,0 +1,49 @@
+"""The site of the documentation: it builds without a warning, reaches every page, and stays short."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+DOCS = ROOT / "docs"
+#: Written from the code: docs/recipe.md, and what is not committed.
+GENERATED = {DOCS / "recipe.md"}
+MOST_WORDS = 41_000
+
+
+def pages() -> list[Path]:
+    """The pages that people write."""
+    listed = subprocess.run(["git", "ls-files", "docs/*.md"], capture_output=True, text=True, cwd=ROOT, check=True)
+    return [path for line in listed.stdout.splitlines() if (path := ROOT / line) not in GENERATED]
+
+
+def test_the_pages_stay_short() -> None:
+    words = sum(len(path.read_text().split()) for path in pages())
+    assert 10_000 < words <= MOST_WORDS
+
+
+def test_every_page_begins_with_its_one_title() -> None:
+    found = {path.name: re.sub(r"^```.*?^```", "", path.read_text(), flags=re.M | re.S) for path in pages()}
+    assert {
+        name for name, text in found.items() if re.findall(r"^# ", text, re.M) != ["# "] or text[:2] != "# "
+    } == set()
+
+
+@pytest.mark.slow
+def test_the_site_builds_without_a_warning_and_finds_every_page(tmp_path: Path) -> None:
+    """Broken links and anchors, pages in no menu and commands without a reference are warnings, and fail."""
+    command = [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-q", "-b", "html", str(DOCS), str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=900)
+    assert (done.returncode, done.stderr) == (0, "")
+    index = json.loads((tmp_path / "searchindex.js").read_text().removeprefix("Search.setIndex(").removesuffix(")"))
+    names = {path.relative_to(DOCS).with_suffix("").as_posix() for path in [*pages(), *GENERATED]}
+    assert names - set(index["docnames"]) == set()
+    assert {f"reference/{name}" for name in ("commands/run", "gates", "alerts", "metrics")} <= set(index["docnames"])
+    outside = re.findall(r'(?:src|href)="(https?:)?//[^"]+\.(?:js|css|woff2?)"', (tmp_path / "index.html").read_text())
+    assert outside == []
