@@ -134,11 +134,11 @@ def _gates() -> Iterator[str]:
 
 def _alerts() -> Iterator[str]:
     yield from ("# Alerts and runbooks", "", "[Metrics and alerts](../alerts.md) has the commands.", "")
-    yield from ("| alert | severity | owner | within | fires when | runbook |", "|---|---|---|---|---|---|")
+    yield from ("| alert | severity | owner | within | fires when |", "|---|---|---|---|---|")
     for one in _listed("ops", "alerts", "list"):
-        summary, runbook = re.sub(r"\{\{.*?\}\}", "…", one["summary"]), one["runbook"]
-        row = (one["name"], one["severity"], one["owner"], f"{one['promised_s'] / 60:g} min", _cell(summary))
-        yield f"| {' | '.join(row)} | [{runbook}](../runbooks/{runbook}.md) |"
+        within, summary = f"{one['promised_s'] / 60:g} min", re.sub(r"\{\{.*?\}\}", "…", one["summary"])
+        link = f"[{one['name']}](../runbooks/{one['runbook']}.md)"
+        yield f"| {link} | {one['severity']} | {one['owner']} | {within} | {_cell(summary)} |"
     yield from ("", "```{toctree}", ":hidden:", ":glob:", "", "../runbooks/*", "```")
 
 
