@@ -129,9 +129,8 @@ bench: $(VENV)/.setup-bench ## measure, beside the peers; results in tests/bench
 
 # ---- proof ----------------------------------------------------------------------------------------
 
-check: $(VENV)/.setup-dev ## lint, words, types, layers
+check: $(VENV)/.setup-dev ## lint, types, layers
 	@$(BIN)/ruff check
-	@$(BIN)/python -m tests.words.check
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
 
