@@ -21,7 +21,6 @@ from typing import Any
 
 import click
 from click.testing import CliRunner
-
 from plinth.evaluation.gate import GATES
 from plinth_jobs.cli.root import cli
 
