@@ -179,7 +179,7 @@ def test_every_asset_is_published_by_one_role() -> None:
     publishers = {role: object_store.policy(role) for role in ("curator", "trainer", "promoter")}
     trained = {
         stage.asset
-        for make in (catalog.training.stages, catalog.measurements.stages, catalog.pages.page_stages)
+        for make in (catalog.training.stages, catalog.measurements.stages, catalog.candidate.page_stages)
         for stage in make(recipe)
     }
     promoted = {stage.asset for stage in catalog.candidate.stages(recipe)}

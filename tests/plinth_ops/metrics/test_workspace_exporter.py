@@ -93,7 +93,7 @@ def test_all_parts_are_collected_without_what_is_heavy(tmp_path: Path) -> None:
     script = textwrap.dedent(f"""
         import sys
         from pathlib import Path
-        from plinth_ops.metrics import command as metrics
+        import plinth_ops.metrics as metrics
         from plinth_jobs.cli.options import Settings
         found = metrics._exporter(Settings(Path({str(ctx.workspace.root)!r})))
         text = found.complete().decode()
