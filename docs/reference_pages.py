@@ -21,8 +21,8 @@ from typing import Any
 
 import click
 from click.testing import CliRunner
-from plinth.evaluation.gate import GATES
-from plinth_jobs.cli.root import cli
+from plinth.evaluation.measurement import GATES
+from plinth_jobs.cli import cli
 
 #: Options that every command takes; the overview has them.
 SHARED = {"--workspace", "--debug"}

@@ -20,6 +20,7 @@ SOURCES = ("registry", "assets", "jobs", "platform")
 #: Stands for a value that is filled in when the sentence is printed.
 FILLED = "VALUE"
 _TICKED = re.compile(r"`(plinth [^`]+)`")
+_WHOLE = re.MULTILINE | re.DOTALL
 _BARE = re.compile(r"plinth [a-z-]+(?:[ \n]|$)")
 
 
@@ -57,11 +58,18 @@ def in_text(text: str) -> Iterator[str]:
 
 
 def in_blocks(text: str) -> Iterator[str]:
-    """Every command line of the shell blocks of a Markdown text."""
-    for block in re.findall(r"^```(?:bash|console)\n(.*?)^```", text, re.MULTILINE | re.DOTALL):
-        for line in block.replace("\\\n", " ").splitlines():
-            command = re.split(r"\s#", re.sub(r"'[^']*'|\"[^\"]*\"", FILLED, line))[0]
-            yield from (one.strip() for one in re.split(r"&&|\|\||[|;<>()]", command) if one.strip())
+    """Every command line of the shell blocks of a Markdown text, and of blocks without a language.
+
+    In a `console` block only what follows `$ ` is typed. In a block without a language two spaces begin an explanation.
+    """
+    for kind, block in re.findall(r"^```([^\n]*)\n(.*?)^```", text, _WHOLE):
+        if kind not in ("bash", "console", ""):
+            continue
+        for line in re.sub(r" *\\\n *", " ", re.sub(r"<<'EOF'\n.*?^EOF$", "", block, flags=_WHOLE)).splitlines():
+            if line.startswith("$ ") or kind != "console":
+                typed = re.split(r"\s#", re.sub(r"'[^']*'|\"[^\"]*\"", FILLED, line.removeprefix("$ ")))[0]
+                command = typed if kind else re.split(r"\s{2,}", typed.strip())[0]
+                yield from (one.strip() for one in re.split(r"&&|\|\||[|;<>()]", command) if one.strip())
 
 
 def resolve(root: click.Command, line: str, *, whole: bool = True) -> None:

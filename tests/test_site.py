@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
 #: Written from the code: docs/recipe.md, and what is not committed.
 GENERATED = {DOCS / "recipe.md"}
-MOST_WORDS = 41_000
+MOST_WORDS = 35_000
 
 
 def pages() -> list[Path]:
@@ -24,7 +24,8 @@ def pages() -> list[Path]:
 
 
 def test_the_pages_stay_short() -> None:
-    words = sum(len(path.read_text().split()) for path in pages())
+    """Without runbooks, playbooks and menus, which are in folders of their own."""
+    words = sum(len(path.read_text().split()) for path in pages() if path.parent == DOCS)
     assert 10_000 < words <= MOST_WORDS
 
 

@@ -2,6 +2,8 @@
 
 import getpass
 import json
+import re
+import shlex
 import subprocess
 import sys
 from functools import partial
@@ -15,7 +17,7 @@ from plinth.trust import dsse
 from plinth_assets.framework import Decision
 from plinth_jobs import pipeline
 from plinth_registry.mlflow.server import stop_server
-from tests import tiny_corpus
+from tests import command_lines, tiny_corpus
 from tests.golden import commands
 from tests.golden import data as golden_data
 from tests.golden.recorded import compare
@@ -47,6 +49,30 @@ def test_golden_commands_answer_with_the_same_keys(copy, tmp_path):
 @pytest.mark.exhaustive
 def test_golden_model_commands_answer_with_the_same_keys(copy, tmp_path):
     compare("model_commands", commands.shapes(commands.MODEL_CALLS, copy, tmp_path, here))
+
+
+#: Commands of pages that only read; of a workspace of the tiny recipe they ask things that it has, or has not.
+READING = re.compile(
+    r"plinth (status|doctor|corpus (funnel|card|sample|near|review summary)|tokens \w+|recipe (check|show|schema)"
+    r"|run (goodput|batch|checkpoint (list|verify)|job status|plan)|model (evaluation|probes (list|explain))|keys show"
+    r"|gates (show|check default)|release (log|consumer list|papers --show|impact web)|verify (champion|release)$"
+    r"|ops (gc|gc pins|sli|cost (show|limits|corpus)|alerts list|metrics list|gameday list|check list))\b"
+)
+_ELSEWHERE = re.compile(
+    rf"\b[A-Z]{{3,}}\b|…|{command_lines.FILLED}|\.(yaml|txt|jsonl|csv)|export|--(out|write|delete|reason|at|gate)\b"
+)
+
+
+@pytest.mark.exhaustive
+def test_commands_of_the_pages_that_only_read_answer_on_a_released_workspace(copy):
+    """Each answers, or says by name what is not there: never as wrong usage or a defect."""
+    text = [re.sub(r"\n> ?", "\n", path.read_text()) for path in (conftest.ROOT / "docs").glob("*.md")]
+    lines = {re.sub(r" -[wr] \S+", "", line) for page in text for line in command_lines.in_blocks(page)}
+    lines = {line for line in lines if READING.match(line) and not _ELSEWHERE.search(line)}
+    ran = {line: here(copy, *shlex.split(line)[1:]) for line in sorted(lines)}
+    assert len(ran) > 35
+    assert {line: one.stderr for line, one in ran.items() if one.returncode in (2, 70)} == {}
+    assert sum(one.returncode == 0 for one in ran.values()) > 0.8 * len(ran)
 
 
 def test_it_ends_in_a_release_and_a_page(released):

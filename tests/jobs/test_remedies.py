@@ -56,7 +56,7 @@ def test_every_command_of_a_page_can_be_typed() -> None:
         for line in lines(re.sub(r"\n> ?", "\n", page.read_text()))
         if line.startswith("plinth ")
     ]
-    assert len(found) > 400
+    assert len(found) > 550
     assert refused(found) == []
 
 
