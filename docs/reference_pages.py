@@ -80,7 +80,7 @@ def _command(group: click.Group, parent: click.Context, name: str, level: int) -
     options = [one.get_help_record(context) for one in command.params if not SHARED & {*one.opts}]
     if any(options):
         yield from ("| option | meaning |", "|---|---|")
-        yield from (f"| `{record[0]}` | {_cell(record[1])} |" for record in options if record)
+        yield from (f"| {_cell(f'`{record[0]}`')} | {_cell(record[1])} |" for record in options if record)
         yield ""
     if examples := re.findall(r"^ *(plinth .+)$", inspect.cleandoc(command.epilog or ""), re.MULTILINE):
         yield from ("```bash", *(re.sub(r" {2,}", "  # ", line, count=1) for line in examples), "```", "")
