@@ -30,7 +30,7 @@ from plinth.storage.workspace import Workspace
 from plinth_registry.mlflow.server import ensure_server
 
 IMAGES = Path(__file__).parent / "images"
-START_TIMEOUT_S = 180
+START_TIMEOUT_S = 600
 WIDTH, HEIGHT, SCALE = 1440, 760, 1.5
 #: Width of a column of a workspace page, and the height at which a long page is cut.
 COLUMN, TALL = 1120, 1400
@@ -43,7 +43,7 @@ def main() -> None:
     workspace = Path(os.environ.get("PLINTH_WORKSPACE", "workspace"))
     runs = {path.name for path in (workspace / "runs").glob("*")}
     every = sorted((workspace / "reports").glob("*.html"), key=lambda page: page.stat().st_mtime)
-    pages = [page for page in every if page.stem not in runs]
+    pages = [page for page in every if "-candidate-" in page.stem]
     of_runs = [page for page in every if page.stem in runs]
     if not every:
         sys.exit(f"no page of results in {workspace / 'reports'}: run `make demo` first")
