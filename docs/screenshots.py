@@ -73,7 +73,8 @@ def run_page(page: Page, path: Path) -> None:
 def graph(page: Page, address: str) -> None:
     """A graph of the Dagster pages, fitted to the window."""
     page.goto(address)
-    page.wait_for_timeout(10_000)  # the layout is computed by a worker of the page
+    page.locator("foreignObject").first.wait_for()  # the layout is computed by a worker of the page
+    page.wait_for_timeout(10_000)
 
 
 def champion(page: Page, url: str) -> None:
@@ -110,7 +111,9 @@ def browser_page() -> Iterator[Page]:
         sys.exit("no Chromium here: `make setup-test` installs one")
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
-        yield browser.new_page(viewport={"width": WIDTH, "height": HEIGHT}, device_scale_factor=SCALE)
+        page = browser.new_page(viewport={"width": WIDTH, "height": HEIGHT}, device_scale_factor=SCALE)
+        page.set_default_timeout(START_TIMEOUT_S * 1000)
+        yield page
         browser.close()
 
 
