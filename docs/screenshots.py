@@ -84,8 +84,12 @@ def champion(page: Page, url: str) -> None:
     for model in models:
         for alias in model.get("aliases", []):
             if alias["alias"] == "champion":
-                page.goto(f"{url}/#/models/{model['name']}/versions/{alias['version']}")
-                page.get_by_text("champion").first.wait_for()
+                version = f"{url}/#/models/{model['name']}/versions/{alias['version']}"
+                page.goto(version, wait_until="domcontentloaded")
+                page.get_by_role("cell", name="lineage").first.wait_for()
+                assistant = page.get_by_text("MLflow Assistant").locator("xpath=following::button[3]")
+                if assistant.count():  # a panel that MLflow opens for new users
+                    assistant.first.click()
                 page.wait_for_timeout(3_000)
                 picture(page, "champion", (WIDTH, TALL))
                 return
