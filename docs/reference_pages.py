@@ -21,6 +21,7 @@ from typing import Any
 
 import click
 from click.testing import CliRunner
+
 from plinth.evaluation.measurement import GATES
 from plinth_jobs.cli import cli
 

@@ -182,7 +182,7 @@ def test_every_asset_is_published_by_one_role() -> None:
         for make in (catalog.training.stages, catalog.measurements.stages, catalog.candidate.page_stages)
         for stage in make(recipe)
     }
-    promoted = {stage.asset for stage in catalog.candidate.stages(recipe)}
+    promoted = {stage.asset for stage in catalog.candidate.release_stages(recipe)}
     for stage in catalog.stages(recipe):
         ref = f"refs/{stage.asset}.json"
         found = {role for role, policy in publishers.items() if allowed(policy, "s3:PutObject", ref)}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from pydantic import Field, ValidationError
 
@@ -12,8 +12,6 @@ from plinth.errors import LaunchError, TrainingError
 from plinth.records import Frozen
 from plinth.storage import atomic
 from plinth.storage.atomic import write_bytes
-from plinth.training.checkpoint import checkpoint
-from plinth.training.config import RunConfig
 from plinth.training.directory import RunDirectory
 from plinth.training.telemetry.goodput_account import account
 from plinth.training.telemetry.timeline import (
@@ -25,6 +23,9 @@ from plinth.training.telemetry.timeline import (
     read_events,
     timeline,
 )
+
+if TYPE_CHECKING:
+    from plinth.training.config import RunConfig
 
 # What a job leaves for the processes after it: its end, written by the supervisor and read by the process that follows
 # the job, and the lock on the run that lives as long as anything that was started under it.
@@ -180,6 +181,13 @@ class Loss(NamedTuple):
     seconds: float
 
 
+def _committed(run: RunDirectory) -> int:
+    """Return the last committed step, 0 if there is none."""
+    from plinth.training.checkpoint import checkpoint  # loads pyarrow; processes that read the state of a run stay light
+
+    return max(checkpoint.committed(run), default=0)
+
+
 class LostWork:
     """Follows a run's timeline and adds up lost steps and seconds."""
 
@@ -213,7 +221,7 @@ class LostWork:
         """Add what this attempt has done since the last commit; an audit's work is only time."""
         self.update()
         now = time.monotonic()
-        committed = max(checkpoint.committed(self.run), default=0)
+        committed = _committed(self.run)
         done = [] if audit else [step for step in timeline(self.run.events).steps if step > committed]
         seconds = round(now - max(self._begun, self._taken.get(committed, 0.0)), 3)
         self._failed, self._restarting = now, True
@@ -225,7 +233,7 @@ class LostWork:
         kinds = [event["event"] for event in history.events if event["event"] not in BEFORE_A_JOB]
         if not kinds or kinds[-1] in JOB_ENDS:
             return None
-        committed = max(checkpoint.committed(self.run), default=0)
+        committed = _committed(self.run)
         done = [event for step, event in history.steps.items() if step > committed]
         if not done:
             return None
