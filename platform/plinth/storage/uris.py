@@ -1,6 +1,6 @@
 """Locations of sources and destinations, through fsspec: callers cannot tell local from remote.
 
-`https://` and `cc://` are served by `http` and `common_crawl`. Where `s3://` leads is said by the environment, as boto3
+`https://` and `cc://` are served by `http`. Where `s3://` leads is said by the environment, as boto3
 reads it: `AWS_ENDPOINT_URL`, `AWS_ACCESS_KEY_ID`, `AWS_PROFILE` and the rest. What is at a place is the business of
 `listing`, what is in a file of `files`.
 """
@@ -34,7 +34,7 @@ SOURCE_SCHEMES = (
 #: What s3fs raises when an object no longer has the entity tag that it was opened with, and what we do.
 EXPIRED = ("FileExpired", "ChangedError")
 #: Schemes that fsspec does not know, or serves worse: module and maker of the file system, imported when it is needed.
-_OWN = {"http": "http:HttpFiles", "https": "http:HttpFiles", "cc": "common_crawl:CommonCrawl", "hf": "uris:open_hub"}
+_OWN = {"http": "http:HttpFiles", "https": "http:HttpFiles", "cc": "http:CommonCrawl", "hf": "uris:open_hub"}
 
 
 def absolute(location: str, base: Path | str) -> str:

@@ -20,6 +20,7 @@ from plinth.corpus.slices import generate
 from plinth.errors import IntegrityError, RecipeError, SourceError, StageError
 from plinth.records import Manifest
 from plinth.storage.workspace import Workspace
+from plinth_text import scoring
 
 TERMS = generate.invented(0)
 SMALL = {"bits": 14, "epochs": 6}
@@ -146,12 +147,12 @@ def test_doubt_is_the_band_and_hits_below_it() -> None:
 
 def test_margins_in_training_are_those_of_use() -> None:
     column = pa.array([*texts(("news", "code"), 6, 3), "", "one"], pa.large_string())
-    starts, rows = examples.features.rows(column, 12, 10**6)
+    starts, rows = scoring.rows(column, 12, 10**6)
     table = np.random.default_rng(0).normal(size=(1 << 12, 2)).astype(np.float32)
     bias = np.array([0.5, -1], np.float32)
     documents = examples.Ragged(starts, rows, np.zeros(8, np.int64))
     for window in (0, 7, 64):
-        used = examples.features.margins(column, table, bias, window)
+        used = scoring.margins(column, table, bias, window)
         np.testing.assert_allclose(examples.margins(documents, table, bias, window), used, atol=1e-9)
 
 
