@@ -11,7 +11,6 @@ from typing import Any, Literal, Self
 from pydantic import Field, model_validator
 
 from plinth.records import Frozen, internal, spelling
-from plinth_text.similarity import recall
 
 # Bands and rows of MinHash: published settings by name, or chosen for a threshold and a number of hashes.
 #
@@ -78,6 +77,8 @@ def for_recall(threshold: float, hashes: int, target: float) -> tuple[int, int]:
     Raises:
         ValueError: not even single rows do.
     """
+    from plinth_text.similarity import recall  # loads Arrow, which most recipes do not need
+
     for rows in range(hashes, 0, -1):
         if recall(threshold, hashes // rows, rows) >= target:
             return hashes // rows, rows
