@@ -20,7 +20,7 @@ from plinth.corpus.slices.rates import percent
 from plinth.corpus.slices.removal_rates import models_of
 from plinth.errors import GateError
 from plinth.evaluation.measurement import Stats, measurements
-from plinth.evaluation.probes.scoring import Worth
+from plinth.evaluation.probes.noise import Worth
 from plinth.recipe.recipe import Recipe
 from plinth.records import Manifest, Part, Step
 from plinth.report.evaluation import CurveGroup, EvaluationData, Section, StepCurve

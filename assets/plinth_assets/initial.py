@@ -15,7 +15,7 @@ from plinth.corpus.sources import files
 from plinth.corpus.sources.files import STAGE, SampledText
 from plinth.corpus.sources.parameters import Bucket
 from plinth.errors import GateError, MissingError
-from plinth.evaluation.comparison.job import open_file
+from plinth.evaluation.comparison.models import open_file
 from plinth.model.hugging_face import CONFIG
 from plinth.provenance.statements import chain
 from plinth.recipe.recipe import Recipe

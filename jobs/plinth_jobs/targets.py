@@ -11,7 +11,7 @@ from pathlib import Path
 
 from plinth.compute.context import Context
 from plinth.errors import MissingError, PlinthError
-from plinth.evaluation.comparison.job import weights
+from plinth.evaluation.comparison.models import weights
 from plinth.extensions import nearest
 from plinth.records import Manifest
 from plinth.storage.state import resolve

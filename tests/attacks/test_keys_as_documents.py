@@ -17,7 +17,7 @@ from plinth.corpus.documents import documents
 from plinth.corpus.sources.inventory import inventory
 from plinth.corpus.sources.parameters import Bucket, Documents, Source, Terms
 from plinth.errors import SourceError
-from plinth.evaluation.comparison.job import weights
+from plinth.evaluation.comparison.models import weights
 from plinth.records import Manifest
 from plinth.storage import listing, off_limits
 from plinth.storage.files import opened

@@ -16,7 +16,7 @@ from plinth.evaluation.comparison import job
 from plinth.evaluation.comparison.differences import Difference
 from plinth.evaluation.engine.records import Request
 from plinth.evaluation.measurement import JudgedCheckpoint, Measurement, single
-from plinth.evaluation.probes.scoring import worth
+from plinth.evaluation.probes.noise import worth
 from plinth.records import Frozen, Manifest
 from plinth.trust.dsse import COMPLIANCE
 from plinth_assets.measurements import quality

@@ -13,7 +13,8 @@ from plinth.compute.context import Context
 from plinth.corpus.canaries import BUCKET as CANARIES
 from plinth.evaluation.comparison import job
 from plinth.evaluation.comparison.differences import in_order, said
-from plinth.evaluation.comparison.job import MeasuredModel, ancestry, weights
+from plinth.evaluation.comparison.job import MeasuredModel
+from plinth.evaluation.comparison.models import ancestry, weights
 from plinth.evaluation.measurement import Figures, measurement_of, measurements
 from plinth.evaluation.slices.job import ASSET as EVALUATION
 from plinth.evaluation.slices.job import of_parent

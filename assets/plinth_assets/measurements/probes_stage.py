@@ -14,7 +14,8 @@ from plinth.evaluation.comparison.pairs import Pairs, by_name, part_table
 from plinth.evaluation.measurement import Figures, ModelScores, Stats
 from plinth.evaluation.parameters import FAMILIES
 from plinth.evaluation.probes import job, probe_sets
-from plinth.evaluation.probes.scoring import EXCLUDED, Worth
+from plinth.evaluation.probes.noise import Worth
+from plinth.evaluation.probes.scoring import EXCLUDED
 from plinth.recipe.recipe import Recipe
 from plinth.records import Manifest
 from plinth.report.evaluation import BITS, Measure, Section, TextTable, group, measure

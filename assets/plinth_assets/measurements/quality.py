@@ -18,7 +18,7 @@ from plinth.evaluation.measurement import (
     release_gate,
     single,
 )
-from plinth.evaluation.probes.scoring import Worth
+from plinth.evaluation.probes.noise import Worth
 from plinth.extensions import late
 from plinth.records import Frozen, Manifest
 from plinth.text import counted

@@ -29,7 +29,7 @@ from plinth.model.folder import SavedWeights, described_model, read_config, read
 from plinth.model.hugging_face import CONFIG, INDEX, TOKENIZER, WEIGHTS, config_text, hf_config, hf_name, plain_factor
 from plinth.storage import tensor_file
 from plinth.storage.atomic import named_failures, sync_directory
-from plinth.tokens.tokenizer import vocabulary
+from plinth.tokens.tokenizer import template
 
 #: Bytes of a tensor that are in memory at once.
 BLOCK_BYTES = 1 << 26
@@ -214,7 +214,7 @@ def _texts(tokenizer: str, model: Decoder, config: Mapping[str, Any], dtype: str
         raise CheckpointError("the tokenizer lacks the token that ends documents", found=f"no token {end}")
     described: dict[str, Any]
     described, ids = {"bos_token": token, "eos_token": token}, {"bos_token_id": end, "eos_token_id": end}
-    if pad := vocabulary.pad_token(tokenizer, end):
+    if pad := template.pad_token(tokenizer, end):
         described, ids = described | {"pad_token": pad[1]}, ids | {"pad_token_id": pad[0]}
     described |= {
         "tokenizer_class": "PreTrainedTokenizerFast",
@@ -224,7 +224,7 @@ def _texts(tokenizer: str, model: Decoder, config: Mapping[str, Any], dtype: str
     return {
         CONFIG: config_text(hf_config(plain, model.vocab_size, length, dtype, end) | ids),
         "generation_config.json": config_text(ids),
-        TOKENIZER: vocabulary.beginning_with(tokenizer, end, token),
+        TOKENIZER: template.beginning_with(tokenizer, end, token),
         "tokenizer_config.json": config_text(described),
     }
 

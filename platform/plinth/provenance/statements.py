@@ -16,7 +16,7 @@ from typing import Any
 from plinth import fingerprint
 from plinth.corpus.sources.files import STAGE as WRITTEN
 from plinth.errors import LineageError, PlinthError
-from plinth.evaluation.comparison import job
+from plinth.evaluation.comparison import models
 from plinth.recipe.recipe import Recipe
 from plinth.records import Frozen, Manifest
 from plinth.storage.state import Refs
@@ -31,7 +31,7 @@ BUILD_TYPE = "urn:plinth:training:v1"
 PROVENANCE_SCHEMA = "plinth/provenance/v1"
 
 #: The asset of a run's first weights, and that of weights from outside: what is behind the first is another run's.
-INITIAL, TEACHER, WEIGHTS = initial.ASSET, initial.TEACHER, job.MODEL_ASSET
+INITIAL, TEACHER, WEIGHTS = initial.ASSET, initial.TEACHER, models.MODEL_ASSET
 
 #: The first stage reads inventories of raw files, which are no manifests.
 SOURCE_STAGE = "documents"

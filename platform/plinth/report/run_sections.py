@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from plinth.evaluation.probes.scoring import Worth
+from plinth.evaluation.probes.noise import Worth
 from plinth.extensions import Catalogue
 from plinth.report import run_panels as panels
 from plinth.report import style

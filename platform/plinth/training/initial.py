@@ -21,13 +21,13 @@ from typing import Any, Final, NamedTuple
 from plinth.compute import context
 from plinth.compute.context import Context
 from plinth.errors import CheckpointError, MissingError, PlinthError, RecipeError
-from plinth.evaluation.comparison.job import weights
+from plinth.evaluation.comparison.models import weights
 from plinth.model.hugging_face import CONFIG, INDEX, TOKENIZER, model_of
 from plinth.model.parameters import Model
 from plinth.records import Manifest, Step, bucket_of
 from plinth.storage.store import Store
 from plinth.tokens.mixture.apportion import largest_remainder
-from plinth.tokens.tokenizer.vocabulary import same_tokenizer
+from plinth.tokens.tokenizer.template import same_tokenizer
 from plinth.training.parameters.initial import REPLAYED, InitialWeights
 
 # The asset `initial`: the files that a run begins from, by content.

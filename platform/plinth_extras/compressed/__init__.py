@@ -80,7 +80,7 @@ def _compared(settings: Settings, ctx: Context, form: str, checkpoint: Manifest,
     """The comparison of the form (a) with the release (b) on held-out text."""
     from plinth.errors import MissingError
     from plinth.evaluation.comparison import job
-    from plinth.evaluation.comparison.job import weights
+    from plinth.evaluation.comparison.models import weights
     from plinth_assets.measurements import evaluation_stage
 
     (stage,) = evaluation_stage.stages(settings.load_recipe())

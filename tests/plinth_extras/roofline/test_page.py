@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from plinth.report.run_metrics import run_page
+from plinth.report import run_page
 from plinth.training.telemetry.machine_speed import DeviceSpeed, Roof
 from plinth.training.telemetry.step_clock import MeanStep
 from plinth_extras.roofline import bottleneck as roofline_section

@@ -3,8 +3,8 @@
     pairs         one small table for whatever was measured: item, cluster, slices, weight, a value of each model;
                   read from manifests
     differences   paired differences with intervals, Holm's correction, the smallest effect that could have been seen
-    job           the asset: a folder of weights as a manifest; what differs between two models in recipe, data and
-                  steps; the comparison as a manifest, from the step cache
+    models        the two models: a folder of weights as a manifest; differences in recipe, data and steps
+    job           the asset: the comparison as a manifest, from the step cache
 
 Everything is a minus b. Who is better follows from the measure: bits are better when fewer, scores when more. No
 interval is made here: `evaluation.statistics` does.

@@ -4,11 +4,9 @@ their paired differences. The same inputs give the same manifest, from the step 
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
-from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -16,189 +14,15 @@ import pyarrow as pa
 from plinth import fingerprint
 from plinth.compute import context
 from plinth.compute.context import Context
-from plinth.errors import MissingError, PlinthError, SourceError, StageError
+from plinth.errors import MissingError, StageError
 from plinth.evaluation.comparison.differences import Difference, corrected, left_out, of_measure, reasons
+from plinth.evaluation.comparison.models import ancestry, changes, cut_alike
 from plinth.evaluation.comparison.pairs import ROWS, Pairs, read, reader
 from plinth.evaluation.slices.job import ASSET as EVALUATION
 from plinth.evaluation.slices.tables import TOKENS, SpanDifference, places
-from plinth.model.hugging_face import CONFIG, INDEX, TOKENIZER
-from plinth.records import Frozen, Manifest, Part, Step
+from plinth.records import Manifest, Part, Step
 from plinth.storage.parts import PartWriter
-from plinth.storage.state import Refs
 from plinth.storage.store import Store
-from plinth.storage.uris import open_local, readable
-from plinth.tokens.tokenizer.vocabulary import same_tokenizer
-
-# The two models of a comparison: a folder of weights as a manifest, and what differs between two models.
-
-RECIPE, DATA, STEPS = "recipe", "data", "steps"
-ABSENT = "-"
-#: Identities that differ whenever anything does.
-_IDENTITIES = frozenset({"key", "run_id"})
-#: Assets from which a stage was chosen: enough is said by their own parameters.
-_SAID_ELSEWHERE = frozenset({"checkpoint", "run"})
-
-
-class ModelChange(Frozen):
-    """One difference. `sort` is recipe, data or steps; `where` names an asset and its parameter."""
-
-    sort: str
-    where: str
-    a: str
-    b: str
-
-
-def changes(refs: Refs, a: Manifest, b: Manifest) -> list[ModelChange]:
-    """Differences between two checkpoints, steps first, then recipe, then data.
-
-    An asset that differs only because what it reads differs has no line of its own.
-    """
-    ours, theirs = ancestry(refs, a), ancestry(refs, b)
-    if not a.inputs or not b.inputs:
-        return [ModelChange(sort=DATA, where="origin", a=_origin(a), b=_origin(b)), *_steps(ours, theirs)]
-    return [*_steps(ours, theirs), *_recipe(ours, theirs), *_data(ours, theirs)]
-
-
-def cut_alike(store: Store, a: Manifest, b: Manifest) -> bool:
-    """True if two checkpoints have the same tokenizer."""
-    ours, theirs = (one.named(TOKENIZER) for one in (a, b))
-    if not (ours and theirs):
-        return ours == theirs
-    return same_tokenizer(store, ours[0].blob, theirs[0].blob)
-
-
-def ancestry(refs: Refs, manifest: Manifest) -> dict[str, Manifest]:
-    """Manifests that a checkpoint came of, itself too, by asset; those that are gone are left out."""
-    found, waiting = {manifest.asset: manifest}, [manifest]
-    while waiting:
-        for name, digest in sorted(waiting.pop().inputs.items()):
-            if name in found:
-                continue
-            try:
-                found[name] = refs.load(digest)
-            except PlinthError:
-                continue  # a source's inventory, or a manifest that was removed
-            waiting.append(found[name])
-    return found
-
-
-def _origin(checkpoint: Manifest) -> str:
-    return "a run of this workspace" if checkpoint.inputs else "weights from elsewhere, of unknown data"
-
-
-def _steps(a: Mapping[str, Manifest], b: Mapping[str, Manifest]) -> Iterator[ModelChange]:
-    for asset, names in (("checkpoint", ("step", "tokens")), ("run", ("final_loss_ema",))):
-        ours, theirs = (side[asset].stats if asset in side else {} for side in (a, b))
-        for name in names:
-            if ours.get(name) != theirs.get(name):
-                yield ModelChange(sort=STEPS, where=name, a=_shown(ours.get(name)), b=_shown(theirs.get(name)))
-
-
-def _recipe(a: Mapping[str, Manifest], b: Mapping[str, Manifest]) -> Iterator[ModelChange]:
-    """Parameters of every stage that differ."""
-    for asset in sorted(set(a) & set(b)):
-        ours, theirs = (dict(flat(side[asset].params)) for side in (a, b))
-        for name in sorted(set(ours) | set(theirs)):
-            if name not in _IDENTITIES and ours.get(name) != theirs.get(name):
-                yield ModelChange(
-                    sort=RECIPE, where=f"{asset}: {name}", a=_shown(ours.get(name)), b=_shown(theirs.get(name))
-                )
-
-
-def _data(a: Mapping[str, Manifest], b: Mapping[str, Manifest]) -> Iterator[ModelChange]:
-    """Assets that only one has, sources whose files differ, and stages of another version."""
-    for asset in sorted(set(a) ^ set(b)):
-        yield ModelChange(sort=DATA, where=asset, a=_held(a.get(asset)), b=_held(b.get(asset)))
-    for asset in sorted((set(a) & set(b)) - _SAID_ELSEWHERE):
-        ours, theirs = a[asset], b[asset]
-        if ours.version != theirs.version or ours.libraries != theirs.libraries:
-            yield ModelChange(sort=DATA, where=f"{asset}: version", a=_version(ours), b=_version(theirs))
-        elif ours.digest != theirs.digest and _reads_the_same(ours, theirs, a, b) and ours.params == theirs.params:
-            yield ModelChange(sort=DATA, where=asset, a=_held(ours), b=_held(theirs))
-
-
-def _reads_the_same(ours: Manifest, theirs: Manifest, a: Mapping[str, Manifest], b: Mapping[str, Manifest]) -> bool:
-    """Whether what two manifests read is the same, so that they differ by themselves; or differs outside."""
-    shared = [name for name in set(ours.inputs) & set(theirs.inputs) if name in a and name in b]
-    return all(ours.inputs[name] == theirs.inputs[name] for name in shared)
-
-
-def _held(manifest: Manifest | None) -> str:
-    return ABSENT if manifest is None else f"{manifest.digest[:12]}, {manifest.rows:,} rows"
-
-
-def _version(manifest: Manifest) -> str:
-    libraries = ", ".join(f"{name} {version}" for name, version in sorted(manifest.libraries.items()))
-    return f"{manifest.version}; {libraries}" if libraries else manifest.version
-
-
-def flat(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
-    """Leaves of nested mappings and lists with their dotted names."""
-    if isinstance(value, Mapping) and value:
-        for key, below in value.items():
-            yield from flat(below, f"{name}.{key}" if name else str(key))
-    elif isinstance(value, list | tuple) and value and isinstance(value[0], Mapping):
-        for i, below in enumerate(value):
-            yield from flat(below, f"{name}[{i}]")
-    else:
-        yield name, value
-
-
-def _shown(value: Any) -> str:
-    if value is None:
-        return ABSENT
-    return f"{value:,.6g}" if isinstance(value, float) else f"{value:,}" if isinstance(value, int) else str(value)
-
-
-MODEL_ASSET = "weights"
-#: In a cache of the Hugging Face Hub: folders of links into `blobs/` next to it.
-SNAPSHOTS = "snapshots"
-
-
-def weights(ctx: Context, folder: Path) -> Manifest:
-    """The model in a folder, copied into the store.
-
-    Raises:
-        MissingError: the folder lacks weights in safetensors, a configuration or a tokenizer.
-        SourceError: a file is a link out of the folder, off limits, or cannot be read.
-    """
-    found = {path.name for path in folder.glob("*.safetensors")}
-    found |= {name for name in (CONFIG, INDEX, TOKENIZER) if (folder / name).is_file()}
-    lacking = [name for name in (CONFIG, TOKENIZER) if name not in found]
-    if lacking or not any(name.endswith(".safetensors") for name in found):
-        raise MissingError(
-            f"{folder} holds no model that can be compared",
-            found=", ".join(sorted(found)) or "none of its files",
-            expected=f"*.safetensors, {CONFIG} and {TOKENIZER}",
-            remedy="write it by `save_pretrained`, with a fast tokenizer",
-        )
-    parts = []
-    for name in sorted(found):
-        with ctx.store.staging() as copy:
-            with open_file(folder, name) as stream, copy.open("wb") as target:
-                shutil.copyfileobj(stream, target)
-            parts.append(Part(name=name, blob=ctx.store.put_file(copy)))
-    return Manifest(asset=MODEL_ASSET, step=MODEL_ASSET, version="1", params={}, inputs={}, parts=tuple(parts))
-
-
-def open_file(folder: Path, name: str) -> IO[bytes]:
-    """A file of the folder. A link may lead to a file of the same folder, or of the download cache that it is in.
-
-    Raises:
-        SourceError: it leads elsewhere, is off limits (`storage.off_limits`), or cannot be read.
-    """
-    path, real = folder / name, (folder / name).resolve()
-    home = (folder.parents[1] if folder.parent.name == SNAPSHOTS else folder).resolve()
-    if not real.is_relative_to(home):
-        raise SourceError(
-            f"{path} is not read",
-            found=f"a link to {real}",
-            expected=f"a file in {home}",
-            remedy="put the file itself in its place",
-        )
-    with readable(str(path), "open"):
-        return open_local(str(real), len(real.relative_to(home).parts) - 1)
-
 
 # The asset `comparison`: computed once for the same inputs.
 #

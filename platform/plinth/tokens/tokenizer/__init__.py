@@ -5,7 +5,7 @@
     sample      a capped sample of the buckets, chosen by hash, in documents' order
     encode      texts to token ids: how each kind cuts text into words (a scan) and joins tokens into text; tokens of a
                 word from a table
-    vocabulary  the bytes of every token; unreachable and unused tokens, digits, white space; the tokens that an
-                exported tokenizer puts around a text
+    vocabulary  the bytes of every token; unreachable and unused tokens, digits, white space
+    template    the tokens that an exported tokenizer puts around a text; the padding token
     audit       the stage: measure a tokenizer before anything is built on it
 """

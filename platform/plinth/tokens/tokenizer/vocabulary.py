@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import random
 import re
 import unicodedata
@@ -15,7 +14,7 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer, decoders
 
 from plinth.corpus.canaries import Lexis
-from plinth.records import Blob, Manifest
+from plinth.records import Manifest
 from plinth.storage.store import Store
 from plinth.tokens.tokenizer import encode
 from plinth.tokens.tokenizer.encode import encode_texts, load
@@ -255,55 +254,3 @@ def _bytes_of(found: dict[str, Any]) -> dict[str, int]:
     counted: dict[str, int] = found["arbitrary_bytes"]
     return counted
 
-
-# What a `tokenizer.json` says besides its vocabulary: which tokens are put around a text, and which one pads.
-#
-# Training and evaluation put the token that ends documents before each text, and no tokenizer of a run does that by
-# itself. An exported one does, by a template, so that other programs give the model what it was trained on.
-
-#: A special token that pads, by its name: `<|pad|>`, `[PAD]`, `<|finetune_right_pad_id|>`.
-_PAD = re.compile(r"(?<![a-z])pad(?![a-z])", re.IGNORECASE)
-
-
-def pad_token(tokenizer: str, end: int) -> tuple[int, str] | None:
-    """Id and name of the special token that pads. None where there is none: the end of text is never padding, or a
-    collator would mask it and a tuned model would not learn to stop."""
-    added = json.loads(tokenizer).get("added_tokens") or ()
-    found = ((int(one["id"]), str(one["content"])) for one in added if one.get("special"))
-    return next(((index, name) for index, name in sorted(found) if index != end and _PAD.search(name)), None)
-
-
-def beginning_with(tokenizer: str, first: int, name: str) -> str:
-    """A tokenizer that puts one token before each text, and no other; of what it did before, byte offsets stay."""
-    described = json.loads(tokenizer)
-    special, texts = {"SpecialToken": {"id": name, "type_id": 0}}, ("A", "B")
-    single, second = ([special, {"Sequence": {"id": text, "type_id": at}}] for at, text in enumerate(texts))
-    template = {
-        "type": "TemplateProcessing",
-        "single": single,
-        "pair": [*single, {"SpecialToken": {"id": name, "type_id": 1}}, second[1]],
-        "special_tokens": {name: {"id": name, "ids": [first], "tokens": [name]}},
-    }
-    kept = [one for one in _processors(described.get("post_processor")) if one["type"] == "ByteLevel"]
-    described["post_processor"] = {"type": "Sequence", "processors": [*kept, template]} if kept else template
-    return json.dumps(described, indent=2, ensure_ascii=False)
-
-
-def same_tokenizer(store: Store, a: Blob, b: Blob) -> bool:
-    """True if two tokenizers cut text alike: their files are equal but for the tokens that are put around a text."""
-    return a.sha256 == b.sha256 or _cutting(store.read_bytes(a)) == _cutting(store.read_bytes(b))
-
-
-def _cutting(data: bytes) -> object:
-    """How a tokenizer cuts text; the bytes of a file that is none."""
-    try:
-        return {name: value for name, value in json.loads(data).items() if name != "post_processor"}
-    except (ValueError, AttributeError):
-        return data
-
-
-def _processors(described: dict[str, Any] | None) -> list[dict[str, Any]]:
-    """The post-processors of a tokenizer, one after another."""
-    if described is None:
-        return []
-    return list(described["processors"]) if described["type"] == "Sequence" else [described]

@@ -183,7 +183,9 @@ class Loss(NamedTuple):
 
 def _committed(run: RunDirectory) -> int:
     """Return the last committed step, 0 if there is none."""
-    from plinth.training.checkpoint import checkpoint  # loads pyarrow; processes that read the state of a run stay light
+    from plinth.training.checkpoint import (
+        checkpoint,  # loads pyarrow; processes that read the state of a run stay light
+    )
 
     return max(checkpoint.committed(run), default=0)
 

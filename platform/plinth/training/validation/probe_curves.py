@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 
 from plinth import fingerprint
 from plinth.errors import LineageError
-from plinth.evaluation.probes.scoring import LAST, Worth, worth
+from plinth.evaluation.probes.noise import LAST, Worth, worth
 from plinth.training.config import UNIDENTIFIED, RunConfig
 from plinth.training.directory import RunDirectory
 from plinth.training.telemetry.timeline import read_events

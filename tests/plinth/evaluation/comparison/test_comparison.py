@@ -14,7 +14,8 @@ from plinth.compute.context import Context
 from plinth.errors import IntegrityError, MissingError, StageError
 from plinth.evaluation.comparison import job, pairs
 from plinth.evaluation.comparison.differences import Difference, corrected, in_order, of_measure, said
-from plinth.evaluation.comparison.job import MeasuredModel, changes, extremes, seen_items, weights
+from plinth.evaluation.comparison.job import MeasuredModel, extremes, seen_items
+from plinth.evaluation.comparison.models import changes, weights
 from plinth.evaluation.comparison.pairs import Pairs, align, largest_slices
 from plinth.evaluation.slices.tables import SpanDifference
 from plinth.records import Manifest

@@ -7,7 +7,7 @@ from html.parser import HTMLParser
 from typing import Any
 
 from plinth.evaluation import statistics
-from plinth.evaluation.probes import scoring
+from plinth.evaluation.probes import noise
 from plinth.report import evaluation as sections
 from plinth.report.evaluation import CurveGroup, EvaluationData, MeasureGroup, Section, StepCurve, page
 from plinth_assets.measurements import evaluation_stage, probes_stage, serving_stage
@@ -96,7 +96,7 @@ def test_a_probe_decides_only_above_a_noise_that_is_known() -> None:
     found = statistics.mean([1.0, 2.0, 3.0]).model_dump()
     row = {"bits_per_byte": found, "control": found, "signal": found, "statuses": {"clean": 3}, "too_long": 0}
     section = probes_stage.section("", {"probes": dict.fromkeys(("loud", "quiet", "unknown"), row), "families": {}})
-    worth = {"loud": scoring.worth(1.0, [1.0, 1.1, 1.0]), "quiet": scoring.worth(0.01, [1.0, 1.1, 1.0])}
+    worth = {"loud": noise.worth(1.0, [1.0, 1.1, 1.0]), "quiet": noise.worth(0.01, [1.0, 1.1, 1.0])}
     judged = probes_stage.with_worth(section, worth)
     (group,) = judged.groups  # the others have nothing to draw
     right = {one.name: one for one in group.measures}

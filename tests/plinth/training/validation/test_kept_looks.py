@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from plinth.errors import LineageError
-from plinth.evaluation.probes.scoring import LAST
+from plinth.evaluation.probes.noise import LAST
 from plinth.training.validation.probe_curves import curves, kept, read
 
 

@@ -16,7 +16,7 @@ from plinth.compute.context import Context
 from plinth.evaluation.engine.client import ModelEngine
 from plinth.evaluation.engine.records import Request
 from plinth.evaluation.probes import scoring
-from plinth.evaluation.probes.scoring import LAST
+from plinth.evaluation.probes.noise import LAST
 from plinth.launch.parameters import Launch
 from plinth.model.parameters import Model
 from plinth.storage.state import checkout
