@@ -39,7 +39,7 @@ EMPTIED_REASONS = 3
 
 
 def funnel_stages(recipe: Recipe) -> list[Stage]:
-    """One account of the whole corpus."""
+    """Return the account of the whole corpus."""
     return [
         Stage(
             asset="funnel",
@@ -57,7 +57,7 @@ def funnel_stages(recipe: Recipe) -> list[Stage]:
 
 
 def _deps(recipe: Recipe) -> tuple[str, ...]:
-    """Tokens and padding are counted where the recipe has a mixture."""
+    """Return the inputs; tokens and padding are counted if the recipe has a mixture."""
     corpus = each(recipe, "sources", "documents", "verdicts", "curated")
     return corpus if recipe.mixture is None else (*corpus, *each(recipe, "shards"), "mixture")
 
@@ -70,7 +70,7 @@ def _make_funnel(recipe: Recipe, ctx: Context, inputs: Inputs, say: Say) -> Mani
 
 
 def _suite_funnel(made: Manifest, inputs: Inputs) -> Suite:
-    """Nothing is lost: output of a stage is input of the next, and input less output is the number removed."""
+    """Check that nothing is lost: a stage's output is the next one's input; input less output is the removed number."""
     rows = []
     for bucket, account in made.stats["buckets"].items():
         stages_ = account["stages"]
@@ -99,7 +99,7 @@ def _suite_funnel(made: Manifest, inputs: Inputs) -> Suite:
 
 
 def _emptied(bucket: str, account: Mapping[str, Any]) -> str:
-    """Name the stages and rules that removed all documents of a bucket, most first."""
+    """Describe the stages and rules that removed all documents of a bucket, most first."""
     found = account["stages"][0]["documents_in"]
     reasons = sorted(
         (
@@ -152,12 +152,12 @@ def _volume(row: dict[str, Any]) -> tuple[Any, Any]:
 
 
 def _known(value: int | None) -> tuple[Any]:
-    """A dash for what cannot be measured."""
+    """Return a dash for an unknown value."""
     return ("-" if value is None else value,)
 
 
 def ledger_stages(recipe: Recipe) -> list[Stage]:
-    """The ledger of the whole corpus."""
+    """Return the ledger of the whole corpus."""
     kinds = ("documents", *annotator_parameters(recipe), "policy", "verdicts", "curated")
     placed = () if recipe.mixture is None else (*each(recipe, "shards"),)
     mixed = () if recipe.mixture is None else ("mixture",)
@@ -180,7 +180,7 @@ def ledger_stages(recipe: Recipe) -> list[Stage]:
 
 
 def shared_stages(recipe: Recipe) -> dict[str, str]:
-    """Stages over all buckets that verdicts are made of, by the name they have in columns."""
+    """Return stages over all buckets that verdicts are derived from, by their column name."""
     buckets = recipe.corpus.buckets
     deps = [dep for stage in curate_stages(recipe) if stage.asset.endswith("/verdicts") for dep in stage.deps]
     keys = dict.fromkeys(dep for dep in deps if dep.partition("/")[0] not in buckets)
@@ -189,7 +189,7 @@ def shared_stages(recipe: Recipe) -> dict[str, str]:
 
 
 def _planted(recipe: Recipe) -> tuple[str, ...]:
-    """Curated text and shards of what was planted, in a recipe with a mixture."""
+    """Return curated text and shards of planted text, in a recipe with a mixture."""
     return planted(recipe, "curated", "shards") if recipe.mixture is not None else ()
 
 
@@ -212,7 +212,7 @@ def _make_ledger(recipe: Recipe, ctx: Context, inputs: Inputs, say: Say) -> Mani
 
 
 def _suite_ledger(made: Manifest, inputs: Inputs) -> Suite:
-    """Every document has its row, and every one that is trained on its place: in shards, else in curated text."""
+    """Check that every document has its row, and every training document its place in shards, else in curated text."""
     documents = [one for key, one in inputs.items() if key.endswith("/documents")]
     last = "/shards" if "mixture" in inputs else "/curated"
     places = [one for key, one in inputs.items() if key.endswith(last) and not key.startswith(f"{CANARIES}/")]

@@ -27,7 +27,7 @@ TEST = {"test": True}
 
 
 def model_stages(recipe: Recipe) -> list[Stage]:
-    """One asset per model of the recipe."""
+    """Return one asset per model of the recipe."""
     return [_stage_models(recipe, name, raw) for name, raw in recipe.corpus.models.items()]
 
 
@@ -77,7 +77,7 @@ def _present_models(ctx: Context, made: Manifest) -> dict[str, Any]:
 
 
 def annotation_stages(recipe: Recipe) -> list[Stage]:
-    """Every annotator over every bucket."""
+    """Return every annotator over every bucket."""
     annotators = annotator_parameters(recipe)
     return [
         _stage_annotate(name, bucket.owner, annotator, annotators)
@@ -87,7 +87,7 @@ def annotation_stages(recipe: Recipe) -> list[Stage]:
 
 
 def annotator_parameters(recipe: Recipe) -> dict[str, dict[str, Any]]:
-    """Parameters of the recipe's annotators; the licence gate's list is the corpus's own."""
+    """Return parameters of the recipe's annotators; the license gate's list is the corpus's own."""
     params = {name: dict(given) for name, given in recipe.corpus.annotate.items()}
     if "licence" in params:
         own = recipe.corpus.rights().licences.model_dump(mode="json", exclude_none=True)
@@ -96,7 +96,7 @@ def annotator_parameters(recipe: Recipe) -> dict[str, dict[str, Any]]:
 
 
 def _stage_annotate(bucket: str, owner: str, name: str, annotators: Mapping[str, Mapping[str, Any]]) -> Stage:
-    """The stage that comes first reads the text for all that have what they need; the others find it done."""
+    """Return the stage of an annotator; the first one to run reads the text for all whose inputs are ready."""
     annotator, params = annotate.annotator(name), annotators[name]
     resources = annotator.needs(annotate.parameters(name, params))
     return Stage(
@@ -148,7 +148,7 @@ def _suite_annotate(made: Manifest, inputs: Inputs) -> Suite:
 
 
 def slice_stages(recipe: Recipe) -> list[Stage]:
-    """One evaluation per gate of the recipe."""
+    """Return one evaluation per gate of the recipe."""
     return [_stage_slices(recipe, name, params) for name, params in recipe.corpus.slices.items()]
 
 
@@ -179,7 +179,7 @@ def _stage_slices(recipe: Recipe, name: str, params: GateSlices) -> Stage:
 
 
 def reviewed(ctx: Context) -> str:
-    """Identity of the labels of reviewers so far."""
+    """Return the identity of the labels of reviewers so far."""
     return reviews.digest(ctx.workspace)
 
 
@@ -204,7 +204,7 @@ def _make_slices(
 
 
 def _learnt(recipe: Recipe, ctx: Context, keys: tuple[str, ...], inputs: Inputs) -> dict[str, Manifest]:
-    """Labelled sets that the gate's models have learnt from, by asset key."""
+    """Return labeled sets that the gate's models have learned from, by asset key."""
     found = {}
     for model in (key for key in keys if key.startswith("models/")):
         for one in recipe.corpus.models[model.removeprefix("models/")].get("labelled") or ():
@@ -213,8 +213,8 @@ def _learnt(recipe: Recipe, ctx: Context, keys: tuple[str, ...], inputs: Inputs)
 
 
 def _suite_slices(params: GateSlices, made: Manifest, inputs: Inputs) -> Suite:
-    """Bounds of all documents and of every slice that has enough of them; lists of yours have enough of either truth,
-    or they show nothing."""
+    """Check the thresholds of all documents and of every slice with enough of them; the user's lists must have enough
+    of either truth to be informative."""
     rows = [
         {
             "slice": name,

@@ -51,7 +51,7 @@ SUBJECTS = {
 
 
 def card_stages(recipe: Recipe) -> list[Stage]:
-    """One card of the whole corpus."""
+    """Return the card of the whole corpus."""
     measured = [removal_rates.ASSET] if rules_in_use(recipe) else []
     gates = [f"slices/{name}" for name in recipe.corpus.slices]
     compared = [protected.ASSET] if compares(recipe) else []
@@ -79,7 +79,7 @@ def card_stages(recipe: Recipe) -> list[Stage]:
 
 
 def card_text(ctx: Context, made: Manifest) -> str:
-    """The card's page."""
+    """Return the card's page."""
     return ctx.store.read_bytes(made.parts[0].blob).decode()
 
 
@@ -120,7 +120,7 @@ def _screenings(recipe: Recipe, inputs: Inputs) -> Iterator[Screening]:
 
 
 def _card_items(inputs: Inputs) -> Iterator[str]:
-    """Items of each protected set by what is known of them; those of common text by name."""
+    """Yield items of each protected set by status; those of common text by name."""
     made = inputs.get(protected.ASSET)
     for name, own in made.stats["sets"].items() if made is not None else ():
         counts = ", ".join(f"{own[status]} {status}" for status in comparison.STATUSES)
@@ -129,14 +129,14 @@ def _card_items(inputs: Inputs) -> Iterator[str]:
 
 
 def _rules(policy: Policy, annotators: tuple[str, ...], named: tuple[str, ...]) -> Iterator[str]:
-    """Rules and edits of a policy that read the columns of some annotators."""
+    """Yield rules and edits of a policy that read the columns of some annotators."""
     compiled, own = compile_policy(policy, annotators), tuple(f"{name}." for name in named)
     yield from (rule.text for _, rule in compiled.rules if any(name.startswith(own) for name in rule.columns))
     yield from (f"{column} replaced" for _, column in compiled.edits if column.startswith(own))
 
 
 def _card_evidence(recipe: Recipe, inputs: Inputs, annotator: str) -> Iterator[str]:
-    """Error rates on labelled text, digests of ready models, and removal rates on text that is trusted."""
+    """Yield error rates on labeled text, digests of ready models, and removal rates on trusted text."""
     gates = [gate.name for gate in MEASURED_GATES.values() if gate.annotator == annotator]
     for gate in gates:
         made = inputs.get(f"slices/{gate}")
@@ -166,7 +166,7 @@ EVALUATION_PAGE, PAGE_VERSION, PAGE_FILE = "evaluation_page", "3", "evaluation.h
 
 
 def page_stages(recipe: Recipe) -> list[Stage]:
-    """One page of the checkpoint."""
+    """Return the page of the checkpoint."""
     return [
         Stage(
             asset=EVALUATION_PAGE,
@@ -188,19 +188,19 @@ def page_stages(recipe: Recipe) -> list[Stage]:
 
 
 def page_path(ctx: Context, recipe: Recipe, checkpoint: str) -> Path:
-    """The file of the page of a checkpoint, by its digest."""
+    """Return the file of the page of a checkpoint, by its digest."""
     return ctx.workspace.reports / f"{recipe.name}-checkpoint-{checkpoint[:12]}-evaluation.html"
 
 
 def show_page(ctx: Context, recipe: Recipe, made: Manifest) -> Path:
-    """Write the page where people find it; returns its path."""
+    """Write the page to the folder of pages; return its path."""
     target = page_path(ctx, recipe, made.stats["checkpoint"])
     write_bytes(target, ctx.store.read_bytes(made.parts[0].blob))
     return target
 
 
 def _measured(recipe: Recipe) -> Iterator[tuple[str, Callable[[str, Stats], Any]]]:
-    """Assets that have a section, and how that is made."""
+    """Yield assets that have a section, and the function that builds it."""
     for one in measurements(recipe):
         if one.section:
             yield from ((stage.asset, one.section) for stage in one.stages(recipe) if one.has(stage.asset))
@@ -243,7 +243,7 @@ def _headline(inputs: Inputs) -> tuple[Fact, ...]:
 
 
 def _curves(looks: Sequence[Mapping[str, Any]], worth: Mapping[str, Worth]) -> Iterator[Section]:
-    """Held-out slices and probes over the run, where it was validated."""
+    """Yield held-out slices and probes over the run, if it was validated."""
     names = sorted({name for look in looks for name in look["slices"]})
     slices = [_curve(name, [(look["step"], look["slices"].get(name)) for look in looks]) for name in names]
     asked = probe_curves.curves(looks)
@@ -261,14 +261,14 @@ def _curves(looks: Sequence[Mapping[str, Any]], worth: Mapping[str, Worth]) -> I
 
 
 def _curve(name: str, points: Sequence[tuple[int, float | None]], noise: float | None = None) -> StepCurve:
-    """The points that were measured, which may be none."""
+    """Return the measured points; there may be none."""
     known = [(step, value) for step, value in points if value is not None]
     steps, values = tuple(step for step, _ in known), tuple(value for _, value in known)
     return StepCurve(name=name, steps=steps, values=values, noise=noise)
 
 
 def _next(recipe: Recipe, compared: str) -> tuple[Next, ...]:
-    """Commands, and the page of the comparison of the checkpoint `compared`, if there is one."""
+    """Return commands, and the page of the comparison of the checkpoint `compared`, if there is one."""
     against = f"every slice, item and span compared with {recipe.evaluation.against}"
     pages = (Next(what=against, link=comparison_stage.page_name(recipe, compared)),) if compared else ()
     return (
@@ -293,7 +293,7 @@ RELEASE = Step(name="release", version=VERSION)
 
 
 def release_stages(recipe: Recipe) -> list[Stage]:
-    """The candidate, and its release after approval."""
+    """Return the candidate, and its release after approval."""
     if recipe.release is None:
         return []
     owner, name = shared_owner(recipe), recipe.release.name
@@ -368,13 +368,13 @@ def _candidate(recipe: Recipe, ctx: Context, inputs: Inputs, say: Say) -> Manife
 
 
 def _scored(recipe: Recipe) -> tuple[str, ...]:
-    """Assets whose scores MLflow shows with the model."""
+    """Return assets whose scores MLflow shows with the model."""
     shown = [one for one in measurements(recipe) if one.scores]
     return tuple(stage.asset for one in shown for stage in one.stages(recipe) if one.has(stage.asset))
 
 
 def _history(recipe: Recipe, ctx: Context) -> str:
-    """Digest of all promotions; a release made or rolled back elsewhere makes this asset stale."""
+    """Return the digest of all promotions; a release made or rolled back elsewhere makes this asset stale."""
     return fingerprint.digest([record.model_dump(mode="json") for record in api.history(ctx, recipe)])
 
 
@@ -382,7 +382,7 @@ def _release(recipe: Recipe, ctx: Context, inputs: Inputs, say: Say) -> Manifest
     """Promote approved candidates.
 
     Raises:
-        GateError: nothing has ever been released and no candidate may be.
+        GateError: there is no release yet, and no candidate may be released.
     """
     for promoted in api.promote_if_approved(ctx, recipe):
         say(f"{promoted.model} version {promoted.version}: {promoted.action}")
@@ -400,7 +400,7 @@ def _release(recipe: Recipe, ctx: Context, inputs: Inputs, say: Say) -> Manifest
 
 
 def waiting(ctx: Context, recipe: Recipe) -> str:
-    """Pending candidates, with the gates that block them."""
+    """Describe pending candidates, with the gates that block them."""
     lines = [
         f"version {status.version}: "
         + (status.error or ", ".join(f"{gate.name} {gate.state} ({gate.reason})" for gate in blocking(status.gates)))

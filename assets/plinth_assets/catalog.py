@@ -63,10 +63,10 @@ ADDED = Catalogue("plinth.stages", "stages", Stages, {})
 
 
 def stages(recipe: Recipe) -> tuple[Stage, ...]:
-    """All stages of the recipe, upstream first; a section that the recipe lacks has none.
+    """Return all stages of the recipe, upstream first; a section that the recipe lacks has none.
 
     Raises:
-        ExtensionError: stages of another package cannot be used.
+        ExtensionError: stages of another package cannot be loaded.
     """
     has = recipe.mixture is not None
     makers: list[Callable[[Recipe], Sequence[Stage]]] = [make for make in OURS if has or make not in (*TOKENS, *MODEL)]
@@ -75,7 +75,7 @@ def stages(recipe: Recipe) -> tuple[Stage, ...]:
 
 
 def _upstream_first(given: Sequence[Stage]) -> tuple[Stage, ...]:
-    """The stages in their order, each after those that it reads."""
+    """Return the stages in their order, each after its inputs."""
     waiting, done = {stage.asset: stage for stage in given}, list[Stage]()
 
     def take(asset: str) -> None:
@@ -90,7 +90,7 @@ def _upstream_first(given: Sequence[Stage]) -> tuple[Stage, ...]:
 
 
 def selected(all_stages: tuple[Stage, ...], names: tuple[str, ...]) -> tuple[Stage, ...]:
-    """The named assets with everything they need; `*` in a name stands for any letters. No names: all.
+    """Return the named assets with all their inputs; `*` in a name matches any letters. No names: all.
 
     Raises:
         MissingError: a name that no asset has.

@@ -23,10 +23,10 @@ from plinth_assets.framework.present import markdown, table
 
 
 def dedup_stages(recipe: Recipe) -> list[Stage]:
-    """Exact first, then near duplicates among its survivors; the index of all documents on the way.
+    """Return exact deduplication first, then near duplicates among its survivors, and the index of all documents.
 
     Raises:
-        RecipeError: the rule for survivors names a bucket or an annotation that the recipe has not.
+        RecipeError: the rule for survivors names a bucket or an annotation that the recipe lacks.
     """
     _require(recipe.corpus.dedup.prefer, recipe.corpus.buckets, "corpus.dedup.prefer", "bucket")
     _require(_quality(recipe), recipe.corpus.annotate, "corpus.dedup.quality", "annotation")
@@ -103,7 +103,7 @@ def _require(names: Iterable[str], known: Iterable[str], key: str, what: str) ->
 
 
 def _quality(recipe: Recipe) -> tuple[str, ...]:
-    """The annotation that ranks documents by quality, where the recipe keeps the best."""
+    """Return the annotation that ranks documents by quality, if the recipe keeps the best."""
     quality = recipe.corpus.dedup.quality
     return (quality.split(".", 1)[0],) if quality else ()
 
@@ -170,18 +170,18 @@ SPAN_KINDS = {
 
 
 def switched_on(recipe: Recipe) -> dict[str, Frozen]:
-    """The parameters of these stages that are on, in order."""
+    """Return the parameters of the enabled stages, in order."""
     given = {name: getattr(recipe.corpus.dedup, name) for name in SPAN_KINDS}
     return {name: params for name, params in given.items() if params is not None}
 
 
 def survivors(recipe: Recipe) -> str:
-    """The asset with the survivors of deduplication: its last stage."""
+    """Return the asset with the survivors of deduplication: its last stage."""
     return ["dedup/minhash", *(SPAN_KINDS[name].asset for name in switched_on(recipe))][-1]
 
 
 def span_stages(recipe: Recipe) -> list[Stage]:
-    """The stages that are on."""
+    """Return the enabled stages."""
     made, before = list[Stage](), "dedup/minhash"
     for name, params in switched_on(recipe).items():
         kind, given = SPAN_KINDS[name], params.vectors if isinstance(params, Semantic) else None

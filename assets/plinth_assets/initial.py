@@ -35,7 +35,7 @@ from plinth_registry.verified import verify_release
 
 
 def model_stages(recipe: Recipe) -> list[Stage]:
-    """An asset for the weights that the recipe begins from, and one for each model that a training hook reads."""
+    """Return an asset for the recipe's initial weights, and one for each model that a training hook reads."""
     named = {**begun(recipe), **hooks.models(recipe.training)}
     return [model_stage(asset, params, shared_owner(recipe)) for asset, params in named.items()]
 
@@ -46,7 +46,7 @@ def begun(recipe: Recipe) -> dict[str, InitialWeights]:
 
 
 def model_stage(asset: str, params: InitialWeights, owner: str) -> Stage:
-    """The asset of a model that exists."""
+    """Return the asset of an existing model."""
     use = "that the run begins from" if asset == initial.ASSET else "that are learnt from"
     return Stage(
         asset=asset,
@@ -65,10 +65,10 @@ def model_stage(asset: str, params: InitialWeights, owner: str) -> Stage:
 
 
 def _make_initial(asset: str, params: InitialWeights, ctx: Context, inputs: Inputs, say: Say) -> Manifest:
-    """Prove the source and make its manifest.
+    """Verify the source and build its manifest.
 
     Raises:
-        GateError: a mark stands against it, or a release was never released.
+        GateError: it is tainted, or a release was never released.
         SignatureError, LineageError, CheckpointError: it does not verify.
     """
     if params.folder:
@@ -88,13 +88,13 @@ def _make_initial(asset: str, params: InitialWeights, ctx: Context, inputs: Inpu
 
 
 def _release(ctx: Context, target: str) -> Manifest:
-    """The checkpoint of a released version, proved from the signed history; MLflow is not asked."""
+    """Return the checkpoint of a released version, verified by the signed history without MLflow."""
     name, version = _version(ctx, target)
     return ctx.refs.load(verify_release(ctx, name, version)[0].checkpoint)
 
 
 def vocabulary(ctx: Context, params: InitialWeights) -> int:
-    """Rows of the embeddings of the weights that a recipe names, for plans: nothing is proved.
+    """Return the rows of the embeddings of the recipe's weights, for plans, without verification.
 
     Raises:
         MissingError: nothing has that name.
@@ -111,7 +111,7 @@ def vocabulary(ctx: Context, params: InitialWeights) -> int:
 
 
 def _version(ctx: Context, target: str) -> tuple[str, str]:
-    """Name and number of `NAME@PLACE` or `NAME/VERSION`."""
+    """Return name and number of `NAME@PLACE` or `NAME/VERSION`."""
     name, at, which = target.rpartition("@") if "@" in target else target.rpartition("/")
     version = releases.history(ctx, name).standing.aliases.get(which) if at == "@" else which
     if not name or not version:
@@ -124,7 +124,7 @@ def _version(ctx: Context, target: str) -> tuple[str, str]:
 
 
 def require_checkpoint(ctx: Context, target: str) -> None:
-    """Refuse what names no checkpoint that is kept, before anything is trained that would go on from it.
+    """Check that a target names a stored checkpoint, before anything is trained that would continue from it.
 
     Raises:
         MissingError: no run, or none of its kept checkpoints, has that name.
@@ -142,7 +142,7 @@ def _checkpoint(ctx: Context, target: str) -> Manifest:
 
 
 def _mean(ctx: Context, target: str) -> Manifest | None:
-    """The mean of checkpoints with this digest, or with a digest that begins so; None where it names something else."""
+    """Return the averaged checkpoint with this digest or prefix of it; None if the target names something else."""
     try:
         found = resolve(ctx.refs, target)
     except MissingError:
@@ -151,7 +151,7 @@ def _mean(ctx: Context, target: str) -> Manifest | None:
 
 
 def _run(ctx: Context, target: str) -> tuple[RunConfig, int | None]:
-    """The run that `RUN` or `RUN:STEP` names, by its id or a unique beginning of it, and the step."""
+    """Return the run and the step of `RUN` or `RUN:STEP`, by the run's id or a unique prefix of it."""
     name, colon, step = target.partition(":")
     found = sorted(path.parent.name for path in ctx.workspace.runs.glob("*/config.json"))
     chosen = [one for one in found if one == name] or [one for one in found if one.startswith(name)]
@@ -174,7 +174,7 @@ def _folder(ctx: Context, given: str) -> Path:
 
 
 def _outside(params: InitialWeights, ctx: Context) -> str:
-    """Changes when the name means something else, or marks do. What it means is proved and hashed by `make`."""
+    """Return a value that changes with the meaning of the name, or with taints; `make` verifies the weights."""
     return fingerprint.digest([_meant(params, ctx), [mark.target for mark in taint.records(ctx)]])
 
 
@@ -202,13 +202,13 @@ def _present_initial(ctx: Context, made: Manifest) -> dict[str, Any]:
 
 
 def sampled_stages(recipe: Recipe) -> list[Stage]:
-    """Both, of every bucket whose source is a model."""
+    """Return both assets of every bucket whose source is a model."""
     models = [(name, bucket) for name, bucket in recipe.corpus.buckets.items() if written(name, bucket)]
     return [stage for each in models for stage in _sampled(*each)]
 
 
 def written(name: str, bucket: Bucket) -> tuple[str, ...]:
-    """The asset of the text that a model writes for a bucket, where one does."""
+    """Return the asset of the text that a model writes for a bucket, if one does."""
     return (f"{name}/{STAGE}",) if bucket.sources[0].kind == files.KIND else ()
 
 

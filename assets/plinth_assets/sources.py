@@ -46,7 +46,7 @@ READ_FIRST = 1
 
 
 def source_stages(recipe: Recipe) -> list[Stage]:
-    """One inventory per bucket."""
+    """Return one inventory per bucket."""
     return [
         Stage(
             asset=f"{name}/sources",
@@ -73,7 +73,7 @@ def _outside_sources(bucket: Bucket, ctx: Context) -> str:
 
 
 def listed(bucket: Bucket, ctx: Context, inputs: Inputs) -> Inventory:
-    """The files of a bucket: those that its sources name, or that a model wrote."""
+    """Return the files of a bucket: those that its sources name, or that a model wrote."""
     for key, made in inputs.items():
         if key.endswith(f"/{STAGE}"):
             return sampled_text.inventory(ctx.store, made)
@@ -102,7 +102,7 @@ def _make_sources(name: str, bucket: Bucket, ctx: Context, inputs: Inputs, say: 
 
 
 def note_arrival(ctx: Context, name: str, bucket: Bucket) -> None:
-    """Log when the newest file of a bucket came, where its sources say so: from then on its documents are awaited."""
+    """Log when the newest file of a bucket arrived, if its sources state it: from then on its documents are due."""
     outside = [source for source in bucket.sources if source.kind != KIND]
     times = [listing.newest(one.path, ctx.workspace.input, wanted_suffixes(one), one.hidden) for one in outside]
     if known := [time for time in times if time is not None]:
@@ -110,7 +110,7 @@ def note_arrival(ctx: Context, name: str, bucket: Bucket) -> None:
 
 
 def _facts(source: Source) -> dict[str, Any]:
-    """The declared facts of a source, without its location."""
+    """Return the declared facts of a source, without its location."""
     return source.model_dump(mode="json", exclude={"path"})
 
 
@@ -126,7 +126,7 @@ def _suite_sources(made: Manifest, inputs: Inputs) -> Suite:
 
 
 def list_stages(recipe: Recipe) -> list[Stage]:
-    """One asset per list of the recipe."""
+    """Return one asset per list of the recipe."""
     return [
         Stage(
             asset=f"lists/{name}",
@@ -155,7 +155,7 @@ def _suite_lists(made: Manifest, inputs: Inputs) -> Suite:
 
 
 def document_stages(recipe: Recipe) -> list[Stage]:
-    """One document set per bucket."""
+    """Return one document set per bucket."""
     params, gate = recipe.corpus.documents, recipe.corpus.illegal
     stops = (f"lists/{gate.lists}",) if gate.lists is not None else ()
     return [
@@ -187,7 +187,7 @@ def _has_pages(bucket: Bucket) -> bool:
 
 
 def _readers(bucket: Bucket) -> dict[str, Any]:
-    """The packages that readers of the bucket come from, where there are any."""
+    """Return the packages of the bucket's readers, if there are any."""
     found = {source.kind: identity(source.kind) for source in bucket.sources}
     installed = {kind: package for kind, package in sorted(found.items()) if package}
     return {"readers": installed} if installed else {}
@@ -243,8 +243,8 @@ def _present_documents(ctx: Context, made: Manifest) -> dict[str, Any]:
 
 
 def _quarantine(counts: Mapping[str, Any]) -> dict[str, Any]:
-    """Records that the illegal-content gate stopped, by list and by kind of hit; `plinth corpus quarantine` lists
-    them."""
+    """Return records that the illegal-content gate stopped, by list and by kind of hit; `plinth corpus quarantine`
+    lists them."""
     rows = [["list", name, count] for name, count in counts["lists"].items()]
     rows += [["kind", name, count] for name, count in counts["kinds"].items()]
     return {

@@ -52,7 +52,7 @@ KEPT_TOKENIZERS = {"initial": "the weights that the run begins from", "teacher":
 
 
 def tokenizer_stages(recipe: Recipe) -> list[Stage]:
-    """Trained on curated text, then audited before anything is built on it."""
+    """Return the tokenizer, trained on curated text, and its audit before anything is built on it."""
     params, owner = recipe.tokenizer, shared_owner(recipe)
     return [
         _kept_tokenizer(params.kind, owner) if params.kind in KEPT_TOKENIZERS else _trained_tokenizer(recipe, owner),
@@ -110,7 +110,7 @@ def _make_audit(recipe: Recipe, ctx: Context, inputs: Inputs, say: Say) -> Manif
 
 
 def _suite_tokenizer(made: Manifest, inputs: Inputs) -> Suite:
-    """A bucket that ends empty is not measured: a warning."""
+    """Check the audit; a bucket that ends empty is not measured, which is a warning."""
     stats = made.stats
     common = {"failures": len(stats["failures"]), "unjudged": len(stats["unjudged"])}
     rows = [{"bucket": name, **facts, **common} for name, facts in stats["buckets"].items() if facts["tokens"]]
@@ -145,12 +145,12 @@ def _present_tokenizer(ctx: Context, made: Manifest) -> dict[str, Any]:
 
 
 def shard_stages(recipe: Recipe) -> list[Stage]:
-    """One shard set per bucket."""
+    """Return one shard set per bucket."""
     return [shards_of(name, recipe.shards, bucket.owner) for name, bucket in recipe.corpus.buckets.items()]
 
 
 def shards_of(name: str, params: Shards, owner: str) -> Stage:
-    """The shard set of one bucket."""
+    """Return the shard set of one bucket."""
     return Stage(
         asset=f"{name}/shards",
         deps=("tokenizer", "tokenizer/audit", f"{name}/curated", *_sides(name, params).values()),
@@ -173,7 +173,7 @@ def _make_shards(name: str, params: Shards, ctx: Context, inputs: Inputs, say: S
 
 
 def _sides(name: str, params: Shards) -> dict[str, str]:
-    """Sidecars that divide a bucket into streams: stage -> asset; none without axes."""
+    """Return sidecars that divide a bucket into streams: stage -> asset; empty without axes."""
     return {side: f"{name}/{side}" for side in sidecars_of(params.axes)}
 
 
@@ -196,7 +196,7 @@ def _suite_shards(made: Manifest, inputs: Inputs) -> Suite:
 
 
 def _shard_rows(made: Manifest, stream: Stream, width: int) -> list[dict[str, int]]:
-    """A row per shard of a stream; `even` is how many bytes it has more than the smallest."""
+    """Return a row per shard of a stream; `even` is its number of bytes above the smallest."""
     sizes = [part.blob.bytes for part in made.named(f"{stream.folder}shard-")]
     return [
         {"bytes": size, "width": width, "tokens": size // width, "remainder": size % width, "even": size - min(sizes)}
@@ -214,14 +214,14 @@ MOST_PADDING = 0.01
 
 
 def packing_stages(recipe: Recipe) -> list[Stage]:
-    """One index per bucket; none where streams are concatenated, for their sequences are arithmetic."""
+    """Return one index per bucket; none if streams are concatenated, since their sequences are arithmetic."""
     if recipe.mixture is None or recipe.mixture.packing == "concatenate":
         return []
     return [packing_of(name, recipe, bucket.owner) for name, bucket in recipe.corpus.buckets.items()]
 
 
 def packing_of(name: str, recipe: Recipe, owner: str) -> Stage:
-    """The index of one bucket."""
+    """Return the index of one bucket."""
     sequence_tokens = recipe.required_mixture().sequence_tokens
     return Stage(
         asset=f"{name}/packed",
@@ -266,7 +266,7 @@ def _present_packing(ctx: Context, made: Manifest) -> dict[str, Any]:
 
 
 def canary_stages(recipe: Recipe) -> list[Stage]:
-    """The planted copies and their tokens; none where the recipe plants nothing."""
+    """Return the planted copies and their tokens; empty if the recipe plants nothing."""
     if recipe.corpus.canaries is None:
         return []
     owner = shared_owner(recipe)
@@ -328,7 +328,7 @@ NO_TOKENS = "bucket {} has no tokens; its share goes to the other buckets"
 
 
 def mixture_stages(recipe: Recipe) -> list[Stage]:
-    """One mixture per recipe."""
+    """Return one mixture per recipe."""
     params, begun = recipe.required_mixture(), recipe.training.initial
     replays = bool(begun and begun.replay)
     return [
@@ -371,7 +371,7 @@ def _make_mixture(recipe: Recipe, ctx: Context, inputs: Inputs, say: Say) -> Man
 
 
 def _kinds(recipe: Recipe) -> tuple[str, ...]:
-    """Kinds of inputs that the mixture has of every bucket."""
+    """Return kinds of inputs that the mixture has of every bucket."""
     return ("shards",) if recipe.required_mixture().packing == "concatenate" else ("shards", "packed")
 
 

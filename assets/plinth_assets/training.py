@@ -47,7 +47,7 @@ LOGGED_EVENTS = frozenset(
 
 
 def stages(recipe: Recipe) -> list[Stage]:
-    """The run, then its final checkpoint."""
+    """Return the run, then its final checkpoint."""
     owner = shared_owner(recipe)
     kinds = ("deepspeed", "pytorch")
     model, parallel = recipe.training.model, recipe.training.parallel
@@ -88,13 +88,13 @@ def stages(recipe: Recipe) -> list[Stage]:
 
 
 def _has_last_checkpoint(ctx: Context, run: Manifest) -> bool:
-    """False if a kept run has lost its last checkpoint: the run is resumed. A run whose folder is gone was let go."""
+    """Return False if a run lost its last checkpoint, so that it is resumed. A run without a folder was discarded."""
     directory = RunDirectory(ctx.workspace.runs / str(run.stats["run_id"]))
     return not directory.root.exists() or int(run.stats["steps"]) in checkpoint.kept(directory)
 
 
 def _average(recipe: Recipe) -> dict[str, Any]:
-    """The mean that the recipe asks for, in the identity of the asset `checkpoint`."""
+    """Return the average that the recipe configures, in the identity of the asset `checkpoint`."""
     average = recipe.training.checkpoints.average
     return {} if average is None else {"average": average.model_dump(mode="json")}
 
@@ -109,17 +109,17 @@ def _prepared(recipe: Recipe, ctx: Context, inputs: Inputs) -> RunConfig:
 
 
 def _canaries(recipe: Recipe) -> tuple[str, ...]:
-    """Assets of the planted text, for a run that must draw all of it."""
+    """Return assets of the planted text, for a run that must draw all of it."""
     return planted(recipe, "curated", "shards")
 
 
 def _heldout(recipe: Recipe) -> tuple[str, ...]:
-    """Assets with held-out text, for a run with validation."""
+    """Return assets with held-out text, for a run with validation."""
     return each(recipe, "curated") if recipe.training.validation is not None else ()
 
 
 def _probes(recipe: Recipe) -> tuple[str, ...]:
-    """The items of probes and their comparison with training text, for a run that scores them."""
+    """Return the items of probes and their comparison with training text, for a run that scores them."""
     validation = recipe.training.validation
     scores = recipe.probes is not None and validation is not None and validation.probes_share
     return (probe_sets.ASSET, protected.ASSET) if scores else ()
@@ -170,7 +170,7 @@ def _run(recipe: Recipe, ctx: Context, inputs: Inputs, say: Say) -> Manifest:
 
 
 def run_params(prepared: RunConfig) -> dict[str, Any]:
-    """The parameters of a run that people sort and compare runs by in MLflow."""
+    """Return the run parameters by which people sort and compare runs in MLflow."""
     model, optimizer = prepared.model, prepared.optimizer
     return {
         "layers": model.layers,
@@ -191,7 +191,7 @@ def run_params(prepared: RunConfig) -> dict[str, Any]:
 
 
 def _run_tags(ctx: Context, recipe: Recipe, prepared: RunConfig) -> dict[str, str]:
-    """MLflow's own tags of a run: user, source with its commit, and a description that defines the figures."""
+    """Return MLflow's own tags of a run: user, source with its commit, and a description that defines the figures."""
     hosts = [host for one in attempts.known(prepared.directory) for host in
              attempts.stated(one, prepared.run_id).hosts if host.commit]  # fmt: skip
     figures = "\n".join(f"- `{name}`: {label}" for name, label in LABELS.items())
@@ -206,8 +206,8 @@ def _run_tags(ctx: Context, recipe: Recipe, prepared: RunConfig) -> dict[str, st
 
 
 class TimelineRelay:
-    """Events to MLflow in batches, from a thread: a slow or absent server delays the metrics, but neither the training
-    nor its log."""
+    """Relay of events to MLflow in batches, from a thread: a slow or absent server delays the metrics, but neither the
+    training nor its log."""
 
     def __init__(
         self, ctx: Context, recipe: Recipe, run_id: str, say: Say, interval_s: float = RELAY_INTERVAL_S
@@ -226,10 +226,10 @@ class TimelineRelay:
             self._send()
 
     def finish(self, files: list[Path]) -> None:
-        """Send what is left, and the files of the run.
+        """Send the remaining events, and the files of the run.
 
         Raises:
-            RegistryError: the server is away; when the asset is asked for again, it is sent.
+            RegistryError: the server is unreachable; the next materialization of the asset sends them.
         """
         self.drain()
         self._relay(self.waiting)
@@ -249,7 +249,7 @@ class TimelineRelay:
         thread.start()
 
     def drain(self) -> None:
-        """Wait for the batch under way; an error that the next attempt may not meet is only logged."""
+        """Wait for the current batch; an error that may not recur is only logged."""
         if self._under_way is None:
             return
         (thread, errors, count), self._under_way = self._under_way, None
@@ -310,7 +310,7 @@ def _present_run(recipe: Recipe, ctx: Context, made: Manifest) -> dict[str, Any]
 
 
 def _page(ctx: Context, prepared: RunConfig) -> Path:
-    """The page of the run, at the price of the ledger."""
+    """Return the page of the run, at the price of the ledger."""
     from plinth.operation import spending
     from plinth.report import run_page
 
@@ -319,7 +319,7 @@ def _page(ctx: Context, prepared: RunConfig) -> Path:
 
 
 def _present_cost(ctx: Context, prepared: RunConfig) -> dict[str, Any]:
-    """What the run's jobs cost, on what, and the energy of its devices; nothing where the ledger is away."""
+    """Return cost and energy of the run's jobs; nothing if the ledger is absent."""
     from plinth.operation import settlement
     from plinth.operation.settlement import Energy
 
@@ -341,7 +341,7 @@ def _present_cost(ctx: Context, prepared: RunConfig) -> dict[str, Any]:
 
 
 def _present_probes(prepared: RunConfig) -> dict[str, Any]:
-    """The last look at each probe, where there are any, with what it may decide."""
+    """Return the last evaluation of each probe, if there are any, and its role in decisions."""
     from plinth.report import run_sections as sections
     from plinth.report.run_metrics import run_metrics
 

@@ -41,7 +41,7 @@ from plinth_assets.framework.present import markdown, table
 # rest on models take of every bucket, and of text that is trusted as reference.
 
 def rules_in_use(recipe: Recipe) -> tuple[LearnedRule, ...]:
-    """Rules of the buckets' policies that rest on models."""
+    """Return model-based rules of the buckets' policies."""
     corpus = recipe.corpus
     used = {bucket.policy for bucket in corpus.buckets.values()}
     policies = {name: policy for name, policy in corpus.policies.items() if name in used}
@@ -49,18 +49,18 @@ def rules_in_use(recipe: Recipe) -> tuple[LearnedRule, ...]:
 
 
 def sidecars(rules: tuple[LearnedRule, ...]) -> tuple[str, ...]:
-    """Annotators whose columns the rules read."""
+    """Return annotators whose columns the rules read."""
     columns = {column.partition(".")[0] for rule in rules for column in rule.expression.columns}
     return tuple(sorted(columns - {DOCUMENTS}))
 
 
 def reference_of(recipe: Recipe) -> tuple[str, ...]:
-    """Buckets trusted as reference."""
+    """Return buckets trusted as reference."""
     return trusted(recipe.corpus.reference_buckets, recipe.corpus.models)
 
 
 def removal_stages(recipe: Recipe) -> list[Stage]:
-    """One measurement of all rules; none where no rule rests on a model."""
+    """Return one measurement of all rules; empty without a model-based rule."""
     rules = rules_in_use(recipe)
     if not rules:
         return []
@@ -96,7 +96,7 @@ def _make_removal(recipe: Recipe, rules: tuple[LearnedRule, ...], ctx: Context, 
 
 
 def _suite(made: Manifest, inputs: Inputs) -> Suite:
-    """A rule that takes a large share of any bucket is worth a look; it stops nothing."""
+    """Warn about a rule that removes a large share of any bucket; it stops nothing."""
     rows = [
         {"rule": row["reason"], "bucket": bucket, "share": removal_rates.shares(counts)[0]}
         for row in made.stats["rules"]
@@ -117,7 +117,7 @@ def _present_removal(ctx: Context, made: Manifest) -> dict[str, Any]:
 
 
 def policy_stages(recipe: Recipe) -> list[Stage]:
-    """One verdict set per bucket, by the bucket's policy."""
+    """Return one verdict set per bucket, by the bucket's policy."""
     annotators, learned = tuple(recipe.corpus.annotate), {rule.policy for rule in rules_in_use(recipe)}
     return [
         Stage(
@@ -144,7 +144,7 @@ def policy_stages(recipe: Recipe) -> list[Stage]:
 
 
 def _measured(recipe: Recipe, bucket: Bucket) -> tuple[str, ...]:
-    """Gates of this bucket's policy that are measured: one that fails its bounds judges nothing."""
+    """Return measured gates of this bucket's policy: one that fails its thresholds judges nothing."""
     named = recipe.corpus.slices.items()
     return tuple(f"slices/{gate}" for gate, params in named if params.policy == bucket.policy)
 
@@ -168,7 +168,7 @@ def _present_policy(ctx: Context, made: Manifest) -> dict[str, Any]:
 # overlap with it and with protected sets, one decision per document, then the text that remains.
 
 def holdout_stages(recipe: Recipe) -> list[Stage]:
-    """One selection over all buckets."""
+    """Return the stage that selects held-out documents over all buckets."""
     return [
         Stage(
             asset="holdout",
@@ -192,7 +192,7 @@ def _make_holdout(recipe: Recipe, ctx: Context, inputs: Inputs, say: Say) -> Man
 
 
 def contamination_stages(recipe: Recipe) -> list[Stage]:
-    """One comparison over all buckets."""
+    """Return one comparison over all buckets."""
     params = recipe.corpus.contamination
     return [
         Stage(
@@ -217,7 +217,7 @@ def _make_contamination(recipe: Recipe, ctx: Context, inputs: Inputs, say: Say) 
 
 
 def protected_stages(recipe: Recipe) -> list[Stage]:
-    """One asset per set, and the comparison, where the recipe names sets."""
+    """Return one asset per set, and the comparison, if the recipe names sets."""
     given = recipe.corpus.protected.sets
     compared = [_comparison(recipe)] if compares(recipe) else []
     return [*(_set(recipe, name, one) for name, one in given.items()), *compared]
@@ -258,7 +258,7 @@ def _comparison(recipe: Recipe) -> Stage:
 
 
 def sets_of(recipe: Recipe) -> tuple[str, ...]:
-    """The assets with protected items: the recipe's sets, and the probes of its run."""
+    """Return the assets with protected items: the recipe's sets, and the probes of its run."""
     probes = [protected.PROBES] if recipe.probes else []
     return (*(f"protected/{name}" for name in recipe.corpus.protected.sets), *probes)
 
@@ -289,7 +289,7 @@ def _present(ctx: Context, made: Manifest) -> dict[str, Any]:
 
 
 def curate_stages(recipe: Recipe) -> list[Stage]:
-    """Verdicts, then curated text, per bucket."""
+    """Return verdicts, then curated text, per bucket."""
     return [
         stage
         for name, bucket in recipe.corpus.buckets.items()
@@ -298,7 +298,7 @@ def curate_stages(recipe: Recipe) -> list[Stage]:
 
 
 def _shared(recipe: Recipe) -> dict[str, str]:
-    """Inputs of verdicts that span all buckets: the parameter of `verdicts.run`, and the asset."""
+    """Return inputs of verdicts that span all buckets: the parameter of `verdicts.run`, and the asset."""
     on = [*verdicts.STAGES[1:], *switched_on(recipe), *(["protected"] if compares(recipe) else [])]
     return {name: asset for name, asset in verdicts.ASSETS.items() if name in on}
 

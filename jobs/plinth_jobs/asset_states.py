@@ -17,7 +17,7 @@ from plinth_registry import api
 
 
 def elsewhere(count: int) -> str:
-    """A sentence about assets whose seal is not this workspace's: a folder that was moved has its trust elsewhere."""
+    """Describe assets with another workspace's seal: after a move, the trust folder is missing."""
     return (
         f"{counted(count, 'asset')} {'was' if count == 1 else 'were'} published under another seal or none, so the "
         "next run makes them again; where this workspace was moved or copied, bring `seal` from its trust folder "
@@ -26,8 +26,8 @@ def elsewhere(count: int) -> str:
 
 
 def status(ctx: Context, recipe: Recipe) -> list[dict[str, Any]]:
-    """Every asset with its state, rows and digest; `own` is False where another workspace's seal published it, and
-    `error` says why what was published cannot be read."""
+    """Return every asset with its state. `own` is False if another workspace's seal published it; `error` is the
+    reason if the published manifest cannot be read."""
     catalog = stages(recipe)
     try:
         todo = decide(ctx, catalog)
@@ -58,7 +58,7 @@ def status(ctx: Context, recipe: Recipe) -> list[dict[str, Any]]:
 
 
 def requests(ctx: Context, recipe: Recipe) -> tuple[str, ...]:
-    """Keys of the runs: one for each approved candidate, else one if the asset `release` shows an older record.
+    """Return keys of due runs: one per approved candidate; else one if the asset `release` shows an outdated record.
 
     Raises:
         PlinthError: the candidates or the history cannot be read.
@@ -70,7 +70,7 @@ def requests(ctx: Context, recipe: Recipe) -> tuple[str, ...]:
 
 
 def _unshown(ctx: Context, recipe: Recipe) -> str:
-    """A key of the signed history while the asset `release` shows an older record of it; empty when it shows the last.
+    """Return a key of the signed history if the asset `release` shows an older record; empty if it is current.
 
     `plinth release promote`, `plinth release rollback` and other machines write the history without Dagster.
     """

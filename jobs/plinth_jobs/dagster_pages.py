@@ -26,11 +26,11 @@ POLL_MS, DATABASE = 2000, (15_000, 3600, 20)
 
 
 class RequestGuard:
-    """ASGI middleware: answers requests that name this server, and queries that only its own pages can send.
+    """ASGI middleware that answers only requests that name this server, and queries that only its own pages can send.
 
     Args:
-        port: of this server on loopback.
-        origins: further addresses under which a proxy serves it, such as `https://dagster.example.org`.
+        port: port of this server on loopback.
+        origins: public addresses of a proxy in front of it, such as `https://dagster.example.org`.
     """
 
     def __init__(self, app: Any, port: int, origins: Sequence[str] = ()) -> None:
@@ -40,7 +40,7 @@ class RequestGuard:
         self._origins = {*(f"http://{host}" for host in own), *(origin.lower().rstrip("/") for origin in origins)}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Hand the request on, or refuse it."""
+        """Forward the request, or refuse it."""
         why = self._refusal(scope) if scope["type"] in ("http", "websocket") else ""
         if not why:
             await self._app(scope, receive, send)
@@ -52,7 +52,7 @@ class RequestGuard:
             await send({"type": "http.response.body", "body": f"refused: {why}\n".encode()})
 
     def _refusal(self, scope: Scope) -> str:
-        """Why a request is refused; empty: it is not."""
+        """Return the reason to refuse a request; empty to accept it."""
         headers = [(name.lower(), value.decode("latin-1").lower()) for name, value in scope["headers"]]
         hosts = [value for name, value in headers if name == b"host"]
         origins = [value for name, value in headers if name == b"origin"]
@@ -66,7 +66,7 @@ class RequestGuard:
 
 
 def _query_refusal(method: str, headers: dict[bytes, str]) -> str:
-    """A browser sends a simple request to any site without asking; Dagster runs its query, mutations too."""
+    """Return the reason to refuse a query: browsers send simple requests to any site, and Dagster runs mutations."""
     if method == "POST":
         kind = headers.get(b"content-type", "").partition(";")[0].strip()
         return "" if kind in QUERIES else f"a query is sent as {' or '.join(QUERIES)}"
@@ -75,7 +75,7 @@ def _query_refusal(method: str, headers: dict[bytes, str]) -> str:
 
 
 def guarded(context: Any, port: int, origins: Sequence[str] = ()) -> Any:
-    """Dagster's pages of a workspace context as an ASGI app behind the guard."""
+    """Build Dagster's pages of a workspace context as an ASGI app behind the guard."""
     from dagster_webserver.webserver import DagsterWebserver
     from starlette.middleware import Middleware
 

@@ -37,12 +37,12 @@ ROUNDED_S = 1.0
 
 
 def host() -> str:
-    """This machine, as runs are tagged."""
+    """Return this machine's name, as in the tags of runs."""
     return socket.gethostname()
 
 
 class WatchedRunLauncher(DefaultRunLauncher):
-    """Finds runs of this machine whose process has ended without a word."""
+    """Launcher that detects runs of this machine whose process has died."""
 
     @property
     def supports_check_run_worker_health(self) -> bool:
@@ -56,7 +56,7 @@ class WatchedRunLauncher(DefaultRunLauncher):
             self._instance.add_run_tags(run.run_id, {HOST: host()})
 
     def check_run_worker_health(self, run: dg.DagsterRun) -> CheckRunHealthResult:
-        """Whether the process that reported the run's start is there; one that began later has only its number."""
+        """Check that the process that reported the run's start is alive; a later start means that its id was reused."""
         if run.tags.get(HOST) != host():
             return CheckRunHealthResult(WorkerStatus.RUNNING, "of another machine: not checked")
         found = self._instance.get_records_for_run(run.run_id, of_type=dg.DagsterEventType.RUN_START, limit=1).records
@@ -81,19 +81,19 @@ class WatchedRunLauncher(DefaultRunLauncher):
 
 @lru_cache(maxsize=32)
 def _idle_engine(database: str) -> Engine:
-    """The engine of a database. It keeps no connection, so that forks and deleted files do no harm."""
+    """Return the engine of a database. It keeps no connection, so forks and deleted files do no harm."""
     return create_engine(database, poolclass=NullPool, connect_args={"timeout": SQLITE_BUSY_TIMEOUT_SECONDS})
 
 
 class _Kept:
-    """Engines that keep their connections, by database, while `kept_connections` lasts."""
+    """Engines that keep their connections during `kept_connections`, by database."""
 
     engines: ClassVar[dict[str, Engine] | None] = None
 
 
 @contextmanager
 def kept_connections() -> Iterator[None]:
-    """Keep connections open while a run lasts: SQLite writes its log back and deletes it when the last one closes."""
+    """Keep connections open during a run: SQLite checkpoints its log when the last connection closes."""
     if _Kept.engines is not None:  # by another thread
         yield
         return
@@ -120,7 +120,7 @@ _MIGRATIONS = dict[str | None, ScriptDirectory]()
 
 
 def _read_once(config: Config) -> ScriptDirectory:
-    """The migrations that a configuration names."""
+    """Return the migrations that a configuration names."""
     place = config.get_main_option("script_location")
     return _MIGRATIONS[place] if place in _MIGRATIONS else _MIGRATIONS.setdefault(place, _read(config))
 

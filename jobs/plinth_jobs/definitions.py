@@ -48,7 +48,7 @@ _ORDER: Final = {"low": "-10", "high": "10"}
 
 
 def run_tags(recipe: Recipe, workspace: Workspace) -> dict[str, str]:
-    """Tags of every run of a recipe; the team of the workspace's budget where the recipe names none."""
+    """Return the tags of every run of a recipe; the default team is that of the workspace's budget."""
     asked = Queueing() if recipe.training is None else recipe.training.launch.queueing
     team = asked.team or spending.load(workspace).team
     found = {TEAM: team} if team else {}
@@ -57,12 +57,12 @@ def run_tags(recipe: Recipe, workspace: Workspace) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class AddedDefinitions:
-    """Assets, jobs, schedules and sensors of a package of the ring or of a user: a member of `plinth.definitions`.
+    """Assets, jobs, schedules and sensors that a ring or user package adds: a member of `plinth.definitions`.
 
     Args:
-        name: of the entry point.
+        name: name of the entry point.
         build: `(recipe, workspace, address of the pages)` -> definitions, without resources or an executor.
-        in_runs: False where only Dagster's code location has them, not a run in this process (`plinth run`).
+        in_runs: False if only Dagster's code location has them, not a run in this process (`plinth run`).
     """
 
     name: str
@@ -75,7 +75,7 @@ ADDED = Catalogue("plinth.definitions", "definitions", AddedDefinitions, {})
 
 
 class AssetJob(NamedTuple):
-    """A job over assets, and the schedule that starts it where there is one."""
+    """Job over assets, with its schedule if it has one."""
 
     name: str
     selection: dg.AssetSelection
@@ -86,7 +86,7 @@ class AssetJob(NamedTuple):
     queued: bool = False  # has the priority and quota of the recipe's team
 
     def job(self, tags: Mapping[str, str] | None = None) -> Any:
-        """The job in Dagster."""
+        """Build the Dagster job."""
         return dg.define_asset_job(
             self.name,
             self.selection,
@@ -97,7 +97,7 @@ class AssetJob(NamedTuple):
 
 
 def scheduled(job: Any, name: str, cron: str, description: str) -> dg.ScheduleDefinition:
-    """The schedule of a job, running from the start; times in UTC."""
+    """Build the schedule of a job, active from the start; times in UTC."""
     return dg.ScheduleDefinition(
         name=name,
         job=job,
@@ -108,7 +108,7 @@ def scheduled(job: Any, name: str, cron: str, description: str) -> dg.ScheduleDe
 
 
 def with_schedule(one: AssetJob) -> dg.Definitions:
-    """A job and its schedule."""
+    """Build a job and its schedule."""
     job = one.job()
     return dg.Definitions(jobs=[job], schedules=[scheduled(job, one.schedule, one.cron, one.scheduled)])
 
@@ -144,10 +144,10 @@ READABLE = 60
 
 
 def group_names(all_stages: Sequence[Stage]) -> dict[str, str]:
-    """Group of each asset in Dagster: its stage's.
+    """Return the Dagster group of each asset: its stage's group.
 
-    One too large to be read is divided by kind, such as `annotations_c4`, or by bucket, `annotations_web`: by what
-    there is less of.
+    A group above the limit is divided by kind, such as `annotations_c4`, or by bucket, `annotations_web`, whichever
+    gives fewer groups.
     """
     by_group = dict[str, list[list[str]]]()
     for stage in all_stages:
@@ -188,10 +188,10 @@ def build(
     pages: str = "",
     served: bool = False,
 ) -> dg.Definitions:
-    """All assets, checks, jobs, schedules and sensors of a recipe, and those that packages add.
+    """Build all assets, checks, jobs, schedules and sensors of a recipe, with those that packages add.
 
     Args:
-        pages: where the pages of the workspace are served; every asset links them.
+        pages: address of the workspace's pages; every asset links to them.
         served: True for the code location of Dagster, False for a run in this process.
     """
     all_stages = stages(recipe)
@@ -234,10 +234,10 @@ def _sensors(recipe: Recipe, workspace: Path, jobs: Mapping[str, Any]) -> list[d
 
 
 def _recipe_named() -> str:
-    """The recipe that the environment names.
+    """Return the recipe that the environment names.
 
     Raises:
-        RecipeError: none.
+        RecipeError: the environment names none.
     """
     if named := os.environ.get("PLINTH_RECIPE"):
         return named
@@ -252,7 +252,7 @@ def _recipe_named() -> str:
 
 @dg.definitions
 def definitions() -> dg.Definitions:
-    """The code location, from the environment."""
+    """Build the code location from the environment."""
     gc.set_threshold(50_000, 10, 10)  # at Python's 700, a tenth of the time of 2,000 assets is collections
     workspace = folder_of(os.environ.get("PLINTH_WORKSPACE", "workspace")).absolute()
     processes.shut_out(workspace)
@@ -265,7 +265,7 @@ QUIET = {"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}}
 
 
 def requested_by() -> str:
-    """The person who asks for a run here: `PLINTH_REQUESTED_BY`, or the user of this machine."""
+    """Return the requester of runs in this process: `PLINTH_REQUESTED_BY`, or the user of this machine."""
     return os.environ.get("PLINTH_REQUESTED_BY") or getpass.getuser()
 
 
@@ -273,7 +273,7 @@ def requested_by() -> str:
 def execute(
     space: Workspace, recipe: Recipe, assets: list[str], compute: Compute, job: str, progress: Progress
 ) -> tuple[str, ...]:
-    """One Dagster run of these assets, in this process, recorded in the workspace's instance.
+    """Run these assets in one Dagster run of this process, recorded in the workspace's instance.
 
     Returns:
         Warnings of their checks.
@@ -301,7 +301,7 @@ def execute(
 
 
 def raise_first_failure(space: Workspace, job: str, result: dg.ExecuteInProcessResult, session: Session) -> None:
-    """Raise what a Dagster run failed of, recorded for the alert; a run that its user interrupted is no failure.
+    """Raise the error of a failed Dagster run and write it to the alerts; an interrupted run raises no alert.
 
     Raises:
         PlinthError: the error of the first asset that failed.

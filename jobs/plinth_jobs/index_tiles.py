@@ -26,11 +26,11 @@ from plinth_jobs.results import candidate_name, file_name
 
 @dataclass(frozen=True)
 class AddedTile:
-    """A tile of a package of the ring or of a user: a member of the group `plinth.tiles`.
+    """Tile that a ring or user package adds: a member of the group `plinth.tiles`.
 
     Args:
-        name: of the entry point.
-        state: how the part stands; None shows no tile.
+        name: name of the entry point.
+        state: function that returns the tile; None shows no tile.
     """
 
     name: str
@@ -46,7 +46,7 @@ WARN_SHARE = 0.8
 
 
 def tiles(ctx: Context, recipe: Recipe | None) -> Iterator[StateTile]:
-    """The state of each part; one that cannot be read is `unknown` and hides no other."""
+    """Yield the tile of each part; `unknown` for a part that cannot be read."""
     parts: list[tuple[str, Callable[[], StateTile | None]]] = []
     if recipe is not None:
         parts.append(("Assets", lambda: _assets(ctx, recipe)))
@@ -134,7 +134,7 @@ def _canary(ctx: Context, recipe: Recipe) -> StateTile:
 
 
 def _incidents(ctx: Context) -> StateTile:
-    """Those that are open: promotions are frozen meanwhile."""
+    """Return the tile of open incidents, which freeze promotions."""
     from plinth_registry.incidents import incidents as recorded
 
     found = recorded(ctx)
@@ -152,7 +152,7 @@ def _incidents(ctx: Context) -> StateTile:
 
 
 def _checks(ctx: Context) -> StateTile:
-    """The last suite of each asset: one that did not pass kept its asset from being published."""
+    """Return the tile of each asset's last suite; assets with failed checks are not published."""
     last = {
         str(event["asset"]): event
         for event in workspace_files.read(ctx.workspace, time.time())
@@ -172,7 +172,7 @@ def _checks(ctx: Context) -> StateTile:
 
 
 def _alerts(ctx: Context) -> StateTile:
-    """Lines of `alerts.jsonl`; one that is torn counts too."""
+    """Return the tile of recent lines of `alerts.jsonl`; an incomplete line counts too."""
     since, found = time.time() - DAY_S, list[str]()
     path = ctx.workspace.root / "alerts.jsonl"
     for line in path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else ():
@@ -216,5 +216,5 @@ def beside(ctx: Context, name: str) -> str:
 
 
 def some(names: Sequence[str], shown: int = 3) -> str:
-    """The first names, and how many more there are."""
+    """Join the first names, and the number of further ones."""
     return ", ".join(names[:shown]) + (f" and {len(names) - shown:,} more" if len(names) > shown else "")

@@ -47,7 +47,7 @@ VALID = timedelta(days=30)
 
 
 class Certificate(NamedTuple):
-    """Files in PEM: whom to trust, the server's certificate, and its private key (0600)."""
+    """PEM files: the trusted authority, the server's certificate, and its private key (0600)."""
 
     authority: Path
     chain: Path
@@ -55,7 +55,7 @@ class Certificate(NamedTuple):
 
 
 def make_certificate(folder: Path) -> Certificate:
-    """An authority, whose key is not kept, and a certificate that it signs for `localhost`, valid for 30 days."""
+    """Create an authority, whose key is discarded, and a `localhost` certificate that it signs, valid for 30 days."""
     authority_key, key = (ec.generate_private_key(ec.SECP256R1()) for _ in range(2))
     named = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "Plinth trial")])
     authority = (
@@ -110,7 +110,7 @@ TIMEOUT_S = 120
 
 
 def program(name: str) -> str:
-    """A program of PostgreSQL's server; Debian keeps them out of PATH.
+    """Return the path of a PostgreSQL server program; Debian keeps them out of PATH.
 
     Raises:
         MissingError: it is not installed.
@@ -124,7 +124,7 @@ def program(name: str) -> str:
 
 @contextmanager
 def postgres(folder: Path, certificate: Certificate) -> Iterator[dict[str, str]]:
-    """A server with empty databases; the environment by which libpq finds it, for as long as the block.
+    """Run a server with empty databases; yield the environment variables with which libpq connects.
 
     Raises:
         MissingError, StorageError: PostgreSQL is not installed, or does not start.
@@ -154,7 +154,7 @@ def postgres(folder: Path, certificate: Certificate) -> Iterator[dict[str, str]]
 
 
 def run(command: Sequence[str]) -> None:
-    """Run a program of the server as a user who may, which root may not.
+    """Run a program of the server as an unprivileged user, since PostgreSQL refuses root.
 
     Raises:
         StorageError: it fails.
@@ -168,7 +168,7 @@ def run(command: Sequence[str]) -> None:
 
 
 def _initialised(folder: Path, certificate: Certificate, password: str) -> Path:
-    """The folder of a server that speaks TLS to whoever has a password, and to nobody else."""
+    """Create the data folder of a server that requires TLS and a password."""
     place = folder / "postgres"
     place.mkdir(mode=0o700)
     secret = place / "password"
@@ -222,7 +222,7 @@ LOOPBACK: Final = "127.0.0.1"
 
 
 class Front(NamedTuple):
-    """Addresses of the pages as people see them, and the account to log in with."""
+    """Public addresses of the pages, and the account to log in with."""
 
     dagster: str
     mlflow: str
@@ -231,7 +231,7 @@ class Front(NamedTuple):
 
 
 def planned(person: str) -> Front:
-    """Free ports of this machine, and a new password."""
+    """Choose free ports of this machine, and a new password."""
     dagster, mlflow = (f"https://localhost:{free_port()}" for _ in range(2))
     return Front(dagster, mlflow, person, secrets.token_urlsafe(12))
 
@@ -240,10 +240,10 @@ def planned(person: str) -> Front:
 def apache(
     folder: Path, certificate: Certificate, front: Front, dagster: str, mlflow: str, secret: str
 ) -> Iterator[None]:
-    """Apache before the pages at `dagster` and `mlflow`, for as long as the block.
+    """Run Apache in front of the pages at `dagster` and `mlflow` until the block ends.
 
     Args:
-        secret: what it shows to MLflow beside the person's name.
+        secret: shared secret that Apache sends to MLflow with the person's name.
 
     Raises:
         MissingError, PlinthError: it is not installed, or does not start.
@@ -282,7 +282,7 @@ def apache(
 
 
 def _account(front: Front) -> bytes:
-    """A line of htpasswd's file, with the password's bcrypt hash."""
+    """Format a line of htpasswd's file, with the password's bcrypt hash."""
     program = shutil.which("htpasswd")
     if program is None:
         raise MissingError("no htpasswd on this machine", remedy="install it (Debian: apache2-utils)")
@@ -294,7 +294,7 @@ def _account(front: Front) -> bytes:
 
 
 def _await(process: subprocess.Popen[bytes], started: Path, log: Path) -> None:
-    """Apache writes its process id when it listens."""
+    """Wait until Apache writes its process id, which it does when it listens."""
     deadline = time.monotonic() + START_S
     while time.monotonic() < deadline and process.poll() is None:
         if started.exists():
@@ -309,7 +309,7 @@ PERSON: Final = "demo-approver@example.org"
 
 @contextmanager
 def services(folder: Path) -> Iterator[dict[str, str]]:
-    """PostgreSQL and S3 in a folder; the environment of commands that use them, for as long as the block.
+    """Run PostgreSQL and S3 in a folder; yield the environment variables for commands that use them.
 
     Raises:
         MissingError, StorageError: a program is not installed, or does not start.
@@ -332,10 +332,10 @@ def services(folder: Path) -> Iterator[dict[str, str]]:
 
 
 def up(recipe_path: Path, dagster_port: int, pages_port: int) -> int:
-    """Serve a whole installation until interrupted; returns Dagster's exit status.
+    """Serve a whole installation until interrupted; return Dagster's exit status.
 
     Raises:
-        PlinthError: something does not start, or the recipe is wrong.
+        PlinthError: a part does not start, or the recipe is wrong.
     """
     from plinth_jobs import servers
 
@@ -366,7 +366,7 @@ def up(recipe_path: Path, dagster_port: int, pages_port: int) -> int:
 
 
 def _end_users(folder: Path) -> None:
-    """End what still runs with this environment: it would write into the folder, and what it needs is gone."""
+    """End processes that still run with this environment: they would write into the folder."""
     found = []
     for process in psutil.process_iter():
         with suppress(psutil.Error):
@@ -404,7 +404,7 @@ def _object_store(folder: Path, certificate: Certificate) -> Iterator[dict[str, 
 
 
 def _log_in(workspace: Workspace, recipe_path: Path, front: Front) -> str:
-    """A demo root of trust, and MLflow behind the proxy's login with one account; returns the proxy's secret."""
+    """Create a demo root of trust, and put MLflow behind the proxy's login; return the proxy's secret."""
     from plinth.trust import enrolment
     from plinth_jobs.recipes import load
     from plinth_registry.candidate import model_name

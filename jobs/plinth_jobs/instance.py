@@ -41,7 +41,7 @@ def record_failure(workspace: Path, run_id: str, job: str, message: str | None) 
 
 
 def settings_file() -> Path:
-    """`dagster.yaml`: the file in PLINTH_DAGSTER_YAML, else that of the checkout, or of the installed package."""
+    """Return `dagster.yaml`: the file in PLINTH_DAGSTER_YAML, else that of the checkout or of the installed package."""
     if named := os.environ.get("PLINTH_DAGSTER_YAML"):
         return Path(named)
     here = Path(__file__).parent
@@ -50,10 +50,10 @@ def settings_file() -> Path:
 
 
 def home(workspace: Workspace) -> Path:
-    """DAGSTER_HOME of a workspace: a private folder with the current settings.
+    """Return DAGSTER_HOME of a workspace: a private folder with the current settings.
 
-    They name classes that Dagster imports and calls, so they are not read from the workspace, which others may write;
-    the databases stay there.
+    The settings name classes that Dagster imports and calls, so they are not read from the workspace, which others may
+    write; the databases stay there.
     """
     folder = recipes.notes_folder(workspace.root) / "dagster"
     target, wanted = folder / "dagster.yaml", yaml.safe_dump(_settings(workspace.dagster)).encode()
@@ -63,7 +63,7 @@ def home(workspace: Workspace) -> Path:
 
 
 def _settings(databases: Path) -> dict[str, Any]:
-    """The settings, with Dagster's own defaults for what they leave out, in the workspace."""
+    """Return the settings, with Dagster's own defaults in the workspace for missing ones."""
     given: dict[str, Any] = yaml.safe_load(settings_file().read_bytes()) or {}
     own = {
         "local_artifact_storage": _local("dagster._core.storage.root", "LocalArtifactStorage", databases),
@@ -89,7 +89,7 @@ LOCATION, REPOSITORY = "plinth_jobs.definitions", "__repository__"
 
 
 def of_code_location(instance: dg.DagsterInstance, job: str) -> dg.DagsterInstance:
-    """Have the runs that this process executes recorded as runs of a job of the code location.
+    """Record the runs that this process executes as runs of a job of the code location.
 
     Dagster's pages list runs by the origin of their job (timeline, job, asset); `execute_in_process` records none.
     """
@@ -103,10 +103,10 @@ def of_code_location(instance: dg.DagsterInstance, job: str) -> dg.DagsterInstan
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """Let SIGINT and SIGTERM interrupt the Dagster runs of this process, and restore their handlers after it.
+    """Let SIGINT and SIGTERM interrupt the Dagster runs of this process; restore their handlers afterward.
 
-    Dagster gives SIGTERM the handler of SIGINT for good, and a shell starts a background job with SIGINT ignored: such
-    a job could not be stopped, and its children would ignore SIGTERM too.
+    Dagster permanently gives SIGTERM the handler of SIGINT, and a shell starts background jobs with SIGINT ignored.
+    Such a job could not be stopped, and its children would ignore SIGTERM too.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -122,10 +122,10 @@ def interruptible() -> Iterator[None]:
 
 
 def open_instance(workspace: Workspace) -> dg.DagsterInstance:
-    """The instance, for runs that this process executes itself.
+    """Open the instance, for runs that this process executes itself.
 
     Raises:
-        WorkspaceError: its settings name what is not installed or not reached.
+        WorkspaceError: its settings name something that is not installed or not reachable.
     """
     import dagster as dg
 

@@ -27,12 +27,12 @@ BUCKET, PREFIX = "plinth", "workspace"
 
 
 def roles() -> tuple[str, ...]:
-    """Roles that have a policy."""
+    """Return the roles that have a policy."""
     return tuple(sorted(path.stem for path in (infra("s3") / "policies").glob("*.json")))
 
 
 def policy(role: str, bucket: str = BUCKET, prefix: str = PREFIX) -> dict[str, Any]:
-    """The IAM policy of a role for a workspace at `s3://BUCKET/PREFIX`.
+    """Return the IAM policy of a role for a workspace at `s3://BUCKET/PREFIX`.
 
     Raises:
         MissingError: no policy of that name.
@@ -46,23 +46,23 @@ def policy(role: str, bucket: str = BUCKET, prefix: str = PREFIX) -> dict[str, A
 
 
 def backup_bucket(bucket: str = BUCKET) -> str:
-    """The bucket of backups of a workspace's bucket, as the policies name it."""
+    """Return the bucket of backups of a workspace's bucket, as the policies name it."""
     return f"{bucket}-backups"
 
 
 def encryption() -> dict[str, Any]:
-    """The default encryption of a bucket, as `aws s3api put-bucket-encryption` takes it."""
+    """Return the default encryption of a bucket, as `aws s3api put-bucket-encryption` takes it."""
     found: dict[str, Any] = json.loads((infra("s3") / "encryption.json").read_text())
     return found
 
 
 def encrypted(uri: str) -> str:
-    """How the bucket of an `s3://` URI encrypts what is written to it by default; empty where it does not.
+    """Return the default encryption of the bucket of an `s3://` URI; empty if it has none.
 
     Needs `s3:GetEncryptionConfiguration`, which the role `backup` has.
 
     Raises:
-        StorageError: the bucket cannot be asked.
+        StorageError: the bucket does not answer the query.
     """
     from botocore.exceptions import BotoCoreError, ClientError
 
@@ -83,7 +83,7 @@ def encrypted(uri: str) -> str:
 
 
 def infra(name: str) -> Path:
-    """A folder of `infra/`, which a checkout has and an installed package has not.
+    """Return a folder of `infra/`, which exists in a checkout but not in an installed package.
 
     Raises:
         MissingError: this is not a checkout.
@@ -103,7 +103,7 @@ WsgiApp = Callable[[dict[str, Any], Any], Iterable[bytes]]
 
 
 def atomic_conditions(app: WsgiApp) -> WsgiApp:
-    """The server's app with conditional writes one after the other: S3 compares and writes in one."""
+    """Wrap the server's app so that conditional writes run one after the other; S3 compares and writes atomically."""
     lock = threading.Lock()
 
     def serialised(environment: dict[str, Any], respond: Any) -> Iterable[bytes]:
@@ -116,9 +116,9 @@ def atomic_conditions(app: WsgiApp) -> WsgiApp:
 
 
 def prepare(endpoint: str, authority: Path | None, bucket: str, prefix: str) -> dict[str, dict[str, str]]:
-    """Make a bucket that encrypts by default, and an account for each role; returns their keys.
+    """Create a bucket that encrypts by default, and an account for each role; return their keys.
 
-    From here on every request to the server in this process is authenticated and authorised.
+    From here on the server authenticates and authorizes every request in this process.
     """
     import boto3
     from moto import settings
@@ -141,7 +141,7 @@ def prepare(endpoint: str, authority: Path | None, bucket: str, prefix: str) -> 
 
 
 def without_controls(app: WsgiApp) -> WsgiApp:
-    """The server's app without moto's own pages, which reset it or end its authorisation."""
+    """Wrap the server's app without moto's own pages, which reset it or disable its authorization."""
 
     def guarded(environment: dict[str, Any], respond: Any) -> Iterable[bytes]:
         if environment["PATH_INFO"].startswith("/moto-api"):
@@ -153,7 +153,7 @@ def without_controls(app: WsgiApp) -> WsgiApp:
 
 
 def serve(folder: Path, port: int, bucket: str) -> None:
-    """Answer on a port of loopback until a signal comes."""
+    """Serve a loopback port until a signal comes."""
     from moto.moto_server.werkzeug_app import DomainDispatcherApplication, MotoRequestHandler, create_backend_app
     from werkzeug.serving import make_server
 

@@ -35,7 +35,7 @@ CORPUS_POOL = "corpus"
 
 @dataclass(frozen=True)
 class RunSummary:
-    """Assets that a run made, and those that were up to date; `warnings` of the checks that do not block; accounts of
+    """Assets that a run materialized, and those that were up to date; `warnings` of non-blocking checks; accounts of
     files and records, by bucket."""
 
     done: tuple[str, ...]
@@ -56,16 +56,16 @@ def run(
     harvest: bool = False,
     say: Callable[[str], None] = lambda sentence: None,
 ) -> RunSummary:
-    """Bring the recipe's assets (or some, with what they need) up to date.
+    """Bring the recipe's assets (or selected ones and their inputs) up to date.
 
     Args:
-        compute: with a `share`, one of several processes: assets of the corpus only; they publish the same.
-        harvest: take the demo's harvest again, although an earlier one is there.
-        say: is told at the start what will keep a candidate from being released.
+        compute: with a `share`, one of several processes: only corpus assets; all processes publish the same.
+        harvest: True to replace an earlier harvest of the demo.
+        say: receives messages at the start about gates that will block a candidate.
 
     Raises:
         RecipeError, MissingError: the recipe or the selection is wrong.
-        SignatureError: a release is asked for and no root of trust is pinned, or its policy does not hold.
+        SignatureError: a release is requested and no root of trust is pinned, or its policy does not verify.
         StageError: a stage failed; assets finished before it are kept.
     """
     started = time.monotonic()
@@ -106,7 +106,7 @@ def run(
 
 
 def check_installed(recipe: Recipe, making: Iterable[str], groups: set[str]) -> None:
-    """Refuse before days of corpus work what cannot be trained or evaluated here in the end.
+    """Check, before days of corpus work, that the packages for training and evaluation are installed.
 
     Raises:
         MissingError: a package of `errors.EXTRAS` is needed and not installed.
@@ -121,7 +121,7 @@ def check_installed(recipe: Recipe, making: Iterable[str], groups: set[str]) -> 
 
 
 def _release(ctx: Context, recipe: Recipe, compute: Compute) -> dict[str, Any]:
-    """Run what the approval sensor would request now."""
+    """Run the release job that the approval sensor would request now."""
     from plinth_jobs.asset_states import requests
     from plinth_registry import api
     from plinth_registry.gates import summary
@@ -141,7 +141,7 @@ def _release(ctx: Context, recipe: Recipe, compute: Compute) -> dict[str, Any]:
 
 
 def describe_release(ctx: Context, recipe: Recipe) -> dict[str, Any]:
-    """The champion, the last movement of the release, and the gates that block candidates."""
+    """Describe the champion, the last movement of the release, and the gates that block candidates."""
     from plinth_assets.candidate import waiting
     from plinth_registry import api
 
@@ -162,7 +162,7 @@ def describe_release(ctx: Context, recipe: Recipe) -> dict[str, Any]:
 
 
 def _policy(ctx: Context, recipe: Recipe, chosen: tuple[Stage, ...]) -> Iterator[str]:
-    """What the gate policy will hold against a candidate of this recipe, before days of work are spent on one."""
+    """Warn about gates that will block a candidate of this recipe, before days of work are spent on one."""
     from plinth_registry import policy
 
     if not any(stage.group in ("registry", RELEASE_GROUP) for stage in chosen):
@@ -177,7 +177,7 @@ def _policy(ctx: Context, recipe: Recipe, chosen: tuple[Stage, ...]) -> Iterator
 
 
 def _accounts(ctx: Context, recipe: Recipe, chosen: tuple[Stage, ...]) -> Iterator[tuple[str, Account]]:
-    """The account of each bucket whose documents are among these stages."""
+    """Yield the account of each bucket whose documents are among these stages."""
     assets = {stage.asset for stage in chosen}
     for bucket in recipe.corpus.buckets:
         keys = [f"{bucket}/{kind}" for kind in ("sources", "documents")]
@@ -191,10 +191,10 @@ def _group(chosen: tuple[Stage, ...], asset: str) -> str:
 
 
 def take_harvest(space: Workspace, recipe: Recipe, progress: Progress, *, again: bool = False) -> None:
-    """Harvest this machine's text, for a recipe that asks for it.
+    """Harvest this machine's text if the recipe uses it.
 
     Raises:
-        RecipeError: the workspace is shared, or the recipe takes no harvest and one is asked for again.
+        RecipeError: the workspace is shared, or `--harvest` is given for a recipe without a harvest.
     """
     if recipe.harvest:
         from plinth_jobs.harvest.run import harvest

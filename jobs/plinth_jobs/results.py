@@ -63,15 +63,15 @@ class Subject(NamedTuple):
 
 
 def path(ctx: Context, recipe: Recipe, subject: str) -> Path:
-    """The page of a subject, by its name such as `candidate-2`."""
+    """Return the page of a subject, by its name such as `candidate-2`."""
     return ctx.workspace.reports / file_name(recipe, subject)
 
 
 def write(ctx: Context, recipe: Recipe, version: str | None = None) -> Path:
-    """Write the page of a candidate, by default of what was made last. Returns its path.
+    """Write the page of a candidate, by default of the newest subject; return its path.
 
     Raises:
-        MissingError: the funnel has not been made yet, or no such candidate.
+        MissingError: there is no funnel yet, or no such candidate.
     """
     about = newest(ctx, recipe) if version is None else of_candidate(ctx, recipe, version)
     gates = _gates(ctx, recipe, about)
@@ -97,7 +97,7 @@ def write(ctx: Context, recipe: Recipe, version: str | None = None) -> Path:
 
 
 def current(ctx: Context, recipe: Recipe) -> Path | None:
-    """The page of what was made last, if it is newer than everything in the workspace that it shows; else None."""
+    """Return the newest subject's page if it is newer than everything that it shows; else None."""
     if recipe.release is not None and api.pending(ctx, recipe):  # its gates are evaluated now
         return None
     found = path(ctx, recipe, newest(ctx, recipe).name)
@@ -110,7 +110,7 @@ def current(ctx: Context, recipe: Recipe) -> Path | None:
 
 
 def renew(ctx: Context, recipe: Recipe) -> tuple[Path, ...]:
-    """Write again the pages of candidates that a release record newer than the page has moved, oldest first."""
+    """Rewrite the pages of candidates that a newer release record has moved, oldest first."""
     if recipe.release is None:
         return ()
     history = api.history(ctx, recipe)
@@ -144,7 +144,7 @@ def _headline(about: Subject) -> tuple[report.Fact, ...]:
 
 
 def _release(ctx: Context, recipe: Recipe, about: Subject) -> report.ReleaseCard | None:
-    """What became of the candidate in the signed history; None for what is not a candidate."""
+    """Return the candidate's state in the signed history; None if the subject is not a candidate."""
     if recipe.release is None or about.version is None or about.checkpoint is None:
         return None
     history = api.history(ctx, recipe)
@@ -172,7 +172,7 @@ def _is_of(record: ReleaseRecord, about: Subject) -> bool:
 
 
 def _movement(last: ReleaseRecord) -> dict[str, str]:
-    """The last movement that put this candidate somewhere."""
+    """Describe the last movement of this candidate to an alias."""
     return {
         "moved by": last.by,
         "reason": last.reason,
@@ -215,7 +215,7 @@ def _shown(value: object) -> str:
 
 
 def _ancestors(ctx: Context, evaluation: Manifest) -> tuple[report.Ancestor, ...]:
-    """The chain by kind: how many manifests of each, and the digest where there is one."""
+    """Return the chain by kind: the number of manifests of each, and the digest if there is one."""
     kinds: Counter[str] = Counter()
     digests: dict[str, str] = {}
     for link in lineage.walk(ctx, evaluation.digest).links:
@@ -256,10 +256,10 @@ def _next(ctx: Context, recipe: Recipe, about: Subject) -> tuple[report.Next, ..
 
 
 def newest(ctx: Context, recipe: Recipe) -> Subject:
-    """The published candidate; the published checkpoint where that is another one's; the corpus where there is neither.
+    """Return the published candidate; the published checkpoint if the candidate has another; else the corpus.
 
     Raises:
-        MissingError: the funnel has not been made yet.
+        MissingError: there is no funnel yet.
     """
     checkpoint, made = ctx.refs.published("checkpoint"), ctx.refs.published("candidate")
     if made is not None and (checkpoint is None or made.inputs["checkpoint"] == checkpoint.digest):
@@ -272,10 +272,10 @@ def newest(ctx: Context, recipe: Recipe) -> Subject:
 
 
 def of_candidate(ctx: Context, recipe: Recipe, version: str) -> Subject:
-    """A candidate that was registered from this workspace.
+    """Return the subject of a candidate that was registered from this workspace.
 
     Raises:
-        MissingError: no manifest of such a candidate is here.
+        MissingError: this workspace has no manifest of such a candidate.
     """
     for made in _candidates(ctx, recipe):
         if made.stats["version"] == version:
@@ -287,17 +287,17 @@ def of_candidate(ctx: Context, recipe: Recipe, version: str) -> Subject:
 
 
 def file_name(recipe: Recipe, subject: str) -> str:
-    """The file of the page of a subject, by its name."""
+    """Return the file name of a subject's page."""
     return f"{recipe.name}-{subject}.html"
 
 
 def candidate_name(version: str) -> str:
-    """The name of a candidate as a subject."""
+    """Return the subject name of a candidate."""
     return f"candidate-{version}"
 
 
 def _candidates(ctx: Context, recipe: Recipe) -> Iterator[Manifest]:
-    """Every saved manifest of a candidate of the recipe's release, the published one first."""
+    """Yield every saved manifest of a candidate of the recipe's release, the published one first."""
     published = ctx.refs.published("candidate")
     known = {published.digest: None} if published else {}
     known |= {one.digest: None for one in downstream(ctx, ["candidate"])
@@ -335,7 +335,7 @@ def _corpus(ctx: Context) -> Subject:
 
 
 def _funnel(ctx: Context, mixture: Manifest) -> Manifest | None:
-    """The account of the corpus that a mixture draws from; None where none was made, or it is gone."""
+    """Return the account of the corpus that a mixture draws from; None if there is none, or it was deleted."""
     published = ctx.refs.published("funnel")
     if published is not None and published.inputs.get("mixture") == mixture.digest:
         return published

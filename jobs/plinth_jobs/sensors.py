@@ -32,7 +32,7 @@ APPROVAL_INTERVAL_S, CANARY_INTERVAL_S = 15, 60
 
 
 def approval(recipe: Recipe, workspace: Path, job: Any) -> dg.SensorDefinition:
-    """Executes approvals given in MLflow or by signed statement."""
+    """Build the sensor that executes approvals given in MLflow or by signed statement."""
 
     @dg.sensor(name="approval", job=job, minimum_interval_seconds=APPROVAL_INTERVAL_S, default_status=RUNNING)
     def _approval(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.SkipReason:
@@ -49,7 +49,7 @@ def approval(recipe: Recipe, workspace: Path, job: Any) -> dg.SensorDefinition:
 
 
 def mirror(recipe: Recipe, workspace: Path) -> dg.SensorDefinition:
-    """Writes what the signed history says to MLflow; an alias or version set by hand is undone and alarmed about."""
+    """Build the sensor that syncs MLflow from the signed history; it undoes manual changes and raises an alert."""
 
     @dg.sensor(name="mirror", minimum_interval_seconds=APPROVAL_INTERVAL_S, default_status=RUNNING)
     def _mirror(context: dg.SensorEvaluationContext) -> dg.SkipReason:
@@ -75,8 +75,8 @@ def mirror(recipe: Recipe, workspace: Path) -> dg.SensorDefinition:
 
 
 def canary(recipe: Recipe, workspace: Path, job: Any) -> dg.SensorDefinition:
-    """Judges the canary on trial and gives it back when it is worse; requests its promotion where the policy lets it
-    become champion without a person. The alarm about a return is the feed's."""
+    """Build the sensor that judges the canary on trial and rolls it back when it is worse. It requests the promotion if
+    the policy allows that without a person. The feed raises the alert about a rollback."""
 
     @dg.sensor(name="canary", job=job, minimum_interval_seconds=CANARY_INTERVAL_S, default_status=RUNNING)
     def _canary(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.SkipReason:
@@ -107,7 +107,7 @@ def canary(recipe: Recipe, workspace: Path, job: Any) -> dg.SensorDefinition:
 
 
 def _trial(ctx: Context, tick: Any) -> dg.AssetObservation:
-    """The state of a trial, for the page of the release."""
+    """Return the state of a trial, for the asset page of the release."""
     from plinth.report import release_pages
     from plinth_assets.framework.present import page_value, picture, table
 
@@ -127,7 +127,7 @@ def _trial(ctx: Context, tick: Any) -> dg.AssetObservation:
 def _alarm_once(
     context: dg.SensorEvaluationContext, workspace: Path, name: str, found: list[str], seen: str, before: str
 ) -> None:
-    """An alarm for each new finding, not for each tick; the cursor keeps what was seen and the finding."""
+    """Raise an alert for each new finding, not for each tick; the cursor stores the number seen and the finding."""
     now = fingerprint.digest(found) if found else ""
     if found and now != before:
         record_failure(workspace, "", name, "; ".join(found))
@@ -140,8 +140,8 @@ ALARMING = ("tainted", "rollback", "withdrawn", "returned")
 
 
 def feed(recipe: Recipe, workspace: Path) -> dg.SensorDefinition:
-    """Adds marks and movements of releases to the feed, sends it, alarms about it, and shows it on the assets; a marked
-    champion gives way where the release's policy says so."""
+    """Build the sensor that adds taints and movements of releases to the feed, sends it, raises alerts and shows it on
+    the assets; a tainted champion is rolled back if the release's policy requires it."""
 
     @dg.sensor(name="feed", minimum_interval_seconds=FEED_INTERVAL_S, default_status=RUNNING)
     def _feed(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.SkipReason:
@@ -195,7 +195,7 @@ def _give_way(ctx: Context, recipe: Recipe, entry: Any) -> None:
 
 
 def observations(entries: Iterable[Any]) -> Iterator[dg.AssetObservation]:
-    """What entries of the feed say about published assets, for the asset's page."""
+    """Yield feed entries about published assets, for the assets' pages."""
     for entry in entries:
         for asset in entry.assets:
             yield dg.AssetObservation(
@@ -208,7 +208,7 @@ ARRIVAL_INTERVAL_S, PAGES_INTERVAL_S = 60, 30
 
 
 def arrival(recipe: Recipe, workspace: Path, job: Any, name: str = "arrival") -> dg.SensorDefinition:
-    """Requests the corpus job when a source, list or protected set differs in content from what is published."""
+    """Build the sensor that requests the corpus job when a source, list or protected set has changed."""
 
     @dg.sensor(name=name, job=job, minimum_interval_seconds=ARRIVAL_INTERVAL_S, default_status=RUNNING)
     def _arrival(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.SkipReason:
@@ -231,13 +231,13 @@ def arrival(recipe: Recipe, workspace: Path, job: Any, name: str = "arrival") ->
 
 
 def _changed(recipe: Recipe, ctx: Context) -> list[str]:
-    """Assets that read from outside the workspace and are no longer up to date with it; sources by their bucket."""
+    """Return assets that read from outside the workspace and are stale; sources by their bucket."""
     roots = [stage for stage in stages(recipe) if stage.outside and not stage.deps]
     return [asset.removesuffix("/sources") for asset in decide(ctx, roots).stale]
 
 
 def _listings(recipe: Recipe, ctx: Context) -> dict[str, list[list[Any]]]:
-    """Names, sizes and times: cheap to read every minute; content is hashed only when these change."""
+    """Return names, sizes and times, which are cheap to read every minute; content is hashed only when they change."""
     corpus, folder = recipe.corpus, ctx.workspace.input
     named = {f"lists/{name}": location for name, location in corpus.lists.items()}
     named |= {f"protected/{name}": given.path for name, given in corpus.protected.sets.items()}
@@ -252,7 +252,7 @@ def _listings(recipe: Recipe, ctx: Context) -> dict[str, list[list[Any]]]:
 
 
 def pages(workspace: Path) -> dg.SensorDefinition:
-    """Writes the index of the workspace's pages again when something was published."""
+    """Build the sensor that rewrites the index of the workspace's pages after a publication."""
     watch = RunWatch(workspace / "runs")
 
     @dg.sensor(name="pages", minimum_interval_seconds=PAGES_INTERVAL_S, default_status=RUNNING)
@@ -270,7 +270,7 @@ def pages(workspace: Path) -> dg.SensorDefinition:
 
 
 def failure(workspace: Path) -> dg.SensorDefinition:
-    """Writes every failed run to `alerts.jsonl` of the workspace, for a pager to read."""
+    """Build the sensor that writes every failed run to `alerts.jsonl` of the workspace, for a pager."""
 
     @dg.run_failure_sensor(name="failed_runs", default_status=RUNNING)
     def _failure(context: dg.RunFailureSensorContext) -> None:
@@ -283,7 +283,7 @@ def failure(workspace: Path) -> dg.SensorDefinition:
 
 
 def automation() -> dg.AutomationConditionSensorDefinition:
-    """Evaluates the assets' automation conditions: new data and blocking checks passed."""
+    """Build the sensor of automation conditions: new data and blocking checks passed."""
     return dg.AutomationConditionSensorDefinition(
         "automation", target=dg.AssetSelection.all(), default_status=RUNNING, minimum_interval_seconds=60
     )
@@ -298,13 +298,13 @@ DESCRIPTION = "Neither it nor what it was made of is marked as unfit (`plinth re
 
 
 def checks(groups: Mapping[str, str], workspace: Path) -> list[dg.AssetChecksDefinition]:
-    """The check of every asset, one definition a group.
+    """Build the check of every asset, one definition per group.
 
-    For each asset that a definition checks, Dagster goes through all that it checks: the time of one definition of all
-    assets would grow with the square of their number.
+    For each asset of a definition, Dagster iterates over all its assets: with a single definition, the time would grow
+    with the square of their number.
 
     Args:
-        groups: Dagster's group of each asset.
+        groups: Dagster group of each asset.
     """
     members = dict[str, list[str]]()
     for asset, group in groups.items():
@@ -331,7 +331,7 @@ def _of_group(group: str, assets: Iterable[str], workspace: Path) -> dg.AssetChe
 
 
 def concerned(ctx: Context, entries: Iterable[Any]) -> frozenset[str]:
-    """Published assets whose marks some entries of the feed have changed."""
+    """Return published assets whose taints changed in some entries of the feed."""
     from plinth_registry import taint
 
     records = {one.number: one.mark for one in taint.statements(ctx)}

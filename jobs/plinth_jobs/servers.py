@@ -40,7 +40,7 @@ LOCATION = "plinth_jobs.definitions"
 
 
 def environment(workspace: Workspace, recipe_path: Path, mlflow_uri: str, pages: str) -> dict[str, str]:
-    """Variables of Dagster's processes: recipe, workspace, MLflow and where the pages are served."""
+    """Return the variables of Dagster's processes: recipe, workspace, MLflow and the address of the pages."""
     # Dagster takes the first entry of the path for the working directory and imports nothing from it
     path = [str(processes.elsewhere()), *processes.imports().values()]
     return {
@@ -64,7 +64,7 @@ def up(
     """Serve until interrupted; schedules and sensors run meanwhile.
 
     Args:
-        origins: addresses under which a proxy serves Dagster, besides its own on loopback.
+        origins: public addresses of a proxy in front of Dagster.
 
     Raises:
         PlinthError: a port is taken, or the recipe is wrong.
@@ -110,7 +110,7 @@ def up(
 
 @contextmanager
 def _supervised(space: Workspace, parts: Sequence[ServerPart], progress: Progress) -> Iterator[PartSupervisor]:
-    """Started parts, which are stopped when the block ends; a signal ends its `run`."""
+    """Start parts, and stop them when the block ends; a signal ends its `run`."""
     supervisor = PartSupervisor(parts, supervised.record_path(space), _say)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda *_: supervisor.request_stop())
@@ -128,9 +128,10 @@ def _say(sentence: str) -> None:
 
 
 def _dagster_parts(folder: Path, log: Path, own: dict[str, str], port: int, origins: Sequence[str]) -> list[ServerPart]:
-    """Code location, daemon and pages of Dagster.
+    """Return the code location, daemon and pages of Dagster.
 
-    The code location makes assets and signs; the other two talk to it by a socket in a private folder, without keys.
+    The code location materializes assets and signs; the other two talk to it through a socket in a private folder and
+    have no keys.
     """
     place, listed = folder / "code.sock", folder / "workspace.yaml"
     listed.write_text(json.dumps({"load_from": [{"grpc_server": {"socket": str(place), "location_name": LOCATION}}]}))
@@ -165,7 +166,7 @@ def _start(log: Path, command: Sequence[str], own: dict[str, str], *needs: str) 
 
 
 def _answers(place: Path) -> bool:
-    """True if a process listens on a socket of the file system."""
+    """Return True if a process listens on a socket of the file system."""
     with socket.socket(socket.AF_UNIX) as probe, suppress(OSError):
         probe.connect(str(place))
         return True
@@ -178,7 +179,7 @@ def _listens(port: int) -> bool:
 
 
 def _mlflow(space: Workspace) -> SharedProcess:
-    """The MLflow server, which other commands use too: started if there is none."""
+    """Return the MLflow server, which other commands use too; start it if there is none."""
     ensure_server(space)
     found = find_server(space)
     process = found.find() if found else None
@@ -197,13 +198,13 @@ def _serve_pages(space: Workspace, recipe_path: Path, port: int, url: str) -> Th
 
 
 def _export(log: Path, space: Workspace, recipe_path: Path, port: int) -> subprocess.Popen[bytes]:
-    """The exporter, which ends with this process however that ends."""
+    """Start the exporter, which ends with this process in any case."""
     command = processes.python("plinth_jobs.cli", "-w", str(space.root), "-r", str(recipe_path.absolute()))
     return _start(log, [*command, "ops", "metrics", "serve", "--port", str(port), "--with-parent"], {}, *processes.JOB)
 
 
 def _free_from(port: int) -> int:
-    """The first free port of ten: several workspaces may be looked at on one machine.
+    """Return the first free port of ten: several workspaces may be served on one machine.
 
     Raises:
         PlinthError: none is free.

@@ -36,7 +36,7 @@ PR_SET_PDEATHSIG = 1
 
 
 class WatchedProcess(Protocol):
-    """What is needed of a process."""
+    """Process interface that the supervisor needs."""
 
     @property
     def pid(self) -> int: ...
@@ -46,12 +46,12 @@ class WatchedProcess(Protocol):
 
 
 class ServerPart(NamedTuple):
-    """A part of `plinth up`.
+    """Part of `plinth up`.
 
     Args:
-        start: starts its process.
-        is_ready: true once others may rely on it; they are started then.
-        shared: it is stopped by those who use it, not by the supervisor.
+        start: function that starts its process.
+        is_ready: function that returns True once others may rely on it; they are started then.
+        shared: True if its users stop it, not the supervisor.
     """
 
     name: str
@@ -61,7 +61,7 @@ class ServerPart(NamedTuple):
 
 
 class PartState(Frozen):
-    """How a part is. `ended` says how and when it ended last; empty: never."""
+    """State of a part. `ended` describes its last end; empty if it never ended."""
 
     name: str
     pid: int = 0
@@ -70,7 +70,7 @@ class PartState(Frozen):
 
 
 class UpRecord(RunningProcess):
-    """A `plinth up`: its process, and the state of its parts."""
+    """Record of a `plinth up`: its process, and the state of its parts."""
 
     parts: tuple[PartState, ...] = ()
 
@@ -86,12 +86,12 @@ class _Watched:
 
 
 class PartSupervisor:
-    """Keeps parts alive until it is stopped.
+    """Supervisor that keeps parts running until it is stopped.
 
     Args:
-        record: where to write the state.
-        say: takes a sentence about a part that ended.
-        clock: monotonic seconds.
+        record: file for the state.
+        say: function that receives a message about each part that ended.
+        clock: function that returns monotonic seconds.
     """
 
     def __init__(
@@ -127,7 +127,7 @@ class PartSupervisor:
         self._stopping = True
 
     def check(self) -> None:
-        """Name each part that has ended since the last check, and start those whose wait is over."""
+        """Report each part that has ended since the last check, and start those whose wait is over."""
         for each in self._parts:
             if each.process is not None and (code := each.process.poll()) is not None:
                 self._note_end(each, _words(code))
@@ -175,7 +175,7 @@ class PartSupervisor:
 
 
 class SharedProcess:
-    """A process that is not a child of this one, such as the MLflow server."""
+    """Process that is not a child of this one, such as the MLflow server."""
 
     def __init__(self, process: psutil.Process) -> None:
         self._process = process
@@ -185,7 +185,7 @@ class SharedProcess:
         return int(self._process.pid)
 
     def poll(self) -> int | None:
-        """None while it lives; -1 then: only its parent learns its status."""
+        """Return None while it runs, then -1: only its parent learns its status."""
         try:
             alive = self._process.is_running() and self._process.status() != psutil.STATUS_ZOMBIE
         except psutil.Error:
@@ -200,12 +200,12 @@ class SharedProcess:
 
 
 def record_path(workspace: Workspace) -> Path:
-    """The record of the workspace's `plinth up`."""
+    """Return the file with the record of the workspace's `plinth up`."""
     return running.folder(workspace) / "up.json"
 
 
 def read(workspace: Workspace) -> UpRecord | None:
-    """The record, also of a `plinth up` that was killed; None: none runs, or it was stopped."""
+    """Return the record, also of a killed `plinth up`; None if none runs, or it was stopped."""
     try:
         return UpRecord.model_validate_json(record_path(workspace).read_bytes())
     except (FileNotFoundError, ValueError):
@@ -213,7 +213,7 @@ def read(workspace: Workspace) -> UpRecord | None:
 
 
 def dies_with_parent() -> None:
-    """In a child, before it runs: end when the parent's thread ends, with the signals that a shell's background job
+    """Prepare a child process: end it when the parent's thread ends, with the signals that a shell's background job
     ignores."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -232,7 +232,7 @@ def _words(code: int) -> str:
 
 
 class StartedServer(NamedTuple):
-    """A server that runs. `bytes` is the resident memory of it and its children."""
+    """Running server. `bytes` is the resident memory of it and its children."""
 
     name: str
     pid: int
@@ -240,7 +240,7 @@ class StartedServer(NamedTuple):
 
 
 def started(workspace: Workspace) -> list[StartedServer]:
-    """The servers of a workspace that run on this machine."""
+    """Return the servers of a workspace that run on this machine."""
     record, mlflow = read(workspace), find_server(workspace)
     found = []
     if record is not None and record.find() is not None:
@@ -251,7 +251,7 @@ def started(workspace: Workspace) -> list[StartedServer]:
 
 
 def ended(workspace: Workspace) -> list[PartState]:
-    """Parts of `plinth up` that have ended since it started, whether or not they run again; itself if it was killed."""
+    """Return parts of `plinth up` that have ended since it started, even if restarted; itself if it was killed."""
     record = read(workspace)
     if record is None:
         return []
@@ -261,7 +261,7 @@ def ended(workspace: Workspace) -> list[PartState]:
 
 
 def down(workspace: Workspace) -> list[StartedServer]:
-    """Stop them; training runs go on. Returns those that ran."""
+    """Stop the servers; training runs continue. Return the stopped ones."""
     found, record = started(workspace), read(workspace)
     process = record.find() if record is not None else None
     if process is not None:

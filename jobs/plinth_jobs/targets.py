@@ -23,12 +23,12 @@ LATEST = "latest"
 
 
 def find_run(ctx: Context, run: str) -> RunConfig:
-    """The configuration of a run: `latest`, its id, or a unique prefix of it.
+    """Return the configuration of a run: `latest`, its id, or a unique prefix of it.
 
-    `latest` is the run that was started last, whatever its state; standard error names it.
+    `latest` is the run that started last, in any state; standard error names it.
 
     Raises:
-        MissingError: no run, or more than one, of that name.
+        MissingError: none or several runs match.
     """
     known = configurations(ctx)
     if run == LATEST:
@@ -49,14 +49,14 @@ def find_run(ctx: Context, run: str) -> RunConfig:
 
 
 def _started(path: Path) -> float:
-    """Unix seconds of the first event of a run's timeline; of its configuration where there is none."""
+    """Return the Unix time of the first event of a run's timeline; of its configuration if there is none."""
     with suppress(OSError, ValueError, KeyError, TypeError), path.with_name("events.jsonl").open("rb") as stream:
         return float(json.loads(stream.readline())["time"])
     return path.stat().st_mtime
 
 
 def configurations(ctx: Context) -> dict[str, Path]:
-    """The file of every run's configuration, by the run's id."""
+    """Return the configuration file of every run, by run id."""
     return {path.parent.name: path for path in ctx.workspace.runs.glob("*/config.json")}
 
 
@@ -69,16 +69,16 @@ PATHS = ("/", "./", "../", "~")
 
 
 def model(ctx: Context, target: str, release: Callable[[], str]) -> Manifest:
-    """The checkpoint that a target names; what is signed is verified first.
+    """Return the checkpoint that a target names; signed targets are verified first.
 
     Args:
         target: `release`, `canary`, NAME/VERSION, NAME@ALIAS, a folder of weights, a run, RUN:STEP, or the digest of a
-            checkpoint. A folder goes before a version of that name, which is `models:/NAME/VERSION` then; never before
+            checkpoint. A folder takes precedence over a version of that name (`models:/NAME/VERSION`), but not over
             `NAME@ALIAS`.
-        release: gives the name of the recipe's release.
+        release: function that returns the name of the recipe's release.
 
     Raises:
-        MissingError: nothing has that name, or what has is no model.
+        MissingError: nothing has that name, or the target is not a model.
         SignatureError, LineageError, GateError: a version or a signed folder does not verify.
     """
     with hinted(ctx, target):
@@ -87,10 +87,10 @@ def model(ctx: Context, target: str, release: Callable[[], str]) -> Manifest:
 
 @contextmanager
 def hinted(ctx: Context, target: str, others: Iterable[str] = ()) -> Iterator[None]:
-    """Where nothing has the name of a target: the error names the nearest model of the workspace, or all.
+    """Add the closest model of the workspace, or all models, to the error if no model has the target's name.
 
     Args:
-        others: further names that would have done.
+        others: additional valid names.
     """
     try:
         yield
@@ -106,7 +106,7 @@ def hinted(ctx: Context, target: str, others: Iterable[str] = ()) -> Iterator[No
 
 
 def names(ctx: Context) -> list[str]:
-    """The names of models of a workspace: places of its release, runs, then versions."""
+    """Return the names of models of a workspace: aliases of its release, runs, then versions."""
     from plinth_registry import releases
 
     found = [*ALIASES, "latest", *sorted(configurations(ctx))]

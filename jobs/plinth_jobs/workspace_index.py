@@ -76,15 +76,15 @@ WATCHED = ("reports/*.html", "releases/*", "taint/*", "incidents/*", "gamedays/*
 
 
 def path(workspace: Workspace) -> Path:
-    """Where the index lies."""
+    """Return the file of the index."""
     return workspace.reports / INDEX
 
 
 def write(ctx: Context, recipe: Recipe | None, watch: RunWatch | None = None) -> Path:
-    """Write the index of the workspace; returns its path.
+    """Write the index of the workspace; return its path.
 
     Args:
-        watch: knows the runs from an earlier look.
+        watch: state of the runs from an earlier check.
 
     Raises:
         StorageError, DiskFullError: it could not be written.
@@ -106,7 +106,7 @@ def write(ctx: Context, recipe: Recipe | None, watch: RunWatch | None = None) ->
 
 
 def _recipe_title(recipe: Recipe | None) -> str:
-    """The recipe, with its release where that has another name."""
+    """Return the recipe's name, with that of its release if it differs."""
     if recipe is None:
         return "Plinth workspace"
     named = recipe.release is not None and recipe.release.name != recipe.name
@@ -114,7 +114,7 @@ def _recipe_title(recipe: Recipe | None) -> str:
 
 
 def _servers(ctx: Context) -> Iterator[ServerLink]:
-    """Dagster and MLflow, while `plinth up` serves them."""
+    """Yield links to Dagster and MLflow while `plinth up` serves them."""
     served, mlflow = running.known(ctx.workspace), find_server(ctx.workspace)
     if served is not None:
         yield ServerLink(name="Dagster", url=served.dagster)
@@ -123,8 +123,8 @@ def _servers(ctx: Context) -> Iterator[ServerLink]:
 
 
 def refresh(workspace: Workspace, warn: Callable[[str], object], watch: RunWatch | None = None) -> None:
-    """Write the index with the recipe that the workspace ran last, after pages of candidates that were moved; what
-    cannot be written is a warning."""
+    """Write the index with the recipe that the workspace ran last, after pages of candidates that moved; failures
+    become warnings."""
     try:
         recipe = load(recall(workspace.root))
     except PlinthError:
@@ -139,10 +139,10 @@ def refresh(workspace: Workspace, warn: Callable[[str], object], watch: RunWatch
 
 
 def seen(workspace: Workspace, watch: RunWatch) -> str:
-    """A digest that changes when the index is to be written again; from names, sizes and times.
+    """Return a digest of names, sizes and times that changes when the index must be rewritten.
 
     Args:
-        watch: of the runs; those that have ended are not looked at again.
+        watch: state of the runs; finished runs are not read again.
     """
     facts, open_runs = watch.look().facts(), watch.open_runs()
     found: list[list[object]] = [["runs", *facts], ["states", *run_states(Context(workspace), open_runs)]]
@@ -154,7 +154,7 @@ def seen(workspace: Workspace, watch: RunWatch) -> str:
 
 
 def groups(ctx: Context) -> Iterator[PageGroup]:
-    """Pages beside the index by kind, newest first; pages of runs are linked from their lines too."""
+    """Yield pages next to the index by kind, newest first; lines of runs link to the runs' pages too."""
     by_kind: dict[str, list[tuple[tuple[int, float], PageLine]]] = {}
     for path in sorted(ctx.workspace.reports.glob("*.html")):
         if path.name != INDEX:
@@ -178,25 +178,25 @@ def _kind(ctx: Context, path: Path) -> str:
 
 
 def _order(path: Path) -> tuple[int, float]:
-    """Newest first: candidates by their number, for a page is written again when its release state changes."""
+    """Return a sort key, newest first; candidates by number, since their pages are rewritten."""
     found = RESULTS.fullmatch(path.name)
     return -int(found["version"] or 0) if found else 0, -path.stat().st_mtime
 
 
 def _title(path: Path) -> str:
-    """The page's own title; the file's name where it has none."""
+    """Return the page's own title; the file name if it has none."""
     with path.open(encoding="utf-8", errors="replace") as stream:
         found = _TITLE.search(stream.read(4096))
     return unescape(found[1].strip()) if found else path.name
 
 
 def utc(seconds: float) -> str:
-    """Unix seconds as people write them."""
+    """Format Unix seconds for people."""
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M UTC")
 
 
 def run_states(ctx: Context, runs: Iterable[str]) -> list[tuple[str, str]]:
-    """The state of each open run: a job that is killed changes no file."""
+    """Return the state of each open run: a killed job changes no file."""
     found = []
     for run in runs:
         with suppress(PlinthError):
@@ -205,7 +205,7 @@ def run_states(ctx: Context, runs: Iterable[str]) -> list[tuple[str, str]]:
 
 
 def stat_of(path: Path) -> os.stat_result | None:
-    """Size and times of a file; None where it was removed meanwhile."""
+    """Return size and times of a file; None if it was removed meanwhile."""
     try:
         return path.stat()
     except OSError:
@@ -213,7 +213,7 @@ def stat_of(path: Path) -> os.stat_result | None:
 
 
 def run_line(ctx: Context, path: Path) -> RunLine:
-    """A run by its configuration; one that cannot be read is `unknown`."""
+    """Return the line of a run by its configuration; `unknown` if that cannot be read."""
     name = path.parent.name
     try:
         config = configuration.load(path)
@@ -261,7 +261,7 @@ def serve(workspace: Workspace, host: str, port: int) -> ThreadingHTTPServer:
     root, index = workspace.root.resolve(), path(workspace)
 
     class PageHandler(BaseHTTPRequestHandler):
-        """Answers GET and HEAD."""
+        """Handler of GET and HEAD requests."""
 
         server_version = "plinth"
         sys_version = ""
@@ -300,7 +300,7 @@ def serve(workspace: Workspace, host: str, port: int) -> ThreadingHTTPServer:
             return b""
 
         def log_message(self, format: str, *args: object) -> None:
-            """Requests are not logged."""
+            """Log no requests."""
 
     server = ThreadingHTTPServer((host, port), PageHandler)
     threading.Thread(target=server.serve_forever, name="pages", daemon=True).start()
@@ -308,12 +308,12 @@ def serve(workspace: Workspace, host: str, port: int) -> ThreadingHTTPServer:
 
 
 def _content(root: Path, place: str, allowed: tuple[Path, ...]) -> bytes | None:
-    """The content of a page, read from the file that was checked: whoever writes the workspace may exchange it.
+    """Return the content of a page, read from the checked file: other writers of the workspace may replace the path.
 
     Args:
         root: the workspace, resolved.
-        place: of the page below it, as a browser asks for it.
-        allowed: the folders of pages.
+        place: path of the page below the workspace, as requested.
+        allowed: folders of pages.
     """
     try:
         path = os.path.normpath(root / place)

@@ -18,7 +18,7 @@ OWN = "plinth"
 
 
 class Entry(NamedTuple):
-    """An entry point of an installed package, not imported yet."""
+    """Entry point of an installed package, not yet imported."""
 
     group: str
     name: str
@@ -28,32 +28,32 @@ class Entry(NamedTuple):
 
     @property
     def package(self) -> str:
-        """The package for people: name and version."""
+        """Name and version of the package, for people."""
         return f"{self.distribution} {self.version}".strip()
 
     @property
     def top(self) -> str:
-        """The top-level package of its module."""
+        """Top-level package of its module."""
         return self.value.partition(":")[0].partition(".")[0]
 
 
 def entries() -> tuple[Entry, ...]:
-    """Every entry point of the installed packages whose group begins with `plinth.`; none of a ring package that is not
-    there."""
+    """Return every entry point of installed packages in groups that begin with `plinth.`, without those of absent ring
+    packages."""
     every = _entries(tuple(sys.path))
     gone = _absent(every)
     return tuple(entry for entry in every if entry.distribution != OWN or entry.top not in gone)
 
 
 def absent(group: str) -> dict[str, str]:
-    """Members of a group that packages of the ring have which are not there: name -> package."""
+    """Return members of a group that belong to absent ring packages: name -> package."""
     every = _entries(tuple(sys.path))
     gone = _absent(every)
     return {one.name: one.top for one in every if one.group == group and one.distribution == OWN and one.top in gone}
 
 
 def not_here(what: str, package: str) -> RecipeError:
-    """The refusal of what a package of the ring has which is not there."""
+    """Return the error for a member of an absent ring package."""
     return RecipeError(
         f"{what} needs the package {package}, which is not installed",
         expected="an installation of Plinth with its ring",
@@ -62,8 +62,8 @@ def not_here(what: str, package: str) -> RecipeError:
 
 
 def name_and_version(distribution: metadata.Distribution) -> tuple[str, str]:
-    """Name and version of an installed distribution, from the head of its metadata: the library parses all of it, with
-    the whole description of the package, for either."""
+    """Return name and version of an installed distribution from the head of its metadata: the library would parse all
+    of it, with the whole description of the package."""
     text = distribution.read_text("METADATA") or distribution.read_text("PKG-INFO") or ""
     head = dict(line.partition(": ")[::2] for line in text.partition("\n\n")[0].splitlines() if line[:1].isalpha())
     try:
@@ -89,5 +89,5 @@ def _entries(path: tuple[str, ...]) -> tuple[Entry, ...]:
 
 
 def _absent(every: tuple[Entry, ...]) -> set[str]:
-    """Packages of the ring that are not there."""
+    """Return packages of the ring that are absent."""
     return {top for top in {one.top for one in every if one.distribution == OWN} if util.find_spec(top) is None}

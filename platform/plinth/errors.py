@@ -118,7 +118,7 @@ class ResumeError(TrainingError):
 
 
 class StoppedRunError(TrainingError):
-    """A run was stopped or lost; the same command goes on with it."""
+    """A run was stopped or lost; the same command resumes it."""
 
 
 class LaunchError(TrainingError):
@@ -150,7 +150,7 @@ EXTRAS = {"torch": "train", "deepspeed": "train", "lm_eval": "tasks"}
 
 
 def not_installed(package: str) -> MissingError:
-    """The error about a package of `EXTRAS` that is needed here."""
+    """Return the error for a missing package of `EXTRAS`."""
     return MissingError(
         f"{package} is not installed",
         expected="it, where models are trained or evaluated",

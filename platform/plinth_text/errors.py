@@ -5,13 +5,13 @@ from __future__ import annotations
 
 
 class ExplainedError(Exception):
-    """What was found, what was expected, and what to do about it.
+    """Error with the failure, the values found and expected, and the remedy.
 
     Args:
-        what: one sentence saying what failed, naming the file, key or asset.
-        found: what was there.
-        expected: what should have been there.
-        remedy: what the reader can do now.
+        what: one sentence about the failure, naming the file, key or asset.
+        found: actual value.
+        expected: expected value.
+        remedy: next action for the reader.
     """
 
     exit_code = 1
@@ -57,12 +57,12 @@ class NoCompilerError(CompilerError):
 
 
 class ModelFileError(ExplainedError):
-    """A file is no model that can be read, or a damaged one."""
+    """Model file that cannot be read, or is damaged."""
 
     exit_code = 4
 
 
 class PrivateFolderError(ExplainedError):
-    """A folder could have been written by somebody else."""
+    """Private folder that another user could have written."""
 
     exit_code = 5

@@ -22,16 +22,17 @@ SOURCE = Path(__file__).resolve().parents[1]
 
 
 def folder(name: str) -> Path:
-    """A private folder by name, made when it is first needed.
+    """Return a private folder by name, created on first use.
 
     Raises:
-        PrivateFolderError: it is a link, of another owner, open to others, or among the source; or it cannot be made.
+        PrivateFolderError: it is a link, has another owner, is open to others, or is among the source; or it cannot be
+            created.
     """
     return _checked(root(), name)
 
 
 def required(path: Path) -> Path:
-    """A folder that somebody has named, made if there is none.
+    """Return a folder that the user has named, created if it does not exist.
 
     Raises:
         PrivateFolderError: as `folder`.
@@ -40,7 +41,7 @@ def required(path: Path) -> Path:
 
 
 def root() -> Path:
-    """The folder that has them all; not made, not checked."""
+    """Return the folder that contains them all; not created, not checked."""
     given = os.environ.get(VARIABLE)
     if given:
         return Path(given).absolute()

@@ -85,15 +85,15 @@ def register_candidate(
     measured: Mapping[str, Manifest] = MappingProxyType({}),
     materials: Mapping[str, str] = MappingProxyType({}),
 ) -> tuple[Candidate, tuple[GateResult, ...]]:
-    """Sign a checkpoint with its provenance, register it, judge it. The same work gives the same version.
+    """Sign a checkpoint with its provenance, register it and evaluate its gates. The same work gives the same version.
 
-    Scores of tasks, proxies and probes and what serving takes (`measured`, by asset) become metrics of MLflow's record
-    of the model. Each fact is attested by the role that may state it, as found out from `materials` (digests by asset).
+    Scores of tasks, proxies and probes and serving speeds (`measured`, by asset) become metrics of MLflow's record
+    of the model. Each fact is attested by the role that may state it, with its `materials` (digests by asset).
 
     Raises:
-        LineageError: the ancestry is incomplete, the evaluation or what was measured is of another checkpoint, or the
-            trainer stated nothing about this one.
-        SignatureError: the model directory is there already and has been changed.
+        LineageError: the ancestry is incomplete, the evaluation or a measurement belongs to another checkpoint, or
+            there is no statement of the trainer about this one.
+        SignatureError: the model directory exists and has been changed.
         IntegrityError, MissingError: a blob of the checkpoint has changed or is absent.
         RegistryError: MLflow cannot be reached.
     """
@@ -125,13 +125,13 @@ def register_candidate(
 
 @connection.named("relay a timeline")
 def relay_timeline(ctx: Context, recipe: Recipe, run_id: str, events: list[dict[str, Any]]) -> int:
-    """Log a run's events to MLflow, each once. Returns how many steps were new."""
+    """Log a run's events to MLflow, each once. Return the number of new steps."""
     return run_metrics.relay(connection.connect(ctx.workspace), recipe.name, run_id, events)
 
 
 @connection.named("keep the page of a run")
 def keep_files(ctx: Context, recipe: Recipe, run_id: str, paths: Iterable[Path]) -> None:
-    """Keep files, such as a run's page and its timeline, as artifacts of its MLflow run."""
+    """Store files, such as a run's page and its timeline, as artifacts of its MLflow run."""
     run_metrics.keep(connection.connect(ctx.workspace), recipe.name, run_id, paths)
 
 
@@ -148,13 +148,13 @@ def describe_run(
 
 @connection.named("link the pages")
 def link_pages(ctx: Context, recipe: Recipe, url: str) -> tuple[str, ...]:
-    """Link the pages of the workspace from MLflow's experiment and models; the names of what was changed."""
+    """Link the workspace's pages from MLflow's experiment and models; return the names of what changed."""
     return registration.link_to_pages(connection.connect(ctx.workspace), recipe, url)
 
 
 def promote_if_approved(ctx: Context, recipe: Recipe, by: str = "approval sensor") -> tuple[ReleaseRecord, ...]:
-    """Promote every candidate that no gate blocks: to champion, or to canary if the policy requires a trial, one after
-    another; and the canary that is proved to be good enough. Called by the sensors' job."""
+    """Promote every candidate that no gate blocks, one after another: to champion, or to canary if the policy requires
+    a trial; and the canary that was proved good enough. Called by the sensors' job."""
     proved = promote_if_proved(ctx, recipe)
     stage, waiting = decisions.next_stage(ctx, recipe), ready(ctx, recipe)
     chosen = waiting[:1] if stage == CANARY else waiting
@@ -166,7 +166,7 @@ def _promote_ready(ctx: Context, recipe: Recipe, one: CandidateStatus, by: str, 
 
 
 def promote_if_proved(ctx: Context, recipe: Recipe, by: str = CANARY_SENSOR) -> tuple[ReleaseRecord, ...]:
-    """Make the canary champion if the policy lets that happen without a person, it is proved to be within the margin,
+    """Promote the canary to champion if the policy allows that without a person, it is proved to be within the margin,
     and every gate passes again."""
     try:
         seen = observe(ctx, recipe)
@@ -179,11 +179,11 @@ def promote_if_proved(ctx: Context, recipe: Recipe, by: str = CANARY_SENSOR) -> 
 
 
 def canary_status(ctx: Context, recipe: Recipe) -> CanaryStatus | None:
-    """The canary of a release beside its champion, judged by what is known now; None where none is on trial.
+    """Return the canary's status against its champion, judged now; None if there is none on trial.
 
     Raises:
         GateError: no gate policy is signed.
-        SignatureError: the history or the policy does not hold.
+        SignatureError: the history or the policy does not verify.
     """
     found = observe(ctx, recipe)
     return None if found is None else found.status
@@ -191,7 +191,7 @@ def canary_status(ctx: Context, recipe: Recipe) -> CanaryStatus | None:
 
 @connection.named("judge the canary")
 def watch_canary(ctx: Context, recipe: Recipe, by: str = CANARY_SENSOR) -> CanaryTick | None:
-    """Judge the canary by everything that is known now and give it back if it is worse; None where none is on trial.
+    """Judge the canary now and roll it back if it is worse; return None if there is none on trial.
     Called by the sensor.
 
     Raises:

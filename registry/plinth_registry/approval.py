@@ -43,7 +43,7 @@ def sign(
     """Sign one person's decision. Repeating it changes nothing; a later decision replaces an earlier one.
 
     Args:
-        policy: digest of the gate policy that governs; under another one the approval does not count.
+        policy: digest of the current gate policy; under another one the approval does not count.
 
     Raises:
         SignatureError: no name, no reason, or the person's key is not usable here.
@@ -69,18 +69,18 @@ def sign(
 
 
 def statement_path(ctx: Context, candidate: Candidate, person: str) -> Path:
-    """The path of a person's signed decision about a candidate."""
+    """Return the path of a person's signed decision about a candidate."""
     return ctx.workspace.approvals / candidate.key[:12] / f"{owner_file(person)}.json"
 
 
 def verify_statement(ctx: Context, path: Path, candidate: Candidate, data: bytes | None = None) -> Approval:
-    """A signed decision, by the person whom the file names, about this candidate.
+    """Verify and return a signed decision about this candidate, by the person whom the file names.
 
     Args:
         data: the bytes of the file, if the caller has read it.
 
     Raises:
-        SignatureError: signed by somebody else, changed, or about another candidate.
+        SignatureError: signed by someone else, changed, or about another candidate.
     """
     person = urllib.parse.unquote(path.stem)
     authority = Trust.of(ctx.workspace).authority(APPROVER).owned_by(person)
@@ -107,10 +107,10 @@ def verify_statement(ctx: Context, path: Path, candidate: Candidate, data: bytes
 
 
 def require_recorded(ctx: Context, candidate: Candidate, recorded: Collection[Approval]) -> None:
-    """Require the decisions that a release record names, or later ones of the same people: a release rests on them.
+    """Require the decisions that a release record names, or later ones of the same people.
 
     Raises:
-        SignatureError: one is missing or does not hold.
+        SignatureError: one is missing or does not verify.
     """
     by_tag = {one.by for one in recorded if one.how == "tag" and one.proxy}
     logged = {one.by for one in login_decisions(ctx, candidate)} if by_tag else set()
@@ -132,15 +132,15 @@ def require_recorded(ctx: Context, candidate: Candidate, recorded: Collection[Ap
 def collect(
     ctx: Context, candidate: Candidate, tags: Mapping[str, Any], policy: str = ""
 ) -> tuple[tuple[Approval, ...], tuple[str, ...]]:
-    """Every decision about a candidate, and every invalid one with its reason.
+    """Return every valid decision about a candidate, and every invalid one with its reason.
 
     Args:
         tags: the tags of the candidate's version in MLflow.
-        policy: digest of the gate policy that governs; a signed approval under another one is invalid, a rejection is
+        policy: digest of the current gate policy; a signed approval under another one is invalid, a rejection is
             not.
 
     Raises:
-        SignatureError: the log of logins does not hold, or a decision that this machine has verified before was
+        SignatureError: the log of logins does not verify, or a decision that this machine has verified before was
             removed, changed or replaced by an earlier one of that person: a rejection must not vanish.
     """
     decisions: list[Approval] = []
@@ -170,7 +170,7 @@ def collect(
 
 
 def _tagged(ctx: Context, candidate: Candidate, tags: Mapping[str, Any]) -> Iterator[Approval | str]:
-    """Decisions of logged-in people, then those that only tags show, and what is wrong with tags."""
+    """Yield decisions of logged-in people, then those that only tags show, and errors in tags."""
     stated = login_decisions(ctx, candidate)
     yield from stated
     known = {(one.by, one.decision) for one in stated}
@@ -181,8 +181,8 @@ def _tagged(ctx: Context, candidate: Candidate, tags: Mapping[str, Any]) -> Iter
 
 
 def _outdated(found: Approval, policy: str, after: int) -> str:
-    """Why an approval is not one of this promotion, under the policy that governs; empty for one of anybody, which the
-    gate refuses."""
+    """Return the reason why an approval does not count for this promotion under the current policy; empty for one that
+    anyone could set, which the gate refuses."""
     if found.decision != "approved" or (found.how == "tag" and not found.proxy):
         return ""
     if found.policy != policy:
@@ -192,7 +192,7 @@ def _outdated(found: Approval, policy: str, after: int) -> str:
 
 
 def _require_newest(ctx: Context, candidate: Candidate, deciders: set[str]) -> None:
-    """Every decision is at least as new as the newest that this machine has seen of its person."""
+    """Check that every decision is at least as new as the newest that this machine has seen of its person."""
     trust = Trust.of(ctx.workspace)
     for person in sorted({key.owner for key in trust.authority(APPROVER).keys.values() if key.revoked_from is None}):
         counted = _counted(ctx, candidate, person)
@@ -209,7 +209,7 @@ def _require_newest(ctx: Context, candidate: Candidate, deciders: set[str]) -> N
 
 
 def _number(path: Path) -> int:
-    """How many decisions a person had made with this one; 0 where there is none."""
+    """Return the number of the person's decision; 0 if there is none."""
     try:
         return int(dsse.unverified(dsse.envelope_of(path), str(path))["predicate"].get("number", 1))
     except (SignatureError, KeyError, TypeError, ValueError):
@@ -221,7 +221,7 @@ def _counted(ctx: Context, candidate: Candidate, person: str) -> tuple[str, ...]
 
 
 def _from_tag(tag: str, tags: Mapping[str, Any]) -> Approval | str | None:
-    """A decision out of three tags, their fault in words, or None while nothing was decided."""
+    """Return a decision from three tags, a message if they are invalid, or None if nothing was decided."""
     value = str(tags[tag]).strip().lower()
     by, reason = (str(tags.get(f"{tag}.{field}", "")).strip() for field in ("by", "reason"))
     if not value:
@@ -255,14 +255,14 @@ WRITTEN: Final = re.compile(r"(approval(?:\.\d+)?)(\.by|\.reason)?")
 def write_login(
     ctx: Context, candidate: Candidate, server: str, person: str, tag: str, value: str, policy: str
 ) -> None:
-    """State that a person, logged in here, set a tag of a candidate; an empty value removes it.
+    """State that a logged-in person set a tag of a candidate; an empty value removes it.
 
     Args:
         server: owner of the key that signs.
-        policy: digest of the gate policy that governs.
+        policy: digest of the current gate policy.
 
     Raises:
-        SignatureError: the log does not hold, or the key is not here.
+        SignatureError: the log does not verify, or the key is not on this machine.
     """
     body: dict[str, Any] = {"person": person, "candidate": candidate.key, "tag": tag, "value": value, "policy": policy}
     after = releases.ended_by(ctx, candidate.release, candidate.subjects)
@@ -271,10 +271,10 @@ def write_login(
 
 
 def logins_about(ctx: Context, candidate: Candidate) -> tuple[LogRecord, ...]:
-    """Statements about a candidate, oldest first.
+    """Return statements about a candidate, oldest first.
 
     Raises:
-        SignatureError: a statement was edited, removed, moved, or signed by somebody who is no approver.
+        SignatureError: a statement was edited, removed, moved, or not signed by an approver.
     """
     # Also the version: whoever can write its tags may have put another candidate's key there while somebody decided.
     wanted = {"candidate": candidate.key, "model": candidate.model, "version": candidate.version}
@@ -282,10 +282,10 @@ def logins_about(ctx: Context, candidate: Candidate) -> tuple[LogRecord, ...]:
 
 
 def login_decisions(ctx: Context, candidate: Candidate) -> tuple[Approval, ...]:
-    """Each person's decision about a candidate, through each server, as far as one is complete.
+    """Return each person's complete decisions about a candidate, through each server.
 
     Raises:
-        SignatureError: as `about`.
+        SignatureError: as `logins_about`.
     """
     written: dict[tuple[str, str], dict[str, Mapping[str, Any]]] = {}
     for record in logins_about(ctx, candidate):

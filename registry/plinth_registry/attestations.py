@@ -42,7 +42,7 @@ KINDS: Final[Mapping[str, str]] = {
 
 
 class Attestation(Frozen):
-    """A statement about a checkpoint. `materials` are digests of what it was found out from, by name."""
+    """Statement about a checkpoint. `materials` are digests of the inputs of the finding, by name."""
 
     kind: str
     asset: str
@@ -57,24 +57,24 @@ class Attestation(Frozen):
 
     @property
     def manifest(self) -> str | None:
-        """Digest of the manifest of a measured asset; None of facts that have no manifest."""
+        """Digest of the manifest of a measured asset; None for facts without a manifest."""
         return self.materials.get(self.asset)
 
     def same_as(self, other: Attestation) -> bool:
-        """Whether two statements say the same, at whatever time."""
+        """Return True if two statements have the same content, at any time."""
         order = {"at": other.at, "number": other.number, "replaces": other.replaces}
         return self.model_copy(update=order) == other
 
 
 class Attested(NamedTuple):
-    """What holds about a checkpoint, by asset; and what does not, a sentence each."""
+    """Valid statements about a checkpoint, by asset; a sentence about each invalid one."""
 
     valid: dict[str, Attestation]
     faults: tuple[str, ...]
 
 
 def predicate_type(kind: str) -> str:
-    """The predicate type of a kind."""
+    """Return the predicate type of a kind."""
     return f"urn:plinth:attestation:{kind}:v1"
 
 
@@ -88,10 +88,10 @@ def attest(
     materials: Mapping[str, str],
     facts: Mapping[str, Any] | None = None,
 ) -> Attestation:
-    """Sign a statement, unless the same one is there already.
+    """Sign a statement, unless the same one exists.
 
     Args:
-        recipe: or its fingerprint.
+        recipe: recipe, or its fingerprint.
 
     Raises:
         SignatureError: this machine has no key of the role that may state it.
@@ -121,7 +121,7 @@ def attest(
 
 
 def _known(trust: Trust, path: Path, checkpoint: str) -> Attestation | None:
-    """The statement that stands; None where there is none, or it does not hold."""
+    """Return the current statement; None if there is none, or it does not verify."""
     try:
         return _read_attestations(trust, path, checkpoint)
     except SignatureError:
@@ -129,36 +129,36 @@ def _known(trust: Trust, path: Path, checkpoint: str) -> Attestation | None:
 
 
 def _order(path: Path) -> tuple[str, ...]:
-    """What the numbers of statements are of, for what this machine has seen: by the real folder, and by the given."""
+    """Return the names under which this machine tracks statement numbers: by the real folder, and by the given one."""
     workspace = path.parents[2]
     real = Path(os.path.realpath(workspace), path.relative_to(workspace))
     return tuple(dict.fromkeys((f"attestations {real}", f"attestations {path}")))
 
 
 def _remember(trust: Trust, path: Path, found: Attestation) -> None:
-    """Keep the number of a statement that stands in place of another: there is no older one than the first."""
+    """Store the number of a statement that replaces another; a first statement cannot replace an older one."""
     if found.number > 1:
         trust.remember(_order(path)[0], found.number)
 
 
 def kind_of(asset: str) -> str:
-    """The kind under which a measured asset is stated; a statement of another kind is none about it.
+    """Return the kind under which a measured asset is stated; statements of other kinds are ignored.
 
     Raises:
-        ExtensionError: the asset is of a measurement that cannot be used.
+        ExtensionError: the asset's measurement cannot be loaded.
     """
     one = measurement_of(asset)
     return one.statement if one else "measurement"
 
 
 def attest_measurement(ctx: Context, recipe: Recipe, checkpoint: str, made: Manifest) -> Attestation:
-    """Sign that this manifest is what was measured of a checkpoint."""
+    """Sign the manifest of a measurement of a checkpoint."""
     materials = {made.asset: made.digest, **made.inputs}
     return attest(ctx, recipe, kind_of(made.asset), made.asset, checkpoint, materials=materials)
 
 
 def is_attested(ctx: Context, checkpoint: str, made: Manifest) -> bool:
-    """Whether the statement of the role that answers for it holds about this very manifest."""
+    """Return True if the responsible role's statement about this manifest verifies."""
     try:
         found = _read_attestations(Trust.of(ctx.workspace), path_of(ctx, checkpoint, made.asset), checkpoint)
     except SignatureError:
@@ -167,7 +167,7 @@ def is_attested(ctx: Context, checkpoint: str, made: Manifest) -> bool:
 
 
 def about(ctx: Context, checkpoint: str) -> Attested:
-    """Every statement about a checkpoint.
+    """Return every statement about a checkpoint.
 
     Raises:
         SignatureError: no root of trust is pinned.
@@ -184,12 +184,12 @@ def about(ctx: Context, checkpoint: str) -> Attested:
 
 
 def path_of(ctx: Context, checkpoint: str, asset: str) -> Path:
-    """The file of a statement."""
+    """Return the file of a statement."""
     return folder_of(ctx, checkpoint) / f"{asset.replace('/', '.')}.json"
 
 
 def folder_of(ctx: Context, checkpoint: str) -> Path:
-    """The folder of the statements about a checkpoint."""
+    """Return the folder of the statements about a checkpoint."""
     return ctx.workspace.attestations / checkpoint[:16]
 
 
@@ -228,7 +228,7 @@ def _read_attestations(trust: Trust, path: Path, checkpoint: str) -> Attestation
 
 
 def measurements_of(ctx: Context, checkpoint: str, attested: Mapping[str, Attestation]) -> dict[str, Manifest]:
-    """Measurements of a checkpoint by asset: manifests that the role which answers for them has signed."""
+    """Return measurements of a checkpoint by asset: manifests signed by the responsible role."""
     found = {}
     for asset, one in attested.items():
         if one.manifest is None:
@@ -241,7 +241,7 @@ def measurements_of(ctx: Context, checkpoint: str, attested: Mapping[str, Attest
 
 
 def by_measurement(found: Mapping[str, Manifest]) -> dict[str, tuple[Measurement, dict[str, Manifest]]]:
-    """Manifests of a checkpoint by measurement; a measurement that cannot be used is no evidence."""
+    """Return manifests of a checkpoint by measurement; a measurement that cannot be loaded is not evidence."""
     sorted_out: dict[str, tuple[Measurement, dict[str, Manifest]]] = {}
     for asset, made in sorted(found.items()):
         with suppress(PlinthError):
@@ -251,7 +251,7 @@ def by_measurement(found: Mapping[str, Manifest]) -> dict[str, tuple[Measurement
 
 
 def measured_facts(found: Mapping[str, Manifest], judged: JudgedCheckpoint) -> dict[str, Frozen]:
-    """Facts of every measurement that gates read, by its name."""
+    """Return facts of every measurement that gates read, by its name."""
     read = {name: _facts_of(one, made, judged) for name, (one, made) in by_measurement(found).items()}
     return {name: one for name, one in read.items() if one is not None}
 

@@ -51,7 +51,7 @@ POLICY_PREDICATE: Final = "urn:plinth:gate-policy:v1"
 
 
 def policies(release: str) -> SignedLog:
-    """Versions of the gate policy of a release (`policy`)."""
+    """Return versions of the gate policy of a release (`policy`)."""
     name, title = f"policies/{release}", f"policies of {release}"
     return SignedLog(name, (POLICY,), kind=POLICY_PREDICATE, title=title, flat=True)
 
@@ -102,9 +102,9 @@ Outcome = Literal["done", "refused"]
 
 @dataclass
 class AuditedAction:
-    """What somebody asks for. `by` is the name that was given, `owner` whose key has to sign, where that is known.
+    """Requested action. `by` is the stated name, `owner` the required key owner, if known.
 
-    Whoever decides may set a more exact subject before the outcome is recorded.
+    The code that decides may set a more exact subject before the outcome is recorded.
     """
 
     action: str
@@ -115,7 +115,7 @@ class AuditedAction:
 
 
 class AuditEntry(Frozen):
-    """One verified entry; `signed_by` is empty where the key was revoked from that time on or earlier."""
+    """Verified entry; `signed_by` is empty if the key was revoked from that time on or earlier."""
 
     number: int
     at: str
@@ -131,12 +131,12 @@ class AuditEntry(Frozen):
 
     @property
     def who(self) -> str:
-        """The owner of the key that signed, with the person whom the caller stated, whom nothing proves."""
+        """Owner of the signing key, with the unverified person whom the caller stated."""
         return self.actor if self.by in self.actor else f"{self.actor} (for {self.by})"
 
 
 class AuditProof(Frozen):
-    """A log that holds: how many entries, the SHA-256 of the newest, and what was signed elsewhere that names one."""
+    """Verified log: number of entries, SHA-256 of the newest, and the signed objects that name one."""
 
     entries: int
     sha256: str | None
@@ -145,13 +145,13 @@ class AuditProof(Frozen):
 
 @contextmanager
 def audited(ctx: Context, asked: AuditedAction, *, once: bool = False) -> Iterator[AuditedAction]:
-    """Record what is done inside, or that it was refused; other failures decide nothing and are not recorded.
+    """Record the action inside, or its refusal; other failures decide nothing and are not recorded.
 
     Args:
-        once: leave out what the newest entry of this action and subject says already.
+        once: skip an entry that repeats the newest one of this action and subject.
 
     Raises:
-        SignatureError: the log does not hold, or there is no key for what was done.
+        SignatureError: the log does not verify, or there is no key for the action.
     """
     try:
         yield asked
@@ -162,10 +162,10 @@ def audited(ctx: Context, asked: AuditedAction, *, once: bool = False) -> Iterat
 
 
 def record(ctx: Context, asked: AuditedAction, refusal: str = "", *, once: bool = False) -> None:
-    """Sign and write one entry; with a refusal, that this was refused and why.
+    """Sign and write one entry; with a refusal, state the refusal and its cause.
 
     Raises:
-        SignatureError: the log does not hold, or there is no key for what was done.
+        SignatureError: the log does not verify, or there is no key for the action.
     """
     signer, actor = _signing(ctx, asked) if refusal else _acting(ctx, asked)
     if signer is None:
@@ -185,7 +185,7 @@ def record(ctx: Context, asked: AuditedAction, refusal: str = "", *, once: bool 
 
 
 def may_record(ctx: Context, action: str) -> bool:
-    """Whether this machine has the key that an action is recorded with when it is done."""
+    """Return True if this machine has the key that records this action."""
     try:
         return _key(Trust.of(ctx.workspace), ROLE_OF[action], None) is not None
     except SignatureError:
@@ -193,7 +193,7 @@ def may_record(ctx: Context, action: str) -> bool:
 
 
 def entries(ctx: Context) -> tuple[AuditEntry, ...]:
-    """Every entry, oldest first.
+    """Return every entry, oldest first.
 
     Raises:
         SignatureError: one was edited, removed, moved, or names an actor who did not sign it.
@@ -202,13 +202,13 @@ def entries(ctx: Context) -> tuple[AuditEntry, ...]:
 
 
 def prove(ctx: Context, anchors: Iterable[tuple[str, Mapping[str, Any]]]) -> AuditProof:
-    """Prove every entry by its signature, and that the log continues from every head of it that was signed elsewhere.
+    """Verify every entry, and that the log continues from every head of it that was signed elsewhere.
 
     Args:
-        anchors: the name of what was signed, and the number and SHA-256 that it gives.
+        anchors: name of each signed object, with the number and SHA-256 that it names.
 
     Raises:
-        SignatureError: an entry does not hold, or one that was there is missing.
+        SignatureError: an entry does not verify or is missing.
     """
     found = AUDIT.records(ctx, whole=True)
     for each in found:
@@ -226,7 +226,7 @@ def _acting(ctx: Context, asked: AuditedAction) -> tuple[Signer, str]:
 
 
 def _signing(ctx: Context, asked: AuditedAction) -> tuple[Signer | None, str]:
-    """Who signs a refusal: the actor, or the first role with a key here; nobody where there is no key at all."""
+    """Return the signer of a refusal: the actor, or the first role with a key here; None without any key."""
     try:
         trust = Trust.of(ctx.workspace)
     except SignatureError:
@@ -244,7 +244,7 @@ def _signing(ctx: Context, asked: AuditedAction) -> tuple[Signer | None, str]:
 
 
 def _key(trust: Trust, role: str, owner: str | None) -> Signer:
-    """The key of a role here; of several the first, in order of their owners.
+    """Return this machine's key of a role; the first in order of owners if there are several.
 
     Raises:
         SignatureError: there is none.

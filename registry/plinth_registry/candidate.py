@@ -44,7 +44,7 @@ SCHEME = "plinth://"
 
 
 class Facts(Frozen):
-    """Facts that the caller states about a candidate; None where there is no evidence."""
+    """Facts that the caller states about a candidate; None without evidence."""
 
     contaminated_documents: int | None = Field(None, description="Training documents overlapping the held-out set.")
     licences: Mapping[str, int] | None = Field(None, description="Curated documents by licence.")
@@ -80,7 +80,7 @@ class Candidate(Frozen):
 
     @property
     def release(self) -> str:
-        """The release that it is a candidate of."""
+        """Release of which it is a candidate."""
         return self.model.removesuffix(SUFFIX)
 
     @property
@@ -90,12 +90,12 @@ class Candidate(Frozen):
 
     @property
     def subjects(self) -> dict[str, str]:
-        """The digests that an approval or a release must name."""
+        """Digests that an approval or a release must name."""
         return {"candidate": self.key, "checkpoint": self.checkpoint, "evaluation": self.evaluation}
 
 
 def evidence_of(ctx: Context, checkpoint: str, *known: str) -> tuple[str, ...]:
-    """Manifests of what was measured of a checkpoint: those known, those attested, and what is published about it."""
+    """Return manifests of measurements of a checkpoint: known, attested, and published ones."""
     measured = [*known, *(one.manifest for one in attestations.about(ctx, checkpoint).valid.values() if one.manifest)]
     for ref in ctx.refs.all():
         if is_measured(ref.asset) and ctx.refs.load(ref.digest).inputs.get("checkpoint") == checkpoint:
@@ -104,20 +104,20 @@ def evidence_of(ctx: Context, checkpoint: str, *known: str) -> tuple[str, ...]:
 
 
 def model_name(recipe: Recipe) -> str:
-    """The registered model that trainers write; the release's own name is the promoter's."""
+    """Return the registered model that trainers write; only the promoter writes the release's own."""
     return f"{recipe.required_release().name}{SUFFIX}"
 
 
 def key_of(checkpoint: str, evaluation: str, facts: Facts) -> str:
-    """Identity of a candidate."""
+    """Return the identity of a candidate."""
     return fingerprint.digest({"checkpoint": checkpoint, "evaluation": evaluation, "facts": facts.identity})
 
 
 def ancestry(ctx: Context, checkpoint: str, evaluation: str) -> Chain:
-    """The complete chain of a checkpoint, after a check that its evaluation is of it and is complete too.
+    """Return the complete chain of a checkpoint, after checking that its evaluation matches it and is complete.
 
     Raises:
-        LineageError: a link is missing or changed, or the evaluation is of another checkpoint.
+        LineageError: a link is missing or changed, or the evaluation belongs to another checkpoint.
     """
     try:
         made, measured = ctx.refs.load(checkpoint), ctx.refs.load(evaluation)
@@ -145,7 +145,7 @@ def ancestry(ctx: Context, checkpoint: str, evaluation: str) -> Chain:
 def state_facts(
     ctx: Context, directory: Path, checkpoint: str, evaluation: str, run: CandidateRun, facts: Facts
 ) -> str:
-    """Sign the facts beside the directory, unless they are stated already. Returns the candidate's key."""
+    """Sign the facts next to the directory, unless they are stated already; return the candidate's key."""
     key = key_of(checkpoint, evaluation, facts)
     path = evidence_path(directory, key)
     if not path.exists():
@@ -159,9 +159,9 @@ def state_facts(
 def attest(
     ctx: Context, recipe: Recipe, checkpoint: Manifest, directory: Path, facts: Facts, materials: Mapping[str, str]
 ) -> None:
-    """Sign each fact about a candidate as the role that may state it; one without evidence is not stated.
+    """Sign each fact about a candidate as the role that may state it; facts without evidence are not stated.
 
-    The proof of resume is read again from the signed directory: what it concludes is counted, and must be about the
+    The proof of resume is read again from the signed directory: its conclusion is recomputed, and must be about the
     parameters of this checkpoint.
 
     Raises:
@@ -183,8 +183,8 @@ def attest(
 
 
 def resume_facts(checkpoint: Manifest, directory: Path) -> dict[str, Any] | None:
-    """What the proof of resume in a signed directory concludes of a checkpoint; None without one, or if
-    the file is not the one in the manifest. That of a mean is of the last checkpoint of its run."""
+    """Return the conclusion of the resume proof in a signed directory; None without one, or if the file does not match
+    the manifest. For an averaged checkpoint, it is about the last checkpoint of its run."""
     try:
         proof = dsse.bytes_of(directory / RESUME_FILE)
         if hashlib.sha256(proof).hexdigest() not in {part.blob.sha256 for part in checkpoint.named(RESUME_FILE)}:
@@ -205,12 +205,12 @@ def resume_facts(checkpoint: Manifest, directory: Path) -> dict[str, Any] | None
 
 
 def evidence_path(directory: Path, key: str) -> Path:
-    """The path of the signed facts of a candidate."""
+    """Return the path of the signed facts of a candidate."""
     return directory.with_name(f"{directory.name}.{key[:12]}.evidence.json")
 
 
 def read(ctx: Context, version: Any) -> Candidate:
-    """A candidate from its version in MLflow; only signed data is trusted.
+    """Return the candidate of a version in MLflow; only signed data is trusted.
 
     Raises:
         SignatureError: the signed facts are absent, changed, or about something else.
@@ -221,15 +221,15 @@ def read(ctx: Context, version: Any) -> Candidate:
 
 
 def source_uri(workspace: Workspace, directory: Path) -> str:
-    """The source URI of a model directory in MLflow."""
+    """Return the source URI of a model directory in MLflow."""
     return f"{SCHEME}/{directory.relative_to(workspace.root).as_posix()}"
 
 
 def source_directory(workspace: Workspace, uri: str) -> Path:
-    """The directory that a source URI names.
+    """Return the directory that a source URI names.
 
     Raises:
-        LineageError: when it names something outside the workspace's models.
+        LineageError: it names a path outside the workspace's models.
     """
     relative = Path(uri.removeprefix(f"{SCHEME}/"))
     directory = workspace.root / relative
@@ -243,7 +243,7 @@ def source_directory(workspace: Workspace, uri: str) -> Path:
 
 
 def stated(ctx: Context, model: str, version: str, directory: Path, key: str) -> Candidate:
-    """A candidate from its signed facts, which lie beside its directory.
+    """Return a candidate from its signed facts, which are next to its directory.
 
     Raises:
         SignatureError: the signed facts are absent, changed, or about something else.
@@ -284,21 +284,21 @@ def stated(ctx: Context, model: str, version: str, directory: Path, key: str) ->
 
 
 def verify_candidate(ctx: Context, candidate: Candidate) -> Chain:
-    """Signature and lineage of a candidate, as they are now. Returns its chain.
+    """Verify signature and lineage of a candidate now; return its chain.
 
     Raises:
         SignatureError: a file of the directory, or a statement about it, was changed.
-        LineageError: the chain is broken, or is not the one that was signed.
+        LineageError: the chain is broken, or differs from the signed one.
     """
     return signed_chain(ctx, candidate, verify(candidate.directory, Trust.of(ctx.workspace).authority(TRAINER)))
 
 
 def signed_chain(ctx: Context, candidate: Candidate, provenance: Mapping[str, Any]) -> Chain:
-    """The chain as the manifests give it now, compared with the one in a verified provenance, whose trainer must have
-    stated how this checkpoint was trained.
+    """Return the chain from the manifests, compared with the verified provenance; the trainer must have stated how this
+    checkpoint was trained.
 
     Raises:
-        LineageError: the chain is broken, or is not the one that was signed; nobody stated the training.
+        LineageError: the chain is broken, differs from the signed one, or has no training statement.
     """
     _same(candidate.directory, "checkpoint", provenance["checkpoint"]["digest"], candidate.checkpoint)
     found = ancestry(ctx, candidate.checkpoint, candidate.evaluation)

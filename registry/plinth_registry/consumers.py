@@ -40,7 +40,7 @@ SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
 class Consumer(Frozen):
-    """A service (`model`, `place`) or a child (`child`, `parent`). `after`: feed entries before it was enrolled."""
+    """Service (`model`, `place`) or child (`child`, `parent`). `after`: number of feed entries before enrollment."""
 
     name: Name
     owner: str = Field(min_length=3, pattern=r"^[^\s@]+@[^\s@]+$")
@@ -57,7 +57,7 @@ class Consumer(Frozen):
 
     @property
     def uses(self) -> str:
-        """What it uses, for people."""
+        """Release or parent that it uses, in words."""
         return f"{self.child} of {str(self.parent)[:12]}" if self.child else f"{self.model}@{self.place}"
 
 
@@ -71,12 +71,12 @@ def enrol(
     webhook: str | None = None,
     canary: bool = False,
 ) -> Consumer:
-    """Enrol a service that uses `NAME@PLACE` of a release, or a child `MODEL/VERSION` in MLflow.
+    """Enroll a service that uses `NAME@PLACE` of a release, or a child `MODEL/VERSION` in MLflow.
 
-    A name that is enrolled already is replaced.
+    An enrolled name is replaced.
 
     Raises:
-        MissingError: the release, its place, or the child is not there, or the child's parent is unknown here.
+        MissingError: the release, its alias or the child does not exist, or the child's parent is unknown here.
         SignatureError: neither the promoter's nor the compliance key is on this machine.
     """
     if (model is None) == (child is None):
@@ -90,7 +90,7 @@ def enrol(
 
 
 def leave(ctx: Context, name: str) -> Consumer:
-    """Remove a consumer; its enrolment stays in the log.
+    """Remove a consumer; its enrollment stays in the log.
 
     Raises:
         MissingError: no consumer has that name.
@@ -103,7 +103,7 @@ def leave(ctx: Context, name: str) -> Consumer:
 
 
 def enrolled(ctx: Context) -> tuple[Consumer, ...]:
-    """Consumers as they are now, by name.
+    """Return current consumers, by name.
 
     Raises:
         SignatureError: a record was edited, removed, moved or forged.
@@ -118,12 +118,12 @@ def enrolled(ctx: Context) -> tuple[Consumer, ...]:
 
 
 def canary_for(ctx: Context, release: str) -> tuple[Consumer, ...]:
-    """Services of a release that asked for canaries: a canary serves these and no other."""
+    """Return services of a release that opted in to canaries: a canary serves only these."""
     return tuple(one for one in enrolled(ctx) if one.canary and one.model == release)
 
 
 def require_canary(ctx: Context, release: str, name: str) -> Consumer:
-    """The consumer that a canary of a release serves under this name.
+    """Return the consumer that a canary of a release serves under this name.
 
     Raises:
         GateError: it is not enrolled for canaries of this release.
@@ -139,7 +139,7 @@ def require_canary(ctx: Context, release: str, name: str) -> Consumer:
 
 
 def concerned(ctx: Context, checkpoints: Collection[str], models: Iterable[str]) -> tuple[Consumer, ...]:
-    """Services of these models, and children of these checkpoints, their children too, by name."""
+    """Return services of these models, and children of these checkpoints with their own children, by name."""
     everybody, names, known = enrolled(ctx), set(models), set(checkpoints)
     found = {one.name: one for one in everybody if one.model in names}
     while more := [one for one in everybody if one.parent in known and one.name not in found]:
@@ -149,8 +149,8 @@ def concerned(ctx: Context, checkpoints: Collection[str], models: Iterable[str])
 
 
 def seconds_after_release(ctx: Context, consumer: Consumer) -> float | None:
-    """From the release of a child's parent to the registration of the child; None for a service, or when the parent was
-    not released."""
+    """Return seconds from the release of a child's parent to the child's registration; None for a service, or if the
+    parent was not released."""
     if consumer.made is None:
         return None
     for record in releases.history(ctx):
@@ -160,8 +160,8 @@ def seconds_after_release(ctx: Context, consumer: Consumer) -> float | None:
 
 
 def versions_now(ctx: Context, consumer: Consumer) -> tuple[str, ...]:
-    """The versions that a service may use by the signed history: the canary first where it asked for canaries and one
-    is on trial, then the version of its place."""
+    """Return the versions that a service may use by the signed history: the canary first if it opted in and one
+    is on trial, then the version under its alias."""
     if consumer.model is None:
         return ()
     places = releases.history(ctx, consumer.model).standing.aliases
@@ -171,8 +171,8 @@ def versions_now(ctx: Context, consumer: Consumer) -> tuple[str, ...]:
 
 
 def version_for(ctx: Context, release: str, name: str) -> str:
-    """The version of a release that a consumer loads: the first of `versions_now`; whoever is not enrolled for this
-    release gets the champion.
+    """Return the version of a release that a consumer loads: the first of `versions_now`; the champion for consumers
+    that are not enrolled for this release.
 
     Raises:
         MissingError: there is no version for it.
@@ -192,7 +192,7 @@ def version_for(ctx: Context, release: str, name: str) -> str:
 
 
 def signing_role(ctx: Context) -> str:
-    """The role of those that may sign here whose key this machine has; the promoter's first.
+    """Return the role of those that may sign here whose key this machine has; the promoter's first.
 
     Raises:
         SignatureError: neither key is here.
@@ -260,8 +260,8 @@ def _child(ctx: Context, child: str) -> dict[str, Any]:
 # where it does not run, the result says that they were not looked at.
 
 class Impact(Frozen):
-    """Everything that came of a target; versions also where it only measured them. `gaps` names what could not be
-    searched; without it the lists are complete."""
+    """Everything derived from a target, including versions that it only measured. `gaps` lists what could not be
+    searched; the lists are complete if it is empty."""
 
     origin: ImpactOrigin
     manifests: tuple[Descendant, ...]
@@ -274,7 +274,7 @@ class Impact(Frozen):
 
 
 def impact(ctx: Context, target: str) -> Impact:
-    """Everything that came of an asset, source, digest, document or commit.
+    """Return everything derived from an asset, source, digest, document or commit.
 
     Raises:
         MissingError: nothing has that name, or several things do.
@@ -301,13 +301,13 @@ def impact(ctx: Context, target: str) -> Impact:
 
 
 def measured(ctx: Context, manifests: Iterable[Descendant]) -> frozenset[str]:
-    """Checkpoints that some of these manifests are measurements of: their gates read them."""
+    """Return checkpoints that some of these manifests measure: their gates read them."""
     wanted = (each for each in manifests if is_measured(each.asset) and each.state != "deleted")
     return frozenset(ctx.refs.load(each.digest).inputs.get("checkpoint", "") for each in wanted) - {""}
 
 
 def affected_versions(ctx: Context, checkpoints: Collection[str]) -> tuple[tuple[VersionRow, ...], tuple[str, ...]]:
-    """Versions of models made of these checkpoints, by model and number; and what could not be looked at."""
+    """Return model versions derived from these checkpoints, by model and number; and gaps of the search."""
     released = {
         (record.model, record.version): record.candidate["checkpoint"]
         for record in releases.history(ctx)
@@ -327,7 +327,7 @@ def _frozen(ctx: Context, mark: taint.Taint, saved: SavedEdges) -> frozenset[str
 
 
 def consumer_rows(ctx: Context, checkpoints: Collection[str], known: Iterable[VersionRow]) -> tuple[ConsumerRow, ...]:
-    """Consumers of these versions' models, and children of these checkpoints, with who answers for each."""
+    """Return consumers of these versions' models, and children of these checkpoints, with their owners."""
     affected = {f"{row.model}/{row.version}" for row in known}
     found = []
     for one in concerned(ctx, checkpoints, {row.model for row in known}):
@@ -339,7 +339,7 @@ def consumer_rows(ctx: Context, checkpoints: Collection[str], known: Iterable[Ve
 
 
 def impact_contents(found: Impact) -> ImpactData:
-    """What the page shows."""
+    """Return the content of the impact page."""
     first = {each.asset for each in found.manifests if each.steps == 0}
     saved = Counter(each.asset for each in found.manifests)
     published = Counter(each.asset for each in found.manifests if each.state == "published")
@@ -365,7 +365,7 @@ def impact_contents(found: Impact) -> ImpactData:
 def _registered(
     ctx: Context, checkpoints: Collection[str], released: dict[tuple[str, str], str]
 ) -> dict[tuple[str, str], VersionRow]:
-    """What MLflow has of these checkpoints, with aliases; a release counts by its record, whatever its tags say."""
+    """Return MLflow's versions of these checkpoints, with aliases; releases count by record, not by tags."""
     client = connection.connect(ctx.workspace)
     found: dict[tuple[str, str], VersionRow] = {}
     for model in connection.models(client):

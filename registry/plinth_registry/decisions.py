@@ -39,7 +39,7 @@ from plinth_registry.releases import ReleaseHistory, ReleaseRecord
 
 
 class CandidateStatus(Frozen):
-    """A candidate with its gates, and whether only approval is missing."""
+    """Candidate with its gates, and True if only approval is missing."""
 
     model: str
     version: str
@@ -66,14 +66,14 @@ class CandidateStatus(Frozen):
 
 @connection.named("judge the candidates")
 def pending(ctx: Context, recipe: Recipe) -> tuple[CandidateStatus, ...]:
-    """Candidates that have not reached their goal, judged now, oldest first."""
+    """Return candidates that have not reached their goal, judged now, oldest first."""
     client = connection.connect(ctx.workspace)
     return tuple(_status(ctx, client, recipe, version) for version in _unsettled(ctx, client, recipe))
 
 
 @connection.named("judge a candidate")
 def status(ctx: Context, recipe: Recipe, version: str | None) -> CandidateStatus:
-    """A candidate version (None: the newest) with its gates, judged now, settled or not.
+    """Return a candidate version (None: the newest) with its gates, judged now, settled or not.
 
     Raises:
         MissingError: no such candidate.
@@ -83,7 +83,7 @@ def status(ctx: Context, recipe: Recipe, version: str | None) -> CandidateStatus
 
 @connection.named("read a candidate")
 def find_candidate(ctx: Context, recipe: Recipe, version: str | None) -> Candidate:
-    """A candidate version (None: the newest), its signature and lineage proved.
+    """Return a candidate version (None: the newest), with verified signature and lineage.
 
     Raises:
         MissingError: no such candidate.
@@ -103,10 +103,10 @@ def approve(
     reason: str,
     decision: approval.Decision = "approved",
 ) -> Path:
-    """Sign a person's decision about a candidate version (None: the newest). Returns the statement's path.
+    """Sign a person's decision about a candidate version (None: the newest); return the statement's path.
 
     Raises:
-        GateError: no gate policy is signed, or the one that governs does not let this person approve.
+        GateError: no gate policy is signed, or the current one does not let this person approve.
         MissingError: no such candidate.
         SignatureError: the candidate or the person's key cannot be used.
     """
@@ -202,7 +202,7 @@ def _unsettled(ctx: Context, client: Any, recipe: Recipe) -> list[Any]:
 
 
 def _is_approved(ctx: Context, client: Any, recipe: Recipe, version: Any) -> bool:
-    """True if approvals do not block a version; approval tags that do not count are answered on it."""
+    """Return True if approvals do not block a version; answer uncounted approval tags on it."""
     try:
         found, governing = candidate.read(ctx, version), policy.current(ctx, recipe.required_release().name)
         decisions, faults = approval.collect(ctx, found, version.tags, governing.digest)
@@ -245,7 +245,7 @@ def _answer(client: Any, version: Any, text: str) -> None:
 
 
 def _status(ctx: Context, client: Any | None, recipe: Recipe, version: Any, *, whole: bool = False) -> CandidateStatus:
-    """The status of a version; one that cannot be read is reported, and does not hide the others."""
+    """Return the status of a version; one that cannot be read is reported, and does not hide the others."""
     checkpoint = str(version.tags.get("checkpoint", ""))
     try:
         judged = judgement.judge(ctx, client, recipe, version, whole=whole)
@@ -259,12 +259,12 @@ def _status(ctx: Context, client: Any | None, recipe: Recipe, version: Any, *, w
 
 
 def _named(recipe: Recipe, version: str | None) -> str:
-    """A candidate in words, before it was looked up."""
+    """Describe a candidate before it is looked up."""
     return f"{candidate.model_name(recipe)} version {version or 'newest'}"
 
 
 def version_of(client: Any, recipe: Recipe, version: str | None) -> Any:
-    """A candidate's version in MLflow (None: the newest).
+    """Return a candidate's version in MLflow (None: the newest).
 
     Raises:
         MissingError: no such candidate.
@@ -285,7 +285,7 @@ def version_of(client: Any, recipe: Recipe, version: str | None) -> Any:
 def promote(
     ctx: Context, recipe: Recipe, version: str | None, by: str, reason: str, stage: Stage = CHAMPION
 ) -> ReleaseRecord:
-    """Promote a candidate version (None: the newest), after everything was verified again.
+    """Promote a candidate version (None: the newest) after verifying everything again.
 
     Raises:
         SignatureError, LineageError, GateError, MissingError: see `promotion.promote`.
@@ -297,28 +297,28 @@ def promote(
 
 @connection.named("roll back")
 def rollback(ctx: Context, recipe: Recipe, by: str, reason: str, withdraw: bool = False) -> ReleaseRecord:
-    """Give the champion's alias back to the last good version; see `promotion.rollback`."""
+    """Roll back to the most recent good champion; see `promotion.rollback`."""
     return promotion.rollback(ctx, connection.connect(ctx.workspace), recipe, by=by, reason=reason, withdraw=withdraw)
 
 
 @connection.named("give a canary back")
 def return_canary(ctx: Context, recipe: Recipe, by: str, reason: str) -> ReleaseRecord:
-    """Take the canary's place away; see `promotion.return_canary`."""
+    """Roll back the canary; see `promotion.return_canary`."""
     return promotion.return_canary(ctx, connection.connect(ctx.workspace), recipe, by=by, reason=reason)
 
 
 @connection.named("repair MLflow's aliases")
 def repair(ctx: Context, recipe: Recipe, *, expired: bool = False) -> tuple[str, ...]:
-    """Make MLflow show what the signed history says, and sign its head again when it is old.
+    """Sync MLflow's aliases from the signed history, and re-sign its head when it is old.
 
-    Returns what differed, a sentence each: somebody has set an alias or made a version by hand, or a promotion was
+    Return differences, a sentence each: an alias or a version was set by hand, or a promotion was
     interrupted.
 
     Args:
-        expired: whether a head that has expired is signed again; see `releases.refresh`.
+        expired: True to re-sign an expired head as well; see `releases.refresh`.
 
     Raises:
-        SignatureError: the history does not hold.
+        SignatureError: the history does not verify.
     """
     name = recipe.required_release().name
     if not releases.history(ctx, name, expired=expired):
@@ -329,10 +329,10 @@ def repair(ctx: Context, recipe: Recipe, *, expired: bool = False) -> tuple[str,
 
 
 def missing_in_mlflow(ctx: Context, recipe: Recipe) -> tuple[str, ...]:
-    """What MLflow lacks of the signed history after `repair`.
+    """Return versions of the signed history that MLflow still lacks after `repair`.
 
     Raises:
-        SignatureError: the history does not hold.
+        SignatureError: the history does not verify.
     """
     name = recipe.required_release().name
     return (

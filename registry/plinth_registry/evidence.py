@@ -46,11 +46,11 @@ from plinth_registry.gates.settings import release_gates
 def gather(
     ctx: Context, recipe: Recipe, candidate: Candidate, tags: Mapping[str, Any], *, whole: bool = True
 ) -> Evidence:
-    """All evidence about a candidate, as it is now; figures of measurements are counted again from their tables.
+    """Return all current evidence about a candidate; figures of measurements are recomputed from their tables.
 
     Args:
         tags: the candidate version's tags in MLflow, where people leave decisions.
-        whole: also count claims about training text again, which reads a column of all of it.
+        whole: True to recompute claims about training text, which reads a column of all of it.
     """
     provenance, signature = _signature(ctx, candidate)
     chain, lineage, code = _lineage(ctx, candidate, provenance)
@@ -78,8 +78,8 @@ def gather(
 
 
 def _trained_on(ancestry: Chain | None) -> frozenset[str] | None:
-    """Digests of the curated text that a checkpoint was trained on; planted texts are generated, and the text behind
-    the weights that it began from is judged with those."""
+    """Return digests of the curated text that a checkpoint was trained on; planted texts are generated, and the text
+    behind initial weights is judged with those."""
     if ancestry is None:
         return None
     links = (link for link in ancestry.own if link.asset.endswith("/curated"))
@@ -93,7 +93,7 @@ def _miscounted(
     stated: Mapping[str, Attestation],
     chain: Chain | None,
 ) -> dict[str, tuple[str, ...]]:
-    """Figures that the tables do not give; of training text only with its ancestry."""
+    """Return figures that differ from the tables; those of training text only with its ancestry."""
     wrong = miscounted_measurements(ctx, found)
     if chain is not None:
         wrong |= miscounted_text(ctx, stated, chain)
@@ -105,7 +105,7 @@ def _miscounted(
 
 
 def _facts(attested: Mapping[str, Attestation]) -> Iterator[tuple[str, Any]]:
-    """Facts of the run and its data, each as the role that may state it has signed it; what cannot be read is none."""
+    """Yield facts of the run and its data, as signed by the responsible role; unreadable ones are skipped."""
     made: dict[str, Callable[..., Any]] = {
         "contamination": ContaminationFacts,
         "licences": LicenceFacts,
@@ -121,18 +121,18 @@ def _facts(attested: Mapping[str, Attestation]) -> Iterator[tuple[str, Any]]:
 
 
 def _with_faults(found: CheckResult, faults: tuple[str, ...]) -> CheckResult:
-    """A statement about the checkpoint that does not hold is a changed file of the candidate."""
+    """Treat an invalid statement about the checkpoint like a changed file of the candidate."""
     return CheckResult(holds=False, detail="; ".join((found.detail, *faults))) if faults else found
 
 
 def champion(ctx: Context, release: str, but: str) -> str:
-    """The checkpoint of the champion by the signed history; empty where there is none.
+    """Return the champion's checkpoint by the signed history; empty if there is none.
 
     Args:
-        but: a checkpoint that is not compared with itself: once released, it is judged beside the champion before it.
+        but: a checkpoint that is not compared with itself: after its release, it is judged against the champion before.
 
     Raises:
-        SignatureError: the history does not hold.
+        SignatureError: the history does not verify.
     """
     history = releases.history(ctx, release)
     checkpoints = {record.version: record.candidate["checkpoint"] for record in history if record.version}
@@ -148,7 +148,7 @@ def _champion(ctx: Context, release: str, own: str) -> str | None:
 
 
 def _own(ctx: Context, release: str) -> dict[str, Any]:
-    """What gates find themselves, by the policy that governs; nothing where that, or what they read, cannot be read."""
+    """Return what gates look up themselves, by the current policy; empty if that, or its sources, cannot be read."""
     found: dict[str, Any] = {}
     with suppress(PlinthError):
         governing = policy.current(ctx, release).policy
@@ -161,7 +161,7 @@ def _own(ctx: Context, release: str) -> dict[str, Any]:
 
 
 def _parent(chain: Chain | None) -> str | None:
-    """Digest of what the run began from; empty where that was random, None where the chain does not hold."""
+    """Return the digest that the run started from; empty for random weights, None if the chain does not verify."""
     if chain is None:
         return None
     return next((digest for link in chain.own if link.asset == INITIAL for digest in link.inputs.values()), "")
@@ -192,7 +192,7 @@ def _lineage(
 
 
 def _taints(ctx: Context, candidate: Candidate, chain: Chain | None) -> tuple[str, ...] | None:
-    """Marks on the candidate and on what was measured of it; None where they cannot be trusted."""
+    """Return taints on the candidate and its measurements; None if they cannot be trusted."""
     if chain is None:
         return None
     try:
@@ -210,7 +210,7 @@ LISTED: Final = 3
 
 
 def differences(stated: Any, counted: Any) -> tuple[str, ...]:
-    """A sentence for each figure that is not what was counted; several for one piece of evidence end in how many more.
+    """Return a sentence for each figure that differs from the recomputed one, and the number of further ones.
 
     Args:
         stated, counted: plain data of the same form, by name.
@@ -251,10 +251,10 @@ MOST_KNOWN: Final = 4096
 
 
 def miscounted_measurements(ctx: Context, found: Mapping[str, Manifest]) -> dict[str, tuple[str, ...]]:
-    """What is wrong with the figures of measurements, by their names; those without a fault are left out.
+    """Return wrong figures of measurements, by measurement; those without a fault are omitted.
 
     Args:
-        found: manifests by asset, which the role that answers for them has signed.
+        found: manifests by asset, signed by the responsible role.
     """
     listed = {}
     for name, (one, made) in by_measurement(found).items():
@@ -290,7 +290,7 @@ _COUNTED_TEXT: dict[tuple[str, ...], Any] = {}
 
 
 def miscounted_text(ctx: Context, stated: Mapping[str, Attestation], chain: Chain) -> dict[str, tuple[str, ...]]:
-    """What is wrong with statements about training text, by piece of evidence; those without a fault are left out.
+    """Return errors in statements about training text, by piece of evidence; those without a fault are omitted.
 
     Args:
         stated: valid attestations, by kind for these.
@@ -316,7 +316,7 @@ def miscounted_text(ctx: Context, stated: Mapping[str, Attestation], chain: Chai
 
 
 def _of_this_ancestry(one: Attestation, chain: Chain) -> tuple[str, ...]:
-    """Materials that the ancestry has in another version, or not at all though it was trained on."""
+    """Return materials that the ancestry has in another version, or lacks, and trained text that they lack."""
     versions = chain.data_versions
     other = [name for name, digest in sorted(one.materials.items()) if versions.get(name, digest) != digest]
     trained = (name for name in versions if name.endswith("/curated") and name != f"{CANARIES}/curated")
@@ -367,7 +367,7 @@ def _by_bucket(ctx: Context, one: Attestation, stage: str) -> dict[str, Manifest
 
 
 def _once(key: tuple[str, ...], count: Callable[[], Any]) -> Any:
-    """Counted once in a process: manifests name their parts by digest."""
+    """Compute once per process: manifests name their parts by digest."""
     if key not in _COUNTED_TEXT:
         _COUNTED_TEXT[key] = count()
     return _COUNTED_TEXT[key]

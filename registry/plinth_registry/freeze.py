@@ -48,7 +48,7 @@ ASSETS = 50
 
 
 class FeedEntry(Frozen):
-    """One entry, verified. `of` and `record` name the record that it reports: `taint` or `releases`, and its number."""
+    """Verified entry. `of` and `record` name the record that it reports: `taint` or `releases`, and its number."""
 
     number: int
     sha256: str
@@ -66,7 +66,7 @@ class FeedEntry(Frozen):
 
     @property
     def sentence(self) -> str:
-        """The entry for people."""
+        """Entry in words."""
         concerned = ", ".join(f"{name} ({owner})" for name, owner in self.consumers.items()) or "no enrolled consumer"
         versions = ", ".join(self.versions) or "no version"
         return f"{self.event}: {self.target}, by {self.by}: {self.reason}. Concerned: {versions}; {concerned}."
@@ -82,17 +82,17 @@ def feed_entries(ctx: Context, after: int = 0) -> tuple[FeedEntry, ...]:
 
 
 def received(ctx: Context, data: bytes, before: LogRecord | None) -> tuple[FeedEntry, LogRecord]:
-    """Verify an entry as a consumer gets it: the bytes of its file, after the entry received before (None: the first).
+    """Verify an entry that a consumer received: the bytes of its file, after the previous entry (None: the first).
 
     Raises:
-        SignatureError: not signed by a role that may, changed, or not the next entry: then one was missed.
+        SignatureError: not signed by an allowed role, changed, or not the next entry: then one was missed.
     """
     record = FEED.next(Trust.of(ctx.workspace), data, "the entry received", before)
     return _entry(record), record
 
 
 def catch_up_feed(ctx: Context) -> tuple[FeedEntry, ...]:
-    """Add what the feed does not have yet: marks and lifts, then movements of releases. Returns the new entries.
+    """Add missing entries to the feed: taints and lifts, then movements of releases. Return the new entries.
 
     Raises:
         SignatureError: a log does not hold, or there is neither the promoter's nor the compliance key on this machine.
@@ -194,7 +194,7 @@ SEQUENCE, KEY, SIGNATURE = "X-Plinth-Sequence", "Idempotency-Key", "X-Plinth-Sig
 
 
 class Delivery(Frozen):
-    """What came of the entries that waited for one consumer; `error` is the reason why the rest still wait."""
+    """Result of delivery to one consumer; `error` is the reason why the remaining entries still wait."""
 
     consumer: str
     sent: int
@@ -203,7 +203,7 @@ class Delivery(Frozen):
 
 
 def make_secret(ctx: Context, name: str) -> str:
-    """A new secret of a consumer, kept here; its owner needs it to verify what is sent."""
+    """Create and store a new secret of a consumer; its owner needs it to verify deliveries."""
     secret = secrets.token_hex(32)
     path = _secret_path(Trust.of(ctx.workspace), name)
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -214,13 +214,13 @@ def make_secret(ctx: Context, name: str) -> str:
 def deliver(
     ctx: Context, attempts: int = ATTEMPTS, wait: Callable[[float], None] = time.sleep
 ) -> tuple[Delivery, ...]:
-    """Send every consumer the entries that it has not accepted, oldest first; one that fails stops only its own.
+    """Send every consumer the entries that it has not accepted, oldest first; a failure stops only that consumer.
 
     Args:
-        attempts: for each entry, before it is left to the next call.
+        attempts: number of attempts per entry and call.
 
     Raises:
-        SignatureError: the feed or the list of consumers does not hold.
+        SignatureError: the feed or the list of consumers does not verify.
     """
     feed = feed_entries(ctx)
     send = partial(_post, ctx, attempts=attempts, wait=wait)
@@ -228,13 +228,13 @@ def deliver(
 
 
 def delivery_signature(secret: str, at: int, body: bytes) -> str:
-    """The value of the signature header."""
+    """Return the value of the signature header."""
     mac = hmac.new(secret.encode(), f"{at}.".encode() + body, hashlib.sha256).hexdigest()
     return f"t={at},v1={mac}"
 
 
 def verified_delivery(secret: str, header: str, body: bytes, now: float, within_s: float = 300.0) -> bool:
-    """Whether a consumer may believe a request: its HMAC holds, and it was sent not longer ago than that."""
+    """Return True if a consumer may trust a request: its HMAC verifies, and it is recent enough."""
     at = header.partition(",")[0].removeprefix("t=")
     if not at.isascii() or not at.isdigit() or abs(now - int(at)) > within_s:
         return False
@@ -302,7 +302,7 @@ TAG = "taint"
 
 
 class Tainted(Frozen):
-    """Marks, with the manifests, runs, versions and aliases that they affect. `gaps` is what could not be looked at or
+    """Taints, with the affected manifests, runs, versions and aliases. `gaps` lists what could not be checked or
     delivered."""
 
     marks: tuple[taint.Taint, ...]
@@ -315,14 +315,14 @@ class Tainted(Frozen):
 
 
 def mark_tainted(ctx: Context, target: str, by: str, reason: str) -> Tainted:
-    """Mark an asset (its published version), a bucket, a digest or its beginning, a document or a commit as unfit.
+    """Taint an asset (its published version), a bucket, a digest or its beginning, a document or a commit.
 
-    From then on the gate `taint` fails for everything made of it or measured with it, and loaders refuse it. Nothing is
-    rolled back automatically.
+    From then on the gate `taint` fails for everything derived from it or measured with it, and loaders refuse it.
+    Nothing is rolled back automatically.
 
     Raises:
-        MissingError: nothing here has that identity.
-        SignatureError: there is no compliance key on this machine, or the log of marks does not hold.
+        MissingError: the workspace has no such artifact.
+        SignatureError: there is no compliance key on this machine, or the taint log does not verify.
     """
     with audit_log.audited(ctx, AuditedAction("taint", target, by, reason)):
         marks = tuple(taint.mark(ctx, one, by, reason) for one in _targets(ctx, target))
@@ -330,11 +330,11 @@ def mark_tainted(ctx: Context, target: str, by: str, reason: str) -> Tainted:
 
 
 def lift_taint(ctx: Context, target: str, by: str, reason: str) -> taint.TaintStatement:
-    """Lift the mark on a target; versions in MLflow that no other mark freezes lose the tag.
+    """Lift the taint on a target; versions in MLflow that no other taint freezes lose the tag.
 
     Raises:
-        MissingError: no mark that stands has that target.
-        SignatureError: there is no compliance key on this machine, or the log of marks does not hold.
+        MissingError: no active taint has that target.
+        SignatureError: there is no compliance key on this machine, or the taint log does not verify.
     """
     with audit_log.audited(ctx, AuditedAction("lift", target, by, reason)):
         done = taint.lift(ctx, target, by, reason)
@@ -347,11 +347,11 @@ def lift_taint(ctx: Context, target: str, by: str, reason: str) -> taint.TaintSt
 
 
 def champion_gives_way(ctx: Context, recipe: Recipe, entry: FeedEntry) -> ReleaseRecord | None:
-    """Return a release to its last good version, or to none: when an entry of the feed says that its champion is
-    marked, the mark still stands, and the signed policy asks for it. None where nothing is to be done.
+    """Roll a release back to its last good version, or withdraw it: if a feed entry reports that its champion is
+    tainted, the taint is still active, and the signed policy requires it. Return None if there is nothing to do.
 
     Raises:
-        SignatureError: a log does not hold, or the promoter's key is not on this machine.
+        SignatureError: a log does not verify, or the promoter's key is not on this machine.
         RegistryError: MLflow cannot be reached.
     """
     name = recipe.required_release().name
@@ -368,7 +368,7 @@ def champion_gives_way(ctx: Context, recipe: Recipe, entry: FeedEntry) -> Releas
 
 
 def _targets(ctx: Context, target: str) -> tuple[str, ...]:
-    """What is marked for a target: digests, or a document."""
+    """Return what is tainted for a target: digests, or a document."""
     published = ctx.refs.ref(target)
     if published is not None:
         return (published.digest,)
@@ -386,13 +386,13 @@ def _targets(ctx: Context, target: str) -> tuple[str, ...]:
 
 
 def _checkpoints(ctx: Context, mark: taint.Taint) -> frozenset[str]:
-    """Digests that a mark freezes, those of checkpoints that it measured too."""
+    """Return digests that a taint freezes, including those of measured checkpoints."""
     found = taint.affected(ctx, mark)
     return frozenset(each.digest for each in found) | consumers.measured(ctx, found)
 
 
 def _concerned(ctx: Context, marks: tuple[taint.Taint, ...], words: str) -> Tainted:
-    """What is frozen, tagged in MLflow where it can be reached."""
+    """Return everything that is frozen, tagged in MLflow if it is reachable."""
     starts = [one for mark in marks for one in ((mark.target,) if mark.kind == "manifest" else mark.holders)]
     found = descent(ctx, starts)
     checkpoints = found.digests | consumers.measured(ctx, found.manifests)
@@ -428,7 +428,7 @@ def _show(ctx: Context, versions: Iterable[VersionRow], words: str) -> None:
 
 
 def _tell(ctx: Context) -> tuple[str, ...]:
-    """Add to the feed, send it, and have the head of the release history name it. Returns what still waits, and why."""
+    """Add to the feed, send it, and update the head of the release history. Return pending deliveries with reasons."""
     catch_up_feed(ctx)
     with suppress(SignatureError), locked(ctx):  # without the promoter's key, the sensor of its machine signs the head
         releases.refresh(ctx)

@@ -32,7 +32,7 @@ IncidentAction = Literal["open", "note", "close"]
 
 
 class IncidentRecord(Frozen):
-    """One verified record: what somebody stated, who signed it and when."""
+    """Verified record: the statement, its signer and its time."""
 
     number: int
     incident: int
@@ -44,7 +44,7 @@ class IncidentRecord(Frozen):
 
 
 class Incident(Frozen):
-    """An incident with its records; `runs` and `targets` are what it concerns."""
+    """Incident with its records; `runs` and `targets` are what it affects."""
 
     number: int
     title: str
@@ -59,11 +59,11 @@ def declare(ctx: Context, title: str, by: str, runs: Iterable[str] = (), targets
     """Open an incident; promotions are refused from now on.
 
     Args:
-        runs: names of training runs that it concerns; targets: whatever `plinth release impact` takes.
+        runs: names of affected training runs; targets: any targets of `plinth release impact`.
 
     Raises:
         RequestError: no title.
-        SignatureError: no key of compliance or promoter here, or the log does not hold.
+        SignatureError: no key of compliance or promoter here, or the log does not verify.
     """
     if not title.strip():
         raise RequestError("an incident needs a title", remedy="say in a line what is seen")
@@ -89,12 +89,12 @@ def note(ctx: Context, number: int, text: str, by: str) -> Incident:
 
 
 def close(ctx: Context, number: int, reason: str, by: str) -> Incident:
-    """Close an incident, signed as compliance; where no other one is open, promotions go on.
+    """Close an incident, signed as compliance; promotions resume if no other one is open.
 
     Raises:
         MissingError: no such incident, or it is closed.
         RequestError: no reason.
-        SignatureError: no key of compliance here, or the log does not hold.
+        SignatureError: no key of compliance here, or the log does not verify.
     """
     with audit_log.audited(ctx, AuditedAction("close incident", f"incident {number}", by, reason)):
         found = find(ctx, number)
@@ -109,7 +109,7 @@ def close(ctx: Context, number: int, reason: str, by: str) -> Incident:
 
 
 def incidents(ctx: Context) -> tuple[Incident, ...]:
-    """Every incident, oldest first.
+    """Return every incident, oldest first.
 
     Raises:
         SignatureError: a record was edited, removed or forged, or another role closed an incident.
@@ -134,7 +134,7 @@ def incidents(ctx: Context) -> tuple[Incident, ...]:
 
 
 def open_ones(ctx: Context) -> tuple[Incident, ...]:
-    """The incidents that are open, oldest first.
+    """Return open incidents, oldest first.
 
     Raises:
         SignatureError: as `incidents`.
@@ -143,7 +143,7 @@ def open_ones(ctx: Context) -> tuple[Incident, ...]:
 
 
 def find(ctx: Context, number: int | None) -> Incident:
-    """An incident by number; None: the newest that is open, else the newest.
+    """Return an incident by number; None: the newest open one, else the newest.
 
     Raises:
         MissingError: there is none.
@@ -161,11 +161,11 @@ def find(ctx: Context, number: int | None) -> Incident:
 
 
 def require_none(ctx: Context) -> None:
-    """Pass only while no incident is open.
+    """Raise an error while an incident is open.
 
     Raises:
-        GateError: names those that are.
-        SignatureError: the log does not hold.
+        GateError: an incident is open; names it.
+        SignatureError: the log does not verify.
     """
     found = open_ones(ctx)
     if found:

@@ -41,7 +41,7 @@ WAIVER_PREDICATE: Final = "urn:plinth:gate-waiver:v1"
 
 
 class Waiver(Frozen):
-    """What is let through, for whom, why, and until when (UTC, ISO 8601)."""
+    """Waived gate of one candidate, with reason and end (UTC, ISO 8601)."""
 
     release: str
     gate: str
@@ -60,19 +60,19 @@ class Waiver(Frozen):
 
     @property
     def said(self) -> str:
-        """The waiver in words, for the result of its gate."""
+        """Waiver in words, for the result of its gate."""
         return f"waived by {self.by} until {self.expires}: {self.reason}"
 
 
 class Waivers(NamedTuple):
-    """Waivers of a candidate that count, by gate; and why others do not."""
+    """Valid waivers of a candidate, by gate; and the reasons why others are invalid."""
 
     valid: Mapping[str, Waiver]
     faults: tuple[str, ...]
 
     @property
     def said(self) -> dict[str, str]:
-        """As `gates.evaluate` takes them."""
+        """Waivers as `gates.evaluate` takes them."""
         return {gate: waiver.said for gate, waiver in self.valid.items()}
 
 
@@ -82,7 +82,7 @@ def sign_waiver(
     """Sign a waiver; a later one of the same gate and candidate replaces it.
 
     Raises:
-        GateError: the policy does not ask this gate, or none lifts it; or it has no reason or no date to come.
+        GateError: the policy does not require this gate, or it cannot be waived; no reason, or no future date.
         SignatureError: no key as `policy` on this machine.
     """
     name = policy.policy.release
@@ -112,10 +112,10 @@ def sign_waiver(
 
 
 def waivers_of(ctx: Context, policy: SignedPolicy, candidate: str, at: datetime | None = None) -> Waivers:
-    """The waivers of a candidate under the policy that governs.
+    """Return the waivers of a candidate under the current policy.
 
     Args:
-        at: the time of the verdict; now where it is not given.
+        at: time of the verdict; default: now.
     """
     trust = Trust.of(ctx.workspace)
     valid: dict[str, Waiver] = {}
@@ -135,7 +135,7 @@ def waivers_of(ctx: Context, policy: SignedPolicy, candidate: str, at: datetime 
 
 
 def waiver_paths(ctx: Context, release: str, candidate: str) -> tuple[Path, ...]:
-    """The files of a candidate's waivers, valid or not."""
+    """Return the files of a candidate's waivers, valid or not."""
     return tuple(sorted(_folder(ctx, release).glob(f"{candidate[:12]}.*.json")))
 
 
@@ -148,7 +148,7 @@ def _read(ctx: Context, path: Path) -> Waiver:
 
 
 def _unfit(found: Waiver, policy: SignedPolicy, candidate: str, at: datetime) -> str:
-    """Why a waiver does not count; empty where it does."""
+    """Return the reason why a waiver is invalid; empty if it is valid."""
     if (found.release, found.candidate) != (policy.policy.release, candidate):
         return "it is of another candidate"
     if found.policy != policy.digest:
@@ -159,7 +159,7 @@ def _unfit(found: Waiver, policy: SignedPolicy, candidate: str, at: datetime) ->
 
 
 def _replaced(ctx: Context, trust: Trust, found: Waiver) -> str:
-    """Whether this machine has seen a later waiver of the same gate and candidate, in words: that one replaced this."""
+    """Return a sentence if this machine has seen a later waiver of the same gate and candidate, else an empty one."""
     if _second(found) < trust.seen(*_counted(ctx, found)):
         return "a later one replaced it"
     trust.remember(_counted(ctx, found)[0], _second(found))
@@ -181,9 +181,9 @@ def _folder(ctx: Context, release: str) -> Path:
 # A candidate and its gates, judged now: by the signed policy that governs, on evidence that is read each time.
 
 class Judgement(NamedTuple):
-    """A candidate with its present evidence, the policy that governs, and the results of its gates.
+    """Candidate with its current evidence, the current policy, and the results of its gates.
 
-    Without a signed policy there is one result: the gate `policy`, failed. `faults` are waivers that do not count.
+    Without a signed policy there is one result: the gate `policy`, failed. `faults` are invalid waivers.
     """
 
     candidate: Candidate
@@ -198,11 +198,11 @@ class Judgement(NamedTuple):
 
 
 def judge(ctx: Context, client: Any | None, recipe: Recipe, version: Any, *, whole: bool = True) -> Judgement:
-    """A candidate and its gates, judged now and shown on its version in MLflow.
+    """Evaluate the gates of a candidate now, and show them on its version in MLflow.
 
     Args:
-        client: of MLflow; None: only judged.
-        whole: also count claims about training text again; nothing is promoted without.
+        client: MLflow client; None: only evaluate.
+        whole: True to recompute claims about training text as well, as promotion requires.
 
     Raises:
         SignatureError, LineageError: the version cannot be tied to a candidate.
@@ -217,7 +217,7 @@ def judge(ctx: Context, client: Any | None, recipe: Recipe, version: Any, *, who
 
 
 def write_verdict(ctx: Context, recipe: Recipe, judged: Judgement) -> None:
-    """The signed verdict beside the candidate, of a refused promotion, too."""
+    """Write the signed verdict next to the candidate, also for a refused promotion."""
     if judged.policy is None:
         return
     found, release = judged.candidate, recipe.required_release().name
@@ -233,7 +233,7 @@ def require_open(judged: Judgement) -> None:
     """Require that no gate blocks promotion.
 
     Raises:
-        SignatureError, LineageError, GateError: by the first gate that does, with the reason of each.
+        SignatureError, LineageError, GateError: a gate blocks; lists all of them with reasons.
     """
     if judged.passed:
         return
@@ -248,7 +248,7 @@ def require_open(judged: Judgement) -> None:
 
 
 def remedy(version: str, results: Sequence[GateResult]) -> str:
-    """Command that unblocks a candidate: approve it, waive a gate, or look at what proves it."""
+    """Return the command that unblocks a candidate: approve it, waive a gate, or show its gates."""
     held = blocking(results)
     failed = [one.name for one in held if one.state == "failed"]
     waivable = [name for name in failed if name not in (*always(), "policy")]
@@ -264,7 +264,7 @@ def remedy(version: str, results: Sequence[GateResult]) -> str:
 
 
 def _judged(ctx: Context, recipe: Recipe, found: Candidate, gathered: Evidence) -> Judgement:
-    """Every gate of the signed policy that governs now; nothing else says what is asked."""
+    """Evaluate every gate of the current signed policy; nothing else defines the gates."""
     try:
         signed = policy.current(ctx, recipe.required_release().name)
     except TrustError as error:
@@ -275,7 +275,7 @@ def _judged(ctx: Context, recipe: Recipe, found: Candidate, gathered: Evidence) 
 
 
 def _measured(ctx: Context, found: Candidate) -> str:
-    """The scores of the evaluation that the candidate names, whatever somebody wrote on its page; empty without it."""
+    """Return the scores of the candidate's evaluation, regardless of its page in MLflow; empty without it."""
     try:
         return scores_text(found.checkpoint, ctx.refs.load(found.evaluation).stats.get("slices") or {})
     except PlinthError:
@@ -307,11 +307,11 @@ def verdict_predicate(
     at: datetime,
     faults: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """The verification summary of a candidate.
+    """Build the verification summary of a candidate.
 
     Args:
         inputs: SHA-256 of the signed statements that were read, by URI.
-        faults: statements that did not count, in words.
+        faults: invalid statements, in words.
     """
     passed = is_open(results)
     return {
@@ -335,7 +335,7 @@ def verdict_predicate(
 
 
 def levels(results: Sequence[GateResult]) -> tuple[str, ...]:
-    """What was verified, and no more."""
+    """Return the verified levels."""
     by_name = {result.name: result.passed for result in results}
     found = ["SLSA_BUILD_LEVEL_1"] if by_name.get("signature") and by_name.get("lineage") else []
     if not is_open(results):
@@ -352,8 +352,8 @@ def sign_verdict(
     inputs: Sequence[Path],
     faults: Sequence[str] = (),
 ) -> Path:
-    """Sign the verdict next to the candidate's directory; the newest replaces an earlier one, but none that passed is
-    replaced by one that did not: exports of the release need it.
+    """Sign the verdict next to the candidate's directory. The newest replaces an earlier one, but a passing verdict is
+    never replaced by a failing one: exports of the release need it.
 
     Raises:
         SignatureError: no key as `promoter` on this machine.
@@ -371,10 +371,10 @@ def sign_verdict(
 
 
 def read_verdict(ctx: Context, found: Candidate) -> dict[str, Any]:
-    """The signed verdict of a candidate: the predicate.
+    """Return the predicate of a candidate's signed verdict.
 
     Raises:
-        SignatureError: there is none, it was changed, or it is of another candidate.
+        SignatureError: there is none, it was changed, or it belongs to another candidate.
     """
     where = verdict_path(found)
     content = dsse.read(where, Trust.of(ctx.workspace).authority(PROMOTER), VERDICT_PREDICATE)
@@ -393,7 +393,7 @@ def _passed(ctx: Context, found: Candidate) -> bool:
 
 
 def verdict_path(found: Candidate) -> Path:
-    """Where the verdict of a candidate lies."""
+    """Return the path of a candidate's verdict."""
     return found.directory.with_name(f"{found.directory.name}.{found.key[:12]}.verdict.json")
 
 

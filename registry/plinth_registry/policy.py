@@ -42,7 +42,7 @@ PREDICATE: Final = POLICY_PREDICATE
 
 
 class SignedPolicy(Frozen):
-    """A policy that verifies, its identity, when it was signed and by whom."""
+    """Verified policy, its identity, time and signers."""
 
     policy: SerializeAsAny[GatePolicy]
     digest: str
@@ -56,7 +56,7 @@ class SignedPolicy(Frozen):
 
 
 def load(path: Path) -> GatePolicy:
-    """The policy in a YAML file.
+    """Load the policy in a YAML file.
 
     Raises:
         RecipeError: it cannot be read or is wrong; lists every problem with its line and key.
@@ -65,17 +65,17 @@ def load(path: Path) -> GatePolicy:
 
 
 def digest(policy: GatePolicy) -> str:
-    """SHA-256 of a policy with its defaults filled in: comments and the order of keys do not count."""
+    """Return SHA-256 of a policy with its defaults filled in: comments and the order of keys do not count."""
     return fingerprint.digest(policy.model_dump(mode="json"))
 
 
 def sign(ctx: Context, policy: GatePolicy, owner: str | None = None) -> SignedPolicy:
-    """Sign the next version of a release's policy; the same one signed again changes nothing.
+    """Sign the next version of a release's policy; signing the same one again changes nothing.
 
     Raises:
         SignatureError: no key as `policy` on this machine, or an earlier version was changed.
         GateError: not the next version.
-        RecipeError: it names a gate that is not installed, or is not asked by name.
+        RecipeError: it names a gate that is not installed, or cannot be named.
     """
     subject = f"{policy.release} version {policy.version} {digest(policy)[:12]}"
     asked = AuditedAction("policy", subject, owner or "", policy.description, owner)
@@ -102,10 +102,11 @@ def _sign(ctx: Context, policy: GatePolicy, owner: str | None) -> SignedPolicy:
 
 
 def history(ctx: Context, release: str) -> tuple[SignedPolicy, ...]:
-    """Every signed version, oldest first.
+    """Return every signed version, oldest first.
 
     Raises:
-        SignatureError: one is missing, was changed, or was not signed as `policy`; the newest too, where this machine
+        SignatureError: one is missing, was changed, or was not signed as `policy`; including the newest, if this
+        machine
             has seen it or a head of the release history was signed since.
     """
     log = policies(release)
@@ -113,7 +114,7 @@ def history(ctx: Context, release: str) -> tuple[SignedPolicy, ...]:
 
 
 def current(ctx: Context, release: str) -> SignedPolicy:
-    """The policy that governs a release: the newest signed version.
+    """Return the current policy of a release: the newest signed version.
 
     Raises:
         GateError: none was signed.
@@ -130,7 +131,7 @@ def current(ctx: Context, release: str) -> SignedPolicy:
 
 
 def governing(ctx: Context, release: str) -> str:
-    """Digest of the policy that governs a release now; empty where none holds, and then nothing is released."""
+    """Return the digest of the current policy of a release; empty if none verifies, and then nothing is released."""
     try:
         return current(ctx, release).digest
     except TrustError:
@@ -138,7 +139,7 @@ def governing(ctx: Context, release: str) -> str:
 
 
 def unmeasured(policy: GatePolicy, recipe: Recipe) -> tuple[str, ...]:
-    """Gates that must fail because the recipe measures nothing for them, each with the key that is absent."""
+    """Return gates that must fail because the recipe produces no evidence for them, each with the missing key."""
     gates = {name: gate for name, gate in release_gates().items() if name not in policy.without}
     made = {name: MEASUREMENTS[name] for gate in gates.values() for name in gate.counted if name in MEASUREMENTS}
     lacking = {name: one.key for name, one in made.items() if one.key and not one.stages(recipe)}
@@ -155,7 +156,7 @@ def unmeasured(policy: GatePolicy, recipe: Recipe) -> tuple[str, ...]:
 
 
 def _is_set(recipe: Recipe, key: str) -> bool:
-    """True if a recipe has a value at a dotted key."""
+    """Return True if a recipe has a value at a dotted key."""
     found: Any = recipe.model_dump()
     for step in key.split("."):
         found = found.get(step) if isinstance(found, Mapping) else None
@@ -193,7 +194,7 @@ def _extensions(policy: GatePolicy) -> Iterator[RecipeError]:
 
 
 def path_of(ctx: Context, release: str, version: int) -> Path:
-    """The file of a signed version."""
+    """Return the file of a signed version."""
     return policies(release).path(ctx, version)
 
 
@@ -247,7 +248,7 @@ def changes(before: GatePolicy, after: GatePolicy) -> tuple[PolicyChange, ...]:
 
 
 def direction(key: str, before: Any, after: Any) -> Direction:
-    """Say which way a setting moved. None is no bound, or no list."""
+    """Return the direction of a change. None is the absence of a limit, or of a list."""
     if _NEUTRAL.match(key):
         return "changed"
     if key in _CHOICES:
@@ -286,13 +287,13 @@ def _settings(before: GatePolicy, after: GatePolicy) -> Iterator[PolicyChange]:
 
 
 def _value(known: Mapping[str, Any], key: str) -> Any:
-    """A setting; a slice without a margin of its own has the common one."""
+    """Return a setting; a slice without its own margin has the common one."""
     head, own, _ = key.partition(".margins.")
     return known.get(key, known[f"{head}.margin"] if own else None)
 
 
 def _gates(before: GatePolicy, after: GatePolicy) -> Iterator[PolicyChange]:
-    """Gates that the policy stopped or started to require."""
+    """Yield gates that the policy stopped or started to require."""
     for name in before.without.keys() | after.without.keys():
         old, new = before.without.get(name), after.without.get(name)
         if (old is None) != (new is None):
@@ -339,12 +340,12 @@ def load_signed(
     more: Callable[[M], Iterable[Exception]] = lambda _: (),
     unknown: Callable[[str], str] = lambda _: "",
 ) -> M:
-    """The record in a file.
+    """Return the record in a file.
 
     Args:
-        what: names the kind of file in errors, `page` the document that describes its keys.
-        more: problems that the record itself cannot see.
-        unknown: why the record has no such key, where there is more to say.
+        what: kind of file in errors; `page`: the document that describes its keys.
+        more: function that finds problems that the record itself cannot.
+        unknown: function that explains an unknown key, if there is more to say.
 
     Raises:
         RecipeError: it cannot be read or is wrong; lists every problem with its line and key.

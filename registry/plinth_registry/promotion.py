@@ -35,7 +35,7 @@ CHAMPION: Final = "champion"
 def promote(
     ctx: Context, client: Any, recipe: Recipe, version: str, *, by: str, reason: str, stage: Stage = CHAMPION
 ) -> ReleaseRecord:
-    """Make a candidate version a release and give it the stage's alias; repeating it changes nothing.
+    """Make a candidate version a release and move the stage's alias to it; repeating it changes nothing.
 
     Raises:
         SignatureError: a file or statement was changed; names it.
@@ -74,12 +74,12 @@ def promote(
 def rollback(
     ctx: Context, client: Any, recipe: Recipe, *, by: str, reason: str, withdraw: bool = False
 ) -> ReleaseRecord:
-    """Make the last good version before the champion champion again.
+    """Roll back to the most recent good champion.
 
-    Good is: was champion, verifies, and is not tainted.
+    A good version was champion, verifies, and is not tainted.
 
     Args:
-        withdraw: when there is no good version, leave the release without one instead of failing.
+        withdraw: True to leave the release without a version if there is no good one, instead of failing.
 
     Raises:
         MissingError: there is no champion.
@@ -112,13 +112,13 @@ def rollback(
 def return_canary(
     ctx: Context, client: Any, recipe: Recipe, *, by: str, reason: str, version: str | None = None
 ) -> ReleaseRecord:
-    """Take the canary's place away; the champion stays. Repeated after a crash, it completes what was begun.
+    """Roll back the canary; the champion stays. Repeated after a crash, it completes the rollback.
 
     Args:
-        version: of the release, whose place is meant; None: whichever is on trial.
+        version: version of the release that must be on trial; None: any.
 
     Raises:
-        MissingError: there is no canary, and the last movement of the release gave none back; or it is another version.
+        MissingError: there is no canary, and the last movement was not its rollback; or another version is on trial.
     """
     name = recipe.required_release().name
     asked = AuditedAction("return", f"canary of {name}", by, reason)
@@ -146,7 +146,7 @@ def return_canary(
 
 @contextmanager
 def _decided(ctx: Context, asked: AuditedAction) -> Iterator[AuditedAction]:
-    """Enter a movement in the log of decisions, and sign a head that names the entry."""
+    """Record a movement in the audit log, and sign a head that names the entry."""
     with locked(ctx):
         with audit_log.audited(ctx, asked):
             yield asked
@@ -154,16 +154,16 @@ def _decided(ctx: Context, asked: AuditedAction) -> Iterator[AuditedAction]:
 
 
 def _given_away(ctx: Context, found: Candidate, recipe: Recipe) -> frozenset[str]:
-    """Numbers of versions that the history gave to other candidates.
+    """Return numbers of versions that the history gave to other candidates.
 
-    MLflow counts anew when somebody deletes a registered model; a number never names a second model here.
+    MLflow restarts numbering when a registered model is deleted; a number never names a second model here.
     """
     records = releases.history(ctx, recipe.required_release().name)
     return frozenset(one.version for one in records if one.version and one.candidate != found.subjects)
 
 
 def _ensure_copy(client: Any, recipe: Recipe, found: Candidate, taken: frozenset[str]) -> str:
-    """The release version copied from a candidate version, copied unless it is there; its number is none of `taken`."""
+    """Return the release version copied from a candidate version, copying it if needed; skip numbers in `taken`."""
     name, source = recipe.required_release().name, source_of(found.model, found.version)
     connection.ensure_model(client, name, f"{recipe.description or name}: written by the promoter only.")
     for version in connection.versions(client, name):
@@ -179,7 +179,7 @@ def _ensure_copy(client: Any, recipe: Recipe, found: Candidate, taken: frozenset
 
 
 def _move(ctx: Context, client: Any, stage: Stage, facts: dict[str, Any]) -> ReleaseRecord:
-    """Record that a version takes a stage's place, unless it stands there or further already; MLflow follows."""
+    """Record that a version takes a stage's place, unless it is there or further already; then update MLflow."""
     name, version = facts["model"], facts["version"]
     history = releases.history(ctx, name)
     held = history.standing
@@ -201,10 +201,10 @@ FOREIGN = "unreleased"
 
 
 def repair(ctx: Context, client: Any, name: str) -> tuple[str, ...]:
-    """Write the places of a release's versions to MLflow. Returns what differed, a sentence each.
+    """Write the aliases of a release's versions to MLflow. Return differences, a sentence each.
 
     Raises:
-        SignatureError: the history does not hold; then nothing is written.
+        SignatureError: the history does not verify; then nothing is written.
     """
     records = releases.history(ctx, name)
     model = connection.optional(lambda: client.get_registered_model(name))
@@ -227,10 +227,11 @@ def repair(ctx: Context, client: Any, name: str) -> tuple[str, ...]:
 
 
 def missing_in_mlflow(ctx: Context, client: Any, name: str) -> tuple[str, ...]:
-    """What MLflow lacks of the signed history and `repair` cannot write: a deleted version keeps its number.
+    """Return versions of the signed history that MLflow lacks and `repair` cannot write, since deleted numbers stay
+    used.
 
     Raises:
-        SignatureError: the history does not hold.
+        SignatureError: the history does not verify.
     """
     records = releases.history(ctx, name)
     if connection.optional(lambda: client.get_registered_model(name)) is None:
@@ -241,31 +242,31 @@ def missing_in_mlflow(ctx: Context, client: Any, name: str) -> tuple[str, ...]:
 
 
 def note(client: Any, name: str, version: str | None, tag: str, value: str) -> None:
-    """Show something on a version, for people; nothing where somebody has deleted it, since the record stands."""
+    """Show a note on a version, for people; do nothing if it was deleted, since the record decides."""
     connection.optional(lambda: client.set_model_version_tag(name, version, tag, value))
 
 
 def source_of(model: str, version: str | None) -> str:
-    """Where MLflow says that the version of a release was copied from."""
+    """Return MLflow's source of a version that was copied into a release."""
     return f"models:/{model}/{version}"
 
 
 def alias(client: Any, name: str, which: str) -> str | None:
-    """The version that MLflow shows under an alias, or None."""
+    """Return the version that MLflow shows under an alias, or None."""
     model = connection.optional(lambda: client.get_registered_model(name))
     version = None if model is None else model.aliases.get(which)
     return None if version is None else str(version)
 
 
 def _released(records: Iterable[ReleaseRecord]) -> set[tuple[str | None, str]]:
-    """Number and source of every version that was ever released."""
+    """Return number and source of every version that was ever released."""
     return {(one.version, source_of(f"{one.model}-candidate", one.candidate_version)) for one in records}
 
 
 def _foreign(
     client: Any, name: str, there: Mapping[str, Any], released: Container[tuple[str | None, str]]
 ) -> list[str]:
-    """Versions that somebody else put into the release's model, each reported once."""
+    """Return foreign versions in the release's model, each reported once."""
     found = []
     for version in there.values():
         if (str(version.version), version.source) in released:

@@ -40,12 +40,12 @@ BATCH = 1000
 
 
 def locked(ctx: Context) -> AbstractContextManager[None]:
-    """One writer of the registry at a time; MLflow itself has no transactions over several calls."""
+    """Lock the registry for one writer at a time; MLflow itself has no transactions over several calls."""
     return atomic.locked(ctx.workspace.mlflow / "registry.lock")
 
 
 def ensure_run(client: Any, experiment: str, run_id: str) -> Any:
-    """The MLflow run that stands for a training run, made unless it is there."""
+    """Return the MLflow run of a training run; create it if needed."""
     found = client.get_experiment_by_name(experiment)
     experiment_id = found.experiment_id if found else client.create_experiment(experiment, tags=MODEL_TRAINING)
     runs = client.search_runs([experiment_id], f"tags.`{RUN_TAG}` = '{run_id}'", max_results=1)
@@ -65,7 +65,7 @@ def ensure_version(
     facts: Facts,
     source: str,
 ) -> Any:
-    """The candidate version with this key, made unless it is there."""
+    """Return the candidate version with this key; create it if needed."""
     name = model_name(recipe)
     connection.ensure_model(
         client, name, f"Candidates of {recipe.required_release().name}: written by trainers, judged by gates."
@@ -92,7 +92,7 @@ def ensure_version(
 
 
 def lineage_file(key: str) -> str:
-    """The artifact with the digests that a candidate was derived from, by its key."""
+    """Return the artifact with the digests that a candidate was derived from, by its key."""
     return f"lineage-{key[:12]}.json"
 
 
@@ -109,7 +109,7 @@ def show_gates(
 
     Args:
         root: the root of trust in words.
-        measured: the scores, as `scores_text` writes them; empty to keep what is there.
+        measured: scores, as `scores_text` writes them; empty to keep the existing ones.
     """
     results = tuple(results)
     tags = {f"gate/{result.name}": result.text for result in results}
@@ -128,20 +128,20 @@ def show_gates(
 
 
 def describe(client: Any, version: Any, tags: Mapping[str, str], measured: str = "") -> None:
-    """Write what a version's tags say, and what was measured, where MLflow shows it first."""
+    """Write a version's description from its tags and scores, which MLflow shows first."""
     text = version_text(measured or version.description or "", tags)
     if text != (version.description or ""):
         client.update_model_version(version.name, version.version, text)
 
 
 def logged_model(client: Any, experiment_id: str, key: str) -> Any:
-    """MLflow's record of the model of the candidate with this key; None where there is none yet."""
+    """Return MLflow's record of the model of the candidate with this key; None if there is none yet."""
     found = client.search_logged_models([experiment_id], filter_string=f"tags.`{KEY_TAG}` = '{key}'", max_results=1)
     return found[0] if found else None
 
 
 def _ensure_model(client: Any, run: Any, checkpoint: Manifest, key: str) -> Any:
-    """MLflow's record of the model, whose weights lie elsewhere: metrics are bound to it."""
+    """Return MLflow's record of the model, to which metrics are bound; the weights are stored elsewhere."""
     model = logged_model(client, run.info.experiment_id, key)
     if model is None:
         model = client.create_logged_model(
@@ -169,7 +169,7 @@ def _log_scores(client: Any, run: Any, model: Any, evaluation: Manifest, facts: 
 
 
 def _child_of(chain: Chain, checkpoint: Manifest) -> dict[str, str]:
-    """Tags of a model that began from another checkpoint, by which it can be enrolled as its child."""
+    """Return tags of a model that started from another checkpoint, with which it can be enrolled as its child."""
     parents = [link.inputs.get("checkpoint") for link in chain.own if link.asset == INITIAL]
     return {PARENT: parents[0], DIGEST: checkpoint.digest} if parents and parents[0] else {}
 
@@ -216,7 +216,7 @@ TRIAL_CHARACTERS = 400
 
 
 def scores_text(checkpoint: str, slices: Mapping[str, Any]) -> str:
-    """The part about what was measured: bits per byte by slice."""
+    """Format bits per byte by slice."""
     rows = ["| slice | bytes | model | gzip -9 | byte trigram |", "|---|---|---|---|---|"]
     for name, row in sorted(slices.items()):
         cells = [str(row.get(column, "")) for column in ("bytes", "model", "gzip", "trigram")]
@@ -226,11 +226,11 @@ def scores_text(checkpoint: str, slices: Mapping[str, Any]) -> str:
 
 
 def version_text(known: str, tags: Mapping[str, str]) -> str:
-    """A version's description, of at most `LIMIT` characters: later slices are left out where there are too many.
+    """Format a version's description, up to `LIMIT` characters: later slices are omitted if there are too many.
 
     Args:
-        known: the description as it is, whose scores are kept.
-        tags: of the version, as `registration` and `freeze` write them.
+        known: current description, whose scores are kept.
+        tags: tags of the version, as `registration` and `freeze` write them.
     """
     lines = [*_banner(tags), *_gates(tags)]
     kept = known[known.index(SCORES) :] if SCORES in known else known
@@ -281,7 +281,7 @@ def _gates(tags: Mapping[str, str]) -> Iterable[str]:
 
 
 def _row(name: str, text: str) -> Iterable[str]:
-    """The row of a gate from its tag; none if the policy does not require it, or someone has set something else."""
+    """Yield the row of a gate from its tag; nothing if the policy does not require it, or the tag was changed."""
     state, _, detail = text.partition(": ")
     if state in get_args(GateState):
         shown = f"**{state}**" if state in BLOCKING else state
@@ -298,7 +298,7 @@ _LINK = re.compile(r"\s*\[State and pages of this workspace\]\([^)]*\)")
 
 
 def link_to_pages(client: Any, recipe: Recipe, url: str) -> tuple[str, ...]:
-    """Write the link to what there is of the recipe; returns the names of what was changed."""
+    """Write the link to the pages into the recipe's experiment and models; return the names of those that changed."""
     changed = []
     experiment = client.get_experiment_by_name(recipe.name)
     if experiment is not None:

@@ -37,12 +37,12 @@ _HELD = re.compile(r"(models:/)?[a-z][a-z0-9-]*@(champion|canary|previous)")
 
 
 class ReleaseRecord(Frozen):
-    """One movement of an alias.
+    """Movement of an alias.
 
     `goal` is where the movement ends: a `canary` on its way to `champion`, or one that stays for trial. `version` is
-    the release's version that holds the place afterwards (None when withdrawn), `previous` the one that was champion
-    before. A `returned` canary is `previous`, and the champion stays. `policy` is the digest of the gate policy under
-    which it was decided, `audit` number and SHA-256 of the newest entry of the log of decisions then.
+    the version that holds the place afterward (None if withdrawn), `previous` the champion
+    before. A `returned` canary is `previous`, and the champion stays. `policy` is the digest of the gate policy at that
+    time, `audit` number and SHA-256 of the newest entry of the audit log then.
     """
 
     number: int
@@ -64,10 +64,10 @@ class ReleaseRecord(Frozen):
 
 
 class Standing(Frozen):
-    """Versions of one release by what they are now.
+    """Versions of one release by their current place.
 
-    `champions` are those that became champion and were never rolled back from, oldest first; the last one is champion.
-    `gone` are those that were rolled back from, returned from trial, replaced on trial by another, or withdrawn.
+    `champions` became champion and were never rolled back, oldest first; the last one is champion.
+    `gone` were rolled back, returned from trial, replaced on trial by another, or withdrawn.
     """
 
     champions: tuple[str, ...] = ()
@@ -84,11 +84,11 @@ class Standing(Frozen):
 
     @property
     def aliases(self) -> dict[str, str | None]:
-        """What MLflow should show."""
+        """Aliases that MLflow should show."""
         return {"champion": self.champion, "canary": self.canary, "previous": self.previous}
 
     def place(self, version: str) -> Place | None:
-        """What a version is now; None for one that was never released."""
+        """Return the current place of a version; None if it was never released."""
         if version in self.gone:
             return "rolled back"
         named: dict[Place, str | None] = {"champion": self.champion, "canary": self.canary, "previous": self.previous}
@@ -99,12 +99,12 @@ class Standing(Frozen):
 
 
 def names_place(target: str) -> bool:
-    """Whether a target is `NAME@PLACE`: never a folder, whatever lies in the working directory under that name."""
+    """Return True if a target is `NAME@PLACE`, which is never a folder, even if one has that name."""
     return _HELD.fullmatch(target) is not None
 
 
 def standing_after(records: Iterable[ReleaseRecord]) -> Standing:
-    """What the history of one release, oldest record first, says about its versions."""
+    """Return the state after the history of one release, oldest record first."""
     found = Standing()
     for record in records:
         found = _after(found, record)
@@ -112,9 +112,9 @@ def standing_after(records: Iterable[ReleaseRecord]) -> Standing:
 
 
 def ended(records: Iterable[ReleaseRecord], candidate: Mapping[str, str]) -> int:
-    """Number of the record that ended the last promotion of a candidate; 0 before the first one has ended.
+    """Return the number of the record that ended the last promotion of a candidate; 0 before the first one has ended.
 
-    A promotion ends where the version is champion or canary no more, whatever the cause. A rollback to it resumes it.
+    A promotion ends when the version is no longer champion or canary, for any cause. A rollback to it resumes it.
     An approval counts for the promotion after this record.
 
     Args:
@@ -156,7 +156,7 @@ def _after(now: Standing, record: ReleaseRecord) -> Standing:
 
 
 def never_released(name: str, version: str) -> GateError:
-    """The refusal of a version that no signed record names."""
+    """Return the error for a version that no signed record names."""
     return GateError(
         f"{name} version {version} was never released",
         found="no record signed by the promoter",
@@ -166,19 +166,19 @@ def never_released(name: str, version: str) -> GateError:
 
 
 class ReleaseHistory(tuple[ReleaseRecord, ...]):
-    """The records of one release, or of all, oldest first."""
+    """Records of one release, or of all, oldest first."""
 
     def of(self, model: str) -> ReleaseHistory:
-        """The records of one release."""
+        """Return the records of one release."""
         return ReleaseHistory(record for record in self if record.model == model)
 
     @cached_property
     def standing(self) -> Standing:
-        """What the records of one release say now about its versions."""
+        """Current state of one release by its records."""
         return standing_after(self)
 
     def releasing(self, model: str, version: str) -> ReleaseRecord:
-        """The newest record that released a version: a rollback to it, or the return of a canary, decides nothing.
+        """Return the newest record that released a version; rollbacks to it, or of a canary, do not count.
 
         Raises:
             GateError: the promoter never released it.
@@ -207,7 +207,7 @@ def append(ctx: Context, **fields: Any) -> ReleaseRecord:
     """Sign and write the next record; the caller holds the registry's lock.
 
     Raises:
-        SignatureError: the history or the log of decisions does not hold, or the promoter's key is not usable.
+        SignatureError: the history or the audit log does not verify, or the promoter's key is not usable.
     """
     before = RELEASES.newest(ctx)
     head = _HEAD.require(ctx, before)
@@ -222,45 +222,45 @@ def append(ctx: Context, **fields: Any) -> ReleaseRecord:
 
 
 def refresh(ctx: Context, *, expired: bool = False) -> bool:
-    """Sign the head again when it is a day old or a record of any log behind; the caller holds the registry's lock.
+    """Re-sign the head when it is a day old or behind a record of any log; the caller holds the registry's lock.
 
     Args:
-        expired: also one that has expired. Only a person says so: whoever put an old history back would have it signed.
+        expired: True to re-sign an expired one. Only a person decides that: it could belong to a restored old history.
 
     Raises:
-        SignatureError: the history does not hold, or the promoter's key is not usable.
+        SignatureError: the history does not verify, or the promoter's key is not usable.
     """
     return _HEAD.refresh(ctx, tuple(beside_releases(ctx)), REFRESH_DAYS, expired=expired)
 
 
 def head_expires(ctx: Context) -> str:
-    """Until when the head is believed (UTC, ISO 8601); empty before anything was released.
+    """Return the expiry of the head (UTC, ISO 8601); empty before the first release.
 
     Raises:
-        SignatureError: it was changed, or signed by somebody else.
+        SignatureError: it was changed, or signed by someone else.
     """
     head = _HEAD.read(ctx)
     return head.expires if head else ""
 
 
 def log_records(ctx: Context, log: SignedLog) -> tuple[LogRecord, ...]:
-    """The records of another log, which continue from what the signed head of this history says about them.
+    """Return the records of another log, which must continue from what the signed head of this history names.
 
     Raises:
-        SignatureError: one was edited, removed or moved; the newest too, if a head was signed since.
+        SignatureError: one was edited, removed or moved; including the newest, if a head was signed since.
     """
     return _HEAD.records_of(ctx, log)
 
 
 def history(ctx: Context, model: str | None = None, *, expired: bool = False) -> ReleaseHistory:
-    """Every record, oldest first, or those of one release.
+    """Return every record, oldest first, or those of one release.
 
     Args:
-        expired: also under a head that nobody has signed for so long that it may be an old one.
+        expired: True to accept an expired head, which may belong to an old history.
 
     Raises:
-        SignatureError: a record is missing (the newest too), was changed, or was not signed by the promoter; the head
-            has expired.
+        SignatureError: a record is missing (including the newest), was changed, or was not signed by the promoter; the
+            head has expired.
     """
     found = RELEASES.records(ctx)
     _HEAD.require(ctx, found[-1] if found else None, expired=expired)
@@ -269,16 +269,16 @@ def history(ctx: Context, model: str | None = None, *, expired: bool = False) ->
 
 
 def ended_by(ctx: Context, model: str, candidate: Mapping[str, str]) -> int:
-    """Number of the record that ended the last promotion of a candidate, by the history as it is, fresh or not.
+    """Return the number of the record that ended a candidate's last promotion, even if the head has expired.
 
     Raises:
-        SignatureError: the history does not hold.
+        SignatureError: the history does not verify.
     """
     return ended(history(ctx, model, expired=True), candidate)
 
 
 def require_audited(ctx: Context, record: ReleaseRecord) -> None:
-    """Require the entries of the log of decisions that a record and the head name; those between are not read
+    """Require the entries of the audit log that a record and the head name; those between are not read
     (`prove_log` reads all).
 
     Raises:
@@ -289,10 +289,10 @@ def require_audited(ctx: Context, record: ReleaseRecord) -> None:
 
 
 def prove_log(ctx: Context) -> AuditProof:
-    """Prove the log of decisions, and that it has what every release record and the head of their history name.
+    """Verify the audit log, and that it has the entries that every release record and the head name.
 
     Raises:
-        SignatureError: the log or the history does not hold; says which entry.
+        SignatureError: the log or the history does not verify; names the entry.
     """
     anchors = [(f"release record {record.number}", record.audit) for record in history(ctx)]
     log_records(ctx, AUDIT)
@@ -300,10 +300,10 @@ def prove_log(ctx: Context) -> AuditProof:
 
 
 def record_of(found: LogRecord) -> ReleaseRecord:
-    """The release record in a record of the log.
+    """Return the release record in a record of the log.
 
     Raises:
-        SignatureError: it is none.
+        SignatureError: it is not a release record.
     """
     try:
         return ReleaseRecord(number=found.number, prior=found.prior, at=found.at, **found.body)

@@ -38,11 +38,11 @@ COUNTED = frozenset(
 
 
 def relay(client: Any, experiment: str, run_id: str, events: Iterable[Mapping[str, Any]]) -> int:
-    """Log a timeline's events as metrics. Returns how many steps were new.
+    """Log a timeline's events as metrics. Return the number of new steps.
 
     Args:
         experiment: the recipe's name.
-        events: in order; an event that names no kind is a step. `time` (Unix seconds) is optional, `seq` is too for
+        events: events in order; one without a kind is a step. `time` (Unix seconds) is optional, `seq` is too for
             steps.
     """
     run = ensure_run(client, experiment, run_id)
@@ -62,7 +62,7 @@ def relay(client: Any, experiment: str, run_id: str, events: Iterable[Mapping[st
 
 
 def keep(client: Any, experiment: str, run_id: str, paths: Iterable[Path]) -> None:
-    """Keep files, such as a run's page and its timeline, as artifacts of the MLflow run; what is there is replaced."""
+    """Store files, such as a run's page and its timeline, as artifacts of the MLflow run; replace existing ones."""
     run = ensure_run(client, experiment, run_id)
     for path in paths:
         client.log_artifact(run.info.run_id, str(path))
@@ -72,12 +72,12 @@ def describe(
     client: Any, experiment: str, run_id: str, *, params: Mapping[str, Any], tags: Mapping[str, str],
     figures: Mapping[str, float],
 ) -> None:  # fmt: skip
-    """Write what people look for first on an MLflow run: its parameters, who asked for it, its source, its figures.
+    """Write the main facts of an MLflow run: its parameters, requester, source and figures.
 
     Args:
-        params: of the run's configuration; they never change.
-        tags: of MLflow's own (`mlflow.user`, `mlflow.source.name`, `mlflow.note.content` …).
-        figures: by name, at one fixed time: MLflow keeps one copy of a metric that is logged twice alike.
+        params: parameters of the run's configuration; they never change.
+        tags: MLflow's own tags (`mlflow.user`, `mlflow.source.name`, `mlflow.note.content` …).
+        figures: values by name, at one fixed time: MLflow keeps one copy of a metric that is logged twice alike.
     """
     from mlflow.entities import Metric, Param, RunTag
 
@@ -92,17 +92,17 @@ def describe(
 
 
 class _Mark:
-    """The last event of a run that was relayed, and the number of events of each kind until then.
+    """Last relayed event of a run, and the number of events of each kind until then.
 
     Args:
-        tags: of the MLflow run.
+        tags: tags of the MLflow run.
     """
 
     def __init__(self, tags: Mapping[str, str]) -> None:
         self.step, self.seq, self.counts = _marked(tags) or (-1, 0, {})
 
     def take(self, event: Mapping[str, Any]) -> dict[str, float]:
-        """The metrics of an event; none when it was relayed before, or has none."""
+        """Return the metrics of an event; empty if it was relayed before, or has none."""
         if _is_step(event):
             # by step, not by `seq`: after a resume the same steps come again, alike
             if event["step"] <= self.step:
@@ -121,12 +121,12 @@ class _Mark:
 
     @property
     def tags(self) -> dict[str, str]:
-        """The tags of the MLflow run that hold the mark."""
+        """Tags of the MLflow run with the position."""
         return {STEP_TAG: str(self.step), SEQ_TAG: str(self.seq), COUNT_TAG: json.dumps(self.counts, sort_keys=True)}
 
 
 def _marked(tags: Mapping[str, str]) -> tuple[int, int, dict[str, int]] | None:
-    """Last step and event, and the counts; None where somebody has set the tags to something else: all is relayed anew,
+    """Return last step and event, and the counts; None if the tags were changed: then everything is relayed again,
     which MLflow keeps once."""
     try:
         counts = {str(kind): int(count) for kind, count in json.loads(tags.get(COUNT_TAG, "{}")).items()}
@@ -140,7 +140,7 @@ def _is_step(event: Mapping[str, Any]) -> bool:
 
 
 def _scores(event: Mapping[str, Any]) -> dict[str, float]:
-    """Held-out slices and probes; a probe's score under its own name, what goes with it below that."""
+    """Return held-out slices and probes; a probe's score under its own name, related values below that."""
     found = {f"heldout/{name}": value for name, value in event.get("slices", {}).items()}
     for name, scores in event.get("probes", {}).items():
         found |= {f"probe/{name}" + ("" if key == "score" else f"/{key}"): value for key, value in scores.items()}
@@ -157,7 +157,7 @@ def _metric(run: Any, event: Mapping[str, Any], last: int, key: str, value: floa
 
 
 def _flush(client: Any, run: Any, batch: list[Any], tags: Mapping[str, str]) -> None:
-    """Metrics and marks in one request; one that is repeated logs equal metrics, which MLflow keeps once."""
+    """Write metrics and position in one request; a repeated one logs equal metrics, which MLflow keeps once."""
     from mlflow.entities import RunTag
 
     client.log_batch(run.info.run_id, metrics=batch, tags=[RunTag(key, value) for key, value in tags.items()])
@@ -172,7 +172,7 @@ DIGEST = 32
 
 
 class LoggedScore(NamedTuple):
-    """A number with the data that it was measured on."""
+    """Number with the data that it was measured on."""
 
     key: str
     value: float
@@ -187,17 +187,17 @@ def log_scores(
     measured: Mapping[str, Manifest],
     speeds: Mapping[str, Any] | None = None,
 ) -> int:
-    """Log what was measured of a candidate's checkpoint, each number once. Returns how many numbers there are.
+    """Log measurements of a candidate's checkpoint, each number once. Return the number of values.
 
     Args:
-        client: of MLflow.
-        version: of the candidate; its run and MLflow's record of its model get the metrics.
-        checkpoint: of the candidate.
+        client: MLflow client.
+        version: version of the candidate; its run and MLflow's record of its model get the metrics.
+        checkpoint: checkpoint of the candidate.
         measured: manifests of measurements that have scores, by asset.
-        speeds: of the checkpoint on this machine (`evaluation.serving`).
+        speeds: serving speeds of the checkpoint on this machine (`evaluation.serving`).
 
     Raises:
-        LineageError: one is of another checkpoint.
+        LineageError: one belongs to another checkpoint.
     """
     from mlflow.entities import Dataset, DatasetInput, Metric
 
@@ -226,7 +226,7 @@ def log_scores(
 
 
 def scores_of(made: Manifest) -> Iterator[LoggedScore]:
-    """The numbers of one manifest, and both ends of their intervals."""
+    """Yield the numbers of one manifest, and both ends of their intervals."""
     measurement = measurement_of(made.asset)
     if measurement is None or measurement.scores is None:
         return
@@ -240,7 +240,7 @@ def scores_of(made: Manifest) -> Iterator[LoggedScore]:
 
 
 def speeds_of(record: Mapping[str, Any]) -> Iterator[LoggedScore]:
-    """The speeds and the memory of a record; its data is the machine and the prompt, so that others stand apart."""
+    """Yield the speeds and the memory of a record; its data is the machine and the prompt, to separate machines."""
     numbers = {name: record[name] for name in ("first_token_s", "kv_bytes_per_token", "peak_memory_bytes")}
     numbers |= {f"tokens_per_s/{sequences}": found for sequences, found in record["tokens_per_s"].items()}
     digest = fingerprint.digest({name: record[name] for name in record if name not in (*numbers, "tokens_per_s")})

@@ -36,17 +36,17 @@ PROVENANCE_FILE = "provenance.json"
 
 
 def signature_path(directory: Path) -> Path:
-    """The path of a directory's model signature."""
+    """Return the path of a directory's model signature."""
     return directory.with_name(f"{directory.name}.sig")
 
 
 def slsa_path(directory: Path) -> Path:
-    """The path of a directory's SLSA statement."""
+    """Return the path of a directory's SLSA statement."""
     return directory.with_name(f"{directory.name}.slsa.json")
 
 
 def is_signed(directory: Path) -> bool:
-    """Whether signing was finished: the statement is written last. Nothing is verified."""
+    """Return True if signing was finished: the statement is written last. Nothing is verified."""
     return all(
         path.is_file() for path in (directory / PROVENANCE_FILE, signature_path(directory), slsa_path(directory))
     )
@@ -62,7 +62,7 @@ def sign(directory: Path, provenance: Mapping[str, Any], subjects: Mapping[str, 
     """Sign every file of a directory, with a statement of their provenance.
 
     Args:
-        directory: holds the files, `provenance.json` among them.
+        directory: directory with the files, including `provenance.json`.
         provenance: the content of that file.
         subjects: SHA-256 by file name, for every file.
 
@@ -74,7 +74,7 @@ def sign(directory: Path, provenance: Mapping[str, Any], subjects: Mapping[str, 
 
 
 def sign_digests(directory: Path, digests: Mapping[str, str], target: Path, signer: Signer) -> None:
-    """Write the model signature of files whose SHA-256 is known, by name; no file is read.
+    """Write the model signature of files with known SHA-256, by name; no file is read.
 
     Raises:
         SignatureError: the private key cannot be used.
@@ -83,7 +83,7 @@ def sign_digests(directory: Path, digests: Mapping[str, str], target: Path, sign
 
 
 class _KnownDigests:
-    """Hashing for model signing where that was done already."""
+    """Known hashes for model signing."""
 
     def __init__(self, digests: Mapping[str, str]) -> None:
         self._digests = digests
@@ -114,11 +114,11 @@ def _write_signature(directory: Path, target: Path, signer: Signer, hashing: Any
 
 
 def verify(directory: Path, authority: Authority, *, at: str | None = None) -> dict[str, Any]:
-    """Prove that a directory holds the signed files and no others. Returns its provenance.
+    """Verify that a directory has exactly the signed files. Return its provenance.
 
     Args:
-        authority: whose keys count; one signature is enough.
-        at: when it was signed, where another signed record says so; without it a revoked key counts for nothing.
+        authority: accepted keys; one signature is enough.
+        at: signing time, if another signed record states it; without it a revoked key is not accepted.
 
     Raises:
         SignatureError: no signature, another signer, or a file that differs; the file is named.
@@ -143,10 +143,10 @@ def verify(directory: Path, authority: Authority, *, at: str | None = None) -> d
 
 
 def provenance_of(directory: Path, authority: Authority, *, at: str | None = None) -> tuple[dict[str, Any], bytes]:
-    """The provenance of a directory and the bytes of its file, read once; the SLSA statement is about these bytes.
+    """Return the provenance of a directory and the bytes of its file, read once; the SLSA statement is about these.
 
     Raises:
-        SignatureError: no statement, another signer, or another provenance than the one that was signed.
+        SignatureError: no statement, another signer, or another provenance than the signed one.
     """
     data = dsse.bytes_of(directory / PROVENANCE_FILE)
     provenance = _provenance(directory, data)
@@ -155,7 +155,7 @@ def provenance_of(directory: Path, authority: Authority, *, at: str | None = Non
 
 
 class _ModelKey:
-    """A private key as model signing uses one, wherever it is kept."""
+    """Private key in the interface of model signing, from any storage."""
 
     def __init__(self, signer: Signer) -> None:
         self._signer = signer
@@ -168,7 +168,7 @@ class _ModelKey:
 
 
 def _model_signer(signer: Signer) -> Any:
-    """Model signing takes a key from a file only; its signer is given ours instead."""
+    """Return model signing's signer with our key, since it reads keys only from a file."""
     from model_signing._signing.sign_ec_key import Signer as ModelSigner
 
     made = ModelSigner.__new__(ModelSigner)
@@ -185,7 +185,7 @@ def _model_verifier(public: str) -> Any:
 
 
 def _named_key(signature: Path, authority: Authority, at: str | None) -> str:
-    """PEM of the role's key that a bundle names by its SHA-256; the bundle only chooses among the role's keys."""
+    """Return the PEM of the role's key that a bundle names by SHA-256; a bundle only selects among the role's keys."""
     content = json.loads(dsse.bytes_of(signature))
     hint = content["verificationMaterial"]["publicKey"]["hint"]
     for key in authority.keys.values():
@@ -209,7 +209,7 @@ def _loaded(public: str) -> Any:
 
 
 def _hashing() -> Any:
-    """Hash every file: by default model signing would skip git's own files, so that one could be added unseen."""
+    """Hash every file: by default model signing skips git's own files, so one could be added unnoticed."""
     from model_signing.hashing import Config
 
     config = Config()  # type: ignore[no-untyped-call]
@@ -242,7 +242,7 @@ def _provenance(directory: Path, data: bytes) -> dict[str, Any]:
 
 
 def _agree(directory: Path, provenance: Mapping[str, Any], data: bytes, statement: Mapping[str, Any]) -> None:
-    """The statement must be about these files and this provenance."""
+    """Check that the statement is about these files and this provenance."""
     stated = dsse.subjects(statement)
     expected = {name: file["sha256"] for name, file in provenance["files"].items()}
     expected[PROVENANCE_FILE] = hashlib.sha256(data).hexdigest()
@@ -262,16 +262,16 @@ def _agree(directory: Path, provenance: Mapping[str, Any], data: bytes, statemen
 
 
 def directory_of(ctx: Context, checkpoint: str) -> Path:
-    """The path of a checkpoint manifest's model directory."""
+    """Return the path of a checkpoint manifest's model directory."""
     return ctx.workspace.models / checkpoint[:12]
 
 
 def materialise(ctx: Context, checkpoint: Manifest, provenance: Mapping[str, Any]) -> Path:
-    """The signed directory of a checkpoint, made unless it is there; verified in either case.
+    """Return the signed directory of a checkpoint, created if needed and verified in either case.
 
     Raises:
-        SignatureError: it is there and has been changed.
-        LineageError: it is there and belongs to another checkpoint, or the manifest lacks a file.
+        SignatureError: it exists and has been changed.
+        LineageError: it exists and belongs to another checkpoint, or the manifest lacks a file.
         IntegrityError, MissingError: a blob of the checkpoint has changed or is absent.
     """
     _require_files(checkpoint)

@@ -42,7 +42,7 @@ DIGEST = re.compile(r"[0-9a-f]{8,64}")
 
 
 class Taint(Frozen):
-    """One mark: target, person, reason, time. For a document, the curated manifests searched and those holding it."""
+    """Taint: target, person, reason, time. For a document, the curated manifests searched and those that contain it."""
 
     kind: Literal["manifest", "document"]
     target: str
@@ -54,7 +54,7 @@ class Taint(Frozen):
 
 
 class TaintStatement(Frozen):
-    """One record of the log, verified: a mark, or the lifting of the mark with that number."""
+    """Verified record of the log: a taint, or the lifting of the taint with that number."""
 
     number: int
     action: Literal["mark", "lift"]
@@ -68,14 +68,14 @@ class TaintStatement(Frozen):
 
 
 def mark(ctx: Context, target: str, by: str, reason: str) -> Taint:
-    """Mark a manifest or source inventory (digest, or a unique beginning of it) or a document (32 hex digits).
+    """Taint a manifest or source inventory (digest, or a unique beginning of it) or a document (32 hex digits).
 
-    Marking again what is marked returns the first mark. The list of a source's files stands for the source: its
-    inventory is marked, which everything read from it names.
+    Tainting a target again returns the first taint. A source is tainted through the inventory of its files, which
+    everything read from it names.
 
     Raises:
-        MissingError: nothing in this workspace has that identity.
-        SignatureError: there is no compliance key on this machine, or the log does not hold.
+        MissingError: the workspace has no such artifact.
+        SignatureError: there is no compliance key on this machine, or the log does not verify.
     """
     if DOCUMENT_ID.fullmatch(target):
         searched = of_stage(current(ctx).edges, CURATED)
@@ -98,11 +98,11 @@ def mark(ctx: Context, target: str, by: str, reason: str) -> Taint:
 
 
 def lift(ctx: Context, target: str, by: str, reason: str) -> TaintStatement:
-    """State that the mark on a target (its digest or document id, or a unique beginning of it) no longer holds.
+    """State that the taint on a target (its digest or document id, or a unique beginning of it) no longer applies.
 
     Raises:
-        MissingError: no mark that stands has that target.
-        SignatureError: there is no compliance key on this machine, or the log does not hold.
+        MissingError: no active taint has that target.
+        SignatureError: there is no compliance key on this machine, or the log does not verify.
     """
     standing = [one for one in statements(ctx) if one.standing and one.mark.target.startswith(target)]
     if len(standing) != 1 or len(target) < 8:
@@ -125,7 +125,7 @@ def lift(ctx: Context, target: str, by: str, reason: str) -> TaintStatement:
 
 
 def statements(ctx: Context) -> tuple[TaintStatement, ...]:
-    """The whole history, oldest first: marks, those that stand and those that were lifted, and their lifting.
+    """Return the whole history, oldest first: active taints, lifted ones, and their lifting.
 
     Raises:
         SignatureError: a record was edited, removed, moved or forged. Freezing on doubt is safer than promoting.
@@ -140,7 +140,7 @@ def statements(ctx: Context) -> tuple[TaintStatement, ...]:
 
 
 def records(ctx: Context) -> tuple[Taint, ...]:
-    """Every mark that stands, oldest first.
+    """Return every active taint, oldest first.
 
     Raises:
         SignatureError: as `statements`.
@@ -149,13 +149,13 @@ def records(ctx: Context) -> tuple[Taint, ...]:
 
 
 def marks_on(ctx: Context, chain: Chain, evidence: Iterable[str] = ()) -> tuple[str, ...]:
-    """Reasons for which the end of this chain is tainted, one sentence per mark; empty when it is not.
+    """Return the reasons why the end of this chain is tainted, one sentence per taint; empty if it is not.
 
     Args:
-        evidence: manifests of what was measured of it; a mark on anything that these were made of taints the evidence.
+        evidence: manifests of measurements; a taint on any of their inputs taints the evidence.
 
     Raises:
-        SignatureError: the log of marks does not hold.
+        SignatureError: the taint log does not verify.
         LineageError: a manifest of the evidence cannot be read.
     """
     standing = records(ctx)
@@ -175,21 +175,21 @@ def marks_on(ctx: Context, chain: Chain, evidence: Iterable[str] = ()) -> tuple[
 
 
 def affected(ctx: Context, record: Taint) -> tuple[Descendant, ...]:
-    """Every saved manifest that a mark freezes: the marked one and all that was made of it."""
+    """Return every saved manifest that a taint freezes: the tainted one and everything derived from it."""
     return downstream(ctx, [record.target] if record.kind == "manifest" else record.holders)
 
 
 def frozen(ctx: Context) -> frozenset[str]:
-    """Digests of every saved manifest that a standing mark freezes.
+    """Return digests of every saved manifest that an active taint freezes.
 
     Raises:
-        SignatureError: the log of marks does not hold.
+        SignatureError: the taint log does not verify.
     """
     return frozenset(each.digest for record in records(ctx) for each in affected(ctx, record))
 
 
 def resolve(ctx: Context, digest: str) -> str:
-    """The full digest of a manifest or source inventory, from a unique beginning of it.
+    """Return the full digest of a manifest or source inventory, from a unique beginning of it.
 
     Raises:
         MissingError: no such thing, or more than one.
@@ -232,14 +232,14 @@ def _subject(record: Taint) -> dict[str, str]:
 
 
 def _hit(ctx: Context, record: Taint, names: Mapping[str, str]) -> str | None:
-    """The name of what is marked among manifests and inventories by digest."""
+    """Return the name of the tainted artifact among manifests and inventories by digest."""
     if record.kind == "manifest":
         return names.get(record.target)
     return next((names[digest] for digest in _holding(ctx, record, names)), None)
 
 
 def _holding(ctx: Context, record: Taint, names: Mapping[str, str]) -> Iterator[str]:
-    """Curated manifests that hold a marked document, also those made after it was marked."""
+    """Yield curated manifests that contain a tainted document, including later ones."""
     for digest, asset in names.items():
         known = digest in record.searched or asset.rsplit("/", 1)[-1] != CURATED
         held = digest in record.holders if known else holds(ctx, ctx.refs.load(digest), record.target)
@@ -248,7 +248,7 @@ def _holding(ctx: Context, record: Taint, names: Mapping[str, str]) -> Iterator[
 
 
 def _ancestry(ctx: Context, evidence: Iterable[str]) -> dict[str, str]:
-    """Name by digest of everything that some manifests were made of, read from the manifests themselves."""
+    """Return the name by digest of every input of some manifests, read from the manifests themselves."""
     names: dict[str, str] = {}
     waiting = [(digest, digest) for digest in evidence]
     while waiting:

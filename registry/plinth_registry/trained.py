@@ -39,7 +39,7 @@ TENSORS: Final = ".safetensors"
 
 
 def gathered(ctx: Context, checkpoint: Manifest, run_id: str) -> dict[str, Any]:
-    """What the trainer signed about the step of a checkpoint, for `provenance.json`; nothing is verified yet.
+    """Return the trainer's signed statements about the step of a checkpoint, for `provenance.json`; unverified.
 
     Raises:
         LineageError: the run is not here, or its trainer stated nothing.
@@ -65,7 +65,7 @@ def gathered(ctx: Context, checkpoint: Manifest, run_id: str) -> dict[str, Any]:
 
 
 def _mean(run: RunDirectory, checkpoint: Manifest) -> dict[str, Any]:
-    """What was signed about a mean of checkpoints; nothing is verified yet."""
+    """Return the signed statements about an averaged checkpoint; unverified."""
     records = {str(step): checkpoints.record_path(run, step) for step in checkpoint.params["steps"]}
     return {
         "statement": json.loads(mean_record.path(run, checkpoint.digest).read_bytes()),
@@ -74,10 +74,10 @@ def _mean(run: RunDirectory, checkpoint: Manifest) -> dict[str, Any]:
 
 
 def proved(ctx: Context, checkpoint: Manifest, provenance: Mapping[str, Any]) -> tuple[AttemptRecord, ...]:
-    """The attempts that led to a checkpoint, after a check that they are signed and are about this run, step and files.
+    """Return the attempts that led to a checkpoint, after checking their signatures, run, step and files.
 
     Args:
-        provenance: of a directory whose signature holds.
+        provenance: provenance of a directory with a valid signature.
 
     Raises:
         LineageError: they are absent, or about something else.
@@ -103,7 +103,7 @@ def proved(ctx: Context, checkpoint: Manifest, provenance: Mapping[str, Any]) ->
 
 
 def code(attempts: tuple[AttemptRecord, ...]) -> CodeFacts:
-    """What code trained, for gates."""
+    """Return the code that trained, for gates."""
     return CodeFacts(
         commits=tuple(sorted({host.commit for one in attempts for host in one.hosts if host.commit})),
         unclean=tuple(dict.fromkeys(said for one in attempts for said in _unclean(one))),
@@ -111,7 +111,7 @@ def code(attempts: tuple[AttemptRecord, ...]) -> CodeFacts:
 
 
 def in_words(checkpoint: Manifest, attempts: tuple[AttemptRecord, ...]) -> str:
-    """A mean as such; attempts, commits and machines, and what changed between attempts."""
+    """Describe an averaged checkpoint as such; attempts, commits and machines, and changes between attempts."""
     hosts = [host for one in attempts for host in one.hosts]
     commits = sorted({host.commit[:12] + " with changes" * bool(host.dirty) for host in hosts if host.commit})
     said = [f"a {mean_record.in_words(checkpoint)}"] if mean_record.is_mean(checkpoint) else []
@@ -135,7 +135,7 @@ def _unclean(one: AttemptRecord) -> list[str]:
 
 
 def _committed(ctx: Context, run_id: str, step: int, commit: Mapping[str, Any]) -> str:
-    """The digest of the list of files that the trainer committed at this very step."""
+    """Return the digest of the list of files that the trainer committed at this step."""
     run, where = RunDirectory(ctx.workspace.runs / run_id), f"the commit record of step {step} of {run_id}"
     try:
         return commit_record.verified(run, step, json.dumps(commit).encode(), where).manifest_sha256
@@ -146,7 +146,7 @@ def _committed(ctx: Context, run_id: str, step: int, commit: Mapping[str, Any]) 
 def _same_mean(
     ctx: Context, checkpoint: Manifest, run_id: str, training: Mapping[str, Any], files: Mapping[str, Any]
 ) -> None:
-    """A trainer stated that these files are the mean of checkpoints, each of which a trainer committed."""
+    """Check that a trainer stated these files as the mean of checkpoints that trainers committed."""
     signed = training.get("mean") or {}
     if not {"statement", "commits"} <= set(signed):
         raise _foreign("nobody stated how this mean of checkpoints was made", "no statement of the trainer")
@@ -162,10 +162,10 @@ def _same_mean(
 
 
 def _same_files(training: Mapping[str, Any], files: Mapping[str, Any]) -> None:
-    """The committed files are those that were registered, and the statements that were committed with them.
+    """Check that the committed files, and the statements committed with them, are those that were registered.
 
     Args:
-        files: as registered; empty: a mean, whose weights were not committed.
+        files: registered files; empty for an averaged checkpoint, whose weights were not committed.
     """
     root = digest_tree.read_root(fingerprint.canonical(training["manifest"]), "the registered checkpoint")
     listed = [*root.files, *(file for rank in root.ranks for file in rank.model)]

@@ -25,7 +25,7 @@ from plinth_registry.releases import Place, ReleaseRecord, Standing, names_place
 
 
 class VerifiedModel(Frozen):
-    """A model that was proved, and that no mark stands against: its identity, and the extent of the proof."""
+    """Verified model without an active taint: its identity, and the extent of the verification."""
 
     target: str
     directory: Path
@@ -39,21 +39,21 @@ class VerifiedModel(Frozen):
 
 
 def verify_model(ctx: Context, target: str, *, deep: bool = False, consumer: str | None = None) -> VerifiedModel:
-    """Prove a model down to its raw sources, or name the first broken link. This is how a model is loaded.
+    """Verify a model down to its raw sources, or name the first broken link. Every load of a model starts here.
 
     Args:
-        target: a model directory, the beginning of a checkpoint digest, `NAME/VERSION` or `NAME@ALIAS`. A folder goes
-            before a version of that name, which is `models:/NAME/VERSION` then; never before an alias. With a consumer,
-            `NAME` alone is the version that serves it: the canary where it is enrolled for canaries and one is on
-            trial, else what its place holds; never a folder.
-        deep: also read every blob of every manifest in the ancestry.
-        consumer: the enrolled service that loads it; a version on trial is refused to those not enrolled for canaries.
+        target: a model directory, the beginning of a checkpoint digest, `NAME/VERSION` or `NAME@ALIAS`. A folder takes
+            precedence over a version (`models:/NAME/VERSION`), but not over an alias. With a consumer,
+            `NAME` alone is the version that serves it: the canary if it is enrolled for canaries and one is on
+            trial, else the version under its alias; never a folder.
+        deep: True to read every blob of every manifest in the ancestry, too.
+        consumer: enrolled service that loads it; a version on trial is refused to those not enrolled for canaries.
 
     Raises:
-        SignatureError: a file differs from what was signed.
+        SignatureError: a file differs from the signed one.
         LineageError: a manifest (or, when deep, a blob) is missing or changed.
-        GateError: a release that was never released, or not for this consumer; a mark stands against the model, or
-            against what was measured of it.
+        GateError: the version was never released, or not for this consumer; the model, or a measurement of it, is
+            tainted.
         MissingError: nothing has that name.
     """
     served = consumer is not None and bool(releases.history(ctx, target))
@@ -81,7 +81,7 @@ def verify_model(ctx: Context, target: str, *, deep: bool = False, consumer: str
 
 
 def _require_served(ctx: Context, release: str, consumer: str) -> None:
-    """A consumer gets a version on trial only when it was enrolled for that, whatever it asks for by name."""
+    """Refuse a version on trial to a consumer that is not enrolled for canaries, even if it names the version."""
     name, _, version = release.rpartition("/")
     if releases.history(ctx, name).standing.place(version) == "canary":
         consumers.require_canary(ctx, name, consumer)
@@ -95,7 +95,7 @@ class _Found(NamedTuple):
 
 
 def _by_name(ctx: Context, target: str) -> tuple[_Found, Chain, str | None]:
-    """`NAME/VERSION` or `NAME@PLACE`. A release is proved from the signed history; MLflow knows candidates only."""
+    """Verify `NAME/VERSION` or `NAME@PLACE`; releases come from the signed history, MLflow knows only candidates."""
     target = target.removeprefix("models:/")
     name, separator, which = target.rpartition("@") if "@" in target else target.rpartition("/")
     if separator == "@":
@@ -122,7 +122,7 @@ def _candidate(ctx: Context, name: str, version: str) -> tuple[_Found, Chain, st
 
 
 def _by_directory(ctx: Context, target: str) -> tuple[_Found, Chain, str | None]:
-    """A directory, proved as the checkpoint that its signed provenance names: the one asked for, where that is said."""
+    """Verify a directory as the checkpoint in its signed provenance, which must be the requested one, if any."""
     directory = _directory(ctx, target)
     provenance = signing.verify(directory, Trust.of(ctx.workspace).authority(TRAINER))
     checkpoint = str(provenance["checkpoint"]["digest"])
@@ -155,7 +155,7 @@ def _begins(name: str, target: str) -> bool:
 
 
 def verify_release(ctx: Context, name: str, version: str) -> tuple[Candidate, Chain]:
-    """A release version, proved: the signed history has it and has not taken it back, what let it be released is there,
+    """Verify a release version: the signed history has it and has not withdrawn it, its decisions exist,
     and its model is unchanged and untainted.
 
     Raises:
@@ -177,7 +177,7 @@ def verify_release(ctx: Context, name: str, version: str) -> tuple[Candidate, Ch
 
 
 def _require_decisions(ctx: Context, record: ReleaseRecord, found: Candidate) -> None:
-    """Require what let a version be released: the policy, the decisions of people, the log of decisions until then.
+    """Require the decisions behind a release: the policy, the approvals, and the audit log until then.
 
     Raises:
         SignatureError: one of them is missing or was changed.
@@ -195,11 +195,11 @@ def _require_decisions(ctx: Context, record: ReleaseRecord, found: Candidate) ->
 
 
 def released_as(ctx: Context, found: Candidate) -> tuple[ReleaseRecord, Place | None] | None:
-    """The newest record that released a candidate's checkpoint, with the place of that version now; None if there is
-    none. A record of the candidate itself goes before one of another candidate with the same checkpoint.
+    """Return the newest record that released a candidate's checkpoint, with the current place of that version; None if
+    there is none. A record of the candidate itself takes precedence over one with the same checkpoint.
 
     Raises:
-        SignatureError: the history does not hold.
+        SignatureError: the history does not verify.
     """
     history = releases.history(ctx, found.release)
     own = [one for one in history if one.version is not None and one.candidate.get("checkpoint") == found.checkpoint]
@@ -208,14 +208,14 @@ def released_as(ctx: Context, found: Candidate) -> tuple[ReleaseRecord, Place | 
 
 
 def settled(ctx: Context, name: str) -> frozenset[str]:
-    """Keys of the candidates that reached their goal once or were given back: no sensor moves them again."""
+    """Return keys of candidates that reached their goal once or were rolled back: no sensor moves them again."""
     records = releases.history(ctx, name)
     back = {record.previous for record in records if record.action == "returned"}
     return frozenset(r.candidate["candidate"] for r in records if r.action == r.goal or r.version in back)
 
 
 def last_good(ctx: Context, name: str, held: Standing) -> str | None:
-    """The newest version that was champion before the present one, verifies, and is not tainted."""
+    """Return the newest version that was champion before the current one, verifies, and is not tainted."""
     for version in reversed(held.champions[:-1]):
         try:
             verify_release(ctx, name, version)
@@ -226,7 +226,7 @@ def last_good(ctx: Context, name: str, held: Standing) -> str | None:
 
 
 def _candidate_of(ctx: Context, record: ReleaseRecord) -> Candidate:
-    """The candidate that a record released, from its signed facts; they must be about what the record names."""
+    """Return the candidate that a record released, from its signed facts, which must match the record."""
     directory = signing.directory_of(ctx, record.candidate["checkpoint"])
     model, version = f"{record.model}{candidate.SUFFIX}", str(record.candidate_version)
     found = candidate.stated(ctx, model, version, directory, record.candidate["candidate"])

@@ -60,14 +60,14 @@ NIGHTLY = dg.FreshnessPolicy.time_window(fail_window=timedelta(hours=50), warn_w
 
 @dataclass
 class Session:
-    """Shared by the caller of a run in this process and the assets of that run.
+    """Objects shared by the caller of a run in this process and the assets of that run.
 
-    Dagster rebuilds configured resources, and keeps the words of an error but not its type: this object passes through
-    as it is.
+    Dagster rebuilds configured resources, and keeps the message of an error but not its type: this object passes
+    unchanged.
 
     Args:
-        progress: where progress is shown; lines end up in the logs that Dagster captures.
-        assets: counts the assets of the run.
+        progress: display of progress; lines end up in the logs that Dagster captures.
+        assets: counter of the run's assets.
         failures: errors of the assets that failed, in order.
         warnings: lines of the checks that failed without blocking, in order.
     """
@@ -79,7 +79,7 @@ class Session:
 
 
 class PlinthResource(dg.ConfigurableResource["PlinthResource"]):
-    """Opens the workspace and a pool of workers; neither enters an identity."""
+    """Resource that opens the workspace and a pool of workers; neither affects identities."""
 
     workspace: str
     engine: str = "local"
@@ -106,7 +106,7 @@ class PlinthResource(dg.ConfigurableResource["PlinthResource"]):
         SPARE.end()
 
     def context(self, session: Session) -> Context:
-        """A stage's runtime context."""
+        """Return a stage's runtime context."""
         self._session = session
         engine = self._engine or self._compute.open()
         return Context(Workspace(self.workspace), engine, session.progress, TaskShare.parse(self.share))
@@ -117,7 +117,7 @@ class PlinthResource(dg.ConfigurableResource["PlinthResource"]):
 
     @classmethod
     def over(cls, workspace: str, compute: Compute) -> Self:
-        """The resource of a workspace, with the engine chosen."""
+        """Return the resource of a workspace, with the chosen engine."""
         return cls(
             workspace=workspace,
             engine=compute.engine,
@@ -128,12 +128,12 @@ class PlinthResource(dg.ConfigurableResource["PlinthResource"]):
 
 
 def asset(stage: Stage, pages: str = "", *, group: str = "", nightly: bool = False) -> dg.AssetsDefinition:
-    """The Dagster asset of a stage.
+    """Return the Dagster asset of a stage.
 
     Args:
-        pages: where the pages of the workspace are served; linked.
-        group: in place of the stage's own, where that is too large to be read.
-        nightly: the corpus job of every night makes it, or finds it up to date.
+        pages: address of the workspace's pages, for a link.
+        group: replaces the stage's own group if that is too large.
+        nightly: True if the nightly corpus job includes it.
     """
     key = asset_key(stage.asset)
     checks = [dg.AssetCheckSpec(CHECK, asset=key, blocking=True, description="Expectations on the statistics.")]
@@ -173,13 +173,13 @@ def asset(stage: Stage, pages: str = "", *, group: str = "", nightly: bool = Fal
 
 
 def execute(stage: Stage, ctx: Context, say: Say, warn: Say = lambda line: None) -> Iterator[Any]:
-    """Make, check and publish a stage; yields Dagster events.
+    """Make, check and publish a stage; yield Dagster events.
 
     Args:
         warn: called with a line for each check that failed without blocking.
 
     Raises:
-        MissingError: an input has not been made.
+        MissingError: an input was never materialized.
         CheckFailedError: a blocking expectation failed; nothing was published.
     """
     made = bring(stage, ctx, say)
@@ -202,7 +202,7 @@ def execute(stage: Stage, ctx: Context, say: Say, warn: Say = lambda line: None)
 
 
 class CheckedManifest(NamedTuple):
-    """A stage's manifest with the outcome of its expectations; not published yet. `cached`: it was up to date."""
+    """Stage's manifest with the outcome of its expectations, before publication. `cached`: it was up to date."""
 
     manifest: Manifest
     inputs: Inputs
@@ -212,15 +212,15 @@ class CheckedManifest(NamedTuple):
 
     @property
     def blocked(self) -> bool:
-        """Whether a blocking expectation failed."""
+        """True if a blocking expectation failed."""
         return self.outcome is not None and self.outcome.blocked
 
 
 def bring(stage: Stage, ctx: Context, say: Say) -> CheckedManifest:
-    """Find or make a stage's manifest from the published ones, and check it.
+    """Find or make a stage's manifest from the published inputs, and check it.
 
     Raises:
-        MissingError: an input has not been made.
+        MissingError: an input was never materialized.
     """
     inputs = {dep: ctx.refs.current(dep) for dep in stage.deps}
     found = up_to_date(stage, ctx, _digests(inputs))
@@ -235,7 +235,7 @@ def bring(stage: Stage, ctx: Context, say: Say) -> CheckedManifest:
 
 
 def publish(stage: Stage, ctx: Context, made: CheckedManifest) -> Manifest:
-    """Sign what must be signed of a stage's manifest, and make it the current one.
+    """Sign the required statement about a stage's manifest, and make it the current one.
 
     Raises:
         CheckFailedError: a blocking expectation failed; nothing was published.
@@ -260,7 +260,7 @@ def _digests(inputs: Inputs) -> dict[str, str]:
 
 
 def _made(stage: Stage, ctx: Context, inputs: Inputs, say: Say) -> Manifest:
-    """The work, within the budget, with a record of what it cost. A job's ranks are reserved when it is submitted."""
+    """Do the work within the budget, and record its cost. A job's ranks are reserved when it is submitted."""
     read = admission.input_bytes(inputs.values())
     held = None if stage.group in NOT_CORPUS else admission.reserve_stage(ctx, stage.asset, read)
     wall_s, cpu_s = time.monotonic(), time.process_time()
@@ -307,7 +307,7 @@ def _code_reference(stage: Stage) -> dict[str, Any]:
 
 @cache
 def _place(function: FunctionType) -> tuple[str | None, int]:
-    """File and line; many stages have one function."""
+    """Return file and line; many stages share a function."""
     return inspect.getsourcefile(function), function.__code__.co_firstlineno
 
 
@@ -318,10 +318,10 @@ MARKS = "marks"
 
 
 def mark_evaluations(ctx: Context, assets: Collection[str]) -> Iterator[dg.AssetCheckEvaluation]:
-    """The check of these assets, as it is now.
+    """Evaluate the check of these assets now.
 
     Raises:
-        SignatureError: the log of marks does not hold.
+        SignatureError: the taint log does not verify.
     """
     from plinth_registry import taint
 
@@ -351,10 +351,10 @@ def _drawn(ctx: Context, target: str) -> dg.MarkdownMetadataValue:
 
 
 def marks_of_new(ctx: Context, asset: str) -> Iterator[dg.AssetCheckEvaluation]:
-    """The check of an asset that was just made: nothing in a workspace where nothing was ever marked.
+    """Yield the check of an asset that was just materialized; nothing in a workspace without taints.
 
     Raises:
-        SignatureError: the log of marks does not hold.
+        SignatureError: the taint log does not verify.
     """
     from plinth_registry import taint
 

@@ -47,8 +47,8 @@ _NAMED = frozenset({"column", "column_A", "column_B", "min_value", "max_value"})
 
 
 class _Writer:
-    """The process that shows what this one decides; it stays for the next run in this process. Arms of an experiment
-    file from several threads."""
+    """Process that shows the results of this one; it stays for the next run in this process. Arms of an experiment
+    file suites from several threads."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -56,7 +56,7 @@ class _Writer:
         self._filed = False
 
     def begin(self) -> None:
-        """Start the process before there is a suite: it imports GX on another core while the run is prepared."""
+        """Start the process before the first suite: it imports GX on another core while the run is prepared."""
         with self._lock:
             self._process = self._process or _started()
 
@@ -68,7 +68,7 @@ class _Writer:
             self._send(line.encode())
 
     def finish(self) -> list[str]:
-        """Wait for the pages of what was filed; returns a line for each suite that GX evaluates differently, and for
+        """Wait for the pages of all suites; return a line for each suite that GX evaluates differently, and for
         pages that could not be written."""
         with self._lock:
             if not self._filed:
@@ -89,7 +89,7 @@ class _Writer:
         return [f"the Data Docs are incomplete: their process {ended}"]
 
     def end(self) -> None:
-        """End the process, after the pages of what was filed."""
+        """End the process after the pages of all suites."""
         self.finish()
         if self._process is not None:
             self._process.kill()  # without a suite it may be importing still
@@ -123,7 +123,7 @@ atexit.register(end)
 
 
 def main() -> None:
-    """Store the suites of standard input; an empty line asks for their pages, and for what GX decides differently."""
+    """Store the suites of standard input; an empty line requests their pages and the contradictions by GX."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # an interrupt is the run's to handle
     os.nice(10)
     stored, differing = defaultdict[Path, list[str]](list), list[str]()
@@ -164,10 +164,10 @@ def contradictions(suite: Suite, failed: frozenset[tuple[str, str]]) -> list[str
 
 
 def store(suite: Suite, root: Path) -> frozenset[tuple[str, str]]:
-    """Evaluate a suite by GX and keep it and its result in the workspace; returns class and arguments of what fails.
+    """Evaluate a suite by GX and store it with its result in the workspace; return class and arguments of failures.
 
     Raises:
-        AttributeError: for an expectation that GX lacks; a defect in the suite, not in the data.
+        AttributeError: GX lacks an expectation; a bug in the suite, not in the data.
         CheckFailedError: GX did not evaluate each expectation once.
     """
     import pandas as pd
@@ -196,7 +196,7 @@ def store(suite: Suite, root: Path) -> frozenset[tuple[str, str]]:
 
 
 def write_pages(root: Path, suites: Iterable[str]) -> Path:
-    """Write the pages of these suites, of results that have none yet, and the first page; returns its path."""
+    """Write the pages of these suites, of results without pages, and the first page; return its path."""
     docs, first = _docs(root), docs_index(Workspace(root))
     from great_expectations.data_context.types.resource_identifiers import ExpectationSuiteIdentifier
 
@@ -209,19 +209,19 @@ def write_pages(root: Path, suites: Iterable[str]) -> Path:
 
 
 def _class_name(kind: str) -> str:
-    """The class of an expectation: GX reports `expect_column_values_to_be_between`."""
+    """Return the class of an expectation: GX reports `expect_column_values_to_be_between`."""
     return "".join(word.capitalize() for word in kind.split("_"))
 
 
 def _arguments(given: Mapping[str, Any]) -> str:
-    """Arguments that were given, in one form: GX drops None and writes bounds as floats."""
+    """Return the given arguments in one form: GX drops None and writes bounds as floats."""
     own = {key: value for key, value in given.items() if value is not None and key in _NAMED}
     return repr(sorted((key, float(value) if isinstance(value, int) else value) for key, value in own.items()))
 
 
 @dataclass(frozen=True)
 class _Validator:
-    """What validates the suites of a workspace in this process: a context, and the table of each run as a batch."""
+    """Validator of the suites of a workspace in this process: a context, and the table of each run as a batch."""
 
     context: Any
     batch: Any
@@ -229,8 +229,8 @@ class _Validator:
 
 @lru_cache(maxsize=4)
 def _validator(root: Path) -> _Validator:
-    """Results are kept in the workspace. Suites and definitions are kept in memory: GX reads them again before it
-    evaluates them, and any process that writes the workspace could have emptied them."""
+    """Return a validator with results in the workspace. Suites and definitions are in memory: GX reads them again
+    before it evaluates them, and any process that writes the workspace could have emptied them."""
     context = _context(root, ("expectations_store", "validation_definition_store"))
     table = context.data_sources.add_pandas("statistics").add_dataframe_asset("table")
     return _Validator(context, table.add_batch_definition_whole_dataframe("whole"))
@@ -238,12 +238,12 @@ def _validator(root: Path) -> _Validator:
 
 @lru_cache(maxsize=4)
 def _docs(root: Path) -> Any:
-    """Context of the Data Docs: suites and results in the workspace, shown and never evaluated."""
+    """Return the context of the Data Docs: suites and results in the workspace, shown and never evaluated."""
     return _context(root, ())
 
 
 def _context(root: Path, in_memory: Iterable[str]) -> Any:
-    """A GX context whose stores are files of the workspace, except those named."""
+    """Return a GX context whose stores are files of the workspace, except those named."""
     gx = _great_expectations()
     from great_expectations.data_context.types.base import (
         DataContextConfig,
@@ -261,7 +261,7 @@ def _context(root: Path, in_memory: Iterable[str]) -> Any:
 
 
 class _ImportedAtFirstUse(ModuleType):
-    """Stands for a module until an attribute of it is read; `is_valid_syntax` of rfc3987_syntax, until it is called."""
+    """Placeholder of a module until an attribute is read; `is_valid_syntax` of rfc3987_syntax until it is called."""
 
     def __getattr__(self, name: str) -> Any:
         if name == "__path__":  # the import system reads it
@@ -291,7 +291,7 @@ def put_off(names: Iterable[str]) -> Iterator[None]:
 
 
 def _great_expectations() -> Any:
-    """GX, without its tests of distributions, their charts, and jsonschema's grammar of IRIs: 3/5 of its CPU time."""
+    """Import GX without distribution tests, their charts, and jsonschema's IRI grammar: 3/5 of its CPU time."""
     os.environ.setdefault("GX_ANALYTICS_ENABLED", "false")
     with put_off(PUT_OFF):
         import great_expectations

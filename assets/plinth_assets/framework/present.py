@@ -27,10 +27,11 @@ PICTURE = "![plot](data:image/png;base64,"
 
 
 def metadata(stage: Stage, ctx: Context, manifest: Manifest, inputs: Inputs, *, cached: bool = False) -> dict[str, Any]:
-    """Metadata of a materialization: plots, numbers, tables, links; then sizes and statistics; versions last.
+    """Return the metadata of a materialization: plots, numbers, tables, links; then sizes and statistics; versions
+    last.
 
     Args:
-        cached: the manifest was up to date, so that this materialization did no work.
+        cached: True if the manifest was up to date, so that this materialization did no work.
     """
     import dagster as dg
 
@@ -60,9 +61,9 @@ def metadata(stage: Stage, ctx: Context, manifest: Manifest, inputs: Inputs, *, 
 
 
 def _making(ctx: Context, asset: str, cached: bool) -> dict[str, Any]:
-    """Cost of this materialization without the ranks of its job: its price in dollars, CPU and wall seconds.
+    """Return the cost of this materialization without the ranks of its job: dollars, CPU and wall-clock seconds.
 
-    A cached one cost nothing, and links the run that made the manifest. Empty if no cost was recorded.
+    A cached materialization has no cost, and links to the run that made the manifest. Empty if no cost was recorded.
     """
     import dagster as dg
 
@@ -82,12 +83,12 @@ def _making(ctx: Context, asset: str, cached: bool) -> dict[str, Any]:
 
 
 def money(amount: float) -> str:
-    """Two decimals; amounts below 0.005 print as `< 0.01`."""
+    """Format an amount with two decimals; amounts below 0.005 print as `< 0.01`."""
     return "< 0.01" if 0 < amount < 0.005 else f"{amount:,.2f}"
 
 
 def page_value(ctx: Context, path: Path) -> dg.MetadataValue:
-    """A page of the workspace: a link where it is served, else its path, which no browser follows from Dagster."""
+    """Return a page of the workspace: a link if it is served, else its path, which Dagster cannot link."""
     import dagster as dg
 
     from plinth.storage import running
@@ -97,7 +98,7 @@ def page_value(ctx: Context, path: Path) -> dg.MetadataValue:
 
 
 def _place(value: Any) -> int:
-    """Plots, then numbers, then tables and text, then everything else."""
+    """Return a sort key: plots, then numbers, then tables and text, then everything else."""
     import dagster as dg
 
     if isinstance(value, dg.MarkdownMetadataValue):
@@ -106,14 +107,14 @@ def _place(value: Any) -> int:
 
 
 def page_link(pages: str) -> dict[str, Any]:
-    """Metadata of every asset: where the pages of the workspace are served, or nothing where they are not."""
+    """Return the metadata of every asset: the address of the workspace's pages, or nothing if they are not served."""
     import dagster as dg
 
     return {"state_and_pages": dg.MetadataValue.url(pages)} if pages else {}
 
 
 def markdown(text: str) -> dg.MarkdownMetadataValue:
-    """Markdown as metadata. Stages import Dagster through here, when they show something: reading commands never do."""
+    """Return Markdown as metadata. Stages import Dagster only through here, so that reading commands never do."""
     import dagster as dg
 
     return dg.MetadataValue.md(text)
@@ -124,7 +125,7 @@ class Code(str):
 
 
 def table(header: list[str], rows: list[list[Any]]) -> str:
-    """A Markdown table; a long one is cut, with a note. Cells are foreign text, unless they are `Code`."""
+    """Return a Markdown table; a long one is cut, with a note. Cells are foreign text, unless they are `Code`."""
     lines = ["| " + " | ".join(header) + " |", "|" + "---|" * len(header)]
     lines += ["| " + " | ".join(_cell(cell) for cell in row) + " |" for row in rows[:MAX_TABLE_ROWS]]
     if len(rows) > MAX_TABLE_ROWS:
@@ -133,21 +134,21 @@ def table(header: list[str], rows: list[list[Any]]) -> str:
 
 
 def interval(estimate: Mapping[str, Any]) -> str:
-    """The interval of an estimate as a manifest has it; its flags where it has none."""
+    """Return the interval of an estimate in a manifest; its flags if it has none."""
     if "low" in estimate:
         return f"{_cell(float(estimate['low']))} to {_cell(float(estimate['high']))}"
     return ", ".join(estimate["flags"])
 
 
 def picture(draw: Callable[..., Figure], *args: Any) -> dg.MarkdownMetadataValue:
-    """A figure of `plinth.report`, inline as PNG."""
+    """Return a figure of `plinth.report`, inline as PNG."""
     from plinth.report.style import png
 
     return markdown(f"{PICTURE}{base64.b64encode(png(draw, *args)).decode()})")
 
 
 def column_schema(schema: pa.Schema) -> dg.TableSchema:
-    """An Arrow schema in Dagster's terms."""
+    """Return an Arrow schema in Dagster's terms."""
     import dagster as dg
 
     return dg.TableSchema(

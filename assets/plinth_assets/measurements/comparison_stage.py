@@ -36,7 +36,7 @@ CHAMPION, PARENT = "champion", "initial"
 
 
 def stages(recipe: Recipe) -> list[Stage]:
-    """One comparison, where the recipe says with what."""
+    """Return one comparison, if the recipe names a model for it."""
     against = recipe.evaluation.against
     if not against or (against == CHAMPION and recipe.release is None):
         return []
@@ -62,7 +62,7 @@ def stages(recipe: Recipe) -> list[Stage]:
 
 
 def measuring(recipe: Recipe) -> list[Stage]:
-    """Stages that measure a checkpoint and whose results can be paired."""
+    """Return stages that measure a checkpoint and whose results can be paired."""
     paired = (one for one in measurements(recipe) if one.pairs and one.beside)
     return [stage for one in paired for stage in one.stages(recipe) if "checkpoint" in stage.deps]
 
@@ -70,10 +70,10 @@ def measuring(recipe: Recipe) -> list[Stage]:
 def measure(
     recipe: Recipe, ctx: Context, checkpoint: Manifest, given: Mapping[str, Manifest], say: Say
 ) -> MeasuredModel:
-    """Measure a checkpoint as the recipe measures its own; what was measured before is read from the step cache.
+    """Measure a checkpoint as the recipe measures its own; earlier measurements come from the step cache.
 
     Args:
-        given: what the measuring stages read beside the checkpoint; a stage that lacks something is left out.
+        given: inputs of the measuring stages, without the checkpoint; a stage that lacks one is skipped.
     """
     ctx.refs.save(checkpoint)
     made = {}
@@ -90,17 +90,17 @@ def measure(
 
 
 def reads(stage: Stage) -> set[str]:
-    """What a stage reads beside a checkpoint and the run of that."""
+    """Return the inputs of a stage, without the checkpoint and its run."""
     return set(stage.deps) - {"checkpoint", "run", "mixture"}
 
 
 def _own_run(
     ctx: Context, stage: Stage, checkpoint: Manifest, given: Mapping[str, Manifest]
 ) -> dict[str, Manifest] | None:
-    """What a stage reads, with the run that the checkpoint came of.
+    """Return the inputs of a stage, with the run of the checkpoint.
 
-    A checkpoint that was not trained on these shards is asked for planted texts as one that never saw them, and cannot
-    be asked for training text; nor can one whose run is gone: None.
+    A checkpoint that was not trained on these shards is queried for planted texts as one that never saw them, and
+    cannot be queried for training text; nor can one whose run is gone: None.
     """
     own = ancestry(ctx.refs, checkpoint)
     same = [name for name in stage.deps if name.endswith("/shards") or name == "tokenizer"]
@@ -126,7 +126,7 @@ def _make(recipe: Recipe, against: str, ctx: Context, inputs: Inputs, say: Say) 
 
 
 def text_of(ctx: Context, parent: Manifest) -> dict[str, Manifest]:
-    """Curated text of a checkpoint's own run, by bucket, with the held-out part of it; none of weights from outside."""
+    """Return curated text of a checkpoint's own run, by bucket, with its held-out part; empty for external weights."""
     links = (link for link in chain(ctx.refs, parent).own if link.asset.endswith("/curated"))
     return {bucket_of(one.asset): ctx.refs.load(one.digest) for one in links if bucket_of(one.asset) != CANARIES}
 
@@ -134,14 +134,14 @@ def text_of(ctx: Context, parent: Manifest) -> dict[str, Manifest]:
 def _on_parents_text(
     recipe: Recipe, ctx: Context, one: MeasuredModel, curated: Mapping[str, Manifest]
 ) -> MeasuredModel:
-    """A model that is also measured on the text that its parent held out."""
+    """Return a model that is also measured on its parent's held-out text."""
     made = of_parent(ctx, recipe.evaluation, one.checkpoint, curated)
     ctx.refs.save(made)
     return one._replace(measured={**one.measured, made.asset: made})
 
 
 def _other(recipe: Recipe, ctx: Context, against: str, own: str) -> Manifest | None:
-    """The model to compare with; None where that is the champion and there is none but the checkpoint itself."""
+    """Return the model to compare with; None if that is the champion and there is no other than the checkpoint."""
     if against == CHAMPION:
         from plinth_registry.evidence import champion
 
@@ -155,7 +155,7 @@ def _other(recipe: Recipe, ctx: Context, against: str, own: str) -> Manifest | N
 
 
 def parent_of(ctx: Context, inputs: Inputs) -> Manifest:
-    """What the run began from: a checkpoint, or weights from outside."""
+    """Return the parent of the run: a checkpoint, or external weights."""
     (digest,) = inputs[initial.ASSET].inputs.values()
     return ctx.refs.load(digest)
 
@@ -169,12 +169,12 @@ def _outside(recipe: Recipe, against: str, ctx: Context) -> str:
 
 
 def path(ctx: Context, recipe: Recipe, checkpoint: str) -> Path:
-    """The page of the comparison of a checkpoint, by its digest."""
+    """Return the page of the comparison of a checkpoint, by its digest."""
     return ctx.workspace.reports / page_name(recipe, checkpoint)
 
 
 def page_name(recipe: Recipe, checkpoint: str) -> str:
-    """The file of the page, next to those of the results and of the evaluation."""
+    """Return the file of the page, next to those of the results and of the evaluation."""
     return f"{recipe.name}-checkpoint-{checkpoint[:12]}-comparison.html"
 
 
@@ -190,7 +190,7 @@ def show(ctx: Context, made: Manifest, a: str, b: str, target: Path) -> None:
 
 
 def _named(name: str, model: Mapping[str, Any]) -> str:
-    """A model for people: which checkpoint, and its step where that is known."""
+    """Describe a model for people: its checkpoint, and the step if it is known."""
     step = f", step {model['step']:,}" if "step" in model else ""
     return f"{name} (checkpoint {model['checkpoint'][:12]}{step})"
 
@@ -215,7 +215,7 @@ def _present(recipe: Recipe, ctx: Context, made: Manifest) -> dict[str, Any]:
 
 
 def recount(ctx: Context, made: Manifest, found: Mapping[str, Manifest]) -> Figures:
-    """Every line with its interval, from the items of both models, which must be those that are attested of ours."""
+    """Return every line with its interval, from the items of both models, which must be the attested ones of ours."""
     models = {side: made.inputs.get(f"{side}/checkpoint", "none") for side in ("a", "b")}
     ours, theirs = (_measured_of(ctx, made, side) for side in ("a", "b"))
     lines = job.lines(ctx.store, ours, theirs)

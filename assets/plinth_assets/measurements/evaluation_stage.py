@@ -31,10 +31,10 @@ from plinth_assets.framework.present import Code, markdown, picture, table
 
 
 def stages(recipe: Recipe) -> list[Stage]:
-    """One evaluation per checkpoint.
+    """Return one evaluation per checkpoint.
 
     Raises:
-        RecipeError: a slice names a column that the ledger will not have; found before anything runs.
+        RecipeError: a slice names a column that the ledger will lack; raised before anything runs.
     """
     _check_slices(recipe)
     return [
@@ -84,13 +84,13 @@ def _make(recipe: Recipe, ctx: Context, inputs: Inputs, say: Say) -> Manifest:
 
 
 def _protected_evaluation(recipe: Recipe) -> tuple[str, ...]:
-    """The comparison with protected sets and the sets, where the recipe names some."""
+    """Return the comparison with protected sets and the sets, if the recipe names some."""
     sets = recipe.corpus.protected.sets
     return ("protected", *(f"protected/{name}" for name in sets)) if sets else ()
 
 
 def _suite(made: Manifest, inputs: Inputs) -> Suite:
-    """Every axis divides the whole: bits, bytes and documents of its slices add up to it, exactly."""
+    """Check that every axis divides the whole: bits, bytes and documents of its slices add up to it, exactly."""
     whole, every = made.stats["overall"], {"bucket": made.stats["slices"], **made.stats["axes"]}
     rows = [
         {
@@ -163,14 +163,14 @@ def recount(ctx: Context, made: Manifest, _: Mapping[str, Manifest]) -> Figures:
 
 
 def _rates(table: pa.Table) -> dict[str, Any]:
-    """Bytes of some documents, and bits per byte of model and baselines: ratios of sums, as `totals.row` has them."""
+    """Return bytes of some documents, and bits per byte of model and baselines: ratios of sums, as `totals.row`."""
     size = int(pc.sum(table["bytes"]).as_py())
     sums = {name: job.exact_sum(table[f"{name}_bits"].to_numpy()) for name in ("model", "gzip", "trigram")}
     return {"bytes": size, **{name: round(own / size, 6) for name, own in sums.items()}}
 
 
 def pairs(store: Store, a: Manifest, b: Manifest) -> Iterator[Pairs]:
-    """Held-out documents, and items of protected sets by set."""
+    """Yield held-out documents, and items of protected sets by set."""
     documents = [_documents(part_table(store, made, "documents.parquet")) for made in (a, b)]
     yield align("slices", BITS, *documents, fewer_is_better=True, ratio=True)
     items = [part_table(store, made, "items.parquet") for made in (a, b)]
@@ -180,7 +180,7 @@ def pairs(store: Store, a: Manifest, b: Manifest) -> Iterator[Pairs]:
 
 
 def pairs_of_parent(store: Store, a: Manifest, b: Manifest) -> Iterator[Pairs]:
-    """Held-out documents of the run that b came of, and that a began from."""
+    """Yield held-out documents of the run of b, from which a started."""
     documents = [_documents(part_table(store, made, "documents.parquet")) for made in (a, b)]
     yield align(PARENT_SLICES, BITS, *documents, fewer_is_better=True, ratio=True)
 
@@ -198,7 +198,7 @@ def _documents(table: pa.Table) -> pa.Table:
 
 
 def _hexadecimal(ids: pa.ChunkedArray) -> pa.Array:
-    """Identities of 16 bytes as text of 32 digits."""
+    """Format 16-byte identities as text of 32 digits."""
     if not len(ids):
         return pa.array([], pa.string())
     held = ids.combine_chunks()
@@ -213,7 +213,7 @@ def _protected_evaluation_items(table: pa.Table) -> pa.Table:
 
 
 def section(_: str, stats: Stats) -> Section:
-    """Bits per byte by slice, of every axis, with gzip as the reference that everybody knows."""
+    """Build the section of bits per byte by slice, of every axis, with gzip as the common reference."""
     axes = {"bucket": stats["slices"]} | stats["axes"]
     own = axes.pop("bucket")
     groups = [_slice_group("all held-out text, then by bucket", "bucket", {"all": stats["overall"]} | own)]
@@ -233,7 +233,7 @@ def _slice_group(title: str, axis: str, rows: Mapping[str, Stats]) -> MeasureGro
 
 
 def _item_tables(protected: Mapping[str, Mapping[str, Stats]]) -> Iterable[TextTable]:
-    """Items of protected sets by whether training text held them."""
+    """Yield items of protected sets by contamination status."""
     rows = [
         (name, status, f"{row['items']:,}", f"{row['model']:.3f}", f"{row['low']:.3f} to {row['high']:.3f}")
         for name, found in protected.items()

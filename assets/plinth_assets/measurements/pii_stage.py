@@ -20,7 +20,7 @@ from plinth_assets.framework.present import markdown, table
 
 
 def stages(recipe: Recipe) -> list[Stage]:
-    """One count per checkpoint that may be released."""
+    """Return one count per checkpoint that may be released."""
     if recipe.release is None:
         return []
     return [
@@ -46,18 +46,18 @@ def stages(recipe: Recipe) -> list[Stage]:
 
 
 def detector_facts(recipe: Recipe) -> dict[str, Any]:
-    """What decides the finds."""
+    """Return the parameters that affect the detector's findings."""
     known = PiiDetector(detector_given(recipe), {})
     return {"detector": known.facts, "written": sorted(known.written)}
 
 
 def detector_given(recipe: Recipe) -> dict[str, Any]:
-    """The recipe's parameters of the detector."""
+    """Return the recipe's parameters of the detector."""
     return annotator_parameters(recipe).get(pii.NAME, {})
 
 
 def detector_of(recipe: Recipe, inputs: Inputs) -> PiiDetector:
-    """The recipe's detector with the resources that it reads."""
+    """Return the recipe's detector with the resources that it reads."""
     given = detector_given(recipe)
     return PiiDetector(given, {key: inputs[key] for key in pii.needs(given)})
 
@@ -85,10 +85,10 @@ def _cell(value: Any) -> Any:
 
 
 def recount(ctx: Context, made: Manifest, _: Mapping[str, Manifest]) -> Figures:
-    """Stated and counted figures of training text, as a whole, by bucket and by kind.
+    """Return stated and recomputed figures of training text, as a whole, by bucket and by kind.
 
-    Documents are those of the curated text among the inputs. What the detector found of them is believed: finding it
-    again needs the detector.
+    Documents are those of the curated text among the inputs. The detector's findings are trusted: recomputing them
+    needs the detector.
     """
     kinds = tuple(made.stats["kinds"])
     buckets = {
@@ -122,7 +122,7 @@ def _figures(stats: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def section(_: str, stats: Stats) -> Section:
-    """What the corpus's own detector still finds in training text."""
+    """Build the section about personal data that the corpus's own detector still finds in training text."""
     kinds = stats["kinds"]
     rows = [
         (name, f"{one['documents']:,}", f"{one['found']:,}", "-" if one["at_most"] is None else f"{one['at_most']:.3%}",

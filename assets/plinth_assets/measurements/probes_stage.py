@@ -26,7 +26,7 @@ from plinth_assets.framework.present import markdown, picture, table
 
 
 def set_stages(recipe: Recipe) -> list[Stage]:
-    """The items, where the recipe has a run to measure."""
+    """Return the items, if the recipe has a run to measure."""
     probes = recipe.probes
     if probes is None:
         return []
@@ -65,7 +65,7 @@ def _present_sets(ctx: Context, made: Manifest) -> dict[str, Any]:
 
 
 def stages(recipe: Recipe) -> list[Stage]:
-    """One scoring per checkpoint, where the recipe wants probes."""
+    """Return one scoring per checkpoint, if the recipe has probes."""
     if recipe.probes is None:
         return []
     return [
@@ -91,7 +91,7 @@ def stages(recipe: Recipe) -> list[Stage]:
 
 
 def _suite_probes(made: Manifest, inputs: Inputs) -> Suite:
-    """Every item is accounted for: scored, apart because training text held it, or too long."""
+    """Check that every item is accounted for: scored, excluded because training text has it, or too long."""
     wanted = inputs[probe_sets.ASSET].stats["sets"]
     rows = [
         {"lost": wanted[name]["items"] - sum(row["statuses"].values())} for name, row in made.stats["probes"].items()
@@ -116,13 +116,13 @@ def _present_probes(ctx: Context, made: Manifest) -> dict[str, Any]:
 
 
 def _shown(row: dict[str, Any]) -> list[str]:
-    """Estimates with their intervals."""
+    """Format estimates with their intervals."""
     found = (row.get(name) for name in ("bits_per_byte", "control", "signal", "margin", "accuracy"))
     return ["" if one is None else f"{one['value']:.3f} ({one['low']:.3f} … {one['high']:.3f})" for one in found]
 
 
 def _templates(probes: dict[str, dict[str, dict[str, Any]]]) -> str:
-    """Templates with the greatest and the least signal, of every probe."""
+    """Format templates with the greatest and the least signal, of every probe."""
     header, rows = ["probe", "template", "items", "bits per byte", "signal", "95% interval", "accuracy"], []
     for probe, templates in probes.items():
         ranked = sorted(templates.items(), key=lambda pair: -pair[1]["signal"])
@@ -152,26 +152,26 @@ def recount(ctx: Context, made: Manifest, _: Mapping[str, Manifest]) -> Figures:
 
 
 def _signal(rows: list[dict[str, Any]]) -> dict[str, float]:
-    """Bits per byte that the context of some items saves: a ratio of sums."""
+    """Return bits per byte that the context of some items saves: a ratio of sums."""
     size = sum(row["bytes"] for row in rows)
     return {"signal": math.fsum(row["control_bits"] - row["bits"] for row in rows) / size} if size else {}
 
 
 def pairs(store: Store, a: Manifest, b: Manifest) -> Iterator[Pairs]:
-    """Of every probe the bits of right answers and, where there is a choice, accuracy above chance; by template."""
+    """Yield each probe's bits of right answers and, if it has choices, accuracy above chance; by template."""
     sides = [part_table(store, made, "items.parquet") for made in (a, b)]
     for what, value, weight in ((BITS, "bits", "bytes"), ("accuracy above chance", "centred", None)):
         yield from by_name("probes", "probe", what, sides, value, weight, cluster="template")
 
 
 def scores(made: Manifest) -> ModelScores:
-    """The estimates of every probe."""
+    """Return the estimates of every probe."""
     groups = {f"{made.asset}/{name}": job.estimates(row) for name, row in made.stats["probes"].items()}
     return ModelScores(probe_sets.ASSET, made.inputs[probe_sets.ASSET], groups)
 
 
 def section(_: str, stats: Stats) -> Section:
-    """Probes by family and by set, with their control."""
+    """Build the section of probes by family and by set, with their control."""
     rows = stats["probes"]
     right = [
         measure(name, row["bits_per_byte"], reference=row["control"]["value"])
@@ -197,7 +197,7 @@ def section(_: str, stats: Stats) -> Section:
 
 
 def with_worth(section: Section, worth: Mapping[str, Worth]) -> Section:
-    """The section of probes with the noise of each over the run; one that is not known to be above it is grey."""
+    """Add the noise of each probe over the run to the section of probes; those not known to exceed it are gray."""
     groups = tuple(
         group.model_copy(update={"measures": tuple(_judged(one, worth.get(one.name)) for one in group.measures)})
         if group.title == RIGHT_ANSWERS
@@ -218,7 +218,7 @@ def _judged(one: Measure, worth: Worth | None) -> Measure:
 
 
 def _statuses(rows: Mapping[str, Stats]) -> TextTable:
-    """Items of every set by what the comparison with training text says of them."""
+    """Build the table of items of every set by contamination status."""
     names = sorted({status for row in rows.values() for status in row["statuses"]})
     return TextTable(
         title="Items, by whether training text held them",

@@ -52,7 +52,7 @@ from plinth_registry.gates.settings import ProbePolicy, SlicePolicy, TaskPolicy
 # `pii/data`: personal data in training text; what gates on personal data have in common.
 
 class PiiPolicy(Frozen):
-    """Personal data, as the corpus's own annotator finds it."""
+    """Limits on personal data, as the corpus's own annotator finds it."""
 
     max_data_share: float = Field(
         0.02, gt=0, le=1, description="Bound on the upper limit in training text, as a whole and of every bucket."
@@ -72,7 +72,7 @@ class PiiPolicy(Frozen):
 
 
 class PiiShare(Frozen):
-    """Texts in which the corpus's own detector finds personal data, with the upper limit of their share."""
+    """Texts in which the corpus's own detector finds personal data, with the upper bound of their share."""
 
     texts: int
     found: int
@@ -85,7 +85,7 @@ class PiiShare(Frozen):
 
 
 def read_pii(stats: Stats) -> PiiShare:
-    """The share of training text, as a whole, by bucket and by kind."""
+    """Return the share of training text, as a whole, by bucket and by kind."""
     buckets = {name: pii_share(one) for name, one in stats["buckets"].items() if one["documents"]}
     kinds = {kind: one["per_million_at_most"] for kind, one in stats["kinds"].items() if stats["documents"]}
     more = {"slices": buckets, "per_million": kinds, "detector": detector_name(stats)}
@@ -93,17 +93,17 @@ def read_pii(stats: Stats) -> PiiShare:
 
 
 def detector_name(stats: Mapping[str, Any]) -> str:
-    """Name and version of the detector."""
+    """Return name and version of the detector."""
     return f"{stats['detector']['annotator']} version {stats['detector']['version']}"
 
 
 def pii_share(stats: Mapping[str, Any], counted: str = "documents") -> PiiShare:
-    """The share in statistics whose texts are counted under this name."""
+    """Return the share in statistics whose texts are counted under this name."""
     return PiiShare(texts=stats[counted], found=stats["found"], at_most=stats["at_most"])
 
 
 def of_all_text(read: Callable[[Stats], F]) -> Callable[[Mapping[str, Manifest], JudgedCheckpoint], F | None]:
-    """`read` of a measurement that is evidence where all the text in the ancestry of the checkpoint was read."""
+    """Wrap `read` so that a measurement is evidence only if all text in the checkpoint's ancestry was read."""
 
     def facts(found: Mapping[str, Manifest], judged: JudgedCheckpoint) -> F | None:
         (made,) = found.values()
@@ -114,7 +114,7 @@ def of_all_text(read: Callable[[Stats], F]) -> Callable[[Mapping[str, Manifest],
 
 
 def pii_data(asked: PiiPolicy, evidence: Evidence) -> GateResult:
-    """Personal data left in training text after its edits."""
+    """Limit personal data left in training text after its edits."""
     known = evidence.of("pii_data", PiiShare)
     if not known or known.texts <= 0:
         return missing("pii_data")
@@ -129,7 +129,7 @@ def pii_data(asked: PiiPolicy, evidence: Evidence) -> GateResult:
 
 
 def share_figures(one: PiiShare) -> dict[str, float | str]:
-    """A share as the evidence of a verdict."""
+    """Return a share as the evidence of a verdict."""
     return {"texts": one.texts, "found": one.found, "at_most": number(one.at_most)}
 
 
@@ -157,9 +157,9 @@ PII_GATE = release_gate(pii_data, PiiPolicy, "pii", ("pii_data",))
 
 
 def read_evaluation(found: Mapping[str, Manifest], judged: JudgedCheckpoint) -> EvaluationFacts | None:
-    """Scores by slice; a slice whose numbers cannot be read counts as worse than any baseline, never as absent.
+    """Return scores by slice; a slice with unreadable numbers counts as worse than any baseline, never as absent.
 
-    Another evaluation than the one that the candidate was registered with is no evidence about it.
+    Only the evaluation with which the candidate was registered is evidence.
     """
     (made,) = found.values()
     stats = made.stats.get("slices") if made.digest == judged.evaluation else None
@@ -178,24 +178,24 @@ def _score(row: Any) -> SliceScore:
 
 
 def beats_gzip(asked: SlicePolicy, evidence: Evidence) -> GateResult:
-    """Bits per byte below `gzip -9` on every slice."""
+    """Require bits per byte below `gzip -9` on every slice."""
     return _below("beats_gzip", evidence, lambda score: score.gzip, "gzip -9")
 
 
 def beats_trigram(asked: SlicePolicy, evidence: Evidence) -> GateResult:
-    """Bits per byte below the byte trigram on every slice."""
+    """Require bits per byte below the byte trigram on every slice."""
     return _below("beats_trigram", evidence, lambda score: score.trigram, "the byte trigram")
 
 
 def max_bits_per_byte(asked: SlicePolicy, evidence: Evidence) -> GateResult:
-    """Bits per byte below an absolute bound on every slice."""
+    """Require bits per byte below an absolute bound on every slice."""
     bound = asked.max_bits_per_byte
     assert bound is not None  # a policy that requires this gate has one
     return _below("max_bits_per_byte", evidence, lambda _: bound, "the bound")
 
 
 def slices(asked: SlicePolicy, evidence: Evidence) -> GateResult:
-    """Held-out text within the margin of the champion: the whole, and every slice with enough documents."""
+    """Require held-out text within the margin of the champion: the whole, and every slice with enough documents."""
     lines, closed = compared("slices", "slices", evidence)
     if closed is not None:
         return closed
@@ -265,7 +265,7 @@ SLICES = release_gate(slices, SlicePolicy, "slices", ("comparison",))
 
 
 def read_comparison(stats: Stats) -> ComparisonFacts:
-    """The lines of the comparison in which the checkpoint is a."""
+    """Return the lines of the comparison in which the checkpoint is a."""
     return ComparisonFacts(
         candidate=stats["models"]["a"]["checkpoint"],
         champion=stats["models"]["b"]["checkpoint"],
@@ -296,13 +296,13 @@ COMPARISON = Measurement(
 
 
 def read_probes(found: Mapping[str, Manifest], judged: JudgedCheckpoint) -> ProbeFacts:
-    """Probes with the noise of the run; one of unknown noise decides nothing."""
+    """Return probes with the noise of the run; one with unknown noise decides nothing."""
     (made,) = found.values()
     return ProbeFacts(probes=dict(_probes(made.stats["probes"], worth(judged.provenance))))
 
 
 def worth(provenance: Mapping[str, Any] | None) -> dict[str, Worth]:
-    """What each probe of a run is worth, by the looks that its trainer committed with the checkpoint; empty without."""
+    """Return the signal-to-noise ratio of each probe, by the evaluations committed with the checkpoint; or empty."""
     try:
         looks = probe_curves.of(((provenance or {}).get("training") or {}).get("looks", {}))
         return {name: probe_curves.value(own) for name, own in looks.items() if own}
@@ -326,7 +326,7 @@ def _probes(stats: Mapping[str, Any], known: Mapping[str, Worth]) -> Iterator[tu
 
 
 def probes(asked: ProbePolicy, evidence: Evidence) -> GateResult:
-    """Probes that decide (signal-to-noise ratio of at least 1) within the margin of the champion."""
+    """Require probes with a signal-to-noise ratio of at least 1 within the margin of the champion."""
     known = evidence.of("probes", ProbeFacts)
     if known is None or not any(one.items for one in known.probes.values()):
         return missing("probes")
@@ -373,7 +373,7 @@ PROBES_GATE = release_gate(probes, ProbePolicy, "probes", ("probes", "comparison
 
 
 def read_tasks(found: Mapping[str, Manifest], judged: JudgedCheckpoint) -> TaskFacts:
-    """Tasks of all sets."""
+    """Return tasks of all sets."""
     return TaskFacts(tasks={task: score for made in found.values() for task, score in _tasks(made.stats).items()})
 
 
@@ -383,7 +383,7 @@ def _tasks(stats: Mapping[str, Any]) -> dict[str, TaskScore]:
 
 
 def tasks(asked: TaskPolicy, evidence: Evidence) -> GateResult:
-    """Every metric of every task within the margin of the champion."""
+    """Require every metric of every task within the margin of the champion."""
     known = evidence.of("tasks", TaskFacts)
     if known is None or not known.tasks:
         return missing("tasks")

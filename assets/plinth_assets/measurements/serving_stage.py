@@ -20,7 +20,7 @@ from plinth_assets.framework.present import markdown, table
 
 
 def stages(recipe: Recipe) -> list[Stage]:
-    """One asset per checkpoint."""
+    """Return one asset per checkpoint."""
     return [
         Stage(
             asset=serving.ASSET,
@@ -62,7 +62,7 @@ def _present(ctx: Context, made: Manifest) -> dict[str, Any]:
 
 
 def scores(made: Manifest) -> ModelScores:
-    """Bytes of the model, and the bounds of every device that it fits on."""
+    """Return bytes of the model, and the bounds of every device that it fits on."""
     groups = {serving.ASSET: {name: made.stats[name] for name in ("kv_bytes_per_token", "weights_bytes")}}
     groups |= {f"{serving.ASSET}/{device}": found for device, found in made.stats["devices"].items()}
     estimates = {prefix: {name: {"value": one} for name, one in found.items()} for prefix, found in groups.items()}
@@ -70,7 +70,7 @@ def scores(made: Manifest) -> ModelScores:
 
 
 def section(_: str, stats: Stats) -> Section:
-    """What it costs to serve the checkpoint, at best, on devices that people rent."""
+    """Build the section about the bounds of serving the checkpoint on rentable devices."""
     fields = {"first_token_s": _milliseconds, "tokens_per_s": count, "sequences": count, "tokens_per_s_full": count}
     rows = [
         (name, *("does not fit" if own[field] is None else form(own[field]) for field, form in fields.items()))

@@ -29,7 +29,7 @@ from plinth_assets.framework.present import interval, markdown, table
 
 
 def stages(recipe: Recipe) -> list[Stage]:
-    """Two assets per set of tasks."""
+    """Return two assets per set of tasks."""
     sets = recipe.evaluation.tasks
     return [stage(recipe, name, given) for name, given in sets.items() for stage in (_files, _tasks)]
 
@@ -69,7 +69,7 @@ def _tasks(recipe: Recipe, name: str, given: TaskSet) -> Stage:
 
 
 def _suite(made: Manifest, inputs: Inputs) -> Suite:
-    """Every task has items; damaged ones are reported, and where they are many somebody should look."""
+    """Check that every task has items; report damaged ones, and warn if there are many."""
     rows = [
         {"documents": one["documents"], "damaged_share": one["damaged"] / (one["documents"] + one["damaged"])}
         for one in made.stats["tasks"].values()
@@ -107,7 +107,7 @@ def recount(ctx: Context, made: Manifest, _: Mapping[str, Manifest]) -> Figures:
 
 
 def pairs(store: Store, a: Manifest, b: Manifest) -> Iterator[Pairs]:
-    """Every metric of every task that is a mean or ratio over items, and the bits of the right answers."""
+    """Yield every metric of every task that is a mean or ratio over items, and the bits of the right answers."""
     ours, theirs = ({part.name.removesuffix(".parquet"): part for part in made.parts} for made in (a, b))
     for task in sorted(set(ours) | set(theirs)):
         known = {at: _asked(store, part[task]) for at, part in enumerate((ours, theirs)) if task in part}
@@ -123,7 +123,7 @@ def pairs(store: Store, a: Manifest, b: Manifest) -> Iterator[Pairs]:
 
 
 def _asked(store: Store, part: Part) -> pa.Table:
-    """Rows of items that are not damaged, with the name of their measure."""
+    """Return rows of items that are not damaged, with the name of their measure."""
     table = read_table(store, part, _TASK_COLUMNS)
     table = table.filter(pc.and_(pc.is_null(table["reason"]), pc.is_valid(table["document"])))
     plain = pc.equal(table["filter"], "none")
@@ -132,7 +132,7 @@ def _asked(store: Store, part: Part) -> pa.Table:
 
 
 def _right_answers(task: str, sides: Sequence[pa.Table]) -> Iterator[Pairs]:
-    """Bits of the right answers, which stand in the rows of every metric alike: of the first."""
+    """Yield bits of the right answers, which the rows of every metric repeat: from the first metric."""
     known = [side.filter(pc.and_(pc.is_valid(side["bits"]), pc.greater(side["bytes"], 0))) for side in sides]
     if any(len(side) for side in known):
         pair = []
@@ -147,14 +147,14 @@ def _higher(part: Part, measure: str) -> bool:
 
 
 def scores(made: Manifest) -> ModelScores:
-    """Every metric of every task."""
+    """Return every metric of every task."""
     dataset, digest = next((key, value) for key, value in made.inputs.items() if key.startswith("task_files/"))
     groups = {f"{made.asset}/{task}": facts["metrics"] for task, facts in made.stats["tasks"].items()}
     return ModelScores(dataset, digest, groups)
 
 
 def section(name: str, stats: Stats) -> Section:
-    """Every metric of the tasks of a set."""
+    """Build the section of every metric of the tasks of a set."""
     groups = []
     for metric in sorted({metric for facts in stats["tasks"].values() for metric in facts["metrics"]}):
         measures = [

@@ -15,7 +15,7 @@ MB = 10**6
 
 
 class Caps(Frozen):
-    """Bounds in bytes of plain text or HTML per bucket, and per file of code and manuals."""
+    """Limits in bytes of plain text or HTML per bucket, and per file of code and manuals."""
 
     web: int = 9 * MB
     code: int = 8 * MB
@@ -25,14 +25,14 @@ class Caps(Frozen):
 
 
 class Count(Frozen):
-    """Documents and their bytes."""
+    """Number of documents and their bytes."""
 
     documents: int = 0
     bytes: int = 0
 
 
 class BucketSummary(Frozen):
-    """One bucket's harvest. `licences` counts by SPDX expression; `note` is for people."""
+    """Harvest of one bucket. `licences` counts by SPDX expression; `note` is for people."""
 
     documents: int
     bytes: int
@@ -42,7 +42,7 @@ class BucketSummary(Frozen):
 
 
 class HarvestSummary(Frozen):
-    """All buckets. `fresh` is false when an earlier harvest was kept and nothing was written."""
+    """Summary of all buckets. `fresh` is False if an earlier harvest was kept and nothing was written."""
 
     buckets: Mapping[str, BucketSummary]
     fresh: bool = True
@@ -50,10 +50,10 @@ class HarvestSummary(Frozen):
 
 @dataclass
 class Output:
-    """Files of one bucket under `root`, relative names, and counts by licence.
+    """Files of one bucket under `root`, by relative name, and counts by license.
 
     Args:
-        counted: called with the number of documents after each.
+        counted: called with the number of documents after each document.
     """
 
     root: Path
@@ -70,7 +70,7 @@ class Output:
         self.counted(sum(documents for documents, _ in self.counts.values()))
 
     def write(self, name: str, data: bytes) -> None:
-        """Write a file unless it is there with these bytes already."""
+        """Write a file unless it exists with these bytes."""
         path = self.root / name
         self.files[name] = len(data)
         with named_failures(path):
@@ -80,7 +80,7 @@ class Output:
             path.write_bytes(data)
 
     def summary(self) -> BucketSummary:
-        """Documents, bytes and files of this bucket."""
+        """Return documents, bytes and files of this bucket."""
         licences = {name: Count(documents=n, bytes=size) for name, (n, size) in sorted(self.counts.items())}
         return BucketSummary(
             documents=sum(count.documents for count in licences.values()),
@@ -92,12 +92,12 @@ class Output:
 
 
 def draw(name: str) -> int:
-    """A number that depends on a name alone: the order in which candidates are taken, and their file."""
+    """Return a number that depends only on a name: the order of candidates, and their file."""
     return int.from_bytes(hashlib.sha256(name.encode("utf-8", "surrogateescape")).digest()[:8], "big")
 
 
 def take(sizes: Mapping[str, int], bound: int) -> list[str]:
-    """Names in the order of their hash until their sizes reach the bound; then sorted."""
+    """Return names in the order of their hash until their sizes reach the limit; then sort them."""
     taken, held = [], 0
     for name in sorted(sizes, key=draw):
         if held + sizes[name] <= bound:
@@ -107,7 +107,7 @@ def take(sizes: Mapping[str, int], bound: int) -> list[str]:
 
 
 def level(totals: Iterable[int], bound: int) -> int:
-    """The largest share L such that the sum of min(total, L) stays within the bound."""
+    """Return the largest share L such that the sum of min(total, L) is within the limit."""
     left, waiting = bound, sorted(totals)
     for index, total in enumerate(waiting):
         share = left // (len(waiting) - index)
@@ -118,12 +118,12 @@ def level(totals: Iterable[int], bound: int) -> int:
 
 
 def gzipped(data: bytes) -> bytes:
-    """Gzip without a time in its header: same bytes in, same bytes out."""
+    """Compress without a time in the header: same input, same output."""
     return gzip.compress(data, compresslevel=6, mtime=0)
 
 
 def shares(names: Iterable[str], count: int) -> Iterator[tuple[int, list[str]]]:
-    """Names dealt to `count` files by hash, so that a new one changes only the file it falls in."""
+    """Assign names to `count` files by hash, so that a new name changes only its own file."""
     dealt: list[list[str]] = [[] for _ in range(count)]
     for name in sorted(names):
         dealt[draw(name) % count].append(name)

@@ -39,12 +39,12 @@ class Pages(pydoc.HTMLDoc):
 
 
 def name_is_of_machine(name: str | None) -> bool:
-    """Whether a name is data whose value depends on machine or time."""
+    """Return True if the value of this name depends on machine or time."""
     return bool(name) and any(word in str(name).lower() for word in ("path", "prefix", "executable", "argv", "environ"))
 
 
 def module_page(name: str) -> str:
-    """The page of a module."""
+    """Render the page of a module."""
     html = Pages()
     with (
         warnings.catch_warnings(),
@@ -59,7 +59,7 @@ def module_page(name: str) -> str:
 
 
 def topic_page(name: str) -> str:
-    """The page of a keyword or topic of the language reference."""
+    """Render the page of a keyword or topic of the language reference."""
     from pydoc_data.topics import topics
 
     html = Pages()
@@ -68,7 +68,7 @@ def topic_page(name: str) -> str:
 
 
 def cleaned(html: str) -> str:
-    """HTML without links to files, paths and addresses."""
+    """Remove links to files, paths and addresses from HTML."""
     html = _ADDRESS.sub("", _FILE_LINK.sub("", html))
     folders = {sysconfig.get_paths()["stdlib"], sys.prefix, sys.base_prefix, sys.exec_prefix, os.getcwd()}
     for folder in sorted(folders, key=len, reverse=True):
@@ -78,7 +78,7 @@ def cleaned(html: str) -> str:
 
 
 def main() -> None:
-    """Serve the names on standard input."""
+    """Render the names on standard input."""
     left = int(sys.argv[1])
     # For each class without a docstring, pydoc parses the source of its whole module again.
     ast.parse = lru_cache(maxsize=4)(ast.parse)  # type: ignore[assignment]

@@ -77,8 +77,8 @@ def topic_names() -> list[str]:
 
 
 def render(names: list[str], bound: int = sys.maxsize) -> dict[str, str]:
-    """HTML by name, of the first pages that reach a bound in characters. A module that hangs or kills the process is
-    left out; the rest go on in a new one."""
+    """Render HTML by name, for the first pages that reach a limit in characters. A module that hangs or kills the
+    process is skipped; the rest continue in a new process."""
     rendered: dict[str, str] = {}
     waiting = names
     for _ in range(MAX_RESTARTS):
@@ -92,7 +92,7 @@ def render(names: list[str], bound: int = sys.maxsize) -> dict[str, str]:
 
 
 def warc_record(address: str, html: bytes) -> bytes:
-    """A WARC 1.1 response record."""
+    """Build a WARC 1.1 response record."""
     body = b"HTTP/1.1 200 OK\r\nContent-Type: text/html; charset=utf-8\r\n"
     body += b"Content-Length: %d\r\n\r\n" % len(html) + html
     name = uuid.uuid5(uuid.NAMESPACE_URL, address)
@@ -105,7 +105,7 @@ def warc_record(address: str, html: bytes) -> bytes:
 
 
 def _render_some(names: list[str], bound: int) -> tuple[str | None, dict[str, str]]:
-    """The last name begun, and what was rendered, until the end or the death of the process."""
+    """Return the last name that was started, and the rendered pages, until the process ends."""
     # Without the user's environment: pages show defaults that are computed from it. Fixed hashing orders sets.
     environment = {"PYTHONHASHSEED": "0", "LC_ALL": "C.UTF-8", "HOME": "/nonexistent", "PATH": "/usr/bin:/bin"}
     with tempfile.TemporaryDirectory() as empty, tempfile.TemporaryFile() as out:
@@ -193,7 +193,7 @@ def write_manuals(output: Output, caps: Caps, root: Path = MANUALS) -> None:
 
 
 def manual_pages(root: Path) -> Iterator[tuple[str, int]]:
-    """Relative name and size of every page under a manual root; links to other pages are passed over."""
+    """Yield the relative name and size of every page under a manual root; skip links to other pages."""
     for folder, below, names in os.walk(root):
         below.sort()
         if not _SECTION.match(os.path.basename(folder)):
@@ -208,13 +208,13 @@ def manual_pages(root: Path) -> Iterator[tuple[str, int]]:
 
 
 def language(name: str) -> str:
-    """The language of a page by its relative name; the untranslated ones are English."""
+    """Return the language of a page by its relative name; untranslated pages are English."""
     first = name.split("/", 1)[0]
     return ENGLISH if _SECTION.match(first) else first
 
 
 def page_text(path: Path) -> str:
-    """The text of a page; empty when it cannot be read or rendered, or is in a legacy encoding."""
+    """Return the text of a page; empty if it cannot be read or rendered, or is in a legacy encoding."""
     try:
         data = path.read_bytes()
         if path.suffix == ".gz":
@@ -231,18 +231,18 @@ def page_text(path: Path) -> str:
 
 
 def _preprocessors(data: bytes) -> list[str]:
-    """Options for pages with tables and with more than ASCII; each starts another process."""
+    """Return options for pages with tables and with more than ASCII; each starts another process."""
     return [*(["-t"] if b".TS" in data else []), *([] if data.isascii() else ["-Kutf8"])]
 
 
 def plain(rendered: str) -> str:
-    """Rendered text without the blanks that align columns and margins, and at most one empty line in a row."""
+    """Remove the blanks that align columns and margins from rendered text, and repeated empty lines."""
     lines = (re.sub(r"(?<=\S) {2,}", " ", line).rstrip() for line in rendered.split("\n"))
     return re.sub(r"\n{3,}", "\n\n", "\n".join(lines)).strip("\n")
 
 
 def owning_packages(info: Path = DPKG) -> dict[str, str]:
-    """Manual page path to Debian package, from dpkg's file lists."""
+    """Map manual page paths to Debian packages, from dpkg's file lists."""
     owners: dict[str, str] = {}
     for path in sorted(info.glob("*.list")):
         package = path.name.removesuffix(".list").split(":")[0]
@@ -253,7 +253,7 @@ def owning_packages(info: Path = DPKG) -> dict[str, str]:
 
 
 def copyright_licence(text: str) -> str:
-    """The licence of most of a package's files, from a machine-readable copyright file (`Files: *`)."""
+    """Return the license of most of a package's files, from a machine-readable copyright file (`Files: *`)."""
     if "copyright-format" not in text[:500] and "/dep5" not in text[:500]:
         return UNKNOWN
     for paragraph in re.split(r"\n\s*\n", text):
@@ -264,7 +264,7 @@ def copyright_licence(text: str) -> str:
 
 
 def _share(groups: Collection[Mapping[str, int]], bound: int) -> list[str]:
-    """Names out of every group, none taking more than an even share of the bound."""
+    """Choose names from every group, each limited to an even share of the limit."""
     share = level((sum(sizes.values()) for sizes in groups), bound)
     return [name for sizes in groups for name in take(sizes, share)]
 
@@ -306,12 +306,12 @@ def harvest(
 ) -> HarvestSummary:
     """Write `web/`, `code/`, `prose/`, `manuals/` and `tasks/` under `target`, unless an earlier harvest is there.
 
-    An earlier harvest is kept while all its files are present, whatever was installed since: otherwise every package
-    installed would retrain the demo. The same state of the machine gives the same bytes. Files that others put
-    there are left alone.
+    An earlier harvest is kept while all its files exist, even if packages are installed later: otherwise every new
+    package would retrain the demo. The same state of the machine gives the same bytes. Foreign files in the folder
+    are left alone.
 
     Args:
-        again: take a new harvest in place of the one kept.
+        again: True to replace an earlier harvest.
 
     Raises:
         WorkspaceError, DiskFullError: `target` cannot be written.

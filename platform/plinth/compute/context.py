@@ -43,10 +43,10 @@ class TaskShare:
 
     @classmethod
     def parse(cls, text: str) -> TaskShare | None:
-        """From `i/n`; None from nothing.
+        """Parse `i/n`; return None for an empty text.
 
         Raises:
-            RecipeError: it is no index below a count.
+            RecipeError: it is not an index below a count.
         """
         if not text:
             return None
@@ -63,8 +63,8 @@ class TaskShare:
         return f"{self.index}/{self.count}"
 
     def order(self, tasks: list[int]) -> list[int]:
-        """Numbers of tasks in the order in which this process takes them: its own, then from each next share the last
-        first, so that two processes meet in its middle."""
+        """Return task numbers in this process's order: its own first, then those of each next share from its end, so
+        that two processes meet in the middle."""
 
         def place(task: int) -> tuple[int, int]:
             away = (task - self.index) % self.count
@@ -74,7 +74,7 @@ class TaskShare:
 
 
 class StepCost(Frozen):
-    """Tasks of a step, and items that a record spared."""
+    """Cost of the tasks of a step, and items served from records."""
 
     tasks: int = 0
     spared: int = 0
@@ -89,7 +89,7 @@ class StepCost(Frozen):
 
     @property
     def operations(self) -> int:
-        """Files of the store opened and written."""
+        """Number of files opened and written in the store."""
         return self.opened + self.written
 
 
@@ -99,9 +99,9 @@ class StepCost(Frozen):
 
 @dataclass
 class Context(State):
-    """The workspace, the engine, where progress is shown, which tasks come first, and what they cost by step.
+    """Workspace, engine, progress display, order of tasks, and their cost by step.
 
-    `requested_by` is the person who requested the run, if known; `run` the id of the orchestrator's run, if any.
+    `requested_by` is the person who requested the run, if known; `run` is the orchestrator's run id, if any.
     """
 
     engine: Engine = field(default_factory=InlineEngine)
@@ -117,14 +117,14 @@ TaskFn = Callable[[Store, Any], tuple[Part, ...]]
 
 @dataclass(frozen=True)
 class Item:
-    """One unit of cached work.
+    """Unit of cached work.
 
     Args:
-        inputs: digests that identify what the task reads, in order.
-        task: a small picklable record for the task function.
-        rows: how many documents it stands for, for the progress bar.
-        also: keys of other steps that the task may do on the way. It then returns one part of its own and one for
-            each of them, and those are recorded under their keys; or only its own.
+        inputs: digests that identify the inputs of the task, in order.
+        task: small picklable record for the task function.
+        rows: number of documents, for the progress bar.
+        also: keys of other steps that the task may do along the way. It then returns one part of its own and one for
+            each of them, which are recorded under their keys; or only its own.
     """
 
     inputs: tuple[str, ...]
@@ -142,10 +142,10 @@ def run_items(
     label: str,
     timeout_s: float | None = None,
 ) -> list[tuple[Part, ...]]:
-    """The parts of every item, in item order; cached where a record exists, computed where not.
+    """Return the parts of every item in item order, cached or computed.
 
     Raises:
-        PlinthError: what the task function raised; finished items keep their records.
+        PlinthError: the error of the task function; finished items keep their records.
     """
     keys = [step.key(item.inputs) for item in items]
     found = ctx.cache.get_many(keys)
@@ -176,10 +176,10 @@ def run_items(
 def cached(
     ctx: Context, step: Step, inputs: Iterable[Manifest | str], make: Callable[[], Sequence[Part]]
 ) -> tuple[Part, ...]:
-    """The parts of a step that is done in this process: cached where a record exists, made where not.
+    """Return the parts of a step that runs in this process, cached or computed.
 
     Args:
-        inputs: manifests or digests that identify what the step reads, in order.
+        inputs: manifests or digests that identify the inputs of the step, in order.
     """
     key = step.key([one if isinstance(one, str) else one.digest for one in inputs])
     found = ctx.cache.get(key)
@@ -193,11 +193,11 @@ def manifest(
     parts: Iterable[Part],
     stats: Mapping[str, Any] | None = None,
 ) -> Manifest:
-    """A manifest with parts named uniquely, in order, and inputs given as manifests or digests.
+    """Return a manifest with uniquely named parts in order, and inputs given as manifests or digests.
 
     Raises:
-        ValueError: the number in a part's name is not its place. What the step cache returns bears the name of the run
-            that made it, and parts may have come before it since: `renamed` gives it the one that it has now.
+        ValueError: the number in a part's name is not its index. Cached parts have the name of the run that produced
+            them, and parts may have been inserted before them since: `renamed` assigns the current name.
     """
     made = Manifest(
         asset=asset,
@@ -215,7 +215,7 @@ def manifest(
 
 
 def renamed(parts: Iterable[Part], stem: str) -> list[Part]:
-    """The parts under names numbered in order (`stem-00000.parquet`), as manifests want them."""
+    """Return the parts under names numbered in order (`stem-00000.parquet`), as manifests require."""
     return [
         part.model_copy(update={"name": f"{stem}-{index:05d}{Path(part.name).suffix}"})
         for index, part in enumerate(parts)
@@ -246,7 +246,7 @@ def _add(total: dict[str, Any], stats: Mapping[str, Any]) -> None:
 def _call(
     fn: TaskFn, step: str, libraries: Mapping[str, str], store: Store, shared: StepCache | None, work: tuple[str, Any]
 ) -> tuple[tuple[Part, ...], StepCost]:
-    """In a worker. `shared` is the step cache where other processes may have done the task by now."""
+    """Run a task in a worker. `shared` is the step cache if other processes may have done the task by now."""
     fingerprint.require_libraries(step, libraries)
     key, task = work
     if shared and (done := shared.get(key)) is not None:
@@ -271,7 +271,7 @@ _TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 
 
 class AssetCost(Frozen):
-    """One making of an asset: its tasks by step, and the driver's own CPU time beside the wall clock."""
+    """Cost of one materialization of an asset: its tasks by step, the driver's own CPU time, and wall-clock time."""
 
     asset: str
     steps: dict[str, StepCost]
@@ -287,7 +287,7 @@ class AssetCost(Frozen):
 
 
 def measured(fn: Callable[[Store, Any], Any], store: Store, task: Any) -> tuple[Any, StepCost]:
-    """What a task returns, and what it cost."""
+    """Return a task's result and its cost."""
     cpu_s, read_bytes = _cpu_s(), _read_bytes()
     found = fn(store, task)
     return found, StepCost(
@@ -301,12 +301,12 @@ def measured(fn: Callable[[Store, Any], Any], store: Store, task: Any) -> tuple[
 
 
 def save(workspace: Workspace, cost: AssetCost) -> None:
-    """Keep the cost of an asset's last making."""
+    """Save the cost of an asset's last materialization."""
     write_bytes(_path(workspace, cost.asset), cost.model_dump_json().encode())
 
 
 def load(workspace: Workspace, asset: str) -> AssetCost | None:
-    """The cost of an asset's last making, or None where none was recorded."""
+    """Return the cost of an asset's last materialization, or None if it is not recorded."""
     path = _path(workspace, asset)
     return AssetCost.model_validate_json(path.read_bytes()) if path.exists() else None
 
@@ -316,7 +316,7 @@ def _path(workspace: Workspace, asset: str) -> Path:
 
 
 def _cpu_s() -> float:
-    """CPU time of this process, of the children that it waited for and of those that live."""
+    """Return CPU time of this process, of the children that it waited for and of its live children."""
     spent = sum(os.times()[:4])
     try:
         os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)

@@ -36,18 +36,18 @@ from plinth_text.compiled.build import library, sources
 
 
 class Pool(Protocol):
-    """Where the tasks of one map run. One that was started is collected once, or abandoned."""
+    """Place where the tasks of one map run. A started task is collected once, or abandoned."""
 
     def start(self, index: int, task: Any) -> bool:
-        """Start a task, or say that others must end first."""
+        """Start a task; return False if others must end first."""
         ...
 
     def collect(self) -> Sequence[tuple[int, Any]]:
-        """What came of tasks since the last call: index, and a result or an exception; waits, but not for ever."""
+        """Return results since the last call: index, and a result or an exception; wait for a bounded time."""
         ...
 
     def abandon(self) -> None:
-        """After an error or an early exit, nothing may go on writing for a caller that has left."""
+        """Stop all tasks after an error or an early exit: nothing may write for a caller that is gone."""
         ...
 
 
@@ -55,11 +55,11 @@ R = TypeVar("R")
 
 
 class Attempts(Generic[R]):
-    """The tasks 0 … n-1 of one map. Each is tried at most `1 + retries` times.
+    """Tasks 0 … n-1 of one map. Each is tried at most `1 + retries` times.
 
     Args:
-        tasks: how many.
-        retries: further attempts after a failure that may be bad luck.
+        tasks: number of tasks.
+        retries: additional attempts after a failure that may be temporary.
     """
 
     def __init__(self, tasks: int, retries: int) -> None:
@@ -71,27 +71,28 @@ class Attempts(Generic[R]):
 
     @property
     def finished(self) -> bool:
-        """Whether every result has been given out."""
+        """True if every result was yielded."""
         return self._given_out == len(self._failures)
 
     @property
     def next(self) -> int | None:
-        """The task to start next: one that failed before those that were never begun."""
+        """Return the task to start next: failed tasks come before those that were never started."""
         return self._waiting[0] if self._waiting else None
 
     def started(self) -> None:
-        """`next` runs."""
+        """Record that the task of `next` runs."""
         self._waiting.popleft()
 
     def succeeded(self, index: int, result: R) -> None:
-        """Keep a result until those before it are there."""
+        """Keep a result until all earlier ones are complete."""
         self._results[index] = result
 
     def failed(self, index: int, error: BaseException) -> None:
-        """Have the task tried again, or give up.
+        """Schedule another attempt of the task, or give up.
 
         Raises:
-            BaseException: the error, when it was raised on purpose and would be raised again, or was one too many.
+            BaseException: the error, if it was raised on purpose and would be raised again, or if attempts are
+                exhausted.
         """
         self._failures[index] += 1
         on_purpose = isinstance(error, PlinthError) and not isinstance(error, WorkerError)
@@ -100,7 +101,7 @@ class Attempts(Generic[R]):
         self._waiting.appendleft(index)
 
     def in_order(self) -> Iterator[R]:
-        """Results whose turn has come."""
+        """Yield results whose turn has come."""
         while self._given_out in self._results:
             result = self._results.pop(self._given_out)
             self._given_out += 1
@@ -114,11 +115,11 @@ def drive(
     retries: int,
     done: Callable[[int, R], None] | None,
 ) -> Iterator[R]:
-    """Results in task order; `done(index, result)` is called as each task finishes. What runs when this ends early is
-    abandoned.
+    """Yield results in task order; call `done(index, result)` as each task finishes. Running tasks are abandoned if
+    this ends early.
 
     Raises:
-        BaseException: what `Attempts.failed` raises.
+        BaseException: see `Attempts.failed`.
     """
     attempts = Attempts[R](len(tasks), retries)
     try:
@@ -138,7 +139,7 @@ def drive(
 
 
 def outcome(fn: Callable[[Any], Any], task: Any) -> Any:
-    """In a worker: the result, or the exception as a value. What was raised on purpose stays as it was."""
+    """Return, in a worker, the result or the exception as a value. Errors raised on purpose stay unchanged."""
     try:
         return fn(task)
     except PlinthError as error:
@@ -154,12 +155,12 @@ def outcome(fn: Callable[[Any], Any], task: Any) -> Any:
 
 
 def over_limit() -> WorkerError:
-    """The failure of a task that was killed for the time it took."""
+    """Return the error for a task that was killed at its time limit."""
     return WorkerError("a task ran over its time limit and was killed")
 
 
 def died(who: str, found: str) -> WorkerError:
-    """The failure of a task whose worker has gone."""
+    """Return the error for a task whose worker died."""
     return WorkerError(
         f"{who} died",
         found=found,
@@ -176,7 +177,7 @@ TICK_S = 1.0
 
 
 def with_kernels() -> tuple[str, ...]:
-    """Packages whose kernels tasks call: those of the core, and of the ring as far as it is here."""
+    """Return packages whose kernels tasks call: those of the core, and the installed ones of the ring."""
     ring = {entry.top for entry in entries() if entry.distribution == OWN}
     return ("plinth_text", "plinth", *(package for package in sorted(ring) if sources(package)))
 
@@ -198,7 +199,7 @@ class Engine(Protocol):
 
 
 class InlineEngine:
-    """Runs tasks in this process; for tests and debuggers. Time limits do not apply."""
+    """Engine that runs tasks in this process; for tests and debuggers. Time limits do not apply."""
 
     def map(
         self,
@@ -220,7 +221,7 @@ class InlineEngine:
 
 
 class LocalEngine:
-    """A pool of worker processes, started on first use and kept until `close`.
+    """Pool of worker processes, started on first use and kept until `close`.
 
     Args:
         workers: number of processes, at least 1.
@@ -249,7 +250,7 @@ class LocalEngine:
         """Yield `fn(task)` in task order; `done(index, result)` is called as each task finishes.
 
         Raises:
-            PlinthError: what the function raised on purpose, as it was.
+            PlinthError: the error that the function raised on purpose, unchanged.
             WorkerError: another exception, a worker that died, or a task over its time limit,
                 after `retries` further attempts.
         """
@@ -263,7 +264,7 @@ class LocalEngine:
         self._idle.clear()
 
     def take(self) -> Worker | None:
-        """A worker with nothing to do: a new one while there may be more. Whoever takes it gives it back or ends it."""
+        """Take an idle worker, or a new one up to the limit. The caller must call `release` or `end` with it."""
         while self._idle:
             worker = self._idle.pop()
             if worker.alive:
@@ -282,13 +283,13 @@ class LocalEngine:
         self._idle.append(worker)
 
     def end(self, worker: Worker) -> None:
-        """Kill a worker; the next task that finds none idle starts another."""
+        """Kill a worker; the next task without an idle worker starts a new one."""
         worker.end()
         self._pool.remove(worker)
 
 
 class _Map:
-    """The tasks of one map on the workers of `LocalEngine`."""
+    """Tasks of one map on the workers of `LocalEngine`."""
 
     def __init__(self, local: LocalEngine, fn: Callable[..., Any], timeout_s: float | None) -> None:
         self._local, self._fn, self._limit = local, fn, LIMIT.pack(timeout_s or math.inf)
@@ -303,7 +304,7 @@ class _Map:
         return True
 
     def collect(self) -> list[tuple[int, Any]]:
-        """What workers have sent, and what has become of those that died."""
+        """Return results sent by workers, and the errors of those that died."""
         finished = list[tuple[int, Any]]()
         for worker in wait(self._running, TICK_S):
             try:
@@ -330,7 +331,7 @@ def _death(status: int) -> Exception:
 
 
 def run_tasks(watch: ItemWatch) -> Handler:
-    """In a worker: a task's result, or the exception as a value, of its function and its time limit."""
+    """Return a handler for workers that answers with a task's result, or its exception as a value, with time limits."""
 
     def run(items: Iterator[memoryview]) -> Iterator[bytes]:
         for item in items:
@@ -357,12 +358,12 @@ PROGRAM = Program(f"{__name__}:{run_tasks.__name__}", needs=(*processes.STORES, 
 
 
 def cores() -> int:
-    """Cores that this process may use."""
+    """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 class Threads:
-    """An engine of threads, which live as long as a `map`.
+    """Engine of threads, which exist during a `map`.
 
     Args:
         workers: number of threads, at least 1.
@@ -380,7 +381,7 @@ class Threads:
         retries: int = 1,
         done: Callable[[int, R], None] | None = None,
     ) -> Iterator[R]:
-        """Yield `fn(task)` in task order; what a task raises is raised as it is, and tasks not begun are dropped."""
+        """Yield `fn(task)` in task order; exceptions are raised unchanged, and tasks not started are dropped."""
         with ThreadPoolExecutor(self.workers, thread_name_prefix="task") as pool:
             running = [pool.submit(fn, task) for task in tasks]
             try:
@@ -394,15 +395,15 @@ class Threads:
                     one.cancel()
 
     def close(self) -> None:
-        """Nothing is held between calls."""
+        """Do nothing: there are no resources between calls."""
 
 
 @contextmanager
 def torch_threads(count: int = 1) -> Iterator[None]:
-    """So many threads of PyTorch work on an operation within.
+    """Set the number of PyTorch threads within an operation.
 
-    One thread adds up in one order, whatever the machine; and on work that is too small to divide, on a busy machine,
-    the waiting of threads for one another took fifty times the work.
+    One thread sums in one order on any machine. For work too small to divide, on a busy machine, the synchronization of
+    threads took fifty times as long as the work.
     """
     import torch
 

@@ -36,13 +36,13 @@ class Meter(Protocol):
 
 
 class Progress(Protocol):
-    """Makes a meter for one piece of work; a total of 0 is unknown, and such work is shown without a count."""
+    """Factory of meters for pieces of work; a total of 0 is unknown, and such work is shown without a count."""
 
     def meter(self, label: str, total: int) -> AbstractContextManager[Meter]: ...
 
 
 class Silent:
-    """No output; for tests and for callers that report by themselves."""
+    """Progress without output; for tests and for callers that report by themselves."""
 
     @contextmanager
     def meter(self, label: str, total: int) -> Iterator[Meter]:
@@ -50,7 +50,7 @@ class Silent:
 
 
 class SilentMeter:
-    """Shows nothing."""
+    """Meter without output."""
 
     def advance(self, n: int = 1, note: str = "") -> None:
         return
@@ -109,11 +109,11 @@ SILENT: Progress = Silent()
 
 
 class ProgressLines(_Shown):
-    """One line every few seconds while work goes on, whether it advances or not, and one at the end.
+    """One line every few seconds during work, whether it advances or not, and one at the end.
 
     Args:
-        stream: where to; standard error, as it is when a line is written, unless given.
-        patience_s: work that takes less time shows nothing.
+        stream: destination; default: standard error at the time of writing.
+        patience_s: shorter work shows nothing.
     """
 
     def __init__(self, stream: IO[str] | None = None, patience_s: float = 0.0) -> None:
@@ -154,11 +154,11 @@ class _LineMeter:
 
 
 class ProgressBars(_Shown):
-    """Rich bars; finished ones stay on screen.
+    """Rich bars; finished bars stay on screen.
 
     Args:
         stream: the terminal.
-        patience_s: work that takes less time shows nothing.
+        patience_s: shorter work shows nothing.
     """
 
     def __init__(self, stream: IO[str], patience_s: float = 0.0) -> None:
@@ -166,7 +166,7 @@ class ProgressBars(_Shown):
 
     @cached_property
     def console(self) -> Console:
-        """One console for all bars, so that nested ones are drawn together."""
+        """Console shared by all bars, so that nested ones are drawn together."""
         from rich.console import Console
 
         return Console(file=self.stream)
@@ -197,7 +197,7 @@ class ProgressBars(_Shown):
 
 
 class _BarMeter:
-    """A bar that appears when its work has taken `patience_s`, and never after the work's end."""
+    """Bar that appears after `patience_s`, and never after the work's end."""
 
     def __init__(self, bars: RichProgress, task: TaskID, patience_s: float) -> None:
         self.bars, self.task, self.due = bars, task, time.monotonic() + patience_s
@@ -223,7 +223,7 @@ class _BarMeter:
 
 
 def metered(progress: Progress, label: str, items: Iterable[T], total: int) -> Iterator[T]:
-    """The items, counted by a meter as they are worked on."""
+    """Yield the items, counted by a meter as they are processed."""
     with progress.meter(label, total) as meter:
         for item in items:
             yield item
@@ -231,14 +231,14 @@ def metered(progress: Progress, label: str, items: Iterable[T], total: int) -> I
 
 
 def for_terminal(patience_s: float = 0.0) -> Progress:
-    """Bars where a person watches, lines where a log is kept: on standard error as it is now.
+    """Return bars for a terminal, lines for a log: on the current standard error.
 
-    The stream is kept apart from `sys.stderr`, which an orchestrator may turn into a file while a step runs.
+    The stream is stored, because an orchestrator may turn `sys.stderr` into a file while a step runs.
     """
     stream = os.fdopen(os.dup(2), "w", buffering=1)
     return ProgressBars(stream, patience_s) if stream.isatty() else ProgressLines(stream, patience_s)
 
 
 def for_command() -> Progress:
-    """As `for_terminal`, for commands that usually answer at once: work of less than `PATIENCE_S` shows nothing."""
+    """Return the same as `for_terminal`, but show nothing for work of less than `PATIENCE_S`."""
     return ProgressBars(sys.stderr, PATIENCE_S) if sys.stderr.isatty() else ProgressLines(None, PATIENCE_S)

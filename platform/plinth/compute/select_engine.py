@@ -33,11 +33,11 @@ ANSWER_S = 10.0
 
 
 class RayEngine:
-    """Maps over a Ray cluster, connected to on first use.
+    """Engine on a Ray cluster, connected to on first use.
 
     Args:
         address: `host:port` of a running cluster, or `auto`; empty starts one on this machine.
-        workers: cores of a cluster that is started here; a running one brings its own.
+        workers: cores of a cluster that is started here; a running one has its own.
     """
 
     def __init__(self, address: str = "", workers: int = 2) -> None:
@@ -62,7 +62,7 @@ class RayEngine:
         """Yield `fn(task)` in task order; `done(index, result)` is called as each task finishes.
 
         Raises:
-            PlinthError: what the function raised on purpose, as it was.
+            PlinthError: the error that the function raised on purpose, unchanged.
             WorkerError: another exception, a worker or node that died, or a task over its time limit,
                 after `retries` further attempts; the cluster cannot be reached.
             MissingError: Ray is not installed.
@@ -71,7 +71,7 @@ class RayEngine:
         return drive(run, tasks, retries=retries, done=done)
 
     def close(self) -> None:
-        """Leave the cluster; one that was started here ends."""
+        """Disconnect from the cluster; a cluster that was started here ends."""
         if self._connected:
             import ray
 
@@ -98,7 +98,7 @@ class RayEngine:
 
 
 class _Map:
-    """The tasks of one map on a cluster."""
+    """Tasks of one map on a cluster."""
 
     def __init__(self, ray: Any, fn: Callable[..., Any], timeout_s: float | None) -> None:
         self._ray, self._limit_s = ray, timeout_s or float("inf")
@@ -116,7 +116,7 @@ class _Map:
         return True
 
     def collect(self) -> list[tuple[int, Any]]:
-        """What finished, failed or ran over its limit."""
+        """Return results, errors and tasks over their limit."""
         ready, _ = self._ray.wait(list(self._running), num_returns=1, timeout=TICK_S)
         if ready:
             ready, _ = self._ray.wait(list(self._running), num_returns=len(self._running), timeout=0)
@@ -141,7 +141,7 @@ class _Map:
 
 
 def _require_answer(address: str) -> None:
-    """Ray itself would wait minutes for a host where nothing listens."""
+    """Fail fast if nothing listens: Ray itself would wait minutes."""
     host, _, port = address.rpartition(":")
     if not host or not port.isdigit():
         return
@@ -168,7 +168,7 @@ def _outcome(ray: Any, reference: Any) -> Any:
 
 
 def _run(fn: Callable[[Any], Any], task: Any) -> Any:
-    """In a Ray worker: the result, or the exception as a value, as it was."""
+    """Return, in a Ray worker, the result or the exception as a value, unchanged."""
     return outcome(fn, task)
 
 
@@ -177,13 +177,13 @@ ENGINES = ("local", "ray")
 
 @dataclass(frozen=True)
 class Compute:
-    """An engine by name.
+    """Engine by name.
 
     Args:
         engine: `local` or `ray`.
         workers: local processes; cores of a Ray cluster that is started here.
         address: of a running Ray cluster, `host:port` or `auto`; empty starts one on this machine.
-        share: this process is one of several over the same workspace, `i/n` (`share`); empty: the only one.
+        share: share `i/n` of the tasks if several processes work on the same workspace (`share`); empty: all.
     """
 
     engine: str = "local"
@@ -193,7 +193,7 @@ class Compute:
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] = os.environ) -> Compute:
-        """`PLINTH_ENGINE`, `PLINTH_WORKERS` and `PLINTH_RAY_ADDRESS`, for processes that Dagster starts."""
+        """Read `PLINTH_ENGINE`, `PLINTH_WORKERS` and `PLINTH_RAY_ADDRESS`, for processes that Dagster starts."""
         return cls(
             environment.get("PLINTH_ENGINE", "local"),
             int(environment.get("PLINTH_WORKERS", "2")),
@@ -201,11 +201,11 @@ class Compute:
         )
 
     def environment(self) -> dict[str, str]:
-        """The same as variables, for a child process."""
+        """Return the same settings as variables, for a child process."""
         return {"PLINTH_ENGINE": self.engine, "PLINTH_WORKERS": str(self.workers), "PLINTH_RAY_ADDRESS": self.address}
 
     def open(self) -> Engine:
-        """The engine; close it when done.
+        """Return the engine; close it when done.
 
         Raises:
             RecipeError: there is no engine of this name.

@@ -36,15 +36,15 @@ TIMERS = (signal.SIGPROF, signal.SIGALRM)
 
 @dataclass(frozen=True)
 class Program:
-    """What a worker runs.
+    """Function that a worker runs.
 
     Args:
-        target: `module:function`, called in the worker with an `ItemWatch` and the arguments; it returns the handler.
-        environment: variables of the worker alone.
-        idle_s: without a batch for so long a worker ends.
-        pipe_bytes: size of its pipes: a batch that fits is sent in one turn, while the worker does the one before it. 0
-            is what the system gives.
-        quiet: throw away what it writes to standard error.
+        target: `module:function`, called in the worker with an `ItemWatch` and the arguments; returns the handler.
+        environment: variables only for the worker.
+        idle_s: seconds without a batch after which a worker ends.
+        pipe_bytes: size of its pipes: a batch that fits is sent in one turn, while the worker processes the previous
+            one. 0 keeps the system's default.
+        quiet: True discards its standard error.
         needs: groups of variables that it inherits (`plinth.processes`).
     """
 
@@ -58,7 +58,7 @@ class Program:
 
 
 class Worker:
-    """One running process."""
+    """Running worker process."""
 
     def __init__(self, program: Program) -> None:
         self.program, self.sent_bytes = program, 0
@@ -83,7 +83,7 @@ class Worker:
                     fcntl.fcntl(pipe, fcntl.F_SETPIPE_SZ, program.pipe_bytes)
 
     def send(self, items: Sequence[bytes]) -> None:
-        """Hand over as much of a batch as the pipe takes now; the rest goes when answers are waited for."""
+        """Send the part of a batch that the pipe accepts now; the rest follows while waiting for answers."""
         lengths = b"".join(LENGTH.pack(len(item)) for item in items)
         data = b"".join((BATCH.pack(len(items), len(lengths) + sum(map(len, items))), lengths, *items))
         self.sent_bytes += len(data)
@@ -91,11 +91,11 @@ class Worker:
         self._push()
 
     def receive(self) -> list[bytes]:
-        """The answers that have come since the last call; `wait` says when to call.
+        """Return the answers since the last call; call it after `wait`.
 
         Raises:
-            EOFError: the worker has gone; what it had answered came before.
-            WorkerError: it never was ready.
+            EOFError: the worker died; its answers were returned before.
+            WorkerError: it never became ready.
         """
         try:
             size = os.readv(self._out, [self._buffer])
@@ -121,7 +121,7 @@ class Worker:
         return self._process.poll() is None
 
     def died(self) -> int:
-        """The exit status of a worker that has closed its end; negative for a signal."""
+        """Return the exit status of a worker that closed its end; negative for a signal."""
         try:
             return self._process.wait(timeout=GRACE_S)
         except subprocess.TimeoutExpired:
@@ -130,7 +130,7 @@ class Worker:
             self.end()
 
     def end(self) -> None:
-        """Kill it, and leave nothing behind. A second call does nothing."""
+        """Kill it and release all resources. A second call does nothing."""
         if self._counts.closed:
             return
         self._process.kill()
@@ -195,8 +195,7 @@ class Worker:
 
 
 def wait(workers: Iterable[Worker], timeout_s: float | None = None) -> list[Worker]:
-    """The workers that have something to receive, as soon as there is one; meanwhile what was not yet sent goes out.
-    May return none."""
+    """Return workers with answers, as soon as there is one; meanwhile unsent data is sent. The result may be empty."""
     poll, answering, hungry = select.poll(), dict[int, Worker](), dict[int, Worker]()
     for worker in workers:
         poll.register(worker._out, select.POLLIN)
@@ -229,7 +228,7 @@ RETIRE_BYTES = 1 << 30
 
 @dataclass(frozen=True, slots=True)
 class Death:
-    """In the place of an answer: the item ended its worker.
+    """Answer for an item that ended its worker.
 
     Args:
         status: exit status of the worker; negative for a signal.
@@ -239,15 +238,15 @@ class Death:
 
     @property
     def over_limit(self) -> bool:
-        """Whether a time limit ended it."""
+        """True if a time limit ended it."""
         return -self.status in TIMERS
 
 
 class ItemStream:
-    """Items to the worker and back. Use as a context manager.
+    """Stream of items to the worker and back. Use it as a context manager.
 
     Args:
-        program: what the worker runs; its handler sets the limits of an item.
+        program: program of the worker; its handler sets the limits of an item.
     """
 
     def __init__(self, program: Program) -> None:
@@ -271,12 +270,12 @@ class ItemStream:
         self._done.clear()
 
     def map(self, batches: Iterable[Sequence[bytes]]) -> Iterator[list[bytes | Death]]:
-        """The answers to the items of each batch, in order; the next batch is read while the worker works.
+        """Yield the answers to the items of each batch in order; the next batch is read while the worker works.
 
-        Memory is that of the batches of two turns.
+        Memory is bounded by the batches of two turns.
 
         Raises:
-            WorkerError: when the worker cannot even start, or ends although no item ends it.
+            WorkerError: the worker cannot start, or ends although no item ends it.
         """
         sizes: deque[int] = deque()
         for items in batches:
@@ -297,7 +296,7 @@ class ItemStream:
             self._worker.send(items)
 
     def _start(self) -> Worker:
-        """A worker with every open item."""
+        """Start a worker with every open item."""
         self._worker = worker = SPARES.take(self.program)
         self._first, _ = worker.begun_and_ended()
         worker.send([item for item in self._open if isinstance(item, bytes)])
@@ -325,8 +324,8 @@ class ItemStream:
             self._done.append(self._open.popleft())
 
     def _recover(self, worker: Worker) -> None:
-        """After a death: the item it was on ends here if its timer rang or if it was suspected before; all others are
-        sent again, answered ones among them whose answers died with the worker."""
+        """Recover from a death: its current item fails if its timer expired or it was suspected before; all others are
+        sent again, including those whose answers died with the worker."""
         self._worker = None
         begun, ended = worker.begun_and_ended()
         death = Death(worker.died())
@@ -352,7 +351,7 @@ class ItemStream:
 
 
 class SpareWorkers:
-    """Idle workers, kept for the next stream. Those that a fork has inherited belong to its parent: it ends none."""
+    """Idle workers, kept for the next stream. Workers inherited by a fork belong to its parent and are not ended."""
 
     def __init__(self) -> None:
         self._kept: dict[tuple[int, Program], Worker] = {}
@@ -361,7 +360,7 @@ class SpareWorkers:
         return len(self._kept)
 
     def take(self, program: Program) -> Worker:
-        """The spare worker of this process for this program, or a new one."""
+        """Take the spare worker of this process for this program, or a new one."""
         spare = self._kept.pop((os.getpid(), program), None)
         if spare is not None and _reusable(spare):
             return spare

@@ -40,7 +40,7 @@ Handler = Callable[[Iterator[memoryview]], Iterator[bytes]]
 
 
 class ItemWatch:
-    """Time limits of the item in hand, and the counts that identify it.
+    """Time limits of the current item, and the counts that identify it.
 
     Args:
         counts: file descriptor of the shared memory; none for a process started by hand.
@@ -51,19 +51,19 @@ class ItemWatch:
         self.limit()
 
     def limit(self, *, cpu_s: float = math.inf, wall_s: float = math.inf) -> None:
-        """CPU time and wall clock of every item from the next on. A limit of CPU time does not depend on what else
-        the machine does; only the wall clock sees an item that sleeps."""
+        """Set CPU time and wall-clock time of each item from the next one on. CPU limits do not depend on the load of
+        the machine; only wall-clock limits apply to a sleeping item."""
         limits = (signal.ITIMER_PROF, cpu_s), (signal.ITIMER_REAL, wall_s)
         self._limits = [(timer, seconds) for timer, seconds in limits if seconds < math.inf]
         self._slack, self._set_at = min(cpu_s, wall_s) * SLACK, -math.inf
 
     def begin(self) -> None:
-        """The next item begins."""
+        """Start the next item."""
         self.renew()
         self._counts[0] += 1
 
     def renew(self) -> None:
-        """Give the item in hand, which has come a step further, its limits anew."""
+        """Restart the time limits of the current item after progress."""
         # The wall clock runs no slower than CPU time, and reading it costs nothing.
         if time.perf_counter() - self._set_at > self._slack:
             for timer, seconds in self._limits:
@@ -71,11 +71,11 @@ class ItemWatch:
             self._set_at = time.perf_counter()
 
     def end(self) -> None:
-        """The item ends; the timers run on for the next."""
+        """End the item; the timers run on for the next."""
         self._counts[1] += 1
 
     def stop(self) -> None:
-        """No item is in hand: what takes time now is no item's fault."""
+        """Stop the timers between items: time spent now is not an item's fault."""
         for timer, _ in self._limits:
             signal.setitimer(timer, 0)
         self._set_at = -math.inf
@@ -88,7 +88,7 @@ def serve(target: str, arguments: list[str], counts: int = -1, owner: int = -1, 
         target: `module:function`, which makes the handler.
         counts: file descriptor of the shared memory.
         owner: the end of a pipe whose other end closes when the owner dies.
-        idle_s: end after so many seconds without a batch, to free memory; the owner starts another when it needs one.
+        idle_s: end after this many seconds without a batch, to free memory; the owner starts a new worker if needed.
     """
     _die_with(owner)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # an interrupt is the owner's to handle
@@ -113,8 +113,8 @@ def serve(target: str, arguments: list[str], counts: int = -1, owner: int = -1, 
 
 
 def _die_with(owner: int) -> None:
-    """Have the kernel end this process when the pipe's other end closes. Unlike `PR_SET_PDEATHSIG`, that does not
-    happen when only the thread ends that started this process."""
+    """Let the kernel end this process when the pipe's other end closes. Unlike `PR_SET_PDEATHSIG`, that does not happen
+    when only the starting thread ends."""
     if owner < 0:
         return
     os.set_inheritable(owner, False)
@@ -126,7 +126,7 @@ def _die_with(owner: int) -> None:
 
 
 def _batch(stream: int, idle_s: float) -> Iterator[memoryview] | None:
-    """The items of the next batch, or None when the owner has gone or stays silent."""
+    """Return the items of the next batch, or None if the owner is gone or silent."""
     poll = select.poll()
     poll.register(stream, select.POLLIN)
     if not poll.poll(idle_s * 1000 if idle_s < math.inf else None):
@@ -163,7 +163,7 @@ def _write(stream: int, data: bytes) -> None:
 
 
 def main(words: list[str]) -> None:
-    """Serve as the command line says: `[--owned COUNTS OWNER IDLE_S] MODULE:FUNCTION [ARGUMENT ...]`."""
+    """Serve according to the command line: `[--owned COUNTS OWNER IDLE_S] MODULE:FUNCTION [ARGUMENT ...]`."""
     if words[0] == "--owned":
         counts, owner, idle_s, target, *arguments = words[1:]
         serve(target, arguments, int(counts), int(owner), float(idle_s))

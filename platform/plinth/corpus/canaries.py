@@ -39,7 +39,7 @@ LEAST_REFERENCES = 16
 
 
 class Canaries(Frozen):
-    """Generated texts that measure memorisation; half of them, by coin, enter the run."""
+    """Generated texts that measure memorization; a random half of them enters the run."""
 
     count: int = Field(128, ge=8, le=4096, description="Canaries, each in or out by a coin of its own.")
     seed: int = internal(1, description="Of texts and coins.")
@@ -89,10 +89,10 @@ class Canary(NamedTuple):
 
 
 def canaries(params: Canaries, tokens: int, lexis: Lexis) -> list[Canary]:
-    """All canaries, planted or not, each of `tokens` tokens.
+    """Return all canaries, planted or not, each of `tokens` tokens.
 
     Raises:
-        StageError: no text of so many tokens was found.
+        StageError: no text of this length was found.
     """
     made = texts([f"canary {params.seed} {number}" for number in range(params.count)], tokens, lexis)
     groups = params.repetitions
@@ -109,12 +109,12 @@ def references(params: Canaries, tokens: int, lexis: Lexis) -> list[str]:
 
 
 def coin(seed: int, number: int) -> bool:
-    """Whether a canary is planted."""
+    """Return True if a canary is planted."""
     return bool(hashlib.sha256(f"coin {seed} {number}".encode()).digest()[0] & 1)
 
 
 def texts(names: Sequence[str], tokens: int, lexis: Lexis) -> list[str]:
-    """A text of exactly `tokens` tokens for each name.
+    """Return a text of exactly `tokens` tokens for each name.
 
     Raises:
         StageError: none was found in `ATTEMPTS`.
@@ -147,7 +147,7 @@ def words(name: str, count: int, pool: Sequence[str]) -> str:
 
 
 def pool_of(vocabulary: Sequence[str]) -> Sequence[str]:
-    """The words to draw from."""
+    """Return the words to draw from."""
     return vocabulary if len(vocabulary) >= LEAST_WORDS else syllables()
 
 

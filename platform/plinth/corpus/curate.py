@@ -37,7 +37,7 @@ class _Task:
 
 
 def run(ctx: Context, bucket_name: str, documents: Manifest, verdicts: Manifest, rights: Rights) -> Manifest:
-    """Write the text of one bucket that may be trained on, and beside it what is held out.
+    """Write the trainable text of one bucket, and the held-out documents next to it.
 
     Args:
         documents, verdicts: of this bucket.
@@ -51,8 +51,9 @@ def run(ctx: Context, bucket_name: str, documents: Manifest, verdicts: Manifest,
 
     Raises:
         IntegrityError: the verdicts do not belong to the documents.
-        StageError: edits of a document overlap, are out of order or lie outside its text; or a document is let
-            through that licence or terms forbid.
+            StageError: edits of a document overlap, are out of order or exceed its text; or a verdict keeps a document
+                that
+                its license or terms forbid.
     """
     rights = rights.within(documents)
     places = slots({bucket_name: documents}, verdicts={bucket_name: verdicts})
@@ -71,13 +72,13 @@ def run(ctx: Context, bucket_name: str, documents: Manifest, verdicts: Manifest,
 
 
 def apply_edits(text: str, edits: Sequence[Mapping[str, Any]]) -> str:
-    """The text with every span replaced.
+    """Return the text with every span replaced.
 
     Args:
         edits: `start_cp`, `end_cp` (code points, half open) and `replacement`, sorted and disjoint.
 
     Raises:
-        ValueError: when they are not, or reach outside the text.
+        ValueError: the edits are unsorted, overlap, or reach outside the text.
     """
     pieces, at = [], 0
     for edit in edits:
@@ -117,7 +118,7 @@ def _curate(store: Store, task: _Task) -> tuple[Part, ...]:
 
 
 def _require_rights(documents: pa.RecordBatch, rights: Rights) -> None:
-    """Nothing that licence or terms forbid is written."""
+    """Require that no text is written that its license or terms forbid."""
     columns = {name: documents.column(name.removeprefix("documents.")) for name in rights.columns}
     for reason, stopped in rights.stops(columns).items():
         for row in np.flatnonzero(stopped)[:1].tolist():
@@ -182,7 +183,7 @@ USES = ("train", "redistribute", "commercial")
 
 
 def licences(store: Store, curated: Mapping[str, Manifest]) -> dict[str, int]:
-    """Training documents by the licence they carry, over all buckets."""
+    """Count training documents by license, over all buckets."""
     counts: Counter[str] = Counter()
     for texts in curated.values():
         for part in texts.named("part-"):
@@ -195,12 +196,12 @@ def licences(store: Store, curated: Mapping[str, Manifest]) -> dict[str, int]:
 def terms(
     store: Store, documents: Mapping[str, Manifest], curated: Mapping[str, Manifest]
 ) -> dict[str, dict[str, int | bool]]:
-    """Declared terms of every source by domain and snapshot, and how many training documents are of it.
+    """Return the declared terms of every source by domain and snapshot, and the number of its training documents.
 
-    Documents of two sources that share domain and snapshot cannot be told apart: the stricter terms hold for both.
+    Documents of two sources that share domain and snapshot cannot be told apart: the stricter terms apply to both.
 
     Args:
-        documents, curated: by bucket; the terms are those that the documents were read under.
+        documents, curated: by bucket; the terms are those in force when the documents were read.
     """
     found: dict[str, dict[str, int | bool]] = {}
     for bucket, texts in sorted(curated.items()):

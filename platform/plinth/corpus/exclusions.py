@@ -47,7 +47,7 @@ _WORDS = frozenset({"and", "or", "with"})
 
 
 def address(uri: str) -> str:
-    """The normal form of an address or of a name within a source."""
+    """Return the normal form of an address or of a name within a source."""
     rest = uri.strip().partition("#")[0]
     scheme, found, after = rest.partition("://")
     scheme, rest = (scheme.lower(), after) if found else ("", rest)
@@ -64,7 +64,7 @@ def address(uri: str) -> str:
 
 
 def domain(name: str) -> str:
-    """The normal form of a host name.
+    """Return the normal form of a host name.
 
     Raises:
         ValueError: no host name with a dot in it.
@@ -76,13 +76,13 @@ def domain(name: str) -> str:
 
 
 def domains_of(uri: str) -> list[str]:
-    """The host of an address and every domain above it that has a dot, longest first; none of a name in a source."""
+    """Return the host of an address and its parent domains with a dot, longest first; none for a name in a source."""
     return text.domains(text.host(uri, bare=True).removeprefix("www."))
 
 
 @lru_cache(maxsize=65536)
 def licences_of(expression: str) -> frozenset[str]:
-    """The identifiers of an SPDX expression, in lower case."""
+    """Return the identifiers of an SPDX expression, in lower case."""
     words = re.split(r"[\s()]+", expression.strip().lower())
     return frozenset(word for word in words if word and word not in _WORDS)
 
@@ -130,7 +130,7 @@ class Alike(Frozen):
 
 
 class TextSignature(Frozen):
-    """A text that can be recognised. `shingles` are sorted hashes, 8 bytes each, little-endian, in base64."""
+    """A text that can be recognized. `shingles` are sorted hashes, 8 bytes each, little-endian, in base64."""
 
     digest: str = Field(pattern=r"^[0-9a-f]{32}$")
     shingles: str = ""
@@ -142,7 +142,7 @@ class TextSignature(Frozen):
 
 
 def sign_texts(texts: list[str], alike: Alike) -> tuple[TextSignature, ...]:
-    """The signatures of texts; equal ones once, in order of their digests."""
+    """Return the signatures of texts; equal ones once, in order of their digests."""
     import pyarrow as pa
 
     from plinth.corpus.dedup.near import linking
@@ -184,10 +184,10 @@ _EXPECTED = {
 
 
 class Exclusion(Frozen):
-    """An entry of the list. `prior` is the SHA-256 of the entry before it as it lies in the workspace.
+    """An entry of the list. `prior` is the SHA-256 of the entry before it as stored in the workspace.
 
-    `value` is the normal form of what was asked for; of a text, the digest of its signature. `documents` are ids that
-    the entry takes, `texts` what it recognises, `found` how many documents it took when it was made.
+    `value` is the normal form of the request; for a text, the digest of its signature. `documents` are ids that
+    the entry takes, `texts` the texts it recognizes, `found` the number of documents it took when it was created.
     """
 
     number: int = Field(ge=1)
@@ -210,10 +210,10 @@ class Exclusion(Frozen):
 
 
 def normal(kind: Kind, value: str) -> str:
-    """The normal form of what is asked for.
+    """Return the normal form of a request.
 
     Raises:
-        RequestError: nothing that a rule of this kind could mean.
+        RequestError: not a valid value for a rule of this kind.
     """
     try:
         found = _normal(kind, value)
@@ -284,7 +284,7 @@ def append(ctx: Context, **fields: Any) -> Exclusion:
 
 
 def digest(ctx: Context) -> str | None:
-    """Identity of the list as it lies there, unverified; None where there is none."""
+    """Return the identity of the stored list, unverified; None if there is none."""
     objects = ctx.workspace.objects(EXCLUSIONS.name)
     files = [hashlib.sha256(found.data).hexdigest() for name in objects.names() if (found := objects.get(name))]
     return fingerprint.digest(files) if files else None

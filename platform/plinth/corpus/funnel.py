@@ -151,7 +151,7 @@ def _rules(verdicts: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _edits(curated: Mapping[str, Any]) -> dict[str, Any]:
-    """Changes of kept text by edits; `reasons`, by reason: edits, bytes they took away."""
+    """Return the changes of kept text by edits; `reasons`, by reason: number of edits, bytes removed."""
     sizes = curated.get("edit_bytes", {})
     return {
         "reasons": {name: {"edits": n, "bytes": sizes[name]} for name, n in curated.get("edit_counts", {}).items()},
@@ -180,14 +180,15 @@ def _documents_stage(documents: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def stages_of(verdicts: Mapping[str, Any]) -> list[str]:
-    """The stages that verdicts were made by, in order; one that the cascade does not know stands before the holdout."""
+    """Return the stages of the verdicts, in order; one that the cascade does not know comes before the holdout."""
     found = {*verdicts["stages"], *STAGES}
     before = [stage for stage in CASCADE if stage in found and stage not in _AFTER]
     return [*before, *sorted(found - set(CASCADE)), *(stage for stage in _AFTER if stage in found)]
 
 
 def _cascade(verdicts: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The stages that take documents out of training. What one removes, those after it never saw: marginal."""
+    """Return the stages that take documents out of training. Counts are marginal: a stage sees only what earlier ones
+    kept."""
     rows, documents, size = [], verdicts["documents"], verdicts["bytes"]
     for stage in stages_of(verdicts):
         removed, removed_bytes = verdicts["stages"].get(stage, 0), verdicts["stage_bytes"].get(stage, 0)
@@ -311,5 +312,5 @@ def effective(
 
 
 def _share(part: float, whole: float) -> float:
-    """A part of a whole; all of it where there is nothing."""
+    """Return a part as a share of a whole; 1 if the whole is empty."""
     return part / whole if whole else 1.0

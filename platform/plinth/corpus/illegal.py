@@ -103,12 +103,12 @@ class Lists:
     domains: Mapping[str, ListEntry]
 
     def digest_entry(self, at: int) -> ListEntry:
-        """Of a listed SHA-256."""
+        """Return the entry of a listed SHA-256."""
         assert self.sha256 is not None
         return self._entry(self.sha256.places[at], self.sha256[at].hex())
 
     def hash_entry(self, hashes: Hashes, at: int) -> ListEntry:
-        """Of a listed hash of 64 bits."""
+        """Return the entry of a listed hash of 64 bits."""
         return self._entry(hashes.places[at], f"{int(hashes.near.hashes[at]):016x}")
 
     def _entry(self, place: I64, text: str) -> ListEntry:
@@ -116,13 +116,13 @@ class Lists:
 
 
 def read(files: Mapping[str, Path], key: str, params: Matching) -> Lists:
-    """The lists in the files of an asset.
+    """Read the lists from the files of an asset.
 
     Args:
         key: of the asset, for errors: `lists/NAME`.
 
     Raises:
-        SourceError: a file that is no list, a line of the wrong form (names file and line), or no entry at all.
+        SourceError: a file is not a list, has a malformed line (named), or there are no entries.
     """
     names = tuple(sorted(files))
     numbers = {name: number for number, name in enumerate(names)}
@@ -148,10 +148,10 @@ def read(files: Mapping[str, Path], key: str, params: Matching) -> Lists:
 
 
 def keyword(line: str) -> tuple[str, str]:
-    """A line of a list of keywords: the term, folded, and its category.
+    """Parse a line of a list of keywords: the term, folded, and its category.
 
     Raises:
-        ValueError: a line of the wrong form; names the expected one.
+        ValueError: a malformed line; names the expected one.
     """
     raw, tab, category = line.partition("\t")
     category = category.strip()
@@ -251,7 +251,7 @@ class Matcher:
         self.lists, self.params = lists, params
 
     def records(self, digests: Sequence[bytes], kind: str = "sha256_record") -> list[ListHit | None]:
-        """Of SHA-256 digests, those that are listed."""
+        """Return the hits of SHA-256 digests; None for those that are not listed."""
         if self.lists.sha256 is None or not digests:
             return [None] * len(digests)
         return [
@@ -259,10 +259,10 @@ class Matcher:
         ]
 
     def texts(self, texts: pa.Array, uris: Sequence[str], media: Sequence[Any]) -> list[tuple[ListHit, ...]]:
-        """Hits of normalised texts with their addresses and the media they declare, in the order of `KINDS`.
+        """Return the hits of normalized texts with their addresses and declared media, in the order of `KINDS`.
 
         Args:
-            media: of every record, what stands under `media` in its `extra`.
+            media: `media` of each record's `extra`.
         """
         found: list[list[ListHit]] = [[] for _ in range(len(texts))]
         if self.lists.sha256 is not None:
@@ -322,7 +322,7 @@ class Matcher:
 
 
 def media_of(extras: Sequence[str]) -> list[Any]:
-    """The media that stored documents declare under `media` of their `extra`."""
+    """Return the media that stored documents declare under `media` of their `extra`."""
     return [json.loads(extra).get("media") if '"media"' in extra else None for extra in extras]
 
 

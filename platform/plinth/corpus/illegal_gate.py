@@ -69,13 +69,13 @@ class Quarantined(Reject):
 
 
 def gate_of(params: Illegal, lists: Mapping[str, Manifest]) -> IllegalGate | None:
-    """The gate of a recipe, or None where it has none.
+    """Return the gate of a recipe, or None if it has none.
 
     Args:
         lists: manifests of `lists/NAME`, by key.
 
     Raises:
-        MissingError: the lists are not there: without them nothing may pass.
+        MissingError: the lists are missing; without them nothing may pass.
     """
     if params.lists is None:
         return None
@@ -92,7 +92,7 @@ def gate_of(params: Illegal, lists: Mapping[str, Manifest]) -> IllegalGate | Non
 def arriving(
     gate: IllegalGate | None, store: Store, file: str, items: Iterable[RawRecord | Reject]
 ) -> Iterator[RawRecord | Reject]:
-    """Records of one file with its name and the digest of their bytes; those listed by it are hits already."""
+    """Yield the records of one file with its name and the digest of their bytes; listed ones are hits already."""
     if gate is None:
         yield from items
         return
@@ -111,7 +111,7 @@ def arriving(
 def passing(
     gate: IllegalGate | None, store: Store, items: Iterable[RawRecord | Reject]
 ) -> Iterator[RawRecord | Reject]:
-    """Records with normalised texts, in order; those that hit as reports."""
+    """Yield records with normalized texts, in order; those that hit as reports."""
     if gate is None:
         yield from items
         return
@@ -126,7 +126,7 @@ def passing(
 
 
 def quarantined(record: RawRecord, hits: Sequence[ListHit], params: Illegal) -> Quarantined:
-    """The report of a record that hits."""
+    """Return the report of a record that hits."""
     address = record.uri.encode("utf-8", "backslashreplace")
     digest, name = hashlib.sha256(address).hexdigest(), host(record.uri)
     lists = dict.fromkeys(f"{hit.entry.file}: {hit.rule}" for hit in hits)
@@ -160,7 +160,7 @@ def _matcher(gate: IllegalGate, store: Store) -> Matcher:
 
 @lru_cache(maxsize=4)
 def _read(gate: str, store: Store) -> Matcher:
-    """Lists are read once per worker process."""
+    """Read the lists once per worker process."""
     chosen = IllegalGate.model_validate_json(gate)
     files = {name: store.open_path(blob) for name, blob in chosen.files}
     return Matcher(read(files, f"lists/{chosen.params.lists}", chosen.params), chosen.params)
@@ -238,7 +238,7 @@ class Reports:
             self._flush()
 
     def finish(self) -> Part:
-        """The part; its statistics: `quarantine` with `records`, `bytes`, and records by `lists` and `kinds`."""
+        """Close the part; its statistics: `quarantine` with `records`, `bytes`, and records by `lists` and `kinds`."""
         self._flush()
         counts = {
             "records": self._records,
@@ -255,7 +255,7 @@ class Reports:
 
 
 def hits(store: Store, documents: Manifest) -> Iterator[Mapping[str, Any]]:
-    """The rows of a bucket's reports."""
+    """Yield the rows of a bucket's reports."""
     for part in documents.named(f"{STEM}-"):
         for batch in iter_batches(store, part):
             yield from batch.to_pylist()

@@ -57,7 +57,7 @@ class ListTable:
 
     @classmethod
     def of(cls, entries: Iterable[tuple[str, Any]], value: pa.DataType) -> ListTable:
-        """The table of entries with their values, of an Arrow type."""
+        """Build the table of entries with their values, of an Arrow type."""
         found = iter(entries)
         hashes, names, values = [np.empty(0, np.uint64)], [pa.array([], pa.large_string())], [pa.array([], value)]
         while some := list(islice(found, AT_ONCE)):
@@ -73,10 +73,10 @@ class ListTable:
 
     @classmethod
     def map(cls, path: Path) -> ListTable:
-        """A table from its file (`storage.parts.write_arrow`), mapped, not read.
+        """Map a table from its file (`storage.parts.write_arrow`) into memory without reading it.
 
         Raises:
-            IntegrityError: the file is none.
+            IntegrityError: the file is not a table.
         """
         try:
             with pa.ipc.open_file(pa.memory_map(str(path))) as file:
@@ -88,7 +88,7 @@ class ListTable:
         return int(self.table.num_rows)
 
     def values(self, names: Sequence[str]) -> list[Any]:
-        """The value of each name; None where the list does not have it."""
+        """Return the value of each name; None where the list does not have it."""
         if not names or not len(self):
             return [None] * len(names)
         column = self.table.column("hash")
@@ -202,7 +202,7 @@ def by_role(files: Mapping[str, Path], roles: tuple[str, ...]) -> dict[str, list
 
 
 def refused(name: str, line: int, found: str, expected: str) -> SourceError:
-    """The failure of one list."""
+    """Return the error of one list."""
     where = f"{name}, line {line}" if line else name
     return SourceError(
         f"list {where} cannot be used", found=found, expected=expected, remedy="correct the file; nothing was annotated"
@@ -225,10 +225,10 @@ def digest(ctx: Context, location: str) -> str:
 
 
 def entries(ctx: Context, location: str) -> list[str]:
-    """The lines of the files at a location, without those that are empty.
+    """Return the lines of the files at a location, without empty lines.
 
     Raises:
-        SourceError: nothing is there, a file cannot be read or is no UTF-8, or the list is larger than `MAX_BYTES`.
+        SourceError: there are no files, a file cannot be read or is not UTF-8, or the list is larger than `MAX_BYTES`.
     """
     files = _files(ctx, location)
     if (total := sum(file.bytes for file in files)) > LISTS_MAX_BYTES:
@@ -306,8 +306,9 @@ class Lexicon:
         return self.terms.find(texts, obfuscated)
 
     def features(self, hits: TermHits, words: I64) -> F32:
-        """Of every text, [documents, 5]: log of the number of hits, summed weight per 100 words, largest weight,
-        share of hits in disguise, log of the number of different terms."""
+        """Return features of every text, [documents, 5]: log of the number of hits, summed weight per 100 words,
+        largest weight,
+        share of disguised hits, log of the number of different terms."""
         out = np.zeros((hits.starts.size - 1, len(FEATURES)), np.float32)
         for doc in np.flatnonzero(np.diff(hits.starts)):
             own = slice(hits.starts[doc], hits.starts[doc + 1])
@@ -323,13 +324,13 @@ class Lexicon:
 
 
 def read(files: Mapping[str, Path], key: str) -> Lexicon:
-    """The lexicon in the files of a list.
+    """Read the lexicon from the files of a list.
 
     Args:
         key: of the asset, for errors: `lists/NAME`.
 
     Raises:
-        SourceError: names file and line and the fault; nothing of the list is used.
+        SourceError: the list is malformed; names file, line and fault, and the list is not used.
     """
     entries: dict[str, tuple[float, str]] = {}
     for name in sorted(files):

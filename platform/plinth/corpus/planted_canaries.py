@@ -120,7 +120,7 @@ def copies_of(made: Sequence[Canary]) -> int:
 
 
 def _documents(params: Canaries, made: Sequence[Canary], lead: Sequence[str], rest: Sequence[str]) -> pa.Table:
-    """The planted copies in an order drawn by hash, between fillers."""
+    """Return the planted copies in an order drawn by hash, between fillers."""
     copies = [(each, copy) for each in made if each.planted for copy in range(each.repetitions)]
     copies.sort(key=lambda one: hashlib.sha256(f"order {params.seed} {one[0].number} {one[1]}".encode()).digest())
     rows = [_row(FILLER, copy, 0, text) for copy, text in enumerate(lead)]

@@ -117,7 +117,7 @@ class SlotNumbers:
 
     @property
     def documents(self) -> int:
-        """How many documents there are."""
+        """Return the number of documents."""
         return self.bases[-1]
 
     @property
@@ -127,12 +127,12 @@ class SlotNumbers:
 
 
 def layout(places: Sequence[Slot]) -> SlotNumbers:
-    """The numbers of the documents of these slots."""
+    """Return the numbers of the documents of these slots."""
     return SlotNumbers((0, *accumulate(slot.documents.rows for slot in places)))
 
 
 def write(store: Store, name: str, values: npt.NDArray[Any]) -> Part:
-    """A flat column as a part; `rows` counts its first axis."""
+    """Write a flat column as a part; `rows` counts its first axis."""
     with store.staging(".flat") as path:
         with named_failures(path):
             values.tofile(path)
@@ -141,7 +141,7 @@ def write(store: Store, name: str, values: npt.NDArray[Any]) -> Part:
 
 
 def open_flat(store: Store, part: Part, dtype: str, width: int = 1) -> npt.NDArray[Any]:
-    """A flat column mapped into memory, [rows] or [rows, width].
+    """Map a flat column into memory, [rows] or [rows, width].
 
     Raises:
         MissingError, IntegrityError: absent, torn, or of another length than its rows.
@@ -182,9 +182,9 @@ def _join(store: Store, parts: tuple[Part, ...]) -> tuple[Part, ...]:
 
 
 def mask(ctx: Context, sources: Sequence[tuple[Part, str]]) -> Part:
-    """A flat column of bytes: 1 where a boolean column of a slot's sidecar is true.
+    """Write a flat column of bytes: 1 where a boolean column of a slot's sidecar is true.
 
-    A mask is its own step, so that what was changed in a sidecar without changing the mask costs nothing further.
+    A mask is its own step, so a change of a sidecar that leaves the mask the same costs nothing downstream.
     """
     step = Step(name="dedup/mask", version=VERSION)
     items = [Item((part.blob.sha256, column), (part, column), part.rows) for part, column in sources]
@@ -218,7 +218,7 @@ def ranks(ids: pa.Array, seed: int) -> U64:
 
 
 def rank(identity: bytes, seed: int) -> int:
-    """The hash of one id."""
+    """Return the hash of one id."""
     return int(ranks(pa.array([identity], pa.binary(16)), seed)[0])
 
 
@@ -255,11 +255,11 @@ class Smallest:
             self.offer(one, item)
 
     def chosen(self) -> list[Any]:
-        """The chosen items, smallest rank first."""
+        """Return the chosen items, smallest rank first."""
         return [item for _, _, item in sorted(self._heap, key=lambda entry: (-entry[0], -entry[1]))]
 
 
 def excerpt(text: str, characters: int = EXCERPT_CHARACTERS) -> str:
-    """The beginning of a text on one line."""
+    """Return the beginning of a text on one line."""
     line = " ".join(text[: 4 * characters].split())
     return line if len(line) <= characters else line[: characters - 1] + "…"

@@ -181,7 +181,7 @@ def _taken(side: Mapping[str, pa.RecordBatch]) -> dict[str, pa.Array]:
 
 
 def _cluster(side: Mapping[str, pa.RecordBatch]) -> tuple[pa.Array, pa.Array]:
-    """The cluster and its size, from the last stage in which a document has duplicates."""
+    """Return the cluster and its size, from the last stage in which a document has duplicates."""
     cluster, size = side["exact"].column("cluster"), side["exact"].column("size")
     for name in ("near", "semantic"):
         if name in side:
@@ -192,7 +192,7 @@ def _cluster(side: Mapping[str, pa.RecordBatch]) -> tuple[pa.Array, pa.Array]:
 
 
 def _edits(columns: list[pa.Array]) -> pa.Array:
-    """The edits of all stages, sorted and disjoint; most documents have those of one stage or none."""
+    """Merge the edits of all stages, sorted and disjoint; most documents have those of one stage or none."""
     first, *others = columns
     if not others:
         return first
@@ -266,7 +266,7 @@ CLUSTERING = ("exact", "near", "semantic")
 
 
 def cluster_of(ctx: Context, stage: str, bucket: str, part: int, row: int) -> str | None:
-    """The cluster of a document in a stage's sidecar, in hexadecimal."""
+    """Return the cluster of a document in a stage's sidecar, in hexadecimal."""
     sides = ctx.refs.current(ASSETS[stage]).named(f"{bucket}/part-")
     found = read_row(ctx.store, sides[part], row, ["cluster"])["cluster"] if part < len(sides) else None
     return found.hex() if found else None

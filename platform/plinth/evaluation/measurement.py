@@ -38,7 +38,7 @@ BLOCKING: Final[tuple[GateState, ...]] = ("failed", "pending")
 class GateVerdict(Frozen):
     """Decision of a gate: its state, the reason and the numbers behind it.
 
-    Give `passed` or `state`, and the other follows; records written before there were states have `passed` alone.
+    Set `passed` or `state`; the other follows. Records of versions without states have only `passed`.
     """
 
     passed: bool = False
@@ -72,22 +72,22 @@ class GateVerdict(Frozen):
 class Gate:
     """A pure function from parameters and evidence to a verdict.
 
-    A gate with a section is asked of every candidate, unless the policy leaves it out with a reason. One without is
-    asked where the policy names it under `extensions`, as gates of other packages are.
+    A gate with a section applies to every candidate, unless the policy omits it with a reason. A gate without a
+    section, such as those of other packages, applies if the policy names it under `extensions`.
 
     Args:
-        name: of the result, and key in `extensions`.
+        name: name of the result, and key in `extensions`.
         description: one sentence.
-        needs: measurements, or fields of `plinth_registry.gates.Evidence`, without which the gate fails unasked.
-        judge: `(parameters, evidence) -> verdict`. An exception fails a gate that is asked by name.
+        needs: measurements, or fields of `plinth_registry.gates.Evidence`, without which the gate fails.
+        judge: `(parameters, evidence) -> verdict`. An exception fails a gate named in `extensions`.
         params: frozen model of the parameters in the policy.
-        of_exports: it judges forms of a release that are about to be exported, not candidates.
+        of_exports: True if it judges exports of a release, not candidates.
         section: key of the policy that has the parameters; gates may share one.
-        always: no policy leaves it out, and no waiver lifts it.
-        rests_on: evidence whose figures are counted again before the gate may pass; by default what it needs.
-        keys: dotted keys of the recipe without which there is no evidence, beside those of the measurements.
-        find: `(context, parameters)` -> evidence that the gate itself finds in the workspace now, as `Evidence.own`.
-        shown: False: the dump of a policy has the section only where it is not as by default.
+        always: True if no policy can omit it and no waiver applies.
+        rests_on: evidence whose figures are recomputed before the gate may pass; default: `needs`.
+        keys: dotted recipe keys required for its evidence, in addition to those of the measurements.
+        find: `(context, parameters)` -> evidence that the gate reads from the workspace, as `Evidence.own`.
+        shown: False if the dump of a policy omits the section while it has its default.
     """
 
     name: str
@@ -105,12 +105,12 @@ class Gate:
 
     @property
     def by_name(self) -> bool:
-        """True if it is asked only where the policy names it."""
+        """True if it applies only when the policy names it."""
         return not (self.section or self.always)
 
     @property
     def counted(self) -> tuple[str, ...]:
-        """Evidence whose figures must be those of its tables."""
+        """Evidence whose figures are recomputed from its tables."""
         return self.rests_on or self.needs
 
 
@@ -121,7 +121,7 @@ def release_gate(
     rests_on: tuple[str, ...] = (),
     **more: Any,
 ) -> Gate:
-    """A gate of every candidate, with the name of its function and the first paragraph of its docstring."""
+    """Return a gate for every candidate, with its function's name and first docstring paragraph."""
     description = " ".join((judge.__doc__ or "").partition("\n\n")[0].split())
     own: dict[str, Any] = {"params": params, "section": section, "rests_on": rests_on}
     return Gate(name=judge.__name__, description=description, judge=judge, **own, **more)
@@ -170,9 +170,9 @@ class JudgedCheckpoint:
     """The checkpoint that is judged.
 
     Args:
-        evaluation: digest of the evaluation that it was registered with; of another one there are no facts.
-        provenance: what its trainer has signed; None where that does not hold.
-        trained_on: digests of the curated text in its ancestry; None where nobody knows what it was trained on.
+        evaluation: digest of the evaluation that it was registered with; other evaluations yield no facts.
+        provenance: provenance signed by its trainer; None if invalid.
+        trained_on: digests of the curated text in its ancestry; None if its training data is unknown.
     """
 
     evaluation: str = ""
@@ -182,8 +182,10 @@ class JudgedCheckpoint:
 
 @dataclass(frozen=True)
 class ModelScores:
-    """Numbers that MLflow shows with the model: by group and metric, each with `value`, `low` and `high` where it has
-    them; and the data that they were measured on, by name and digest."""
+    """Metrics for MLflow's record of the model, and the name and digest of their data.
+
+    `groups` has `value` and, if known, `low` and `high`, by group and metric.
+    """
 
     dataset: str
     digest: str
@@ -192,27 +194,27 @@ class ModelScores:
 
 @dataclass(frozen=True, kw_only=True)
 class Measurement:
-    """One kind of evidence about a checkpoint. Gates read facts alone, so the module of a record imports little.
+    """One kind of evidence about a checkpoint. Gates read only facts, so the module of a record imports little.
 
     Args:
         name: the asset with `_` for `/`.
         description: one sentence.
-        asset: of the manifest; of a `family`, what stands before `/NAME`.
-        stages: `(recipe)` -> `plinth_assets.framework.Stage`s; none where the recipe does not ask for it.
-        key: of the recipe, which asks for it; empty where every recipe does.
-        params: model of the parameters below `evaluation.extensions.NAME`, for a measurement of another package.
-        facts: the record that gates read; None where no gate does.
-        read: `(manifests by asset, the judged checkpoint)` -> facts. An error, or None, is no evidence.
+        asset: asset of the manifest; for a `family`, the prefix before `/NAME`.
+        stages: `(recipe)` -> `plinth_assets.framework.Stage`s; none if the recipe does not enable it.
+        key: recipe key that enables it; empty if it is always enabled.
+        params: model of the parameters in `evaluation.extensions.NAME`, for a measurement of another package.
+        facts: record read by gates; None if no gate reads it.
+        read: `(manifests by asset, the judged checkpoint)` -> facts. An error or None means missing evidence.
         recount: `(context, manifest, all manifests by asset)` -> figures.
-        pairs: `(store, a, b)` -> `plinth.evaluation.comparison.pairs.Pairs`, items of two models side by side.
-        beside: a comparison measures the other model too; False where that has no sense for a model from elsewhere.
-        own_run: it measures only models of runs on the shards of this workspace.
-        headings: of the page of a comparison, by kind of the pairs.
-        scores: `(manifest)` -> numbers for MLflow; none where it has nothing to show there.
+        pairs: `(store, a, b)` -> `plinth.evaluation.comparison.pairs.Pairs`, paired items of two models.
+        beside: True if a comparison also measures the other model; False if that makes no sense for external models.
+        own_run: True if it measures only models trained on the shards of this workspace.
+        headings: headings of the comparison page, by kind of the pairs.
+        scores: `(manifest)` -> metrics for MLflow; None if there are none.
         section: `(name in the family, statistics)` -> `plinth.report.evaluation.Section`.
-        version: of a measurement of another package, for its stages: the catalogue adds where it comes from.
-        position: on the page and in comparisons, before those of a higher one.
-        statement: kind under which it is attested (`plinth_registry.attestations.KINDS`).
+        version: version for the stages of a measurement of another package; the catalog adds the package.
+        position: sort key on the page and in comparisons.
+        statement: kind of its attestation (`plinth_registry.attestations.KINDS`).
     """
 
     name: str
@@ -240,7 +242,7 @@ class Measurement:
             raise ValueError(f"the measurement {self.name!r} makes {self.asset}: name it as the asset, with _ for /")
 
     def has(self, asset: str) -> bool:
-        """True if it makes the asset."""
+        """Return True if it makes the asset."""
         return asset == self.asset or (self.family and asset.startswith(f"{self.asset}/"))
 
 
@@ -261,12 +263,12 @@ MEASUREMENTS = Catalogue(
 
 
 def no_stages(recipe: Any) -> tuple[()]:
-    """`stages` of a measurement that another stage makes."""
+    """Return no stages: `stages` of a measurement made by another stage."""
     return ()
 
 
 def single(read: Callable[[Stats], F]) -> Callable[[Mapping[str, Manifest], JudgedCheckpoint], F]:
-    """`read` of a measurement whose facts are in the statistics of its one manifest."""
+    """Return a `read` for facts in the statistics of the only manifest."""
 
     def facts(found: Mapping[str, Manifest], _: JudgedCheckpoint) -> F:
         (made,) = found.values()
@@ -276,7 +278,7 @@ def single(read: Callable[[Stats], F]) -> Callable[[Mapping[str, Manifest], Judg
 
 
 def measurement_of(asset: str) -> Measurement | None:
-    """The measurement that makes an asset, ours before one of another package; None where it measures no model.
+    """Return the measurement that makes an asset, built-in ones first; None if the asset is not a measurement.
 
     Raises:
         ExtensionError: the measurement of this name cannot be used.
@@ -289,7 +291,7 @@ def measurement_of(asset: str) -> Measurement | None:
 
 
 def is_measured(asset: str) -> bool:
-    """True if an asset is what a measurement makes, usable or not: what is marked does not depend on what is usable."""
+    """Return True if an asset is made by a measurement, even an unusable one, because taints do not depend on that."""
     try:
         return measurement_of(asset) is not None
     except PlinthError:
@@ -297,7 +299,7 @@ def is_measured(asset: str) -> bool:
 
 
 def headings() -> dict[str, str]:
-    """Headings of the page of a comparison, by kind of the pairs, of all measurements that can be used."""
+    """Return the headings of the comparison page, by kind of the pairs, of all usable measurements."""
     found = dict[str, str]()
     for name in MEASUREMENTS:
         with suppress(ExtensionError):
@@ -306,10 +308,10 @@ def headings() -> dict[str, str]:
 
 
 def measurements(recipe: Any) -> Iterator[Measurement]:
-    """Measurements of this repository and those of other packages that a recipe names, by their position.
+    """Return the built-in measurements and those of other packages that a recipe names, by position.
 
     Raises:
-        RecipeError: there is none of a name, or it cannot be used.
+        RecipeError: a name is unknown, or its measurement cannot be used.
     """
     named = sorted(set(recipe.evaluation.extensions) - set(MEASUREMENTS.built_in))
     found = [MEASUREMENTS.find(name) for name in (*MEASUREMENTS.built_in, *named)]

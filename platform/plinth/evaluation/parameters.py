@@ -15,7 +15,7 @@ FAMILIES: tuple[Family, ...] = ("knowledge", "code", "maths", "long_context", "l
 
 
 class UserProbe(Frozen):
-    """A probe of the user's own: a JSON object a line, with `prompt`, `gold` and the like (docs/probes.md)."""
+    """A custom probe: a JSON object per line, with fields such as `prompt` and `gold` (docs/probes.md)."""
 
     path: str = Field(description="JSONL file, relative to `input/`.")
     family: Family = Field("knowledge", description="Family that it is reported under.")
@@ -26,7 +26,7 @@ class UserProbe(Frozen):
 
 
 class Probes(Frozen):
-    """Probes: small sets of items, scored by likelihood, that training text must not hold."""
+    """Probes: small sets of items, scored by likelihood. Training text must not contain them."""
 
     families: tuple[Name, ...] = Field(
         FAMILIES, description="Probes made by code: the built-in one of each family, or of an installed package."
@@ -42,7 +42,7 @@ class Probes(Frozen):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """All probes, in the order in which they are built and shown."""
+        """All probes, in order of construction and display."""
         others = sorted({*self.families} - {*FAMILIES})
         return (*(name for name in FAMILIES if name in self.families), *others, *sorted(self.sets))
 
@@ -77,7 +77,7 @@ AxisName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$", max_length=40)]
 
 @extended("evaluation")
 class Evaluation(Frozen):
-    """Bits per byte on the held-out slices and on protected items, beside two baselines on the same bytes; probes."""
+    """Bits per byte on held-out slices and protected items, with two baselines on the same bytes; probes; tasks."""
 
     max_bytes_per_slice: int = Field(
         2**20,
@@ -107,7 +107,7 @@ class Evaluation(Frozen):
     )
 
     def of_held_out(self) -> dict[str, Any]:
-        """What the bits per byte of held-out text and items depend on; other parts of the section do not enter."""
+        """Return the parameters that bits per byte of held-out text and items depend on."""
         return self.model_dump(mode="json", include={"max_bytes_per_slice", "slices"})
 
     @field_validator("slices")

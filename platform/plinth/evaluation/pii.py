@@ -118,7 +118,7 @@ class _Task:
 
 
 def _count(store: Store, task: _Task) -> tuple[Part, ...]:
-    """The finds of a part, and how many documents have some."""
+    """Return the findings in a part, and the number of documents with findings."""
     slot = task.slot
     stats: dict[str, Any] = {"documents": slot.documents.rows, "found": 0, "kinds": {}}
 
@@ -195,7 +195,7 @@ class PiiDetector:
 
     @property
     def written(self) -> frozenset[str]:
-        """What the recipe writes instead of personal data: a replacement may look like an address, and is none."""
+        """Replacements for personal data from the recipe; they may look like personal data."""
         return frozenset(self.given.get("replacements", {}).values())
 
     @property
@@ -210,7 +210,7 @@ class PiiDetector:
         return annotate.libraries(NAME, self.params.model_dump(mode="json"))
 
     def scan(self, ctx: Context, bucket: str, documents: Manifest) -> Manifest:
-        """The annotator's sidecar of some documents, out of the step cache where it knows their parts."""
+        """Return the annotator's sidecar of some documents, from the step cache if it has their parts."""
         params = self.params.model_dump(mode="json")
         return annotate.run(ctx, bucket, NAME, params, documents, self.resources)
 

@@ -47,7 +47,7 @@ BYTES = 2  # of a number in BF16
 
 
 def run(ctx: Context, checkpoint: Manifest) -> Manifest:
-    """The asset, from the checkpoint's configuration alone. Stats: those of `bounds`."""
+    """Make the asset from the checkpoint's configuration. Stats: those of `bounds`."""
     import json
 
     (part,) = checkpoint.named(CONFIG)
@@ -57,7 +57,7 @@ def run(ctx: Context, checkpoint: Manifest) -> Manifest:
 
 
 def bounds(model: Model, vocab_size: int, context: int) -> dict[str, Any]:
-    """Bytes of weights and of keys and values, and the figures of every device (`on`)."""
+    """Return bytes of weights and of keys and values, and the figures of every device (`on`)."""
     counted = architectures.parameters(model, vocab_size)
     return {
         "parameters": counted.total,
@@ -69,14 +69,14 @@ def bounds(model: Model, vocab_size: int, context: int) -> dict[str, Any]:
 
 
 def kv_bytes(model: Model, width: int = BYTES) -> int:
-    """Bytes of keys and values that one token leaves behind, in numbers of so many bytes."""
+    """Return bytes of keys and values per token, with `width` bytes per number."""
     return 2 * model.layers * model.kv_heads * model.head_width * width
 
 
 def on(device: Device, model: Model, vocab_size: int, context: int) -> dict[str, Any]:
-    """Of one device: the first token after a prompt of full length, one sequence, and as many as fit.
+    """Return figures for one device: time to first token at full context, speed of one sequence and of a full batch.
 
-    `sequences` is 0 and the speeds are None where the weights alone do not fit.
+    If the weights do not fit, `sequences` is 0 and the speeds are None.
     """
     weights = BYTES * architectures.parameters(model, vocab_size).total
     fit = max(0, int((USABLE * device.memory_bytes - weights) // (context * kv_bytes(model))))
@@ -91,7 +91,7 @@ def on(device: Device, model: Model, vocab_size: int, context: int) -> dict[str,
 
 
 def token_s(device: Device, model: Model, vocab_size: int, context: int, sequences: int) -> float:
-    """Seconds of a pass that gives each of so many sequences one more token."""
+    """Return seconds of a pass that adds one token to each of `sequences`."""
     matrices = _matrices(model, vocab_size)
     read = BYTES * matrices + sequences * context * kv_bytes(model)
     attention = 4 * model.layers * model.heads * model.head_width * context
@@ -99,7 +99,7 @@ def token_s(device: Device, model: Model, vocab_size: int, context: int, sequenc
 
 
 def prompt_s(device: Device, model: Model, vocab_size: int, tokens: int) -> float:
-    """Seconds until the first token after a prompt of so many."""
+    """Return seconds to the first token after a prompt of `tokens`."""
     matrices, output = _matrices(model, vocab_size), vocab_size * model.dim
     read = BYTES * matrices + tokens * kv_bytes(model)
     attention = 2 * model.layers * model.heads * model.head_width * tokens**2  # causal: half of the square
@@ -113,12 +113,12 @@ def _matrices(model: Model, vocab_size: int) -> int:
 
 
 def path(ctx: Context, checkpoint: str) -> Path:
-    """The record of a checkpoint, by its digest."""
+    """Return the path of a checkpoint's record, by its digest."""
     return ctx.workspace.costs / "serving" / f"{checkpoint[:12]}.json"
 
 
 def measure(ctx: Context, checkpoint: Manifest) -> dict[str, Any]:
-    """Measure a checkpoint and keep the record.
+    """Measure a checkpoint and save the record.
 
     Raises:
         TrainingError, CheckpointError: the model cannot be loaded.
@@ -132,7 +132,7 @@ def measure(ctx: Context, checkpoint: Manifest) -> dict[str, Any]:
 
 
 def read(ctx: Context, checkpoint: str) -> dict[str, Any] | None:
-    """The record of a checkpoint, if it was measured in this workspace."""
+    """Return the record of a checkpoint; None if it was not measured in this workspace."""
     try:
         found: dict[str, Any] = json.loads(path(ctx, checkpoint).read_bytes())
     except (OSError, ValueError):

@@ -25,7 +25,7 @@ from plinth.storage.atomic import write_bytes
 
 
 class JobStatus(StrEnum):
-    """Whether a job exists; the job itself records how it ended."""
+    """State of a job in its scheduler; the job itself records how it ended."""
 
     PENDING = "pending"  # it waits for its turn, for the first time or after a preemption
     RUNNING = "running"
@@ -33,15 +33,15 @@ class JobStatus(StrEnum):
 
     @property
     def alive(self) -> bool:
-        """Whether the job runs, or will run without another submission."""
+        """True if the job runs, or will run without another submission."""
         return self is not JobStatus.GONE
 
 
 class Handle(Frozen):
-    """A submitted job, durable: `handle.json` in the job's directory finds it again from any process.
+    """Submitted job, durable: from `handle.json` in the job's directory, any process can find it again.
 
-    `started` is the launcher's own proof that the identifier still means the same job. `host` is the machine,
-    or the cluster, that knows the identifier.
+    `started` is the launcher's own proof that the identifier still means the same job. `host` is the machine or cluster
+    that knows the identifier.
     """
 
     launcher: str
@@ -54,7 +54,7 @@ class Launcher(Protocol):
     """Submits jobs and finds them again. All methods may be called from any process at any time."""
 
     def submit(self, command: Sequence[str], directory: Path, log: Path) -> Handle:
-        """Start a job, or return the one that is alive in this directory already: never two at once.
+        """Start a job, or return the live one in this directory; there are never two at once.
 
         Raises:
             LaunchError: it could not be started.
@@ -62,9 +62,9 @@ class Launcher(Protocol):
         ...
 
     def find(self, directory: Path) -> Handle | None:
-        """The handle last written in this directory, whether or not its job is still there.
+        """Return the handle last written in this directory; its job may be gone.
 
-        Without one it may be that of a living job whose submitter died before the handle was written.
+        If no handle was written, because the submitter died first, this may be that of the live job.
 
         Raises:
             LaunchError: the file is not a handle.
@@ -72,7 +72,7 @@ class Launcher(Protocol):
         ...
 
     def poll(self, handle: Handle) -> JobStatus:
-        """The status of the job.
+        """Return the status of the job.
 
         Raises:
             LaunchError: the scheduler cannot be reached, or the job belongs to another machine.
@@ -84,21 +84,21 @@ class Launcher(Protocol):
         ...
 
     def logs(self, log: Path, lines: int) -> str:
-        """The last lines of the job's output."""
+        """Return the last lines of the job's output."""
         ...
 
 
 @dataclass(frozen=True)
 class LauncherKind:
-    """A kind of launcher, as a recipe names it.
+    """Kind of launcher in a recipe.
 
     Args:
-        name: `training.launch.kind` of the recipe, and `launcher` of its handles.
+        kind: `training.launch.kind` of the recipe, and `launcher` of its handles.
         description: one sentence.
-        make: `(the recipe's block, seconds that a job may take to leave after SIGTERM) -> launcher`.
-        params: frozen model of `training.launch.options`, which `make` finds raw in `launch.options`.
-        preview: `(block, seconds, command, run's directory, log) -> the scheduler's input`, as text; None where there
-            is no such text.
+        make: `(the recipe's block, seconds that a job may take to exit after SIGTERM) -> launcher`.
+        params: frozen model of `training.launch.options`; `make` gets the raw values in `launch.options`.
+        preview: `(block, seconds, command, run's directory, log) -> the scheduler's input`, as text; None if there is
+            no such text.
     """
 
     name: str
@@ -119,15 +119,15 @@ _LOG_TAIL_BYTES = 1 << 16
 
 
 class _HandleFile(Handle):
-    """A handle and where it was submitted: the one in a copy of that directory is of the original's job."""
+    """Handle, and its directory: in a copy of that directory, it belongs to the original's job."""
 
     directory: str = ""
 
 
 def read_handle(directory: Path) -> Handle | None:
-    """The handle in `directory`, or None when nothing was submitted there.
+    """Return the handle in `directory`, or None if nothing was submitted there.
 
-    In a copy of a directory without a result, it is of a job that may be alive, and that is the original's: None.
+    In a copy of a directory without a result, the handle belongs to the original, whose job may be alive: return None.
 
     Raises:
         LaunchError: the file is not a handle.
@@ -149,13 +149,13 @@ def read_handle(directory: Path) -> Handle | None:
 
 
 def excluded_hosts(directory: Path) -> list[str]:
-    """The machines that a run of this folder may not be placed on."""
+    """Return the machines on which a run of this folder must not be placed."""
     path = directory / EXCLUDED
     return path.read_text().split() if path.exists() else []
 
 
 def write_handle(directory: Path, handle: Handle) -> Handle:
-    """Write the handle atomically, with its directory; returns it."""
+    """Write the handle atomically with its directory; return it."""
     written = _HandleFile(**handle.model_dump(), directory=str(directory.resolve()))
     write_bytes(directory / HANDLE, fingerprint.canonical(written))
     return handle
@@ -167,12 +167,12 @@ def submit_once(
     ask: Callable[[Handle], JobStatus],
     start: Callable[[], Handle],
 ) -> Handle:
-    """The job of this directory that is alive, or one that is started now; its handle is written.
+    """Return the live job of this directory, or start one now; its handle is written.
 
     Args:
-        find: the job that was submitted here last.
-        ask: the present status of a job.
-        start: called under the lock. Adopts a job that `find` does not know, because its submitter died too early.
+        find: returns the job that was submitted here last.
+        ask: returns the current status of a job.
+        start: called under the lock. Adopts a live job that `find` does not know, because its submitter died too early.
     """
     with locked(directory):
         known = find(directory)
@@ -182,7 +182,7 @@ def submit_once(
 
 
 def tail(log: Path, lines: int) -> str:
-    """The last lines of `log`; empty when there is none. Of a link or the like, that it is not read."""
+    """Return the last lines of `log`; empty if there is none. For a link and the like, a note that it is not read."""
     try:
         with atomic.opened(log, one_name=True, remedy=atomic.DELETE) as stream:
             stream.seek(max(0, os.fstat(stream.fileno()).st_size - _LOG_TAIL_BYTES))
@@ -212,7 +212,7 @@ SILENCE_S = 900.0
 
 
 class StatusCache:
-    """The last answer to `ask`, no older than `every_s`."""
+    """Last answer of `ask`, no older than `every_s`."""
 
     def __init__(
         self, ask: Callable[[Handle], JobStatus], every_s: float = EVERY_S, silence_s: float = SILENCE_S
@@ -222,7 +222,7 @@ class StatusCache:
         self._asked = -every_s
 
     def __call__(self, handle: Handle) -> JobStatus:
-        """The status of the job, from the last answer.
+        """Return the status of the job from the last answer.
 
         Raises:
             LaunchError: the scheduler has not answered for `silence_s`, or never has.
@@ -260,12 +260,12 @@ LAUNCHERS = Catalogue(
 
 
 def choose(kind: str, launch: Launch, grace_s: float) -> Launcher:
-    """The launcher of a kind, with the settings of the recipe.
+    """Return the launcher of a kind with the settings of the recipe.
 
     Args:
-        kind: of the recipe, or of a handle.
+        kind: kind in the recipe or in a handle.
         launch: the recipe's block.
-        grace_s: how long a job may take to leave after SIGTERM.
+        grace_s: seconds that a job may take to exit after SIGTERM.
 
     Raises:
         LaunchError: no launcher of this kind.
@@ -281,7 +281,7 @@ def choose(kind: str, launch: Launch, grace_s: float) -> Launcher:
 
 
 def given(launch: Launch, grace_s: float, command: Sequence[str], directory: Path, log: Path) -> str:
-    """The script for `sbatch`, the manifests for `kubectl apply -f -`, or the request of an installed launcher.
+    """Return the script for `sbatch`, manifests for `kubectl apply -f -`, or the request of an installed launcher.
 
     Raises:
         LaunchError: this kind has none.
@@ -305,13 +305,13 @@ TERMINATE = 'kill -TERM "$job" 2>/dev/null;'
 
 
 def waiting(words: str, ask: str = TERMINATE) -> list[str]:
-    """Lines of bash that run `words`, do `ask` at SIGTERM, and leave the status in `$status`.
+    """Return lines of bash that run `words`, do `ask` at SIGTERM, and leave the status in `$status`.
 
-    A signal before `words` begin keeps them from beginning; one that comes while they are started is repeated to them
-    once they have a number. What SIGTERM then ends before it could handle the signal has done nothing: status `LEFT`.
+    A signal before `words` start prevents them from starting; a signal during their start is repeated once they have a
+    process id. If SIGTERM ends them before they could handle it, nothing was done: status `LEFT`.
 
-    The shell looks twice a second instead of waiting: where the signal ends the command at the same moment as it
-    interrupts `wait`, bash 5.2 may wait for ever.
+    The shell polls twice per second instead of waiting: if the signal ends the command at the moment it interrupts
+        `wait`, bash 5.2 may wait forever.
     """
     return [
         f"asked= job= status={LEFT}",
@@ -328,7 +328,7 @@ def waiting(words: str, ask: str = TERMINATE) -> list[str]:
 
 
 def logged(command: Sequence[str], log: Path) -> str:
-    """A script for `bash -c`: runs a command, its output both to the caller's and to `log`, to the last line."""
+    """Return a script for `bash -c`: it runs a command and writes its output to the caller's and to `log`."""
     lines = [
         f"exec > >(trap '' TERM INT; exec tee -a {shlex.quote(str(log))}) 2>&1",
         "tee=$!",

@@ -24,7 +24,7 @@ PRICES = "prices are assumptions, US dollars of May 2026: on demand a median of 
 
 
 class Device(Frozen):
-    """One accelerator. Bandwidths of links are of one device, in one direction."""
+    """Accelerator. Link bandwidths are per device and direction."""
 
     memory_bytes: int = Field(gt=0, description="GB, not GiB.")
     bf16_flops: float = Field(
@@ -47,7 +47,7 @@ def _of(
     gigabytes: int, teraflops: float, memory: float, within: float, between: float, watts: float, price: float,
     host: float, host_gigabytes: int,
 ) -> Device:  # fmt: skip
-    """Bandwidths in GB/s."""
+    """Return a device; bandwidths in GB/s."""
     return Device(
         memory_bytes=gigabytes * 10**9,
         bf16_flops=teraflops * 1e12,
@@ -82,10 +82,10 @@ _OWN = TypeAdapter(dict[str, Device])
 
 
 def read(path: Path | None) -> dict[str, Device]:
-    """The table, and before it the devices of a YAML file: name -> fields of `Device`.
+    """Return the table, preceded by the devices of a YAML file: name -> fields of `Device`.
 
     Raises:
-        RequestError: the file is no such table.
+        RequestError: the file is not such a table.
     """
     if path is None:
         return DEVICES
@@ -101,7 +101,7 @@ def read(path: Path | None) -> dict[str, Device]:
 
 
 def find(name: str, table: Mapping[str, Device]) -> tuple[str, Device]:
-    """A device by its name in any case; `a100` is the one with 80 GB.
+    """Return a device by its name in any case; `a100` is the one with 80 GB.
 
     Raises:
         RequestError: the table has no such device.
@@ -120,17 +120,17 @@ def find(name: str, table: Mapping[str, Device]) -> tuple[str, Device]:
 
 
 def called(name: str, table: Mapping[str, Device] = DEVICES) -> str | None:
-    """The device that a driver names, such as `NVIDIA H100 80GB HBM3`; None: the table has none like it."""
+    """Return the table's name of a driver's device name such as `NVIDIA H100 80GB HBM3`; None if there is none."""
     words = re.findall(r"[a-z0-9]+", name.lower())
     fits = [key for key in table if all({part, f"{part}gb"} & set(words) for part in key.lower().split("-"))]
     return max(fits, key=len, default=None)
 
 
 def counted(text: str) -> tuple[int, str]:
-    """`512xH100` to 512 and the name.
+    """Parse `512xH100` into 512 and the name.
 
     Raises:
-        RequestError: it is not of that form.
+        RequestError: it has another form.
     """
     match = re.fullmatch(r"([1-9]\d*)\s*[xX×*]\s*(\S+)", text.strip())
     if match is None:

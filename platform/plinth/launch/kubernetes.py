@@ -40,7 +40,7 @@ NOT_FOUND, CONFLICT = 404, 409
 
 
 class KubernetesLauncher:
-    """A job is the Job of the handle's name and uid."""
+    """Launcher that identifies a job by the name and uid of its Job."""
 
     def __init__(self, launch: Launch, grace_s: float, every_s: float = EVERY_S) -> None:
         self._launch, self._grace_s = launch, grace_s
@@ -49,7 +49,7 @@ class KubernetesLauncher:
         self._status = StatusCache(self._ask, every_s)
 
     def submit(self, command: Sequence[str], directory: Path, log: Path) -> Handle:
-        """Create the Job, or return the one that is alive already; one that has ended makes room."""
+        """Create the Job, or return the live one; a finished one is deleted first."""
         directory, log = directory.absolute(), log.absolute()
         wanted = manifest.job(self._launch, self._grace_s, command, directory, log)
         with locked(directory):
@@ -59,7 +59,7 @@ class KubernetesLauncher:
             return write_handle(directory, self._handle(made))
 
     def find(self, directory: Path) -> Handle | None:
-        """The handle in `directory`; where there is none, the Job of its name."""
+        """Return the handle in `directory`, or else the Job of its name."""
         handle = read_handle(directory)
         if handle is None:
             found = self._read(manifest.job_name(directory.absolute()))
@@ -67,11 +67,11 @@ class KubernetesLauncher:
         return handle
 
     def poll(self, handle: Handle) -> JobStatus:
-        """Whether the Job waits, runs or has gone, from an answer that is at most some seconds old."""
+        """Return the status of the Job from an answer that is at most some seconds old."""
         return self._status(handle)
 
     def cancel(self, handle: Handle, grace_s: float) -> None:
-        """Delete the Job: its pods get SIGTERM and the grace of the recipe; after `grace_s`, they are killed."""
+        """Delete the Job: its pods get SIGTERM and the recipe's grace period; after `grace_s`, they are killed."""
         self._status.forget()
         if not self._ask(handle).alive:
             return
@@ -86,7 +86,7 @@ class KubernetesLauncher:
             time.sleep(POLL_S)
 
     def logs(self, log: Path, lines: int = 50) -> str:
-        """The last lines of the run's log; before there is one, those of the first pod."""
+        """Return the last lines of the run's log; before it exists, those of the first pod."""
         written = tail(log, lines)
         if written:
             return written
@@ -99,7 +99,7 @@ class KubernetesLauncher:
         return ""
 
     def _create(self, wanted: manifest.Manifest) -> Any:
-        """The Job of this name that is alive: made now, or found."""
+        """Return the live Job of this name, created now or before."""
         name, until = wanted["metadata"]["name"], time.monotonic() + VANISH_S
         while time.monotonic() < until:
             try:
@@ -144,7 +144,7 @@ class KubernetesLauncher:
             self._call("delete_namespaced_job", name, propagation_policy="Foreground")
 
     def _pods(self, name: str) -> list[Any]:
-        """The pods of a Job, node 0's first."""
+        """Return the pods of a Job, that of node 0 first."""
         found = self._call("list_namespaced_pod", label_selector=f"batch.kubernetes.io/job-name={name}").items
         return sorted(found, key=lambda pod: str(pod.metadata.name))
 
@@ -159,7 +159,7 @@ class KubernetesLauncher:
         return getattr(client, kind)(self._client)
 
     def _call(self, method: str, *names: str, **options: Any) -> Any:
-        """One request.
+        """Send one request.
 
         Raises:
             _Missing, _Exists: the object does not exist, or exists already.
@@ -190,15 +190,15 @@ class KubernetesLauncher:
 
 
 class _Missing(Exception):
-    """Nothing of this name."""
+    """There is no such object."""
 
 
 class _Exists(Exception):
-    """Something of this name already."""
+    """An object of this name exists."""
 
 
 def _status(job: Any) -> JobStatus:
-    """Gone when it is complete or has failed; a Job being deleted is there until its pods have ended."""
+    """Return GONE if it is complete or failed; a Job being deleted counts as alive until its pods have ended."""
     for condition in job.status.conditions or ():
         if condition.type in ("Complete", "Failed") and condition.status == "True":
             return JobStatus.GONE
@@ -216,7 +216,7 @@ def _import() -> Any:
 
 
 def _connect(context: str) -> Any:
-    """Configure the client as kubectl does: KUBECONFIG or ~/.kube/config; within a pod, its own account."""
+    """Configure the client like kubectl: KUBECONFIG or ~/.kube/config; within a pod, its own account."""
     from kubernetes import config
 
     loaders: tuple[Callable[[], Any], ...] = (
@@ -245,7 +245,7 @@ def _own_account() -> Any:
 
 
 def _preview(launch: Launch, grace_s: float, command: Sequence[str], directory: Path, log: Path) -> str:
-    """The manifests for `kubectl apply -f -`."""
+    """Return the manifests for `kubectl apply -f -`."""
     import yaml
 
     objects = [manifest.service(launch, directory), manifest.job(launch, grace_s, command, directory, log)]

@@ -23,21 +23,21 @@ DIRECTORY = "PLINTH_JOB_DIRECTORY"
 
 
 class LocalLauncher:
-    """A job is a process that leads a session of its own: it survives the process that submitted it."""
+    """Launcher of detached processes, each with its own session: they survive the submitting process."""
 
     def submit(self, command: Sequence[str], directory: Path, log: Path) -> Handle:
-        """Start `command`, its output appended to `log`, or return the job that runs there already."""
+        """Start `command` with its output appended to `log`, or return the job that already runs there."""
         return submit_once(directory, self.find, self.poll, lambda: self._start(command, directory, log))
 
     def find(self, directory: Path) -> Handle | None:
-        """The handle in `directory`; without one, that of a living job whose submitter died before it was written."""
+        """Return the handle in `directory`, or else that of a live job whose submitter died before writing it."""
         handle = read_handle(directory)
         if handle is None or not _is_of(handle, directory):  # whoever can write the file could name any process
             return _without_handle(directory)
         return handle
 
     def poll(self, handle: Handle) -> JobStatus:
-        """Alive means: a process of this id that began at the recorded moment and is no zombie.
+        """Return ALIVE for a process with this id and start time that is not a zombie.
 
         Raises:
             LaunchError: the job was submitted on another machine.
@@ -53,7 +53,8 @@ class LocalLauncher:
         return JobStatus.RUNNING if process is not None else JobStatus.GONE
 
     def cancel(self, handle: Handle, grace_s: float) -> None:
-        """SIGTERM to the job's leader, which forwards it to its children; after `grace_s`, SIGKILL to the group."""
+        """Send SIGTERM to the job's leader, which forwards it to its children; after `grace_s`, SIGKILL to the
+        group."""
         if self.poll(handle) is JobStatus.GONE:
             return
         with contextlib.suppress(ProcessLookupError):
@@ -67,7 +68,7 @@ class LocalLauncher:
             os.killpg(int(handle.id), signal.SIGKILL)
 
     def logs(self, log: Path, lines: int = 50) -> str:
-        """The last lines of `log`; empty when there is none."""
+        """Return the last lines of `log`; empty if there is none."""
         return tail(log, lines)
 
     def _start(self, command: Sequence[str], directory: Path, log: Path) -> Handle:
@@ -96,9 +97,9 @@ def _handle(process: psutil.Process) -> Handle:
 
 
 def _is_of(handle: Handle, directory: Path) -> bool:
-    """False for a living process of this user that was not started as the job of this directory.
+    """Return False for a live process of this user that is not the job of this directory.
 
-    A directory that was moved here while its job runs has its own job still; one that has ended harms nobody.
+    A directory that was moved while its job runs keeps its own job; a finished job does no harm.
     """
     process = _process(handle) if handle.host == socket.gethostname() else None
     if process is None:
@@ -113,7 +114,7 @@ def _is_of(handle: Handle, directory: Path) -> bool:
 
 
 def _without_handle(directory: Path) -> Handle | None:
-    """The living job of a directory: the process that leads a session, and has the directory in its environment."""
+    """Return the live job of a directory: a session leader with the directory in its environment."""
     wanted = str(directory.resolve())
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error, OSError):  # it has ended meanwhile, or is another user's
@@ -127,13 +128,13 @@ _children: list[subprocess.Popen[bytes]] = []
 
 
 def _default_signals() -> None:
-    """A shell's background job ignores SIGINT and SIGTERM, and its children inherit that."""
+    """Restore signals: a shell's background job ignores SIGINT and SIGTERM, and its children inherit that."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_DFL)
 
 
 def _process(handle: Handle) -> psutil.Process | None:
-    """The live process of a handle; a recycled process id has another beginning."""
+    """Return the live process of a handle; a recycled process id has another start time."""
     for child in _children:
         child.poll()
     try:
@@ -145,7 +146,7 @@ def _process(handle: Handle) -> psutil.Process | None:
 
 
 def _began(process: psutil.Process) -> str:
-    """When the process began. Clock ticks since boot with the boot's id: immune to changes of the wall clock."""
+    """Return the start time of the process: clock ticks since boot with the boot's id, immune to clock changes."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         ticks = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[19]

@@ -56,18 +56,18 @@ _INDEX = "metadata.annotations['batch.kubernetes.io/job-completion-index']"
 
 
 def job_name(directory: Path) -> str:
-    """A name that is a function of the run's directory: created twice, it exists already."""
+    """Return a name derived from the run's directory, so that a second Job would conflict."""
     slug = re.sub(r"[^a-z0-9]+", "-", directory.name.lower())[:_NAME_CHARACTERS].strip("-")
     return f"plinth-{slug}-{hashlib.sha256(os.path.realpath(directory).encode()).hexdigest()[:8]}"
 
 
 def job(launch: Launch, grace_s: float, command: Sequence[str], directory: Path, log: Path) -> Manifest:
-    """The Job of a run.
+    """Return the Job of a run.
 
     Args:
-        command: of the supervisor; its interpreter is replaced by that of the image.
+        command: command of the supervisor; its interpreter is replaced by that of the image.
         directory: `<workspace>/runs/<run_id>`.
-        log: takes the output of all pods, which `kubectl logs` shows too.
+        log: file for the output of all pods, which `kubectl logs` shows too.
 
     Raises:
         LaunchError: the recipe names no user, and the submitter is root.
@@ -117,7 +117,7 @@ def job(launch: Launch, grace_s: float, command: Sequence[str], directory: Path,
 
 
 def service(launch: Launch, directory: Path) -> Manifest | None:
-    """The headless Service that names the pods of several nodes; None for one node."""
+    """Return the headless Service that names the pods of several nodes; None for one node."""
     if launch.nodes == 1:
         return None
     return {
@@ -142,7 +142,7 @@ def _metadata(launch: Launch, directory: Path, labels: Mapping[str, str] = NO_LA
 
 
 def _queueing(launch: Launch) -> dict[str, str]:
-    """Labels of the Job: the queue of its team, or the one that is named, and its class there."""
+    """Return labels of the Job: the queue of its team or the configured one, and its priority class."""
     asked, queue = launch.queueing, launch.kubernetes.queue or launch.queueing.team
     found = {QUEUE: queue} if queue else {}
     if asked.team:
@@ -157,7 +157,7 @@ def _labels(directory: Path) -> dict[str, str]:
 
 
 def _rules() -> list[Manifest]:
-    """The pod failure policy; the first rule that matches counts."""
+    """Return the pod failure policy; the first matching rule applies."""
     codes = {"containerName": CONTAINER, "operator": "In"}
     return [
         {"action": "Ignore", "onExitCodes": {**codes, "values": [base.LEFT]}},
@@ -167,7 +167,7 @@ def _rules() -> list[Manifest]:
 
 
 def _security(launch: Launch) -> Manifest:
-    """Of the pod. Files of a workspace are their user's alone (plinth.private), hence the submitter's numbers."""
+    """Return the pod's security context. Workspace files are private to their user, hence the submitter's ids."""
     user, _, group = launch.kubernetes.user.partition(":")
     if not user:
         user, group = str(os.getuid()), str(os.getgid())
@@ -214,14 +214,14 @@ def _container(launch: Launch, command: Sequence[str], directory: Path, log: Pat
 
 
 def _elsewhere(hosts: list[str]) -> Manifest:
-    """Affinity to any node but these: they failed the checks of an earlier Job of the run."""
+    """Return an affinity to all other nodes: these failed the checks of an earlier Job of the run."""
     # `metadata.name` is the one field that may be matched, with one value a requirement; all of a term must hold
     terms = [{"matchFields": [{"key": "metadata.name", "operator": "NotIn", "values": [host]} for host in hosts]}]
     return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}}
 
 
 def _places(launch: Launch, directory: Path) -> list[Manifest]:
-    """Environment that places a pod: its machine; of several its index as the node, and the name of the first pod."""
+    """Return environment for a pod's place: its machine; for several nodes its index and the first pod's name."""
     host: Manifest = {"name": "PLINTH_HOST", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}}
     if launch.nodes == 1:
         return [host]

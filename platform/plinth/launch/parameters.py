@@ -39,7 +39,7 @@ _LABEL = r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?"
 
 
 class HostChecks(Frozen):
-    """Checks of every node before its ranks start. A node that fails one alone is left out of the next attempt."""
+    """Checks of every node before its ranks start. A node that fails one is excluded from the next attempt."""
 
     enabled: bool = Field(True, description="Disk, memory, clock, GPUs; of several nodes, connections between them.")
     bound_s: float = Field(60.0, gt=0, description="Seconds for all of it; a node that is silent for longer fails.")
@@ -120,7 +120,7 @@ class Kubernetes(Frozen):
 
 
 class Queueing(Frozen):
-    """Whose a run is and how urgent, in each scheduler's terms. Not part of identity; who pays is the budget's team."""
+    """Owner and priority of a run in each scheduler's terms. Not part of identity; the budget's team pays."""
 
     team: str = Field(
         "",
@@ -134,7 +134,7 @@ class Queueing(Frozen):
 
 
 class SubmissionRate(Frozen):
-    """How often jobs may be submitted to the launcher, by all processes of a workspace on a machine together."""
+    """Rate limit of submissions to the launcher, by all processes of a workspace on a machine together."""
 
     per_hour: float = Field(600.0, gt=0, description="Submissions an hour, in the long run.")
     burst: int = Field(100, ge=1, description="Submissions at once, after a while without any.")
@@ -177,7 +177,7 @@ class Launch(Frozen):
 
     @property
     def ranks_per_node(self) -> int:
-        """Processes on each node."""
+        """Number of processes on each node."""
         return self.ranks // self.nodes
 
     @model_validator(mode="after")
@@ -189,7 +189,7 @@ class Launch(Frozen):
 
 
 def problems(launch: Launch) -> Iterator[Refusal]:
-    """Why this block cannot run, one reason per key; nothing when it can."""
+    """Yield why this block cannot run, one reason per key; nothing if it can."""
     if launch.ranks % launch.nodes:
         yield "ranks", f"{launch.ranks} ranks cannot be divided evenly over {launch.nodes} nodes; expected a multiple"
     if launch.nodes > 1 and launch.kind == "local":
@@ -260,7 +260,7 @@ def _kubernetes(launch: Launch) -> Iterator[Refusal]:
 
 
 def _toleration(entry: Mapping[str, str | int]) -> Iterator[str]:
-    """Why the API server would refuse a toleration (its own validation: core/v1, ValidateTolerations)."""
+    """Yield why the API server would refuse a toleration (core/v1, ValidateTolerations)."""
     if unknown := sorted(set(entry) - _TOLERATION):
         yield f"{', '.join(unknown)} is no field of a toleration; expected {', '.join(sorted(_TOLERATION))}"
     operator = entry.get("operator", "Equal")

@@ -61,7 +61,7 @@ _ENDED = ("STOPPED", "SUCCEEDED", "FAILED")
 
 
 class RayLauncher:
-    """A job is what the cluster of the handle shows under its submission identifier, with its mark."""
+    """Launcher that identifies a job by its submission identifier and its marker in the cluster."""
 
     def __init__(self, launch: Launch, grace_s: float, every_s: float = EVERY_S) -> None:
         self._launch, self._grace_s = launch, grace_s
@@ -69,13 +69,13 @@ class RayLauncher:
         self._status = StatusCache(self._ask, every_s)
 
     def submit(self, command: Sequence[str], directory: Path, log: Path) -> Handle:
-        """Submit, or return the job that is alive already, also when its handle was never written."""
+        """Submit, or return the live job, even if its handle was never written."""
         directory, log = directory.absolute(), log.absolute()
         self._status.forget()
         return submit_once(directory, self.find, self._ask, lambda: self._submit(command, directory, log))
 
     def find(self, directory: Path) -> Handle | None:
-        """The handle in `directory`; where there is none, the live job of this directory."""
+        """Return the handle in `directory`, or else the live job of this directory."""
         handle = read_handle(directory)
         if handle is not None:
             return handle
@@ -83,15 +83,14 @@ class RayLauncher:
         return self._handle(alive[0]) if alive else None
 
     def poll(self, handle: Handle) -> JobStatus:
-        """Whether the job waits, runs or has gone, from an answer that is at most some seconds old."""
+        """Return the status of the job from an answer that is at most some seconds old."""
         return self._status(handle)
 
     def cancel(self, handle: Handle, grace_s: float) -> None:
-        """SIGTERM to all its processes. The cluster kills those that stay for longer than the grace of the recipe.
+        """Send SIGTERM to all its processes. The cluster kills those that outlive the recipe's grace period.
 
-        The cluster refuses to stop a job that was submitted a moment ago; the request is then repeated. It starts the
-        entry point of one that it was asked to stop before that, and then signals it: hence the file that the entry
-        point reads before anything else.
+        The cluster refuses to stop a job that was submitted a moment ago; the request is then repeated. If asked even
+        earlier, it starts the entry point and then signals it; therefore the entry point first reads a file.
         """
         self._status.forget()
         until, asked = time.monotonic() + grace_s, False
@@ -105,7 +104,7 @@ class RayLauncher:
             time.sleep(POLL_S)
 
     def logs(self, log: Path, lines: int = 50) -> str:
-        """The last lines of the run's log; before there is one, those that the cluster has kept."""
+        """Return the last lines of the run's log; before it exists, those that the cluster has kept."""
         written = tail(log, lines)
         handle = read_handle(log.parent)
         if written or handle is None:
@@ -163,7 +162,7 @@ class RayLauncher:
         }
 
     def _queueing(self) -> dict[str, str]:
-        """Whose a job is, for people: Ray has no accounts, and no order of jobs."""
+        """Return the owner as metadata for people: Ray has no accounts, and no order of jobs."""
         asked = self._launch.queueing
         team = {"plinth_team": asked.team} if asked.team else {}
         return team | ({"plinth_priority": asked.priority} if asked.priority != NORMAL else {})
@@ -174,7 +173,7 @@ class RayLauncher:
         return {**wait, EXCLUDED_VARIABLE: str(directory / EXCLUDED), **_trust()}
 
     def _jobs(self, name: str) -> list[dict[str, Any]]:
-        """All jobs of this directory that the cluster still lists, in the order of their numbers."""
+        """Return all jobs of this directory that the cluster still lists, in the order of their numbers."""
         jobs = _request(self._address, "GET", "") or []
         pattern = re.compile(re.escape(name) + r"-\d+")
         found = [job for job in jobs if pattern.fullmatch(job.get("submission_id") or "")]
@@ -193,29 +192,29 @@ class RayLauncher:
 
 
 def _found(handle: Handle) -> dict[str, Any] | None:
-    """The job of a handle as the cluster shows it; None where the name means another, or nothing."""
+    """Return the cluster's record of a handle's job; None if the name belongs to another job or to none."""
     found: dict[str, Any] | None = _request(handle.host, "GET", handle.id)
     same = found is not None and (found["metadata"] or {}).get("plinth_mark") == handle.started
     return found if same else None
 
 
 def _trust() -> dict[str, str]:
-    """Where the pinned root lies, if the environment says: the cluster's processes have not this one's environment."""
+    """Return the folder of the pinned root, if set: the cluster's processes do not have this environment."""
     return {name: os.environ[name] for name in (TRUST_VARIABLE,) if name in os.environ}
 
 
 def _bundle(asked: Ray) -> dict[str, float]:
-    """The resources of each of several nodes, as a bundle of a placement group; Ray refuses an empty one."""
+    """Return the resources of each of several nodes as a bundle of a placement group; Ray refuses an empty one."""
     return {name: amount for name, amount in {"CPU": 1.0, **asked.resources}.items() if amount} or {"CPU": 0.001}
 
 
 def base_name(directory: Path) -> str:
-    """The common beginning of the identifiers of a run's submissions from this workspace."""
+    """Return the common prefix of the identifiers of a run's submissions from this workspace."""
     return f"plinth-{directory.name}-{hashlib.sha256(os.path.realpath(directory).encode()).hexdigest()[:8]}"
 
 
 def _request(address: str, method: str, what: str, body: dict[str, Any] | None = None) -> Any:
-    """One request to the Jobs API; its answer, or None where nothing has this name.
+    """Send one request to the Jobs API; return its answer, or None if there is nothing with this name.
 
     Raises:
         LaunchError: the cluster refuses, or cannot be reached.
@@ -246,14 +245,14 @@ def _request(address: str, method: str, what: str, body: dict[str, Any] | None =
 
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):
-    """A redirect would take the cluster's token to another server; it becomes the refusal of its status."""
+    """Handler that refuses redirects, which would send the cluster's token to another server."""
 
     def redirect_request(self, *_: Any) -> None:
         return None
 
 
 def _token() -> dict[str, str]:
-    """The cluster's token as Ray itself looks for it: the variable, the file it names, the file in the home."""
+    """Return the cluster's token as Ray itself finds it: the variable, the file it names, the file in the home."""
     if os.environ.get("RAY_AUTH_MODE", "token") == "disabled":
         return {}
     token = os.environ.get("RAY_AUTH_TOKEN", "")

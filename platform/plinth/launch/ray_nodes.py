@@ -46,26 +46,26 @@ _OPTIONS = {"CPU": "num_cpus", "GPU": "num_gpus", "memory": "memory"}
 
 
 class Node:
-    """Runs the command on its node, in a process of Ray. Imports nothing of Plinth, which Ray's workers may lack."""
+    """Actor that runs the command on its node. Imports nothing of Plinth, which Ray's workers may lack."""
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
         self._asked = threading.Event()
 
     def address(self) -> str:
-        """The address at which other nodes reach this one."""
+        """Return the address at which other nodes reach this one."""
         from ray import util
 
         return str(util.get_node_ip_address())  # type: ignore[no-untyped-call]
 
     def name(self) -> str:
-        """The identifier that Ray has for this node."""
+        """Return Ray's identifier of this node."""
         import ray
 
         return str(ray.get_runtime_context().get_node_id())
 
     def run(self, command: Sequence[str], environment: Mapping[str, str]) -> int:
-        """Run the command; returns its exit status. The command gets SIGTERM when this process dies."""
+        """Run the command; return its exit status. The command gets SIGTERM when this process dies."""
         import ctypes
         import os
 
@@ -89,7 +89,7 @@ class Node:
 
 
 def run(nodes: int, bundle: Mapping[str, float], command: Sequence[str], asked: threading.Event) -> int:
-    """Run a command on each of so many nodes, again where one is lost; returns the status of the first."""
+    """Run a command on each of `nodes` nodes, again if one is lost; return the status of the first."""
     for left in reversed(range(REPLACEMENTS + 1)):
         before = excluded()
         status, lost = _run_once(nodes, bundle, command, asked, before)
@@ -102,7 +102,7 @@ def run(nodes: int, bundle: Mapping[str, float], command: Sequence[str], asked: 
 
 
 def excluded() -> list[str]:
-    """Identifiers of nodes that the job may not be placed on."""
+    """Return identifiers of nodes on which the job must not be placed."""
     path = Path(os.environ.get(EXCLUDED_VARIABLE) or os.devnull)
     return path.read_text().split() if path.exists() else []
 
@@ -110,10 +110,10 @@ def excluded() -> list[str]:
 def _run_once(
     nodes: int, bundle: Mapping[str, float], command: Sequence[str], asked: threading.Event, without: Sequence[str]
 ) -> tuple[int, list[int]]:
-    """The status of the first node, and the nodes that were lost, once none of them runs the command.
+    """Return the status of the first node, and the lost nodes, once none of them runs the command.
 
     Args:
-        without: identifiers of nodes on which nothing is placed.
+        without: identifiers of nodes to exclude.
     """
     import ray
     from ray.util.placement_group import placement_group, remove_placement_group
@@ -155,7 +155,7 @@ def _run_once(
 
 
 def _status(end: Any) -> int | None:
-    """The exit status of a command; None where its node was lost."""
+    """Return the exit status of a command; None if its node was lost."""
     import ray
 
     try:
@@ -165,7 +165,7 @@ def _status(end: Any) -> int | None:
 
 
 def _start(group: Any, nodes: int, bundle: Mapping[str, float]) -> list[Any]:
-    """One actor in each bundle."""
+    """Start one actor in each bundle."""
     import ray
     from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
@@ -181,7 +181,7 @@ def _start(group: Any, nodes: int, bundle: Mapping[str, float]) -> list[Any]:
 
 
 def main() -> int:
-    """The entry point of the cluster's job."""
+    """Run the entry point of the cluster's job."""
     import ray
 
     asked = threading.Event()

@@ -48,14 +48,14 @@ _UNKNOWN_JOB = "Invalid job id"
 
 
 class SlurmLauncher:
-    """A job is what `squeue` shows under the identifier and the name of the handle."""
+    """Launcher that identifies a job by the identifier and name in `squeue`."""
 
     def __init__(self, launch: Launch, grace_s: float, every_s: float = EVERY_S) -> None:
         self._launch, self._grace_s = launch, grace_s
         self._status = StatusCache(self._ask, every_s)
 
     def submit(self, command: Sequence[str], directory: Path, log: Path) -> Handle:
-        """Submit, or return the job that is alive already, also when its handle was never written."""
+        """Submit, or return the live job, even if its handle was never written."""
         directory, log = directory.absolute(), log.absolute()
         self._status.forget()
         return submit_once(
@@ -63,7 +63,7 @@ class SlurmLauncher:
         )
 
     def find(self, directory: Path) -> Handle | None:
-        """The handle in `directory`; where there is none but a script, the job that the script became."""
+        """Return the handle in `directory`; if there is only a script, the job submitted from it."""
         handle = read_handle(directory)
         if handle is not None and handle.started != job_name(directory):  # a file in the workspace: any job's number
             handle = None
@@ -72,11 +72,11 @@ class SlurmLauncher:
         return handle
 
     def poll(self, handle: Handle) -> JobStatus:
-        """Whether the job waits, runs or has gone, from an answer that is at most some seconds old."""
+        """Return the status of the job from an answer that is at most some seconds old."""
         return self._status(handle)
 
     def cancel(self, handle: Handle, grace_s: float) -> None:
-        """SIGTERM to the supervisors; after `grace_s`, `scancel`. The job is not requeued."""
+        """Send SIGTERM to the supervisors; after `grace_s`, call `scancel`. The job is not requeued."""
         status = self._ask(handle)
         self._status.forget()
         if status is JobStatus.RUNNING:
@@ -90,7 +90,7 @@ class SlurmLauncher:
             _call("scancel", handle.id, check=False)
 
     def logs(self, log: Path, lines: int = 50) -> str:
-        """The last lines of `log`, to which all nodes write; empty when there is none."""
+        """Return the last lines of `log`, to which all nodes write; empty if there is none."""
         return tail(log, lines)
 
     def _ask(self, handle: Handle) -> JobStatus:
@@ -118,7 +118,7 @@ class SlurmLauncher:
 
 
 def sbatch_script(launch: Launch, grace_s: float, command: Sequence[str], directory: Path, log: Path) -> str:
-    """The batch script: options, then the supervisor of each node, then the decision to requeue."""
+    """Return the batch script: options, the supervisor of each node, then the decision to requeue."""
     asked, nodes = launch.slurm, launch.nodes
     options = {
         "job-name": job_name(directory),
@@ -145,8 +145,8 @@ def sbatch_script(launch: Launch, grace_s: float, command: Sequence[str], direct
 
 
 def _queueing(launch: Launch) -> list[str]:
-    """Account and quality of service, which decide limits, order and preemption; what the recipe's own options name
-    stays as it is there."""
+    """Return account and quality of service, which decide limits, order and preemption; the recipe's own options take
+    precedence."""
     asked = launch.queueing
     wanted = {"account": asked.team, "qos": "" if asked.priority == NORMAL else asked.priority}
     short = {"account": "-A", "qos": "-q"}
@@ -173,10 +173,11 @@ _SRUN = (
 
 
 def _requeue(directory: Path) -> list[str]:
-    """Back into the queue; never onto a machine that is excluded (`training.supervise.exclusion`).
+    """Return lines that requeue the job, never onto an excluded machine (`training.supervise.exclusion`).
 
-    Slurm takes another list of excluded nodes of a job that is pending only: it is held, given the list and released.
-    As it is requeued Slurm sends this script SIGTERM and, after KillWait, SIGKILL: until then it goes on.
+    Slurm accepts a new list of excluded nodes only for a pending job: the job is requeued on hold, given the list and
+        released. When it is requeued, Slurm sends this script SIGTERM and, after KillWait, SIGKILL; it keeps running
+        until then.
     """
     excluded = shlex.quote(str(directory / EXCLUDED))
     return [
@@ -194,12 +195,12 @@ _ASK_ALL = 'scancel --signal=TERM "$SLURM_JOB_ID" &'
 
 
 def job_name(directory: Path) -> str:
-    """The job's name; it and the directory in the job's comment find a job whose handle was lost."""
+    """Return the job's name; with the directory in its comment, it finds a job whose handle was lost."""
     return f"plinth-{directory.name}"
 
 
 def _queued(directory: Path) -> Handle | None:
-    """The live job of this directory, or None."""
+    """Return the live job of this directory, or None."""
     done = _call("squeue", "--noheader", "--me", f"--name={job_name(directory)}", "--format=%i|%T|%k")
     for line in done.stdout.splitlines():
         identifier, state, comment = line.strip().split("|", 2)
@@ -215,7 +216,7 @@ def _status(state: str) -> JobStatus:
 
 
 def _cluster() -> str:
-    """The cluster's name, for people; identifiers are asked of the cluster that this machine is set up for."""
+    """Return the cluster's name, for people; queries go to the cluster that this machine is configured for."""
     for line in _call("scontrol", "show", "config").stdout.splitlines():
         name, _, value = line.partition("=")
         if name.strip() == "ClusterName":

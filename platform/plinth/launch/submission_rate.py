@@ -24,7 +24,7 @@ LONGEST_PAUSE_S = 900.0
 
 
 class RateState(Frozen):
-    """Submissions that may be made at once, since when; refusals in a row, and when the last one came."""
+    """Available submissions and the time of that number; consecutive refusals and the time of the last one."""
 
     tokens: float
     at: float
@@ -33,7 +33,7 @@ class RateState(Frozen):
 
 
 def taken(state: RateState, rate: SubmissionRate, now: float) -> tuple[RateState, float]:
-    """Take a token. Returns the new state and 0, or the same tokens and the seconds to wait before asking again."""
+    """Take a token. Return the new state and 0, or the same tokens and the seconds to wait before the next attempt."""
     elapsed = max(0.0, now - state.at)
     tokens = min(float(rate.burst), state.tokens + elapsed * rate.per_hour / 3600.0)
     filled = state.model_copy(update={"tokens": tokens, "at": now})
@@ -48,7 +48,7 @@ def taken(state: RateState, rate: SubmissionRate, now: float) -> tuple[RateState
 
 
 def answered(state: RateState, now: float, *, refused: bool) -> RateState:
-    """The state after the scheduler's answer: a refusal lengthens the pause, a submission ends it."""
+    """Return the state after the scheduler's answer: a refusal lengthens the pause, a submission ends it."""
     refusals = state.refusals + 1 if refused else 0
     return state.model_copy(update={"refusals": refusals, "refused_at": now if refused else 0.0})
 
@@ -96,7 +96,7 @@ def _pause(state: RateState, rate: SubmissionRate) -> float:
 def _step(
     path: Path, rate: SubmissionRate, change: Callable[[RateState], tuple[RateState, float]], clock: Callable[[], float]
 ) -> float:
-    """Change the state of a file under its lock; a damaged one begins anew. Returns the seconds to wait."""
+    """Change the state of a file under its lock; reset it if damaged. Return the seconds to wait."""
     with locked(path.with_suffix(".lock")):
         try:
             state = RateState.model_validate_json(path.read_bytes())

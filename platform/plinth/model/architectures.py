@@ -77,7 +77,7 @@ OLMO2 = Architecture(
 
 
 class ParameterCounts(Frozen):
-    """Parameters by place; `norms` counts gains and biases, which no token is multiplied with as with a matrix."""
+    """Parameters by place; `norms` counts gains and biases, which are not matrices."""
 
     embedding: int
     attention: int
@@ -91,7 +91,7 @@ class ParameterCounts(Frozen):
 
 
 def parameters(model: Model, vocab_size: int) -> ParameterCounts:
-    """Parameters of a model; a tied output projection has none of its own."""
+    """Return the parameter counts of a model; a tied output projection has none."""
     block = architecture(model.architecture).counts(model)
     return ParameterCounts(
         embedding=vocab_size * model.dim,
@@ -103,46 +103,49 @@ def parameters(model: Model, vocab_size: int) -> ParameterCounts:
 
 
 def flops_6n(model: Model, vocab_size: int) -> int:
-    """Training FLOPs per token as 6 N, N all parameters (Hoffmann et al. 2022; Kaplan et al. 2020 leave out
+    """Return training FLOPs per token as 6 N, N all parameters (Hoffmann et al. 2022; Kaplan et al. 2020 leave out
     embeddings)."""
     return 6 * parameters(model, vocab_size).total
 
 
 def flops_exact(model: Model, vocab_size: int, sequence_tokens: int) -> int:
-    """Training FLOPs per token of every matrix product: 6 per matrix parameter, the output projection included
-    and the embedding look-up not, and 12 L H Q S for attention over the whole square (Chowdhery et al. 2022,
-    "PaLM", appendix B, whose convention published utilisation figures use). Without recomputation it is what
-    `torch.utils.flop_counter` counts of attention that is not fused."""
+    """Return training FLOPs per token of all matrix products.
+
+    6 per matrix parameter, with the output projection and without the embedding look-up, and 12 L H Q S for attention
+    over the whole square (Chowdhery et al. 2022, "PaLM", appendix B, the convention of published utilization figures).
+    Without recomputation it equals `torch.utils.flop_counter` with attention that is not fused.
+    """
     return 6 * _matrices(model, vocab_size) + 12 * model.layers * model.heads * model.head_width * sequence_tokens
 
 
 def keys_per_token(documents: Sequence[int]) -> float:
-    """Keys that a token attends to, itself included, over documents of so many tokens: the sum of l (l + 1) / 2 over
-    that of l. (S + 1) / 2 where rows of S tokens are one document."""
+    """Return the mean number of keys a token attends to, itself included, for documents of these lengths.
+
+    The sum of l (l + 1) / 2 over the sum of l; (S + 1) / 2 if rows of S tokens are one document.
+    """
     return sum(length * (length + 1) // 2 for length in documents) / sum(documents)
 
 
 def flops_causal(model: Model, vocab_size: int, keys: float) -> float:
-    """Training FLOPs per token that the result needs: as `flops_exact`, but for the keys that a token sees.
+    """Return training FLOPs per token that the result requires: `flops_exact` with only the keys that a token sees.
 
     Args:
-        keys: of a token, by `keys_per_token`: with document masks those of its own document.
+        keys: keys per token, from `keys_per_token`; with document masks, those of its own document.
     """
     return 6 * _matrices(model, vocab_size) + 12 * model.layers * model.heads * model.head_width * keys
 
 
 def flops_hardware(model: Model, vocab_size: int, keys: float, *, recomputed: int = 0, fused: bool = True) -> float:
-    """Training FLOPs per token that a device does.
+    """Return training FLOPs per token that a device executes.
 
-    FlashAttention computes the scores again in the backward pass: 14 where 12 are counted above (Dao,
-    arXiv:2307.08691, section 3.1: five products beside the forward pass's two). A recomputed block does its forward
-    pass twice, up to the last tensor that the backward pass wants: an architecture that normalises what the
-    feed-forward gives wants that too.
+    FlashAttention recomputes the scores in the backward pass: 14 instead of the 12 above (Dao, arXiv:2307.08691,
+    section 3.1: five products in addition to the forward pass's two). A recomputed block repeats its forward pass up to
+    the last tensor that the backward pass needs, including the output of the feed-forward if it is normalized.
 
     Args:
-        keys: of a token, as the kernel takes them: the whole row where it masks and skips nothing.
-        recomputed: blocks whose activations are computed again.
-        fused: FlashAttention or FlexAttention.
+        keys: keys per token in the kernel: the whole row if it masks without skipping.
+        recomputed: number of blocks whose activations are recomputed.
+        fused: True for FlashAttention or FlexAttention.
     """
     counted, attention = parameters(model, vocab_size), model.heads * model.head_width * keys
     skipped = 0 if architecture(model.architecture).recomputes_output else model.dim * model.ffn_dim
@@ -152,7 +155,7 @@ def flops_hardware(model: Model, vocab_size: int, keys: float, *, recomputed: in
 
 
 def _matrices(model: Model, vocab_size: int) -> int:
-    """Parameters that a token is multiplied with."""
+    """Return the number of matrix parameters, which every token is multiplied with."""
     counted = parameters(model, vocab_size)
     return counted.attention + counted.feed_forward + vocab_size * model.dim
 
@@ -173,10 +176,10 @@ UPDATE_BYTES = 7 * 4
 
 
 def product_bytes(model: Model, vocab_size: int, tokens: int, element_bytes: int, *, tensor: int = 1) -> float:
-    """Of every matrix product of one forward and backward pass of so many tokens.
+    """Return the bytes moved by all matrix products of a forward and backward pass of `tokens`.
 
     Args:
-        element_bytes: of an element of activations and weights.
+        element_bytes: bytes per element of activations and weights.
         tensor: ranks that divide every matrix, each along one of its sides.
     """
     counted, heads = parameters(model, vocab_size), 2 * (model.heads + model.kv_heads) * model.head_width
@@ -187,11 +190,11 @@ def product_bytes(model: Model, vocab_size: int, tokens: int, element_bytes: int
 
 
 def attention_bytes(model: Model, tokens: int, element_bytes: int, *, tensor: int = 1) -> float:
-    """Of attention as a fused kernel, forward (Q, K, V, O) and backward (those, and the gradients of O, Q, K, V)."""
+    """Return the bytes moved by fused attention, forward (Q, K, V, O) and backward (also the gradients of all four)."""
     per_token = 6 * (model.heads + model.kv_heads) * model.head_width
     return element_bytes * tokens * model.layers * per_token / tensor
 
 
 def update_bytes(model: Model, vocab_size: int, ranks: int = 1) -> float:
-    """Of one update by AdamW whose states so many ranks divide."""
+    """Return the bytes moved by an AdamW update, with states divided over `ranks`."""
     return UPDATE_BYTES * parameters(model, vocab_size).total / ranks

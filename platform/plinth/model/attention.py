@@ -29,7 +29,7 @@ from plinth.model.parameters import AttentionPath, Model, RopeScaling, repeats
 
 
 class LayerKeyValues(NamedTuple):
-    """The slots of one layer. Tokens of a pass are all of the prompts, or one of each sequence."""
+    """Key/value slots of one layer. A pass has all tokens of the prompts, or one token per sequence."""
 
     keys: Tensor  # [B, K, T, E]
     values: Tensor  # [B, K, T, E]
@@ -110,7 +110,7 @@ class UlyssesAttention(nn.Module):
 
 @cache
 def _flex() -> Any:
-    """FlexAttention is fast only when compiled; compiled once per process."""
+    """Compile FlexAttention, once per process; it is fast only when compiled."""
     return torch.compile(flex_attention, dynamic=False)
 
 
@@ -122,12 +122,12 @@ def _block_mask() -> Any:
 def attention_mask(
     segments: Tensor | None, dtype: torch.dtype, *, whole: bool | None = None, path: AttentionPath = "auto"
 ) -> Mask:
-    """The mask that keeps tokens within their document; None where none is needed.
+    """Return the mask that keeps tokens within their document; None if none is needed.
 
     Args:
         segments: document number of each token [B, S], or None.
-        dtype: of the queries.
-        whole: no document ends within a sequence; None looks at the segments where that costs no wait (CPUs).
+        dtype: dtype of the queries.
+        whole: True if no document ends within a sequence; None checks the segments on CPUs, where this does not wait.
         path: the kernel that is to use it.
     """
     if segments is None or whole:
@@ -143,12 +143,12 @@ def attention_mask(
 
 @cache
 def causal_mask(length: int, device: torch.device) -> BlockMask:
-    """FlexAttention's mask of whole sequences; made once for each length."""
+    """Return FlexAttention's mask of whole sequences, cached by length."""
     return create_block_mask(lambda b, head, q, k: q >= k, None, None, length, length, device=device)
 
 
 def flex_mask(segments: Tensor) -> BlockMask:
-    """FlexAttention's form of the document mask, for `segments` [B, S]; no wait for the device."""
+    """Return FlexAttention's document mask of `segments` [B, S], without waiting for the device."""
     batch, length = segments.shape
 
     def within(b: Tensor, head: Tensor, q: Tensor, k: Tensor) -> Tensor:
@@ -159,7 +159,7 @@ def flex_mask(segments: Tensor) -> BlockMask:
 
 
 def document_mask(segments: Tensor, dtype: torch.dtype) -> Tensor:
-    """Additive mask [B, 1, S, S]: a token sees itself and earlier tokens of its own document."""
+    """Return the additive mask [B, 1, S, S]: a token sees itself and earlier tokens of its document."""
     length = segments.shape[1]
     unseen = segments[:, None, :, None] != segments[:, None, None, :]
     unseen |= torch.ones(length, length, dtype=torch.bool, device=segments.device).triu(1)
@@ -167,7 +167,7 @@ def document_mask(segments: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def rotary(config: Model, positions: Tensor, dtype: torch.dtype) -> Rotation:
-    """Cosine and sine [S, E] of positions [S], or [B, 1, S, E] of [B, S]; in FP32 (Su et al., arXiv:2104.09864)."""
+    """Return FP32 cosine and sine [S, E] of positions [S], or [B, 1, S, E] of [B, S] (Su et al., arXiv:2104.09864)."""
     width, device = config.head_width, positions.device
     frequency = config.rope_theta ** (-torch.arange(0, width, 2, device=device, dtype=torch.float32) / width)
     factor = 1.0
@@ -181,7 +181,7 @@ def rotary(config: Model, positions: Tensor, dtype: torch.dtype) -> Rotation:
 
 
 def scaled(frequency: Tensor, config: Model) -> Tensor:
-    """The frequencies [E / 2] of a model for long contexts."""
+    """Return the frequencies [E / 2] of a model for long contexts."""
     scaling = config.rope_scaling
     if scaling is None:
         return frequency
@@ -189,11 +189,11 @@ def scaled(frequency: Tensor, config: Model) -> Tensor:
 
 
 def _yarn(frequency: Tensor, theta: float, scaling: RopeScaling) -> Tensor:
-    """YaRN's frequencies (arXiv:2309.00071, section 3.2), its bounds at whole dimensions as in its released code."""
+    """Return YaRN's frequencies (arXiv:2309.00071, section 3.2), with bounds at whole dimensions as in its code."""
     pairs = len(frequency)
 
     def dimension(turns: float) -> float:
-        """The pair that turns so often within the original context."""
+        """Return the pair with this number of turns within the original context."""
         return pairs * math.log(scaling.original_tokens / (turns * 2 * math.pi)) / math.log(theta)
 
     low = max(math.floor(dimension(scaling.beta_fast)), 0)
@@ -204,7 +204,7 @@ def _yarn(frequency: Tensor, theta: float, scaling: RopeScaling) -> Tensor:
 
 
 def _llama3(frequency: Tensor, scaling: RopeScaling) -> Tensor:
-    """Llama 3.1's frequencies (arXiv:2407.21783, section 3.4.2; blend as in its released code)."""
+    """Return Llama 3.1's frequencies (arXiv:2407.21783, section 3.4.2; blend as in its released code)."""
     turns = scaling.original_tokens * frequency / (2 * math.pi)  # within the original context
     low, high = scaling.low_frequency_factor, scaling.high_frequency_factor
     kept = ((turns - low) / (high - low)).clamp(0, 1)
@@ -227,7 +227,7 @@ def rotate(x: Tensor, rotation: Rotation) -> Tensor:
 
 
 class KeyValues:
-    """Slots of every layer: [B, K, T, E] each for keys and values."""
+    """Key/value cache of all layers: [B, K, T, E] each for keys and values."""
 
     def __init__(self, config: Model, sequences: int, slots: int, device: torch.device, dtype: torch.dtype) -> None:
         shape = (2, config.layers, sequences, config.kv_heads, slots, config.head_width)
@@ -235,11 +235,11 @@ class KeyValues:
         self._sequences = torch.arange(sequences, device=device)
 
     def layer(self, index: int, positions: Tensor, mask: Tensor | None) -> LayerKeyValues:
-        """What layer `index` sees in a pass over tokens at `positions` [B, S]."""
+        """Return the slots of layer `index` for a pass over tokens at `positions` [B, S]."""
         return LayerKeyValues(self._held[0, index], self._held[1, index], self._sequences, positions, mask)
 
     def keep(self, sequences: Tensor) -> None:
-        """Leave only some of the sequences, by index."""
+        """Keep only some of the sequences, by index."""
         self._held = self._held.index_select(2, sequences)
         self._sequences = self._sequences[: len(sequences)]
 
@@ -263,11 +263,11 @@ class Layout(NamedTuple):
     cache: KeyValues | None = None  # where keys and values are kept; a mask is then over its slots
 
     def seen(self, layer: int) -> Tensor | LayerKeyValues | None:
-        """What attention of a layer takes as its mask."""
+        """Return the mask of a layer's attention."""
         return self.mask if self.cache is None else self.cache.layer(layer, self.positions, self.mask)
 
     def of_slice(self, index: int, ranks: int) -> SliceTargets:
-        """Of the targets those that are predicted in slice `index` of sequences which so many ranks share."""
+        """Return the targets predicted in slice `index` of sequences divided over `ranks`."""
         if ranks == 1:
             return SliceTargets(self.outputs, self.which, slice(None))
         assert self.outputs is not None
@@ -289,11 +289,11 @@ class SliceTargets(NamedTuple):
 
 
 def branch_mask(branches: Tensor, dtype: torch.dtype) -> Tensor:
-    """Additive mask [B, 1, S, S]: a token sees earlier ones of the prefix (branch 0) and of its own branch.
+    """Return the additive mask [B, 1, S, S]: a token sees earlier ones of the prefix (branch 0) and of its branch.
 
     Args:
-        branches: of each token [B, S]; the tokens of a branch come after the prefix.
-        dtype: of the queries.
+        branches: branch of each token [B, S]; the tokens of a branch follow the prefix.
+        dtype: dtype of the queries.
     """
     query, key = branches[:, :, None], branches[:, None, :]
     seen = ((key == 0) | (key == query)).tril()

@@ -39,7 +39,7 @@ Heads = tuple[Tensor, Tensor, Tensor]
 
 
 class Attention(nn.Module, ABC):
-    """Grouped-query attention over [B, S, D]. An architecture's own says how queries and keys are normalised."""
+    """Grouped-query attention over [B, S, D]. Architectures define the norms of queries and keys."""
 
     DECLARED: ClassVar[Mapping[str, Declaration]] = {
         "q_proj.weight": ROWS,
@@ -70,12 +70,12 @@ class Attention(nn.Module, ABC):
         return rotate(q.transpose(1, 2), rotation), rotate(k.transpose(1, 2), rotation), v.transpose(1, 2)
 
     def joined(self, heads: Tensor, outputs: Tensor | None) -> Tensor:
-        """What `core` gives [B, H, S, E] to [B, S, D], or to [U, D] of outputs."""
+        """Project the result of `core` [B, H, S, E] to [B, S, D], or to [U, D] of outputs."""
         return self.ranks.leave_region(self.o_proj(taken(heads.transpose(1, 2).flatten(2), outputs)))
 
     @abstractmethod
     def normalise(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
-        """Queries [B, S, H x E] and keys [B, S, K x E] to [B, S, H, E] and [B, S, K, E], of this rank's heads."""
+        """Split queries [B, S, H x E] and keys [B, S, K x E] into heads of this rank: [B, S, H, E] and [B, S, K, E]."""
 
     def split(self, x: Tensor) -> Tensor:
         """[B, S, H x E] to [B, S, H, E]."""
@@ -105,10 +105,10 @@ class FeedForward(nn.Module):
 
 
 class Block(nn.Module, ABC):
-    """One layer of the decoder: [B, S, D] to [B, S, D]. Architectures derive theirs from it.
+    """One layer of the decoder: [B, S, D] to [B, S, D]. Base class of architectures.
 
-    Between `before` and `after` lies the attention itself: each of the two is compiled as one graph, while the kernel
-    between them is chosen by mask and device, and statistics see its inputs without being part of a graph.
+    The attention kernel runs between `before` and `after`. Each of the two is compiled as one graph; the kernel is
+    chosen by mask and device, and statistics read its inputs outside of the graphs.
     """
 
     self_attn: Attention
@@ -118,26 +118,25 @@ class Block(nn.Module, ABC):
         self.index = index  # within the whole model, whichever layers this rank holds
 
     def forward(self, x: Tensor, rotation: Rotation, mask: Mask, outputs: Tensor | None = None) -> Tensor:
-        """Attention, then feed-forward, each added to the residual stream. Without a mask attention is causal over the
-        whole sequence.
+        """Add attention, then feed-forward, to the residual stream. Without a mask attention is causal.
 
-        With `outputs`, flat indices into [B x S], their activations alone [U, D]: in the last layer only keys and
-        values of the other tokens are of use.
+        With `outputs`, flat indices into [B x S], return only their activations [U, D]: the last layer needs only keys
+        and values of the other tokens.
         """
         q, k, v = self.before(x, rotation)
         return self.after(x, self.self_attn.core(q, k, v, mask), outputs)
 
     @abstractmethod
     def before(self, x: Tensor, rotation: Rotation) -> Heads:
-        """[B, S, D] to the inputs of the attention."""
+        """Return the inputs of the attention from [B, S, D]."""
 
     @abstractmethod
     def after(self, x: Tensor, heads: Tensor, outputs: Tensor | None) -> Tensor:
-        """The block's input [B, S, D] and what attention made of it [B, H, S, E], to the block's output."""
+        """Return the block's output from its input [B, S, D] and the result of attention [B, H, S, E]."""
 
 
 def taken(x: Tensor, outputs: Tensor | None) -> Tensor:
-    """[B, S, D] as it is, or [U, D] of outputs."""
+    """Return [B, S, D] unchanged, or [U, D] of outputs."""
     return x if outputs is None else x.flatten(0, 1)[outputs]
 
 
@@ -217,7 +216,7 @@ class ProjectionNorm(nn.Module):
 
 
 class Olmo2Attention(Attention):
-    """Attention whose queries and keys are normalised over all heads together."""
+    """Attention whose queries and keys are normalized over all heads together."""
 
     def __init__(self, config: Model, division: Division) -> None:
         super().__init__(config, division)

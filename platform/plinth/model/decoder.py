@@ -85,7 +85,7 @@ class Decoder(nn.Module):
         layout: Layout | None = None,
         teacher: Teacher | TopTokens | None = None,
     ) -> Tensor:
-        """Logits [B, S/n, V], or this rank's share of the mean cross-entropy in nats (scalar, FP32) over `targets`.
+        """Return logits [B, S/n, V], or this rank's share of the mean cross-entropy in nats (scalar, FP32).
 
         The mean over sequence ranks of their shares is the loss. A stage that is not the last returns its activations
         [B, S/n, D]. Tensor ranks return logits of their part of the vocabulary. In training, z-loss is part of the
@@ -95,10 +95,10 @@ class Decoder(nn.Module):
             tokens: ids of whole sequences [B, S].
             segments: document number of each token [B, S]; attention stays within a document.
             targets: next ids [B, S]; -100 is not scored.
-            x: activations of the stage before [B, S/n, D]; None on the first stage.
-            whole: no document ends within a sequence, so that no mask is needed; None: not known.
-            layout: positions, mask and outputs other than training's (`arranged` says what is returned).
-            teacher: what the loss is mixed with; of undivided models.
+            x: activations of the previous stage [B, S/n, D]; None on the first stage.
+            whole: True if no document ends within a sequence, so that no mask is needed; None if unknown.
+            layout: positions, mask and outputs other than training's (`arranged` documents the result).
+            teacher: teacher for distillation; undivided models only.
         """
         if layout is not None:
             return self.arranged(tokens, layout, x)
@@ -158,7 +158,7 @@ class Decoder(nn.Module):
         return token_losses(x, self.output_matrix, which, targets, self.held_ids[0], ranks, scale)
 
     def embed(self, tokens: Tensor) -> Tensor:
-        """Ids [B, S] to [B, S, D]."""
+        """Return the embeddings [B, S, D] of ids [B, S]."""
         ranks = self.division.tensor
         if ranks.size == 1:
             x = functional.embedding(tokens, self.embed_tokens)
@@ -207,7 +207,7 @@ def empty(
     device: torch.device | str = "cpu",
     dtype: torch.dtype = torch.float32,
 ) -> Decoder:
-    """The part of a decoder that a rank holds, without its weights: parameters have shape, precision and device, and
+    """Return a rank's part of a decoder, without its weights: parameters have shape, precision and device, and
     one element of memory each.
 
     `initialise` gives them their values. Each knows its `placement` in the whole, and where tensor ranks divide it its
@@ -232,7 +232,7 @@ def empty(
 
 
 def build(config: Model, vocab_size: int, seed: int) -> Decoder:
-    """A freshly initialised decoder on the CPU, whole, FP32."""
+    """Return an initialized, undivided FP32 decoder on the CPU."""
     model = empty(config, vocab_size)
     initialise(model, Initial(config, seed))
     return model
@@ -256,7 +256,7 @@ def generate(
     choose: Choose,
     ended: Callable[[int, list[int]], bool],
 ) -> list[list[int]]:
-    """The tokens after each prompt.
+    """Return the tokens after each prompt.
 
     Args:
         model: whole, in evaluation.
@@ -292,7 +292,7 @@ def generate(
 
 
 def _read(model: Decoder, prompts: Sequence[Sequence[int]], lengths: Tensor, cache: KeyValues) -> Tensor:
-    """Logits [B, V] after the prompts; padding comes last, where nothing looks back from."""
+    """Return logits [B, V] after the prompts; padding is last, so no token attends to it."""
     longest = max(len(one) for one in prompts)
     tokens = torch.tensor([[*one, *[0] * (longest - len(one))] for one in prompts], device=lengths.device)
     positions = torch.arange(longest, device=lengths.device).expand(len(prompts), -1)
@@ -301,7 +301,7 @@ def _read(model: Decoder, prompts: Sequence[Sequence[int]], lengths: Tensor, cac
 
 
 def _write(model: Decoder, tokens: Tensor, lengths: Tensor, cache: KeyValues, slots: int) -> Tensor:
-    """Logits [B, V] after one more token of each sequence, which stands at position `lengths` [B]."""
+    """Return logits [B, V] after one more token of each sequence, at position `lengths` [B]."""
     positions = lengths.clamp(max=slots - 1).unsqueeze(1)  # of sequences that have ended, anywhere
     seen = torch.arange(int(positions.max()) + 1, device=tokens.device)
     unseen = (seen > positions)[:, None, None, :]

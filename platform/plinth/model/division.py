@@ -35,7 +35,7 @@ Role = Literal["matrix", "residual", "embedding", "gain", "bias"]
 
 
 class Declaration(NamedTuple):
-    """How a parameter divides over tensor ranks, and its role."""
+    """Role of a parameter, and its division over tensor ranks."""
 
     role: Role
     axis: int | None = None  # along which it is divided: 0 rows, 1 columns; None: replicated
@@ -52,7 +52,7 @@ DIVIDED_BIAS = Declaration("bias", axis=0)
 
 
 def declarations(model: nn.Module) -> dict[str, Declaration]:
-    """The declaration of every parameter, by its full name; a parameter that no module declares is a KeyError."""
+    """Return the declaration of every parameter by full name; KeyError for an undeclared parameter."""
     declared = {
         f"{prefix}.{name}" if prefix else name: declaration
         for prefix, module in model.named_modules()
@@ -62,7 +62,7 @@ def declarations(model: nn.Module) -> dict[str, Declaration]:
 
 
 class Placement(NamedTuple):
-    """Where the part of a parameter that a rank holds lies in the whole one."""
+    """Place of a rank's part in the whole parameter."""
 
     shape: tuple[int, ...]  # of the whole
     row: int = 0  # first one held
@@ -86,19 +86,19 @@ class TensorRanks:
         return x
 
     def leave_region(self, x: Tensor) -> Tensor:
-        """The sum of the ranks' parts; backward, the gradient as it is."""
+        """Return the sum of the ranks' parts; the gradient is passed unchanged."""
         return x
 
     def total(self, x: Tensor) -> Tensor:
-        """The sum over the ranks; no gradient."""
+        """Return the sum over the ranks, without gradient."""
         return x
 
     def maximum(self, x: Tensor) -> Tensor:
-        """The element-wise maximum over the ranks; no gradient."""
+        """Return the element-wise maximum over the ranks, without gradient."""
         return x
 
     def bounds(self, size: int) -> tuple[int, int]:
-        """The half-open range of `size` rows or columns that this rank holds."""
+        """Return the half-open range of `size` rows or columns that this rank holds."""
         return bounds(size, self.size, self.index)
 
 
@@ -112,7 +112,7 @@ class SequenceRanks:
     index = 0
 
     def slice(self, x: Tensor) -> Tensor:
-        """This rank's slice of [B, S, …]: [B, S/n, …]."""
+        """Return this rank's slice of [B, S, …]: [B, S/n, …]."""
         length = x.shape[1] // self.size
         return x.narrow(1, self.index * length, length)
 
@@ -122,14 +122,14 @@ class SequenceRanks:
         return torch.arange(self.index * length, (self.index + 1) * length, device=x.device)
 
     def loss_weight(self, targets: Tensor) -> Tensor | int:
-        """The factor of this slice's mean loss with which the mean over the ranks is that of all targets [B, S]
+        """Return the factor of this slice's mean loss with which the mean over the ranks is that of all targets [B, S]
         that are scored."""
         if self.size == 1:
             return 1
         return self.size * (self.slice(targets) != IGNORED).sum() / (targets != IGNORED).sum().clamp(min=1)
 
     def scatter_heads(self, x: Tensor) -> Tensor:
-        """Some tokens of all heads [B, H, S/n, E] to all tokens of some heads [B, H/n, S, E]."""
+        """Exchange some tokens of all heads [B, H, S/n, E] for all tokens of some heads [B, H/n, S, E]."""
         return x
 
     def gather_heads(self, x: Tensor) -> Tensor:
@@ -161,7 +161,7 @@ class PipelineStage:
         return range(start, start + each + (self.index < more))
 
     def owner(self, name: str, total: int) -> int:
-        """The stage that trains a parameter, by its name in `Decoder`."""
+        """Return the stage that trains a parameter, by its name in `Decoder`."""
         parts = name.split(".")
         if parts[0] == "layers":
             return next(n for n in range(self.count) if int(parts[1]) in replace(self, index=n).layers(total))
@@ -170,7 +170,7 @@ class PipelineStage:
 
 @dataclass(frozen=True)
 class Division:
-    """What one rank holds of a decoder, and the ranks that hold the rest."""
+    """Part of a decoder on one rank, and the ranks with the other parts."""
 
     stage: PipelineStage = PipelineStage()
     tensor: TensorRanks = field(default_factory=TensorRanks)
@@ -279,7 +279,7 @@ def token_losses(
 
 
 def _of(logits: Tensor, which: Tensor, targets: Tensor, start: int, ranks: TensorRanks) -> Tensor:
-    """Of logits [u, V / ranks] of some outputs."""
+    """Return loss and greedy match of targets, from logits [u, V / ranks] of some outputs."""
     local, best = logits.max(dim=-1)
     highest = ranks.maximum(local)
     mass = ranks.total((logits - highest.unsqueeze(-1)).exp().sum(-1)).log()
@@ -316,7 +316,7 @@ TILE = (256, 1024)
 
 
 def standard_deviation(config: Model, role: Role) -> float:
-    """Of the initial values of a matrix."""
+    """Return the standard deviation of the initial values of a matrix."""
     std = math.sqrt(1 / (3 * config.dim)) if config.init == "megatron" else config.init_std
     if role == "embedding":
         return std
@@ -326,7 +326,7 @@ def standard_deviation(config: Model, role: Role) -> float:
 
 
 class WeightSource(Protocol):
-    """Gives any part of any parameter its first values."""
+    """Source of initial values for any part of any parameter."""
 
     def fill(self, target: Tensor, name: str, role: Role, placement: Placement) -> None:
         """Write the values of a part into `target`, in its precision and on its device."""
@@ -345,9 +345,9 @@ class Initial:
 
         Args:
             target: [rows, columns] of the part, or [width] of a norm or bias.
-            name: of the parameter in `Decoder`.
-            role: as the parameter is declared.
-            placement: where the first element of `target` lies in the whole.
+            name: name of the parameter in `Decoder`.
+            role: declared role of the parameter.
+            placement: place of the first element of `target` in the whole parameter.
         """
         if role in ("gain", "bias"):
             target.fill_(1.0 if role == "gain" else 0.0)
@@ -369,7 +369,7 @@ class Initial:
     def _tile(
         self, scratch: npt.NDArray[np.float32], name: str, shape: tuple[int, ...], place: tuple[int, int], std: float
     ) -> Tensor:
-        """The values of a tile, FP32 on the CPU, in the memory of `scratch`; narrower at the matrix's end."""
+        """Return the values of a tile, FP32 on the CPU, in the memory of `scratch`; narrower at the matrix's end."""
         rows, columns = (min(size, whole - at * size) for size, whole, at in zip(TILE, shape, place, strict=True))
         key = hashlib.sha256(f"{self.seed} {name} {place[0]} {place[1]}".encode()).digest()
         uniform = scratch[: rows * columns]
@@ -383,7 +383,7 @@ class Initial:
 
 
 def initialise(model: nn.Module, initial: WeightSource) -> None:
-    """Give every parameter of an empty model its memory and its values, one after the other."""
+    """Allocate and initialize every parameter of an empty model, one by one."""
     declared = declarations(model)
     for name, parameter in model.named_parameters():
         placement = getattr(parameter, "placement", Placement(tuple(parameter.shape)))

@@ -95,14 +95,14 @@ def export_model(
 
 
 def require_same(source: Path, known: Mapping[str, str], folder: Path, written: Mapping[str, str]) -> None:
-    """Compare an export with the model folder that it was made from: every tensor, and every other file.
+    """Compare an export with its source model folder: every tensor, and every other file.
 
     Args:
         known: SHA-256 of the files of `source`, as its trainer signed them; hashed as they are read.
         written: SHA-256 of the files of `folder`; hashed as they are read.
 
     Raises:
-        IntegrityError: names what differs, is missing or was added.
+        IntegrityError: tensors or files differ, are missing or were added.
         CheckpointError: a file of the source is broken, or has another digest.
     """
     config = read_config(source, known)
@@ -123,7 +123,7 @@ def require_same(source: Path, known: Mapping[str, str], folder: Path, written: 
 
 
 def _same_bytes(tensor: Tensor, blocks: Iterator[memoryview]) -> bool:
-    """True if a tensor has the bytes of these blocks, one after another."""
+    """Return True if a tensor has the bytes of these blocks, in order."""
     own, at = tensor.contiguous().view(-1).view(torch.uint8).numpy().data, 0
     for block in blocks:
         if own[at : at + block.nbytes] != block:
@@ -134,7 +134,7 @@ def _same_bytes(tensor: Tensor, blocks: Iterator[memoryview]) -> bool:
 
 @contextmanager
 def _appearing(folder: Path) -> Iterator[Path]:
-    """A folder beside `folder`, which takes its name when all went well and is deleted otherwise."""
+    """Yield a folder next to `folder`; it is renamed to `folder` on success and deleted on failure."""
     with named_failures(folder):
         folder.parent.mkdir(parents=True, exist_ok=True)
         staged = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", suffix=".tmp", dir=folder.parent))
@@ -150,7 +150,7 @@ def _appearing(folder: Path) -> Iterator[Path]:
 
 
 def _tensors(model: Decoder) -> list[_Tensor]:
-    """The parameters of a model in its order."""
+    """Return the parameters of a model in its order."""
     return [
         _Tensor(hf_name(name), tuple(parameter.shape), plain_factor(model.config, name))
         for name, parameter in model.named_parameters()
@@ -160,7 +160,7 @@ def _tensors(model: Decoder) -> list[_Tensor]:
 def _write_weights(
     folder: Path, saved: SavedWeights, tensors: Sequence[_Tensor], dtype: torch.dtype, file_bytes: int
 ) -> list[str]:
-    """The files of tensors and, of several, their index; returns the names of the former."""
+    """Write the tensor files and, if there are several, their index; return the names of the tensor files."""
     groups: list[list[_Tensor]] = [[]]
     size = 0
     for one in tensors:
@@ -183,7 +183,7 @@ def _write_weights(
 
 
 def _bytes(saved: SavedWeights, group: Sequence[_Tensor], dtype: torch.dtype) -> Iterator[memoryview]:
-    """A file's header and tensors."""
+    """Write a file's header and tensors."""
     kind = tensor_file.DTYPES[_name(dtype)]
     described = {one.name: (kind, one.shape, one.elements * dtype.itemsize) for one in group}
     yield memoryview(tensor_file.header(described, {"format": "pt"}))
@@ -192,7 +192,7 @@ def _bytes(saved: SavedWeights, group: Sequence[_Tensor], dtype: torch.dtype) ->
 
 
 def _blocks(saved: SavedWeights, one: _Tensor, dtype: torch.dtype) -> Iterator[memoryview]:
-    """The tensor's bytes as they are to be written, a block of rows at a time; computed in FP32."""
+    """Yield the tensor's bytes for the file, a block of rows at a time; computed in FP32."""
     rows = saved.rows(one.name)
     width = one.elements // max(one.shape[0], 1)
     step = max(1, BLOCK_BYTES // (4 * max(width, 1)))

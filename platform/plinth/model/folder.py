@@ -42,7 +42,7 @@ class SavedWeights:
     """The tensors of a model folder, mapped, so that only those in use are read. A context manager.
 
     Args:
-        digests: SHA-256 by file name, where it is known: then files are read whole, and hashed as they are used.
+        digests: SHA-256 by file name, if known: then files are read whole and hashed.
         names: tensors that will be used, by published name; files that hold none of them are not opened.
 
     Raises:
@@ -69,7 +69,7 @@ class SavedWeights:
         self._stack.close()
 
     def __iter__(self) -> Iterator[str]:
-        """Published names, in the order of the files."""
+        """Return the published names, in the order of the files."""
         return iter(self._file)
 
     @property
@@ -93,12 +93,12 @@ class SavedWeights:
         return files
 
     def tensor(self, name: str) -> Tensor:
-        """A whole tensor, by its published name, on the CPU."""
+        """Return a whole tensor by its published name, on the CPU."""
         found: Tensor = self._file[name].get_tensor(name)
         return found
 
     def rows(self, name: str) -> Any:
-        """A tensor whose rows are read when it is sliced."""
+        """Return a tensor whose rows are read when it is sliced."""
         return self._file[name].get_slice(name)
 
     def require(self, model: Decoder) -> None:
@@ -126,7 +126,7 @@ class SavedWeights:
 
 
 def load_model(directory: Path | str, digests: Digests = None) -> Decoder:
-    """The decoder in a folder of ours or of Hugging Face's, in one file or several.
+    """Return the decoder in a folder of ours or of Hugging Face's, in one file or several.
 
     On the CPU, in the saved dtype, ready to evaluate. `digests` as `SavedWeights` has them.
 
@@ -159,7 +159,7 @@ def load_weights(
 
 
 def read_config(folder: Path, digests: Digests = None) -> dict[str, Any]:
-    """A folder's `config.json`.
+    """Return a folder's `config.json`.
 
     Raises:
         CheckpointError: it is missing or broken.
@@ -172,7 +172,7 @@ def read_config(folder: Path, digests: Digests = None) -> dict[str, Any]:
 
 
 def read_text(folder: Path, name: str, digests: Digests = None) -> str:
-    """A text file of a model folder.
+    """Return a text file of a model folder.
 
     Raises:
         CheckpointError: it has another digest.
@@ -184,7 +184,7 @@ def read_text(folder: Path, name: str, digests: Digests = None) -> str:
 
 
 def described_model(config: Mapping[str, Any], folder: Path) -> Decoder:
-    """The model of a folder's configuration, on the meta device.
+    """Return the model of a folder's configuration, on the meta device.
 
     Raises:
         CheckpointError: a field is missing, or our decoder does not compute the model.
@@ -212,7 +212,7 @@ _TORCH = {safetensors: getattr(torch, ours) for ours, safetensors in DTYPES.item
 
 
 def read(folder: Path, name: str, digests: Mapping[str, str]) -> NDArray[np.uint8]:
-    """The bytes of a file, [bytes].
+    """Return the bytes of a file, [bytes].
 
     Raises:
         CheckpointError: its digest is not known, or its bytes have another.
@@ -252,11 +252,11 @@ class CheckedTensors:
         return list(self._tensors)
 
     def get_tensor(self, name: str) -> Tensor:
-        """A tensor, a view of the file's bytes."""
+        """Return a tensor, a view of the file's bytes."""
         return self._tensors[name]
 
     def get_slice(self, name: str) -> CheckedRows:
-        """A tensor to be sliced."""
+        """Return a tensor to be sliced."""
         return CheckedRows(self._tensors[name])
 
 
@@ -267,7 +267,7 @@ class CheckedRows:
         self._tensor = tensor
 
     def get_shape(self) -> list[int]:
-        """Of the whole tensor."""
+        """Return the shape of the whole tensor."""
         return list(self._tensor.shape)
 
     def __getitem__(self, rows: Any) -> Tensor:

@@ -30,7 +30,7 @@ INDEX = "model.safetensors.index.json"
 
 
 def required_files(names: Collection[str]) -> tuple[str, ...]:
-    """The files that a folder of these names must have: weights in one file, or an index and the files beside it."""
+    """Return the required files of a model folder: weights in one file, or an index and its files."""
     if INDEX not in names:
         return REQUIRED_FILES
     weights = sorted(name for name in names if name.endswith(".safetensors"))
@@ -57,7 +57,7 @@ _DEFAULTS = {"rope_theta": 10000.0, "tie_word_embeddings": False, "initializer_r
 
 
 def hf_name(name: str) -> str:
-    """The published name of a parameter of `Decoder`."""
+    """Return the published name of a parameter of `Decoder`."""
     if name == "lm_head":
         return "lm_head.weight"
     return "model.embed_tokens.weight" if name == "embed_tokens" else f"model.{name}"
@@ -115,12 +115,12 @@ def _hf_scaling(scaling: RopeScaling) -> dict[str, Any]:
 
 
 def config_text(config: Mapping[str, Any]) -> str:
-    """A configuration as its file has it."""
+    """Return the text of a configuration file."""
     return json.dumps(dict(config), indent=2, sort_keys=True) + "\n"
 
 
 def plain_factor(model: Model, name: str) -> float:
-    """The factor of a parameter with which a model without muP computes what `model` does.
+    """Return the factor of a parameter with which a model without muP computes what `model` does.
 
     Multipliers of logits go into the gain of the last norm, those of embeddings into the embeddings (where these are
     tied, out of that gain again), the attention's scale into queries. Without muP every factor is 1.
@@ -136,7 +136,7 @@ def plain_factor(model: Model, name: str) -> float:
 
 
 def model_of(config: Mapping[str, Any]) -> Model:
-    """The model that a `config.json` describes.
+    """Return the model that a `config.json` describes.
 
     Raises:
         ValueError: our decoder does not compute it.
@@ -211,7 +211,7 @@ def _yarn(rope: Mapping[str, Any]) -> RopeScaling:
 
 @dataclass(frozen=True, kw_only=True)
 class ModelForm:
-    """A form, such as a quantised one.
+    """A form of an export, such as a quantized one.
 
     Args:
         name: as `plinth export model --format` and the gates of exports name it.

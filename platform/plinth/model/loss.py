@@ -36,7 +36,7 @@ def cross_entropy(
         hidden: [N, D].
         weight: output embeddings [V, D].
         targets: ids [N]; `IGNORED` is not scored.
-        z_loss: adds z_loss * mean(log Z ^ 2), which keeps the softmax's normaliser near 1 (PaLM, arXiv:2204.02311).
+        z_loss: adds z_loss * mean(log Z ^ 2), which keeps the softmax's normalizer near 1 (PaLM, arXiv:2204.02311).
         rows: chunk size; by default `chunk_rows`.
     """
     rows = rows or chunk_rows(weight.shape[0])
@@ -66,7 +66,7 @@ def _summed(hidden: Tensor, weight: Tensor, targets: Tensor, scale: float, z_los
 
 
 def scored(targets: Tensor) -> Tensor:
-    """How many targets count, at least 1."""
+    """Return the number of scored targets, at least 1."""
     return (targets != IGNORED).sum().clamp(min=1)
 
 
@@ -104,7 +104,7 @@ class _Chunked(torch.autograd.Function):
 
 
 def with_gradient(logits: Tensor, targets: Tensor, z_loss: float) -> tuple[Tensor, Tensor]:
-    """Summed loss of [n, V] and its gradient, which takes the place of the logits."""
+    """Return the summed loss of [n, V] and its gradient, which overwrites the logits."""
     kept = targets != IGNORED
     at = targets.clamp(min=0)[:, None]
     normaliser = logits.logsumexp(-1)
@@ -132,12 +132,12 @@ def with_gradient(logits: Tensor, targets: Tensor, z_loss: float) -> tuple[Tenso
 
 
 class Teacher(NamedTuple):
-    """What a teacher says of a batch, and how much it counts.
+    """Outputs of a teacher for a batch, and their weight in the loss.
 
     Attributes:
         hidden: its states after the last norm [N, E].
         weight: its output embeddings [V, E].
-        scale: of its logits.
+        scale: factor of its logits.
         share: w.
         temperature: T.
     """
@@ -149,13 +149,13 @@ class Teacher(NamedTuple):
     temperature: float
 
     def divergence(self, rows: slice, logits: Tensor) -> tuple[Tensor, Tensor]:
-        """Of the student's logits [n, V] of some rows: the KL [n], and its gradient [n, V]."""
+        """Return the KL [n] and its gradient [n, V] by the student's logits [n, V] of some rows."""
         says = logits_of(self.hidden[rows], self.weight, self.scale)
         return divergence(logits, says, self.temperature)
 
 
 class TopTokens(NamedTuple):
-    """What a teacher said of a batch, as it was stored, and how much it counts.
+    """Stored top-k outputs of a teacher for a batch, and their weight in the loss.
 
     Attributes:
         ids: the k most probable tokens of each position [N, k], int64.
@@ -170,7 +170,7 @@ class TopTokens(NamedTuple):
     temperature: float
 
     def divergence(self, rows: slice, logits: Tensor) -> tuple[Tensor, Tensor]:
-        """As of `Teacher`."""
+        """Return the KL [n] and its gradient [n, V], as `Teacher.divergence`."""
         return divergence_of_top(logits, self.ids[rows], self.log_p[rows], self.temperature)
 
 
@@ -184,7 +184,7 @@ def distilled_cross_entropy(
     z_loss: float = 0.0,
     rows: int | None = None,
 ) -> Tensor:
-    """Mean loss in nats, FP32 scalar, over the scored targets; 0 where none is scored. No wait for the device.
+    """Return the mean loss in nats, FP32 scalar, over the scored targets; 0 if none. No device sync.
 
     Args:
         hidden: the student's states [N, D]; `weight` its output embeddings [V, D].
@@ -206,7 +206,7 @@ def divergence(student: Tensor, teacher: Tensor, temperature: float) -> tuple[Te
 
 
 def top_tokens(logits: Tensor, count: int, temperature: float) -> tuple[Tensor, Tensor]:
-    """The most probable tokens of each row of logits [n, V], ascending by id [n, k], and `TopTokens.log_p` of them."""
+    """Return the top k tokens of each row of logits [n, V], ascending by id [n, k], and their `TopTokens.log_p`."""
     log_p = (logits / temperature).log_softmax(-1)
     ids = log_p.topk(count).indices.sort(-1).values
     return ids, _events(log_p, ids)
@@ -273,7 +273,7 @@ class _Distilled(torch.autograd.Function):
 def _mixed(
     logits: Tensor, taught: tuple[Tensor, Tensor], targets: Tensor, share: float, z_loss: float
 ) -> tuple[Tensor, Tensor]:
-    """Summed loss of a chunk, and its gradient by the student's logits."""
+    """Return the summed loss of a chunk, and its gradient by the student's logits."""
     kept = targets != IGNORED
     gaps, gradient = taught[0].masked_fill(~kept, 0), taught[1] * kept[:, None]
     if share == 1.0:

@@ -49,7 +49,7 @@ class Shape(NamedTuple):
     init: str = "gpt2"
 
     def fields(self) -> dict[str, Any]:
-        """The fields of `Model` that the preset fills in."""
+        """Return the fields of `Model` that the preset fills in."""
         return {name: value for name, value in self._asdict().items() if name != "vocab_size"}
 
 
@@ -117,9 +117,9 @@ class RopeScaling(Frozen):
 
 
 class MuP(OneValue):
-    """Maximal update parametrisation (Yang et al., arXiv:2203.03466, table 8): tune narrow, train wide.
+    """Maximal update parametrization (Yang et al., arXiv:2203.03466, table 8): tune narrow, train wide.
 
-    With m = dim / base_dim: matrices within blocks are initialised with std / sqrt(m) and learn at lr / m,
+    With m = dim / base_dim: matrices within blocks are initialized with std / sqrt(m) and learn at lr / m,
     logits are divided by m, attention uses sqrt(base_head_dim) / head_dim. At m = 1 it is the plain model.
     """
 
@@ -217,7 +217,7 @@ class Model(Frozen):
 
 
 def repeats(heads: int, kv_heads: int, size: int) -> int:
-    """How often each key/value head is repeated so that the heads of each rank belong together.
+    """Return the repeats of each key/value head so that each rank has matching query and key/value heads.
 
     The smallest number that divides `heads / kv_heads` and makes key/value heads divide over `size` ranks; it
     exists when heads do.
@@ -237,7 +237,7 @@ class BlockCounts(NamedTuple):
 
 
 class Norm(NamedTuple):
-    """A norm of a block, by what the backward pass keeps of a token."""
+    """A norm of a block: values per token kept for the backward pass."""
 
     width: int  # values of its input
     statistics: int = 1  # one of each group that is normalised by itself
@@ -246,7 +246,7 @@ class Norm(NamedTuple):
 
 
 class Published(NamedTuple):
-    """A model type of Hugging Face, and the fields of `Model` which it implies beside the architecture."""
+    """A model type of Hugging Face, and the fields of `Model` that it implies in addition to the architecture."""
 
     model_type: str
     class_name: str
@@ -255,7 +255,7 @@ class Published(NamedTuple):
 
 @dataclass(frozen=True)
 class Architecture:
-    """Everything particular to an architecture that needs no tensors."""
+    """Facts about an architecture that do not need torch."""
 
     block: str  # module and class, which needs torch and is imported when a decoder is built
     counts: Callable[[Model], BlockCounts]
@@ -264,17 +264,17 @@ class Architecture:
     recomputes_output: bool  # a block that is computed again does so to the end: its backward pass wants the output
 
     def block_class(self) -> Any:
-        """The class of its blocks: (config, index, division) -> `Block`."""
+        """Return the class of its blocks: (config, index, division) -> `Block`."""
         module, name = self.block.split(":")
         return getattr(import_module(module), name)
 
     def published_as(self, model: Model) -> Published:
-        """The model type as which `model` is exported."""
+        """Return the model type as which `model` is exported."""
         return next(one for one in self.published if all(getattr(model, key) == one.fields[key] for key in one.fields))
 
 
 def architecture(name: ArchitectureName) -> Architecture:
-    """The description of an architecture."""
+    """Return the description of an architecture."""
     found: Architecture = getattr(import_module("plinth.model.architectures"), name.upper())
     return found
 

@@ -34,19 +34,19 @@ from plinth.training.supervise.result import Allowance
 # Without a limit nothing is refused and nothing granted, but every submission stands in the ledger.
 
 def submit(ctx: Context, config: RunConfig) -> Handle:
-    """`job.submit_or_find`, within the limits of the ledger.
+    """Submit like `job.submit_or_find`, within the limits of the ledger.
 
     Raises:
         BudgetError: it could exceed a limit; nothing was submitted.
         RequestError: the settings of the budget are wrong.
         StorageError: the ledger cannot be reached.
-        RecipeError, LaunchError: as `job.submit_or_find`.
+        RecipeError, LaunchError: see `job.submit_or_find`.
     """
     return job.submit_or_find(ctx, config, before=lambda: reserve(ctx, config))
 
 
 def reserve(ctx: Context, config: RunConfig) -> Reservation:
-    """Enter a submission, and write what its job may take into the run's directory.
+    """Record a submission in the ledger, and write the job's allowance into the run's directory.
 
     Raises:
         BudgetError: it could exceed a limit.
@@ -95,7 +95,7 @@ def reserve(ctx: Context, config: RunConfig) -> Reservation:
 
 
 def _planned_on(ctx: Context, config: RunConfig, settings: spending.Spending) -> PlannedDevice | None:
-    """The device of the settings; without one, that of this machine, where the ranks are started here."""
+    """Return the device of the settings; without one, that of this machine if the ranks start here."""
     if settings.device:
         return of_table(settings.device, devices.read(settings.device_table))
     if config.launch.kind != "local":
@@ -115,14 +115,14 @@ LEAST = 0.1
 
 
 class Bound(NamedTuple):
-    """Rank-seconds, and where they come from; None where nothing bounds the run."""
+    """Rank-seconds and the source of the bound; None if nothing bounds the run."""
 
     rank_s: float | None
     reason: str
 
 
 def work(config: RunConfig) -> str:
-    """Identity of what a rank-second of this run does: model, rows, batch, division, ranks, launcher."""
+    """Return the identity of the work behind a rank-second: model, rows, batch, division, ranks, launcher."""
     launch = config.launch.model_dump(include={"kind", "ranks", "nodes"})
     names = {"model", "vocab_size", "precision", "parallel", "sequence_tokens", "micro_batch_sequences"}
     names |= {"global_batch_sequences", "optimizer"}
@@ -137,14 +137,14 @@ def bound(
     known: Sequence[Reservation],
     efficiency: Efficiency = STATED,
 ) -> Bound:
-    """The least of what is known, for the steps after the last commit; the times to start and to leave are in it.
+    """Return the lowest known bound for the steps after the last commit; start and exit times are included.
 
     Args:
-        device: that a rank runs on, where the settings name one.
-        margin: share added to what is predicted.
+        device: device of a rank, if the settings name one.
+        margin: share added to predictions.
         start_s: seconds until ranks train.
-        known: submissions of the ledger that did the same work.
-        efficiency: of the device, of which the least counts.
+        known: submissions in the ledger with the same work.
+        efficiency: efficiency of the device; its lower end is used.
     """
     found = list(_bounds(config, device, 1 + margin, known, efficiency))
     if not found:
@@ -173,13 +173,13 @@ def _bounds(
 
 
 def step_s(config: RunConfig, device: Device, efficiency: float = STATED.low) -> float:
-    """Seconds of a step as the run is divided."""
+    """Return seconds per step for the run's division."""
     micro, ranks = config.micro_batch_sequences, config.ranks
     return ranking.of_block(work_of(config), config.parallel, micro, ranks, device, efficiency).step_s
 
 
 def _a_token(known: Sequence[Reservation], least: float) -> float:
-    """Rank-seconds a token of the dearest run that has come so far; 0 where none has."""
+    """Return the highest rank-seconds per token of past runs with enough tokens; 0 if there are none."""
     taken, tokens = dict[tuple[str, str], float](), dict[tuple[str, str], int]()
     for one in known:
         if one.rank_s is not None:
@@ -202,12 +202,12 @@ UNBOUNDED = 1
 
 
 def input_bytes(inputs: Iterable[Manifest]) -> int:
-    """Of all parts."""
+    """Return the bytes of all parts."""
     return sum(part.blob.bytes for manifest in inputs for part in manifest.parts)
 
 
 def reserve_stage(ctx: Context, asset: str, inputs_bytes: int) -> Reservation | None:
-    """Enter the making of an asset; None where no account is kept.
+    """Record the materialization of an asset in the ledger; return None if no account is kept.
 
     Raises:
         BudgetError: it could exceed a limit.
@@ -245,7 +245,7 @@ def reserve_stage(ctx: Context, asset: str, inputs_bytes: int) -> Reservation | 
 
 
 def settle_stage(ctx: Context, held: Reservation | None, cost: AssetCost) -> None:
-    """Put what a making cost, whole or not, in the place of its bound."""
+    """Replace the bound of a materialization by its cost, complete or not."""
     if held is not None:
         settings = spending.load(ctx.workspace)
         spent = JobCost(spent=round(stage_price(cost, settings.prices) * MICROS), rank_s=0.0, tokens=0)
@@ -253,13 +253,13 @@ def settle_stage(ctx: Context, held: Reservation | None, cost: AssetCost) -> Non
 
 
 def stage_price(cost: AssetCost, prices: CorpusPrices) -> float:
-    """Cores and requests of one making."""
+    """Return the price of the cores and requests of one materialization."""
     hours = (cost.tasks.cpu_s + cost.driver_cpu_s) / 3600
     return hours * prices.core_hour + prices.requests(cost.tasks.opened, cost.tasks.written)
 
 
 def stage_bound(last: AssetCost | None, inputs_bytes: int, prices: CorpusPrices, margin: float) -> float | None:
-    """The most that a making may cost: as if no item were done; None where the last making says nothing."""
+    """Return the maximum cost of a materialization, as if no item were done; None if the last one gives no rate."""
     if last is None or (last.tasks.spared and not last.tasks.tasks):
         return None
     whole = 1 + last.tasks.spared / max(1, last.tasks.tasks)

@@ -59,12 +59,12 @@ RESTORE_S = 300.0
 # name, else on the one that this machine has. Where neither is known there is none.
 
 class Forecast(Frozen):
-    """Seconds of a step: at the middle of the efficiencies, the best and the worst.
+    """Seconds per step: at the middle of the efficiencies, the best and the worst.
 
     Attributes:
         made: Unix seconds.
-        device: by its name in the table, or `cpu`.
-        efficiency: assumed; memory_bytes: of the rank that needs most.
+        device: name in the table, or `cpu`.
+        efficiency: assumed efficiency; memory_bytes: memory of the rank that needs most.
     """
 
     made: float
@@ -76,22 +76,22 @@ class Forecast(Frozen):
     memory_bytes: int
 
     def error(self, measured_s: float) -> float:
-        """What was foretold, over what was measured, less 1: below 0 where the run was slower."""
+        """Return the relative error, forecast over measurement minus 1: below 0 if the run was slower."""
         return self.step_s / measured_s - 1
 
 
 class RecordedRun(Frozen):
-    """One run.
+    """Measurements of one run.
 
     Attributes:
-        events_bytes: length of the timeline that this is of.
-        device: of the table, or `cpu`; machine: its fingerprint. Empty: not known.
-        flops_per_s: of a device while it computed, in its slowest and its fastest tenth of steps; of all processors of
-            a machine together. None: too few steps.
-        step_s: mean of computation, communication, input and host; None likewise.
-        whole_flops_per_s: as `flops_per_s`, over all of those seconds and all steps.
-        saves, stall_s: saves, and seconds in all that steps waited for them; restores likewise.
-        failures: ends of attempts that nobody asked for; device_hours: in which they came.
+        events_bytes: length of the timeline that was measured.
+        device: name in the table, or `cpu`; machine: its fingerprint. Empty: unknown.
+        flops_per_s: FLOP/s per device while computing, in its slowest and fastest tenth of steps; for CPUs, of all of a
+            machine together. None: too few steps.
+        step_s: mean of computation, communication, input and host; None: too few steps.
+        whole_flops_per_s: same as `flops_per_s`, over all of those seconds and all steps.
+        saves, stall_s: number of saves, and total seconds that steps waited for them; same for restores.
+        failures: unplanned ends of attempts; device_hours: hours in which they occurred.
     """
 
     run: str
@@ -113,12 +113,12 @@ class RecordedRun(Frozen):
 
     @property
     def error(self) -> float | None:
-        """Of the forecast; None where there was none, or too few steps."""
+        """Error of the forecast; None if there was none, or too few steps."""
         return None if self.foretold is None or self.step_s is None else self.foretold.error(self.step_s)
 
 
 class Pauses(NamedTuple):
-    """What decides how often to save, and where each comes from."""
+    """Inputs of the save interval, each with its source."""
 
     stall_s: float
     restore_s: float
@@ -127,7 +127,7 @@ class Pauses(NamedTuple):
 
 
 def known(workspace: Workspace) -> tuple[list[RecordedRun], list[str]]:
-    """The runs of a workspace, oldest first, and those that cannot be read, each with the reason."""
+    """Return the runs of a workspace, oldest first, and those that cannot be read, each with the reason."""
     found, broken = list[tuple[float, RecordedRun]](), list[str]()
     for path in sorted(workspace.runs.glob("*/config.json")):
         try:
@@ -140,7 +140,7 @@ def known(workspace: Workspace) -> tuple[list[RecordedRun], list[str]]:
 
 
 def _of_run(config: RunConfig) -> RecordedRun:
-    """A run as its folder has it, or as its timeline says."""
+    """Return a run's cached measurements, or those of its timeline."""
     path, length = config.directory.measured, config.directory.events.stat().st_size
     with suppress(FileNotFoundError, ValidationError):
         kept = RecordedRun.model_validate_json(path.read_bytes())
@@ -154,7 +154,7 @@ def _of_run(config: RunConfig) -> RecordedRun:
 
 
 def measured(config: RunConfig) -> RecordedRun:
-    """What the timeline of a run says.
+    """Measure a run by its timeline.
 
     Raises:
         IntegrityError, LineageError: timeline, statements or forecast are broken.
@@ -190,7 +190,7 @@ def measured(config: RunConfig) -> RecordedRun:
 
 
 def _done(config: RunConfig, steps: Sequence[StepSeconds], together: int) -> list[float]:
-    """FLOPs of a rank in each step, times the ranks that are measured together."""
+    """Return FLOPs of a rank in each step, times the ranks that are measured together."""
     per_step, done = dict[tuple[int, int], float](), list[float]()
     for step in steps:
         key = config.steps.batch(step.number - 1), config.steps.length(step.number - 1)
@@ -202,7 +202,7 @@ def _done(config: RunConfig, steps: Sequence[StepSeconds], together: int) -> lis
 
 
 def _rates(steps: Sequence[StepSeconds], done: Sequence[float]) -> tuple[float, float] | None:
-    """FLOP/s of the slower and the faster steps; steps that state no computation are left out."""
+    """Return FLOP/s of the slower and the faster steps; steps without computation time are left out."""
     timed = zip(done, (step.seconds["compute"] for step in steps), strict=False)
     rates = sorted(flops / seconds for flops, seconds in timed if seconds > 0)
     cut = int(len(rates) * TAIL)
@@ -214,7 +214,7 @@ def _model(model: Model, vocab_size: int) -> str:
 
 
 def _device(config: RunConfig, events: Iterable[Event]) -> tuple[str, str]:
-    """Fingerprint and device of the leading rank's machine."""
+    """Return fingerprint and device of the leading rank's machine."""
     kind = next((str(one.get("device", "")) for one in events if one["event"] == "run_started"), "")
     stated = attempts.known(config.directory)
     if not stated:
@@ -227,7 +227,7 @@ def _device(config: RunConfig, events: Iterable[Event]) -> tuple[str, str]:
 def like(
     runs: Iterable[RecordedRun], device: str, work: ranking.TrainingWork
 ) -> tuple[list[RecordedRun], str]:
-    """Runs on a device of the same model, else of one of its size; and which, in words."""
+    """Return runs of the same model on a device, or else of models of its size; and a description."""
     digest = _model(work.model, work.vocab_size)
     parameters = architectures.parameters(work.model, work.vocab_size).total
     there = [run for run in runs if run.device == device]
@@ -241,7 +241,7 @@ def like(
 def chosen(
     runs: Iterable[RecordedRun], device: str, machine: str, work: ranking.TrainingWork
 ) -> tuple[list[RecordedRun], str]:
-    """Like runs on a device, those of the very machine alone where there are any; and which, in words."""
+    """Return similar runs on a device, only those of this machine if there are any; and a description."""
     found, which = like(runs, device, work)
     here = [run for run in found if machine and run.machine == machine]
     found = here or found
@@ -250,9 +250,9 @@ def chosen(
 
 
 def efficiency(runs: Iterable[RecordedRun], on: PlannedDevice, work: ranking.TrainingWork) -> Efficiency:
-    """The range that like runs reached, from the slowest to the fastest; the stated one where there are none.
+    """Return the range of efficiencies of similar runs, from the slowest to the fastest; or the assumed one.
 
-    Runs of the very machine alone count where there are any.
+    If there are runs of this machine, only they count.
     """
     found, words = chosen([run for run in runs if run.flops_per_s is not None], on.name, on.machine, work)
     ranges = [run.flops_per_s for run in found if run.flops_per_s is not None]
@@ -265,10 +265,10 @@ def efficiency(runs: Iterable[RecordedRun], on: PlannedDevice, work: ranking.Tra
 def pauses(
     runs: Sequence[RecordedRun], name: str, work: ranking.TrainingWork, stall_s: float | None = None
 ) -> Pauses:
-    """Stall and restore of like runs, failures of all on the device; assumed where nothing is recorded.
+    """Return stall and restore of similar runs, failures of all on the device; assumed values if none are recorded.
 
     Args:
-        stall_s: as the reader states it, in place of what is recorded.
+        stall_s: stall to use instead of the recorded one.
     """
     found, which = like(runs, name, work)
     saves, restores = sum(run.saves for run in found), sum(run.restores for run in found)
@@ -295,7 +295,7 @@ def _failures(runs: Sequence[RecordedRun], name: str) -> tuple[float, str]:
 
 
 def errors(runs: Iterable[RecordedRun]) -> list[str]:
-    """How far forecasts were from what was measured, in words: all of them, and the last."""
+    """Return sentences on the errors of forecasts: all of them, and the last."""
     compared = [run for run in runs if run.error is not None]
     if not compared:
         return []
@@ -314,11 +314,11 @@ def errors(runs: Iterable[RecordedRun]) -> list[str]:
 
 
 def work_of(config: RunConfig, batch: int | None = None, length: int | None = None) -> ranking.TrainingWork:
-    """What a run trains, in the planner's terms.
+    """Return the work of a run, in the planner's terms.
 
     Args:
-        batch: sequences of a step, where schedules change them; the largest of the run when None.
-        length: tokens of a sequence.
+        batch: sequences per step, if schedules change it; None: the largest of the run.
+        length: tokens per sequence.
     """
     precision: Literal["fp32", "bf16"] = "fp32" if config.precision == "fp32" else "bf16"
     return ranking.TrainingWork(
@@ -342,14 +342,14 @@ def foretell(config: RunConfig, on: PlannedDevice, efficiency: Efficiency = STAT
 
 
 def keep(config: RunConfig, made: Forecast) -> None:
-    """Write a run's forecast, unless it has one: what was foretold before its first job is what counts."""
+    """Write a run's forecast unless it has one: only the forecast before its first job counts."""
     path = config.directory.forecast
     if not path.exists():
         write_bytes(path, made.model_dump_json(indent=1).encode() + b"\n")
 
 
 def read(config: RunConfig) -> Forecast | None:
-    """What was foretold of a run; None: nothing.
+    """Return a run's forecast; None if it has none.
 
     Raises:
         IntegrityError: the file is damaged.

@@ -59,7 +59,7 @@ class Memory(Frozen):
 
     @property
     def total(self) -> int:
-        """On the device."""
+        """Bytes on the device."""
         states = self.parameters + self.gradients + self.optimizer
         return states + self.activations + self.logits + self.buffers
 
@@ -83,11 +83,11 @@ def states(
     optimizer: Optimizer = ADAMW,
     matrices: int = 0,
 ) -> States:
-    """Bytes under ZeRO on one of `ranks` ranks that hold the same `parameters`.
+    """Return bytes under ZeRO on one of `ranks` ranks that hold the same `parameters`.
 
     Args:
-        parameters: of the rank's part of the model; `matrices` of them are in the blocks.
-        at_once: a gradient is reduced as soon as it is there, in the only micro batch of a step.
+        parameters: parameters of the rank's part of the model; `matrices` of them are in the blocks.
+        at_once: True if a gradient is reduced as soon as it is computed, in the only micro batch of a step.
         whole: parameters that ZeRO-3 does not divide between steps.
     """
     width, share = _width(precision), -(-parameters // ranks)
@@ -115,16 +115,16 @@ def per_device(
     optimizer: Optimizer = ADAMW,
     private: bool = False,
 ) -> Memory:
-    """Peak bytes of the rank that needs most, without fragmentation and the runtime's own.
+    """Return peak bytes of the rank that needs most, without fragmentation and the runtime's own memory.
 
     Args:
-        model, parallel, optimizer: of the recipe.
-        micro_batch: sequences of a forward pass.
-        accumulation: micro batches of a step on one data rank.
-        ranks: of the whole run.
-        precision: resolved.
-        gpu: on CPUs gradients are reduced after the backward pass.
-        private: the gradient of each sequence is made and clipped by itself, with one reduction a step.
+        model, parallel, optimizer: sections of the recipe.
+        micro_batch: sequences per forward pass.
+        accumulation: micro batches per step on one data rank.
+        ranks: ranks of the whole run.
+        precision: resolved precision.
+        gpu: False if gradients are reduced after the backward pass, as on CPUs.
+        private: True if the gradient of each sequence is computed and clipped separately, with one reduction per step.
     """
     if private:
         micro_batch = accumulation = 1
@@ -165,7 +165,7 @@ def per_device(
 
 
 def parameters_of_rank(model: Model, vocab_size: int, parallel: Parallel) -> int:
-    """Parameters of the tensor and pipeline rank that holds most: the first stage, or the last of an untied model."""
+    """Return parameters of the largest tensor and pipeline rank: the first stage, or the last of an untied model."""
     whole = counts.parameters(model, vocab_size)
     layers = -(-model.layers // parallel.pipeline)
     matrices = matrices_of_rank(model, vocab_size, parallel) * parallel.tensor
@@ -174,20 +174,20 @@ def parameters_of_rank(model: Model, vocab_size: int, parallel: Parallel) -> int
 
 
 def matrices_of_rank(model: Model, vocab_size: int, parallel: Parallel) -> int:
-    """Parameters of the blocks' matrices that such a rank holds."""
+    """Return parameters of the blocks' matrices on such a rank."""
     whole, layers = counts.parameters(model, vocab_size), -(-model.layers // parallel.pipeline)
     return -(-((whole.attention + whole.feed_forward) * layers // model.layers) // parallel.tensor)
 
 
 def is_muon(optimizer: Optimizer) -> bool:
-    """Whether the blocks' matrices have a momentum alone."""
+    """Return True if the blocks' matrices have only a momentum."""
     return optimizer.kind == "muon"
 
 
 def _activations(
     model: Model, parallel: Parallel, micro_batch: int, sequence_tokens: int, accumulation: int, width: int, gpu: bool
 ) -> int:
-    """Bytes of the first stage when its backward pass begins, and of the block that it computes again."""
+    """Return bytes of the first stage when its backward pass begins, and of the block that it recomputes."""
     saved = kept(model, parallel, micro_batch=micro_batch, sequence_tokens=sequence_tokens, width=width, gpu=gpu)
     again = block(model, parallel, width, gpu) if recomputed_blocks(model, parallel) else 0
     in_flight = min(parallel.pipeline, accumulation)
@@ -195,8 +195,8 @@ def _activations(
 
 
 def _logits(vocab_size: int, dim: int, parallel: Parallel, tokens: int, width: int) -> int:
-    """Logits, their FP32 copy for the loss, and its gradient. Where they are taken in chunks, the gradients of the
-    output matrix, summed in FP32, and of its input are made in the forward pass."""
+    """Return bytes of logits, their FP32 copy for the loss, and its gradient. If computed in chunks, the gradients of
+    the output matrix, summed in FP32, and of its input are computed in the forward pass."""
     elements, gradients = tokens * -(-vocab_size // parallel.tensor), 0
     if parallel.tensor == 1 and elements > max(LOGITS_AT_ONCE, vocab_size):
         elements = max(LOGITS_AT_ONCE, vocab_size)
@@ -215,8 +215,8 @@ def _buffers(
     gpu: bool,
     optimizer: Optimizer,
 ) -> int:
-    """Gradients on their way and what ZeRO-3 has gathered; or the second copy of this rank's part that DeepSpeed makes
-    for the update, in FP32 and ZeRO-3, or what Muon then computes a matrix in, if that is more."""
+    """Return bytes of gradients being sent and of parameters gathered by ZeRO-3; or, if larger, of the second copy of
+    this rank's part that DeepSpeed makes for the update in FP32 and ZeRO-3, or of Muon's computation of a matrix."""
     stage, share, overlapped = parallel.zero_stage, -(-own // replicas), overlaps(parallel, gpu=gpu)
     at_once = overlapped and accumulation == 1
     largest = max(vocab_size * model.dim, model.ffn_dim * model.dim) // parallel.tensor
@@ -236,9 +236,9 @@ def _buffers(
 
 
 def _moving(parallel: Parallel, bucket: int, largest: int, precision: Precision, overlapped: bool) -> int:
-    """Bytes of gradients that are being reduced: DeepSpeed gathers a bucket (two in turn where it overlaps), flattens
-    it and, where it travels in another dtype, converts it. A gradient larger than a bucket goes alone, and is there
-    besides while the backward pass goes on."""
+    """Return bytes of gradients being reduced: DeepSpeed gathers a bucket (two alternately if it overlaps), flattens
+    it and converts it if it is sent in another dtype. A gradient larger than a bucket is sent alone, and stays in
+    memory while the backward pass goes on."""
     stage, width, sent = parallel.zero_stage, _width(precision), _width(communication_dtype(parallel))
     if stage == 0:
         return (bucket + largest) * (4 if sent == 4 else 4 + sent)
@@ -251,7 +251,7 @@ def _moving(parallel: Parallel, bucket: int, largest: int, precision: Precision,
 
 
 def undivided_by_zero3(model: Model, vocab_size: int) -> int:
-    """Elements of parameters so small that ZeRO-3 leaves them whole between steps; all but norms count by matrix."""
+    """Return elements of parameters too small for ZeRO-3 to divide between steps; all but norms count by matrix."""
     head, dim = model.head_width, model.dim
     matrices = [model.heads * head * dim] * 2 + [model.kv_heads * head * dim] * 2 + [model.ffn_dim * dim] * 3
     ends = [vocab_size * dim] * (1 if model.tied_embeddings else 2)
@@ -286,12 +286,12 @@ def _width(dtype: str) -> int:
 def kept(
     model: Model, parallel: Parallel, *, micro_batch: int, sequence_tokens: int, width: int, gpu: bool = True
 ) -> int:
-    """Bytes after the forward pass of one micro batch, up to the last norm, on the first stage.
+    """Return bytes after the forward pass of one micro batch, up to the last norm, on the first stage.
 
     Args:
-        micro_batch: sequences.
-        width: bytes of an element.
-        gpu: norms are fused, and documents need no dense mask unless the recipe asks for `sdpa`.
+        micro_batch: sequences per micro batch.
+        width: bytes per element.
+        gpu: True if norms are fused, and documents need no dense mask unless the recipe sets `sdpa`.
     """
     tokens = micro_batch * sequence_tokens // parallel.sequence
     layers = -(-model.layers // parallel.pipeline)
@@ -306,13 +306,13 @@ def kept(
 
 
 def recomputed_blocks(model: Model, parallel: Parallel) -> int:
-    """Blocks of a stage whose activations are computed again."""
+    """Return blocks of a stage whose activations are recomputed."""
     every = parallel.activation_checkpointing
     return -(-model.layers // parallel.pipeline) // every if every else 0
 
 
 def block(model: Model, parallel: Parallel, width: int, gpu: bool) -> int:
-    """Bytes that one block keeps of a token."""
+    """Return bytes that one block keeps per token."""
     tensor, head = parallel.tensor, model.head_width
     heads, kv_heads = model.heads // tensor, model.kv_heads // tensor
     divided = parallel.sequence > 1
@@ -323,7 +323,7 @@ def block(model: Model, parallel: Parallel, width: int, gpu: bool) -> int:
 
 
 def _norm(norm: Norm, tensor: int, width: int, gpu: bool) -> int:
-    """Bytes of one norm: its input and statistics; unfused, its input and what it is normalised to, in FP32."""
+    """Return bytes of one norm: its input and statistics; unfused, its input and normalized input, in FP32."""
     ranks = tensor if norm.divided else 1
     statistics = 4 * (norm.statistics if norm.over_ranks else norm.statistics // ranks)
     fused = gpu and not (norm.over_ranks and tensor > 1)

@@ -45,7 +45,7 @@ OFFLOADS: tuple[Literal["none", "optimizer", "parameters"], ...] = ("none", "opt
 
 
 class TrainingWork(NamedTuple):
-    """What is trained; `parallel` is the recipe's block, of which a division changes what it tries."""
+    """Training work; `parallel` is the recipe's block, which a division modifies."""
 
     model: Model
     vocab_size: int
@@ -60,7 +60,7 @@ class TrainingWork(NamedTuple):
 
 
 class RankedDivision(NamedTuple):
-    """One division. Seconds are of a step at the middle of the efficiencies."""
+    """One division. Seconds are per step at the middle of the efficiencies."""
 
     data: int
     tensor: int
@@ -96,7 +96,7 @@ class RankedDivision(NamedTuple):
 
     @property
     def reason(self) -> str:
-        """What holds it back."""
+        """Bottleneck in words."""
         if self.over_bytes:
             return f"does not fit: {self.over_bytes / 1e9:,.1f} GB too much"
         shares = {"bubble": self.bubble_s, **self.exposed_s}
@@ -107,7 +107,7 @@ class RankedDivision(NamedTuple):
 def rank(
     work: TrainingWork, ranks: int, device: Device, efficiency: Efficiency = STATED
 ) -> list[RankedDivision]:
-    """All legal divisions: those that fit by time of a step, then the others by what they lack."""
+    """Return all legal divisions: those that fit by time per step, then the others by missing memory."""
     middle, counted = efficiency.middle, _Counted(work)
     found = [
         _candidate(work, block, micro, ranks, device, middle, counted) for block, micro in legal(work, ranks)
@@ -118,29 +118,29 @@ def rank(
 def of_block(
     work: TrainingWork, block: Parallel, micro: int, ranks: int, device: Device, efficiency: float
 ) -> RankedDivision:
-    """One division that can run, at an efficiency."""
+    """Return one legal division at an efficiency."""
     return _candidate(work, block, micro, ranks, device, efficiency, _Counted(work))
 
 
 def span(one: RankedDivision, efficiency: Efficiency) -> tuple[float, float]:
-    """Seconds of a step at the best and the worst efficiency, of a division that was ranked at the middle."""
+    """Return seconds per step at the best and the worst efficiency, for a division ranked at the middle."""
     exposed = sum(one.exposed_s.values())
     computing = (one.compute_s + one.bubble_s) * efficiency.middle
     return computing / efficiency.high + exposed, computing / efficiency.low + exposed
 
 
 def rank_flops(work: TrainingWork, block: Parallel, micro: int, ranks: int) -> float:
-    """FLOPs of a rank in a step; a pipeline's bubble counts as work, as it does in a rank's time of computation."""
+    """Return FLOPs of a rank per step; a pipeline's bubble counts as work, as it does in a rank's computation time."""
     accumulation = max(1, work.global_batch_sequences // (block.data_ranks(ranks) * micro))
     whole = _Counted(work).step(block.activation_checkpointing)
     return whole / ranks * (1 + (block.pipeline - 1) / accumulation)
 
 
 def minimum_devices(work: TrainingWork, device: Device, most: int = 1024, *, offloaded: bool = False) -> int | None:
-    """The fewest devices, of powers of two, on which some division fits; None: of none up to `most`.
+    """Return the smallest power of two of devices on which a division fits; None if none up to `most` does.
 
     Args:
-        offloaded: also with states in the host's memory.
+        offloaded: True also tries states in the host's memory.
     """
     tried = OFFLOADS if offloaded else OFFLOADS[:1]
     count = 1
@@ -154,7 +154,7 @@ def minimum_devices(work: TrainingWork, device: Device, most: int = 1024, *, off
 def legal(
     work: TrainingWork, ranks: int, offloads: Sequence[Literal["none", "optimizer", "parameters"]] = OFFLOADS
 ) -> Iterator[tuple[Parallel, int]]:
-    """Blocks that can run on so many ranks, with the sequences of a micro batch: one where each is looked at alone."""
+    """Yield legal blocks on a number of ranks, each with the sequences of a micro batch; 1 for private steps."""
     micros = MICRO_BATCHES[:1] if work.private else MICRO_BATCHES
     own = work.parallel.model_dump() | {"loss_scale": work.parallel.loss_scale}
     every = sorted({0, 1, work.parallel.activation_checkpointing})
@@ -172,7 +172,7 @@ def legal(
 
 
 def _refused(work: TrainingWork, block: Parallel, ranks: int) -> bool:
-    """Whether a recipe may not say so."""
+    """Return True if a recipe refuses the division."""
     division = problems(
         block, work.model, ranks=ranks, sequence_tokens=work.sequence_tokens, precision=work.precision
     )
@@ -195,7 +195,7 @@ def _divisors(number: int) -> list[int]:
 
 
 def _over(work: TrainingWork, block: Parallel, micro: int, ranks: int, device: Device) -> tuple[memory.Memory, int]:
-    """Bytes of the device that needs most, and by how much they, and its host's, exceed what is planned with."""
+    """Return the memory of the device that needs most, and its and its host's excess over the planned memory."""
     used = memory.per_device(
         work.model,
         block,
@@ -213,7 +213,7 @@ def _over(work: TrainingWork, block: Parallel, micro: int, ranks: int, device: D
 
 
 class _Counted:
-    """FLOPs of a step by `activation_checkpointing`: the same for every division."""
+    """FLOPs per step by `activation_checkpointing`: the same for every division."""
 
     def __init__(self, work: TrainingWork) -> None:
         self._work, self._found = work, dict[int, float]()
@@ -255,7 +255,7 @@ def _candidate(
 
 
 def traffic(work: TrainingWork, block: Parallel, micro: int, ranks: int, accumulation: int) -> dict[str, float]:
-    """Bytes that a device sends in a step, by the axis of its group; those of its host go either way."""
+    """Return bytes that a device sends per step, by the axis of its group; those of its host in both directions."""
     model, width = work.model, 4 if work.precision == "fp32" else 2
     layers = -(-model.layers // block.pipeline)
     stream = micro * work.sequence_tokens // block.sequence * model.dim * width
@@ -281,7 +281,7 @@ def traffic(work: TrainingWork, block: Parallel, micro: int, ranks: int, accumul
 
 
 def _to_host(block: Parallel, share: float, width: int, passes: float, accumulation: int) -> float:
-    """Bytes between a device and its host, and within the host's memory; `share` is the parameters of this rank."""
+    """Return bytes between a device and its host, and within host memory; `share` is the parameters of this rank."""
     if block.offload == "none":
         return 0.0
     gradients = 4 * (2 * accumulation - 1 if block.zero_stage == 3 else 1)
@@ -290,7 +290,7 @@ def _to_host(block: Parallel, share: float, width: int, passes: float, accumulat
 
 
 def _sizes(block: Parallel, ranks: int) -> dict[str, int]:
-    """Ranks of a group; gradients are exchanged by all that hold the same parameters."""
+    """Return the ranks per group; all ranks with the same parameters exchange gradients."""
     return {
         "tensor": block.tensor,
         "sequence": block.sequence,
@@ -301,7 +301,7 @@ def _sizes(block: Parallel, ranks: int) -> dict[str, int]:
 def _exposed(
     work: TrainingWork, block: Parallel, micro: int, ranks: int, accumulation: int, compute: float, device: Device
 ) -> dict[str, float]:
-    """Seconds of communication that computing does not hide, by axis."""
+    """Return seconds of communication that computation does not hide, by axis."""
     reach = {"tensor": block.tensor, "sequence": block.tensor * block.sequence}
     reach |= {"pipeline": block.model_ranks, "gradients": ranks, "parameters": ranks}
     sent = traffic(work, block, micro, ranks, accumulation)

@@ -37,12 +37,12 @@ SUBMITTING_S = 600.0
 
 
 def held_s(config: RunConfig) -> float:
-    """Rank-seconds that the jobs of a run have taken."""
+    """Return the rank-seconds that the jobs of a run have taken."""
     return account(read_events(config.directory.events), config.ranks).held_rank_s
 
 
 def job_cost(config: RunConfig, one: Reservation) -> JobCost:
-    """What the job of a submission has cost until now."""
+    """Return the cost of a submission's job so far."""
     taken, tokens = max(0.0, held_s(config) - one.before_s), 0
     for event in read_events(config.directory.events):
         if event["event"] == "step":
@@ -51,7 +51,7 @@ def job_cost(config: RunConfig, one: Reservation) -> JobCost:
 
 
 def settle(ctx: Context, ledger: Ledger | None = None) -> list[Reservation]:
-    """Settle all submissions of this workspace whose jobs have ended; returns those that are still open.
+    """Settle all submissions of this workspace whose jobs have ended; return those that are still open.
 
     Raises:
         StorageError: the ledger cannot be reached.
@@ -73,7 +73,7 @@ def settle(ctx: Context, ledger: Ledger | None = None) -> list[Reservation]:
 
 
 def _ended(config: RunConfig, one: Reservation) -> bool:
-    """Whether the job of a submission will spend no more."""
+    """Return True if the job of a submission will spend no more."""
     launcher = launcher_of(config)
     handle = launcher.find(config.directory.root)
     if handle is not None and launcher.poll(handle).alive:
@@ -90,7 +90,7 @@ UNKNOWN = "-"
 
 
 class SpendRow(Frozen):
-    """One name of a summary. Money as prices state it."""
+    """One name of a summary. Money in the unit of prices."""
 
     name: str
     submissions: int
@@ -107,7 +107,7 @@ class SpendRow(Frozen):
 
 
 def summarise(ctx: Context, settings: Spending, rows: Sequence[Reservation], by: By) -> list[SpendRow]:
-    """The dearest first. Causes and energy of a run are divided between its submissions by rank-seconds."""
+    """Sum up costs, highest first. Causes and energy of a run are divided between its submissions by rank-seconds."""
     known = {run: found for run in {one.run for one in rows} if (found := use(ctx, settings, run))}
     intensity = settings.grams_co2_per_kwh
     if by == "bucket":
@@ -116,7 +116,7 @@ def summarise(ctx: Context, settings: Spending, rows: Sequence[Reservation], by:
 
 
 def run_spend(ctx: Context, run: str) -> SpendRow | None:
-    """Of one run of this workspace; None where it was never submitted.
+    """Return the costs of a run of this workspace; None if it was never submitted.
 
     Raises:
         StorageError: the ledger cannot be reached.
@@ -161,7 +161,7 @@ def _added(
 def _used(
     parts: Sequence[tuple[float, Reservation]], known: Mapping[str, RunUse]
 ) -> tuple[dict[str, float], float, Energy]:
-    """Money by cause, rank-seconds in queues, energy: of shares of submissions, by their shares of their runs."""
+    """Return money by cause, rank-seconds in queues, and energy of submissions, by their shares of their runs."""
     causes, queue_s, kwh, measured_s, held_s = defaultdict[str, float](float), 0.0, 0.0, 0.0, 0.0
     unknown = False
     for share, one in parts:
@@ -182,8 +182,8 @@ def _used(
 
 
 def _by_bucket(ctx: Context, rows: Sequence[Reservation]) -> Iterable[tuple[str, float, Reservation]]:
-    """Every submission by the share of each bucket in the tokens that its run had seen when it was settled; a stage of
-    the corpus by its asset."""
+    """Yield every submission with the share of each bucket in the tokens of its run when it was settled; corpus stages
+    by asset."""
     mixtures = {run: _mixture(ctx, run) for run in {one.run for one in rows if not one.run.startswith(CORPUS)}}
     buckets = {bucket_of(ref.asset) for ref in ctx.refs.all() if ref.asset.endswith("/documents")}
     for one in rows:
@@ -197,7 +197,7 @@ def _by_bucket(ctx: Context, rows: Sequence[Reservation]) -> Iterable[tuple[str,
 
 
 def _mixture(ctx: Context, run: str) -> tuple[Mapping[str, Any], int] | None:
-    """The counts of a run's mixture, and the tokens of a sequence; None where the run was not in this workspace."""
+    """Return the counts of a run's mixture and the tokens per sequence; None if the run is not in this workspace."""
     try:
         config = configuration.load(ctx.workspace.runs / run / "config.json")
         return ctx.refs.load(config.mixture).stats, config.sequence_tokens
@@ -206,7 +206,7 @@ def _mixture(ctx: Context, run: str) -> tuple[Mapping[str, Any], int] | None:
 
 
 def bucket_shares(stats: Mapping[str, Any], sequence_tokens: int, tokens: int) -> dict[str, float]:
-    """Shares of the buckets in the first so many tokens of a mixture; of all of it where there are none."""
+    """Return shares of the buckets in the first `tokens` tokens of a mixture; of all of it if 0."""
     end = -(-tokens // sequence_tokens) or stats["sequences"]
     found: dict[str, float] = defaultdict(float)
     for row in shares_over_run(stats):
@@ -218,10 +218,10 @@ def bucket_shares(stats: Mapping[str, Any], sequence_tokens: int, tokens: int) -
 
 
 class Energy(NamedTuple):
-    """Of the devices, with the site's overhead.
+    """Energy of the devices, with the site's overhead.
 
     Args:
-        kwh: measured and rated together; None where neither is known for some of the time.
+        kwh: measured and rated together; None if neither is known for some of the time.
         measured: share of the device-seconds whose power was sampled.
     """
 
@@ -230,25 +230,25 @@ class Energy(NamedTuple):
 
     @property
     def source(self) -> str:
-        """Where it comes from, in words."""
+        """Source of the number, in words."""
         if self.kwh is None:
             return "not known: no samples of power, and no device is named"
         shares = {"measured": self.measured, "at rated power": 1 - self.measured}
         return ", ".join(f"{share:.0%} {how}" for how, share in shares.items() if share >= 0.005)
 
     def kilograms(self, grams_co2_per_kwh: float | None) -> float | None:
-        """Of CO2, where the grid's intensity is stated."""
+        """Return kilograms of CO2, if the carbon intensity of the grid is set."""
         known = self.kwh is not None and grams_co2_per_kwh is not None
         return self.kwh * grams_co2_per_kwh / 1000 if known else None  # type: ignore[operator]
 
 
 class RunUse(NamedTuple):
-    """One run.
+    """Use of one run.
 
     Args:
-        shares: of what was held, by the causes of the goodput ledger; they add up to 1.
+        shares: shares of the rank-seconds by cause of the goodput ledger; they add up to 1.
         held_s: rank-seconds.
-        queue_s: rank-seconds that its jobs waited in a queue, which cost nothing.
+        queue_s: rank-seconds of its jobs in a queue, which are free.
     """
 
     shares: Mapping[Cause, float]
@@ -258,10 +258,10 @@ class RunUse(NamedTuple):
 
 
 def use(ctx: Context, settings: Spending, run: str) -> RunUse | None:
-    """Of a run; None where it was not in this workspace, or its folder is gone.
+    """Return the use of a run; None if it was not in this workspace, or its folder is gone.
 
     Raises:
-        RequestError: the settings name a device that the table does not have.
+        RequestError: the table has no device with the name in the settings.
     """
     rated = settings.rated
     try:
@@ -278,10 +278,10 @@ def use(ctx: Context, settings: Spending, run: str) -> RunUse | None:
 
 
 def run_goodput(config: RunConfig, until: float | None = None) -> GoodputLedger:
-    """Rank-seconds of a run by cause and by attempt, as its timeline is now; costs, SLIs and alerts read it.
+    """Return rank-seconds of a run by cause and by attempt, from its current timeline; for costs, SLIs and alerts.
 
     Args:
-        until: Unix seconds to which a job that is still queued has waited; None: now, where its scheduler says so.
+        until: end of the wait of a queued job, in Unix seconds; None: now, if its scheduler confirms it.
 
     Raises:
         IntegrityError: the timeline is broken.
@@ -311,13 +311,13 @@ _JOULES_PER_KWH = 3.6e6
 def energy(
     samples: Iterable[Mapping[str, Any]], rank_s: float, every_s: float, watts: float | None, overhead: float
 ) -> Energy:
-    """Of a run.
+    """Return the energy of a run.
 
     Args:
-        samples: of its devices, in the order of their times (`training.telemetry.devices`).
-        rank_s: seconds that its ranks, one a device, were held.
-        every_s: between two samples.
-        watts: rated, of a device.
+        samples: samples of its devices, in order of time (`training.telemetry.devices`).
+        rank_s: seconds of its ranks, one per device.
+        every_s: interval between two samples.
+        watts: rated power of a device.
         overhead: power usage effectiveness of the site.
     """
     joules, covered = sampled(samples, GAP * every_s)
@@ -330,7 +330,8 @@ def energy(
 
 
 def sampled(samples: Iterable[Mapping[str, Any]], gap_s: float) -> tuple[float, float]:
-    """Joules between samples of the same device that are at most `gap_s` apart, and the device-seconds these cover."""
+    """Return joules between samples of the same device at most `gap_s` apart, and the device-seconds that they
+    cover."""
     last: dict[tuple[int, int], tuple[float, float]] = {}
     joules: dict[tuple[int, int], float] = defaultdict(float)
     seconds: dict[tuple[int, int], float] = defaultdict(float)

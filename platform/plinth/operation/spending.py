@@ -27,7 +27,7 @@ CPU = "cpu"
 
 
 class PlannedDevice(NamedTuple):
-    """A device by its name. `peak` is the FLOP/s that an efficiency is a share of, `machine` its fingerprint."""
+    """Device by its name. `peak` is the FLOP/s for efficiencies, `machine` its fingerprint."""
 
     name: str
     device: Device
@@ -36,7 +36,7 @@ class PlannedDevice(NamedTuple):
 
 
 def of_table(name: str, table: Mapping[str, Device]) -> PlannedDevice:
-    """A device of a table.
+    """Return a device of a table.
 
     Raises:
         RequestError: the table has no such device.
@@ -46,7 +46,7 @@ def of_table(name: str, table: Mapping[str, Device]) -> PlannedDevice:
 
 
 def this_machine(workspace: Workspace, precision: str, ranks: int) -> PlannedDevice | None:
-    """What so many local ranks would train on; None: GPUs that the table has not, or processors never measured."""
+    """Return the device for `ranks` local ranks; None for GPUs that are not in the table, or unmeasured processors."""
     gpus = hardware()[3]
     if gpus:
         named = devices.called(gpus[0])
@@ -55,10 +55,10 @@ def this_machine(workspace: Workspace, precision: str, ranks: int) -> PlannedDev
 
 
 def processors(workspace: Workspace, precision: str, ranks: int) -> PlannedDevice:
-    """This machine's processors, divided among ranks.
+    """Return this machine's processors, divided among ranks.
 
     Raises:
-        RequestError: they were not measured.
+        RequestError: their speed was not measured.
     """
     found = _processors(workspace, precision, ranks)
     if found is None:
@@ -78,7 +78,7 @@ def _processors(workspace: Workspace, precision: str, ranks: int) -> PlannedDevi
 
 
 def shared(speed: MachineSpeed, precision: str, ranks: int, memory_bytes: int) -> PlannedDevice | None:
-    """A rank's share of measured processors: it sends at the pace of memory; power and price are not known."""
+    """Return a rank's share of measured processors: it sends at memory speed; power and price are unknown."""
     found = next((one for one in speed.devices if one.kind == CPU and precision in one.flops), None)
     if found is None:
         return None
@@ -92,7 +92,7 @@ def shared(speed: MachineSpeed, precision: str, ranks: int, memory_bytes: int) -
 
 
 class Efficiency(Frozen):
-    """A range, and where it comes from. Without bubble and communication; the optimizer's time on the device in it."""
+    """Range of efficiencies and its source. Without bubble and communication, but with the optimizer's time."""
 
     low: float
     high: float
@@ -100,7 +100,7 @@ class Efficiency(Frozen):
 
     @property
     def middle(self) -> float:
-        """Of the range; the efficiency of steps that are ranked."""
+        """Middle of the range; the efficiency to rank divisions with."""
         return (self.low + self.high) / 2
 
     def words(self) -> str:
@@ -113,14 +113,14 @@ STATED = Efficiency(low=0.4, high=0.6, source="stated: no run of such a model on
 
 
 class CorpusPrices(Frozen):
-    """In dollars, as published by the large clouds for general machines and objects of the standard class."""
+    """Prices in dollars, as published by the large clouds for general machines and standard object storage."""
 
     core_hour: float = Field(0.04, ge=0, description="Price of a core for an hour.")
     gigabyte_month: float = Field(0.023, ge=0, description="Price of storage.")
     million_requests: float = Field(5.0, ge=0, description="Price of a million writes; reads are a twelfth of it.")
 
     def requests(self, reads: float, writes: float) -> float:
-        """Price of so many requests."""
+        """Return the price of reads and writes."""
         return (writes + reads / 12) / 1e6 * self.million_requests
 
 
@@ -132,16 +132,16 @@ STALL_S = 1.0
 
 
 def young(stall_s: float, between_failures_s: float) -> float:
-    """Seconds between saves to first order (Young 1974)."""
+    """Return seconds between saves to first order (Young 1974)."""
     return math.sqrt(2 * stall_s * between_failures_s)
 
 
 def daly(stall_s: float, between_failures_s: float) -> float:
-    """Seconds between saves to higher order (Daly 2006, equation 37).
+    """Return seconds between saves to higher order (Daly 2006, equation 37).
 
     Args:
-        stall_s: that a save holds training up, not what its writing takes.
-        between_failures_s: of the whole job, mean.
+        stall_s: stall of training per save, not the duration of writing.
+        between_failures_s: mean time between failures of the whole job.
     """
     if stall_s >= 2 * between_failures_s:
         return between_failures_s
@@ -150,12 +150,12 @@ def daly(stall_s: float, between_failures_s: float) -> float:
 
 
 def waste(interval_s: float, stall_s: float, restore_s: float, between_failures_s: float) -> float:
-    """Share of the time that saves, restores and redone work take."""
+    """Return the share of time for saves, restores and repeated work."""
     return stall_s / interval_s + (interval_s / 2 + restore_s) / between_failures_s
 
 
 def between_failures_s(devices: int, per_device_hour: float = FAILURES_PER_DEVICE_HOUR) -> float:
-    """Mean seconds between failures of a job."""
+    """Return mean seconds between failures of a job."""
     return 3600 / (devices * per_device_hour)
 
 
@@ -168,7 +168,7 @@ LEDGER_VARIABLE = "PLINTH_LEDGER"
 
 
 class Spending(Frozen):
-    """Without the file: no team, the recipe's own price of a rank, a ledger in the workspace."""
+    """Budget settings. Defaults: no team, the recipe's own price per rank, a ledger in the workspace."""
 
     ledger: str = Field(
         "", description="`postgresql://…` or a file; empty: PLINTH_LEDGER, or `budget/ledger.sqlite` of the workspace."
@@ -188,7 +188,7 @@ class Spending(Frozen):
 
     @property
     def rated(self) -> devices.Device | None:
-        """The device that a rank runs on.
+        """Device of a rank.
 
         Raises:
             RequestError: the table has no such device.
@@ -196,7 +196,7 @@ class Spending(Frozen):
         return devices.find(self.device, devices.read(self.device_table))[1] if self.device else None
 
     def price(self, recipe_price: float) -> float:
-        """Of a rank for an hour: what is stated here, the device's, else the recipe's."""
+        """Return the price per rank-hour: from these settings, the device's, or else the recipe's."""
         device = self.rated
         if self.price_per_rank_hour is not None:
             return self.price_per_rank_hour
@@ -206,24 +206,24 @@ class Spending(Frozen):
 
 
 def settings_file(workspace: Workspace) -> Path:
-    """Where the settings of a workspace lie."""
+    """Return the file with a workspace's settings."""
     return workspace.root / FOLDER / "settings.yaml"
 
 
 def load(workspace: Workspace) -> Spending:
-    """The settings of a workspace.
+    """Return the settings of a workspace.
 
     Raises:
-        RequestError: the file is no such settings.
+        RequestError: the file is not a settings file.
     """
     return read_settings(settings_file(workspace), Spending, "is not the settings of a budget", "docs/costs.md")
 
 
 def workspace_name(workspace: Workspace) -> str:
-    """The name of a workspace in the ledger: where it lies, with links resolved."""
+    """Return the name of a workspace in the ledger: its location, with links resolved."""
     return workspace.places[0]
 
 
 def ledger_place(workspace: Workspace, settings: Spending) -> str:
-    """The ledger that the settings name, or the environment, or the workspace's own."""
+    """Return the ledger of the settings, of the environment, or of the workspace."""
     return settings.ledger or os.environ.get(LEDGER_VARIABLE) or str(workspace.root / FOLDER / "ledger.sqlite")

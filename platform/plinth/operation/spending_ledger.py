@@ -55,16 +55,16 @@ class Reservation(Frozen):
     """One submission. Money in millionths; times in Unix seconds.
 
     Args:
-        id: of this submission.
-        price: of a rank for an hour.
-        reserved: the most that it may cost; None where nothing bounds it.
-        reason: what bounds it; of a refused one, why.
-        work: identity of what is trained and on how many ranks; runs that share it cost alike.
-        before_s: rank-seconds that the run had taken before.
-        ended: when it was settled; None while it may still spend.
-        spent: what it cost.
-        rank_s: rank-seconds that it took.
-        tokens: how far the run has come.
+        id: identifier of this submission.
+        price: price per rank-hour.
+        reserved: maximum cost; None if nothing bounds it.
+        reason: source of the bound; for a refused submission, the reason.
+        work: identity of the training work and its ranks; runs that share it have similar costs.
+        before_s: rank-seconds of the run before this submission.
+        ended: time of settlement; None while it may still spend.
+        spent: actual cost.
+        rank_s: rank-seconds of the job.
+        tokens: tokens of the run at the end.
     """
 
     id: str
@@ -89,12 +89,12 @@ class Reservation(Frozen):
 
     @property
     def refused(self) -> bool:
-        """Whether it was not admitted."""
+        """True if it was not admitted."""
         return self.reason.startswith(REFUSED)
 
 
 class JobCost(Frozen):
-    """What a job cost, by its timeline."""
+    """Cost of a job, by its timeline."""
 
     spent: int = Field(ge=0)
     rank_s: float = Field(ge=0)
@@ -102,12 +102,12 @@ class JobCost(Frozen):
 
 
 class Limit(Frozen):
-    """The most that may be reserved and spent, in millionths; None: no more limit.
+    """Maximum of reserved and spent money, in millionths; None removes the limit.
 
     Args:
-        name: of the team, experiment or workspace; empty for `all`.
-        period: of submissions since ever, or in a calendar month (UTC). A job counts in the month it was submitted in.
-        person: who set it.
+        name: team, experiment or workspace; empty for `all`.
+        period: all time, or a calendar month (UTC). A job counts in the month of its submission.
+        person: person who set it.
     """
 
     scope: Scope
@@ -118,12 +118,12 @@ class Limit(Frozen):
     made: float
 
     def covers(self, one: Reservation) -> bool:
-        """Whether a submission counts against it."""
+        """Return True if a submission counts against it."""
         return self.scope == "all" or self.name == getattr(one, self.scope)
 
     @property
     def text(self) -> str:
-        """It in words."""
+        """Limit in words."""
         whose = "all runs" if self.scope == "all" else f"{self.scope} {self.name}"
         amount = "no limit" if self.amount is None else f"{self.amount / MICROS:,.2f}"
         return f"{whose}: {amount}{' a month' if self.period == 'month' else ''}"
@@ -134,7 +134,7 @@ _LIMIT = tuple(Limit.model_fields)
 
 
 class Ledger:
-    """The reservations and limits of a database.
+    """Reservations and limits in a database.
 
     Args:
         place: `postgresql://…`, or a file of SQLite.
@@ -144,10 +144,10 @@ class Ledger:
         self._database = Database(place, _TABLES)
 
     def reserve(self, wanted: Reservation, earlier: JobCost | None = None) -> Reservation:
-        """Enter a submission if it keeps within every limit; settles the run's one before it in the same transaction.
+        """Enter a submission if it is within every limit; settle the run's previous one in the same transaction.
 
         Args:
-            earlier: what the run's last submission cost, whose job is gone; None: an open one is returned as it is.
+            earlier: cost of the run's last submission, whose job is gone; None: an open one is returned unchanged.
 
         Raises:
             BudgetError: a limit would be exceeded, or there is one and nothing bounds the cost; the refusal is entered.
@@ -169,33 +169,34 @@ class Ledger:
         return wanted
 
     def settle(self, id: str, cost: JobCost, now: float) -> None:
-        """Put what a job cost in the place of its bound; once only."""
+        """Replace a bound by the cost of the job; once only."""
         with self._database.transaction() as execute:
             _settle(execute, id, cost, now)
 
     def find(
         self, workspace: str = "", *, work: str = "", open_only: bool = False, since: float = 0.0
     ) -> list[Reservation]:
-        """Submissions in the order in which they were made, refused ones too; those of a workspace or a work."""
+        """Return submissions in order of time, including refused ones, of a workspace or with the same work."""
         asked = {name: value for name, value in {"workspace": workspace, "work": work}.items() if value}
         where = ["made >= ?", *(f"{name} = ?" for name in asked), *(["ended IS NULL"] if open_only else [])]
         with self._database.transaction() as execute:
             return _read(execute, " AND ".join(where), since, *asked.values())
 
     def totals(self, workspace: str) -> dict[tuple[str, str], tuple[int, int]]:
-        """What settled submissions of a workspace cost and open ones may, in millionths, by team and experiment."""
+        """Return costs of settled and bounds of open submissions of a workspace, in millionths, by team and
+        experiment."""
         sums = "SUM(COALESCE(spent, 0)), SUM(CASE WHEN ended IS NULL THEN COALESCE(reserved, 0) ELSE 0 END)"
         asked = f"SELECT team, experiment, {sums} FROM reservations WHERE workspace = ? GROUP BY team, experiment"
         with self._database.transaction() as execute:
             return {(team, name): (int(one), int(two)) for team, name, one, two in execute(asked, [workspace])}
 
     def limits(self, now: float) -> list[tuple[Limit, int]]:
-        """The limits that hold, each with what counts against it."""
+        """Return the current limits, each with the amount that counts against it."""
         with self._database.transaction() as execute:
             return [(one, _counted(execute, one, now)) for one in _limits(execute)]
 
     def limit(self, one: Limit) -> None:
-        """Set a limit in the place of the one of its scope, name and period."""
+        """Set a limit; it replaces the one with the same scope, name and period."""
         with self._database.transaction() as execute:
             number = execute("SELECT COUNT(*) FROM limits")[0][0]
             marks = ", ".join("?" for _ in (*_LIMIT, number))
@@ -223,7 +224,7 @@ def _settle(execute: Execute, id: str, cost: JobCost, now: float) -> None:
 
 
 def _limits(execute: Execute, covering: Reservation | None = None) -> list[Limit]:
-    """The newest of each scope, name and period; those that a submission counts against, or all."""
+    """Return the newest limit of each scope, name and period: those that apply to a submission, or all."""
     named = [] if covering is None else [covering.team, covering.experiment, covering.workspace]
     where = " WHERE scope = 'all' OR name IN (?, ?, ?)" if named else ""
     rows = execute(f"SELECT {', '.join(_LIMIT)} FROM limits{where} ORDER BY number", named)
@@ -234,7 +235,7 @@ def _limits(execute: Execute, covering: Reservation | None = None) -> list[Limit
 
 
 def _counted(execute: Execute, limit: Limit, now: float) -> int:
-    """What counts against a limit: what settled submissions cost, and what open ones may."""
+    """Return the amount that counts against a limit: costs of settled submissions and bounds of open ones."""
     whose, values = ("1 = 1", []) if limit.scope == "all" else (f"{limit.scope} = ?", [limit.name])
     since = month(now) if limit.period == "month" else 0.0
     total = f"SELECT COALESCE(SUM(COALESCE(spent, reserved, 0)), 0) FROM reservations WHERE {whose} AND made >= ?"
@@ -248,7 +249,7 @@ def _subject(wanted: Reservation) -> str:
 
 
 def month(now: float) -> float:
-    """When the calendar month of a time began, in UTC."""
+    """Return the beginning of the calendar month of a time, in UTC."""
     then = datetime.datetime.fromtimestamp(now, datetime.UTC)
     return then.replace(day=1, hour=0, minute=0, second=0, microsecond=0).timestamp()
 
@@ -290,7 +291,7 @@ LOCK = int.from_bytes(b"plinth", "big")
 
 
 class Database:
-    """One database, made with its tables at the first transaction.
+    """Database whose tables are created in the first transaction.
 
     Args:
         place: `postgresql://…`, or a file of SQLite, on a disk of this machine.
@@ -303,7 +304,7 @@ class Database:
 
     @contextmanager
     def transaction(self) -> Iterator[Execute]:
-        """Run a block alone; its writes count together when it ends, and not at all when it raises.
+        """Run a block exclusively; its writes are committed together at its end, or rolled back if it raises.
 
         Raises:
             StorageError: the database cannot be reached, or refuses a statement.

@@ -23,11 +23,11 @@ S = TypeVar("S", bound=Frozen)
 
 
 def read_settings(path: Path, kind: type[S], lacks: str, docs: str) -> S:
-    """The settings of a file, or the defaults where there is none.
+    """Return the settings in a file, or the defaults if there is none.
 
     Args:
-        kind: their model.
-        lacks: of a file that cannot be used: what it lacks, after its path.
+        kind: model of the settings.
+        lacks: error text for a file that cannot be used, after its path.
         docs: the page that describes them.
 
     Raises:
@@ -60,12 +60,12 @@ PUBLISHED: Final = "published"
 
 
 def path(workspace: Workspace) -> Path:
-    """The file."""
+    """Return the path of the log."""
     return workspace.root / "assets.jsonl"
 
 
 def append(ctx: Context, event: str, asset: str, **fields: Any) -> None:
-    """Log what happened to an asset.
+    """Log an event of an asset.
 
     Raises:
         DiskFullError, WorkspaceError, StorageError: as the operating system refuses.
@@ -75,7 +75,7 @@ def append(ctx: Context, event: str, asset: str, **fields: Any) -> None:
 
 
 def read(workspace: Workspace, until: float) -> Iterator[Event]:
-    """Events up to a time (Unix seconds), in order.
+    """Yield events up to a time (Unix seconds), in order.
 
     Raises:
         IntegrityError: a line within the file is not an event.

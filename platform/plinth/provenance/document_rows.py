@@ -40,7 +40,7 @@ MAX_MEMBERS = 100
 
 @dataclass(frozen=True)
 class DocumentPlace:
-    """A row of a bucket's documents, or of its rejects. `part` counts the parts of that kind."""
+    """Row of a bucket's documents, or of its rejects. `part` counts the parts of that kind."""
 
     bucket: str
     manifest: Manifest
@@ -50,22 +50,22 @@ class DocumentPlace:
 
     @property
     def source(self) -> Part:
-        """The part that holds the row."""
+        """Part that contains the row."""
         return self.manifest.named("rejects-" if self.rejected else "part-")[self.part]
 
 
 def published(ctx: Context, ending: str) -> Iterator[tuple[str, Manifest]]:
-    """Bucket and manifest of every published asset with this ending."""
+    """Yield bucket and manifest of every published asset with this suffix."""
     for ref in ctx.refs.all():
         if ref.asset.endswith(ending):
             yield ref.asset.removesuffix(ending), ctx.refs.load(ref.digest)
 
 
 def locate(ctx: Context, target: str) -> list[DocumentPlace]:
-    """Every place of a document id (32 hexadecimal digits) or of a URI: documents first, then rejects.
+    """Return every place of a document id (32 hexadecimal digits) or of a URI: documents first, then rejects.
 
     Raises:
-        MissingError: nothing has this id or URI; names the nearest URIs.
+        MissingError: there is no such id or URI; names the closest URIs.
     """
     buckets = list(published(ctx, DOCUMENTS))
     by_id = DOCUMENT_ID.fullmatch(target) is not None
@@ -89,7 +89,7 @@ def locate(ctx: Context, target: str) -> list[DocumentPlace]:
 
 
 def sidecar(ctx: Context, place: DocumentPlace, manifest: Manifest, stem: str = "part-") -> dict[str, Any] | None:
-    """The row of a sidecar that belongs to the document, or None when it was made from other documents."""
+    """Return the row of a sidecar that belongs to the document, or None if it was computed from other documents."""
     own = manifest.inputs.get(f"{place.bucket}{DOCUMENTS}")
     parts = manifest.named(stem)
     fits = place.part < len(parts) and parts[place.part].rows == place.source.rows
@@ -100,7 +100,7 @@ def sidecar(ctx: Context, place: DocumentPlace, manifest: Manifest, stem: str = 
 
 
 def members(ctx: Context, clusters: Manifest, cluster: str) -> list[dict[str, Any]]:
-    """Bucket, id, URI and whether it survived, of the documents in a cluster; at most `MAX_MEMBERS`."""
+    """Return bucket, id, URI and survival of the documents in a cluster; at most `MAX_MEMBERS`."""
     wanted = pa.scalar(bytes.fromhex(cluster), pa.binary(16))
     found: list[dict[str, Any]] = []
     for bucket, documents in published(ctx, DOCUMENTS):
@@ -118,7 +118,7 @@ def members(ctx: Context, clusters: Manifest, cluster: str) -> list[dict[str, An
 
 
 def curated(ctx: Context, manifest: Manifest, id_: str) -> dict[str, Any] | None:
-    """Part, row and length of the curated text with this id, or None."""
+    """Return part, row and length of the curated text with this id, or None."""
     wanted = pa.scalar(bytes.fromhex(id_), pa.binary(16))
     for part in manifest.parts:
         for row in matching_rows(ctx, part, "id", wanted):
@@ -128,7 +128,7 @@ def curated(ctx: Context, manifest: Manifest, id_: str) -> dict[str, Any] | None
 
 
 def plain(value: Any) -> Any:
-    """Values as JSON has them: bytes in hexadecimal, times in ISO 8601, FP32 without the digits it does not have."""
+    """Return JSON values: bytes in hexadecimal, times in ISO 8601, FP32 without spurious digits."""
     if isinstance(value, Mapping):
         return {key: plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -141,7 +141,7 @@ def plain(value: Any) -> Any:
 
 
 def matching_rows(ctx: Context, part: Part, column: str, wanted: pa.Scalar) -> Iterator[int]:
-    """Rows of a part whose column has this value."""
+    """Yield rows of a part whose column has this value."""
     first = 0
     for batch in iter_batches(ctx.store, part, [column]):
         hits = pc.indices_nonzero(pc.fill_null(pc.equal(batch.column(column), wanted), False))
@@ -150,7 +150,7 @@ def matching_rows(ctx: Context, part: Part, column: str, wanted: pa.Scalar) -> I
 
 
 def _near(ctx: Context, buckets: list[tuple[str, Manifest]], target: str) -> str:
-    """The URIs most like the target; a cheap likeness first, so that millions of them are no matter."""
+    """Return the most similar URIs; a cheap similarity comes first, so that millions of URIs are feasible."""
     letters = set(target)
     best: list[tuple[float, str]] = []
     for _, manifest in buckets:
@@ -165,7 +165,7 @@ def _near(ctx: Context, buckets: list[tuple[str, Manifest]], target: str) -> str
 
 
 def _likeness(letters: set[str], target: str, uri: str) -> float:
-    """Shared last segment, shared letters, and a length that is not too different."""
+    """Return a similarity: shared last segment, shared letters, and a similar length."""
     shared = 2.0 * (target.rsplit("/", 1)[-1] in uri) + len(letters & set(uri)) / (len(letters | set(uri)) or 1)
     return shared - abs(len(uri) - len(target)) / max(len(uri), len(target), 1)
 
@@ -179,7 +179,7 @@ URI = re.compile(r"canary://(\d{1,9})/(\d{1,9})", re.ASCII)
 
 
 def planted(ctx: Context, target: str) -> DocumentPlace | None:
-    """The place of a planted copy, by id or URI."""
+    """Return the place of a planted copy, by id or URI."""
     manifest = ctx.refs.published(planted_canaries.ASSET)
     if manifest is None:
         return None
@@ -194,12 +194,12 @@ def planted(ctx: Context, target: str) -> DocumentPlace | None:
 
 
 def left_out(ctx: Context, target: str) -> dict[str, Any] | None:
-    """The row (`planted_canaries.SCHEMA`) of a canary that its coin left out, by the URI that a copy would have.
+    """Return the row (`planted_canaries.SCHEMA`) of a canary that was left out, by the URI that a copy would have.
 
-    None for any other URI, and where no canaries are published.
+    None for any other URI, and if no canaries are published.
 
     Raises:
-        MissingError: there is no such canary, or no such copy of one that is planted; names those there are.
+        MissingError: there is no such canary, or no such copy of a planted one; names the existing ones.
     """
     named, manifest = URI.fullmatch(target), ctx.refs.published(planted_canaries.ASSET)
     if named is None or manifest is None:
@@ -230,7 +230,8 @@ MOST_WORDS = 200
 
 
 def by_text(ctx: Context, beginning: str) -> list[DocumentPlace]:
-    """Every document whose text begins so, but for white space; at most `MOST`. Reads all texts until then."""
+    """Return documents whose text begins like this, ignoring white space; at most `MOST`. Reads all texts until
+    then."""
     words = beginning.split()
     if sum(map(len, words)) < LEAST_CHARACTERS:
         return []
@@ -257,7 +258,7 @@ MAX_STEPS = 1000
 
 
 def tokens(ctx: Context, shards: Manifest, id_: str) -> list[dict[str, Any]]:
-    """The document's position in its stream, and the shards that hold it, with the position in each."""
+    """Return the document's position in its stream, and the shards that contain it, with the position in each."""
     return [
         ({"stream": name} if reader.stream.label else {})
         | {"start": span.start, "tokens": span.tokens, "shards": pieces(reader, span.start, span.start + span.tokens)}
@@ -267,7 +268,7 @@ def tokens(ctx: Context, shards: Manifest, id_: str) -> list[dict[str, Any]]:
 
 
 def runs(ctx: Context, bucket: str, id_: str) -> list[dict[str, Any]]:
-    """Every run in this workspace that saw the document: steps, and committed checkpoints after the first of them."""
+    """Return every run in this workspace that read the document: steps, and later committed checkpoints."""
     found = []
     for path in sorted(ctx.workspace.runs.glob("*/config.json")):
         seen = _seen(ctx, load(path), bucket, id_)
@@ -299,7 +300,7 @@ def _seen(ctx: Context, config: RunConfig, bucket: str, id_: str) -> dict[str, A
 
 @dataclass(frozen=True)
 class TrainedSteps:
-    """The steps that a run took: up to the last on its timeline, without those that a rollback left out."""
+    """Steps of a run: up to the last on its timeline, without those that a rollback discarded."""
 
     last: int
     left_out: frozenset[int]
@@ -309,7 +310,7 @@ class TrainedSteps:
 
 
 def trained_steps(config: RunConfig) -> TrainedSteps:
-    """The steps on the run's timeline."""
+    """Return the steps on the run's timeline."""
     last, left_out = 0, set[int]()
     for event in read_events(config.directory.events):
         if event["event"] == "step":
@@ -320,7 +321,7 @@ def trained_steps(config: RunConfig) -> TrainedSteps:
 
 
 def checkpoints(ctx: Context, config: RunConfig) -> list[int]:
-    """Steps of the checkpoints that are committed now, and of the published one."""
+    """Return steps of the checkpoints that are committed now, and of the published one."""
     steps = set(checkpoint.committed(config.directory))
     published = ctx.refs.published("checkpoint")
     if published is not None and published.stats.get("run_id") == config.run_id:
@@ -329,7 +330,7 @@ def checkpoints(ctx: Context, config: RunConfig) -> list[int]:
 
 
 def pieces(reader: ShardReader, start: int, stop: int) -> list[dict[str, Any]]:
-    """The shards that hold a span of the stream: name, position in the shard, tokens there."""
+    """Return the shards of a span of the stream: name, position in the shard, tokens there."""
     pieces = []
     for part in reader.shards:
         first = int(part.stats["start"])

@@ -45,17 +45,17 @@ _OWN_SECTION = frozenset({"holdout", "contamination", "protected"})
 
 
 def explain_document(ctx: Context, target: str) -> dict[str, Any]:
-    """Everything known about a document, by id (32 hexadecimal digits), URI, or the beginning of its text.
+    """Return all facts about a document, by id (32 hexadecimal digits), URI, or the beginning of its text.
 
     Keys: `id`, `uri`, `bucket`, `status` (`train`, `heldout`, `drop`, `reject`, `canary` or `undecided`), `reason`,
     `source` (facts and terms of its source), `document`, `scores` (annotator -> column -> value), `policy`,
     `rules` (every rule that fired: its expression, and the values that it read), `dedup` (stages by name, with
     members of clusters), `holdout`, `contamination`, `protected` (set and item, the words that both have),
-    `verdict`, `edits` (what was cut and why; of personal data only the length), `curated`, `tokens`, `training`
+    `verdict`, `edits` (removed text and reason; for personal data only the length), `curated`, `tokens`, `training`
     (run -> steps and checkpoints), `stale`, `also` (other places of the same URI or text).
 
     Raises:
-        MissingError: no document, reject or canary has this id, URI or beginning; names the nearest URIs.
+        MissingError: no document, reject or canary has this id, URI or beginning; names the closest URIs.
     """
     planted = document_rows.planted(ctx, target)
     if planted is not None:
@@ -92,7 +92,7 @@ def _reject(ctx: Context, place: DocumentPlace) -> dict[str, Any]:
 
 
 def _canary(ctx: Context, place: DocumentPlace) -> dict[str, Any]:
-    """A planted copy: no stage judged it."""
+    """Return the facts of a planted copy, which no stage judged."""
     facts, _ = _facts(ctx, place)
     trace = {"id": facts.pop("id"), "uri": facts.pop("uri"), "bucket": place.bucket, "status": "canary", "reason": None}
     trace["document"] = facts | {"part": place.source.name, "row": place.row}
@@ -101,14 +101,14 @@ def _canary(ctx: Context, place: DocumentPlace) -> dict[str, Any]:
 
 
 def _left_out(uri: str, canary: dict[str, Any]) -> dict[str, Any]:
-    """A canary that is in no text: its measurement shows what a model makes of what it never read."""
+    """Return the facts of a canary that is in no text: its measurement is the model's baseline for unread text."""
     text = canary.pop("text")
     trace: dict[str, Any] = {"uri": uri, "bucket": CANARIES, "status": "canary", "reason": LEFT_OUT, "training": []}
     return trace | {"document": canary | {"characters": len(text), "preview": text[:PREVIEW_CHARACTERS]}}
 
 
 def _facts(ctx: Context, place: DocumentPlace) -> tuple[dict[str, Any], str]:
-    """Columns of a document, and its text."""
+    """Return columns of a document, and its text."""
     row = read_row(ctx.store, place.source, place.row)
     text: str = row.pop("text")
     facts: dict[str, Any] = document_rows.plain(row)
@@ -133,7 +133,7 @@ def _document(ctx: Context, place: DocumentPlace) -> dict[str, Any]:
 
 
 def _scores(ctx: Context, place: DocumentPlace, stale: list[str]) -> dict[str, Any]:
-    """Every annotator's row, by the annotator's name."""
+    """Return every annotator's row, by the annotator's name."""
     scores: dict[str, Any] = {}
     for ref in ctx.refs.all():
         bucket, _, kind = ref.asset.partition("/")
@@ -148,7 +148,7 @@ def _scores(ctx: Context, place: DocumentPlace, stale: list[str]) -> dict[str, A
 
 
 def _judgements(ctx: Context, place: DocumentPlace, trace: dict[str, Any], stale: list[str]) -> None:
-    """Policy, duplicates, holdout, contamination and the verdict that follows from them."""
+    """Add policy, duplicates, holdout, contamination and the resulting verdict."""
     for key in ("policy", "verdicts"):
         row = _row(ctx, place, f"{place.bucket}/{key}", "part-", stale)
         if row is not None:
@@ -167,7 +167,7 @@ def _judgements(ctx: Context, place: DocumentPlace, trace: dict[str, Any], stale
 
 
 def _shared(ctx: Context, trace: dict[str, Any], text: str) -> None:
-    """The protected item that the document holds, and the words in a row that both have."""
+    """Add the protected item that the document contains, and the consecutive words that both have."""
     row = trace.get("protected")
     if not row or row["item"] is None:
         return
@@ -185,20 +185,20 @@ def _shared(ctx: Context, trace: dict[str, Any], text: str) -> None:
 
 
 def _protected_set(ctx: Context, name: str) -> Part | None:
-    """The items of a protected set or of a probe, as they are now."""
+    """Return the current items of a protected set or of a probe."""
     probes, own = ctx.refs.published(protected.PROBES), ctx.refs.published(f"protected/{name}")
     return own.parts[0] if own is not None else protected.probe_parts(probes).get(name)
 
 
 def _source(place: DocumentPlace, facts: dict[str, Any]) -> dict[str, Any]:
-    """The recipe's terms of the document's source, where only one source fits."""
+    """Return the recipe's terms of the document's source, if only one source matches."""
     sources = place.manifest.params.get("sources", ())
     at = source_of(sources, facts["extra"].get("domain"), facts["snapshot"])
     return {} if at is None else {"index": at, **sources[at]}
 
 
 def _reasons(ctx: Context, place: DocumentPlace, trace: dict[str, Any], text: str) -> None:
-    """The rules that fired with their values, and the edits with what they cut."""
+    """Add the rules that fired with their values, and the edits with the removed text."""
     manifest = ctx.refs.published(f"{place.bucket}/policy")
     if manifest is None or "policy" not in trace:
         return
@@ -221,20 +221,20 @@ def _reasons(ctx: Context, place: DocumentPlace, trace: dict[str, Any], text: st
 
 
 def _columns(expression: str) -> tuple[str, ...]:
-    """The columns that an expression names, as `sidecar.column`."""
+    """Return the columns in an expression, as `sidecar.column`."""
     nodes = ast.walk(syntax(expression))
     named = (node for node in nodes if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name))
     return tuple(sorted({column_name(node) for node in named}))
 
 
 def _values(columns: Iterable[str], scores: dict[str, Any]) -> dict[str, Any]:
-    """Columns with the document's values."""
+    """Return columns with the document's values."""
     places = ((name, *name.split(".", 1)) for name in columns)
     return {name: scores.get(sidecar, {}).get(column) for name, sidecar, column in places}
 
 
 def _edit(edit: dict[str, Any], text: str, personal: bool) -> dict[str, Any]:
-    """An edit with the text that it replaces; of personal data only the length."""
+    """Return an edit with the text that it replaces; for personal data only the length."""
     cut = text[edit["start_cp"] : edit["end_cp"]]
     return {**edit, "characters": len(cut), **({} if personal else {"cut": _beginning(cut)})}
 
@@ -244,7 +244,7 @@ def _beginning(text: str) -> str:
 
 
 def _after(ctx: Context, trace: dict[str, Any]) -> None:
-    """Curated text, tokens, training."""
+    """Add curated text, tokens and training."""
     bucket, id_ = trace["bucket"], trace["id"]
     for key, find in (("curated", document_rows.curated), ("shards", document_rows.tokens)):
         manifest = ctx.refs.published(f"{bucket}/{key}")

@@ -53,8 +53,8 @@ State = Literal["published", "saved", "deleted"]
 
 
 class ImpactOrigin(Frozen):
-    """A target and the digests (or asset keys) from which everything that came of it is found. `runs` are those that
-    were trained at a commit, whether or not anything of them is published."""
+    """Target, and the digests (or asset keys) from which all descendants are found. `runs` were trained at a commit,
+    whether or not anything of them is published."""
 
     kind: Kind
     target: str
@@ -63,13 +63,13 @@ class ImpactOrigin(Frozen):
 
 
 def origin(ctx: Context, target: str, known: SavedEdges | None = None) -> ImpactOrigin:
-    """What a person means.
+    """Resolve a target.
 
     Args:
-        known: the edges, where they were read a moment ago.
+        known: edges that were read a moment ago.
 
     Raises:
-        MissingError: nothing here has that name, or several things do.
+        MissingError: no target or several targets have that name.
         IntegrityError: a saved manifest cannot be read.
     """
     edges = (known or current(ctx)).edges
@@ -91,12 +91,12 @@ def origin(ctx: Context, target: str, known: SavedEdges | None = None) -> Impact
 
 
 def holders(ctx: Context, document: str, curated: Iterable[str]) -> tuple[str, ...]:
-    """Those of these manifests of curated text that hold a document."""
+    """Return those of these manifests of curated text that contain a document."""
     return tuple(digest for digest in curated if holds(ctx, ctx.refs.load(digest), document))
 
 
 def holds(ctx: Context, manifest: Manifest, document: str) -> bool:
-    """Whether one of the manifest's parts has a row of the document."""
+    """Return True if one of the manifest's parts contains the document."""
     import pyarrow as pa  # here: whoever reads marks imports this, and few marks are on documents
     import pyarrow.compute as pc
 
@@ -112,13 +112,13 @@ def holds(ctx: Context, manifest: Manifest, document: str) -> bool:
 
 
 def of_stage(edges: Edges, stage: str) -> tuple[str, ...]:
-    """Digests of all saved manifests of a stage, in any bucket, by digest."""
+    """Return digests of all saved manifests of a stage, in any bucket, by digest."""
     assets = [at for at, name in enumerate(edges.assets) if name.rsplit("/", 1)[-1] == stage]
     return tuple(sorted(edges.digest(node) for node in np.flatnonzero(np.isin(edges.asset, assets)).tolist()))
 
 
 def beginning(edges: Edges, digits: str) -> tuple[str, ...]:
-    """Digests of manifests and inventories that begin so."""
+    """Return digests of manifests and inventories with this prefix."""
     nodes = np.flatnonzero(np.char.startswith(edges.nodes, digits.encode()))
     return tuple(sorted(edges.digest(node) for node in nodes.tolist()))
 
@@ -136,7 +136,7 @@ def _by_digits(ctx: Context, edges: Edges, target: str) -> list[ImpactOrigin]:
 
 
 def _sources(ctx: Context, edges: Edges, target: str) -> tuple[str, ...]:
-    """The first asset of a bucket, or the inventories with a source of this domain."""
+    """Return the first asset of a bucket, or the inventories with a source of this domain."""
     own = tuple(name for name in (f"{target}/{INVENTORY_STAGE}", f"{target}/{SOURCE_STAGE}") if name in edges.assets)
     return own[:1] or tuple(
         digest for digest in of_stage(edges, INVENTORY_STAGE) if target in _domains(ctx.refs.load(digest))
@@ -149,7 +149,7 @@ def _domains(manifest: Manifest) -> Iterator[str]:
 
 
 def _made_by(ctx: Context, digits: str) -> tuple[str, ...]:
-    """Checkpoints whose provenance names code, or what it ran in, by a commit or digest that begins so."""
+    """Return checkpoints whose provenance names code or environment by a commit or digest with this prefix."""
     found = set()
     for path in ctx.workspace.models.glob("*/provenance.json"):
         try:
@@ -163,9 +163,9 @@ def _made_by(ctx: Context, digits: str) -> tuple[str, ...]:
 
 
 def _trained_by(ctx: Context, digits: str) -> tuple[str, ...]:
-    """Runs of which an attempt, on some machine, had a commit, code, image or libraries that begin so.
+    """Return runs with an attempt whose commit, code, image or libraries have this prefix, on any machine.
 
-    Their statements are not verified here: a forged one only adds to what is looked at.
+    Their statements are not verified here: a forged one only adds to the search.
     """
     return tuple(
         path.name
@@ -187,7 +187,7 @@ def _software(host: HostFacts) -> tuple[str, ...]:
 
 
 def _published(ctx: Context, edges: Edges, runs: tuple[str, ...]) -> Iterator[str]:
-    """Manifests of these runs."""
+    """Yield manifests of these runs."""
     for digest in of_stage(edges, RUN) if runs else ():
         with suppress(MissingError):  # deleted since it was indexed
             if ctx.refs.load(digest).stats.get("run_id") in runs:
@@ -204,10 +204,10 @@ def _texts(value: Any) -> Iterator[str]:
 
 @dataclass(frozen=True, slots=True)
 class Descendant:
-    """A saved manifest with the origin in its ancestry. `steps` is the shortest way to it; 0 is the origin.
+    """Saved manifest with the origin in its ancestry. `steps` is the length of the shortest path; 0 is the origin.
 
-    `state`: published now; saved, because it was published earlier or is read without being published (a comparison,
-    a checkpoint that was evaluated); or deleted since.
+    `state`: published now; saved, because it was published earlier or is read without being published (a comparison, an
+        evaluated checkpoint); or deleted since.
     """
 
     asset: str
@@ -217,7 +217,7 @@ class Descendant:
 
 
 class AssetLink(NamedTuple):
-    """One asset that another was made of, and how many manifests of the two are linked."""
+    """An asset and one derived from it, with the number of linked manifests."""
 
     source: str
     target: str
@@ -226,7 +226,7 @@ class AssetLink(NamedTuple):
 
 @dataclass(frozen=True)
 class Descent:
-    """What came of something: manifests, nearest first, then by asset and digest; and how their assets are linked."""
+    """Descendants: manifests, nearest first, then by asset and digest; and the links between their assets."""
 
     manifests: tuple[Descendant, ...]
     links: tuple[AssetLink, ...] = ()
@@ -237,22 +237,22 @@ class Descent:
 
 
 def downstream(ctx: Context, origins: Iterable[str]) -> tuple[Descendant, ...]:
-    """Everything made of the origins, nearest first, then by asset and digest.
+    """Return everything derived from the origins, nearest first, then by asset and digest.
 
     Args:
         origins: digests of manifests or source inventories, or asset keys (every saved version of them).
 
     Raises:
-        IntegrityError: a saved manifest cannot be read; a mark must not miss what it hides.
+        IntegrityError: a saved manifest cannot be read; a taint must not miss hidden descendants.
     """
     return descent(ctx, origins).manifests
 
 
 def descent(ctx: Context, origins: Iterable[str], known: SavedEdges | None = None) -> Descent:
-    """As `downstream`, with the links between assets.
+    """Return the same as `downstream`, with the links between assets.
 
     Args:
-        known: the edges, where they were read a moment ago.
+        known: edges that were read a moment ago.
 
     Raises:
         IntegrityError: a saved manifest cannot be read.
@@ -273,10 +273,10 @@ def descent(ctx: Context, origins: Iterable[str], known: SavedEdges | None = Non
 
 
 def _starts(edges: Edges, origins: set[str]) -> list[int]:
-    """Nodes of these digests, and of every manifest of these assets.
+    """Return nodes of these digests, and of every manifest of these assets.
 
-    What was read from a source names its inventory as an input, not the manifest that lists it: a search from the list
-    starts at the inventory too.
+    Data read from a source names its inventory as an input, not the manifest that lists it: a search from the list
+        starts at the inventory too.
     """
     known = {key(origin) for origin in origins}
     nodes = np.flatnonzero(np.isin(edges.nodes, np.array(sorted(known), edges.nodes.dtype))).tolist()
@@ -287,7 +287,7 @@ def _starts(edges: Edges, origins: set[str]) -> list[int]:
 
 
 def _links(edges: Edges, distance: Ints) -> tuple[AssetLink, ...]:
-    """Edges inside the descent, counted by the assets at their ends."""
+    """Return edges inside the descent, counted by the assets at their ends."""
     inside = np.flatnonzero((distance[edges.inputs] >= 0) & (edges.asset[edges.inputs] >= 0))
     sources, targets = edges.asset[edges.inputs[inside]], edges.asset[edges.consumers[inside]]
     pairs, counts = np.unique(sources.astype(np.int64) * len(edges.assets) + targets, return_counts=True)
@@ -300,17 +300,17 @@ def _links(edges: Edges, distance: Ints) -> tuple[AssetLink, ...]:
 
 
 class AffectedRun(Frozen):
-    """A run that read marked data, with the steps of its committed checkpoints that are still on disk."""
+    """Run that read tainted data, with the steps of its committed checkpoints that are still on disk."""
 
     run_id: str
     checkpoints: tuple[int, ...]
 
 
 def affected_runs(ctx: Context, digests: Collection[str], named: Collection[str] = ()) -> tuple[AffectedRun, ...]:
-    """Runs whose mixture, shards, tokenizer, canaries, held-out text or probes are among these digests, and those that
-    are named, by name.
+    """Return runs whose mixture, shards, tokenizer, canaries, held-out text or probes are among these digests, and the
+    named runs, by name.
 
-    A run that failed before its first commit made nothing and is left out.
+    A run that failed before its first commit has no output and is left out.
 
     Raises:
         TrainingError: a run's configuration cannot be read.
@@ -325,6 +325,6 @@ def affected_runs(ctx: Context, digests: Collection[str], named: Collection[str]
 
 
 def read_by(config: RunConfig) -> Iterator[str]:
-    """Digests that a run's configuration names: its data, its tokenizer, and the models that it starts from."""
+    """Yield digests in a run's configuration: its data, its tokenizer, and its initial models."""
     yield from (config.mixture, config.tokenizer, *config.shards.values(), config.heldout, config.probes)
     yield from _texts(config.provenance)

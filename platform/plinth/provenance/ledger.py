@@ -52,15 +52,15 @@ _STAGES = {**STAGE_OF, "held_out": "holdout"}
 
 @dataclass(frozen=True)
 class Made:
-    """Manifests that a ledger is made of.
+    """Manifests that a ledger joins.
 
     Args:
         documents, policies, verdicts: by bucket.
         annotations: by annotator, by bucket.
-        shared: stages over all buckets by the name they have in columns (`exact`, `near`, `holdout`, …).
-        curated, shards: by bucket, once there are tokens.
-        mixture: once there is one.
-        canaries: curated text and shards of what was planted, where anything was.
+        shared: stages over all buckets by their name in columns (`exact`, `near`, `holdout`, …).
+        curated, shards: by bucket, if there are tokens.
+        mixture: None before there is one.
+        canaries: curated text and shards of planted text, if there is any.
     """
 
     documents: Mapping[str, Manifest]
@@ -127,7 +127,7 @@ def run(ctx: Context, made: Made) -> Manifest:
 
 
 def _planted(ctx: Context, made: Made, parts: Sequence[Part]) -> list[Part]:
-    """Rows of planted copies, with the columns of all other rows."""
+    """Return rows of planted copies, with the columns of all other rows."""
     if not made.canaries or not parts:
         return []
     curated, shards = made.canaries
@@ -168,7 +168,7 @@ def _item(made: Made, slot: Slot, sidecars: tuple[str, ...]) -> Item:
 
 
 def _weight(made: Made, bucket: str) -> tuple[float | None, float | None]:
-    """The share of the run that a bucket gives, and how often the run reads it; None where it is not in the mixture."""
+    """Return the bucket's share of the run, and its epochs; None if it is not in the mixture."""
     plan = made.mixture.stats if made.mixture else {}
     streams = [own for name, own in plan.get("buckets", {}).items() if bucket_of(name) == bucket]
     needed, text = (sum(own[key] for own in streams) for key in ("needed", "sequences"))
@@ -206,7 +206,7 @@ def _batches(
 
 
 def _facts(task: _Task, documents: pa.RecordBatch) -> dict[str, pa.Array]:
-    """Columns that a document has from its source."""
+    """Return columns that a document has from its source."""
     rows = documents.num_rows
     domains = [json.loads(extra).get("domain") for extra in documents.column("extra").to_pylist()]
     snapshots = documents.column("snapshot").to_pylist()
@@ -221,14 +221,14 @@ def _facts(task: _Task, documents: pa.RecordBatch) -> dict[str, pa.Array]:
 
 
 def _weights(task: _Task, trained: pa.Array) -> dict[str, pa.Array]:
-    """The share of the run that a trained document's bucket gives, and how often the run reads it."""
+    """Return the bucket's share of the run and its epochs, for trained documents."""
     values = {"mixture_weight": task.weight, "mixture_epochs": task.epochs}
     nothing = pa.scalar(None, pa.float64())
     return {name: pc.if_else(trained, pa.scalar(value, pa.float64()), nothing) for name, value in values.items()}
 
 
 def _judged(policy: pa.RecordBatch, verdicts: pa.RecordBatch) -> dict[str, pa.Array]:
-    """Decision, reason, stage, and the characters that edits removed from a kept document."""
+    """Return decision, reason, stage, and the number of characters that edits removed from kept documents."""
     decision, reason = verdicts.column("decision"), verdicts.column("reason")
     nothing = pa.scalar(None, pa.string())
     others = reason.dictionary_encode()
@@ -272,7 +272,7 @@ _READ = ["id", "uri", "captured_at", "snapshot", "licence", "mime", "source_byte
 
 @dataclass(frozen=True)
 class PlantedTask:
-    """A part of planted text, its places in the shards, and the ledger's schema."""
+    """Part of planted text, its places in the shards, and the ledger's schema."""
 
     part: Part
     tokens: Tokens
@@ -282,7 +282,7 @@ class PlantedTask:
 
 
 def write_planted(store: Store, task: PlantedTask) -> tuple[Part, ...]:
-    """Rows of the ledger beside a part of planted text."""
+    """Write rows of the ledger for a part of planted text."""
     return (write_batches(store, task.part.name, task.schema, _planted_batches(store, task)),)
 
 
@@ -304,7 +304,7 @@ def _same(rows: int, **values: Any) -> dict[str, Sequence[Any]]:
 
 
 def _filled(row: dict[str, Any], rows: int, schema: pa.Schema) -> pa.RecordBatch:
-    """A batch of the schema; columns without a value are null."""
+    """Return a batch of the schema; columns without a value are null."""
     columns = []
     for field in schema:
         value = row.get(field.name)
@@ -323,10 +323,10 @@ LIST = "ledger.json"
 
 
 def export(ctx: Context, made: Manifest, directory: Path) -> list[Path]:
-    """Write the ledger below a directory, verified; files of an earlier export that are gone from it are removed.
+    """Write the ledger below a directory, verified; obsolete files of an earlier export are removed.
 
     Raises:
-        WorkspaceError: the directory holds Parquet files that no export wrote: a query would read them too.
+        WorkspaceError: the directory contains other Parquet files: a query would read them too.
         MissingError, IntegrityError: a part is absent or has changed.
     """
     parts = [part.model_copy(update={"name": _name(part)}) for part in made.parts]
@@ -354,14 +354,14 @@ def export(ctx: Context, made: Manifest, directory: Path) -> list[Path]:
 
 
 def _name(part: Part) -> str:
-    """`web/part-00000.parquet` -> `web-00000.parquet`, `web/rejects-00000.parquet` -> `rejects/web-00000.parquet`."""
+    """Return a file name: `web/part-00000.parquet` -> `web-00000.parquet`, rejects below `rejects/`."""
     bucket, _, rest = part.name.partition("/")
     kind, _, number = rest.partition("-")
     return f"{bucket}-{number}" if kind == "part" else f"{kind}/{bucket}-{number}"
 
 
 def _before(directory: Path) -> set[str]:
-    """Files that the last export wrote."""
+    """Return files of the last export."""
     try:
         return set(json.loads((directory / LIST).read_bytes())["files"])
     except (OSError, ValueError, KeyError, TypeError):

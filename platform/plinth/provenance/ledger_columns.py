@@ -65,7 +65,7 @@ _KNOWN = frozenset({"text_bytes"})
 
 
 def chosen(sidecar: str, schema: pa.Schema) -> dict[str, pa.Field]:
-    """The part of a sidecar that the ledger holds: its column -> the ledger's field. Structures are left out."""
+    """Return the columns of a sidecar in the ledger: its column -> the ledger's field. Structures are left out."""
     found = {}
     for field in schema:
         kind = _kind(field.type)
@@ -85,7 +85,7 @@ def _kind(kind: pa.DataType) -> pa.DataType | None:
 
 
 def converted(column: pa.Array, field: pa.Field) -> pa.Array:
-    """A sidecar's column as the ledger has it."""
+    """Return a sidecar's column converted for the ledger."""
     if pa.types.is_list(column.type) or pa.types.is_large_list(column.type):
         return pc.cast(pc.list_value_length(column), pa.int32())
     if pa.types.is_fixed_size_binary(column.type):
@@ -97,7 +97,7 @@ _DIGITS = np.frombuffer("".join(f"{value:02x}" for value in range(256)).encode()
 
 
 def hexadecimal(column: pa.Array) -> pa.Array:
-    """Text of a column of fixed-size binary; nulls stay null."""
+    """Return text of a column of fixed-size binary; nulls stay null."""
     width, rows = column.type.byte_width, len(column)
     raw = np.frombuffer(column.buffers()[1], dtype=np.uint8)[column.offset * width : (column.offset + rows) * width]
     offsets = np.arange(rows + 1, dtype=np.int32) * (2 * width)
@@ -106,14 +106,14 @@ def hexadecimal(column: pa.Array) -> pa.Array:
 
 
 def schema_of(sidecars: Mapping[str, pa.Schema]) -> pa.Schema:
-    """The whole schema for these sidecars, in their order of name."""
+    """Return the whole schema for these sidecars, sorted by name."""
     more = [field for name in sorted(sidecars) for field in chosen(name, sidecars[name]).values()]
     return pa.schema([*BASE, *more])
 
 
 @dataclass(frozen=True)
 class Lying:
-    """A part of the index of one stream, and the stream's shards."""
+    """Part of the index of one stream, and the stream's shards."""
 
     index: Part
     names: tuple[str, ...]
@@ -122,24 +122,24 @@ class Lying:
 
 @dataclass(frozen=True)
 class Tokens:
-    """Places of the training documents of a part, in each stream that has some of them."""
+    """Places of the training documents of a part, in each stream with some of them."""
 
     part: int
     streams: tuple[Lying, ...]
 
     @property
     def digests(self) -> tuple[str, ...]:
-        """Digests that identify the places."""
+        """Return digests that identify the places."""
         return tuple(
             fact for one in self.streams for fact in (one.index.blob.sha256, *one.names, *map(str, one.starts))
         )
 
 
 def tokens_of(bucket: str, documents: Part, curated: Manifest, shards: Manifest) -> Tokens:
-    """The part of the index that counts the training documents of a part.
+    """Return the part of the index with the training documents of a part.
 
     Raises:
-        IntegrityError: the shards were made of other curated text.
+        IntegrityError: the shards are derived from other curated text.
     """
     if shards.inputs.get(f"{bucket}/curated") != curated.digest:
         raise IntegrityError(
@@ -161,7 +161,7 @@ def tokens_of(bucket: str, documents: Part, curated: Manifest, shards: Manifest)
 
 
 class TokenPlaces:
-    """Shards and positions of the training documents, taken from the index as they come."""
+    """Shards and positions of the training documents, read from the index sequentially."""
 
     def __init__(self, store: Store, bucket: str, name: str, tokens: Tokens | None) -> None:
         self.bucket, self.name, self.tokens = bucket, name, tokens
@@ -169,7 +169,8 @@ class TokenPlaces:
         self._waiting = _PLACED.empty_table()
 
     def of(self, ids: pa.Array, trained: pa.Array) -> dict[str, pa.Array]:
-        """Shard, position and tokens of a batch; null where a document is not trained on, and before there are any."""
+        """Return shard, position and tokens of a batch; null for documents that are not trained on, or without
+        tokens."""
         if self.tokens is None:
             empty = {"shard": pa.string(), "position": pa.int64(), "tokens": pa.int64()}
             return {name: pa.nulls(len(ids), kind) for name, kind in empty.items()}
@@ -180,7 +181,7 @@ class TokenPlaces:
         return {name: column.take(at) for name, column in found.items()}
 
     def _take(self, ids: pa.Array) -> pa.Table:
-        """The next rows of the index, which must be those of these documents."""
+        """Return the next rows of the index, which must match these documents."""
         while self._waiting.num_rows < len(ids):
             batch = next(self._batches, None)
             if batch is None:
@@ -201,7 +202,7 @@ _PLACED = pa.schema([("id", pa.binary(16)), ("shard", pa.string()), ("position",
 
 
 def _placed(store: Store, tokens: Tokens) -> Iterator[pa.RecordBatch]:
-    """The documents of a part with their places, in order; of several streams all at once, brought into order."""
+    """Yield the documents of a part with their places, in order; with several streams, all at once, sorted."""
     taken = [(_of_part(store, one.index, tokens.part), one) for one in tokens.streams]
     if len(taken) == 1:
         ((own, only),) = taken

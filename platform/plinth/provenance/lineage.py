@@ -41,7 +41,7 @@ Ints = NDArray[np.int32]
 
 
 class SavedLinks(NamedTuple):
-    """What the edges need of one manifest."""
+    """Facts of one manifest for its edges."""
 
     digest: str
     asset: str
@@ -75,26 +75,26 @@ class Edges:
         return bytes(self.nodes[node]).decode()
 
     def name(self, node: int) -> str:
-        """The asset of a node; empty for one that is no manifest."""
+        """Return the asset of a node; empty if it is not a manifest."""
         number = int(self.asset[node])
         return "" if number == NOT_SAVED else self.assets[number]
 
 
 def none() -> Edges:
-    """Of an empty workspace."""
+    """Return the edges of an empty workspace."""
     no = np.empty(0, np.int32)
     return Edges(np.empty(0, f"S{WIDTH}"), no, (), no, no)
 
 
 def key(digest: str) -> bytes:
-    """How a digest is written in a node."""
+    """Return a node's form of a digest."""
     if len(digest) <= WIDTH and digest.isascii() and "\0" not in digest:
         return digest.encode()
     return hashlib.sha256(digest.encode(errors="surrogatepass")).hexdigest().encode()
 
 
 def grown(edges: Edges, found: Iterable[SavedLinks]) -> Edges:
-    """These edges with those of further manifests, none of which they have."""
+    """Return these edges with those of new manifests."""
     number = {node: at for at, node in enumerate(edges.nodes.tolist())}
     names = {name: at for at, name in enumerate(edges.assets)}
     asset: dict[int, int] = {}
@@ -119,7 +119,7 @@ def grown(edges: Edges, found: Iterable[SavedLinks]) -> Edges:
 
 
 def search(edges: Edges, starts: Sequence[int]) -> Ints:
-    """Distance of every node from the nearest start, by breadth; -1 where none leads to it. [n]"""
+    """Return the distance of every node from the nearest start, breadth first; -1 if unreachable. [n]"""
     distance = np.full(len(edges.nodes), -1, np.int32)
     bounds = np.searchsorted(edges.inputs, np.arange(len(edges.nodes) + 1, dtype=np.int32))
     layer, steps = np.unique(np.asarray(starts, np.int64)), 0
@@ -132,7 +132,7 @@ def search(edges: Edges, starts: Sequence[int]) -> Ints:
 
 
 def encoded(edges: Edges) -> bytes:
-    """The edges as bytes: an uncompressed `.npz` without pickles."""
+    """Return the edges as bytes: an uncompressed `.npz` without pickles."""
     out = io.BytesIO()
     names = np.frombuffer(json.dumps([FORMAT, *edges.assets]).encode(), np.uint8)
     np.savez(
@@ -148,10 +148,10 @@ def encoded(edges: Edges) -> bytes:
 
 
 def decoded(data: bytes) -> Edges:
-    """What `encoded` wrote.
+    """Parse the output of `encoded`.
 
     Raises:
-        ValueError: it is of another format.
+        ValueError: it has another format.
     """
     with np.load(io.BytesIO(data), allow_pickle=False) as arrays:
         form, *names = json.loads(arrays["names"].tobytes())
@@ -166,7 +166,7 @@ def _sorted(nodes: NDArray[np.bytes_], asset: Ints, assets: tuple[str, ...], inp
 
 
 def _within(begins: NDArray[Any], ends: NDArray[Any]) -> NDArray[Any]:
-    """The numbers of all half-open ranges, one range after the other."""
+    """Return the numbers of all half-open ranges, one range after the other."""
     sizes = ends - begins
     offsets = np.repeat(begins - np.concatenate([[0], np.cumsum(sizes)[:-1]]), sizes)
     found: NDArray[Any] = np.arange(int(sizes.sum())) + offsets
@@ -190,17 +190,17 @@ FILE = Path("impact") / "edges.npz"
 
 
 class SavedEdges(NamedTuple):
-    """The edges of a workspace, and the digests of the manifests that are there now."""
+    """Edges of a workspace, and the digests of its current manifests."""
 
     edges: Edges
     present: frozenset[str]
 
 
 def current(ctx: Context) -> SavedEdges:
-    """Every saved manifest of the workspace with its links, those saved a moment ago too.
+    """Return every saved manifest of the workspace with its links, including those saved a moment ago.
 
     Raises:
-        IntegrityError: a saved manifest cannot be read; nothing is left out for it.
+        IntegrityError: a saved manifest cannot be read; none is skipped.
     """
     known, present = _kept(ctx.workspace), frozenset(ctx.refs.digests())
     edges = known or none()
@@ -213,13 +213,13 @@ def current(ctx: Context) -> SavedEdges:
 
 
 def note_path(workspace: Workspace) -> Path:
-    """The file of this user, outside the workspace, that has the digest of the workspace's index."""
+    """Return the user's file outside the workspace with the digest of the workspace's index."""
     place = hashlib.sha256(workspace.places[0].encode()).hexdigest()[:16]
     return workspace.trust_folder / "impact" / f"{place}.sha256"
 
 
 def _kept(workspace: Workspace) -> Edges | None:
-    """The index, when it is the one that was noted."""
+    """Return the index if it matches the note."""
     try:
         data = (workspace.root / FILE).read_bytes()
         if hashlib.sha256(data).hexdigest() != note_path(workspace).read_text().strip():
@@ -263,7 +263,7 @@ HASHING_THREADS = 4  # hashing leaves the interpreter lock, reading waits for th
 
 
 class Verified(Frozen):
-    """The extent of a verification. `complete` is False when blobs were only looked for, not read."""
+    """Extent of a verification. `complete` is False if blobs were only checked for existence, not read."""
 
     asset: str
     digest: str
@@ -275,24 +275,24 @@ class Verified(Frozen):
 
 
 def walk(ctx: Context, digest: str) -> Chain:
-    """The ancestry of the manifest with this digest (or unambiguous prefix), inputs before what uses them.
+    """Return the ancestry of the manifest with this digest (or unambiguous prefix), inputs before their consumers.
 
     Raises:
         MissingError: no such manifest.
-        LineageError: a manifest on the way is missing or changed, or no raw source is reached.
+        LineageError: a manifest on the way is missing or changed, or there is no raw source.
     """
     return chain(ctx.refs, resolve(ctx.refs, digest))
 
 
 def verify(ctx: Context, target: Manifest | Path | str, *, fast: bool = False) -> Verified:
-    """Prove a manifest, or a checkpoint directory with `provenance.json`, down to its raw sources.
+    """Verify a manifest, or a checkpoint directory with `provenance.json`, down to its raw sources.
 
     Args:
         target: a manifest, its digest (or prefix), or the directory.
-        fast: look for every blob and its length, without reading it.
+        fast: True checks only existence and length of every blob.
 
     Raises:
-        LineageError: names the first broken link, from the target towards the sources.
+        LineageError: names the first broken link, from the target toward the sources.
     """
     if isinstance(target, Path):
         return _verify_directory(ctx, target, fast)
@@ -318,7 +318,7 @@ def verify(ctx: Context, target: Manifest | Path | str, *, fast: bool = False) -
 
 
 def _blobs(ctx: Context, ancestry: Chain, manifest: Manifest) -> Iterator[tuple[Link, Part]]:
-    """Every part once, the target's first."""
+    """Yield every part once, the target's first."""
     seen: set[str] = set()
     for link in reversed(ancestry.links):
         parts = manifest.parts if link.digest == manifest.digest else ctx.refs.load(link.digest).parts
@@ -352,7 +352,7 @@ def _broken(link: Link, part: Part, error: PlinthError) -> LineageError:
 
 
 def _verify_directory(ctx: Context, directory: Path, fast: bool) -> Verified:
-    """The files are those of the provenance, and its chain is the one that the workspace can prove."""
+    """Verify that the files match the provenance, and its chain the workspace's lineage."""
     provenance = _provenance(directory)
     for name, expected in sorted(provenance["files"].items()):
         _same_file(directory, name, expected)

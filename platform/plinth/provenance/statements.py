@@ -43,7 +43,7 @@ INVENTORY = "inventory"
 
 
 class Link(Frozen):
-    """One manifest of the chain: its asset and digest, its step, its inputs."""
+    """Manifest in the chain: its asset and digest, its step, its inputs."""
 
     asset: str
     digest: str
@@ -53,7 +53,7 @@ class Link(Frozen):
 
     @property
     def walked(self) -> dict[str, str]:
-        """Inputs that are manifests, by key: of a stage that reads raw sources, only text that a model wrote."""
+        """Inputs that are manifests, by key; for a stage that reads raw sources, only model-written text."""
         if self.reads_sources:
             return {key: digest for key, digest in self.inputs.items() if key.endswith(f"/{WRITTEN}")}
         raw = {key for key in self.inputs if key == INVENTORY or key.startswith(USER_FILE)}
@@ -61,12 +61,12 @@ class Link(Frozen):
 
     @property
     def raw(self) -> dict[str, str]:
-        """Inputs that are no manifests: inventories of raw files, files of the user."""
+        """Inputs that are not manifests: inventories of raw files, files of the user."""
         return {key: digest for key, digest in self.inputs.items() if key not in self.walked}
 
     @property
     def reads_sources(self) -> bool:
-        """Whether its inputs are inventories of raw files instead of manifests, but for text that a model wrote."""
+        """True if its inputs are inventories of raw files instead of manifests, apart from model-written text."""
         return self.asset.rsplit("/", 1)[-1] == SOURCE_STAGE
 
     @property
@@ -79,7 +79,7 @@ class Link(Frozen):
 
 
 class Chain(Frozen):
-    """The complete ancestry of one manifest: inputs come before what was made of them."""
+    """Complete ancestry of one manifest: inputs come before their consumers."""
 
     links: tuple[Link, ...]
 
@@ -91,8 +91,8 @@ class Chain(Frozen):
 
     @cached_property
     def own(self) -> tuple[Link, ...]:
-        """The links without those behind weights that a run began or learnt from, and without the checkpoints of a
-        mean, whose run is its own: what the end itself was made of."""
+        """Links of the end's own derivation: without the ancestry of weights that a run started or learned from, and
+        without the checkpoints of a mean, whose run is its own."""
         by_digest = {link.digest: link for link in self.links}
         waiting, found = [self.links[-1].digest] if self.links else [], set[str]()
         while waiting:
@@ -105,9 +105,9 @@ class Chain(Frozen):
 
     @property
     def sources(self) -> dict[str, str]:
-        """Inventory digest by `asset:input key`, for every stage that reads raw files, and weights from outside by
-        their own digest. What stands behind a run's first weights has its digest in its name: buckets of two recipes
-        may be called alike."""
+        """Inventory digest by `asset:input key`, for every stage that reads raw files, and external weights by their
+        own digest. Ancestors of a run's first weights have its digest in their name, because two recipes may have
+        buckets of the same name."""
         own, found = frozenset(link.digest for link in self.own), {}
         for link in self.links:
             name = link.asset if link.digest in own else f"{link.asset}.{link.digest[:8]}"
@@ -118,10 +118,10 @@ class Chain(Frozen):
         return found
 
     def require_sources(self) -> None:
-        """Refuse an ancestry that no text came into.
+        """Refuse an ancestry without any text source.
 
         Raises:
-            LineageError: no raw source is reached.
+            LineageError: there is no raw source.
         """
         if not self.sources:
             end = self.links[-1]
@@ -134,10 +134,10 @@ class Chain(Frozen):
 
     @property
     def data_versions(self) -> dict[str, str]:
-        """Manifest digest by asset key: what Dagster shows as data versions; of `own` links.
+        """Manifest digest by asset key, the data versions in Dagster; for `own` links.
 
         Raises:
-            LineageError: when one asset appears in two versions, so that one of them must be stale.
+            LineageError: an asset has two versions, so that one of them must be stale.
         """
         versions: dict[str, str] = {}
         for link in self.own:
@@ -154,11 +154,11 @@ class Chain(Frozen):
 def chain(refs: Refs, manifest: Manifest) -> Chain:
     """Walk from a manifest to the raw sources, loading and verifying every manifest on the way.
 
-    What reads nothing but files of the user is its own beginning; of a model, `require_sources` asks for more.
+    A manifest that reads only the user's files starts its own chain; for a model, `require_sources` checks more.
 
     Raises:
-        LineageError: a manifest is missing or changed, or no raw source is reached; names the first
-            broken link and the manifest that needs it.
+        LineageError: a manifest is missing or changed, or there is no raw source; names the first broken link and the
+            manifest that needs it.
     """
     links: dict[str, Link] = {}
     stack: list[tuple[Manifest, Iterator[tuple[str, str]]]] = []
@@ -186,11 +186,11 @@ def chain(refs: Refs, manifest: Manifest) -> Chain:
 def provenance(
     recipe: Recipe, checkpoint: Manifest, ancestry: Chain, *, run_id: str, run_key: str, training: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """The data of `provenance.json`.
+    """Return the data of `provenance.json`.
 
     Args:
-        training: what the trainer signed while it trained: `attempts` and `commit`, envelopes, and `manifest`, the
-            files of the committed checkpoint. Hosts and times stand there only.
+        training: the trainer's signed statements: `attempts` and `commit`, envelopes, and `manifest`, the files of the
+            committed checkpoint. Only they contain hosts and times.
     """
     return {
         "schema": PROVENANCE_SCHEMA,
@@ -207,10 +207,10 @@ def provenance(
 
 
 def slsa_statement(provenance: Mapping[str, Any], subjects: Mapping[str, str]) -> dict[str, Any]:
-    """An in-toto Statement v1 over a model directory's files with a SLSA Provenance v1 predicate.
+    """Return an in-toto Statement v1 over a model directory's files with a SLSA Provenance v1 predicate.
 
     Args:
-        provenance: what `provenance()` returned.
+        provenance: result of `provenance()`.
         subjects: SHA-256 by file name, for every file of the directory.
     """
     training = provenance.get("training", {})
@@ -233,7 +233,7 @@ def slsa_statement(provenance: Mapping[str, Any], subjects: Mapping[str, str]) -
 
 
 def attempts_of(training: Mapping[str, Any]) -> tuple[AttemptRecord, ...]:
-    """What the trainer stated, in order; signatures are not looked at.
+    """Return the trainer's statements on attempts, in order; signatures are not verified.
 
     Raises:
         TrustError: a statement cannot be read.
@@ -264,7 +264,7 @@ def _load(refs: Refs, key: str, digest: str, needed_by: Manifest) -> Manifest:
 
 
 def _materials(recipe: Recipe, bucket: str) -> list[dict[str, Any]]:
-    """The declared terms of a bucket's sources; locations differ between machines and stay out."""
+    """Return the declared terms of a bucket's sources; locations differ between machines and are left out."""
     return [
         source.model_dump(mode="json", include={"kind", "licence", "terms", "domain", "snapshot"})
         for source in recipe.corpus.buckets[bucket].sources
@@ -283,14 +283,14 @@ def _dependencies(provenance: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def _code(training: Mapping[str, Any]) -> dict[str, Any]:
-    """The code of the newest attempt, as its leading rank's machine had it."""
+    """Return the code of the newest attempt, as on its leading rank's machine."""
     host = attempts_of(training)[-1].hosts[0]
     commit = {"commit": host.commit, "dirty": host.dirty} if host.commit else {}
     return {"version": host.version, "sha256": together(host.code), **commit}
 
 
 def _environment(attempts: Iterable[AttemptRecord]) -> list[dict[str, Any]]:
-    """Code, libraries and images of all attempts, each once."""
+    """Return code, libraries and images of all attempts, each once."""
     hosts = [host for attempt in attempts for host in attempt.hosts]
     named = [(name, "sha256", digest) for host in hosts for name, digest in host.code.items()]
     named += [("commit", "gitCommit", host.commit) for host in hosts]

@@ -44,7 +44,7 @@ WHERE = "rule"
 
 
 def problems_of_columns(data: Mapping[str, Any]) -> Iterator[Found]:
-    """Problems of the corpus section in a recipe's plain data."""
+    """Yield problems of the corpus section in a recipe's plain data."""
     corpus = data.get("corpus")
     if not isinstance(corpus, dict):
         return
@@ -75,14 +75,15 @@ def problems_of_columns(data: Mapping[str, Any]) -> Iterator[Found]:
 
 
 def _meant(chosen: Iterable[str], known: Mapping[str, Any], names: Catalogue[Any]) -> list[str]:
-    """The annotators that a recipe names; a misspelt one counts as the nearest, so that nothing follows from it."""
+    """Return the annotators in a recipe; a misspelled one counts as the closest, so that it causes no other
+    problems."""
     unknown = {name: difflib.get_close_matches(name, names.built_in, n=1) for name in chosen if name not in names}
     near = (name if name in known else next(iter(unknown.get(name, ())), None) for name in chosen)
     return list(dict.fromkeys(name for name in near if name is not None))
 
 
 def _resources(corpus: Mapping[str, Any], name: str, given: Any, known: Mapping[str, Annotator]) -> Iterator[Found]:
-    """Every model and list that an annotator rests on is in the recipe."""
+    """Check that the recipe has every model and list that an annotator needs."""
     if name not in known:
         return
     try:
@@ -101,7 +102,7 @@ def _resources(corpus: Mapping[str, Any], name: str, given: Any, known: Mapping[
 
 
 def _models(corpus: Mapping[str, Any]) -> Iterator[Found]:
-    """Every model can be trained from buckets and lists that are there."""
+    """Check that the buckets and lists exist from which models are trained."""
     from plinth.corpus.models import parameters, trainer
 
     models, buckets, lists = corpus.get("models") or {}, corpus.get("buckets") or {}, corpus.get("lists") or {}
@@ -120,7 +121,7 @@ def _models(corpus: Mapping[str, Any]) -> Iterator[Found]:
 
 
 def _dedup(corpus: Mapping[str, Any]) -> Iterator[Found]:
-    """Buckets and lists that the later stages of deduplication name are there."""
+    """Check that buckets and lists of later deduplication stages exist."""
     dedup, buckets = corpus.get("dedup") or {}, corpus.get("buckets") or {}
     for stage, field in (("semantic", "buckets"), ("lines", "exclude"), ("substring", "exclude")):
         named = (dedup.get(stage) or {}).get(field) if isinstance(dedup, dict) else None
@@ -135,7 +136,7 @@ def _dedup(corpus: Mapping[str, Any]) -> Iterator[Found]:
 
 
 def _illegal(corpus: Mapping[str, Any]) -> Iterator[Found]:
-    """The lists of the illegal-content gate are there."""
+    """Check that the lists of the illegal-content gate exist."""
     gate, lists = corpus.get("illegal"), corpus.get("lists") or {}
     name = gate.get("lists") if isinstance(gate, dict) else None
     if name is not None and name not in lists:
@@ -143,7 +144,7 @@ def _illegal(corpus: Mapping[str, Any]) -> Iterator[Found]:
 
 
 def _terms(corpus: Mapping[str, Any]) -> Iterator[Found]:
-    """Every source's owner allows what the result is for."""
+    """Check that the terms of every source allow the uses of the result."""
     uses, buckets = corpus.get("uses") or (), corpus.get("buckets")
     for name, bucket in buckets.items() if isinstance(buckets, dict) else ():
         sources = bucket.get("sources") if isinstance(bucket, dict) else None
@@ -160,7 +161,7 @@ def _terms(corpus: Mapping[str, Any]) -> Iterator[Found]:
 
 
 def _policies(corpus: Mapping[str, Any], chosen: Sequence[str]) -> Iterator[Found]:
-    """Every expression reads and names columns that are there."""
+    """Check that every expression parses and names existing columns."""
     from plinth.corpus.policy.compiled_policy import columns_of
 
     types = columns_of(tuple(chosen))
@@ -173,7 +174,7 @@ def _policies(corpus: Mapping[str, Any], chosen: Sequence[str]) -> Iterator[Foun
 
 
 def _profiles(at: Key, names: Any, corpus: Mapping[str, Any], chosen: Sequence[str]) -> Iterator[Found]:
-    """Every annotator that a profile rests on is there, and counts as the profile's project does."""
+    """Check that every annotator of a profile exists, and counts like the profile's project."""
     from plinth.corpus.annotate.base import annotator
     from plinth.corpus.policy.profiles import PROFILES
 
@@ -223,7 +224,7 @@ def _rules(at: Key, rules: Any, types: Mapping[str, Any]) -> Iterator[Found]:
 
 
 def _axes(shards: Any, chosen: Sequence[str]) -> Iterator[Found]:
-    """Every column that shards are cut by is one that an annotator of the recipe writes."""
+    """Check that an annotator of the recipe writes every column that shards are divided by."""
     from plinth.corpus.policy.compiled_policy import columns_of
     from plinth.tokens.shards.parameters import AXES
 
@@ -237,7 +238,7 @@ def _axes(shards: Any, chosen: Sequence[str]) -> Iterator[Found]:
 
 
 def _slices(evaluation: Any, chosen: Sequence[str]) -> Iterator[Found]:
-    """Every slice of the evaluation reads columns that are there; the ledger alone knows those of other stages."""
+    """Check that every slice of the evaluation reads existing columns; other stages' columns are only in the ledger."""
     from plinth.corpus.policy.compiled_policy import columns_of
     from plinth.evaluation.slices.choice import as_in_ledger, from_other_stages, read
 
@@ -266,7 +267,7 @@ PER_DOCUMENT = "per-document"
 
 
 def notes(recipe: Recipe) -> list[str]:
-    """Sentences, each about one place of the recipe."""
+    """Return warnings in sentences, each about one place of the recipe."""
     return [*_test(recipe), *_licences(recipe), *_never(recipe)]
 
 
@@ -276,7 +277,7 @@ def _test(recipe: Recipe) -> Iterator[str]:
 
 
 def _never(recipe: Recipe) -> Iterator[str]:
-    """Intervals longer than the run."""
+    """Warn about intervals longer than the run."""
     from plinth.tokens.order.steps import schedule
 
     training, mixture = recipe.training, recipe.mixture
@@ -297,7 +298,7 @@ def _never(recipe: Recipe) -> Iterator[str]:
 
 
 def _licences(recipe: Recipe) -> Iterator[str]:
-    """Sources whose every document the licence gate stops."""
+    """Warn about sources whose every document the license gate stops."""
     from plinth.corpus.annotate.licence import judge
 
     permitted = tuple(sorted(recipe.corpus.permitted_licences))
@@ -315,10 +316,10 @@ MAX_BYTES = 32 * 2**20
 
 
 def list_files(recipe: Recipe, folder: Path) -> Iterator[tuple[Key, str, str]]:
-    """Key, problem and hint of lists that an annotator or the gate of illegal content could not read.
+    """Yield key, problem and hint of lists that an annotator or the gate of illegal content cannot read.
 
     Args:
-        folder: what paths are relative to; files that are not there are passed over, as the run reports them.
+        folder: root of relative paths; missing files are skipped, since the run reports them.
     """
     from plinth.corpus import illegal
     from plinth.corpus.annotate.base import annotator
@@ -343,7 +344,7 @@ def list_files(recipe: Recipe, folder: Path) -> Iterator[tuple[Key, str, str]]:
 
 
 def _files(location: str | None, folder: Path) -> dict[str, Path]:
-    """Files of a list by the names that the run gives them; none where they are elsewhere, or too many bytes."""
+    """Return files of a list by their names in the run; none if they are remote or too large."""
     if location is None or "://" in location or not (place := folder / location).exists():
         return {}
     found = [place] if place.is_file() else sorted(one for one in place.rglob("*") if one.is_file())
@@ -357,10 +358,10 @@ def _words(error: PlinthError) -> tuple[str, str]:
 
 
 def probe_files(recipe: Recipe, folder: Path) -> Iterator[tuple[Key, str, str]]:
-    """Key, problem and hint of files that are no probes: too many bad lines, or fewer items than examples.
+    """Yield key, problem and hint of files that are not probes: too many bad lines, or fewer items than examples.
 
     Args:
-        folder: what paths are relative to; files that are not there are passed over, as the run reports them.
+        folder: root of relative paths; missing files are skipped, since the run reports them.
     """
     from plinth.evaluation.probes import probe_sets
 

@@ -44,7 +44,7 @@ NO_DEFAULT = object()
 
 @dataclass(frozen=True)
 class Gone:
-    """A key that is gone: the value that had no effect in 0.3, and what to write instead."""
+    """Removed key: the value without effect in 0.3, and the replacement."""
 
     default: Any
     advice: str
@@ -118,12 +118,12 @@ REMOVED = {
 
 
 def retired(kind: Any, data: Any, at: Key = ()) -> Iterator[Found]:
-    """Every key that is gone and that plain data sets.
+    """Yield every removed key that plain data sets.
 
     Args:
-        kind: the model, or the annotation of a field, that the data is for.
+        kind: model, or annotation of a field, of the data.
         data: mappings, lists and scalars, as YAML has them.
-        at: the key of the data.
+        at: key of the data.
     """
     if isinstance(kind, type) and issubclass(kind, BaseModel):
         for name, value in data.items() if isinstance(data, dict) else ():
@@ -139,7 +139,7 @@ def retired(kind: Any, data: Any, at: Key = ()) -> Iterator[Found]:
 
 
 def without_defaults(kind: Any, data: Any, at: Key = ()) -> Any:
-    """Plain data less the keys that are gone and have no effect: a dump by 0.3 is then a recipe again."""
+    """Return plain data without removed keys that have no effect, so that a dump by 0.3 is a valid recipe."""
     if isinstance(kind, type) and issubclass(kind, BaseModel):
         if not isinstance(data, dict):
             return data
@@ -161,7 +161,7 @@ def without_defaults(kind: Any, data: Any, at: Key = ()) -> Any:
 
 
 def _below(kind: Any, data: Any) -> list[tuple[Any, Any]]:
-    """Annotations inside one that is no model, each with the index or name of the data that it is for; None: all."""
+    """Return annotations inside one that is not a model, each with the index or name of its data; None: all."""
     origin, inner = typing.get_origin(kind), typing.get_args(kind)
     if origin in (typing.Union, types.UnionType):
         return [(each, None) for each in inner]
@@ -173,7 +173,7 @@ def _below(kind: Any, data: Any) -> list[tuple[Any, Any]]:
 
 
 def _gone(kind: type[BaseModel], key: Key, value: Any) -> Gone | None:
-    """What a key that is gone was; None for one that a recipe may set."""
+    """Return the removed key's advice; None for a key that a recipe may set."""
     name, field = str(key[-1]), kind.model_fields.get(str(key[-1]))
     words = [step for step in key if isinstance(step, str)]
     ending = ".".join(words[-2:])
@@ -189,7 +189,7 @@ def _gone(kind: type[BaseModel], key: Key, value: Any) -> Gone | None:
 
 
 def settable(model: type[BaseModel]) -> list[str]:
-    """Fields of a model that a recipe may set."""
+    """Return fields of a model that a recipe may set."""
     return [name for name, field in model.model_fields.items() if not is_internal(field)]
 
 
@@ -202,7 +202,7 @@ def _unchanging(default: Any) -> str:
 
 
 def problems_of_extensions(data: Mapping[str, Any]) -> Iterator[Found]:
-    """Members of installed packages that cannot be used, and parameters that they do not take."""
+    """Yield unusable members of installed packages, and parameters that they do not have."""
     from plinth.corpus.sources.record import READERS
     from plinth.evaluation.measurement import MEASUREMENTS
     from plinth.evaluation.probes.base import PROBES
@@ -235,10 +235,10 @@ def problems_of_extensions(data: Mapping[str, Any]) -> Iterator[Found]:
 
 
 def problems_of_member(at: Key, name: str, given: Any, catalogue: Catalogue[Any], whose: Key = ()) -> Iterator[Found]:
-    """What is wrong with a name at a key, or with the parameters given beside or below it.
+    """Yield problems of a name at a key, or of the parameters next to or below it.
 
     Args:
-        whose: the key of the parameters; the same as `at` where it is empty.
+        whose: key of the parameters; the same as `at` if empty.
     """
     unusable = list(_unusable(at, name, catalogue))
     if unusable:
@@ -258,7 +258,7 @@ def problems_of_member(at: Key, name: str, given: Any, catalogue: Catalogue[Any]
 
 
 def _unusable(at: Key, name: str, catalogue: Catalogue[Any]) -> Iterator[Found]:
-    """A name that no member has, or whose member cannot be used."""
+    """Yield problems of a name without a member, or with an unusable one."""
     try:
         catalogue.find(name)
     except ExtensionError as error:
@@ -269,7 +269,7 @@ def _unusable(at: Key, name: str, catalogue: Catalogue[Any]) -> Iterator[Found]:
 
 
 def _chosen(at: Key, given: Mapping[str, Any], catalogue: Catalogue[Any]) -> Iterator[Found]:
-    """A block with `kind` and, for a member of an installed package, `options`."""
+    """Check a block with `kind` and, for a member of an installed package, `options`."""
     kind, options = given.get("kind"), given.get("options", {})
     if not isinstance(kind, str):
         return  # its default, or refused by the recipe's own validation
@@ -294,7 +294,7 @@ def _inside(data: Any, *keys: str) -> Any:
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """A hint that names the nearest known word, or all of them."""
+    """Return a hint with the closest known word, or all of them."""
     known = list(known)
     near = difflib.get_close_matches(word, known, n=1, cutoff=0.6)
     return f"did you mean `{near[0]}`?" if near else f"have: {', '.join(known)}" if known else "there are none"
@@ -304,7 +304,7 @@ Section = Mapping[str, Any]
 
 
 def problems_of_gates(corpus: Section, annotators: tuple[str, ...]) -> Iterator[Found]:
-    """Key, problem and hint of gates that do not exist, or whose rules cannot be found or read."""
+    """Yield key, problem and hint of gates that do not exist, or whose rules are missing or invalid."""
     from plinth.corpus.slices.measured_gates import measured_gate, rule_of
 
     slices, lists = corpus.get("slices"), corpus.get("lists") or {}
@@ -326,7 +326,7 @@ def problems_of_gates(corpus: Section, annotators: tuple[str, ...]) -> Iterator[
 
 
 def problems_of_evidence(corpus: Section) -> Iterator[Found]:
-    """Rules in use that drop by what a model learnt, of which nothing independent says how often it is right."""
+    """Check that independent evidence measures the rules that drop documents by learned models."""
     from plinth.corpus.slices.removal_rates import learned_rules, trusted
 
     annotate, models, buckets = (_section(corpus, name) for name in ("annotate", "models", "buckets"))
@@ -349,7 +349,7 @@ def problems_of_evidence(corpus: Section) -> Iterator[Found]:
 
 
 def _unproven(corpus: Section, annotator: str) -> tuple[str, str] | None:
-    """Why nothing independent measures an annotator's models, and what to do; None where something does."""
+    """Return why nothing independent measures an annotator's models, and the remedy; None if something does."""
     from plinth.corpus.slices.measured_gates import MEASURED_GATES
     from plinth.corpus.slices.removal_rates import has_classes, models_of
 
@@ -378,10 +378,10 @@ def _unproven(corpus: Section, annotator: str) -> tuple[str, str] | None:
 
 
 def generated_lists(recipe: Recipe, folder: Path) -> Iterator[Found]:
-    """Labelled sets among the input files that are generated, in a recipe that is no test.
+    """Yield labeled input sets that are generated, in a recipe that is not a test.
 
     Args:
-        folder: what locations of lists are relative to; files that are not there are passed over.
+        folder: root of relative locations of lists; missing files are skipped.
     """
     from plinth.corpus.models.examples import marked_rows, refused
 

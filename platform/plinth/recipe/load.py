@@ -42,13 +42,13 @@ _PATTERNS = {
 
 
 def load(path: Path | str, packaged: Path | None = None, checked: str = "") -> Recipe:
-    """The recipe in a YAML file.
+    """Return the recipe in a YAML file.
 
     Args:
         path: the file.
-        packaged: folder of recipes that `extends:` finds by name, after files beside the recipe.
-        checked: fingerprint of a recipe that passed all checks; annotators and columns are not checked again for it,
-            which would import every annotator.
+        packaged: folder of recipes that `extends:` finds by name, after files next to the recipe.
+        checked: fingerprint of a recipe that passed all checks; its annotators and columns are not checked again, which
+            would import every annotator.
 
     Raises:
         RecipeError: the file cannot be read or the recipe is wrong; lists every problem with its file,
@@ -60,12 +60,12 @@ def load(path: Path | str, packaged: Path | None = None, checked: str = "") -> R
 def check_over(
     path: Path | str, overs: Sequence[Lined], name: Path, without: str = "", packaged: Path | None = None
 ) -> Recipe:
-    """The recipe in a file with other keys laid over it, one after the other, as files that extend it would.
+    """Return the recipe in a file with other keys merged over it in order, as by files that extend it.
 
     Args:
-        overs: the keys.
-        name: the file they come from, for errors.
-        without: a section of `corpus` that does not matter.
+        overs: keys to merge.
+        name: file of these keys, for errors.
+        without: section of `corpus` to ignore.
 
     Raises:
         RecipeError: as `load`.
@@ -79,7 +79,7 @@ def check_over(
 
 
 def required(recipe: Recipe | None, problems: Sequence[Problem], path: Path) -> Recipe:
-    """The recipe where there is no problem.
+    """Return the recipe if there is no problem.
 
     Raises:
         RecipeError: lists every problem.
@@ -95,13 +95,13 @@ def required(recipe: Recipe | None, problems: Sequence[Problem], path: Path) -> 
 
 
 def check(path: Path | str, packaged: Path | None = None, checked: str = "") -> tuple[Recipe | None, list[Problem]]:
-    """The recipe, or None and its problems, in the order of files and lines; see `load`."""
+    """Return the recipe, or None and its problems, in the order of files and lines; see `load`."""
     path = Path(path)
     return _checked(follow(path, packaged), Position(shown(path), 1), checked)
 
 
 def _checked(lined: Lined, top: Position, checked: str = "") -> tuple[Recipe | None, list[Problem]]:
-    """Validate what was read. No problem is reported that may only follow from a key that could not be read."""
+    """Validate parsed data. Problems that may only follow from an unreadable key are not reported."""
     problems = list(lined.problems)
     recipe = None
     if lined.data and not lined.incomplete:
@@ -113,12 +113,12 @@ def _checked(lined: Lined, top: Position, checked: str = "") -> tuple[Recipe | N
 
 
 def fingerprint(recipe: Recipe) -> str:
-    """SHA-256 of the whole recipe with its defaults filled in: comments and key order do not count."""
+    """Return SHA-256 of the whole recipe with its defaults: comments and key order do not matter."""
     return canonical.digest(recipe)
 
 
 def resolved(path: Path | str, packaged: Path | None = None) -> dict[str, Any]:
-    """The recipe as plain data, with `extends:` followed and defaults filled in.
+    """Return the recipe as plain data, with `extends:` followed and defaults filled in.
 
     Raises:
         RecipeError: as `load`.
@@ -127,17 +127,17 @@ def resolved(path: Path | str, packaged: Path | None = None) -> dict[str, Any]:
 
 
 def written(recipe: Recipe, *, defaults: bool = True) -> dict[str, Any]:
-    """A recipe as plain data that loads as the same recipe.
+    """Return a recipe as plain data that loads as the same recipe.
 
     Args:
-        defaults: whether keys that were not given are there with their defaults.
+        defaults: True includes omitted keys with their defaults.
     """
     unused = ("mixture", *FOLLOWS_MIXTURE) if recipe.mixture is None else ()
     return {name: value for name, value in _plain(recipe, defaults).items() if name not in unused}
 
 
 def _plain(value: Any, defaults: bool) -> Any:
-    """A parameter as YAML has it: without what no recipe sets."""
+    """Return a parameter as in YAML, without fields that recipes cannot set."""
     if isinstance(value, OneValue):
         return _plain(getattr(value, value.key()), defaults)
     if isinstance(value, BaseModel):
@@ -193,7 +193,7 @@ def _explain(error: ValidationError, lined: Lined, top: Position) -> Iterator[Pr
 
 
 def _located(loc: Sequence[str | int], lined: Lined) -> Key:
-    """The key without the tags that pydantic adds for members of a union."""
+    """Return the key without the tags that pydantic adds for members of a union."""
     key = tuple(step for step in loc if step != "[key]")  # pydantic's mark for the name of an entry
     while len(key) > 1 and key not in lined.marks and not (key[:-1] in lined.marks and _is_mapping(lined, key[:-1])):
         key = key[:-1]
@@ -201,7 +201,7 @@ def _located(loc: Sequence[str | int], lined: Lined) -> Key:
 
 
 def _is_mapping(lined: Lined, key: Key) -> bool:
-    """Whether a mapping or list is written at a key; below a value there is nothing to point at (`OneValue`)."""
+    """Return True if a mapping or list is written at a key; a value has no positions below it (`OneValue`)."""
     value: Any = lined.data
     for step in key:
         value = value[step]
@@ -225,7 +225,7 @@ def _message(detail: ErrorDetails) -> str:
 
 
 def _hint(detail: ErrorDetails) -> str:
-    """The nearest valid key or value, or all of them where they are few."""
+    """Return the closest valid key or value, or all of them if they are few."""
     if detail["type"] == "extra_forbidden":
         if refusal(dotted(detail["loc"])):
             return ""
@@ -247,7 +247,7 @@ def _hint(detail: ErrorDetails) -> str:
 
 
 def _meant(detail: ErrorDetails) -> tuple[str | int, ...] | None:
-    """For an unknown key: the location of the valid key that it nearly is."""
+    """Return the location of the valid key that an unknown key resembles."""
     if detail["type"] != "extra_forbidden":
         return None
     *parent, name = detail["loc"]
@@ -267,7 +267,7 @@ def _field(loc: Sequence[str | int]) -> Any:
 
 
 def _model_at(kind: Any, loc: Sequence[str | int]) -> type[BaseModel] | None:
-    """The model that describes the mapping at a location, found through the annotations."""
+    """Return the model of the mapping at a location, found through the annotations."""
     if typing.get_origin(kind) in (typing.Union, types.UnionType):  # a section that may be left out
         found = (_model_at(each, loc) for each in typing.get_args(kind))
         return next((model for model in found if model is not None), None)
@@ -300,15 +300,15 @@ SHORT = frozenset({"policies", "buckets"})
 
 
 def load_tried(new: Path, recipe: Path, packaged: Path | None = None) -> Recipe:
-    """The recipe that a file of changes means.
+    """Return the recipe of a file of changes.
 
     Args:
-        new: a whole recipe, or keys to lay over `recipe`; `policies:` may stand at the top.
-        recipe: the recipe in force.
+        new: whole recipe, or keys to merge over `recipe`; `policies:` may be at the top.
+        recipe: current recipe.
         packaged: folder of recipes that `extends:` finds by name.
 
     Raises:
-        RecipeError: the file cannot be read, or names what does not exist, with its line and the nearest name.
+        RecipeError: the file cannot be read, or has unknown names; with line and closest name.
     """
     lined = read(new, shown(new))
     if lined.problems or WHOLE & lined.data.keys():
@@ -318,7 +318,7 @@ def load_tried(new: Path, recipe: Path, packaged: Path | None = None) -> Recipe:
 
 
 def _placed(lined: Lined) -> Lined:
-    """`policies:` and `buckets:` moved below `corpus:`."""
+    """Move `policies:` and `buckets:` below `corpus:`."""
     if "corpus" in lined.data or not SHORT & lined.data.keys():
         return lined
     data = {key: value for key, value in lined.data.items() if key not in SHORT}

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 @extended("corpus")
 class Corpus(Frozen):
-    """Everything up to curated text."""
+    """Sections up to curated text."""
 
     buckets: Mapping[Name, Bucket] = Field(min_length=1, description="Buckets by name.")
     documents: Documents = Documents()
@@ -95,7 +95,7 @@ class Corpus(Frozen):
     )
 
     def rights(self) -> Rights:
-        """The licence gate of these lists and uses; imported here, for it brings compiled kernels."""
+        """Return the license gate of these lists and uses; imported here, because it needs compiled kernels."""
         from plinth.corpus.annotate.licence import LicenceParams
         from plinth.corpus.policy.compiled_policy import Rights
 
@@ -105,7 +105,7 @@ class Corpus(Frozen):
 
 
 class ReleaseParameters(Frozen):
-    """The registered model."""
+    """Registered model."""
 
     name: str = Field(pattern=r"^[a-z][a-z0-9-]*$", max_length=64, description="Name of the registered model.")
     auto_approve_as: str | None = Field(
@@ -139,7 +139,7 @@ Found = tuple[tuple[str | int, ...], str]
 
 
 class Recipe(Frozen):
-    """From raw corpus to approved checkpoint. Nothing outside this file steers a run.
+    """Everything from raw corpus to approved checkpoint. Nothing outside this file affects a run.
 
     A recipe with `corpus` alone ends at curated text, funnel and ledger; `mixture` adds everything up to a measured
     checkpoint, `release` the registered model.
@@ -177,17 +177,17 @@ class Recipe(Frozen):
 
     @property
     def probes(self) -> Probes | None:
-        """The probes of the run; None where there is no run to measure, or the recipe wants none."""
+        """Probes of the run; None if there is no run to measure, or the recipe disables them."""
         wanted = self.evaluation.probes
         return wanted if self.mixture is not None and wanted.names else None
 
     @property
     def kept_vocabulary(self) -> InitialWeights | None:
-        """The model whose tokenizer the run keeps; None where it trains its own."""
+        """Model whose tokenizer the run keeps; None if it trains its own."""
         return {"initial": self.training.initial, **hooks.models(self.training)}.get(self.tokenizer.kind)
 
     def required_mixture(self) -> Mixture:
-        """The mixture, for what cannot do without.
+        """Return the mixture, for callers that need one.
 
         Raises:
             RecipeError: the recipe ends at the corpus.
@@ -197,10 +197,10 @@ class Recipe(Frozen):
         return self.mixture
 
     def required_release(self) -> ReleaseParameters:
-        """The release, for what cannot do without.
+        """Return the release, for callers that need one.
 
         Raises:
-            RecipeError: the recipe releases nothing.
+            RecipeError: the recipe has no release.
         """
         if self.release is None:
             raise self._lacks("release")
@@ -215,7 +215,7 @@ class Recipe(Frozen):
 
 
 def _without_mixture(recipe: Recipe) -> Iterator[Found]:
-    """Sections that no stage reads: whoever writes them expects a run."""
+    """Report sections that no stage reads, since they need a run."""
     for section in FOLLOWS_MIXTURE:
         if section in recipe.model_fields_set and getattr(recipe, section) is not None:
             yield (section,), "has no effect without `mixture`; add `mixture:`, or take this section out"
@@ -224,7 +224,7 @@ def _without_mixture(recipe: Recipe) -> Iterator[Found]:
 
 
 def _names(recipe: Recipe) -> Iterator[Found]:
-    """Names under which Dagster would confuse two assets: it writes `-` as `_`."""
+    """Report names that Dagster would confuse: it writes `-` as `_`."""
     corpus = recipe.corpus
     sections: dict[tuple[str, ...], Iterable[str]] = {
         ("buckets",): corpus.buckets,
@@ -320,7 +320,7 @@ def _batches(recipe: Recipe, mixture: Mixture) -> Iterator[Found]:
 
 
 def _begins(recipe: Recipe) -> Iterator[Found]:
-    """What is kept from weights, or compared with them, needs weights."""
+    """Check that settings for initial weights come with initial weights."""
     begun, kind = recipe.training.initial, recipe.tokenizer.kind
     if kind in KEPT and recipe.kept_vocabulary is None:
         yield ("tokenizer", "kind"), f"{kind} is the tokenizer of `{KEPT[kind]}`, which the recipe does not have"
@@ -334,7 +334,7 @@ def _begins(recipe: Recipe) -> Iterator[Found]:
 
 
 def _canaries(recipe: Recipe, mixture: Mixture) -> Iterator[Found]:
-    """Canaries need documents that no row cuts, and a last step that takes every sequence."""
+    """Check that no row cuts planted documents, and the last step takes every sequence."""
     if recipe.corpus.canaries is None:
         return
     lengths = [mixture.sequence_tokens, *(length for _, length in steps.lengths(recipe.training))]
@@ -355,7 +355,7 @@ def _canaries(recipe: Recipe, mixture: Mixture) -> Iterator[Found]:
 
 
 def _misplaced(recipe: Recipe, mixture: Mixture, sequences: int) -> Iterator[Found]:
-    """The first change after the last step, found before days of work on the corpus."""
+    """Report the first change after the last step, before days of work on the corpus."""
     training = recipe.training
     changes = (training.batch_schedule, training.length_schedule, training.amendments)
     try:

@@ -69,7 +69,7 @@ BOUNDS = {"ge": "≥ {}", "gt": "> {}", "le": "≤ {}", "lt": "< {}", "min_lengt
 
 
 def document() -> str:
-    """The page, as Markdown."""
+    """Return the page as Markdown."""
     lines = [INTRODUCTION, *_common(), ""]
     for path, model in _models(Recipe, ""):
         title = f"`{path}`" if path else "The file"
@@ -83,7 +83,7 @@ def main(target: str) -> None:
 
 
 def _common() -> Iterator[str]:
-    """The keys that most recipes set, by their whole path."""
+    """Yield the keys that most recipes set, by their whole path."""
     yield f"## {len(COMMON)} keys that most recipes set"
     yield ""
     yield "All others have defaults; the sections below have every key."
@@ -100,7 +100,7 @@ def _common() -> Iterator[str]:
 
 
 def _models(model: type[BaseModel], path: str) -> Iterator[tuple[str, type[BaseModel]]]:
-    """Every model under its dotted path, depth first, in the order of the file."""
+    """Yield every model under its dotted path, depth first, in the order of the file."""
     yield path, model
     for name, field in _fields(model):
         inner, suffix = _inner(field.annotation)
@@ -109,12 +109,12 @@ def _models(model: type[BaseModel], path: str) -> Iterator[tuple[str, type[BaseM
 
 
 def _fields(model: type[BaseModel]) -> list[tuple[str, FieldInfo]]:
-    """Fields that a recipe may set."""
+    """Return fields that a recipe may set."""
     return [(name, field) for name, field in model.model_fields.items() if not is_internal(field)]
 
 
 def keys() -> list[str]:
-    """Every key of a recipe by its dotted path, those of annotators and models too."""
+    """Return every key of a recipe by its dotted path, including those of annotators and models."""
     from plinth.corpus.annotate.base import ANNOTATORS
     from plinth.corpus.models import trainers
 
@@ -130,7 +130,7 @@ def keys() -> list[str]:
 
 
 def schema() -> dict[str, Any]:
-    """JSON Schema of a recipe, for editors."""
+    """Return the JSON Schema of a recipe, for editors."""
     whole = Recipe.model_json_schema()
     definitions = whole.pop("$defs", {})
     for part in (whole, *definitions.values()):
@@ -152,7 +152,7 @@ def schema() -> dict[str, Any]:
 
 
 def _inner(kind: Any) -> tuple[type[BaseModel] | None, str]:
-    """The model inside an annotation, and how a path goes through its container."""
+    """Return the model inside an annotation, and the path through its container."""
     if _is_one_value(kind):
         return None, ""
     if isinstance(kind, type) and issubclass(kind, BaseModel):
@@ -174,7 +174,7 @@ def _is_one_value(kind: Any) -> bool:
 
 
 def _one_value(kind: Any) -> type[OneValue] | None:
-    """The section that is written as one value, alone or beside `null`."""
+    """Return the section that is written as one value, alone or with `null`."""
     if _is_one_value(kind):
         found: type[OneValue] = kind
         return found
@@ -299,7 +299,7 @@ def _first_paragraph(model: type[BaseModel]) -> str:
 
 
 def _anchor(path: str) -> str:
-    """GitHub's anchor of a heading: lower case, letters, digits, `-` and `_`."""
+    """Return GitHub's anchor of a heading: lower case, letters, digits, `-` and `_`."""
     return "".join(letter for letter in path.lower() if letter.isalnum() or letter in "-_")
 
 

@@ -27,7 +27,7 @@ MAX_NODES = 100_000  # aliases may multiply a small file; no real recipe comes n
 
 @dataclass(frozen=True)
 class Position:
-    """A place in a file; lines count from 1."""
+    """Place in a file; lines count from 1."""
 
     file: str
     line: int
@@ -38,7 +38,7 @@ class Position:
 
 @dataclass(frozen=True)
 class Problem:
-    """A problem of a recipe and its position."""
+    """Problem of a recipe and its position."""
 
     mark: Position
     key: str
@@ -52,13 +52,13 @@ class Problem:
 
 @dataclass
 class Lined:
-    """Data of one file, or of several merged.
+    """Data of one file, or of several merged files.
 
     Args:
-        data: the keys and values.
-        marks: place of every mapping key and list item.
+        data: keys and values.
+        marks: position of every mapping key and list item.
         problems: faults found while reading.
-        incomplete: a file is missing or unreadable, so that nothing can be concluded from absent keys.
+        incomplete: True if a file is missing or unreadable, so that absent keys mean nothing.
     """
 
     data: dict[str, Any] = field(default_factory=dict)
@@ -67,7 +67,7 @@ class Lined:
     incomplete: bool = False
 
     def mark(self, key: Key, default: Position) -> Position:
-        """The place of a key, or of the nearest thing around it that was written."""
+        """Return the position of a key, or of the closest key or list around it that was written."""
         for end in range(len(key), 0, -1):
             if key[:end] in self.marks:
                 return self.marks[key[:end]]
@@ -75,7 +75,7 @@ class Lined:
 
 
 def dotted(key: Key) -> str:
-    """`corpus.buckets.web.sources[0].kind`."""
+    """Return a key in the form `corpus.buckets.web.sources[0].kind`."""
     text = ""
     for step in key:
         text += f"[{step}]" if isinstance(step, int) else f".{step}" if text else str(step)
@@ -83,7 +83,7 @@ def dotted(key: Key) -> str:
 
 
 def parse(text: str, file: str) -> Lined:
-    """The data of one YAML text. Problems are listed, not raised."""
+    """Parse one YAML text. Problems are listed, not raised."""
     lined = Lined()
     try:
         loader = _Loader(text)
@@ -106,7 +106,7 @@ def parse(text: str, file: str) -> Lined:
 
 
 def read(path: Path, file: str) -> Lined:
-    """The data of one YAML file; an unreadable file is listed as a problem."""
+    """Read one YAML file; an unreadable file is listed as a problem."""
     try:
         return parse(path.read_text(encoding="utf-8-sig"), file)
     except UnicodeDecodeError as error:
@@ -121,7 +121,7 @@ def _unread(mark: Position, message: str) -> Lined:
 
 
 def merge(parent: Lined, child: Lined) -> Lined:
-    """The child over the parent: mappings merge key by key, all else is replaced, `null` removes a key."""
+    """Merge the child over the parent: mappings merge key by key, all else is replaced, `null` removes a key."""
     marks = dict(parent.marks)
     data = _merge(parent.data, child.data, (), marks, child.marks)
     return Lined(data, marks, parent.problems + child.problems, parent.incomplete or child.incomplete)
@@ -148,9 +148,9 @@ def _merge(
 
 
 class _Loader(Composer, CParser, SafeConstructor, Resolver):  # type: ignore[misc]
-    """Safe, with the scalars of YAML 1.2: libyaml scans, Python composes.
+    """Safe loader with the scalars of YAML 1.2: libyaml scans, Python composes.
 
-    `yaml.CSafeLoader` composes in C, where a text that is nested deeply enough ends the process.
+    `yaml.CSafeLoader` composes in C, where deeply nested text crashes the process.
     """
 
     yaml_implicit_resolvers: dict[str, list[tuple[str, Any]]] = {}  # noqa: RUF012 -- replaces the base's table
@@ -174,7 +174,7 @@ for _tag, _pattern, _first in (
 
 
 class _Builder:
-    """Nodes to data, with marks and problems on the way."""
+    """Converter from nodes to data that records positions and problems."""
 
     def __init__(self, loader: _Loader, lined: Lined, file: str) -> None:
         self.loader, self.lined, self.file = loader, lined, file
@@ -254,17 +254,17 @@ SUFFIX = ".yaml"
 
 
 def follow(path: Path, packaged: Path | None = None) -> Lined:
-    """The keys of a recipe merged over the files that it extends.
+    """Return the keys of a recipe merged over the files that it extends.
 
     Args:
-        path: the recipe.
-        packaged: folder of the recipes that are found by name from anywhere.
+        path: path of the recipe.
+        packaged: folder of the recipes that can be found by name.
     """
     return _follow(path, packaged, ())
 
 
 def files(path: Path, packaged: Path | None = None) -> tuple[Path, ...]:
-    """The file of a recipe and those of the recipes that it extends."""
+    """Return the file of a recipe and those of the recipes that it extends."""
     found: list[Path] = []
     at: Path | None = path
     while at is not None and at not in found:
@@ -275,12 +275,12 @@ def files(path: Path, packaged: Path | None = None) -> tuple[Path, ...]:
 
 
 def named(name: str, beside: Path, packaged: Path | None) -> Path | None:
-    """The file that a name means: one in the folder `beside`, else a packaged recipe; `.yaml` may be left out."""
+    """Return the file of a name: in the folder `beside`, or else a packaged recipe; `.yaml` is optional."""
     return next((path for path in _candidates(name, beside, packaged) if path.is_file()), None)
 
 
 def shown(path: Path) -> str:
-    """The path relative to the working directory, where it lies below it."""
+    """Return the path relative to the working directory, if it is below it."""
     try:
         return str(path.resolve().relative_to(Path.cwd()))
     except ValueError:
@@ -318,7 +318,7 @@ def _follow(path: Path, packaged: Path | None, chain: tuple[Path, ...]) -> Lined
 
 
 def _base(base: str, path: Path, packaged: Path | None) -> Path | None:
-    """The file that `extends: base` means in `path`. A recipe that extends its own name extends the packaged one."""
+    """Return the file of `extends: base` in `path`. A recipe that extends its own name extends the packaged one."""
     found = [one for one in _candidates(base, path.parent, packaged) if one.is_file()]
     others = [one for one in found if one.resolve() != path.resolve()]
     return next(iter([*others, *found]), None)

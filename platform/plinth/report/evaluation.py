@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class Measure(Frozen):
-    """A score with its interval. `reference` is what it is read against: its control, a baseline, chance."""
+    """A score with its interval. `reference` is the value to compare with: its control, a baseline, chance."""
 
     name: str
     value: float
@@ -81,7 +81,7 @@ class TextTable(Frozen):
 
 
 class Section(Frozen):
-    """A part of the page, with the command or the document that leads further."""
+    """A section of the page, with figures and tables."""
 
     key: str
     title: str
@@ -105,7 +105,7 @@ BITS = "bits per byte"
 
 
 def measure(name: str, found: Stats, value: str = "value", **more: Any) -> Measure:
-    """A measure out of the fields of an estimate, which every statistic of an evaluation carries."""
+    """Return a measure with the fields of an estimate, which every statistic of an evaluation has."""
     note = ", ".join(found.get("flags", ()))
     fields = {"low": found["low"], "high": found["high"], "n": found["n"], "seed": found.get("seed"), "note": note}
     return Measure(name=name, value=found[value], **fields | more)
@@ -114,12 +114,12 @@ def measure(name: str, found: Stats, value: str = "value", **more: Any) -> Measu
 def group(
     title: str, unit: str, better: Literal["lower", "higher"], reference: str, measures: Sequence[Measure]
 ) -> MeasureGroup:
-    """Measures that are drawn on one axis, in `unit`."""
+    """Return a group of measures drawn on one axis, in `unit`."""
     return MeasureGroup(title=title, unit=unit, better=better, reference_name=reference, measures=tuple(measures))
 
 
 def page(data: EvaluationData) -> str:
-    """The page as HTML. The same data gives the same bytes."""
+    """Return the page as HTML. The same data gives the same bytes."""
     plots = {section.key: _plots(section) for section in data.sections}
     return template("evaluation_page.html.j2").render(data=data, plots=plots, safe_link=safe_link)
 
@@ -135,9 +135,9 @@ LONGEST_NAME = 28
 
 
 def intervals(groups: Sequence[MeasureGroup]) -> Figure:
-    """A panel a group, all on one scale, and a row a measure: its point, its interval, its reference as a diamond.
+    """Draw one panel per group on a shared scale, one row per measure: point, interval, reference as a diamond.
 
-    Grey where the measure does not decide; a hollow point where nothing is known of the spread.
+    Measures that do not decide are gray; a hollow point has no known spread.
     """
     from matplotlib.figure import Figure
 
@@ -170,12 +170,12 @@ def _panel(ax: Axes, group: MeasureGroup) -> None:
 
 
 def _shown(value: float) -> str:
-    """Three digits, without the 1e-17 that a difference of equal means leaves."""
+    """Format with three digits; rounding errors such as 1e-17 print as 0."""
     return f"{0.0 if abs(value) < 1e-12 else value:.3g}"
 
 
 def curves(group: CurveGroup) -> Figure:
-    """Measures over the steps of a run, each with a band of one standard deviation of its noise."""
+    """Draw measures over the steps of a run, each with a band of one standard deviation of its noise."""
     from matplotlib.figure import Figure
 
     fig = Figure(figsize=(WIDTH_INCHES, 2.8), layout="constrained")
@@ -193,7 +193,7 @@ def curves(group: CurveGroup) -> Figure:
 
 
 def by_position(positions: Mapping[str, Any]) -> Figure:
-    """Bits per token by position, all documents and those that fill the context; the context's end is marked."""
+    """Draw bits per token by position, for all documents and for those that fill the context."""
     from matplotlib.figure import Figure
 
     fig = Figure(figsize=(WIDTH_INCHES, 2.6), layout="constrained")
@@ -220,7 +220,7 @@ def by_position(positions: Mapping[str, Any]) -> Figure:
 
 
 def _short(name: str) -> str:
-    """A name that leaves room for its measure; the table has it whole."""
+    """Shorten a name to fit its panel; the table has the full name."""
     return name if len(name) <= LONGEST_NAME else f"{name[: LONGEST_NAME - 1]}…"
 
 
@@ -234,12 +234,12 @@ def _quiet(ax: Axes) -> None:
 
 
 def comparison_page(made: Manifest, a: str, b: str, spans: Sequence[SpanDifference] = ()) -> str:
-    """The page as HTML. The same arguments give the same bytes.
+    """Return the page as HTML. The same arguments give the same bytes.
 
     Args:
-        made: of `evaluation.comparison.job`.
-        a, b: names of the models, for people.
-        spans: those of the comparison, with their text.
+        made: manifest from `evaluation.comparison.job`.
+        a, b: display names of the models.
+        spans: spans of the comparison, with their text.
     """
     lines, named = in_order(made.stats), headings()
     kinds: dict[str, list[Difference]] = {}
@@ -265,7 +265,7 @@ def comparison_page(made: Manifest, a: str, b: str, spans: Sequence[SpanDifferen
 
 
 def same_model(made: Manifest) -> bool:
-    """Whether a model was compared with itself, so that nothing can differ."""
+    """Return True if a model was compared with itself, so that nothing can differ."""
     return made.inputs["a/checkpoint"] == made.inputs.get("b/checkpoint")
 
 
@@ -281,7 +281,7 @@ def verdict(wholes: Sequence[Difference]) -> str:
 
 
 def headline(wholes: Sequence[Difference]) -> list[tuple[str, str, str]]:
-    """Findings by kind: the kind, the finding, and the measures that have it."""
+    """Return kind, finding and the measures that have it, grouped by kind and finding."""
     found: dict[tuple[str, str], list[str]] = {}
     for line in wholes:
         words = finding(line)[0].upper() + finding(line)[1:]
@@ -295,7 +295,7 @@ def headline(wholes: Sequence[Difference]) -> list[tuple[str, str, str]]:
 
 
 def section(stats: Mapping[str, Any], against: str) -> Section:
-    """A section of the evaluation page: the measures as wholes, beside the other model."""
+    """Return a section of the evaluation page: totals of each measure, next to the other model's."""
     lines = [line for line in map(Difference.model_validate, stats["lines"]) if line.slice == WHOLE]
     named = headings()
     rows = [
@@ -313,7 +313,7 @@ def section(stats: Mapping[str, Any], against: str) -> Section:
 
 
 def number(value: Any) -> str:
-    """Four significant digits, or a dash."""
+    """Format with four significant digits; None is a dash."""
     if value is None:
         return "–"
     if isinstance(value, float) and abs(value) < 1e-12:
@@ -322,13 +322,13 @@ def number(value: Any) -> str:
 
 
 def interval(found: Estimate, sign: bool = False) -> str:
-    """A value with its ends: `1.932 (1.901 to 1.964)`."""
+    """Format a value with its interval: `1.932 (1.901 to 1.964)`."""
     value = f"{found.value:+.4g}" if sign else number(found.value)
     return f"{value} ({ends(found, sign)})"
 
 
 def ends(found: Estimate, sign: bool = False) -> str:
-    """The interval in words."""
+    """Format an interval: `1.901 to 1.964`."""
     low, high = (f"{one:+.4g}" if sign else number(one) for one in (found.low, found.high))
     return f"{low} to {high}" if found.low < found.high else "no interval"
 
@@ -340,7 +340,7 @@ COLOURS = {"a": ACCENT, "b": WARNING, NONE: MUTED}
 
 
 def figure(lines: Sequence[Difference]) -> Figure:
-    """A dot a line with its interval; blue where model A is better, orange where B, grey where neither can be said."""
+    """Draw a dot with an interval per line: blue if model A is better, orange if B, gray if not significant."""
     from matplotlib.figure import Figure
 
     panels: dict[tuple[str, bool, bool], list[Difference]] = {}

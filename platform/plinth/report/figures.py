@@ -50,7 +50,7 @@ RUN_PER_MEAN = 30
 
 
 def funnel(stats: Mapping[str, Any]) -> Figure:
-    """Bars of what is left after each stage, stacked by bucket, joined into streams."""
+    """Draw the documents that remain after each stage as bars, stacked by bucket and joined into streams."""
     buckets = sorted(stats["buckets"])
     stages = [row["stage"] for row in stats["total"]["stages"]]
     left = [_left(stats["buckets"][bucket]["stages"]) for bucket in buckets]
@@ -79,7 +79,7 @@ def funnel(stats: Mapping[str, Any]) -> Figure:
 
 
 def mixture(rows: Sequence[Mapping[str, Any]]) -> Figure:
-    """For every phase two bars of one length: what the recipe asks for and what the run draws."""
+    """Draw two bars per phase: planned and realized shares of the buckets."""
     phases = list(dict.fromkeys(str(row["phase"]) for row in rows))
     buckets = sorted({str(row["bucket"]) for row in rows})
     palette = colours(buckets)
@@ -111,10 +111,10 @@ def mixture(rows: Sequence[Mapping[str, Any]]) -> Figure:
 def loss(
     steps: Sequence[Mapping[str, Any]], events: Sequence[Mapping[str, Any]] = (), final: float | None = None
 ) -> Figure:
-    """Loss with its moving average, interventions and checkpoints; the learning rate below on the same axis.
+    """Draw the loss with its moving average, interventions and checkpoints; below it the learning rate.
 
     Args:
-        final: the run's final loss (`training.telemetry.timeline`), written at the end of the curve.
+        final: the run's final loss (`training.telemetry.timeline`), printed at the end of the curve.
     """
     at = [int(row["step"]) for row in steps]
     values = [float(row["loss"]) for row in steps]
@@ -143,7 +143,7 @@ def loss(
 
 
 def bits_per_byte(slices: Mapping[str, Mapping[str, Any]]) -> Figure:
-    """Three bars per slice, shorter is better; the model's is the coloured one, the best value is bold."""
+    """Draw three bars per slice; shorter is better, the model's bar has the accent color, the best value is bold."""
     names = sorted(slices)
     fig = _figure(0.66 * len(names) + 0.8)
     ax = fig.subplots()
@@ -173,7 +173,7 @@ def _figure(height: float) -> Figure:
 
 
 def _left(stages: Sequence[Mapping[str, Any]]) -> list[float]:
-    """Documents that enter the first stage, then those that leave each."""
+    """Return the number of documents that enter the first stage, then those that leave each stage."""
     return [float(stages[0]["documents_in"]), *(float(row["documents_out"]) for row in stages)]
 
 
@@ -189,7 +189,7 @@ def _stage_name(name: str, first: bool) -> str:
 
 
 def _streams(ax: Axes, starts: Sequence[float], values: Sequence[float], colour: str) -> None:
-    """Join a bucket's bars: the width that is lost between two is what the stage removed."""
+    """Join the bars of a bucket; the loss of width between two bars is what the stage removed."""
     for row in range(len(values) - 1):
         corners = [(starts[row], row + 0.26), (starts[row] + values[row], row + 0.26)]
         after = row + 1
@@ -198,7 +198,7 @@ def _streams(ax: Axes, starts: Sequence[float], values: Sequence[float], colour:
 
 
 def _marks(ax: Axes, at: Sequence[int], events: Sequence[Mapping[str, Any]]) -> None:
-    """Checkpoints as small triangles on the axis, interventions as lines with their name."""
+    """Draw checkpoints as small triangles on the axis, interventions as lines with their name."""
     shown = [event for event in events if "step" in event or "lost_steps" in event]
     saved = [int(event["step"]) for event in shown if event["event"] == "checkpoint"]
     if saved:
@@ -216,7 +216,7 @@ def _marks(ax: Axes, at: Sequence[int], events: Sequence[Mapping[str, Any]]) -> 
 
 
 def _moving(values: Sequence[float]) -> list[float]:
-    """Exponential moving average without the bias of its start (Kingma and Ba's correction)."""
+    """Return the exponential moving average with bias correction (Kingma and Ba)."""
     keep, total, weight, out = 1 - 2 / (2 + max(2, len(values) // RUN_PER_MEAN)), 0.0, 0.0, []
     for value in values:
         if not math.isfinite(value):  # the raw line shows the gap; the mean goes on
@@ -228,7 +228,7 @@ def _moving(values: Sequence[float]) -> list[float]:
 
 
 def _inside(colour: str) -> dict[str, Any]:
-    """Text on a bar: white or black, whichever is read more easily on its colour."""
+    """Return the text style on a bar: white or black, whichever has the higher contrast."""
     parts = (int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5))
     red, green, blue = (part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts)
     light = 0.2126 * red + 0.7152 * green + 0.0722 * blue  # of WCAG; black and white differ alike from 0.179
@@ -251,7 +251,7 @@ REST = "others"
 
 
 def mixture_shares(rows: Sequence[Mapping[str, Any]], sequence_tokens: int) -> Figure:
-    """Stacked realised shares over tokens, one step per stretch; marks are the edges that the recipe plans.
+    """Draw stacked realized shares over tokens, one step per stretch; marks are the planned edges.
 
     Args:
         rows: first, stop (sequences), phase, and by stream `asked` and `realised`: `apportion.shares_over_run`.
@@ -286,9 +286,9 @@ def mixture_shares(rows: Sequence[Mapping[str, Any]], sequence_tokens: int) -> F
 
 
 def gathered(rows: Sequence[Mapping[str, Any]], most: int = MOST) -> list[Mapping[str, Any]]:
-    """Rows of `apportion.shares_over_run`, whose `realised` names at most `most`; shares still add up.
+    """Keep the `most` largest names in `realised` of rows of `apportion.shares_over_run`; sum the others as `REST`.
 
-    The largest are those with the largest shares over all rows; the same in every row.
+    The largest have the largest shares over all rows, so every row has the same names.
     """
     totals: Counter[str] = Counter()
     for row in rows:
@@ -305,9 +305,9 @@ def gathered(rows: Sequence[Mapping[str, Any]], most: int = MOST) -> list[Mappin
 
 
 def gate_rates(stats: Mapping[str, Any]) -> Figure:
-    """Recall and false positives of every slice with their 95% intervals, from the statistics of `slices/{gate}`.
+    """Draw recall and false positive rate per slice with 95% intervals, from the statistics of `slices/{gate}`.
 
-    Bad text removed is better further right, good text removed further left; dashed lines are the recipe's bounds.
+    Higher recall is better, a lower false positive rate is better; dashed lines are the recipe's bounds.
     """
     from matplotlib.figure import Figure
 
@@ -342,7 +342,7 @@ def _gate_panel(ax: Axes, slices: Mapping[str, Mapping[str, Any]], name: str, co
 
 
 def probe_scores(probes: Mapping[str, Mapping[str, Any]]) -> Figure:
-    """Left the signal of every probe, what the context is worth; right its accuracy, centred on chance."""
+    """Draw the signal of each probe on the left, its accuracy above chance on the right."""
     from matplotlib.figure import Figure
 
     drawn = {name: row for name, row in probes.items() if row["items"]}

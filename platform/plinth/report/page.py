@@ -57,7 +57,7 @@ class GateOutcome(Frozen):
 
 
 class ReleaseCard(Frozen):
-    """What became of a candidate: its version of the release, the place of that now, and its approvals."""
+    """Release state of a candidate: its version, current alias and approvals."""
 
     name: str
     version: str = Field(description="Empty where the candidate was never released.")
@@ -67,7 +67,7 @@ class ReleaseCard(Frozen):
 
 
 class Ancestor(Frozen):
-    """A line of the lineage summary: a kind of asset, how many there are, and a digest when it is one."""
+    """Line of the lineage summary: a kind of asset, their number, and the digest if there is only one."""
 
     asset: str
     digest: str = ""
@@ -108,7 +108,7 @@ _BESIDE = re.compile(r"(\.\./gx/([a-z_]+/)+)?[A-Za-z0-9][A-Za-z0-9_.-]*\.html")
 
 
 def page(data: ReportData) -> str:
-    """The page as HTML. The same data gives the same bytes."""
+    """Return the page as HTML. The same data gives the same bytes."""
     return template("page.html.j2").render(
         data=data,
         plots=_plots(data),
@@ -120,7 +120,7 @@ def page(data: ReportData) -> str:
 
 
 def reasons(funnel: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Why documents were removed, most frequent first: stage, reason, documents, share of all that came in."""
+    """Return reasons for removal, most frequent first: stage, reason, documents, share of all input documents."""
     stages = funnel["total"]["stages"]
     total = stages[0]["documents_in"] or 1
     rows = [
@@ -133,14 +133,14 @@ def reasons(funnel: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def rules(funnel: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Rules of the policies that fired, most frequent first: documents they fire on, take first, take alone."""
+    """Return the policy rules that matched, most frequent first: documents matched, matched first, sole matches."""
     found = funnel["total"].get("rules", {})
     rows = [{"rule": rule, **counts} for rule, counts in found.items() if counts["fired"]]
     return sorted(rows, key=lambda row: (-row["fired"], row["rule"]))
 
 
 def _factors(funnel: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """The effective token budget and what it is made of."""
+    """Return the factors of the effective token budget, as labels and values."""
     effective = funnel["total"].get("effective", {})
     shown = {
         "nominal_bytes": ("text the sources would hold", style.size),
@@ -171,13 +171,13 @@ def _plots(data: ReportData) -> dict[str, str]:
 
 
 def safe_link(link: str) -> str:
-    """A link as it is, or nothing when it is one that a browser would execute; a page beside this one has no scheme."""
+    """Return a link unchanged, or "" if a browser could execute it. Pages in the same folder have no scheme."""
     return link if link.startswith(LINK_SCHEMES) or _BESIDE.fullmatch(link) else ""
 
 
 @cache
 def template(name: str, package: str = "plinth.report") -> Template:
-    """A page's template, by its path inside a package; what it includes is found there or in this package."""
+    """Load a page's template by its path in a package; its includes come from there or from this package."""
     import jinja2
 
     environment = jinja2.Environment(
@@ -204,9 +204,9 @@ class CardBucket:
     """Text of a bucket.
 
     Args:
-        licences: those of its sources, as the recipe declares them.
-        documents, curated: before and after all stages.
-        text_bytes: of curated text.
+        licences: licenses of its sources, as declared in the recipe.
+        documents, curated: documents before and after all stages.
+        text_bytes: size of the curated text.
     """
 
     name: str
@@ -219,14 +219,14 @@ class CardBucket:
 
 @dataclass(frozen=True)
 class Screening:
-    """What text is screened for: the rules by bucket, and what is known of how often they are right."""
+    """Screening of a corpus for one subject: the rules by bucket, and evidence of their precision and recall."""
 
     subject: str
     rules: Mapping[str, tuple[str, ...]]
     evidence: tuple[str, ...] = ()
 
     def state(self, buckets: Sequence[str]) -> str:
-        """`screened`, `not screened`, or in which buckets it is not."""
+        """Return `screened`, `not screened`, or the buckets that are not screened."""
         missing = [name for name in buckets if not self.rules.get(name)]
         if not missing:
             return "screened"
@@ -236,7 +236,7 @@ class Screening:
 def card(
     name: str, description: str, buckets: Sequence[CardBucket], screenings: Sequence[Screening], test: bool = False
 ) -> str:
-    """The page, in Markdown; the same facts give the same bytes."""
+    """Return the data card in Markdown. The same arguments give the same bytes."""
     names = [bucket.name for bucket in buckets]
     lines = [f"# Data card: {markdown_text(name)}", "", *([markdown_text(description), ""] if description else [])]
     lines += [TEST, ""] if test else []
@@ -280,7 +280,7 @@ WORDS: dict[Standing, str] = {
 
 
 class StateTile(Frozen):
-    """One part of the workspace as it stands: `href` leads to its page, relative to the index."""
+    """State of one part of the workspace; `href` is the link to its page, relative to the index."""
 
     label: str
     value: str
@@ -304,7 +304,7 @@ class RunLine(Frozen):
 
 
 class PageLine(Frozen):
-    """A page beside the index: its title and when it was written (UTC)."""
+    """A page next to the index: its title and when it was written (UTC)."""
 
     title: str
     href: str
@@ -320,14 +320,14 @@ class PageGroup(Frozen):
 
 
 class ServerLink(Frozen):
-    """A server of the workspace and where it answers now."""
+    """A server of the workspace and its current URL."""
 
     name: str
     url: str
 
 
 class IndexData(Frozen):
-    """Contents of the index: `title` names recipe and release, `workspace` is its folder; `older_runs` have no line."""
+    """Contents of the index. `title` names recipe and release; `older_runs` is the number of runs not listed."""
 
     title: str = "Plinth workspace"
     workspace: str
@@ -341,7 +341,7 @@ class IndexData(Frozen):
 
 
 def index_page(data: IndexData) -> str:
-    """The index as HTML. The same data gives the same bytes."""
+    """Return the index as HTML. The same data gives the same bytes."""
     return template("workspace_index.html.j2").render(
         data=data, words=WORDS, loss_label=LABELS["final_loss"], safe_link=safe_link
     )

@@ -43,7 +43,7 @@ LABEL = 24  # characters of a name inside a box
 
 
 class ImpactBox(Frozen):
-    """An asset of a descent: its manifests, how many are published, and whether it is where the search began."""
+    """An asset in the graph: number of manifests, of published manifests, and whether it is the origin."""
 
     name: str
     manifests: int
@@ -52,7 +52,7 @@ class ImpactBox(Frozen):
 
 
 class ImpactArrow(Frozen):
-    """One box was made of another, by that many manifests."""
+    """Derivation of one box from another, with the number of manifests."""
 
     source: str
     target: str
@@ -62,7 +62,7 @@ class ImpactArrow(Frozen):
 def grouped(
     boxes: Sequence[ImpactBox], arrows: Sequence[ImpactArrow], most: int = MOST_BOXES
 ) -> tuple[list[ImpactBox], list[ImpactArrow]]:
-    """The graph itself, or when it has more boxes than that, one box for a stage of all buckets."""
+    """Return the graph; if it has more than `most` boxes, join the buckets into one box per stage."""
     if len(boxes) <= most:
         return list(boxes), list(arrows)
     own: dict[str, list[ImpactBox]] = defaultdict(list)
@@ -88,9 +88,9 @@ def grouped(
 
 
 def columns(boxes: Sequence[ImpactBox], arrows: Sequence[ImpactArrow]) -> dict[str, int]:
-    """Column of every box: one more than the last of those that it was made of.
+    """Return the column of every box: one more than the last column of its inputs.
 
-    Assets that were made of each other's versions form a circle; after as many rounds as there are boxes it is left.
+    Assets derived from each other's versions form a cycle; the search ends after one round per box.
     """
     place = {box.name: 0 for box in boxes}
     for _ in boxes:
@@ -106,7 +106,7 @@ def columns(boxes: Sequence[ImpactBox], arrows: Sequence[ImpactArrow]) -> dict[s
 
 
 def impact_figure(boxes: Sequence[ImpactBox], arrows: Sequence[ImpactArrow], most: int = MOST_BOXES) -> Figure:
-    """Draw it."""
+    """Draw the graph."""
     from matplotlib.figure import Figure
 
     drawn, links = grouped(boxes, arrows, most)
@@ -132,7 +132,7 @@ def _stage(name: str) -> str:
 
 
 def _spots(boxes: Sequence[ImpactBox], place: Mapping[str, int]) -> dict[str, tuple[float, float]]:
-    """Left upper corner of every box, the columns centred."""
+    """Return the upper left corner of every box, with the columns centered."""
     rows: dict[int, list[str]] = defaultdict(list)
     for box in sorted(boxes, key=lambda box: (not box.origin, box.name)):
         rows[place[box.name]].append(box.name)
@@ -189,7 +189,7 @@ class ImpactRow(Frozen):
 
 
 class VersionRow(Frozen):
-    """A version of a model that was made of it, with its aliases."""
+    """A model version that derives from the artifact, with its aliases."""
 
     model: str
     version: str
@@ -198,7 +198,7 @@ class VersionRow(Frozen):
 
 
 class ConsumerRow(Frozen):
-    """A service or a model made of a release, with who answers for it."""
+    """A service or model that uses a release, with its owner."""
 
     name: str
     owner: str
@@ -206,8 +206,10 @@ class ConsumerRow(Frozen):
 
 
 class ImpactData(Frozen):
-    """Contents of the page. `manifests` are the nearest `LISTED` of `count`; `marks` are sentences; `gaps` name parts
-    that could not be searched."""
+    """Contents of the page.
+
+    `manifests` are the nearest `LISTED` of `count`; `marks` are sentences; `gaps` could not be searched.
+    """
 
     kind: str
     target: str
@@ -223,7 +225,7 @@ class ImpactData(Frozen):
 
 
 def impact_page(data: ImpactData) -> str:
-    """The page as HTML. The same data gives the same bytes."""
+    """Return the page as HTML. The same data gives the same bytes."""
     title = f"What came of {data.kind} {data.target}"
     plot = svg(impact_figure, data.boxes, data.arrows, title=title) if data.boxes else ""
     shown, links = grouped(data.boxes, data.arrows)
@@ -235,7 +237,7 @@ def impact_page(data: ImpactData) -> str:
 
 
 class FeedRow(Frozen):
-    """One of the owner's metrics: pairs taken in, lines from before the trial, rejects by reason, and what is wrong."""
+    """A custom metric: accepted pairs, lines from before the trial, rejects by reason, and its error."""
 
     name: str
     pairs: int
@@ -247,8 +249,8 @@ class FeedRow(Frozen):
 class TrialStream(Frozen):
     """A stream of a trial.
 
-    `points` are (pairs, mean, low, high) beyond the margin, `margin` and they in `unit`; `decided_at` is the pair that
-    gave the canary back.
+    `points` are (pairs, mean, low, high) minus the margin; they and `margin` are in `unit`. `decided_at` is the pair
+    that rolled the canary back.
     """
 
     name: str
@@ -262,8 +264,11 @@ class TrialStream(Frozen):
 
 
 class TrialData(Frozen):
-    """Contents of the page. `manifests` are digests of the signed measurements by asset; `small` streams that were too
-    small to judge; `missing` why nothing signed was paired."""
+    """Contents of the page.
+
+    `manifests` are digests of the signed measurements by asset; `small` are skipped streams (n too small); `missing` is
+    the reason for missing paired evidence.
+    """
 
     release: str
     canary: str
@@ -282,7 +287,7 @@ class TrialData(Frozen):
 
 
 def trial_page(data: TrialData) -> str:
-    """The page as HTML. The same data gives the same bytes."""
+    """Return the page as HTML. The same data gives the same bytes."""
     title = f"{data.release}: canary version {data.canary}, champion version {data.champion}"
     drawn = any(one.points for one in data.streams)
     plot = svg(trial_figure, data.streams, title=title) if drawn else ""
@@ -297,8 +302,10 @@ COLOURS = {"return": WARNING, "promote": PALETTE[2], "continue": ACCENT}
 
 
 def trial_figure(streams: Sequence[TrialStream]) -> Figure:
-    """A panel for each stream that has points: above 0, the boundary, the canary is worse by more than is allowed; the
-    dotted line is where it equals the champion."""
+    """Draw a panel per stream that has points.
+
+    Above 0 the canary is worse by more than the margin; at the dotted line it equals the champion.
+    """
     from matplotlib.figure import Figure
 
     shown = [one for one in streams if one.points][:MOST_PANELS]
@@ -334,7 +341,7 @@ def _panel(ax: Axes, stream: TrialStream) -> None:
 
 
 def _scale(stream: TrialStream) -> tuple[float, float]:
-    """Limits that show the later intervals whole, both lines and the mean."""
+    """Return axis limits that include the later intervals, both lines and the mean."""
     settled = stream.points[int(SETTLED * len(stream.points)) :]
     low = min(0.0, -stream.margin, *(one[2] for one in settled))
     high = max(0.0, -stream.margin, *(one[3] for one in settled))

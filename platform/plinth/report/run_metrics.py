@@ -55,7 +55,7 @@ class Series:
     values: list[float] = field(default_factory=list)
 
     def add(self, event: Event, value: Any) -> None:
-        """Take the value at an event; text such as `inf` and null are gaps."""
+        """Append the value at an event; text such as `inf` and null are gaps."""
         self.times.append(float(event["time"]))
         self.steps.append(int(event.get("step", self.steps[-1] if self.steps else 0)))
         self.values.append(float(value) if isinstance(value, int | float) else math.nan)
@@ -63,7 +63,7 @@ class Series:
 
 @dataclass(frozen=True)
 class EventMark:
-    """Something that happened, as a line through all panels."""
+    """An event drawn as a line across all panels."""
 
     time: float
     step: int
@@ -74,12 +74,12 @@ class EventMark:
 
 @dataclass(frozen=True)
 class Cost:
-    """What a run came to. Where its time went is the goodput ledger's to say.
+    """Totals of a run. The goodput ledger has its time by cause.
 
     Attributes:
-        lost_steps: had to be done again, were undone, or their update was not made.
-        skipped_steps: left out by a rollback, or vetoed.
-        jobs: that the run took.
+        lost_steps: steps repeated, rolled back or without an update.
+        skipped_steps: steps skipped by a rollback, or vetoed.
+        jobs: number of jobs of the run.
     """
 
     lost_steps: int
@@ -108,7 +108,7 @@ class RunMetrics:
 
 
 def run_metrics(events: Iterable[Event]) -> RunMetrics:
-    """Read a timeline, in order."""
+    """Return the series, marks and cost of a timeline."""
     measured = list(events)
     series: dict[str, Series] = defaultdict(Series)
     slices: dict[str, Series] = defaultdict(Series)
@@ -165,7 +165,7 @@ _HIDDEN = frozenset({"event", "seq", "time", "documents", "layers", "signals", "
 
 
 def words(event: Event, hidden: Iterable[str] = ()) -> str:
-    """An event's own fields, short: without those that say nothing, and of a change what has changed."""
+    """Return the fields of an event as short text, without empty fields; of a change only what changed."""
     left_out = _HIDDEN.union(hidden)
     said = {name: value for name, value in event.items() if name not in left_out and value not in (None, "")}
     if said.get("factor") == 1.0:  # of the learning rate: as it was
@@ -181,7 +181,7 @@ def words(event: Event, hidden: Iterable[str] = ()) -> str:
 
 
 def cost(events: Sequence[Event]) -> Cost:
-    """What a run came to."""
+    """Return the totals of a run."""
     counted: dict[int, Event] = {}
     for event in (event for event in events if event["event"] == "step"):
         counted[int(event["step"])] = event
@@ -221,7 +221,7 @@ def _step(event: Event, series: dict[str, Series], layers: dict[str, Series], sa
 
 
 def _devices(event: Event, series: dict[str, Series]) -> None:
-    """A sample of a node's GPUs: their mean utilisation, their power together, the warmest."""
+    """Add a sample of a node's GPUs: mean utilization, total power, maximum temperature."""
     for name, combined in (("utilisation", _mean), ("power_w", sum), ("temperature_c", max)):
         known = [gpu[name] for gpu in event["gpus"] if gpu.get(name) is not None]
         if known:
@@ -233,7 +233,7 @@ def _mean(values: Sequence[float]) -> float:
 
 
 def _hosts(checked: Sequence[Event]) -> str:
-    """How many nodes passed every check, and what failed on which of the others."""
+    """Return the number of nodes that passed all checks, and the failed checks by node."""
     failed = [
         f"node {one.get('node')} ({one.get('host')}): {', '.join(bad)}"
         for one in checked

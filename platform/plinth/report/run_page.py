@@ -49,12 +49,14 @@ class About(Frozen):
     """Facts about a run that its timeline lacks.
 
     Attributes:
-        flops_per_token: of training, exact, by the first step it holds from, in order; gives FLOP/s.
-        peak_flops: of one device in the run's precision; gives the model FLOPs utilisation (Chowdhery et al. 2022).
-        price_per_rank_hour: in `currency`.
-        over_seeds: by probe the last score of this run and of those that differ by the seed alone.
-        added: sections of packages, each with its HTML.
-        mixture: rows of `apportion.shares_over_run`, with the tokens of a sequence.
+        flops_per_token: exact training FLOPs per token, with the first step they apply to, in order.
+        peak_flops: peak FLOP/s of one device in the run's precision; gives the model FLOPs utilization (Chowdhery et
+            al. 2022).
+        price_per_rank_hour: price in `currency`.
+        over_seeds: last score of each probe, in this run and in runs that differ only in their seed.
+        added: sections from other packages, each with its HTML.
+        mixture: rows of `apportion.shares_over_run`.
+        sequence_tokens: tokens per sequence.
     """
 
     run_id: str
@@ -73,7 +75,7 @@ class About(Frozen):
 
 
 def page(events: Sequence[Event], about: About) -> str:
-    """The page as HTML. The same timeline gives the same bytes, also of a run that is under way."""
+    """Return the page as HTML. The same timeline gives the same bytes, also while the run is in progress."""
     measured = run_metrics(events)
     ledger = account(measured.events, about.ranks)
     views = [_view(axis, measured, about) for axis in ("time", "step")]
@@ -98,7 +100,7 @@ def page(events: Sequence[Event], about: About) -> str:
 
 
 def _verdict(measured: RunMetrics, about: About) -> str:
-    """Return one sentence: how the run ended or how far it is, its loss, and what it took."""
+    """Return one sentence: state, step, loss, restarts and interventions."""
     last = next((event["event"] for event in reversed(measured.events) if event["event"] in {"job_started", *ENDS}), "")
     state = {"finished": "Finished", "stopped": "Stopped", "failed": "Failed", "lost": "Failed"}.get(last, "Not ended,")
     of = f" of {about.total_steps:,}" if about.total_steps else ""
@@ -164,7 +166,7 @@ def _panels(measured: RunMetrics, about: About) -> list[Panel]:
 
 
 def _flops(measured: RunMetrics, about: About) -> Series:
-    """FLOP/s of one rank at each step, by the rows it had then and the ranks there were."""
+    """Return FLOP/s per rank at each step, from the sequence length and number of ranks at that step."""
     speed, ranks = measured.series.get("tokens_per_s", Series()), measured.series.get("ranks", Series())
     starts = [first for first, _ in about.flops_per_token]
     values = [
@@ -195,7 +197,7 @@ def _extra(measured: RunMetrics, about: About, scale: TimeAxis) -> list[dict[str
 
 
 def _places(measured: RunMetrics, about: About, scale: TimeAxis) -> list[tuple[Mapping[str, Any], tuple[float, float]]]:
-    """Stretches of the mixture that the run has come to, and where they lie on the axis."""
+    """Return the stretches of the mixture that the run has reached, with their places on the axis."""
     tokens = measured.series.get("tokens")
     if tokens is None or not about.mixture:
         return []
@@ -243,7 +245,7 @@ def _facts(measured: RunMetrics, about: About) -> list[dict[str, str]]:
 
 
 def _spent(ledger: GoodputLedger) -> list[dict[str, Any]]:
-    """Every rank-second by its cause; the shares add up to 100.0."""
+    """Return rank-seconds by cause; the shares add up to 100.0."""
     tones = style.colours(CAUSES)
     return [
         {
@@ -297,7 +299,7 @@ STRETCHES = 120
 
 
 def path(ctx: Context, config: RunConfig) -> Path:
-    """Where the page of a run lies."""
+    """Return the path of a run's page."""
     return ctx.workspace.reports / f"{config.run_id}.html"
 
 
@@ -309,15 +311,15 @@ def write(
     price_per_rank_hour: float | None = None,
     target: Path | None = None,
 ) -> Path:
-    """Write the page of a run, finished or under way; returns its path.
+    """Write the page of a run, finished or in progress, and return its path.
 
     Args:
-        peak_flops: of one device in the run's precision, for the utilisation.
-        price_per_rank_hour: the recipe's (`training.stopping`) when None.
+        peak_flops: peak FLOP/s of one device in the run's precision, for the utilization.
+        price_per_rank_hour: price; None means the recipe's (`training.stopping`).
 
     Raises:
-        MissingError: nothing has happened yet.
-        StorageError, DiskFullError: it could not be written.
+        MissingError: the run has no events yet.
+        StorageError, DiskFullError: the page could not be written.
     """
     events, samples = list(read_events(config.directory.events)), read_samples(config.directory)
     if not events:
@@ -362,7 +364,7 @@ def _described(config: RunConfig, events: Sequence[dict[str, Any]]) -> str:
 
 
 def _private(events: Sequence[dict[str, Any]]) -> list[str]:
-    """What a private run has spent."""
+    """Return the privacy budget that a differentially private run has spent."""
     spent = [event for event in events if event["event"] == "privacy"][-1:]
     return [
         f"differentially private by {one['unit']}: epsilon {one['epsilon']:.4g} at delta {one['delta']:g} "

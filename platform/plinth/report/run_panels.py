@@ -74,7 +74,7 @@ class Panel:
 
 
 class TimeAxis:
-    """The shared axis: the place of a moment, from `LEFT` to `LEFT + INNER`."""
+    """The shared axis: places from `LEFT` to `LEFT + INNER`."""
 
     def __init__(self, axis: Axis, course: RunMetrics) -> None:
         self.axis: Axis = axis
@@ -82,15 +82,15 @@ class TimeAxis:
         self.high = max(course.last_time if axis == "time" else float(course.last_step), self.low + 1)
 
     def at(self, value: Place) -> Place:
-        """Place of a time or a step, or of many."""
+        """Return the place of a time or step, or of many."""
         return LEFT + INNER * (value - self.low) / (self.high - self.low)
 
     def of(self, series: Series) -> Sequence[float]:
-        """A series' values of this axis."""
+        """Return the times or steps of a series."""
         return series.times if self.axis == "time" else [float(step) for step in series.steps]
 
     def ticks(self) -> list[tuple[float, str]]:
-        """Round places of the axis with their words."""
+        """Return round values of the axis with their labels."""
         if self.axis == "step":
             from matplotlib.ticker import MaxNLocator
 
@@ -103,7 +103,7 @@ class TimeAxis:
 
 
 def draw(panel: Panel, scale: TimeAxis, marks: Sequence[EventMark]) -> str:
-    """A panel as an SVG element; empty when no value can be drawn."""
+    """Draw a panel as an SVG element; empty if there is no finite value."""
     reduced = [(line, _columns(scale, line.series)) for line in panel.lines]
     values = [high for _, columns in reduced for _, _, high in columns if math.isfinite(high)]
     if not any(value > 0 or not panel.log for value in values):
@@ -113,7 +113,7 @@ def draw(panel: Panel, scale: TimeAxis, marks: Sequence[EventMark]) -> str:
 
 
 def heat(rows: Mapping[str, Series], scale: TimeAxis, marks: Sequence[EventMark], title: str) -> str:
-    """A row per layer, a column per stretch; darker is larger, on a logarithmic scale over all rows."""
+    """Draw a row per layer and a column per stretch; darker is larger, on a logarithmic scale over all rows."""
     reduced = {name: _columns(scale, series, 240) for name, series in rows.items()}
     if not any(high > 0 for columns in reduced.values() for _, _, high in columns):
         return ""
@@ -123,23 +123,23 @@ def heat(rows: Mapping[str, Series], scale: TimeAxis, marks: Sequence[EventMark]
 def shares(
     rows: Sequence[Mapping[str, Any]], places: Sequence[tuple[float, float]], title: str, key: str = "mixture"
 ) -> str:
-    """Stacked shares by name over stretches of the axis.
+    """Draw stacked shares by name over stretches of the axis.
 
     Args:
         rows: `realised` (name to share) of each stretch.
-        places: where each begins and ends on the canvas.
+        places: start and end of each on the canvas.
     """
     return svg(_stacked, rows, places, title=title, key=key, tight=False) if rows else ""
 
 
 def ruler(scale: TimeAxis) -> str:
-    """The axis below the panels."""
+    """Draw the axis below the panels."""
     unit = "hours:minutes:seconds since the run began" if scale.axis == "time" else "optimizer step"
     return svg(_ruler, scale, unit, title=f"axis: {unit}", key="ruler", tight=False)
 
 
 def points(panel: Panel, scale: TimeAxis) -> dict[str, Any]:
-    """Values at the pointer: by line the places on the axis, and the values there in words."""
+    """Return the values at the pointer: places on the axis and formatted values, by line."""
     found = {}
     for line in panel.lines:
         columns = [(x, high) for x, low, high in _columns(scale, line.series) if math.isfinite(high)]
@@ -148,7 +148,7 @@ def points(panel: Panel, scale: TimeAxis) -> dict[str, Any]:
 
 
 def share_points(rows: Sequence[Mapping[str, Any]], places: Sequence[tuple[float, float]]) -> dict[str, Any]:
-    """Values at the pointer of stacked shares."""
+    """Return the values of stacked shares at the pointer."""
     x = [round((left + right) / 2, 1) for left, right in places]
     names = sorted(rows[0]["realised"])
     return {name: {"x": x, "y": [f"{float(row['realised'][name]):.1%}" for row in rows]} for name in names}
@@ -168,13 +168,13 @@ class _Canvas:
         self._units = inches + self.figure.dpi_scale_trans
 
     def line(self, x: Sequence[float] | Values, y: Sequence[float] | Values, **style: Any) -> None:
-        """A line through points; a gap where one is not finite."""
+        """Draw a line through points, with gaps at values that are not finite."""
         from matplotlib.lines import Line2D
 
         self.figure.add_artist(Line2D(x, y, transform=self._units, **style))
 
     def band(self, x: Values, low: Values, high: Values, colour: str) -> None:
-        """The area between two lines, where both are finite."""
+        """Draw the area between two lines where both are finite."""
         from matplotlib.patches import Polygon
 
         kept = np.isfinite(low) & np.isfinite(high)
@@ -183,11 +183,11 @@ class _Canvas:
             self.figure.add_artist(Polygon(corners, facecolor=colour, alpha=0.18, linewidth=0, transform=self._units))
 
     def text(self, x: float, y: float, words: str, **style: Any) -> None:
-        """A label of an axis."""
+        """Draw a label of an axis."""
         self.figure.text(x, y, words, transform=self._units, fontsize=TICK_SIZE, color=SOFT_INK, **style)
 
     def boxes(self, boxes: Sequence[Box], colour: Any) -> None:
-        """Rectangles of one colour, as one path."""
+        """Draw rectangles of one color as one path."""
         from matplotlib.patches import PathPatch
         from matplotlib.path import Path
 
@@ -196,7 +196,7 @@ class _Canvas:
         self.figure.add_artist(PathPatch(path, facecolor=colour, linewidth=0, transform=self._units))
 
     def marks(self, scale: TimeAxis, marks: Sequence[EventMark]) -> None:
-        """Events as lines across the panel, named for `_with_titles`."""
+        """Draw events as lines across the panel, named for `_with_titles`."""
         for number, mark in enumerate(marks):
             x = scale.at(mark.time if scale.axis == "time" else mark.step)
             style = {"color": MARK_COLOURS[mark.weight], "linewidth": 1.2, "linestyle": (0, (4, 3))}
@@ -206,7 +206,7 @@ class _Canvas:
 def _lines(
     panel: Panel, reduced: Sequence[tuple[PanelLine, list[Column]]], scale: TimeAxis, marks: Sequence[EventMark]
 ) -> Figure:
-    """Up and down in each column, and on to the next; a gap where nothing is finite."""
+    """Draw the range of values in each column, joined by lines, with gaps where no value is finite."""
     canvas, lines = _Canvas(panel.height), list[tuple[PanelLine, Values, Values]]()
     for line, columns in reduced:
         ends = [(at, (low, high) if high > low else (high,)) for at, low, high in columns]
@@ -227,7 +227,7 @@ def _lines(
 
 
 def _vertical(panel: Panel, values: Values) -> tuple[Values, Callable[[Values], Values]]:
-    """Ticks of a panel's quantity, and the places of values: their range, with a margin."""
+    """Return the ticks of a panel and the function from values to places."""
     from matplotlib.ticker import LogLocator, MaxNLocator
 
     def scaled(y: Values) -> Values:
@@ -300,7 +300,7 @@ def _ruler(scale: TimeAxis, unit: str) -> Figure:
 
 
 def _with_titles(text: str, marks: Sequence[EventMark]) -> str:
-    """Marks with their events as tooltips; the names by which they were found go."""
+    """Replace the names of marks by tooltips with their events."""
     for number, mark in enumerate(marks):
         words = escape(f"{mark.kind} at step {mark.step}: {mark.text}")
         text = text.replace(f'<g id="mark-{number}">', f"<g><title>{words}</title>")
@@ -308,7 +308,7 @@ def _with_titles(text: str, marks: Sequence[EventMark]) -> str:
 
 
 def _columns(scale: TimeAxis, series: Series, columns: int = COLUMNS) -> list[Column]:
-    """Place, least and greatest value of each column that has any, in order."""
+    """Return place, minimum and maximum of each column with values, in order."""
     if not series.values:
         return []
     places, values = scale.at(np.array(scale.of(series))), np.array(series.values)
@@ -323,6 +323,6 @@ def _columns(scale: TimeAxis, series: Series, columns: int = COLUMNS) -> list[Co
 
 
 def clock(seconds: float) -> str:
-    """Hours, minutes and seconds: `1:02:03`."""
+    """Format a duration as hours, minutes and seconds: `1:02:03`."""
     hours, rest = divmod(int(seconds), 3600)
     return f"{hours}:{rest // 60:02d}:{rest % 60:02d}"

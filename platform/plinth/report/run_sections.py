@@ -25,14 +25,14 @@ from plinth.training.validation.probe_curves import curves, value
 
 @dataclass(frozen=True, kw_only=True)
 class AddedSection:
-    """A section of the page of a run, between its rank-seconds and its metrics.
+    """A section that a package adds to the page of a run, between rank-seconds and metrics.
 
     Args:
-        name: its anchor.
-        title: in the list of contents.
-        html: `(context, configuration)` -> its HTML, a function of the run's files; empty where it has nothing to show.
-        question: what its command answers, for the list of next steps.
-        command: `plinth … RUN`, in which the page writes the id of the run for RUN.
+        name: anchor of the section.
+        title: title in the table of contents.
+        html: `(context, configuration)` -> HTML, a function of the run's files; empty if there is nothing to show.
+        question: what the command answers, for the list of next steps.
+        command: `plinth … RUN`; the page replaces RUN by the id of the run.
     """
 
     name: str
@@ -46,27 +46,27 @@ SECTIONS = Catalogue("plinth.run_sections", "section of a run's page", AddedSect
 
 
 def number(value: Any) -> str:
-    """Four digits of a number; nothing for None; text as it is."""
+    """Format a number with four digits; None is empty, text is unchanged."""
     return f"{value:.4g}" if isinstance(value, int | float) else "" if value is None else str(value)
 
 
 def percents(value: float) -> str:
-    """Three digits of a share in percent."""
+    """Format a percentage with three digits."""
     return f"{value:.3g}%"
 
 
 def watts(value: float) -> str:
-    """Whole watts."""
+    """Format a power in whole watts."""
     return f"{value:,.0f} W"
 
 
 def degrees(value: float) -> str:
-    """Degrees Celsius."""
+    """Format a temperature in degrees Celsius."""
     return f"{value:.3g} °C"
 
 
 def seconds(value: float) -> str:
-    """Seconds, or minutes, or hours."""
+    """Format a duration in seconds, minutes or hours."""
     if value < 100:
         return f"{value:.3g} s"
     hours, rest = divmod(round(value), 3600)
@@ -77,7 +77,7 @@ DOCUMENTS_SHOWN, SOURCES_SHOWN = 3, 3
 
 
 def interventions(events: Sequence[Event]) -> list[dict[str, Any]]:
-    """A row for each act of the guard; of acts that are alike and follow each other, one."""
+    """Return a row per intervention of the guard; consecutive skips for the same reason share a row."""
     named = {_act(event): event for event in events if event["event"] == "documents"}
     groups: list[list[Event]] = []
     for event in (event for event in events if event["event"] == "intervention"):
@@ -89,7 +89,7 @@ def interventions(events: Sequence[Event]) -> list[dict[str, Any]]:
 
 
 def _act(event: Event) -> tuple[Any, ...]:
-    """What an intervention and the event that names its documents have in common."""
+    """Return the key shared by an intervention and the event that names its documents."""
     return event.get("action"), event.get("rule"), event.get("number"), tuple(event.get("window") or ())
 
 
@@ -120,7 +120,7 @@ def _span(values: Sequence[Any]) -> str:
 
 
 def _documents(named: Sequence[Event]) -> str:
-    """The sources that stand out in a window, by their share of its tokens, and some of the documents."""
+    """List the sources whose share of tokens rose in a window, and some of its documents."""
     if not named:
         return ""
     unknown = next((event["unknown"] for event in named if "unknown" in event), None)
@@ -153,7 +153,7 @@ Stretch = tuple[dict[str, dict[str, float]], tuple[float, float]]
 
 
 def stretches(measured: RunMetrics, scale: TimeAxis) -> list[Stretch]:
-    """Shares of each stretch of the axis in which steps were taken; empty where no step names its parts."""
+    """Return the shares of each stretch with steps; empty if no step records its parts."""
     series = {part: measured.series[f"part:{part}"] for part in PARTS if f"part:{part}" in measured.series}
     if not series:
         return []
@@ -178,7 +178,7 @@ def stretches(measured: RunMetrics, scale: TimeAxis) -> list[Stretch]:
 
 
 def drawn(found: Sequence[Stretch]) -> dict[str, Any]:
-    """The panel: drawing, names with their colours, values at the pointer."""
+    """Return the panel: drawing, names with their colors, values at the pointer."""
     rows, places = [row for row, _ in found], [place for _, place in found]
     lines = [{"name": name, "colour": colour, "faint": False} for name, colour in colours(PARTS).items()]
     return {
@@ -193,13 +193,13 @@ OverSeeds = Mapping[str, Sequence[float]]
 
 
 def worths(measured: RunMetrics, over_seeds: OverSeeds) -> dict[str, Worth]:
-    """What each probe is worth at its last look."""
+    """Return signal and noise of each probe at its last evaluation."""
     looks = curves(measured.events)
     return {name: value(own, over_seeds.get(name, ())) for name, own in sorted(looks.items()) if own}
 
 
 def panel(measured: RunMetrics, over_seeds: OverSeeds) -> Panel:
-    """Scores with a band of one standard deviation to either side, and faint the controls."""
+    """Return the panel of scores, with a band of one standard deviation, and of controls, in a paler tone."""
     found, palette = worths(measured, over_seeds), style.colours(measured.probes)
     lines = [
         PanelLine(name, series, palette[name], band=(found[name].noise or 0.0) if name in found else 0.0)
@@ -213,14 +213,14 @@ def panel(measured: RunMetrics, over_seeds: OverSeeds) -> Panel:
 
 
 def rows(measured: RunMetrics, over_seeds: OverSeeds) -> list[dict[str, Any]]:
-    """A row for each probe of the last look."""
+    """Return a row per probe of the last evaluation."""
     found = worths(measured, over_seeds)
     last: Mapping[str, Any] = next((event["probes"] for event in reversed(measured.events) if event.get("probes")), {})
     return [_probe_row(name, last[name], found[name]) for name in sorted(last) if name in found]
 
 
 def share(measured: RunMetrics) -> str:
-    """What the looks took of the run, in words."""
+    """Return a sentence on the share of the run's time that probes took."""
     spent = math.fsum(float(event.get("probe_seconds", 0.0)) for event in measured.events)
     held = account(measured.events).held_s
     looks = sum(bool(event.get("probes")) for event in measured.events)

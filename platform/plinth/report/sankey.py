@@ -45,7 +45,7 @@ class Reason:
 
 @dataclass(frozen=True)
 class Level:
-    """A stage: what comes in by bucket, and what it takes, by reason."""
+    """A stage: input documents by bucket, and removed documents by reason."""
 
     stage: str
     coming: Mapping[str, float]
@@ -53,7 +53,7 @@ class Level:
 
 
 def levels(stats: Mapping[str, Any], most: int = REASONS_PER_STAGE) -> list[Level]:
-    """The picture as numbers: every stage that took something, its reasons largest first, the rest as one.
+    """Return the stages that removed documents, each with its reasons, largest first, the rest joined.
 
     Args:
         stats: statistics of the asset `funnel`.
@@ -72,7 +72,7 @@ def levels(stats: Mapping[str, Any], most: int = REASONS_PER_STAGE) -> list[Leve
 
 
 def figure(stats: Mapping[str, Any], most: int = REASONS_PER_STAGE) -> Figure:
-    """Draw it.
+    """Draw the Sankey diagram.
 
     Args:
         stats: statistics of the asset `funnel`.
@@ -106,7 +106,7 @@ def _reason(name: str, rows: Mapping[str, Mapping[str, Any]]) -> Reason:
 
 
 def _grouped(reasons: Sequence[Reason], most: int) -> list[Reason]:
-    """The largest, and all others as one; a single other is shown as it is."""
+    """Return the largest reasons and the sum of all others; a single other is not renamed."""
     if len(reasons) <= most + 1:
         return list(reasons)
     rest = reasons[most:]
@@ -116,7 +116,7 @@ def _grouped(reasons: Sequence[Reason], most: int) -> list[Reason]:
 
 
 def _heights(drawn: Sequence[Level], scale: float) -> list[float]:
-    """Height of each stage: its bars, and a line of text for each of them."""
+    """Return the height of each stage: its bars, and a line of text per bar."""
     return [max(LEAST, sum(_bar_height(one, scale) for one in level.reasons) + GAP) for level in drawn]
 
 
@@ -127,7 +127,7 @@ def _bar_height(reason: Reason, scale: float) -> float:
 def _head(
     ax: Axes, stats: Mapping[str, Any], buckets: Sequence[str], palette: Mapping[str, str], scale: float
 ) -> float:
-    """Legend, heads of the columns, and the stream as it comes in; returns where the first stage is."""
+    """Draw the legend, the column heads and the incoming stream; return the top of the first stage."""
     for bucket, (x, line) in _legend(buckets).items():
         ax.add_patch(_box(x, line - 0.06, 0.12, 0.12, palette[bucket], 0.9))
         ax.text(x + 0.17, line, bucket, fontsize=9, va="center", color=INK)
@@ -144,7 +144,7 @@ def _head(
 
 
 def _legend(buckets: Sequence[str]) -> dict[str, tuple[float, float]]:
-    """Where each bucket's mark stands, in lines as wide as the picture."""
+    """Return the place of each bucket's legend entry, in lines as wide as the figure."""
     places, x, line = {}, LEFT, 0.18
     for bucket in buckets:
         width = 0.36 + 0.077 * len(bucket)
@@ -156,12 +156,12 @@ def _legend(buckets: Sequence[str]) -> dict[str, tuple[float, float]]:
 
 
 def _top(buckets: Sequence[str]) -> float:
-    """Where the stream begins, below the legend."""
+    """Return the top of the stream, below the legend."""
     return max(line for _, line in _legend(buckets).values()) + 0.37
 
 
 def _left(ax: Axes, y: float, name: str, note: str) -> None:
-    """Two lines at the left edge of the stream."""
+    """Draw two lines of text at the left edge of the stream."""
     ax.text(LEFT - 0.12, y + 0.08, name, ha="right", va="center", fontsize=9, color=INK)
     ax.text(LEFT - 0.12, y + 0.25, note, ha="right", va="center", fontsize=8, color=SOFT_INK)
 
@@ -169,7 +169,7 @@ def _left(ax: Axes, y: float, name: str, note: str) -> None:
 def _level(
     ax: Axes, level: Level, y: float, height: float, scale: float, palette: Mapping[str, str], first: float
 ) -> None:
-    """The stream beside a stage, the ribbons that leave it, and the bars they end in."""
+    """Draw the stream next to a stage, the ribbons that leave it, and the bars at their ends."""
     lefts = _lefts(level.coming, scale)
     leaving = {bucket: sum(one.by_bucket[bucket] for one in level.reasons) for bucket in level.coming}
     staying = {bucket: value - leaving[bucket] for bucket, value in level.coming.items()}
@@ -206,7 +206,7 @@ def _ribbons(
     scale: float,
     palette: Mapping[str, str],
 ) -> None:
-    """From the right edge of every bucket's band, the last first, round the corner to the reason's bar."""
+    """Draw ribbons from the right edge of each bucket's band, last bucket first, to the reason's bar."""
     for bucket in reversed(list(reason.by_bucket)):
         width = reason.by_bucket[bucket] * scale
         if not width:
@@ -228,7 +228,7 @@ def _foot(
     palette: Mapping[str, str],
     first: float,
 ) -> None:
-    """The documents left for training."""
+    """Draw the documents that remain for training."""
     kept = {bucket: float(stats["buckets"][bucket]["stages"][-1]["documents_out"]) for bucket in buckets}
     lefts = _lefts(kept, scale)
     for bucket in buckets:
@@ -244,7 +244,7 @@ def _foot(
 
 
 def _lefts(values: Mapping[str, float], scale: float) -> dict[str, float]:
-    """Where each bucket's band begins."""
+    """Return the left edge of each bucket's band."""
     found, x = {}, LEFT
     for bucket, value in values.items():
         found[bucket] = x
@@ -253,7 +253,7 @@ def _lefts(values: Mapping[str, float], scale: float) -> dict[str, float]:
 
 
 def _band(ax: Axes, corners: tuple[float, float, float], width: float, y: float, bottom: float, colour: str) -> None:
-    """A bucket's stream between two stages; it slides left where others became narrower."""
+    """Return a bucket's stream between two stages; it moves left as others get narrower."""
     from matplotlib.patches import PathPatch
     from matplotlib.path import Path
 
@@ -266,7 +266,7 @@ def _band(ax: Axes, corners: tuple[float, float, float], width: float, y: float,
 
 
 def _turn(ax: Axes, left: float, right: float, y: float, x: float, top: float, bottom: float, colour: str) -> None:
-    """A ribbon that leaves [left, right] downwards at y and arrives at x, rightwards, over [top, bottom]."""
+    """Return a ribbon that leaves [left, right] downwards at y and arrives at x, rightwards, over [top, bottom]."""
     from matplotlib.patches import PathPatch
     from matplotlib.path import Path
 

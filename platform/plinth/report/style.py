@@ -26,12 +26,12 @@ WIDTH_INCHES = 6.4
 
 
 def colours(names: Iterable[str]) -> dict[str, str]:
-    """A colour for each name, the same wherever the same names are shown."""
+    """Return a color for each name; the same names always get the same colors."""
     return {name: tone(i) for i, name in enumerate(sorted(set(names)))}
 
 
 def tone(number: int) -> str:
-    """The palette; then its colours paler, then darker; the 19th is the first again."""
+    """Return a color: the palette, then paler, then darker; the 19th equals the first."""
     turn, place = divmod(number, len(PALETTE))
     towards, much = ((0, 0.0), (255, 0.5), (0, 0.45))[turn % 3]
     parts = (int(PALETTE[place][at : at + 2], 16) for at in (1, 3, 5))
@@ -39,7 +39,7 @@ def tone(number: int) -> str:
 
 
 def settings() -> Any:
-    """Matplotlib settings of all figures; small, quiet, and the same bytes every time."""
+    """Return the Matplotlib settings of all figures; output is reproducible byte for byte."""
     return {
         "font.family": "sans-serif",
         "font.sans-serif": ["DejaVu Sans"],
@@ -66,23 +66,23 @@ def settings() -> Any:
 
 
 def count(value: float) -> str:
-    """1,234,567 as `1.23 M`; what is below ten thousand is written out."""
+    """Format a count: 1,234,567 as `1.23 M`; numbers below ten thousand in full."""
     return _scaled(value, 1000, ("", " k", " M", " G", " T"), whole_below=10_000)
 
 
 def size(value: float) -> str:
-    """Bytes with a decimal unit."""
+    """Format bytes with a decimal unit."""
     return _scaled(value, 1000, (" B", " kB", " MB", " GB", " TB"), whole_below=1000)
 
 
 def seconds(value: float) -> str:
-    """Seconds with the unit that a person reads: 57 µs, 2.94 ms, 0.608 s."""
+    """Format a duration below a minute: 57 µs, 2.94 ms, 0.608 s."""
     power = next((power for power, least in ((0, 0.1), (1, 1e-3)) if value >= least), 2)
     return f"{value * 1000**power:.3g} {('s', 'ms', 'µs')[power]}"
 
 
 def percent(share: float) -> str:
-    """A share as a percentage with as many digits as mean something."""
+    """Format a share as a percentage with at most one decimal."""
     value = 100 * share
     if 0 < abs(value) < 0.1:
         return "< 0.1%"
@@ -110,7 +110,7 @@ _PREAMBLE = re.compile(r"^.*?(?=<svg)", re.DOTALL)
 
 
 def png(draw: Callable[..., Figure], *args: Any) -> bytes:
-    """Draw and render on white, at a width that fits a web page."""
+    """Draw a figure and render it as PNG on white."""
     import matplotlib
     from matplotlib.colors import to_hex
     from matplotlib.text import Text
@@ -125,12 +125,12 @@ def png(draw: Callable[..., Figure], *args: Any) -> bytes:
 
 
 def svg(draw: Callable[..., Figure], *args: Any, title: str, key: str = "", tight: bool = True) -> str:
-    """Draw and render as an inline element.
+    """Draw a figure and render it as an inline SVG element.
 
     Args:
-        title: read out by screen readers.
-        key: value of the attribute `data-key`, by which scripts find the element.
-        tight: cut the empty margins off; without it a unit of the element is a point of the figure.
+        title: text for screen readers.
+        key: value of the attribute `data-key`, for scripts.
+        tight: cut empty margins; if False, a unit of the element is a point of the figure.
     """
     import matplotlib
 

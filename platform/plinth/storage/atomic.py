@@ -37,11 +37,11 @@ _FORBIDDEN = re.compile(r"[\\\x00-\x1f\x7f]")
 def relative(
     name: str, listed_in: str, *, reserved: Collection[str] = (), error: type[PlinthError] = IntegrityError
 ) -> PurePosixPath:
-    """A name as a relative path that stays below its folder.
+    """Return a name as a relative path that stays below its folder.
 
     Args:
-        listed_in: the list that has the name, for the message.
-        reserved: names that the list may not use.
+        listed_in: the list that contains the name, for the message.
+        reserved: names that the list must not use.
         error: to raise.
 
     Raises:
@@ -64,7 +64,7 @@ def join(
     reserved: Collection[str] = (),
     error: type[PlinthError] = IntegrityError,
 ) -> Path:
-    """The path of a name below `base`, whether or not it exists; arguments as `relative`.
+    """Return the path of a name below `base`, which need not exist; arguments as in `relative`.
 
     Raises:
         IntegrityError, or `error`: as `relative`, or a link on the way leads out of `base`.
@@ -105,7 +105,7 @@ RESTORE: Final = "find out who put it there, and restore the file from a backup"
 
 
 def opened(path: Path, *, one_name: bool = False, remedy: str = RESTORE) -> IO[bytes]:
-    """A plain file, open for reading. Folders above it may be links.
+    """Open a plain file for reading. Folders above it may be links.
 
     Args:
         one_name: refuse a file with a second name, which may be a secret of this user.
@@ -131,7 +131,7 @@ def opened(path: Path, *, one_name: bool = False, remedy: str = RESTORE) -> IO[b
 
 
 def read(path: Path, max_bytes: int) -> bytes:
-    """The content of a plain file, read once.
+    """Return the content of a plain file, read once.
 
     Raises:
         FileNotFoundError: absent.
@@ -146,7 +146,7 @@ def read(path: Path, max_bytes: int) -> bytes:
 
 
 def refused(what: str, found: str, remedy: str = DELETE) -> WorkspaceError:
-    """The error for something else in the place of a plain file."""
+    """Return the error for a path that is not a plain file."""
     return WorkspaceError(what, found=found, expected="a plain file", remedy=remedy)
 
 
@@ -181,10 +181,10 @@ def named_failures(path: Path) -> Iterator[None]:
 
 @contextmanager
 def replacing(path: Path, *, mode: int | None = None) -> Iterator[IO[bytes]]:
-    """A binary file that takes the name `path` when the block ends well, and vanishes when it does not.
+    """Open a binary file that appears at `path` if the block succeeds, and is removed if it fails.
 
     Args:
-        mode: its permissions; by default its user's alone (`private.mask`).
+        mode: permissions; by default for the current user only (`private.mask`).
 
     Raises:
         DiskFullError, WorkspaceError, StorageError: as the operating system refuses.
@@ -208,16 +208,16 @@ def replacing(path: Path, *, mode: int | None = None) -> Iterator[IO[bytes]]:
 
 
 def open_plain(path: Path, flags: int) -> int:
-    """Open a file to write in place, made with its folder if there is none; returns its descriptor.
+    """Open a file to write in place; create it and its folder if needed. Return its descriptor.
 
-    A link that someone else put there would lead to a file of this user: it is not followed, and neither a pipe nor a
-    device is opened.
+    Links are not followed, because a link that someone else put there could lead to a file of this user. Pipes and
+    devices are refused.
 
     Args:
         flags: `os.O_RDWR`, or `os.O_WRONLY | os.O_APPEND`.
 
     Raises:
-        DiskFullError, WorkspaceError, StorageError: as the operating system refuses; or it is no plain file.
+        DiskFullError, WorkspaceError, StorageError: the operating system refuses, or it is not a plain file.
     """
     with named_failures(path):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -229,12 +229,12 @@ def open_plain(path: Path, flags: int) -> int:
 
 
 def append_to(path: Path) -> IO[bytes]:
-    """A log, opened to append to; see `open_plain`."""
+    """Open a log for appending; see `open_plain`."""
     return os.fdopen(open_plain(path, os.O_WRONLY | os.O_APPEND), "ab")
 
 
 def require_no_link(*folders: Path) -> None:
-    """Refuse folders in which things are deleted, where a link stands in their place: it leads to another's files.
+    """Refuse to delete in folders that are links, because they lead to other files.
 
     Raises:
         WorkspaceError: one of them is a link.
@@ -291,10 +291,10 @@ def locked(path: Path) -> Iterator[None]:
 
 
 def take(path: Path, *, owner: str = "") -> int:
-    """Wait for the lock of a file; returns the descriptor, which holds it until it and its copies are closed.
+    """Wait for the lock of a file; return the descriptor, which holds the lock until all its copies are closed.
 
     Args:
-        owner: is written into the file, for `owner`.
+        owner: text to write into the file, for `owner`.
 
     Raises:
         DiskFullError, WorkspaceError, StorageError: as the operating system refuses.
@@ -306,7 +306,7 @@ def take(path: Path, *, owner: str = "") -> int:
 
 
 def try_take(path: Path, *, owner: str = "", wait_s: float = 0.0) -> int | None:
-    """As `take`, or None when another process still holds the lock after `wait_s` seconds."""
+    """Take the lock as `take` does; return None if another process still holds it after `wait_s` seconds."""
     fd, until = _open(path), time.monotonic() + wait_s
     while not lock(fd, wait=False):
         if time.monotonic() >= until:
@@ -318,7 +318,7 @@ def try_take(path: Path, *, owner: str = "", wait_s: float = 0.0) -> int | None:
 
 
 def share(path: Path) -> int:
-    """Wait until no process holds the lock alone, and share it; returns the descriptor, which holds it.
+    """Wait until no process holds the lock exclusively, and share it; return the descriptor, which holds it.
 
     Raises:
         DiskFullError, WorkspaceError, StorageError: as the operating system refuses.
@@ -329,7 +329,7 @@ def share(path: Path) -> int:
 
 
 def lock(fd: int, *, wait: bool = True) -> bool:
-    """Lock an open file; returns whether it succeeded, which it always does with `wait`."""
+    """Lock an open file; return True if it succeeded, which it always does with `wait`."""
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
     except BlockingIOError:
@@ -338,7 +338,7 @@ def lock(fd: int, *, wait: bool = True) -> bool:
 
 
 def held(path: Path) -> bool:
-    """Whether any process holds the lock of a file. Two processes that test at once do not disturb each other."""
+    """Return True if any process holds the lock of a file. Concurrent tests do not disturb each other."""
     try:
         with path.open("rb") as stream:
             fcntl.flock(stream, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -350,7 +350,7 @@ def held(path: Path) -> bool:
 
 
 def owner(path: Path) -> str:
-    """The text of the process that took the lock last; empty when it wrote none."""
+    """Return the text of the last process that took the lock; empty if it wrote none."""
     try:
         return path.read_text(errors="replace").strip()
     except FileNotFoundError:

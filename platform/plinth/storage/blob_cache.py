@@ -30,7 +30,7 @@ from plinth.storage.uris import filesystem
 
 
 class Lease:
-    """The blobs that this process has open, in a file that stays locked as long as the process lives."""
+    """Blobs that this process has open, in a file that stays locked for the life of the process."""
 
     def __init__(self, folder: Path) -> None:
         with named_failures(folder):
@@ -47,7 +47,7 @@ class Lease:
             self._stream.flush()
 
     def end(self) -> None:
-        """Give all of them back."""
+        """Release all leases."""
         self._stream.close()
 
 
@@ -106,9 +106,9 @@ class RemoteBlobs:
     """Blobs behind a URI.
 
     Args:
-        uri: of a store's remote (`files/md5/…` below it, as DVC writes it), or of a folder of exported files.
-        names: path below the folder of each blob by MD5, where files have their parts' names.
-        attempts, backoff_s: of one request; the pause doubles each time.
+        uri: remote of a store (`files/md5/…` below it, as DVC writes it), or folder of exported files.
+        names: path of each blob below the folder, by MD5, if files have the names of their parts.
+        attempts, backoff_s: attempts per request, and the first pause, which doubles each time.
     """
 
     #: What to do about a blob that is not there, and about one with other bytes.
@@ -128,7 +128,7 @@ class RemoteBlobs:
         self._fs: Any = None
 
     def uri(self, blob: Blob) -> str:
-        """Where a blob is stored.
+        """Return the location of a blob.
 
         Raises:
             MissingError: the exported files do not contain it.
@@ -140,7 +140,7 @@ class RemoteBlobs:
         return f"{self.root}/{relative(self.names[blob.md5], 'the manifest of the shards')}"
 
     def read(self, blob: Blob, start: int, stop: int) -> bytes:
-        """Bytes `start` to `stop` of a blob.
+        """Return bytes `start` to `stop` of a blob.
 
         Raises:
             MissingError: it is not there.
@@ -188,7 +188,7 @@ class RemoteBlobs:
 
 
 def exported_names(shards: Mapping[str, Manifest]) -> dict[str, str]:
-    """Path of every blob below a folder of exported shards: `{asset}/{part}`."""
+    """Return the path of every blob below a folder of exported shards: `{asset}/{part}`."""
     return {part.blob.md5: f"{made.asset}/{part.name}" for made in shards.values() for part in made.parts}
 
 
@@ -196,7 +196,7 @@ class CachedStore(Store):
     """A store whose blobs are fetched from a remote when they are first opened.
 
     Args:
-        root: of the cache; processes of one machine share it.
+        root: folder of the cache; processes of one machine share it.
         remote: source of the blobs.
         limit_bytes: bound of the cache.
     """
@@ -214,18 +214,18 @@ class CachedStore(Store):
         return self._held
 
     def release(self) -> None:
-        """What was opened may be evicted from now on."""
+        """Allow the eviction of blobs that were opened."""
         if self._held:
             self._held.end()
             self._held = None
 
     @property
     def traffic(self) -> RemoteTraffic:
-        """Counters of the remote."""
+        """Counters of remote reads."""
         return self.remote.traffic
 
     def open_path(self, blob: Blob) -> Path:
-        """The path of a blob, fetched and checked if it is not cached. It stays until this process ends, or `release`.
+        """Return the path of a blob; fetch and check it if needed. It stays until the process ends, or until `release`.
 
         Raises:
             MissingError, StorageError: it cannot be fetched.
@@ -239,11 +239,11 @@ class CachedStore(Store):
         return path
 
     def located(self, blob: Blob) -> Path:
-        """As `open_path`; bytes that were in the cache are not compared."""
+        """Return the path as `open_path` does; cached bytes are not compared."""
         return self.fill(blob)
 
     def fill(self, blob: Blob) -> Path:
-        """As `open_path`, without counting the time as waiting: for prefetching."""
+        """Fetch as `open_path` does, without counting wait time; for prefetching."""
         if self._lease_cached(blob):
             self.traffic.add(hits=1)
             return self.path(blob)
@@ -265,7 +265,7 @@ class CachedStore(Store):
         return self.path(blob)
 
     def keep(self, path: Path, blob: Blob) -> None:
-        """Move a file with a blob's content into the cache, where it fits; `path` is gone afterwards."""
+        """Move a file with a blob's content into the cache if it fits; `path` is gone afterward."""
         with locked(self.root / "lock"), named_failures(path):
             if self._cached(blob) or not self._make_room(blob):
                 path.unlink()
@@ -276,11 +276,11 @@ class CachedStore(Store):
             store.remember(self.path(blob), blob)
 
     def held_bytes(self) -> int:
-        """Bytes of cached blobs and of blobs being fetched."""
+        """Return the bytes of cached blobs and of blobs being fetched."""
         return sum(size for _, _, size in self._files()) + sum(size for _, size in self._partial())
 
     def _lease_cached(self, blob: Blob) -> bool:
-        """Lease a blob if it is cached."""
+        """Lease a blob; return True if it is cached."""
         with locked(self.root / "lock"):
             if not self._cached(blob):
                 return False
@@ -295,7 +295,7 @@ class CachedStore(Store):
         return Store.has(self, blob)
 
     def _reserve(self, blob: Blob) -> Path:
-        """A file of the blob's length, once enough is evicted."""
+        """Return a file of the blob's length, after evicting enough."""
         partial = self.root / "filling" / blob.md5
         with locked(self.root / "lock"), named_failures(partial):
             partial.parent.mkdir(parents=True, exist_ok=True)
@@ -312,7 +312,7 @@ class CachedStore(Store):
         return partial
 
     def _make_room(self, blob: Blob) -> bool:
-        """Evict what a further blob needs, and note that it is coming; whether it fits. The caller holds the lock."""
+        """Evict enough for another blob and reserve its bytes; return True if it fits. The caller holds the lock."""
         used = self._noted_bytes()
         if used is None or used + blob.bytes > self.limit_bytes:
             used = self._evict_for(blob)
@@ -327,7 +327,7 @@ class CachedStore(Store):
             return None
 
     def _evict_for(self, blob: Blob) -> int:
-        """Evict until the blob fits, and the headroom if possible; the bytes still in use."""
+        """Evict until the blob and, if possible, the headroom fit; return the bytes still in use."""
         for path, _ in self._partial():
             if not held(self.root / "locks" / path.name):  # its process is gone
                 path.unlink(missing_ok=True)
@@ -361,7 +361,7 @@ class CachedStore(Store):
             )
 
     def _files(self) -> Iterator[tuple[int, Path, int]]:
-        """Time of last use, path and bytes of every whole blob."""
+        """Yield time of last use, path and bytes of every whole blob."""
         for path in self.files.glob("??/*"):
             found = path.stat()
             yield found.st_mtime_ns, path, found.st_size

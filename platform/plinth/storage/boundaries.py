@@ -22,24 +22,24 @@ _CALLS = ("fsync", "rename", "replace", "unlink", "rmdir", "mkdir")
 
 
 class Counter:
-    """Counts boundaries of this process."""
+    """Counter of the boundaries of this process."""
 
     def __init__(self, strike_at: int, strike: Callable[[], None], name: str) -> None:
         self.strike_at, self.strike, self.name, self.passed = strike_at, strike, name, 0
 
     def cross(self, *places: Any) -> None:
-        """Count one more boundary and strike if it is the one: by its number, or by the name that a file is given."""
+        """Count one boundary, and strike if it is the chosen one: by number, or by the new name of a file."""
         self.passed += 1
         if self.passed == self.strike_at or self._renames(places):
             self.strike()
 
     def _renames(self, places: tuple[Any, ...]) -> bool:
-        """True for arguments of a rename to the name; those of `mkdir` and `fsync` have no second path."""
+        """Return True if the arguments rename a file to the name; `mkdir` and `fsync` have no second path."""
         return bool(self.name) and any(str(place).endswith(f"/{self.name}") for place in places[1:])
 
 
 def install(strike_at: int, strike: Callable[[], None] | None = None, name: str = "") -> Counter:
-    """Count, and strike (by default SIGKILL) before boundary `strike_at`; for the rest of this process's life.
+    """Count boundaries, and strike (by default SIGKILL) before boundary `strike_at`; until the process ends.
 
     Args:
         name: strike before a file is renamed to this name as well.
@@ -69,7 +69,7 @@ def install(strike_at: int, strike: Callable[[], None] | None = None, name: str 
 
 
 def die() -> None:
-    """As the kernel ends a process: nothing is tidied up."""
+    """End the process as the kernel would: without cleanup."""
     os.kill(os.getpid(), signal.SIGKILL)
 
 

@@ -30,7 +30,7 @@ REMOTE_NAME = "plinth"
 
 
 def directory_object(state: State, manifest: Manifest) -> str:
-    """Put the manifest's DVC directory object into the store and return its name (`<md5>.dir`).
+    """Store the manifest's DVC directory object; return its name (`<md5>.dir`).
 
     Raises:
         IntegrityError: two parts share a name, or a name leaves the directory.
@@ -52,9 +52,9 @@ def directory_object(state: State, manifest: Manifest) -> str:
 
 
 def export(state: State, manifests: Iterable[Manifest], directory: Path) -> list[Path]:
-    """Make `directory` a DVC project without git whose remote is the store, one pointer per manifest.
+    """Make `directory` a DVC project without git, with the store as its remote and one pointer per manifest.
 
-    Afterwards `cd DIR && dvc pull` brings every part with plain DVC. Returns the pointer files.
+    Afterward `cd DIR && dvc pull` fetches every part with plain DVC. Returns the pointer files.
 
     Raises:
         StorageError: two assets would get the same pointer.
@@ -74,7 +74,7 @@ def export(state: State, manifests: Iterable[Manifest], directory: Path) -> list
 
 
 def restore(state: State, digest: str, directory: Path) -> Manifest:
-    """Write the files of the manifest with this digest (or unambiguous prefix) below `directory`.
+    """Write the files of a manifest, given by its digest or unambiguous prefix, below `directory`.
 
     Raises:
         MissingError, IntegrityError: no such manifest, or a blob is absent or has changed.
@@ -85,7 +85,7 @@ def restore(state: State, digest: str, directory: Path) -> Manifest:
 
 
 def push(state: State, manifests: Sequence[Manifest], url: str, options: Mapping[str, Any] | None = None) -> int:
-    """Copy manifests and their blobs to a remote store; returns how many objects were new there.
+    """Copy manifests and their blobs to a remote store; return the number of new objects there.
 
     Args:
         url: a local path or `s3://bucket/prefix`.
@@ -108,11 +108,11 @@ def push(state: State, manifests: Sequence[Manifest], url: str, options: Mapping
 
 
 def pull(state: State, digest: str, url: str, options: Mapping[str, Any] | None = None) -> Manifest:
-    """Bring the manifest with this full digest and its blobs from a remote; every blob is verified.
+    """Fetch the manifest with this full digest and its blobs from a remote; every blob is verified.
 
     Raises:
         MissingError: the remote has no such manifest. StorageError, IntegrityError: an object did not
-            arrive, or is not what the manifest says.
+            arrive, or differs from the manifest.
     """
     state.store.require_folder("pulling")
     fs, root = _filesystem(url, options)
@@ -147,7 +147,7 @@ def _pointer(name: str, oid: str, manifest: Manifest) -> bytes:
 
 
 def _filesystem(url: str, options: Mapping[str, Any] | None) -> tuple[Any, str]:
-    """A DVC file system and the path of the remote in it."""
+    """Return a DVC file system and the path of the remote in it."""
     from dvc_objects.fs.local import LocalFileSystem
 
     if url.startswith("s3://"):
@@ -179,7 +179,7 @@ def _hash_info(oid: str) -> HashInfo:
 
 
 def _transfer(source: HashFileDB, target: HashFileDB, wanted: set[HashInfo], url: str) -> int:
-    """Move objects with everything they hold; returns how many were new."""
+    """Copy objects and everything they contain; return the number of new objects."""
     from dvc_data.hashfile.transfer import transfer
 
     try:
@@ -197,7 +197,7 @@ def _transfer(source: HashFileDB, target: HashFileDB, wanted: set[HashInfo], url
 
 
 def _accept(state: State, part: Part, url: str) -> None:
-    """Keep a blob that came from a remote only when it is what the manifest says."""
+    """Keep a blob from a remote only if it matches the manifest."""
     try:
         state.store.verify(part.blob)
     except MissingError as error:

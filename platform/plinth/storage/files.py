@@ -29,10 +29,10 @@ MEMORY_FILE = "source-digests.sqlite"
 
 
 class ByteRange(Frozen):
-    """A byte range of a file that can be read by itself.
+    """Byte range of a file that can be read independently.
 
-    `sha256` covers the range and then the file's last `tail` bytes; `before` counts what lies before it
-    (lines), so that records keep the names they have in the whole file.
+    `sha256` covers the range and then the file's last `tail` bytes; `before` counts the lines before the range, so that
+    records keep the names they have in the whole file.
     """
 
     start: int
@@ -43,7 +43,7 @@ class ByteRange(Frozen):
 
 
 class FileDigests(Frozen):
-    """What hashing a file gives: its size and SHA-256, and the same of its pieces (none: it is not cut)."""
+    """Size and SHA-256 of a file and of its pieces (none if it is not cut)."""
 
     bytes: int
     sha256: str
@@ -51,7 +51,7 @@ class FileDigests(Frozen):
 
 
 class Hashing:
-    """Hashes what is read from a stream, as a whole and by pieces.
+    """Hash of a stream and of its pieces, computed while reading.
 
     Args:
         stream: at its beginning.
@@ -67,7 +67,7 @@ class Hashing:
         self._pieces: list[ByteRange] = []
 
     def read(self, size: int = -1, /) -> bytes:
-        """The next bytes; a short answer is allowed, an empty one is the end."""
+        """Return the next bytes; the answer may be short, and is empty at the end."""
         data = self._stream.read(size if size > 0 else CHUNK_BYTES)
         self._whole.update(data)
         self._piece.update(self._held)
@@ -76,18 +76,18 @@ class Hashing:
         return data
 
     def tell(self) -> int:
-        """How many bytes have been read."""
+        """Return the number of bytes read."""
         return self._position
 
     def at(self, start: int, size: int) -> bytes:
-        """Bytes of the file read out of order, before anything else is read; they are hashed when their turn comes."""
+        """Read bytes out of order, before anything else is read; they are hashed in their place."""
         self._stream.seek(start)
         data = self._stream.read(size)
         self._stream.seek(0)
         return data
 
     def cut(self, at: int, before: int = 0) -> None:
-        """End a piece at byte `at`, which lies in the chunk read last (elsewhere it is too late: no cut is made)."""
+        """End a piece at byte `at`, which must be in the chunk read last; otherwise no cut is made."""
         held_from = self._position - len(self._held)
         if not max(held_from, self._start + 1) <= at <= self._position:
             return
@@ -96,7 +96,7 @@ class Hashing:
         self._held, self._before = self._held[at - held_from :], before
 
     def finish(self) -> FileDigests:
-        """Read what is left; the digests."""
+        """Read the rest; return the digests."""
         while self.read(CHUNK_BYTES):
             pass
         if self._position > self._start:
@@ -119,14 +119,14 @@ class Hashing:
 
 @dataclass(frozen=True)
 class Cutter:
-    """How files of a kind are cut: `find` reads a stream and calls its `cut`; `name` tells two cutters apart."""
+    """Rule that cuts files of a kind: `find` reads a stream and calls its `cut`; `name` identifies the rule."""
 
     name: str
     find: Callable[[Hashing], None]
 
 
 def digests(stream: IO[bytes], size: int, cutter: Cutter | None) -> FileDigests:
-    """Hash a stream from its beginning, cut by `cutter` if there is one."""
+    """Hash a stream from its beginning, cut by `cutter` if given."""
     hashing = Hashing(stream, size)
     if cutter is not None:
         cutter.find(hashing)
@@ -151,10 +151,10 @@ def range_digest(stream: IO[bytes], start: int, size: int) -> FileDigests:
 
 
 class DigestMemory:
-    """Digests by address, cutter, size and change mark. Losing it costs hashing again, nothing else.
+    """Memory of digests by address, cutter, size and change mark. If it is lost, files are hashed again.
 
     Args:
-        path: of the database, made when first needed; where it cannot be made nothing is remembered.
+        path: database file, created on first use; if that fails, nothing is remembered.
     """
 
     def __init__(self, path: Path) -> None:
@@ -162,7 +162,7 @@ class DigestMemory:
 
     @contextmanager
     def session(self) -> Iterator[DigestSession]:
-        """One listing's worth of questions and answers, written together at the end."""
+        """Open the memory for one listing; new digests are written together at the end."""
         connection = self._connect()
         if connection is None:
             yield DigestSession(None)
@@ -173,7 +173,7 @@ class DigestMemory:
                 connection.commit()
 
     def forget(self) -> None:
-        """Trust none of it any more: something that was remembered has turned out to be otherwise."""
+        """Forget everything, after a remembered digest turned out to be wrong."""
         with suppress(OSError):
             self.path.unlink(missing_ok=True)
 
@@ -200,7 +200,7 @@ class DigestSession:
         self._connection = connection
 
     def get(self, uri: str, cutter: str, size: int, mark: str) -> FileDigests | None:
-        """What was found when the file had this size and mark."""
+        """Return the digests that were computed for this size and mark."""
         if self._connection is None:
             return None
         with suppress(sqlite3.Error, ValueError):
@@ -210,7 +210,7 @@ class DigestSession:
         return None
 
     def put(self, uri: str, cutter: str, mark: str, found: FileDigests) -> None:
-        """Remember what was found."""
+        """Remember digests."""
         if self._connection is not None:
             with suppress(sqlite3.Error):
                 row = (uri, cutter, found.bytes, mark, found.model_dump_json())
@@ -223,13 +223,13 @@ SYMLINK, SPECIAL_FILE, PRIVATE_FILE = "symlink", "special_file", "private_file"
 
 
 class SourceFile(Frozen):
-    """One file of a source, or a piece of one. `uri` opens it; `name` is relative to the source's root and bears
-    identity.
+    """One file of a source, or a piece of one. `uri` opens it; `name` is relative to the source's root and part of
+    identities.
 
-    `bytes` and `sha256` are the file's; of a piece, the piece's, which begins at byte `start` of the `whole`
-    bytes and has `before` lines before it. The last `tail` bytes of the file belong to each of its pieces. `depth`
-    folders lie between the source's root and it. What is `refused` (`SYMLINK`, `SPECIAL_FILE`,
-    `PRIVATE_FILE`) has no content.
+    `bytes` and `sha256` are those of the file, or of the piece, which begins at byte `start` of the `whole` bytes and
+    has `before` lines before it. The last `tail` bytes of the file belong to each of its pieces. `depth` is the number
+    of folders between the source's root and the file. A `refused` file (`SYMLINK`, `SPECIAL_FILE`, `PRIVATE_FILE`) has
+    no content.
     """
 
     uri: str
@@ -246,11 +246,11 @@ class SourceFile(Frozen):
 
     @property
     def key(self) -> str:
-        """The name, with the place where the piece begins."""
+        """The name, with the start of the piece."""
         return f"{self.name}@{self.start}" if self.start else self.name
 
     def split(self) -> list[SourceFile]:
-        """The pieces as files of their own; the file itself where it is not cut."""
+        """Return the pieces as files; the file itself if it is not cut."""
         return [
             SourceFile(uri=self.uri, name=self.name, whole=self.bytes, depth=self.depth, **piece.model_dump())
             for piece in self.pieces
@@ -258,7 +258,7 @@ class SourceFile(Frozen):
 
 
 class CheckedFile:
-    """A source file or a piece of one, read once from its beginning, and proved to be that of the inventory."""
+    """Source file, or a piece of one, read once from its beginning and compared with the inventory."""
 
     def __init__(self, file: SourceFile, stream: IO[bytes]) -> None:
         self._file, self._stream = file, stream
@@ -267,7 +267,7 @@ class CheckedFile:
             stream.seek(file.start)
 
     def read(self, size: int = -1) -> bytes:
-        """The next `size` bytes, or all that are left; of a piece, its range and then the file's tail.
+        """Return the next `size` bytes, or all remaining; for a piece, its range and then the file's tail.
 
         Raises:
             SourceError: when the file system fails.
@@ -279,14 +279,14 @@ class CheckedFile:
         return data
 
     def tell(self) -> int:
-        """How many bytes have been read."""
+        """Return the number of bytes read."""
         return self._position
 
     def finish(self) -> None:
-        """Read what is left and compare length and SHA-256 with the inventory.
+        """Read the rest, and compare length and SHA-256 with the inventory.
 
         Raises:
-            IntegrityError: when the file is no longer what was listed.
+            IntegrityError: the file differs from the inventory.
         """
         while self.read(CHUNK_BYTES):
             pass
@@ -308,11 +308,11 @@ class CheckedFile:
 
 @contextmanager
 def opened(file: SourceFile) -> Iterator[CheckedFile]:
-    """A source file for reading; what the block leaves unread is read and checked when it ends well.
+    """Open a source file for reading; the unread rest is read and checked at the end of a successful block.
 
     Raises:
-        SourceError: when it cannot be opened or read, is a link, or became one since the inventory.
-        IntegrityError: when it is no longer what the inventory lists.
+        SourceError: it cannot be opened or read, is a link, or became one since the inventory.
+        IntegrityError: it differs from the inventory.
     """
     if file.refused:
         raise SourceError(

@@ -43,11 +43,11 @@ CHUNK_BYTES = 1 << 18
 
 
 class ChangedError(OSError):
-    """The file is not the one that was opened."""
+    """The file changed after it was opened."""
 
 
 class HttpFiles(fsspec.AbstractFileSystem):  # type: ignore[misc]
-    """Files by address. An address is a file: nothing is listed."""
+    """File system of single addresses: nothing is listed."""
 
     protocol = ("http", "https")
     cachable = False
@@ -57,15 +57,15 @@ class HttpFiles(fsspec.AbstractFileSystem):  # type: ignore[misc]
         return path
 
     def unstrip_protocol(self, name: str) -> str:
-        """The address itself."""
+        """Return the address itself."""
         return name
 
     def info(self, path: str, **_: Any) -> dict[str, Any]:
-        """Length, entity tag and final address.
+        """Return length, entity tag and final address.
 
         Raises:
-            FileNotFoundError, OSError: the server has no such file, does not answer, or does not tell the length: a
-                file of unknown length that ends early would look whole.
+            FileNotFoundError, OSError: the server has no such file, does not answer, or does not report the length: a
+                truncated file of unknown length would look whole.
         """
         with _request("HEAD", path) as found:
             tag = found.headers.get("ETag") or found.headers.get("Last-Modified") or ""
@@ -75,24 +75,24 @@ class HttpFiles(fsspec.AbstractFileSystem):  # type: ignore[misc]
             return {"name": path, "uri": found.url, "size": int(length), "type": "file", "ETag": tag.strip('"')}
 
     def find(self, path: str, detail: bool = False, **_: Any) -> Any:
-        """The file itself, by its final address."""
+        """Return the file itself, by its final address."""
         info = self.info(path)
         found = {info["uri"]: info}
         return found if detail else list(found)
 
     def open(self, path: str, mode: str = "rb", block_size: int | None = None, **_: Any) -> io.BufferedReader:
-        """A file for reading, `block_size` bytes at a request."""
+        """Open a file for reading, with `block_size` bytes per request."""
         if mode != "rb":
             raise OSError("files of a web server are read, not written")
         return io.BufferedReader(HttpStream(path, self.info(path), block_size or BLOCK_BYTES), CHUNK_BYTES)
 
 
 class HttpStream(io.RawIOBase):
-    """A file of a web server, from any byte on.
+    """File of a web server that can be read from any byte.
 
     Args:
-        url, info: of the file, as `HttpFiles.info` has found it.
-        block_bytes: of one request.
+        url, info: address and facts of the file, from `HttpFiles.info`.
+        block_bytes: bytes per request.
     """
 
     def __init__(self, url: str, info: dict[str, Any], block_bytes: int) -> None:
@@ -123,7 +123,7 @@ class HttpStream(io.RawIOBase):
         return taken
 
     def _fetch(self, end: int) -> bytes:
-        """The bytes from the position up to `end`; what an answer that breaks off has brought is kept."""
+        """Return the bytes from the position up to `end`; those of an interrupted answer are kept."""
         found, failures = bytearray(), 0
         while self._position + len(found) < end:
             had = len(found)
@@ -157,12 +157,12 @@ class HttpStream(io.RawIOBase):
 
 
 def serves(uri: str) -> bool:
-    """Whether it is an address of a web server."""
+    """Return True if it is an address of a web server."""
     return uri.startswith(("http://", "https://"))
 
 
 def get(url: str) -> bytes:
-    """A small file, whole.
+    """Download a small file.
 
     Raises:
         FileNotFoundError, OSError: the server has no such file, or does not answer.
@@ -175,7 +175,7 @@ def get(url: str) -> bytes:
 
 
 def _request(method: str, url: str, headers: dict[str, str] | None = None) -> requests.Response:
-    """An answer that is good; its body is still to be read. `url` of it is the final address.
+    """Return a successful answer; its body is still to be read. Its `url` is the final address.
 
     Raises:
         SourceError: a redirect leaves the server, or its name leads to this machine.
@@ -203,7 +203,7 @@ def _request(method: str, url: str, headers: dict[str, str] | None = None) -> re
 
 
 def _same_server(url: str, target: str) -> str:
-    """The target of a redirect, if it stays at the server of `url`."""
+    """Return the target of a redirect, if it stays at the server of `url`."""
     if _server(target) != _server(url):
         raise SourceError(
             f"{url} redirects to another server",
@@ -240,7 +240,7 @@ def _is_own(address: str) -> bool:
 
 
 def _ip(address: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
-    """The address without its interface, as IPv4 where it is one that is mapped into IPv6."""
+    """Return the address without its interface; an IPv4 address mapped into IPv6 as IPv4."""
     ip = ipaddress.ip_address(address.partition("%")[0])
     mapped = ip.ipv4_mapped if isinstance(ip, ipaddress.IPv6Address) else None
     return mapped or ip
@@ -255,7 +255,7 @@ def _is_address(host: str) -> bool:
 
 
 class OutsideConnection(HTTPConnection):
-    """A connection whose peer is checked before anything is sent: a name can resolve to anything, at any moment."""
+    """Connection with a check of the peer before anything is sent: a name can resolve to anything at any moment."""
 
     def _new_conn(self) -> socket.socket:
         made = super()._new_conn()
@@ -284,7 +284,7 @@ class OutsideTlsPool(HTTPSConnectionPool):
 
 
 class OutsideAdapter(HTTPAdapter):
-    """Checks the peer of each connection; not that of a proxy, which the operator chose."""
+    """Adapter that checks the peer of each connection, except that of a proxy, which the operator chose."""
 
     def init_poolmanager(self, *arguments: Any, **options: Any) -> None:
         super().init_poolmanager(*arguments, **options)
@@ -324,14 +324,14 @@ MAX_LIST_BYTES = 256 * 2**20
 
 @dataclass(frozen=True)
 class Query:
-    """What an address asks for.
+    """Query in an address.
 
     Args:
         crawl: such as `CC-MAIN-2024-10`.
-        kind: of the files.
-        first, limit: of the files, or of the records of the index; a limit of 0 is none.
-        url, filters: for the index; no `url`: whole files.
-        base, index: where files and index lie.
+        kind: kind of the files.
+        first, limit: range of the files, or of the records of the index; a limit of 0 means none.
+        url, filters: query of the index; without `url`, whole files.
+        base, index: locations of files and index.
     """
 
     crawl: str
@@ -345,7 +345,7 @@ class Query:
 
 
 class CommonCrawl(fsspec.AbstractFileSystem):  # type: ignore[misc]
-    """What an address names, by path below its base; the files themselves are read where they lie (`uri`)."""
+    """Files of a crawl by path below its base; each is read from its own location (`uri`)."""
 
     protocol = ("cc",)
     cachable = False
@@ -355,14 +355,15 @@ class CommonCrawl(fsspec.AbstractFileSystem):  # type: ignore[misc]
         return path
 
     def find(self, path: str, detail: bool = True, **_: Any) -> Any:
-        """Of every file or record: its `name`, `uri`, and of a record `start` and `size`; other sizes are not known."""
+        """Return `name` and `uri` of every file or record; records also have `start` and `size`. Other sizes are
+        unknown."""
         query = parse(path)
         found = {one.pop("key"): one for one in (_records(query) if query.url else _files(query))}
         return found if detail else list(found)
 
 
 def parse(location: str) -> Query:
-    """The query of an address.
+    """Return the query of an address.
 
     Raises:
         SourceError: it has unknown or wrong parts.
@@ -396,7 +397,7 @@ def parse(location: str) -> Query:
 
 
 def _files(query: Query) -> Iterator[dict[str, Any]]:
-    """Files of the crawl's own list."""
+    """Yield the files of the crawl's own list."""
     listed = f"crawl-data/{query.crawl}/{query.kind}.paths.gz"
     with gzip.open(io.BytesIO(_read(f"{query.base}/{listed}"))) as lines:
         paths = lines.read(MAX_LIST_BYTES).decode().split()
@@ -405,7 +406,7 @@ def _files(query: Query) -> Iterator[dict[str, Any]]:
 
 
 def _records(query: Query) -> Iterator[dict[str, Any]]:
-    """Records of the index, page by page, each once."""
+    """Yield each record of the index once, page by page."""
     number, address = 0, f"{query.index}/{query.crawl}-index"
     asked = [("url", query.url), ("output", "json"), *(("filter", one) for one in query.filters)]
     try:
@@ -427,7 +428,7 @@ def _records(query: Query) -> Iterator[dict[str, Any]]:
 
 
 def _entry(query: Query, path: str) -> dict[str, Any]:
-    """A path of a list or an index, which somebody else has written."""
+    """Return a path from a list or an index, which is untrusted input."""
     relative(path, f"the list of {query.crawl}", error=SourceError)
     return {"name": path, "uri": f"{query.base}/{quote(path) if serves(query.base) else path}", "type": "file"}
 

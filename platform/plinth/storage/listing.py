@@ -73,8 +73,7 @@ MARKS = ("blob_id", "ETag", "etag", "md5Hash", "LastModified")
 
 
 class LocatedFiles(NamedTuple):
-    """The files of a location, and how many others are there, by the reason why they are not read: `HIDDEN`, or the
-    ending of their name."""
+    """Files of a location, and the number of skipped files by reason: `HIDDEN`, or the suffix of their name."""
 
     files: list[SourceFile]
     unread: dict[str, int]
@@ -88,10 +87,10 @@ def inventory(
     memory: DigestMemory | None = None,
     spread: Spread | None = None,
 ) -> list[SourceFile]:
-    """The files of `survey`.
+    """Return the files of `survey`.
 
     Raises:
-        SourceError: nothing is there, all of it is off limits, or a file cannot be read.
+        SourceError: there is no file, all are off limits, or a file cannot be read.
     """
     found = survey(location, base, suffixes, cutter, memory, spread)
     if not found.files:
@@ -113,17 +112,17 @@ def survey(
     spread: Spread | None = None,
     hidden: bool = False,
 ) -> LocatedFiles:
-    """Every file that a location (path, folder or glob) names, sorted by name, with its digest; links, special
-    files and files that are off limits as `refused` ones without content. Files that are not wanted are counted.
+    """Return every file of a location (path, folder or glob) with its digest, sorted by name; links, special files and
+    files that are off limits as `refused` files without content. Skipped files are counted.
 
     Args:
-        location: relative to `base`, absolute, or a URI.
-        base: what relative locations are relative to.
-        suffixes: endings of the names wanted; empty means all.
-        cutter: by a file's name, what finds where it is cut into pieces; None for a file that is not cut.
-        memory: digests of files that have not changed since; without one every file is read.
-        spread: where more than `HERE_BYTES` have to be read: maps a function over tasks on workers, in order.
-        hidden: hidden files are wanted, too.
+        location: path relative to `base`, absolute path, or URI.
+        base: root of relative locations.
+        suffixes: suffixes of the names to include; empty means all.
+        cutter: returns the cutter for a file's name; None for a file that is not cut.
+        memory: digests of unchanged files; without it, every file is read.
+        spread: function that maps over tasks on workers, in order; used when more than `HERE_BYTES` must be read.
+        hidden: True includes hidden files.
 
     Raises:
         SourceError: the location cannot be listed, all of it is off limits, or a file cannot be read.
@@ -152,19 +151,19 @@ def survey(
 
 
 def described(unread: Mapping[str, int]) -> str:
-    """Files that are not read, in words: `3 .csv, 1 hidden`."""
+    """Return skipped files in words: `3 .csv, 1 hidden`."""
     return ", ".join(f"{count} {reason}" for reason, count in unread.items()) or "nothing"
 
 
 def listing(
     location: str, base: Path | str, suffixes: tuple[str, ...] = (), sized: bool = True, hidden: bool = False
 ) -> list[list[Any]]:
-    """Name, size and change mark of every file at a location: cheap to ask often, and no proof of content. Files that
-    are not read (`refused`) are left out.
+    """Return name, size and change mark of every file at a location: cheap, but no proof of content. Files that are not
+    read (`refused`) are left out.
 
     Args:
-        sized: ask for sizes that a list does not have; without it they are None.
-        hidden: hidden files are wanted, too.
+        sized: True requests sizes that a listing lacks; otherwise these are None.
+        hidden: True includes hidden files.
 
     Raises:
         SourceError: the location cannot be listed.
@@ -177,7 +176,7 @@ def listing(
 def newest(
     location: str, base: Path | str, suffixes: tuple[str, ...] = (), hidden: bool = False
 ) -> float | None:
-    """When the newest file at a location came there (Unix seconds); None where its file system does not say.
+    """Return the arrival time of the newest file at a location (Unix seconds); None if the file system has no times.
 
     Raises:
         SourceError: the location cannot be listed.
@@ -187,7 +186,7 @@ def newest(
 
 
 def _times(info: Mapping[str, Any]) -> Iterator[float]:
-    """Of a local file, its content's and its entry's: a copy may keep the time of the original."""
+    """Yield the times of a local file's content and entry: a copy may keep the time of the original."""
     for key in ("mtime", "created", "LastModified"):
         value = info.get(key)
         if value is not None:
@@ -206,7 +205,7 @@ class _Entry(NamedTuple):
 
     @property
     def kind(self) -> str:
-        """What its digest is of, beside its content."""
+        """Kind of its digest: a range, or the name of its cutter."""
         if self.start is not None:
             return f"range/{self.start}"
         return self.cutter.name if self.cutter else ""
@@ -218,7 +217,7 @@ class _Entry(NamedTuple):
 
     @property
     def range(self) -> dict[str, int]:
-        """Of a range its place as `SourceFile` has it."""
+        """Place of a range, as in `SourceFile`."""
         return {} if self.start is None else {"start": self.start, "whole": self.start + self.size}
 
 
@@ -229,7 +228,8 @@ _Found = tuple[str, str, Mapping[str, Any]]
 def _find(
     location: str, base: Path | str, suffixes: tuple[str, ...], hidden: bool
 ) -> tuple[Any, str, list[_Found], dict[str, int]]:
-    """File system, the folder below which no part of a path may be a link, the files wanted, and how many others."""
+    """Return file system, the folder below which no part of a path may be a link, the files, and counts of skipped
+    ones."""
     uri = absolute(location, base)
     fs, named = source_filesystem(uri)
     if HUB_SCHEME in fs.protocol:
@@ -268,7 +268,7 @@ def _find(
 def _wanted(
     fs: Any, found: Sequence[_Found], suffixes: tuple[str, ...], hidden: bool
 ) -> tuple[list[_Found], list[tuple[str, str]]]:
-    """The files that are wanted, and the paths of others with the reason."""
+    """Return the files to include, and the paths of skipped ones with the reason."""
     ends = tuple(suffix.lower() for suffix in suffixes)
     wanted, others = list[_Found](), list[tuple[str, str]]()
     for name, path, info in found:
@@ -283,7 +283,7 @@ def _wanted(
 
 
 def is_hidden(name: str) -> bool:
-    """True for files and folders that are not part of a source: dot files, backups of editors, `LEFT_BEHIND`."""
+    """Return True for files and folders that are not part of a source: dot files, editor backups, `LEFT_BEHIND`."""
     return any(
         part[:1] == "." or part[-1:] == "~" or (part[0] == part[-1] == "#") or part.lower() in LEFT_BEHIND
         for part in name.split("/")
@@ -292,23 +292,23 @@ def is_hidden(name: str) -> bool:
 
 
 def ending(name: str) -> str:
-    """The ending of a file's name in lower case, with the one before it where it is that of compression."""
+    """Return the suffix of a file's name in lower case; with the one before it if the last is a compression suffix."""
     found = _ENDING.search(name.rsplit("/", 1)[-1].lower())
     return found[0] if found else NO_ENDING
 
 
 def _counted(reasons: Iterable[str]) -> dict[str, int]:
-    """Counts by reason, largest first; endings beyond `MAX_ENDINGS` are counted together."""
+    """Return counts by reason, largest first; suffixes beyond `MAX_ENDINGS` are counted together."""
     counts = sorted(Counter(reasons).items(), key=lambda one: (-one[1], one[0]))
     rest = sum(count for _, count in counts[MAX_ENDINGS:])
     return dict(counts[:MAX_ENDINGS]) | ({OTHER: rest} if rest else {})
 
 
 def _guarded(found: Iterable[_Found], uri: str) -> list[_Found]:
-    """The same with a mark on files that are off limits.
+    """Return the files, with those that are off limits flagged.
 
     Raises:
-        SourceError: all of them are.
+        SourceError: all of them are off limits.
     """
     limits = off_limits.current()
 
@@ -322,7 +322,7 @@ def _guarded(found: Iterable[_Found], uri: str) -> list[_Found]:
 
 
 def _sized(found: Sequence[_Found]) -> list[_Found]:
-    """The same with the sizes and marks that their list does not have."""
+    """Add sizes and change marks that the listing lacks."""
 
     def unknown(info: Mapping[str, Any]) -> bool:
         return info["size"] is None and "uri" in info
@@ -342,7 +342,8 @@ def _sized(found: Sequence[_Found]) -> list[_Found]:
 
 
 def _followed(fs: Any, root: str, found: Sequence[_Found]) -> Iterator[_Found]:
-    """The same with files in the place of links that lead to one below the root, which is read under no other name."""
+    """Yield the files; links to a file below the root are replaced by that file if it has no other name in the
+    listing."""
     read = {path for _, path, info in found if not info.get("islink")}
     for name, path, info in found:
         target = os.path.realpath(path) if info.get("islink") else path
@@ -354,7 +355,7 @@ def _followed(fs: Any, root: str, found: Sequence[_Found]) -> Iterator[_Found]:
 
 
 def _refused(info: Mapping[str, Any]) -> str:
-    """Why a file is not read; empty for those that are. Only local file systems have others."""
+    """Return why a file is not read; empty if it is read. Only local file systems have such files."""
     if info.get("off_limits"):
         return PRIVATE_FILE
     if info.get("islink"):
@@ -363,7 +364,7 @@ def _refused(info: Mapping[str, Any]) -> str:
 
 
 def _mark(info: Mapping[str, Any]) -> str:
-    """What changes when a file changes: an entity tag, or times and inode of a local file; empty when unknown."""
+    """Return an entity tag, or times and inode of a local file, which change with the file; empty if unknown."""
     for key in MARKS:
         if info.get(key):
             return str(info[key])
@@ -372,12 +373,12 @@ def _mark(info: Mapping[str, Any]) -> str:
 
 
 def _relative(path: str, root: str, folder: str) -> str:
-    """A path relative to the root; the name of a file that the location names itself is the one in the location."""
+    """Return a path relative to the root; for a location that is a file, its name there."""
     return printable(path[len(root) :].lstrip("/") or folder.rsplit("/", 1)[-1])
 
 
 def _hashed(entries: Sequence[_Entry], session: DigestSession, spread: Spread | None) -> list[FileDigests]:
-    """Digests of the entries in order, remembered where the mark is the same, read where it is not."""
+    """Return digests of the entries in order: remembered if the change mark is the same, otherwise computed."""
     found = [
         _no_content(one) if one.refused else session.get(one.uri, one.kind, one.size, one.mark) if one.mark else None
         for one in entries
@@ -396,7 +397,7 @@ def _hashed(entries: Sequence[_Entry], session: DigestSession, spread: Spread | 
 
 
 def _batches(entries: Sequence[_Entry]) -> Iterator[tuple[_Entry, ...]]:
-    """Neighbours of together about `BATCH_BYTES`, or one larger file."""
+    """Yield groups of consecutive entries of about `BATCH_BYTES`, or one larger file."""
     batch, held = list[_Entry](), 0
     for entry in entries:
         if batch and (held + entry.size > BATCH_BYTES or len(batch) == BATCH_FILES):
@@ -420,7 +421,7 @@ def _file_digests(entry: _Entry) -> FileDigests:
 
 
 def _no_content(entry: _Entry) -> FileDigests:
-    """Of a link only that it is one: where it leads is a path of this machine."""
+    """Return the digest of a link, which covers only that it is a link: its target is a path of this machine."""
     return FileDigests(bytes=0, sha256=hashlib.sha256(entry.refused.encode()).hexdigest())
 
 

@@ -33,7 +33,7 @@ RENEW_AFTER_S = 3 * 86400.0
 
 
 class ObjectVersion(NamedTuple):
-    """An object as it was read; the tag names this version of it, `modified` is when it was written (Unix time)."""
+    """Object as read; the tag identifies this version, `modified` is the time of the write (Unix time)."""
 
     data: bytes
     tag: str
@@ -41,7 +41,7 @@ class ObjectVersion(NamedTuple):
 
 
 class ObjectFacts(NamedTuple):
-    """An object that was not read: its name, its bytes, when it was written (Unix time)."""
+    """Object that was not read: its name, its bytes, the time of the write (Unix time)."""
 
     name: str
     bytes: int
@@ -49,7 +49,7 @@ class ObjectFacts(NamedTuple):
 
     @property
     def old(self) -> bool:
-        """Whether to make it young before counting on it."""
+        """True if its time must be renewed before use."""
         return is_old(self.modified)
 
 
@@ -58,42 +58,43 @@ class Objects(Protocol):
 
     @property
     def threads(self) -> int:
-        """Requests worth making at once."""
+        """Number of useful parallel requests."""
         ...
 
     def where(self, name: str) -> str:
-        """Path or URI, for messages."""
+        """Return path or URI, for messages."""
         ...
 
     def get(self, name: str) -> ObjectVersion | None:
-        """An object, or None where there is none."""
+        """Return an object, or None if there is none."""
         ...
 
     def put(self, name: str, data: bytes, replaces: str | None) -> bool:
-        """Write an object in the place of the one with this tag, or of none; False where other bytes are there."""
+        """Replace the object with this tag, or create one if None; return False if other bytes are there."""
         ...
 
     def names(self, prefix: str = "") -> Iterator[str]:
-        """Names that begin with `prefix`, sorted."""
+        """Yield the names that begin with `prefix`, sorted."""
         ...
 
     def facts(self) -> Iterator[ObjectFacts]:
-        """Every object, in no order; none is read."""
+        """Yield every object in no order; none is read."""
         ...
 
     def remove_old(self, name: str, before: float) -> bool:
-        """Remove an object that was last written before a time; False where it is younger. None is fine."""
+        """Remove an object that was last written before a time; return False if it is younger. A missing object is
+        fine."""
         ...
 
 
 def is_old(modified: float) -> bool:
-    """Whether what was written then is made young before somebody counts on it."""
+    """Return True if an object with this time must be renewed before use."""
     return modified < time.time() - RENEW_AFTER_S
 
 
 @dataclass(frozen=True)
 class Folder:
-    """Files below a folder. A writer holds a lock of the folder from the comparison to the rename."""
+    """Files below a folder. Each write holds a lock of the folder from the comparison to the rename."""
 
     root: Path
     threads = 1
@@ -143,7 +144,7 @@ class Folder:
 
 
 def files_below(root: Path) -> Iterator[tuple[str, os.stat_result]]:
-    """Files below a folder by their path in it, links not followed; what vanishes meanwhile is left out."""
+    """Yield files below a folder with their relative paths; links are not followed, and vanished files are left out."""
     for folder, _, files in os.walk(root):
         below = os.path.relpath(folder, root)
         for name in files:
@@ -155,7 +156,7 @@ def files_below(root: Path) -> Iterator[tuple[str, os.stat_result]]:
 
 
 def unlink_old(path: Path, before: float) -> bool:
-    """Remove a file that was last written before a time; False where it is younger. The caller holds a lock."""
+    """Remove a file that was last written before a time; return False if it is younger. The caller holds a lock."""
     try:
         if path.stat().st_mtime >= before:
             return False
@@ -167,10 +168,10 @@ def unlink_old(path: Path, before: float) -> bool:
 
 
 def write_once(objects: Objects, name: str, data: bytes, sound: Callable[[bytes], bool]) -> bytes:
-    """Write an object that others may write too: the first sound one stays. Returns what is there afterwards.
+    """Write an object that others may write too; the first valid one stays. Return the bytes that are there afterward.
 
     Args:
-        sound: whether bytes that are there already may stay; others are replaced.
+        sound: returns True if existing bytes are valid and may stay; others are replaced.
     """
     replaces = None
     while not objects.put(name, data, replaces):
@@ -182,7 +183,7 @@ def write_once(objects: Objects, name: str, data: bytes, sound: Callable[[bytes]
 
 
 def at_once(objects: Objects, ask: Callable[[T], R], about: Iterable[T]) -> Iterator[R]:
-    """Answers in order; where objects are far away, several questions are on their way at once."""
+    """Yield answers in order; for remote objects, several requests run in parallel."""
     if objects.threads == 1:
         yield from map(ask, about)
         return
@@ -218,7 +219,7 @@ class Changed(Exception):
 
 @dataclass(frozen=True)
 class S3Objects:
-    """What lies below `uri`, which has no slash at its end."""
+    """Objects below `uri`, which has no trailing slash."""
 
     uri: str
     threads = 16
@@ -251,7 +252,7 @@ class S3Objects:
         return (one for one in self.every() if one.name.endswith(".json"))
 
     def every(self, prefix: str = "") -> list[ObjectFacts]:
-        """Every object whose name begins so, whatever its suffix."""
+        """Return every object whose name begins with `prefix`, whatever its suffix."""
         bucket, top = self._place("")
 
         def listed(s3: Any, _: Any) -> list[ObjectFacts]:
@@ -265,7 +266,7 @@ class S3Objects:
         return self._ask("list", prefix, listed)
 
     def look_up(self, name: str) -> ObjectFacts | None:
-        """An object that is not read, or None where there is none."""
+        """Return the facts of an object without reading it, or None if there is none."""
 
         def headed(s3: Any, at: dict[str, str]) -> ObjectFacts:
             answer = s3.head_object(**at)
@@ -277,7 +278,7 @@ class S3Objects:
             return None
 
     def size(self, name: str) -> int | None:
-        """Bytes of an object, or None where there is none."""
+        """Return the bytes of an object, or None if there is none."""
         found = self.look_up(name)
         return found.bytes if found else None
 
@@ -290,7 +291,7 @@ class S3Objects:
         return True
 
     def read(self, name: str, start: int, stop: int) -> bytes:
-        """Bytes `start` to `stop` of an object.
+        """Return bytes `start` to `stop` of an object.
 
         Raises:
             MissingError, StorageError: there is none; no complete answer within the attempts.
@@ -310,12 +311,12 @@ class S3Objects:
             ) from error
 
     def read_into(self, name: str, size: int, write: Callable[[bytes], object]) -> None:
-        """Read an object of a known size, chunk by chunk."""
+        """Read an object of a known size in chunks."""
         for start in range(0, size, CHUNK_BYTES):
             write(self.read(name, start, min(start + CHUNK_BYTES, size)))
 
     def upload(self, name: str, path: Path, blob: Blob) -> None:
-        """Write a file; S3 compares its checksum, and nothing shows before the last byte has arrived."""
+        """Write a file; S3 compares its checksum, and the object appears only after the last byte."""
         if blob.bytes <= ONE_REQUEST_BYTES:
             checksum = base64.b64encode(bytes.fromhex(blob.md5)).decode()
 
@@ -329,7 +330,7 @@ class S3Objects:
             self._ask("write", name, lambda s3, at: s3.upload_file(str(path), at["Bucket"], at["Key"], ExtraArgs=extra))
 
     def remove(self, name: str) -> None:
-        """Remove an object; none is fine."""
+        """Remove an object; a missing one is fine."""
         self._ask("remove", name, lambda s3, at: s3.delete_object(**at))
 
     def _place(self, name: str) -> tuple[str, str]:
@@ -337,10 +338,10 @@ class S3Objects:
         return bucket, f"{top}/{name}" if top else name
 
     def _ask(self, doing: str, name: str, request: Callable[[Any, dict[str, str]], T]) -> T:
-        """Make a request until it is answered, a bounded number of times.
+        """Repeat a request until it is answered, up to a limit.
 
         Raises:
-            Absent, Changed: as S3 answers.
+            Absent, Changed: S3 reports it.
             StorageError: no credentials, no permission, or no answer.
         """
         from boto3.exceptions import S3UploadFailedError
@@ -376,7 +377,7 @@ class S3Objects:
         ) from failure
 
     def _final(self, doing: str, name: str, error: Any) -> None:
-        """Raise what asking again does not change."""
+        """Raise errors that a retry does not change."""
         code = str(error.response.get("Error", {}).get("Code", ""))
         if code == "NoSuchBucket":
             raise WorkspaceError(
@@ -403,14 +404,14 @@ def _found(answer: Any) -> ObjectVersion:
 
 
 def client() -> Any:
-    """The client of this process, by what its environment says now; for requests about buckets."""
+    """Return the client of this process for its current environment; for requests about buckets."""
     named = ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AWS_ACCESS_KEY_ID", "AWS_PROFILE", "AWS_CONFIG_FILE")
     return _client_of(os.getpid(), *(os.environ.get(name) for name in named))
 
 
 @lru_cache(maxsize=4)
 def _client_of(process: int, *environment: str | None) -> Any:
-    """One for a process and what its environment says: making one takes a tenth of a second."""
+    """Return the client of a process and its environment; cached, because creation takes a tenth of a second."""
     from boto3.session import Session
     from botocore.config import Config
 

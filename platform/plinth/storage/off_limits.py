@@ -39,18 +39,18 @@ REMEMBERED_S: Final = 5
 
 
 class LocalPlace(NamedTuple):
-    """A location on this machine with links resolved, and the folder above it below which no part may be a link."""
+    """Location on this machine with links resolved, and the folder below which no part of it may be a link."""
 
     path: str
     anchor: str
 
 
 class OffLimits:
-    """The places, as they are now.
+    """Places that are off limits now.
 
     Args:
-        secrets: folders and files whose hard links count as well.
-        others: folders that are compared by path alone.
+        secrets: folders and files that are also compared by inode.
+        others: folders that are compared by path only.
     """
 
     def __init__(self, secrets: Iterable[Path], others: Iterable[Path]) -> None:
@@ -58,10 +58,10 @@ class OffLimits:
         self._prefixes = tuple({_below(os.path.realpath(one)) for one in (*self._secrets, *others)})
 
     def has(self, path: str, links: int = 1) -> bool:
-        """True if a path without links is off limits, or is a hard link to a file that is.
+        """Return True if a path without links is off limits, or is a hard link to a file that is.
 
         Args:
-            links: the number of the file's hard links.
+            links: number of the file's hard links.
         """
         if _below(path).startswith(self._prefixes):
             return True
@@ -70,7 +70,7 @@ class OffLimits:
         return False
 
     def has_inode(self, status: os.stat_result) -> bool:
-        """True if a file is one of the secrets under any name."""
+        """Return True if a file is one of the secrets under any name."""
         return (status.st_dev, status.st_ino) in self._inodes
 
     @cached_property
@@ -79,7 +79,7 @@ class OffLimits:
 
 
 def current() -> OffLimits:
-    """What is off limits now, by the environment and the files of the last seconds."""
+    """Return the places that are off limits, by the environment and the files of the last seconds."""
     names = (TRUST_VARIABLE, private.VARIABLE, CACHE_VARIABLE, "XDG_CONFIG_HOME", "HOME")
     keys = sorted(value for name, value in os.environ.items() if name.startswith(KEY_VARIABLE))
     given = tuple(os.environ.get(name, "") for name in names)
@@ -87,14 +87,14 @@ def current() -> OffLimits:
 
 
 def place(location: str, base: Path | str) -> LocalPlace:
-    """Where a local location leads.
+    """Return the real place of a local location.
 
     Args:
         location: an absolute path.
-        base: the folder, or URI, that relative locations are relative to.
+        base: folder or URI that relative locations are relative to.
 
     Raises:
-        SourceError: it is off limits, it leaves `base` by a link, or `PLINTH_SOURCES` does not name it.
+        SourceError: it is off limits, leaves `base` through a link, or is not in `PLINTH_SOURCES`.
     """
     found = os.path.realpath(location or "/")
     if current().has(found):
@@ -117,11 +117,11 @@ def require(path: str, status: os.stat_result) -> None:
     """Refuse an open file that is off limits.
 
     Args:
-        path: where it was opened.
-        status: of the open file.
+        path: path under which it was opened.
+        status: status of the open file.
 
     Raises:
-        SourceError: it is.
+        SourceError: it is off limits.
     """
     limits = current()
     if limits.has(path) or (status.st_nlink > 1 and limits.has_inode(status)):
@@ -129,7 +129,7 @@ def require(path: str, status: os.stat_result) -> None:
 
 
 def refused(location: str, found: str) -> SourceError:
-    """The error for a location that is off limits."""
+    """Return the error for a location that is off limits."""
     return SourceError(
         f"{location} is not read",
         found=found,
@@ -139,7 +139,7 @@ def refused(location: str, found: str) -> SourceError:
 
 
 def _home(location: str, base: Path | str) -> str:
-    """The real path of `base`, but for a link in its own place, where the location is written as one below it."""
+    """Return the real path of `base`, ignoring a link in its own place, if the location is written as one below it."""
     if "://" in str(base):
         return ""
     own = os.path.abspath(base)
@@ -148,7 +148,7 @@ def _home(location: str, base: Path | str) -> str:
 
 
 def _below(folder: str) -> str:
-    """How paths below a folder begin; the folder itself as well, once it is written so."""
+    """Return the prefix of paths below a folder, which matches the folder itself when written the same way."""
     return f"{folder.rstrip('/')}/"
 
 
@@ -167,7 +167,7 @@ def _known(tick: int, keys: tuple[str, ...], environment: tuple[str, ...]) -> Of
 
 
 def _files(place: Path) -> Iterator[os.stat_result]:
-    """The files at a place, and what links there lead to."""
+    """Yield the files at a place, and the targets of links there."""
     paths = [place] if place.is_file() else [Path(at, name) for at, _, names in os.walk(place) for name in names]
     for path in paths:
         with suppress(OSError):

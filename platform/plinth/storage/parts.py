@@ -92,10 +92,10 @@ def write_batches(
     stats: Mapping[str, Any] | None = None,
     group_rows: int | None = None,
 ) -> Part:
-    """Write a stream of record batches as one Parquet blob; memory is one row group.
+    """Write a stream of record batches as one Parquet blob; memory is bounded by one row group.
 
     Args:
-        group_rows: rows of a row group, at most; `ROW_GROUP_ROWS` unless given.
+        group_rows: maximum rows per row group; default `ROW_GROUP_ROWS`.
 
     Raises:
         DiskFullError, WorkspaceError: nothing becomes visible.
@@ -107,7 +107,7 @@ def write_batches(
 
 
 def write_arrow(store: Store, name: str, table: pa.Table, *, stats: Mapping[str, Any] | None = None) -> Part:
-    """Write a table as one Arrow file of one batch, which processes map (`pyarrow.ipc.open_file`).
+    """Write a table as one Arrow file with a single batch, for memory mapping (`pyarrow.ipc.open_file`).
 
     Raises:
         DiskFullError, WorkspaceError: nothing becomes visible.
@@ -120,9 +120,9 @@ def write_arrow(store: Store, name: str, table: pa.Table, *, stats: Mapping[str,
 
 
 class PartWriter:
-    """One Parquet blob, batch by batch: for whoever writes several at once. Memory is one row group.
+    """Writer of one Parquet blob in batches, for callers with several blobs open. Memory is one row group.
 
-    Use it as a context; without `finish` nothing becomes visible.
+    Use it as a context manager; without `finish` nothing becomes visible.
 
     Raises:
         DiskFullError, WorkspaceError: nothing becomes visible.
@@ -162,20 +162,20 @@ class PartWriter:
 
 
 def read_table(store: Store, part: Part, columns: Sequence[str] | None = None) -> pa.Table:
-    """The whole part, or some of its columns.
+    """Return a part as a table, or some of its columns.
 
     Raises:
-        MissingError, IntegrityError: absent, torn, or not the Parquet file it claims to be.
+        MissingError, IntegrityError: absent, torn, or not Parquet.
     """
     batches = list(iter_batches(store, part, columns))
     return pa.Table.from_batches(batches, schema=batches[0].schema) if batches else _empty(store, part, columns)
 
 
 def named_table(store: Store, made: Manifest, name: str) -> pa.Table:
-    """The rows of a manifest's part.
+    """Return the table of a manifest's part.
 
     Raises:
-        IntegrityError: it has no part of that name, or the part cannot be read.
+        IntegrityError: there is no part with that name, or it cannot be read.
     """
     for part in made.parts:
         if part.name == name:
@@ -190,12 +190,12 @@ def iter_batches(
     rows: int = ROW_GROUP_ROWS,
     labels: Sequence[str] | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """Record batches of a part in row order; the row count is checked against the record at the end.
+    """Yield record batches of a part in row order; the row count is compared with the record at the end.
 
     Args:
-        columns: those wanted; all unless given.
-        rows: of a batch.
-        labels: columns of strings that come as Arrow dictionaries, four times as fast where few values repeat.
+        columns: columns to read; default all.
+        rows: rows per batch.
+        labels: string columns to read as Arrow dictionaries, four times as fast if few values repeat.
 
     Raises:
         MissingError, IntegrityError: absent, torn, short, or not Parquet.
@@ -216,7 +216,7 @@ def iter_batches(
 
 
 def _whole(batches: Iterable[pa.RecordBatch], rows: int) -> Iterator[pa.RecordBatch]:
-    """Batches of that many rows again, with one dictionary each: Arrow cuts them where a row group has its own."""
+    """Yield batches of exactly `rows` rows with one dictionary each: Arrow splits them at row groups."""
     held: list[pa.RecordBatch] = []
     for batch in batches:
         held.append(batch)
@@ -239,15 +239,15 @@ def iter_aligned(
     rows: int = ROW_GROUP_ROWS,
     labels: Sequence[Sequence[str]] | None = None,
 ) -> Iterator[tuple[pa.RecordBatch, ...]]:
-    """Batches of several parts side by side: a part of documents and its sidecars, row by row.
+    """Yield batches of several parts in parallel: a part of documents and its sidecars, row by row.
 
     Args:
-        sources: each part with the columns wanted of it.
-        rows: of a batch.
-        labels: of each source, as `iter_batches` has them.
+        sources: parts, each with the columns to read.
+        rows: rows per batch.
+        labels: labels of each source, as in `iter_batches`.
 
     Raises:
-        IntegrityError: the parts do not have the same rows; and as `iter_batches`.
+        IntegrityError: the parts have different rows; also as in `iter_batches`.
     """
     own = labels or [()] * len(sources)
     readers = [iter_batches(store, *source, rows, names) for source, names in zip(sources, own, strict=True)]
@@ -263,7 +263,7 @@ def iter_aligned(
 
 
 def read_row(store: Store, part: Part, row: int, columns: Sequence[str] | None = None) -> dict[str, Any]:
-    """One row as plain Python values; reads only its row group.
+    """Return one row as plain Python values; only its row group is read.
 
     Raises:
         MissingError, IntegrityError: absent, torn, not Parquet, or without that row or column.
@@ -285,7 +285,7 @@ def read_row(store: Store, part: Part, row: int, columns: Sequence[str] | None =
 
 
 def _require(schema: pa.Schema, columns: Sequence[str] | None, part: Part) -> None:
-    """Parquet readers leave out unknown columns without a word."""
+    """Refuse unknown columns, which Parquet readers silently skip."""
     lacking = sorted({column.split(".")[0] for column in columns or ()} - set(schema.names))
     if lacking:
         raise IntegrityError(
@@ -312,7 +312,7 @@ def _empty(store: Store, part: Part, columns: Sequence[str] | None) -> pa.Table:
 
 
 class RowGroups:
-    """Row groups by their own rule, however the caller cut its batches: the bytes must not depend on the cut.
+    """Row groups that do not depend on the caller's batches, so that the bytes do not either.
 
     A group ends with the row that fills it, in rows or in bytes, so that book-sized texts stay bounded too.
     """
@@ -323,7 +323,7 @@ class RowGroups:
         self.rows = self.size = 0
 
     def add(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        """The groups that these rows fill."""
+        """Yield the groups that these rows complete."""
         weights = np.cumsum(_row_bytes(batch))
         start, before = 0, 0
         while start < batch.num_rows:
@@ -336,22 +336,22 @@ class RowGroups:
                 yield from self.rest()
 
     def rest(self) -> Iterator[pa.RecordBatch]:
-        """What waits, as a group."""
+        """Yield the remaining rows as a group."""
         if self.rows:
             yield pa.Table.from_batches(self.waiting, schema=self.schema).combine_chunks().to_batches()[0]
         self.waiting, self.rows, self.size = [], 0, 0
 
 
 def parquet_encoding(schema: pa.Schema) -> dict[str, Any]:
-    """How Parquet writes a schema: texts small (zstd), tables of scores fast to read (LZ4), and dictionaries for
-    strings that repeat; numbers seldom do, and are read twice as fast without."""
+    """Return Parquet options for a schema: zstd for texts, LZ4 for tables of scores, which read faster, and
+    dictionaries for strings, which repeat; numbers seldom repeat and read twice as fast without."""
     text = any(pa.types.is_large_string(field.type) for field in schema)
     labels = [path for field in schema for path in _labels(field.name, field.type)]
     return {"compression": "zstd" if text else "lz4", "use_dictionary": labels or False}
 
 
 def _labels(path: str, kind: pa.DataType) -> list[str]:
-    """Parquet's paths of the string columns in a column."""
+    """Return Parquet's paths of the string columns in a column."""
     if pa.types.is_list(kind):
         return _labels(f"{path}.list.element", kind.value_type)
     if pa.types.is_struct(kind):
@@ -360,7 +360,7 @@ def _labels(path: str, kind: pa.DataType) -> list[str]:
 
 
 def _row_bytes(batch: pa.RecordBatch) -> npt.NDArray[np.int64]:
-    """Bytes of strings and lists in each row, [rows]; what has a fixed width is bounded by the number of rows."""
+    """Return bytes of strings and lists in each row, [rows]; fixed-width values are bounded by the number of rows."""
     total = np.zeros(batch.num_rows, dtype=np.int64)
     for column in batch.columns:
         if _is_text(column.type) or pa.types.is_nested(column.type):
@@ -373,7 +373,7 @@ def _is_text(kind: pa.DataType) -> bool:
 
 
 def _value_bytes(values: pa.Array) -> npt.NDArray[np.int64]:
-    """Bytes of each value, [values]; offsets and bitmaps are left out."""
+    """Return bytes of each value, [values], without offsets and bitmaps."""
     kind = values.type
     if _is_text(kind) or pa.types.is_list(kind):
         measure = pc.binary_length if _is_text(kind) else pc.list_value_length

@@ -30,18 +30,18 @@ _USED: dict[Path, tuple[int, int]] = {}
 
 
 class RunningProcess(Frozen):
-    """A process on this machine; the same one only when its start time is the same too."""
+    """Process on this machine, identified by its number and start time."""
 
     pid: int
     started_at_s: float
 
     @classmethod
     def of(cls, pid: int) -> RunningProcess:
-        """The process of a number that lives now."""
+        """Return the live process with a number."""
         return cls(pid=pid, started_at_s=psutil.Process(pid).create_time())
 
     def find(self) -> psutil.Process | None:
-        """The process, while it lives."""
+        """Return the process, or None if it has ended."""
         try:
             found = psutil.Process(self.pid)
             same = abs(found.create_time() - self.started_at_s) < 1.0
@@ -51,7 +51,7 @@ class RunningProcess(Frozen):
 
 
 def folder(workspace: Workspace) -> Path:
-    """The records of a workspace, by its resolved path; private to this user.
+    """Return the folder of a workspace's records, named by its resolved path and private to this user.
 
     Raises:
         WorkspaceError: as `private.folder`.
@@ -61,14 +61,14 @@ def folder(workspace: Workspace) -> Path:
 
 
 def use(path: Path) -> None:
-    """Hold a server's lock until this process ends; waits for a server that is just ending."""
+    """Hold a server's lock until this process ends; wait for a server that is shutting down."""
     held = _USED.get(path)
     if held is None or held[0] != os.getpid():
         _USED[path] = (os.getpid(), atomic.share(path))
 
 
 def wait_until_unused(path: Path, linger_s: float, poll_s: float = POLL_S) -> int:
-    """Wait until no process has used a server for `linger_s` seconds; returns the lock, held against new users."""
+    """Wait until no process has used a server for `linger_s` seconds; return the lock, which keeps new users out."""
     since = time.monotonic()
     while True:
         fd = atomic.try_take(path)
@@ -85,7 +85,7 @@ FILE = "addresses.json"
 
 
 class Addresses(Frozen):
-    """Addresses of the servers, each with a slash at its end."""
+    """Addresses of the servers, each with a trailing slash."""
 
     process: RunningProcess
     dagster: str
@@ -93,7 +93,7 @@ class Addresses(Frozen):
 
 
 def note(workspace: Workspace, dagster: str, pages: str) -> None:
-    """Write down where this process serves, until it ends.
+    """Record the addresses that this process serves, until it ends.
 
     Raises:
         WorkspaceError: as `folder`.
@@ -103,7 +103,7 @@ def note(workspace: Workspace, dagster: str, pages: str) -> None:
 
 
 def known(workspace: Workspace) -> Addresses | None:
-    """Where a workspace is served now; None if nothing serves it."""
+    """Return the current addresses of a workspace; None if it is not served."""
     try:
         found = Addresses.model_validate_json((folder(workspace) / FILE).read_bytes())
     except (OSError, ValueError, PlinthError):
@@ -112,7 +112,7 @@ def known(workspace: Workspace) -> Addresses | None:
 
 
 def page_url(workspace: Workspace, path: Path) -> str | None:
-    """The address of a page of the workspace; None if nothing serves it, or it is elsewhere."""
+    """Return the address of a page of the workspace; None if it is not served, or the page is elsewhere."""
     served, root = known(workspace), workspace.root.resolve()
     if served is None or not path.resolve().is_relative_to(root):
         return None

@@ -23,7 +23,7 @@ SECRET_FILE = "seal"
 
 
 class Seal:
-    """Makes and checks seals. It never shows the secret."""
+    """Maker and checker of seals. It never shows the secret."""
 
     def __init__(self, secret: bytes | None) -> None:
         self._secret = secret
@@ -35,35 +35,35 @@ class Seal:
         return hash(self._secret)
 
     def __bool__(self) -> bool:
-        """Whether there is a secret here."""
+        """Return True if there is a secret."""
         return self._secret is not None
 
     def of(self, what: str, name: str, content: str) -> str | None:
-        """The seal over one fact; None where there is no secret.
+        """Return the seal over one fact; None without a secret.
 
         Args:
-            what: kind of fact, so that one kind never passes for another.
-            name: what it is about, as an asset or a key.
-            content: digest of what is said about it.
+            what: kind of the fact, so that one kind never passes for another.
+            name: subject of the fact, such as an asset or a key.
+            content: digest of the fact.
         """
         if self._secret is None:
             return None
         return hmac.new(self._secret, f"{what}\n{name}\n{content}".encode(), hashlib.sha256).hexdigest()
 
     def holds(self, seal: str | None, what: str, name: str, content: str) -> bool:
-        """Whether a fact may be believed: sealed under this secret, or there is no secret to ask."""
+        """Return True if a fact can be trusted: it is sealed under this secret, or there is no secret."""
         wanted = self.of(what, name, content)
         return wanted is None or (seal is not None and hmac.compare_digest(seal, wanted))
 
 
 def make(folder: Path) -> None:
-    """Write a new secret, unless there is one."""
+    """Write a new secret unless there is one."""
     if not (folder / SECRET_FILE).exists():
         write_bytes(folder / SECRET_FILE, secrets.token_hex(32).encode(), mode=0o600)
 
 
 def load(folder: Path) -> Seal:
-    """The seal of a trust folder; one that asks for nothing where no secret is kept.
+    """Return the seal of a trust folder; without a secret, a seal that accepts everything.
 
     Raises:
         SealError: the file is not a secret, or others can read it.

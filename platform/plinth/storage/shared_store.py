@@ -26,17 +26,17 @@ BOUND_BYTES = 256 * 2**30
 
 
 def open_store(workspace: Workspace) -> Store:
-    """The store of a workspace: its folder, or a bucket behind a cache in that folder."""
+    """Return the store of a workspace: its folder, or a bucket behind a cache in that folder."""
     return SharedStore(workspace.store, workspace.uri) if workspace.uri else Store(workspace.store)
 
 
 def store_at(uri: str) -> Store:
-    """The store of the shared workspace at `uri`, behind this machine's cache of it."""
+    """Return the store of the shared workspace at `uri`, behind this machine's cache of it."""
     return open_store(Workspace(folder_of(uri)))
 
 
 class S3Blobs(RemoteBlobs):
-    """Blobs of a bucket, which tries failed requests again itself."""
+    """Blobs of a bucket, which retries requests itself."""
 
     wrong_remedy = "delete that object and run the same command again: it is made again; the wrong bytes were not kept"
 
@@ -83,13 +83,13 @@ class SharedStore(CachedStore):
         )
 
     def has(self, blob: Blob) -> bool:
-        """Whether the blob is in the bucket with its recorded length; looked up once, as long as it is."""
+        """Return True if the blob is in the bucket with its recorded length; a found blob is not checked again."""
         if blob.md5 not in self._present and self.objects.size(address(blob)) == blob.bytes:
             self._present.add(blob.md5)
         return blob.md5 in self._present
 
     def remove(self, blob: Blob) -> None:
-        """Remove a blob from the bucket; caches let go of it as they need room."""
+        """Remove a blob from the bucket; caches evict it when they need room."""
         self.objects.remove(address(blob))
         self._present.discard(blob.md5)
         self._young.discard(blob.md5)
@@ -145,16 +145,16 @@ class SharedStore(CachedStore):
 
 
 def address(blob: Blob | str) -> str:
-    """The name of a blob's object, as DVC lays them. Accepts a blob or an MD5."""
+    """Return the name of a blob's object, in DVC's layout. Accepts a blob or an MD5."""
     md5 = blob if isinstance(blob, str) else blob.md5
     return f"files/md5/{md5[:2]}/{md5[2:]}"
 
 
 def bound() -> int:
-    """The bound of a cache, as the environment gives it.
+    """Return the limit of a cache from the environment.
 
     Raises:
-        WorkspaceError: it is no number of bytes.
+        WorkspaceError: it is not a number of bytes.
     """
     given = os.environ.get(BOUND_VARIABLE, str(BOUND_BYTES))
     if not given.isdigit():

@@ -32,7 +32,7 @@ STEP = "step"
 
 
 class Record(Frozen):
-    """What finished work left, the digest of that list, and the seal of the worker that did it."""
+    """Result of finished work: parts, the digest of their list, and the seal of the worker."""
 
     parts: tuple[Part, ...]
     sha256: str
@@ -41,14 +41,14 @@ class Record(Frozen):
 
 @dataclass(frozen=True)
 class StepCache:
-    """Records by step key, of blobs in `store`."""
+    """Records by step key; their blobs are in `store`."""
 
     records: Objects
     store: Store
     seal: Seal = field(default=Seal(None), repr=False)
 
     def get(self, key: str) -> tuple[Part, ...] | None:
-        """The parts recorded under a key, or None when the work is unfinished or its blobs have gone."""
+        """Return the parts recorded under a key, or None if the work is unfinished or a blob is gone."""
         found = self.records.get(_record_name(key))
         parts = self._sound(key, found.data) if found else None
         if found is None or parts is None or not is_old(found.modified):
@@ -58,11 +58,11 @@ class StepCache:
         return parts
 
     def get_many(self, keys: Sequence[str]) -> list[tuple[Part, ...] | None]:
-        """As `get`, of each."""
+        """Call `get` for each key, in parallel."""
         return list(at_once(self.records, self.get, keys))
 
     def put(self, key: str, parts: Sequence[Part]) -> tuple[Part, ...]:
-        """Record finished work; returns what is recorded, which is what another process recorded first if one did."""
+        """Record finished work; return the recorded parts, which are those of another process if it was first."""
         digest = fingerprint.digest(list(parts))
         record = Record(parts=tuple(parts), sha256=digest, seal=self.seal.of(STEP, key, digest))
         data = fingerprint.canonical(record)
@@ -70,7 +70,7 @@ class StepCache:
         return record.parts if there == data else Record.model_validate_json(there).parts
 
     def adopt(self) -> int:
-        """Seal every record that has no seal, on the word of whoever calls this. Returns how many."""
+        """Seal every record without a seal, on the caller's authority. Return their number."""
         count = 0
         for name in list(self.records.names()):
             found = self.records.get(name)
@@ -113,7 +113,7 @@ REF = "ref"
 
 
 class Ref(Frozen):
-    """The published state of an asset. `key` is the identity of the work that made it, `seal` that of who did it."""
+    """Published state of an asset. `key` identifies the work that produced it, `seal` the worker."""
 
     asset: str
     digest: str
@@ -121,12 +121,13 @@ class Ref(Frozen):
     seal: str | None = None
 
     def sealed_with(self, seal: Seal) -> Ref:
-        """The same with its seal."""
+        """Return the reference with its seal."""
         return self.model_copy(update={"seal": seal.of(REF, self.asset, f"{self.digest} {self.key}")})
 
 
 class Refs:
-    """Manifests and references of one workspace; of a shared one, `manifests` has copies of those that were read."""
+    """Manifests and references of a workspace; for a shared one, `manifests` has local copies of those that were
+    read."""
 
     def __init__(self, workspace: Workspace, seal: Seal | None = None) -> None:
         self.manifests = workspace.manifests
@@ -135,35 +136,35 @@ class Refs:
         self._seen: dict[str, ObjectVersion | None] = {}  # references as they were read last
 
     def save(self, manifest: Manifest) -> str:
-        """Write the manifest under its digest; nothing reads it yet. Returns the digest."""
+        """Write the manifest under its digest; nothing reads it yet. Return the digest."""
         data = fingerprint.canonical(manifest)
         write_once(self._saved, f"{manifest.digest}.json", data, lambda _: False)  # a damaged one is replaced
         return manifest.digest
 
     def saved(self, prefix: str = "") -> list[Path]:
-        """The files of all saved manifests whose digest begins so, by digest."""
+        """Return the files of all saved manifests whose digest begins with `prefix`, by digest."""
         return list(at_once(self._saved, self._file, self._saved.names(prefix)))
 
     def digests(self, prefix: str = "") -> list[str]:
-        """The digests of all saved manifests that begin so, sorted; reads none of them."""
+        """Return the digests of saved manifests that begin with `prefix`, sorted; no manifest is opened."""
         return [name.removesuffix(".json") for name in self._saved.names(prefix)]
 
     def facts(self) -> Iterator[ObjectFacts]:
-        """Every saved manifest, by digest, in no order; none is read."""
+        """Yield every saved manifest by digest, unordered; no manifest is opened."""
         return (one._replace(name=one.name.removesuffix(".json")) for one in self._saved.facts())
 
     def remove_old(self, digest: str, before: float) -> bool:
-        """Remove a manifest that was saved last before a time; False where it is younger. None is fine."""
+        """Remove a manifest that was last saved before a time; return False if it is younger. A missing one is fine."""
         removed = self._saved.remove_old(f"{digest}.json", before)
         if removed and not isinstance(self._saved, Folder):
             (self.manifests / f"{digest}.json").unlink(missing_ok=True)
         return removed
 
     def raw(self, digests: Iterable[str]) -> Iterator[tuple[str, bytes]]:
-        """Saved manifests as canonical JSON, each with its digest, verified but not parsed.
+        """Yield saved manifests as canonical JSON, each with its digest, verified but not parsed.
 
         Raises:
-            MissingError, IntegrityError: absent, or its bytes are not what the digest says.
+            MissingError, IntegrityError: absent, or its bytes do not match the digest.
         """
         names = list(digests)
         for digest, path in zip(names, at_once(self._saved, self._file, [f"{one}.json" for one in names]), strict=True):
@@ -174,10 +175,10 @@ class Refs:
             yield digest, data
 
     def load(self, digest: str) -> Manifest:
-        """A manifest by digest, verified.
+        """Return a manifest by digest, verified.
 
         Raises:
-            MissingError, IntegrityError: absent, or its bytes are not what the digest says.
+            MissingError, IntegrityError: absent, or its bytes do not match the digest.
         """
         path = self._file(f"{digest}.json")
         data = _read_manifest(path, digest)
@@ -195,10 +196,10 @@ class Refs:
         return manifest
 
     def publish(self, manifest: Manifest, key: str) -> None:
-        """Make a manifest the current one of its asset.
+        """Make a manifest the current manifest of its asset.
 
         Raises:
-            ConflictError: since this object read the reference, another process published something else.
+            ConflictError: another process published a different manifest since this object read the reference.
         """
         self.save(manifest)
         asset, digest = manifest.asset, manifest.digest
@@ -215,11 +216,11 @@ class Refs:
         self._read(asset)
 
     def ref(self, asset: str) -> Ref | None:
-        """The published state of an asset, or None.
+        """Return the published state of an asset, or None.
 
         Raises:
-            IntegrityError: when the reference is not one.
-            SealError: when no worker of this workspace published it.
+            IntegrityError: the reference is damaged.
+            SealError: no worker of this workspace published it.
         """
         found = self.seen(asset)
         if found is None or self.own(found):
@@ -238,31 +239,31 @@ class Refs:
         )
 
     def own(self, found: Ref) -> bool:
-        """Whether a worker that has this workspace's secret published it."""
+        """Return True if a worker that has this workspace's secret published it."""
         return found == found.sealed_with(self._seal)
 
     def seen(self, asset: str) -> Ref | None:
-        """As `ref`, whoever published it: for lists and for what is about to be published anew."""
+        """Return the reference without checking its seal: for lists, and before publishing again."""
         found = self._read(asset)
         return self._parsed(_ref_name(asset), found) if found else None
 
     def adopt(self) -> int:
-        """Seal every reference that has no seal, on the word of whoever calls this. Returns how many."""
+        """Seal every reference without a seal, on the caller's authority. Return their number."""
         bare = [ref for ref in self.all() if ref.seal is None]
         for ref in bare:
             self.publish(self.load(ref.digest), ref.key)
         return len(bare)
 
     def published(self, asset: str) -> Manifest | None:
-        """The published manifest of an asset; None where it has not been made."""
+        """Return the published manifest of an asset; None if it was never materialized."""
         ref = self.ref(asset)
         return None if ref is None else self.load(ref.digest)
 
     def current(self, asset: str) -> Manifest:
-        """The published manifest of an asset.
+        """Return the published manifest of an asset.
 
         Raises:
-            MissingError: when the asset has not been made.
+            MissingError: the asset was never materialized.
         """
         found = self.published(asset)
         if found is None:
@@ -275,7 +276,7 @@ class Refs:
         return found
 
     def all(self, bucket: str = "") -> Iterator[Ref]:
-        """Every published asset, or every one of a bucket, by key."""
+        """Yield every published asset, or every asset of a bucket, by key."""
         names = list(self._published.names(f"{bucket}/" if bucket else ""))
         for name, found in zip(names, at_once(self._published, self._published.get, names), strict=True):
             if found:
@@ -286,7 +287,7 @@ class Refs:
         return found
 
     def _file(self, name: str) -> Path:
-        """A manifest's file; of a shared workspace a copy, which is made once."""
+        """Return a manifest's file; for a shared workspace a local copy, created once."""
         path = self.manifests / relative(name, "the list of manifests")
         if not (isinstance(self._saved, Folder) or path.exists()) and (found := self._saved.get(name)):
             write_bytes(path, found.data)
@@ -334,7 +335,7 @@ def checkout(store: Store, parts: Iterable[Part], directory: Path, *, mode: int 
     """Copy parts to `directory / part.name`; a file appears only after its SHA-256 has matched.
 
     Args:
-        mode: of the files; by default their user's alone.
+        mode: permissions of the files; by default for the current user only.
 
     Raises:
         MissingError, IntegrityError: a blob is absent or has changed, or a name leaves the directory.
@@ -344,10 +345,10 @@ def checkout(store: Store, parts: Iterable[Part], directory: Path, *, mode: int 
 
 
 def resolve(refs: Refs, digest: str) -> Manifest:
-    """The saved manifest with this digest, or with the only digest that starts so.
+    """Return the saved manifest with this digest or unambiguous prefix of it.
 
     Raises:
-        MissingError: none does, or several do.
+        MissingError: no digest matches, or several do.
         IntegrityError: its bytes have changed.
     """
     if len(digest) < SHORTEST_PREFIX or set(digest) - set("0123456789abcdef"):
@@ -372,7 +373,7 @@ def _copy(store: Store, part: Part, target: Path, mode: int | None) -> Path:
 
 @dataclass
 class State:
-    """All state of one installation, opened."""
+    """State of a workspace, opened."""
 
     workspace: Workspace
 
@@ -383,5 +384,5 @@ class State:
         self.refs = Refs(self.workspace, seal)
 
     def store_json(self, name: str, value: Any) -> Part:
-        """Canonical JSON as a part; for small values that are not tables."""
+        """Store canonical JSON as a part; for small values that are not tables."""
         return Part(name=name, blob=self.store.put_bytes(fingerprint.canonical(value)))

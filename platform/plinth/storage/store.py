@@ -28,8 +28,8 @@ from plinth.storage.objects import ObjectFacts, files_below, is_old, unlink_old
 
 
 class Store:
-    """Blobs under `root`. Instances are cheap, and each counts what it does; one that is sent to another process is
-    opened there."""
+    """Blobs under `root`. Instances are cheap and have their own counters; an instance sent to another process is
+    opened there again."""
 
     def __init__(self, root: Path | str) -> None:
         self.root = Path(root)
@@ -47,58 +47,58 @@ class Store:
 
     @contextmanager
     def for_task(self) -> Iterator[Store]:
-        """The store as one task uses it: it counts that task, and what it opens stays in place until the task ends."""
+        """Open the store for one task: counters are the task's, and files it opens stay in place until it ends."""
         yield Store(self.root)
 
     def require_folder(self, doing: str) -> None:
-        """Refuse what works on the files of a store.
+        """Refuse an operation on the files of a store that is not a folder.
 
         Raises:
             StorageError: the store is not a folder of this machine.
         """
 
     def path(self, blob: Blob | str) -> Path:
-        """Where a blob lies, whether or not it is there. Accepts a blob or an MD5."""
+        """Return the path of a blob, which need not exist. Accepts a blob or an MD5."""
         md5 = blob if isinstance(blob, str) else blob.md5
         return self.files / md5[:2] / md5[2:]
 
     def has(self, blob: Blob) -> bool:
-        """Whether the blob is there with its recorded length (its bytes are not read)."""
+        """Return True if the blob is there with its recorded length; its bytes are not read."""
         try:
             return self.path(blob).stat().st_size == blob.bytes
         except FileNotFoundError:
             return False
 
     def remove(self, blob: Blob) -> None:
-        """Remove a blob that nothing refers to; none is fine."""
+        """Remove a blob that nothing refers to; a missing one is fine."""
         with named_failures(self.path(blob)):
             self.path(blob).unlink(missing_ok=True)
 
     def facts(self) -> Iterator[ObjectFacts]:
-        """Every blob, and every directory object of DVC, by its MD5, in no order."""
+        """Yield every blob and every directory object of DVC by its MD5, in no order."""
         require_no_link(self.files.parent, self.files)  # old ones are deleted
         for name, found in files_below(self.files):
             yield ObjectFacts(name.replace("/", ""), found.st_size, found.st_mtime)
 
     def remove_old(self, md5: str, before: float) -> bool:
-        """Remove a blob that was last written before a time; False where it is younger. None is fine."""
+        """Remove a blob that was last written before a time; return False if it is younger. A missing one is fine."""
         with locked(self.root / "lock"):
             return unlink_old(self.path(md5), before)
 
     def directory(self, md5: str) -> bytes:
-        """A directory object of DVC, by its MD5 with its suffix; empty where there is none."""
+        """Return a directory object of DVC by its MD5 with its suffix; empty if there is none."""
         try:
             return self.path(md5).read_bytes()
         except FileNotFoundError:
             return b""
 
     def has_all(self, blobs: Iterable[Blob]) -> bool:
-        """Whether every blob is there."""
+        """Return True if every blob is there."""
         return all(map(self.has, blobs))
 
     @contextmanager
     def staging(self, suffix: str = "") -> Iterator[Path]:
-        """A temporary path on the store's own file system, removed afterwards if still there."""
+        """Create a temporary path on the store's own file system; a file there is removed afterward."""
         folder = self.root / "staging"
         with named_failures(folder):
             folder.mkdir(parents=True, exist_ok=True)
@@ -110,7 +110,7 @@ class Store:
             Path(name).unlink(missing_ok=True)
 
     def put_file(self, path: Path) -> Blob:
-        """Move a finished local file into the store; the caller must not use `path` afterwards."""
+        """Move a finished local file into the store; the caller must not use `path` afterward."""
         with named_failures(path), path.open("rb") as stream:
             os.fchmod(stream.fileno(), 0o444)
             before = identity(os.fstat(stream.fileno()))
@@ -132,7 +132,7 @@ class Store:
         return blob
 
     def _sound(self, blob: Blob) -> bool:
-        """Whether the blob is there with its bytes: one that has changed is written again."""
+        """Return True if the blob is there and its bytes are right; otherwise it is written again."""
         if not self.has(blob):
             return False
         try:
@@ -149,32 +149,32 @@ class Store:
             return self.put_file(path)
 
     def scratch(self, name: str) -> Path:
-        """Where a temporary file with a name of its own lies, which one task writes and others read."""
+        """Return the path of a temporary file with its own name, written by one task and read by others."""
         return self.root / "staging" / name
 
     def keep_scratch(self, path: Path, name: str) -> None:
-        """Give a finished file its name."""
+        """Move a finished file to its name."""
         path.replace(self.scratch(name))
 
     def has_scratch(self, name: str, size: int) -> bool:
-        """Whether there is such a file, of this length."""
+        """Return True if the file exists with this length."""
         path = self.scratch(name)
         return path.exists() and path.stat().st_size == size
 
     def open_scratch(self, name: str, blob: Blob) -> Path:
-        """Its path for reading, after `has_scratch`."""
+        """Return the path for reading, after `has_scratch`."""
         return self.scratch(name)
 
     def remove_scratch(self, name: str) -> None:
-        """Remove the file; none is fine."""
+        """Remove the file; a missing one is fine."""
         self.scratch(name).unlink(missing_ok=True)
 
     def open_path(self, blob: Blob) -> Path:
-        """The path of a blob for reading. Its first reader on this machine compares its SHA-256 (`require_unchanged`).
+        """Return the path of a blob for reading. Its first reader on this machine compares its SHA-256.
 
         Raises:
-            MissingError: when it is not there.
-            IntegrityError: when its length or its bytes differ from the record.
+            MissingError: it is not there.
+            IntegrityError: its length or bytes differ from the record.
         """
         path = self.located(blob)
         self.opened += 1
@@ -182,10 +182,10 @@ class Store:
         return path
 
     def located(self, blob: Blob) -> Path:
-        """The path of a blob that is there with its recorded length; no byte is read.
+        """Return the path of a blob that is there with its recorded length; no byte is read.
 
         Raises:
-            MissingError, IntegrityError: when it is not there, or torn.
+            MissingError, IntegrityError: it is not there, or torn.
         """
         path = self.path(blob)
         try:
@@ -209,13 +209,13 @@ class Store:
         """Read the whole blob and compare its SHA-256.
 
         Raises:
-            MissingError, IntegrityError: when it is absent or its bytes have changed.
+            MissingError, IntegrityError: it is absent or its bytes have changed.
         """
         self.opened += 1
         require_unchanged(self.located(blob), blob)
 
     def read_bytes(self, blob: Blob) -> bytes:
-        """A small blob's bytes: those that were compared."""
+        """Return a small blob's verified bytes."""
         self.opened += 1
         chunks: list[bytes] = []
         require_unchanged(self.located(blob), blob, chunks.append)
@@ -223,7 +223,7 @@ class Store:
 
 
 def hash_stream(stream: IO[bytes]) -> Blob:
-    """MD5, SHA-256 and length of a binary stream, read once."""
+    """Return MD5, SHA-256 and length of a binary stream, read once."""
     md5, sha256, size = hashlib.md5(usedforsecurity=False), hashlib.sha256(), 0
     while chunk := stream.read(CHUNK_BYTES):
         md5.update(chunk)
@@ -279,9 +279,9 @@ def require_unchanged(path: Path, blob: Blob, copy: Callable[[bytes], object] | 
 
 
 def verify_once(path: Path, blob: Blob) -> bool:
-    """Compare a blob's SHA-256 unless this very file was compared on this machine; returns whether it was read now.
+    """Compare a blob's SHA-256 unless this file was compared on this machine before; return True if it was read now.
 
-    Processes that come at once wait for the first.
+    Concurrent processes wait for the first one.
 
     Raises:
         IntegrityError: the file has changed.
@@ -300,28 +300,28 @@ def verify_once(path: Path, blob: Blob) -> bool:
 
 
 def known(path: Path, blob: Blob) -> bool:
-    """Whether this very file was compared with the blob's digest before."""
+    """Return True if this file was compared with the blob's digest before."""
     return _memory().has(_file(path, blob))
 
 
 def remember(path: Path, blob: Blob) -> None:
-    """Note that the file has the blob's digest, as whoever has just written and hashed it knows."""
+    """Record that the file has the blob's digest; for callers that just wrote and hashed it."""
     _memory().add(_file(path, blob))
 
 
 def identity(found: os.stat_result) -> tuple[int, ...]:
-    """What changes when a file is written, replaced or touched."""
+    """Return values that change when a file is written, replaced or touched."""
     return (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
 
 
 def _file(path: Path, blob: Blob) -> bytes:
-    """A file with the digest that it was compared with, as 16 bytes."""
+    """Return the identity of a file and its verified digest as 16 bytes."""
     text = f"{blob.sha256} {identity(path.stat())}"
     return hashlib.blake2b(text.encode(), digest_size=16).digest()
 
 
 class _Memory:
-    """The files that were compared, in a database that the processes of a machine share."""
+    """Verified files, in a database shared by the processes of a machine."""
 
     def __init__(self, path: Path) -> None:
         self._path, self._lock, self._at_hand = path, threading.Lock(), set[bytes]()
@@ -374,6 +374,6 @@ def _memory() -> _Memory:
 
 @lru_cache(maxsize=4)
 def _memory_of(process: int, *places: str | None) -> _Memory:
-    """One for a process and its private folder: a child must not use its parent's connection."""
+    """Return the memory of a process and its private folder: a child must not use its parent's connection."""
     host = re.sub(r"[^A-Za-z0-9-]", "-", socket.gethostname()) or "host"  # a home may be that of several machines
     return _Memory(private.folder(FOLDER) / f"{host}.sqlite")

@@ -46,12 +46,12 @@ Do = Callable[[Callable[[], object]], object]
 
 
 def at_once(work: Callable[[], object]) -> None:
-    """Do a piece of work here and now."""
+    """Run a piece of work immediately."""
     work()
 
 
 class TensorEntry(NamedTuple):
-    """One tensor of a file: safetensors dtype, shape, and its bytes."""
+    """Tensor of a file: safetensors dtype, shape, and its bytes."""
 
     dtype: str
     shape: Sequence[int]
@@ -71,14 +71,14 @@ def write(
     """Write, hash and flush a file of tensors, in the order of `entries`; `digest` is an empty hash, or SHA-256.
 
     Raises:
-        OSError: as the operating system refuses.
+        OSError: the operating system refuses.
     """
     start = header({name: (one.dtype, one.shape, one.data.nbytes) for name, one in entries.items()}, metadata)
     return write_chunks(path, [memoryview(start), *(entry.data for entry in entries.values())], do, digest)
 
 
 def header(tensors: Mapping[str, tuple[str, Sequence[int], int]], metadata: Mapping[str, str]) -> bytes:
-    """The bytes before those of the tensors, from each tensor's dtype, shape and number of bytes."""
+    """Return the bytes before the tensors, from each tensor's dtype, shape and number of bytes."""
     described: dict[str, Any] = {"__metadata__": dict(metadata)}
     at = 0
     for name, (dtype, shape, size) in tensors.items():
@@ -90,7 +90,7 @@ def header(tensors: Mapping[str, tuple[str, Sequence[int], int]], metadata: Mapp
 
 
 class TensorPlace(NamedTuple):
-    """A tensor of a file: its dtype, shape, and the numbers of its first byte and of the byte after its last."""
+    """Place of a tensor in a file: dtype, shape, first byte, and end (exclusive)."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -99,10 +99,10 @@ class TensorPlace(NamedTuple):
 
 
 def places(path: Path) -> dict[str, TensorPlace]:
-    """The places of the tensors in a file.
+    """Return the places of the tensors in a file.
 
     Raises:
-        OSError, ValueError, KeyError, TypeError: it cannot be read, or is no such file.
+        OSError, ValueError, KeyError, TypeError: it cannot be read, or has another format.
     """
     with path.open("rb") as stream:
         size, whole = int.from_bytes(stream.read(8), "little"), os.fstat(stream.fileno()).st_size
@@ -110,14 +110,14 @@ def places(path: Path) -> dict[str, TensorPlace]:
 
 
 def read_header(header: bytes, file_bytes: int) -> dict[str, TensorPlace]:
-    """The places of tensors by a header, which has one reading: whoever else loads the file sees the same tensors.
+    """Return the places of the tensors in a header. Only unambiguous headers are accepted, so that all readers agree.
 
     Args:
-        header: the JSON, without the eight bytes of its length.
+        header: JSON, without the eight bytes of its length.
 
     Raises:
-        ValueError, KeyError, TypeError: a name twice; tensors that overlap, leave a gap, are outside the file, or have
-            another length than their shape and dtype say.
+        ValueError, KeyError, TypeError: a name occurs twice; tensors overlap, leave a gap, are outside the file, or
+            their length does not match shape and dtype.
     """
     described = json.loads(header, object_pairs_hook=_once)
     described.pop("__metadata__", None)
@@ -135,7 +135,7 @@ def read_header(header: bytes, file_bytes: int) -> dict[str, TensorPlace]:
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """A JSON object; a name that it has twice is refused."""
+    """Return a JSON object; refuse duplicate names."""
     found: dict[str, Any] = {}
     for name, value in pairs:
         if name in found:
@@ -145,7 +145,7 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def write_chunks(path: Path, pieces: Iterable[memoryview], do: Do = at_once, digest: Any = None) -> Written:
-    """Write, hash and flush bytes, one piece after the other."""
+    """Write, hash and flush bytes, one piece after another."""
     path.parent.mkdir(parents=True, exist_ok=True)
     size, digest = 0, digest or hashlib.sha256()
     with path.open("wb", buffering=0) as stream:

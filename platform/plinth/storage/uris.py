@@ -38,7 +38,7 @@ _OWN = {"http": "http:HttpFiles", "https": "http:HttpFiles", "cc": "http:CommonC
 
 
 def absolute(location: str, base: Path | str) -> str:
-    """A location as a URI: `s3://…` stays, a relative path is taken from `base`, a folder or a URI."""
+    """Return a location as a URI: `s3://…` stays, a relative path is relative to `base`, a folder or a URI."""
     if SCHEME.match(location):
         return location
     path = Path(location).expanduser()
@@ -46,10 +46,10 @@ def absolute(location: str, base: Path | str) -> str:
 
 
 def filesystem(uri: str, **options: Any) -> tuple[Any, str]:
-    """The fsspec file system of a URI and the path in it.
+    """Return the fsspec file system of a URI and the path in it.
 
     Raises:
-        SourceError: for a scheme without an installed driver.
+        SourceError: there is no driver for the scheme.
     """
     # Not `url_to_fs`: it would take a name with `::` in it for a chain of addresses.
     scheme = SCHEME.match(uri)
@@ -70,10 +70,10 @@ def filesystem(uri: str, **options: Any) -> tuple[Any, str]:
 
 
 def source_filesystem(uri: str) -> tuple[Any, str]:
-    """As `filesystem`, for what a recipe names.
+    """Return the same as `filesystem` for a location in a recipe.
 
     Raises:
-        SourceError: for a scheme that sources may not have, or one without an installed driver.
+        SourceError: the scheme is not allowed for sources, or there is no driver for it.
     """
     scheme = SCHEME.match(uri)
     if scheme and scheme.group(1).lower() not in SOURCE_SCHEMES:
@@ -86,11 +86,11 @@ def source_filesystem(uri: str) -> tuple[Any, str]:
 
 
 def open_stream(fs: Any, path: str, depth: int = 0, wanted: int = 0) -> Any:
-    """A file for reading, from its beginning.
+    """Open a file for reading from its beginning.
 
     Args:
-        depth: how many folders above a local file must be no links; the file itself must be none, either.
-        wanted: where only so many bytes of it are read.
+        depth: number of folders above a local file that must not be links; the file itself must not be one either.
+        wanted: number of bytes to read, if not the whole file.
     """
     if "file" in fs.protocol:
         return open_local(path, depth)
@@ -98,10 +98,10 @@ def open_stream(fs: Any, path: str, depth: int = 0, wanted: int = 0) -> Any:
 
 
 def open_local(path: str, depth: int = 0) -> IO[bytes]:
-    """As `open_unlinked`, for what a recipe names.
+    """Open a local file of a recipe; see `open_unlinked`.
 
     Raises:
-        OSError: as `open_unlinked`.
+        OSError: see `open_unlinked`.
         SourceError: it is off limits.
     """
     stream = open_unlinked(path, depth)
@@ -114,12 +114,12 @@ def open_local(path: str, depth: int = 0) -> IO[bytes]:
 
 
 def open_unlinked(path: str, depth: int) -> IO[bytes]:
-    """A regular file, opened without following a link in it or in the `depth` folders above it.
+    """Open a regular file without following a link in it or in the `depth` folders above it.
 
-    Step by step from folder to folder: a link that takes a folder's place after a check is not followed either.
+    Folders are opened one after another, so that a folder replaced by a link after a check is not followed either.
 
     Raises:
-        OSError: it is a link or no regular file, or a folder is a link.
+        OSError: it is a link or not a regular file, or a folder is a link.
     """
     root, *folders, name = path.rsplit("/", depth + 1)
     at = os.open(root or "/", os.O_DIRECTORY | getattr(os, "O_PATH", os.O_RDONLY))
@@ -138,7 +138,7 @@ def open_unlinked(path: str, depth: int) -> IO[bytes]:
 
 @contextmanager
 def readable(uri: str, doing: str) -> Iterator[None]:
-    """Drivers raise exceptions of their own libraries; a reader is told the file in every case."""
+    """Turn the drivers' own exceptions into errors that name the file."""
     try:
         yield
     except PlinthError:
@@ -160,7 +160,7 @@ def readable(uri: str, doing: str) -> Iterator[None]:
 
 
 def printable(name: str) -> str:
-    """A name that UTF-8 can carry: bytes that are not UTF-8 are written as escapes."""
+    """Return a name that UTF-8 can encode: other bytes are written as escapes."""
     return os.fsencode(name).decode("utf-8", "backslashreplace")
 
 
@@ -173,7 +173,7 @@ _COMMIT = re.compile(r"hf://[^@]*@([0-9a-f]{40})(?:/|$)")
 
 
 def open_hub() -> Any:
-    """The Hub as a file system.
+    """Return the Hub as a file system.
 
     Raises:
         ImportError: its client is not installed.
@@ -184,7 +184,7 @@ def open_hub() -> Any:
 
 
 def pinned(hub: Any, uri: str) -> str:
-    """The same place at the commit that its revision names now.
+    """Return the location at the commit that its revision names now.
 
     Raises:
         OSError: there is no such repository or revision.
@@ -197,7 +197,7 @@ def pinned(hub: Any, uri: str) -> str:
 
 
 def revision_of(uri: str) -> str:
-    """The commit that an address is pinned to; empty where it names none."""
+    """Return the commit that an address is pinned to; empty if it is not pinned."""
     found = _COMMIT.match(uri)
     return found[1] if found else ""
 
@@ -208,7 +208,7 @@ CHUNK_BYTES = 1 << 20
 
 
 class Sink(Protocol):
-    """A destination of bytes."""
+    """Destination of bytes."""
 
     def write(self, data: bytes, /) -> object: ...
 
@@ -221,7 +221,7 @@ class WrittenFile(Frozen):
 
 
 class DigestWriter:
-    """Counts and hashes the bytes that it passes on; a file to libraries that write to one."""
+    """Writer that counts and hashes the bytes it passes on; libraries can use it as a file."""
 
     closed = False
 
@@ -237,25 +237,25 @@ class DigestWriter:
         return len(view)
 
     def tell(self) -> int:
-        """Bytes so far."""
+        """Return the number of bytes written."""
         return self.bytes
 
     def flush(self) -> None:
-        """The file is flushed when it is whole."""
+        """Do nothing: the file is flushed when it is complete."""
 
     def close(self) -> None:
-        """So is it closed."""
+        """Do nothing: the file is closed when it is complete."""
 
     def written(self) -> WrittenFile:
-        """Length and digest so far."""
+        """Return length and digest of the bytes written."""
         return WrittenFile(bytes=self.bytes, sha256=self._digest.hexdigest())
 
 
 def write_file(uri: str, write: Callable[[DigestWriter], object]) -> WrittenFile:
-    """Write a file, which appears when it is whole.
+    """Write a file that appears when it is complete.
 
     Raises:
-        StorageError: the place cannot be written.
+        StorageError: the location cannot be written.
     """
     with _appearing(uri) as stream:
         counted = DigestWriter(stream)
@@ -264,7 +264,7 @@ def write_file(uri: str, write: Callable[[DigestWriter], object]) -> WrittenFile
 
 
 def read_file(uri: str) -> Iterator[bytes]:
-    """The bytes of a file in pieces.
+    """Yield the bytes of a file in pieces.
 
     Raises:
         StorageError: it cannot be read.
@@ -279,10 +279,10 @@ def read_file(uri: str) -> Iterator[bytes]:
 
 
 def sizes(uri: str) -> dict[str, int]:
-    """Every file below a folder or prefix with its bytes, by name relative to it; empty where there is none.
+    """Return the bytes of every file below a folder or prefix, by relative name; empty if there is none.
 
     Raises:
-        StorageError: the place cannot be listed.
+        StorageError: the location cannot be listed.
     """
     fs, root = filesystem(uri)
     try:
@@ -297,7 +297,7 @@ def sizes(uri: str) -> dict[str, int]:
 
 
 def remove_file(uri: str) -> None:
-    """Delete a file, where there is one.
+    """Delete a file if it exists.
 
     Raises:
         StorageError: it cannot be deleted.

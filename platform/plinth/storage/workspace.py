@@ -90,13 +90,13 @@ TRUST_VARIABLE = "PLINTH_TRUST"
 
 
 def folder_of(location: str) -> Path:
-    """The folder of this machine for a workspace: itself, or that of a shared one, which is made if there is none.
+    """Return this machine's folder of a workspace: itself, or the folder of a shared one, created if needed.
 
     Args:
         location: a path, or `s3://bucket/prefix`.
 
     Raises:
-        WorkspaceError: a scheme that holds no workspace, or a folder that cannot be made.
+        WorkspaceError: the scheme is not supported, or the folder cannot be created.
     """
     if "://" not in location:
         return Path(location)
@@ -110,18 +110,18 @@ def folder_of(location: str) -> Path:
 
 
 def _folder_name(uri: str) -> str:
-    """The name of a machine's folder for a shared workspace."""
+    """Return the name of a machine's folder for a shared workspace."""
     short = re.sub(r"[^A-Za-z0-9.]+", "-", uri.removeprefix("s3://"))[:60]
     return f"{short}-{hashlib.sha256(uri.encode()).hexdigest()[:8]}"
 
 
 def cache_folder() -> Path:
-    """The folder that has this machine's folders of shared workspaces."""
+    """Return the parent of this machine's folders of shared workspaces."""
     return Path(os.environ.get(CACHE_VARIABLE) or Path.home() / ".cache" / "plinth").absolute()
 
 
 def trust_home() -> Path:
-    """The folder that has this machine's folders of trust, but for one that the environment names."""
+    """Return the parent of this machine's trust folders, apart from one set by the environment."""
     return Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "plinth" / "trust"
 
 
@@ -131,7 +131,7 @@ def _trust_folder(place: str) -> Path:
 
 
 class Workspace:
-    """Paths of a workspace. Creating the object touches nothing; `ensure` makes the folders."""
+    """Paths of a workspace. Creating the object touches nothing; `ensure` creates the folders."""
 
     def __init__(self, root: Path | str) -> None:
         self.root = Path(root).absolute()
@@ -155,7 +155,7 @@ class Workspace:
         self._branch = ""
 
     def branch(self, name: str) -> Workspace:
-        """This workspace with references and costs of its own, below `experiments/NAME`; all else is common to both."""
+        """Return this workspace with its own references and costs below `experiments/NAME`; all else is shared."""
         made = Workspace(self.root)
         made._branch = f"experiments/{name}"
         made.refs, made.costs = made.root / made._branch / "refs", made.root / made._branch / "costs"
@@ -163,15 +163,15 @@ class Workspace:
 
     @property
     def experiment(self) -> str:
-        """The experiment whose branch this is; empty for the workspace itself."""
+        """Name of the experiment of this branch; empty for the workspace itself."""
         return self._branch.removeprefix("experiments/").partition("/")[0] if self._branch else ""
 
     @cached_property
     def uri(self) -> str:
-        """Where a shared workspace lies; empty for one that is a folder.
+        """URI of a shared workspace; empty for a folder.
 
         Raises:
-            WorkspaceError: the folder is not the one of that place, which its name tells; others may write the file.
+            WorkspaceError: the file names another URI than the folder's name: others may write the file.
         """
         try:
             found = (self.root / LOCATION).read_text().strip()
@@ -188,15 +188,15 @@ class Workspace:
 
     @property
     def places(self) -> tuple[str, ...]:
-        """What this machine remembers the workspace by: its URI, or its folder with links resolved.
+        """Names under which this machine remembers the workspace: its URI, or its folder with links resolved.
 
-        The path as it was given follows, where that is another one: earlier versions remembered by it.
+        The path as given follows if it differs: earlier versions used it.
         """
         return tuple(dict.fromkeys((self.uri or os.path.realpath(self.root), self.uri or str(self.root))))
 
     @property
     def trust_folder(self) -> Path:
-        """Where this machine keeps its trust in the workspace: the pinned root, keys and the secret of workers."""
+        """Folder of this machine's trust in the workspace: the pinned root, keys and the workers' secret."""
         if given := os.environ.get(TRUST_VARIABLE):
             return Path(given).absolute()
         folders = [_trust_folder(place) for place in self.places]
@@ -204,19 +204,19 @@ class Workspace:
 
     @property
     def input(self) -> Path | str:
-        """What relative source paths are relative to: a folder, or a prefix of the shared workspace."""
+        """Root of relative source paths: a folder, or a prefix of the shared workspace."""
         return f"{self.uri}/input" if self.uri else self.root / "input"
 
     def objects(self, folder: str) -> Objects:
-        """The references, records or manifests, wherever they lie."""
+        """Return the references, records or manifests, local or remote."""
         own = f"{self._branch}/{folder}" if self._branch and folder == "refs" else folder
         return S3Objects(f"{self.uri}/{own}") if self.uri else Folder(self.root / own)
 
     def ensure(self) -> Workspace:
-        """Make the folders, its user's alone (`private.mask`), and prove that they can be written.
+        """Create the folders, for the current user only (`private.mask`), and check that they are writable.
 
         Raises:
-            WorkspaceError: when a folder cannot be made or written, or is a link where things are deleted.
+            WorkspaceError: a folder cannot be created or written, or is a link although files are deleted there.
         """
         require_no_link(*self._staging)
         with named_failures(self.root):
@@ -243,7 +243,7 @@ class Workspace:
         """Hold the workspace for one writer; the lock dies with the process.
 
         Raises:
-            WorkspaceError: when another process holds it.
+            WorkspaceError: another process holds it.
         """
         path = self.root / "lock"
         fd = atomic.try_take(path, owner=f"process {os.getpid()}: {purpose}")
@@ -261,7 +261,7 @@ class Workspace:
             os.close(fd)
 
     def _sweep(self) -> None:
-        """Remove what killed processes left in staging; a day is longer than anything is staged."""
+        """Remove staging files of killed processes; one day is longer than any staging takes."""
         require_no_link(*self._staging)
         for folder in self._staging:
             for path in folder.glob("*"):

@@ -75,13 +75,13 @@ def sequence_count(tokens: int, sequence_tokens: int) -> int:
 
 
 def sequences_of(start: int, tokens: int, sequence_tokens: int, sequences: int) -> range:
-    """The sequences of a concatenated stream that hold any token of a span, as input or as target."""
+    """Return the sequences of a concatenated stream that have any token of a span, as input or as target."""
     first = max(0, start - 1) // sequence_tokens
     return range(min(first, sequences), min((start + tokens - 1) // sequence_tokens + 1, sequences))
 
 
 def measure(reader: ShardReader, sequence_tokens: int) -> PackingCounts:
-    """The counts of a concatenated stream, from its document index."""
+    """Return the counts of a concatenated stream, from its document index."""
     sequences = sequence_count(reader.tokens, sequence_tokens)
     covered = sequences * sequence_tokens
     starts = split = fitting = 0
@@ -165,10 +165,10 @@ def run(ctx: Context, bucket: str, sequence_tokens: int, shards: Manifest) -> Ma
 
 
 def counts_of(sequence_tokens: int, shards: Manifest, stream: Stream, packed: Manifest | None) -> PackingCounts:
-    """The counts of a packed stream.
+    """Return the counts of a packed stream.
 
     Raises:
-        MissingError: `packed` is not there, or was made from other shards or for other sequences.
+        MissingError: `packed` is missing, or derives from other shards or sequences.
     """
     found = "none" if packed is None else f"{packed.inputs}, sequences of {packed.stats['sequence_tokens']}"
     if (
@@ -186,7 +186,7 @@ def counts_of(sequence_tokens: int, shards: Manifest, stream: Stream, packed: Ma
 
 
 def measure_best_fit(store: Store, shards: Manifest, stream: Stream, sequence_tokens: int) -> PackingCounts:
-    """The counts that `run` would find, without storing anything; a window in memory at a time."""
+    """Return the counts that `run` would find, without storing anything; with one window in memory at a time."""
     total = dict.fromkeys(_COUNTS, 0)
     for window in _windows(shards.named(f"{stream.folder}index-"), WINDOW_SEQUENCES * sequence_tokens):
         pieces, _, lengths = _packed(store, _Window(window, sequence_tokens))
@@ -212,7 +212,7 @@ def _pack(ctx: Context, asset: str, step: Step, stream: Stream, shards: Manifest
 
 
 def _windows(index: Sequence[Part], tokens: int) -> list[tuple[Part, ...]]:
-    """Index parts in groups of at least so many tokens; what is left at the end joins the last group."""
+    """Group index parts to at least `tokens` tokens each; the rest joins the last group."""
     windows: list[tuple[Part, ...]] = []
     group: tuple[Part, ...] = ()
     for part in index:
@@ -231,7 +231,7 @@ def _window(store: Store, task: _Window) -> tuple[Part, ...]:
 
 
 def _packed(store: Store, task: _Window) -> tuple[PackedPieces, NDArray[np.int64], NDArray[np.int64]]:
-    """The sequences of a window; starts and lengths of its documents."""
+    """Return the sequences of a window; starts and lengths of its documents."""
     starts, lengths, stretches = _documents(store, task.index)
     edges = _blocks(lengths, stretches, BLOCK_SEQUENCES * task.sequence_tokens)
     blocks = [pack(starts[first:stop], lengths[first:stop], task.sequence_tokens) for first, stop in pairwise(edges)]
@@ -239,7 +239,7 @@ def _packed(store: Store, task: _Window) -> tuple[PackedPieces, NDArray[np.int64
 
 
 def _documents(store: Store, index: Sequence[Part]) -> tuple[NDArray[np.int64], NDArray[np.int64], list[int]]:
-    """Starts and lengths of the documents of some index parts, and after which of them a stretch ends."""
+    """Return starts and lengths of the documents of some index parts, and the documents after which a stretch ends."""
     parts = [open_part(store, part) for part in index]
     stretches: list[int] = []
     for first, stop in pairwise([0, *accumulate(len(part) for part in parts)]):
@@ -250,7 +250,7 @@ def _documents(store: Store, index: Sequence[Part]) -> tuple[NDArray[np.int64], 
 
 
 def _blocks(lengths: NDArray[np.int64], stretches: Sequence[int], tokens: int) -> list[int]:
-    """Edges of blocks: stretches until they have so many tokens; what is left at the end joins the last block."""
+    """Return the edges of blocks: stretches up to at least `tokens` tokens; the rest joins the last block."""
     before = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
     edges = [0]
     for end in stretches:
@@ -270,7 +270,7 @@ def _batch(pieces: PackedPieces) -> pa.RecordBatch:
 
 
 def _counts(pieces: PackedPieces, lengths: NDArray[np.int64], sequence_tokens: int) -> dict[str, int]:
-    """The counts of one window, as in `PackingCounts`."""
+    """Return the counts of one window, as in `PackingCounts`."""
     tokens, targets = int(lengths.sum()), len(pieces) * sequence_tokens
     alone = pieces.tokens > sequence_tokens  # their context is the first input and takes no target
     masked = int(pieces.context[~alone].sum())
@@ -345,7 +345,7 @@ def pack(starts: NDArray[np.int64], lengths: NDArray[np.int64], sequence_tokens:
 
 
 def concatenate_pieces(many: Sequence[PackedPieces]) -> PackedPieces:
-    """The sequences of several `PackedPieces`, one after another."""
+    """Join the sequences of several `PackedPieces`, one after another."""
     before = np.cumsum([0, *(len(pieces.starts) for pieces in many)])
     offsets = [pieces.offsets[1:] + before[i] for i, pieces in enumerate(many)]
     return PackedPieces(
@@ -364,7 +364,7 @@ def _items(starts: Ints, lengths: Ints, capacity: int) -> tuple[Ints, NDArray[np
 
 
 def _best_fit(sizes: NDArray[np.int32], capacity: int, leaves: int) -> tuple[Ints, int]:
-    """The bin of every item, and how many were opened. Among bins with equal space the youngest is filled.
+    """Return the bin of every item, and the number of bins. Among bins with equal space the youngest is filled.
 
     `leaves` is a power of two above `capacity`.
     """
@@ -378,7 +378,7 @@ def _columns(
     starts: Ints, lengths: Ints, item_starts: Ints, sizes: NDArray[np.int32], bins: Ints, opened: int, full: int,
     capacity: int,
 ) -> tuple[NDArray[np.int32], Ints, NDArray[np.int32], NDArray[np.int8]]:  # fmt: skip
-    """The columns of `PackedPieces`."""
+    """Return the columns of `PackedPieces`."""
     pieces = full + len(sizes)
     offsets, begins = np.zeros(full + opened + 1, np.int32), np.empty(pieces, np.int64)
     tokens, context = np.empty(pieces, np.int32), np.zeros(pieces, np.int8)

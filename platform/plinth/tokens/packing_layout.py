@@ -33,11 +33,11 @@ class PackingLayout(Protocol):
     """The sequences of one stream.
 
     Attributes:
-        sequences: how many there are.
-        tokens: of the stream.
+        sequences: number of sequences.
+        tokens: tokens of the stream.
         width: S.
-        padded: whether some targets are not scored.
-        contiguous: whether a sequence is one span of the stream, across documents; else a piece is of one document.
+        padded: True if some targets are not scored.
+        contiguous: True if a sequence is one span of the stream, across documents; else a piece has one document.
     """
 
     sequences: int
@@ -47,7 +47,7 @@ class PackingLayout(Protocol):
     contiguous: bool
 
     def pieces(self, indices: NDArray[np.int64]) -> PackedPieces:
-        """The pieces of these sequences."""
+        """Return the pieces of these sequences."""
         ...
 
     def placements(self, start: int, tokens: int) -> list[SpanPlacement]:
@@ -69,7 +69,7 @@ class Concatenated:
 
     @staticmethod
     def pieces_of(indices: NDArray[np.int64], width: int) -> PackedPieces:
-        """The same, for any stream of this width."""
+        """Return the pieces of these sequences, for any stream of this width."""
         count = len(indices)
         return PackedPieces(
             np.arange(count + 1, dtype=np.int32),
@@ -116,7 +116,7 @@ class BestFit:
         self._windows: dict[int, PackedPieces] = {}
 
     def pieces(self, indices: NDArray[np.int64]) -> PackedPieces:
-        """The pieces of these sequences, copied from the mapped windows."""
+        """Return the pieces of these sequences, copied from the mapped windows."""
         indices = np.asarray(indices, np.int64)
         numbers = np.searchsorted(self.firsts, indices, side="right") - 1
         addresses = np.zeros((len(self._parts), 4), np.int64)
@@ -173,15 +173,15 @@ class BestFit:
 def open_layout(
     store: Store, load: Callable[[str], Manifest], mixture: Manifest, stream: str, tokens: int
 ) -> PackingLayout:
-    """The layout of a stream of a mixture.
+    """Open the layout of a stream of a mixture.
 
     Args:
-        store: where parts lie.
-        load: a manifest by its digest.
-        tokens: of the stream.
+        store: store with the parts.
+        load: loads a manifest by its digest.
+        tokens: tokens of the stream.
 
     Raises:
-        MissingError: the packed index that the mixture was made from is absent.
+        MissingError: the packed index of the mixture is missing.
     """
     if mixture.params.get("packing", "concatenate") == "concatenate":
         return Concatenated(tokens, int(mixture.stats["sequence_tokens"]))
@@ -194,12 +194,12 @@ def open_layout(
 def open_layouts(
     store: Store, load: Callable[[str], Manifest], mixture: Manifest, tokens: Mapping[str, int]
 ) -> dict[str, PackingLayout]:
-    """The layouts of these streams, given with their tokens."""
+    """Open the layouts of these streams, given with their tokens."""
     return {name: open_layout(store, load, mixture, name, count) for name, count in tokens.items()}
 
 
 def collect_pieces(addresses: NDArray[np.int64], windows: NDArray[np.int64], rows: NDArray[np.int64]) -> PackedPieces:
-    """The pieces of rows of mapped windows.
+    """Return the pieces of rows of mapped windows.
 
     Args:
         addresses: [windows, 4] of their columns.
@@ -246,7 +246,7 @@ class JointLayout:
         self._addresses = np.zeros((len(self._firsts), 4), np.int64)
 
     def pieces(self, streams: NDArray[np.int16], indices: NDArray[np.int64]) -> PackedPieces:
-        """The pieces of these sequences.
+        """Return the pieces of these sequences.
 
         Raises:
             MissingError, IntegrityError: a part of the packed index is absent, or has changed.

@@ -25,7 +25,7 @@ _PR_SET_PDEATHSIG = 1
 
 
 def main() -> int:
-    """Parse, join the ranks, train or audit; returns the exit status."""
+    """Parse the arguments, join the ranks, train or audit, and return the exit status."""
     parser = argparse.ArgumentParser(prog="python -m plinth.training", description=__doc__)
     parser.add_argument("config", help="runs/<run_id>/config.json")
     parser.add_argument("--attempt", type=int, default=0, help="how often the supervisor has started the ranks")
@@ -73,7 +73,7 @@ def _run(config: configuration.RunConfig, attempt: int, audit: bool, start: int 
 
 
 def _die_with_parent() -> None:
-    """A killed supervisor must not leave ranks behind that write beside those of the next one (Linux)."""
+    """Ask the kernel to kill this rank when the supervisor dies (Linux), so that no stray rank writes into the run."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         expected = os.environ.get("PLINTH_SUPERVISOR")

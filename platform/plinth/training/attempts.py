@@ -49,7 +49,7 @@ _IMAGE_DIGEST = re.compile(r"@sha256:([0-9a-f]{64})$")
 
 
 class HostFacts(Frozen):
-    """A machine and its software. Empty texts are not known."""
+    """A machine and its software. Empty texts mean unknown."""
 
     host: str
     version: str = Field(UNKNOWN, description="Of Plinth's library.")
@@ -69,23 +69,23 @@ class HostFacts(Frozen):
 
     @property
     def image_digest(self) -> str:
-        """SHA-256 of the image, where its name has one: a tag alone can mean another image tomorrow."""
+        """SHA-256 of the image if its name has one; a tag alone can point to another image tomorrow."""
         found = _IMAGE_DIGEST.search(self.image)
         return found[1] if found else UNKNOWN
 
     @property
     def software(self) -> tuple[object, ...]:
-        """What decides which code runs here."""
+        """Fields that identify the software of this machine."""
         return self.commit, self.dirty, together(self.code), self.lockfile, self.distributions, self.image
 
     @property
     def hardware(self) -> tuple[str, str, int, tuple[str, ...]]:
-        """What the code runs on."""
+        """Fields that identify the hardware of this machine."""
         return self.system, self.cpu, self.cpus, self.gpus
 
 
 def this_host() -> HostFacts:
-    """This machine, as it is now."""
+    """Return the facts of this machine, as it is now."""
     folder = Path(plinth.__file__).resolve().parent
     named = map(name_and_version, metadata.distributions())
     installed = sorted({f"{name.lower()}=={version}" for name, version in named})
@@ -109,15 +109,15 @@ def this_host() -> HostFacts:
 
 
 def hardware() -> tuple[str, str, int, tuple[str, ...]]:
-    """System, processor, number of processors and GPUs of this machine: `HostFacts.hardware`."""
+    """Return system, processor, number of processors and GPUs of this machine: `HostFacts.hardware`."""
     gpus = _called(["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]).splitlines()
     return f"{platform.system()} {platform.machine()}", _processor(), os.cpu_count() or 0, tuple(gpus)
 
 
 def commit_of(folder: Path) -> dict[str, object]:
-    """Commit and state of the git work tree that a package's folder is tracked in: fields of `HostFacts`.
+    """Return commit and state of the git work tree that tracks a package's folder, as fields of `HostFacts`.
 
-    A package in an environment that only lies inside some repository is not of that repository: it is not tracked.
+    A package in an environment inside a repository does not count: git does not track it.
     """
     try:
         if not _git(folder, "ls-files", "--", "__init__.py"):
@@ -132,7 +132,7 @@ def commit_of(folder: Path) -> dict[str, object]:
 
 
 def _git(folder: Path, *words: str) -> str:
-    """Git's answer. Nothing that the repository's own configuration names is started."""
+    """Run git and return its output. Nothing that the repository's own configuration names is started."""
     command = ["git", "-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null", "-C", str(folder), *words]
     own = {"GIT_OPTIONAL_LOCKS": "0", "LC_ALL": "C"}
     done = processes.run(command, own=own, capture_output=True, text=True, check=True, timeout=TIMEOUT_S)
@@ -172,18 +172,18 @@ SUFFIXES = (".py", ".c", ".h")
 
 
 def code_digests() -> dict[str, str]:
-    """SHA-256 by package, over the names and bytes of its files of code; read anew at every call."""
+    """Return SHA-256 by package, over names and bytes of its code files. Files are read again at each call."""
     return {name: _of_tree(root) for name, root in _roots()}
 
 
 @cache
 def code_version() -> dict[str, str]:
-    """The library's version, and one SHA-256 over the digests of all packages that are installed."""
+    """Return the library's version, and one SHA-256 over the digests of all installed packages."""
     return {"version": plinth.__version__, "sha256": together(code_digests())}
 
 
 def together(digests: Mapping[str, str]) -> str:
-    """One SHA-256 over the digests of several packages."""
+    """Return one SHA-256 over the digests of several packages."""
     listed = "".join(f"{name}:{digest}\n" for name, digest in digests.items())
     return hashlib.sha256(listed.encode()).hexdigest()
 
@@ -237,14 +237,14 @@ class AttemptRecord(Frozen):
 
     @property
     def silent_nodes(self) -> int:
-        """Machines that had not said what they are when the attempt began."""
+        """Number of machines that had not reported their facts when the attempt started."""
         return self.nodes - len(self.hosts)
 
 
 def state(
     run: RunDirectory, config: bytes, key: str, *, ranks: int, nodes: int, hosts: Sequence[HostFacts], audit: bool
 ) -> AttemptRecord:
-    """Sign and write the statement of an attempt that begins now.
+    """Sign and write the statement of an attempt that starts now.
 
     Args:
         config: content of config.json.
@@ -280,23 +280,23 @@ def state(
 
 
 def known(run: RunDirectory) -> list[Envelope]:
-    """The envelopes of a run, in order: its own, or those in its newest committed checkpoint; nothing is verified."""
+    """Return the envelopes of a run, in order: its own, or those in its newest committed checkpoint; unverified."""
     own: list[Envelope] = [dsse.envelope_of(path) for path in sorted(run.attempts.glob("[0-9]*.json"))]
     kept = [record.with_suffix("") / BUNDLE for record in _committed(run)]
     return own or [*next((unpacked(path.read_bytes()) for path in reversed(kept) if path.exists()), ())]
 
 
 def bundle(run: RunDirectory) -> bytes | None:
-    """Content of the file that a checkpoint keeps; None where nothing was ever stated."""
+    """Return the content of the file that a checkpoint keeps; None if the run has no statements."""
     envelopes = known(run)
     return fingerprint.canonical({"attempts": envelopes}) if envelopes else None
 
 
 def unpacked(data: bytes) -> tuple[Envelope, ...]:
-    """The envelopes in such a file; nothing is verified.
+    """Return the envelopes in the content of such a file; unverified.
 
     Raises:
-        LineageError: it is not one.
+        LineageError: the content is not a list of envelopes.
     """
     try:
         found = json.loads(data)["attempts"]
@@ -306,10 +306,10 @@ def unpacked(data: bytes) -> tuple[Envelope, ...]:
 
 
 def opened(envelopes: Sequence[Envelope], authority: Authority, run: str) -> tuple[AttemptRecord, ...]:
-    """The statements of a run, each signed by the trainer and following the one before.
+    """Return the statements of a run, each signed by the trainer and linked to its predecessor.
 
     Raises:
-        LineageError: there is none, one is missing or out of order, or they are of another run.
+        LineageError: there is none, one is missing or out of order, or they belong to another run.
         SignatureError: the trainer did not sign one of them.
     """
     found = tuple(_opened(envelopes, authority))
@@ -325,10 +325,10 @@ def opened(envelopes: Sequence[Envelope], authority: Authority, run: str) -> tup
 
 
 def stated(envelope: Envelope, where: str) -> AttemptRecord:
-    """What an envelope says; nothing is verified. For searches.
+    """Return the record in an envelope; unverified. Use it for searches only.
 
     Raises:
-        LineageError, SignatureError: it is no statement of an attempt.
+        LineageError, SignatureError: the envelope is not a statement of an attempt.
     """
     return _record(dsse.unverified(envelope, where), where)
 

@@ -42,15 +42,16 @@ VERSION = "1"
 
 
 def average(ctx: Context, config: RunConfig, steps: Sequence[int], weights: Sequence[float], *, ema: bool) -> Manifest:
-    """Average committed checkpoints, save the result and sign what it is; returns its manifest.
+    """Average committed checkpoints, save the result, sign the statement about it, and return its manifest.
 
     Args:
-        steps: of the run, each once.
-        weights: of each, above 0; their sum is divided by.
-        ema: average the means of weights that the checkpoints keep, instead of the weights.
+        steps: steps of the run, each once.
+        weights: one per step, above 0; normalized by their sum.
+        ema: True to average the exponential means of the weights that the checkpoints keep, instead of the weights.
 
     Raises:
-        CheckpointError: a step twice, weights that do not fit, a checkpoint that does not verify or keeps no mean.
+        CheckpointError: a duplicate step, weights that do not match the steps, a checkpoint that fails verification or
+            keeps no mean.
         MissingError: the run has no such checkpoint.
         SignatureError: this machine has no key as trainer.
     """
@@ -91,10 +92,10 @@ def average(ctx: Context, config: RunConfig, steps: Sequence[int], weights: Sequ
 
 
 def asked(ctx: Context, config: RunConfig, params: Average) -> Manifest:
-    """The mean that a recipe asks for, of a run that has finished.
+    """Return the mean that a recipe requests, for a finished run.
 
     Raises:
-        CheckpointError: fewer checkpoints are committed than it asks for; as `average`.
+        CheckpointError: fewer checkpoints are committed than requested; as `average`.
     """
     last = last_step(config)
     known = [step for step in checkpoint.committed(config.directory) if config.saves_at(step) or step == last]
@@ -114,7 +115,7 @@ def _params(steps: Sequence[int], weights: Sequence[float], *, ema: bool) -> dic
 
 
 def _final(ctx: Context, config: RunConfig, parents: Mapping[str, Manifest]) -> Manifest | None:
-    """The last checkpoint of a run that has finished, which holds the proof of its resume; None of any other run."""
+    """Return the last checkpoint of a finished run, which holds its resume proof; None for any other run."""
     last = last_step(config)
     if not config.directory.evidence.exists() or last not in checkpoint.committed(config.directory):
         return None

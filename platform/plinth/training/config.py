@@ -51,7 +51,7 @@ UNIDENTIFIED = (
 
 @extended("run")
 class RunConfig(Frozen):
-    """Everything a training job needs, in one JSON file. `workspace` is the only path and is not hashed."""
+    """Everything that a training job needs, in one JSON file. `workspace` is the only path and is not hashed."""
 
     run_id: str
     key: str
@@ -111,17 +111,17 @@ class RunConfig(Frozen):
 
     @property
     def data_ranks(self) -> int:
-        """Ranks that see different sequences; the others divide the work on one model replica."""
+        """Ranks that see different sequences; the others divide the work of one model replica."""
         return self.parallel.data_ranks(self.ranks)
 
     @property
     def steps(self) -> Steps:
-        """The positions of the order that each step takes. Step n of training is its step n - 1."""
+        """Positions of the order that each step takes. Step n of training is its step n - 1."""
         return self._scheduled(self.amendments)
 
     @property
     def draws(self) -> Steps:
-        """As `steps`, with the positions that each step really takes: those of a hook, where one draws them.
+        """Positions that each step actually takes: as `steps`, or those of a hook that draws them.
 
         Raises:
             SignatureError: the key of a private run is not on this machine.
@@ -130,29 +130,32 @@ class RunConfig(Frozen):
         return next(drawn, self.steps)
 
     def model_at(self, step: int) -> Model:
-        """The model as a step trains it: its rotary positions may change on the way; 0 is before the first step."""
+        """Return the model at a step; 0 is before the first step. Its rotary positions may change during the run."""
         return model_at(self.model, self.rotary_schedule, step)
 
     def accumulation(self, step: int = 1) -> int:
-        """Micro batches per rank of optimizer step `step` (1 … total_steps)."""
+        """Return the micro batches per rank of optimizer step `step` (1 … total_steps)."""
         return self.steps.batch(step - 1) // (self.data_ranks * self.micro_batch_sequences)
 
     def step_tokens(self, step: int = 1) -> int:
-        """Tokens of optimizer step `step` over all ranks."""
+        """Return the tokens of optimizer step `step` over all ranks."""
         return self.steps.tokens(step - 1)
 
     def tokens_through(self, step: int) -> int:
-        """Tokens trained once step `step` is done; 0 for step 0."""
+        """Return the tokens trained through step `step`; 0 for step 0."""
         return self.steps.tokens_before(step)
 
     @property
     def schedule_tokens(self) -> int:
-        """Tokens of the learning rate's schedule: those of the run as it was begun, whatever was amended since, so that
-        an amendment changes no rate of a step that was taken."""
+        """Tokens of the learning rate schedule, from the original configuration, so that an amendment changes no rate
+        of a past step.
+        """
         return self._scheduled(()).used * self.sequence_tokens
 
     def progress(self, step: int) -> tuple[int, int]:
-        """Tokens trained once step `step` is done, and all of the schedule: where the learning rate stands."""
+        """Return the tokens trained through step `step`, and the total of the schedule: the position in the learning
+        rate schedule.
+        """
         return min(self.tokens_through(step), self.schedule_tokens), self.schedule_tokens
 
     def _scheduled(self, amendments: tuple[Amendment, ...]) -> Steps:
@@ -162,15 +165,15 @@ class RunConfig(Frozen):
 
     @property
     def audit_step(self) -> int:
-        """The step whose checkpoint is kept for the resume proof; at least 1."""
+        """Step whose checkpoint is kept to prove that a resumed run is exact; at least 1."""
         return max(1, self.total_steps - self.checkpoints.audit_steps, self.total_steps // 2)
 
     def saves_at(self, step: int) -> bool:
-        """Whether the full state is committed after this step."""
+        """Return True if the full state is committed after this step."""
         return step % self.checkpoints.every_steps == 0 or step in (self.audit_step, self.total_steps)
 
     def validates_at(self, step: int) -> bool:
-        """Whether held-out text is evaluated after this step."""
+        """Return True if held-out text is evaluated after this step."""
         if self.validation is None:
             return False
         every = self.validation.every_steps
@@ -178,15 +181,16 @@ class RunConfig(Frozen):
 
     @property
     def looks(self) -> list[int]:
-        """The steps after which held-out text is evaluated."""
+        """Steps after which held-out text is evaluated."""
         return [step for step in range(1, self.total_steps + 1) if self.validates_at(step)]
 
 
 def identified(training: Training, *more: str) -> dict[str, Any]:
-    """The parameters that decide a run, without placement and names: what a run begins from is named by its content.
+    """Return the parameters that identify a run, without placement and names; initial weights are named by their
+    content.
 
     Args:
-        more: sections that are identified too.
+        more: further sections to identify.
     """
     out: dict[str, Any] = {name: True for name in UNIDENTIFIED if name not in more}
     out |= {"initial": set(NAMES), **_unidentified(training)}
@@ -194,12 +198,12 @@ def identified(training: Training, *more: str) -> dict[str, Any]:
 
 
 def _unidentified(section: Training | RunConfig) -> dict[str, set[str]]:
-    """Parameters of hooks that bear no identity."""
+    """Return the parameters of hooks outside the identity."""
     return {hook.name: set(hook.unidentified) for hook, _ in hooks.asked(section) if hook.unidentified}
 
 
 def run_key(training: Training, mixture: str, tokenizer: str, *models: str) -> str:
-    """Identity of a run: its parameters, applied to the data and to the weights that it begins or learns from."""
+    """Return the identity of a run: its parameters, applied to its data and its initial or teacher weights."""
     params, origin = identified(training), origin_of(training.optimizer)
     if origin is not None:
         params["optimizer"]["origin"] = origin
@@ -210,7 +214,7 @@ def run_key(training: Training, mixture: str, tokenizer: str, *models: str) -> s
 
 
 def _identified(fields: dict[str, Any]) -> dict[str, Any]:
-    """Fields of a dump without the settings of DeepSpeed that change no number, and without a screening that is off."""
+    """Return fields of a dump without DeepSpeed settings that change no number, and without a screening that is off."""
     block = identified_settings(fields.pop("deepspeed", {}))
     if "guard" in fields and fields["guard"].get("screening") is None:
         fields = {**fields, "guard": {name: one for name, one in fields["guard"].items() if name != "screening"}}
@@ -218,17 +222,17 @@ def _identified(fields: dict[str, Any]) -> dict[str, Any]:
 
 
 def write(config: RunConfig) -> Path:
-    """Write the configuration into the run's directory, atomically. Returns its path."""
+    """Write the configuration into the run's directory, atomically, and return its path."""
     path = config.directory.config
     write_bytes(path, json.dumps(config.model_dump(mode="json"), indent=2, sort_keys=True).encode() + b"\n")
     return path
 
 
 def load(path: Path | str) -> RunConfig:
-    """Read a configuration. Its workspace is the one that the file lies in, which may have been moved or copied since.
+    """Read a configuration. Its workspace is the one that contains the file, which may have been moved or copied since.
 
     Raises:
-        MissingError: no such file.
+        MissingError: the file does not exist.
         TrainingError: not a run's configuration.
     """
     try:
@@ -243,16 +247,18 @@ def load(path: Path | str) -> RunConfig:
 
 
 def _where_it_lies(config: RunConfig, folder: Path) -> RunConfig:
-    """The configuration with the workspace whose `runs/ID` is `folder`; as it is where the folder is none of a run."""
+    """Return the configuration with the workspace whose `runs/ID` is `folder`; unchanged if `folder` is not a run's."""
     if (folder.parent.name, folder.name) != ("runs", config.run_id):
         return config
     return config.model_copy(update={"workspace": str(folder.parent.parent)})
 
 
 def identity(config: RunConfig, step: int = 0) -> str:
-    """Digest of all that a checkpoint after `step` must share with the run that loads it: no path, no policy, no rank
-    count. It covers the batches and lengths of the steps taken only, so that an amendment of later ones leaves earlier
-    checkpoints valid and is part of the identity of every checkpoint after it."""
+    """Return the digest of everything that a checkpoint after `step` must share with the run that loads it.
+
+    It excludes paths, policies and the number of ranks. It covers the batches and lengths of past steps only, so an
+    amendment of later steps keeps earlier checkpoints valid and is part of the identity of every later checkpoint.
+    """
     names = ("workspace", "batches", "total_steps", "heldout", "probes", "blocks", *UNIDENTIFIED)
     unidentified: dict[str, Any] = dict.fromkeys(names, True) | _unidentified(config)
     fields = _identified(config.model_dump(mode="json", exclude=unidentified))

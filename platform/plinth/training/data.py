@@ -32,11 +32,11 @@ READING = Reading()
 
 
 class Examination(NamedTuple):
-    """What a replica adds to the sums over ranks about the text of a step's rows.
+    """A replica's contribution to the sums over ranks about the text of a step's rows.
 
     Attributes:
         words: two 32-bit words that identify content and position (`fingerprint_of`).
-        broken: rows that break the bound of each rule of screening.
+        broken: number of rows that violate each rule of screening.
     """
 
     words: tuple[int, int]
@@ -49,17 +49,17 @@ class StepBatch:
 
     A  micro batches    M  rows of a micro batch    l  tokens of a row
 
-    Every token is a target, also the first of a document after the end-of-text of the one before: so the
-    model learns to begin a text, which generation and evaluation need. Padding is not scored, nor is the context before
-    a piece that continues in the middle of a document.
+    Every token is a target, also the first of a document after the end-of-text of the previous one: so the model learns
+    to begin a text, which generation and evaluation need. Padding is not scored, nor is the context before a piece that
+    continues in the middle of a document.
 
     Attributes:
-        micro: [A] the sequences of each micro batch, as they are stored (`tokens.reading.compact_batch`).
+        micro: [A] sequences of each micro batch, as stored (`tokens.reading.compact_batch`).
         length: l, which divides S: batch expansion cuts a sequence into S / l rows.
-        scored_tokens: targets that count in the whole step, over all ranks; None where all do.
-        beside: [A] of each hook that reads something beside the text, by its name.
-        examination: of its rows, where the thread that made it has examined them.
-        numbered: rows have places in the global batch; False where a step is a set of rows.
+        scored_tokens: scored targets of the whole step, over all ranks; None if all are scored.
+        hook_inputs: [A] additional input of each hook that reads more than the text, by its name.
+        examination: examination of its rows, if the loading thread has done it.
+        numbered: True if rows have places in the global batch; False if a step is a set of rows.
     """
 
     micro: tuple[CompactBatch, ...]
@@ -77,7 +77,7 @@ class StepBatch:
         scored: npt.NDArray[np.bool_] | None = None,
         scored_tokens: int | None = None,
     ) -> StepBatch:
-        """From arrays token by token: ids [A, M, S + 1], and which targets are scored [A, M, S]."""
+        """Create a batch from arrays token by token: ids [A, M, S + 1], and a mask of scored targets [A, M, S]."""
         columns = [tokens, *([None] * len(tokens) if column is None else column for column in (segments, scored))]
         micro = tuple(CompactBatch.of(*rows) for rows in zip(*columns, strict=True))
         return cls(micro, tokens.shape[-1] - 1, scored_tokens)
@@ -92,11 +92,11 @@ class StepBatch:
         return len(self), rows * (width - 1) // self.length, self.length + 1
 
     def expanded(self) -> ExpandedBatch:
-        """Token by token: ids [A, M, l + 1], and which targets are scored [A, M, l].
+        """Return the batch token by token: ids [A, M, l + 1], and a mask of scored targets [A, M, l].
 
-        Neighbours that were one sequence share a token as sequences do, so that every target stays one, and number
-        their documents as the sequence did. Attention and positions begin anew in
-        each row (Li et al., arXiv:2108.06084, "sequence length warmup").
+        Neighboring rows that were one sequence share a token as sequences do, so that every target occurs once, and
+        number their documents like the sequence. Attention and positions restart in each row (Li et al.,
+        arXiv:2108.06084, "sequence length warmup").
         """
         each = [rows.expanded() for rows in self.micro]
         tokens, segments = (
@@ -107,8 +107,9 @@ class StepBatch:
         return ExpandedBatch(tokens, segments, np.stack(scored) if scored else None)
 
     def weights(self, data_ranks: int) -> list[float] | None:
-        """Factor of each micro batch's mean loss, such that the mean over micro batches and data ranks is the sum over
-        all scored targets of the step divided by their number. None where every target is scored: all are 1 then.
+        """Return the factor of each micro batch's mean loss, such that the mean over micro batches and data ranks is
+        the sum over all scored targets of the step divided by their number. None if every target is scored: all factors
+        are 1 then.
 
         n scored targets of N, A micro batches, R ranks: n A R / N, since (1 / A R) sum(w mean) = sum(n mean) / N.
         """
@@ -119,13 +120,13 @@ class StepBatch:
 
 
 class Batches(Protocol):
-    """Batches of one rank from any step on (steps count from 1)."""
+    """Batches of one rank, beginning at any step (steps count from 1)."""
 
     def __call__(self, first_step: int) -> Iterator[StepBatch]: ...
 
 
 def open_batches(config: RunConfig, rank: int) -> Batches:
-    """The data order of the run's mixture. Step n of training is step n - 1 of the order.
+    """Open the data order of the run's mixture. Step n of training is step n - 1 of the order.
 
     Raises:
         MissingError, IntegrityError: manifests or shards are absent or have changed.
@@ -159,7 +160,7 @@ def open_batches(config: RunConfig, rank: int) -> Batches:
 
 
 def run_loader(config: RunConfig, rank: int, world: int) -> Loader:
-    """The loader of the run's order, for rank `rank` of `world` data ranks.
+    """Return the loader of the run's order, for rank `rank` of `world` data ranks.
 
     Raises:
         MissingError, IntegrityError: manifests or shards are absent or have changed.
@@ -189,9 +190,9 @@ def open_loader(
     rank: int = 0,
     world: int = 1,
 ) -> Loader:
-    """The loader of a mixture's order, by the digests of their manifests.
+    """Return the loader of a mixture's order, by the digests of the manifests.
 
-    Args: as of `open_shards` and `Loader`.
+    Args: as in `open_shards` and `Loader`.
 
     Raises:
         MissingError, IntegrityError: manifests or shards are absent or have changed.
@@ -212,7 +213,7 @@ def batches_of(config: RunConfig, rank: int) -> Batches:
     """Open the source of batches that the configuration names.
 
     Raises:
-        TrainingError: when there is no such function.
+        TrainingError: the function does not exist.
     """
     module, _, function = config.batches.partition(":")
     try:
@@ -225,10 +226,10 @@ def batches_of(config: RunConfig, rank: int) -> Batches:
 
 
 def examined(batch: StepBatch, config: RunConfig, place: RankPlace, streams: Sequence[str] = ()) -> Examination:
-    """What this rank adds about the rows of a step: nothing where it sees the same rows as another.
+    """Return this rank's contribution about the rows of a step: empty if another rank sees the same rows.
 
     Args:
-        streams: the name of the stream of every row, in the order of the micro batches.
+        streams: name of the stream of every row, in the order of the micro batches.
     """
     if not place.leads:
         return Examination((0, 0), NONE_BROKEN)
@@ -243,10 +244,10 @@ def examined(batch: StepBatch, config: RunConfig, place: RankPlace, streams: Seq
 
 
 def fingerprint_of(batch: StepBatch, place: RankPlace) -> tuple[int, int]:
-    """Two 32-bit words that identify content and position; summed over ranks they stay exact in FP64.
+    """Return two 32-bit words that identify content and position; summed over ranks they stay exact in FP64.
 
-    A sum over the rows of the global batch of a hash of row number and row, so that the total over ranks is the
-    same on any number of them, however they divide the model. Ranks that see the same rows as another add nothing.
+    The sum over the rows of the global batch of a hash of row number and row is independent of the number of ranks and
+    of their layout. Ranks that see the same rows as another add nothing.
     """
     if not place.leads or not batch.micro:
         return 0, 0

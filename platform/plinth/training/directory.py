@@ -16,24 +16,24 @@ class RunDirectory:
     config.json     the resolved configuration
     handle.json     the submitted job: how to find it again
     allowance.json  the rank-seconds that the ledger grants the run's jobs, where a limit applies
-    forecast.json   what the planner foretold of a step, before the first job
-    measured.json   what the timeline of the ended run says to plans of the next
-    lock            held by the supervisor and its ranks for as long as any of them lives
+    forecast.json   the planner's prediction of a step, before the first job
+    measured.json   measurements of the ended run, input of later plans
+    lock            held by the supervisor and its ranks while any of them lives
     job.log         standard output and error of supervisor and ranks
     events.jsonl    the timeline
     result.json     how the job ended, written last
     resume.json     evidence that a resumed run equals the uninterrupted one
-    attempts/       0001.json …: what the trainer stated at each start of its ranks, signed
+    attempts/       0001.json …: signed statements, one per start of the ranks
     audits/         0001.json …: all evidence, newest last
     checkpoints/    step-00000100/ and its commit record step-00000100.json
-    means/          statements about means of its checkpoints, signed, each by the beginning of its digest
-    staging/        checkpoints being written; never read
+    means/          signed statements about means of its checkpoints, named by the digest's prefix
+    staging/        checkpoints in progress; never read
     profiles/       requests for traces, and the traces: 0001.json, 0001-steps-100-103-rank-0000.json.gz …
-    sinks/          marks and files of sinks: tensorboard/, wandb/, plinth.prom
-    hangs/          0001/ …: stacks and collectives of ranks that hung, before they were ended
-    federated/      step-00000500.json …: the round of other sites' weights adopted after a step, signed
+    sinks/          bookmarks and files of sinks: tensorboard/, wandb/, plinth.prom
+    hangs/          0001/ …: stacks and collectives of ranks that hung, captured before they were killed
+    federated/      step-00000500.json …: signed round of other sites' weights, adopted after a step
     devices/        node-0000.jsonl …: samples of the GPUs of each node
-    writers/        locks of the processes that write them
+    writers/        locks of the writer processes
     """
 
     def __init__(self, root: Path | str) -> None:
@@ -61,7 +61,7 @@ class RunDirectory:
         self.federated = self.root / "federated"
 
     def require_no_links(self) -> None:
-        """Refuse links in the place of the run's folder and of those in which files are deleted.
+        """Refuse links in place of the run's folder and of folders in which files are deleted.
 
         Raises:
             WorkspaceError: one of them is a link.
@@ -69,9 +69,10 @@ class RunDirectory:
         require_no_link(self.root, self.checkpoints, self.staging, self.writers, self.hangs)
 
     def reopen(self) -> None:
-        """Remove the result of the last job, since another one begins; the time of `runs/` changes, as with a new run.
+        """Remove the result of the last job before another one starts; the modification time of `runs/` changes, as
+        with a new run.
 
-        While that time is the same, no run that had ended goes on: a watch need not look at its files.
+        While that time is the same, no ended run has been resumed, so a watcher can skip their files.
         """
         if self.result.exists():
             self.result.unlink(missing_ok=True)
@@ -80,7 +81,7 @@ class RunDirectory:
 
 
 def without_result(runs: Path) -> Iterator[RunDirectory]:
-    """Runs with a submitted job and no result of one, by name: no other run has a job that is alive.
+    """Yield runs with a submitted job and no result, by name: only these can have a live job.
 
     No file is opened: a workspace may have a hundred thousand runs.
     """

@@ -36,55 +36,55 @@ RESERVED = (
 
 
 class Hooked(Protocol):
-    """What has hooks: `training` of a recipe (their parameters), or a run's configuration (their states)."""
+    """Object with hooks: `training` of a recipe (their parameters), or a run's configuration (their states)."""
 
     @property
     def extensions(self) -> Mapping[str, Mapping[str, Any]]: ...
 
 
 def no_problems(training: Any, params: Any) -> tuple[()]:
-    """`problems` of a hook that goes with every run."""
+    """Return no problems: `problems` of a hook that is compatible with every run."""
     return ()
 
 
 def nothing(params: Any) -> dict[str, Any]:
-    """`models` and `inputs` of a hook that reads none."""
+    """Return an empty mapping: `models` and `inputs` of a hook that reads none."""
     return {}
 
 
 def no_assets(params: Any) -> tuple[()]:
-    """`assets` of a hook that reads none."""
+    """Return no assets: `assets` of a hook that reads none."""
     return ()
 
 
 def no_facts(history: Any, monitor: Mapping[str, Any]) -> dict[str, Any]:
-    """`facts` of a hook that has none."""
+    """Return no facts: `facts` of a hook that has none."""
     return {}
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingHook:
-    """A feature of training. Its module imports no torch: recipes, plans and the pipeline ask it too.
+    """A feature of training. Its module imports no torch: recipes, plans and the pipeline use it too.
 
     Args:
-        name: the key of its parameters, and of its state in checkpoints.
+        name: key of its parameters, and of its state in checkpoints.
         rank: `(configuration, rank, state)` -> its part on a rank, a `RankHook`.
-        params: what the recipe may say.
-        state: what `prepare` makes of them, if it makes something else.
+        params: model of its recipe parameters.
+        state: model of the state that `prepare` returns, if it differs from `params`.
         prepare: `(preparation, params)` -> state, in the run's configuration and identity.
-        problems: `(training, params)` -> why the run cannot be as the recipe says.
-        models: `(params)` -> models that the run reads, by asset: proved and hashed as `training.initial` is.
+        problems: `(training, params)` -> reasons why the recipe cannot run.
+        models: `(params)` -> models that the run reads, by asset: verified and hashed like `training.initial`.
         assets: `(params)` -> further assets that it reads.
         inputs: `(state)` -> digests of all that it reads, by asset.
-        draws: `(configuration, state)` -> the `Steps` that are really taken, where they are not those of the order.
-        reads: `(configuration, place, state)` -> `(step, rows)` -> what is read beside each micro batch of a step, by
-            the thread that reads batches; in `StepBatch.beside`.
+        draws: `(configuration, state)` -> the `Steps` that are actually taken, if they differ from the order.
+        reads: `(configuration, place, state)` -> `(step, rows)` -> additional input of each micro batch of a step, read
+            by the loading thread; in `StepBatch.hook_inputs`.
         facts: `(timeline or None, state of the checkpoint)` -> statistics of the run's manifest, and without the
             timeline of its checkpoint's.
-        unidentified: parameters that bear no identity.
+        unidentified: parameters outside the identity.
         undivided: keys of `training.parallel` that must not divide the model: `zero_stage` is then at most 1.
-        one_by_one: its gradient is made of single sequences.
-        position: hooks of a lower one come first.
+        one_by_one: True if its gradient is computed from single sequences.
+        position: order of the hooks, the lowest first.
     """
 
     name: str
@@ -109,13 +109,13 @@ HOOKS = Catalogue("plinth.training_hooks", "training hook", TrainingHook, {}, re
 
 
 def asked(section: Hooked, *, usable: bool = False) -> list[tuple[TrainingHook, Any]]:
-    """The hooks of a recipe's section with their parameters, or of a run with their states, in their order.
+    """Return the hooks of a recipe's section with their parameters, or of a run with their states, in order.
 
     Args:
-        usable: leave those out that cannot be used.
+        usable: True to leave out hooks that cannot be used.
 
     Raises:
-        RecipeError, ExtensionError: one of a package is not installed, cannot be used, or does not take the parameters.
+        RecipeError, ExtensionError: a hook of a package is not installed, cannot be used, or rejects the parameters.
     """
     own = [(HOOKS[name], getattr(section, name)) for name in HOOKS.built_in if getattr(section, name, None) is not None]
     prepared = hasattr(section, "run_id")
@@ -131,25 +131,25 @@ def asked(section: Hooked, *, usable: bool = False) -> list[tuple[TrainingHook, 
 
 
 def origins(section: Hooked) -> dict[str, str]:
-    """The packages of the hooks that are not built in, by hook: part of a run's identity."""
+    """Return the packages of the hooks that are not built in, by hook: part of a run's identity."""
     return {name: str(HOOKS.origin(name)) for name in sorted(section.extensions)}
 
 
 def models(training: Hooked) -> dict[str, Any]:
-    """Models that the hooks of a recipe read, by asset."""
+    """Return the models that the hooks of a recipe read, by asset."""
     return {asset: weights for hook, params in asked(training) for asset, weights in hook.models(params).items()}
 
 
 def assets(training: Hooked) -> tuple[str, ...]:
-    """All that the hooks of a recipe read, by asset."""
+    """Return all assets that the hooks of a recipe read."""
     return tuple(asset for hook, params in asked(training) for asset in (*hook.models(params), *hook.assets(params)))
 
 
 def undivided(training: Hooked) -> set[str]:
-    """Keys of `training.parallel` that must not divide the model, because of a hook."""
+    """Return the keys of `training.parallel` that must not divide the model because of a hook."""
     return {key for hook, _ in asked(training) for key in hook.undivided}
 
 
 def one_by_one(section: Hooked) -> bool:
-    """True if the gradient of a step is made of single sequences."""
+    """Return True if the gradient of a step is computed from single sequences."""
     return any(hook.one_by_one for hook, _ in asked(section))

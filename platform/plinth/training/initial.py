@@ -44,21 +44,21 @@ VERSION = "1"
 
 
 def of_checkpoint(ctx: Context, parent: Manifest, asset: str = ASSET) -> Manifest:
-    """The manifest of a checkpoint's files, whose signature and lineage the caller has proved.
+    """Return the manifest of a checkpoint's files; the caller has verified its signature and lineage.
 
     Raises:
-        CheckpointError: our decoder does not compute the model, or a file is missing.
+        CheckpointError: our decoder does not support the model, or a file is missing.
     """
     known = {name: parent.stats[name] for name in ("run_id", "step") if name in parent.stats}
     return _manifest(ctx, asset, "checkpoint", parent, {}, known)
 
 
 def of_folder(ctx: Context, folder: Path, licence: str, asset: str = ASSET) -> Manifest:
-    """The manifest of a folder's files, copied into the store, with the licence that the recipe states.
+    """Return the manifest of a folder's files, copied into the store, with the license in the recipe.
 
     Raises:
         MissingError: the folder lacks weights in safetensors, a configuration or a tokenizer.
-        CheckpointError: our decoder does not compute the model.
+        CheckpointError: our decoder does not support the model.
     """
     held = weights(ctx, folder)
     ctx.refs.save(held)
@@ -79,7 +79,7 @@ def _holds_weights(name: str) -> bool:
 
 
 def _described(ctx: Context, parent: Manifest) -> dict[str, Any]:
-    """What the configuration says; a list of ends of text begins with the one that documents end with."""
+    """Return the content of the configuration; a list of end-of-text tokens begins with the one that ends documents."""
     try:
         ((config,), (_,)) = (parent.named(CONFIG), parent.named(TOKENIZER))
         described = json.loads(ctx.store.read_bytes(config.blob))
@@ -113,10 +113,10 @@ SHAPE = (
 def require_agreement(
     store: Store, params: InitialWeights, model: Model, initial: Manifest, tokenizer: Manifest
 ) -> None:
-    """Refuse a model or a vocabulary that is not that of the weights.
+    """Refuse a model or a vocabulary that differs from the weights.
 
     Raises:
-        RecipeError: with every difference, and what would agree.
+        RecipeError: lists every difference, and the expected values.
     """
     own, theirs = _shape(model), _shape(Model.model_validate(initial.stats["model"]))
     differing = [name for name in own if own[name] != theirs[name]]
@@ -138,7 +138,7 @@ def require_agreement(
 
 
 def require_same_vocabulary(store: Store, initial: Manifest, tokenizer: Manifest, key: str, remedy: str) -> None:
-    """Refuse weights whose rows of embeddings are not the tokens of the run.
+    """Refuse weights whose embedding rows do not match the tokens of the run.
 
     Raises:
         RecipeError: names the recipe's `key`.
@@ -176,23 +176,25 @@ STEP: Final = Step(name="training.replay", version="1")
 
 
 class ReplayedText(NamedTuple):
-    """Shards by bucket, and how much of the parent's mixture each stream was, in tokens."""
+    """Shards by bucket, and the tokens of each stream in the parent's mixture."""
 
     shards: dict[str, Manifest]
     tokens: dict[str, int]
 
     def sequences(self, share: float, sequences: int) -> dict[str, int]:
-        """Sequences of each stream that together are a share of a run, as near to the parent's shares as can be."""
+        """Return the number of sequences of each stream for a share of a run, as close to the parent's shares as
+        possible.
+        """
         total, names = sum(self.tokens.values()), sorted(self.tokens)
         counts = largest_remainder([Fraction(self.tokens[name], total) for name in names], round(share * sequences))
         return dict(zip(names, counts, strict=True))
 
 
 def of_parent(ctx: Context, initial: Manifest, tokenizer: Manifest) -> ReplayedText:
-    """What the run that gave the first weights was trained on, as shards of this run.
+    """Return the training text of the run that produced the initial weights, as shards of this run.
 
     Raises:
-        RecipeError: the weights have no run of this workspace, or its text was tokenised otherwise.
+        RecipeError: the weights have no run in this workspace, or its text has another tokenizer.
         MissingError: its shards are gone.
     """
     mixture = _mixture(ctx, initial)
@@ -213,7 +215,7 @@ def of_parent(ctx: Context, initial: Manifest, tokenizer: Manifest) -> ReplayedT
 
 
 def shards_of(ctx: Context, mixture: Manifest) -> dict[str, Manifest]:
-    """The replayed shards that a mixture names, by bucket."""
+    """Return the replayed shards of a mixture, by bucket."""
     named = {key: digest for key, digest in mixture.inputs.items() if key.startswith(REPLAYED)}
     return {bucket_of(key): ctx.refs.load(digest) for key, digest in named.items() if key.endswith("/shards")}
 
@@ -238,7 +240,7 @@ def _load(ctx: Context, key: str, of: Manifest) -> Manifest:
 
 
 def _require(ctx: Context, bucket: str, shards: Manifest, tokenizer: Manifest) -> None:
-    """Refuse shards that are gone, or of another tokenizer: by the bytes of its file."""
+    """Refuse shards that are gone, or have another tokenizer: by the bytes of its file."""
     ours, theirs = (_file(one) for one in (tokenizer, _load(ctx, "tokenizer", shards)))
     if ours != theirs:
         raise RecipeError(

@@ -33,21 +33,21 @@ _CLOCK_S = 0.05
 
 
 def command(config: RunConfig) -> list[str]:
-    """The command that a launcher starts on each node."""
+    """Return the command that a launcher starts on each node."""
     return processes.python("plinth.training.supervise.supervisor", str(config.directory.config))
 
 
 def submit_or_find(ctx: Context, config: RunConfig, before: Callable[[], object] = lambda: None) -> Handle:
-    """The job of this run: the one that is alive, or has finished and left a final checkpoint that verifies, or a
-    new one, which resumes. A job that is alive is stopped first where the recipe amends the run.
+    """Return the job of this run: the live one, or a finished one with a final checkpoint that verifies, or a new one,
+    which resumes. If the recipe amends the run, a live job is stopped first.
 
     Args:
-        before: called before a new job is submitted; what it raises keeps it from being. All that start work go through
-            `operation.admission`, whose budget it asks.
+        before: called before a new job is submitted; an exception prevents the submission. All commands that start work
+            go through `operation.admission`, which checks the budget.
 
     Raises:
-        RecipeError: an amendment touches a step that was taken.
-        LaunchError: it could not be submitted, or runs on another machine.
+        RecipeError: an amendment affects a step that was taken.
+        LaunchError: the job could not be submitted, or runs on another machine.
     """
     run, launcher = config.directory, launcher_of(config)
     known = launcher.find(run.root)
@@ -73,9 +73,9 @@ def submit_or_find(ctx: Context, config: RunConfig, before: Callable[[], object]
 
 
 def _is_announced(config: RunConfig) -> bool:
-    """Whether the last event says already that this job is submitted: no handle was written since.
+    """Return True if the last event already announces this job's submission: no handle was written since.
 
-    Its submitter was refused, or died; where it left a job, the launcher adopts it.
+    Its submitter was refused, or died; if it left a job, the launcher adopts it.
     """
     run, last = config.directory, last_event(config.directory.events)
     if last is None or (last["event"], last.get("launcher")) != ("submitted", config.launch.kind):
@@ -84,7 +84,7 @@ def _is_announced(config: RunConfig) -> bool:
 
 
 def _amend(config: RunConfig, launcher: Launcher, known: Handle | None) -> None:
-    """Stop the job at the end of a step, and record the amendment if it touches no step that was taken."""
+    """Stop the job at the end of a step, and record the amendment if it affects no step that was taken."""
     check(config)
     if known is not None and launcher.poll(known).alive:
         launcher.cancel(known, config.supervision.grace_s + 5.0)
@@ -96,7 +96,7 @@ def follow(ctx: Context, config: RunConfig, on_event: Callable[[Event], None] | 
     """Relay events from the beginning of the timeline until the job ends; the job does not depend on it.
 
     Raises:
-        PlinthError: the error that a rank named, of its own class.
+        PlinthError: the error that a rank reported, in its own class.
         TrainingError: the job failed otherwise, was stopped, or vanished; with the end of its log.
     """
     run, launcher = config.directory, launcher_of(config)
@@ -114,7 +114,7 @@ def follow(ctx: Context, config: RunConfig, on_event: Callable[[Event], None] | 
 
 
 def cancel(ctx: Context, config: RunConfig) -> None:
-    """Signal the job to save and stop; kill it when it has not within the grace of the recipe."""
+    """Signal the job to save and stop; kill it after the recipe's grace period."""
     launcher = launcher_of(config)
     handle = launcher.find(config.directory.root)
     if handle is not None:
@@ -155,7 +155,7 @@ def _result_or_error(config: RunConfig, launcher: Launcher) -> JobResult:
 # Does not belong here: how a job is stopped and started (`job`).
 
 def current(config: RunConfig) -> RunConfig | None:
-    """The configuration that the run's jobs use, or None before the first."""
+    """Return the configuration that the run's jobs use, or None before the first."""
     try:
         return configuration.load(config.directory.config)
     except MissingError:
@@ -163,23 +163,23 @@ def current(config: RunConfig) -> RunConfig | None:
 
 
 def pending(config: RunConfig) -> bool:
-    """Whether the recipe has other amendments than the configuration of the run's jobs."""
+    """Return True if the recipe has other amendments than the configuration of the run's jobs."""
     known = current(config)
     return known is not None and known.amendments != config.amendments
 
 
 def reached(config: RunConfig) -> int:
-    """The last step on the timeline or in a checkpoint."""
+    """Return the last step on the timeline or in a checkpoint."""
     events = read_events(config.directory.events)
     last = max((int(event["step"]) for event in events if event["event"] == "step"), default=0)
     return max([last, *checkpoint.committed(config.directory)])
 
 
 def check(config: RunConfig) -> None:
-    """Refuse an amendment of steps that were taken.
+    """Refuse an amendment of past steps.
 
     Raises:
-        RecipeError: a step that was taken would have been another, or the run would end before its resume proof.
+        RecipeError: a past step would have been different, or the run would end before its resume proof.
     """
     known, done = current(config), reached(config)
     if known is None:

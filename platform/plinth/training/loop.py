@@ -40,7 +40,7 @@ from plinth.training.validation.validation import Validator
 
 
 class Interrupt:
-    """Remembers SIGTERM and SIGINT until the end of the step."""
+    """Handler that stores SIGTERM and SIGINT until the end of the step."""
 
     def __init__(self) -> None:
         self.signal = 0
@@ -52,13 +52,13 @@ class Interrupt:
 
 
 def train(config: RunConfig, rank: Rank, attempt: int) -> bool:
-    """Train to the last step, from the newest committed checkpoint if there is one.
+    """Train to the last step, beginning at the newest committed checkpoint if there is one.
 
-    Returns whether the last step was reached; False after a signal, with the state committed.
+    Return True if the last step was reached; False after a signal, with the state committed.
 
     Raises:
-        TrainingError: the loss or the gradient is not finite, and nothing is guarded; or the guard stops the run.
-        CheckpointError, ResumeError: nothing committed can be used.
+        TrainingError: the loss or the gradient is not finite and the guard is off, or the guard stops the run.
+        CheckpointError, ResumeError: no committed checkpoint can be used.
         DiskFullError, StorageError: a checkpoint could not be written; the last one is intact.
     """
     run = TrainingRun(config, rank)
@@ -93,8 +93,9 @@ class TrainingRun:
         self._in_flight: deque[Launched] = deque()
 
     def run(self, done: int) -> int:
-        """Train on after step `done`; returns the last step that counts: of the run, before a signal, or of the
-        checkpoint that was rolled back to."""
+        """Continue after step `done`; return the last valid step: the last of the run, the last before a signal, or
+        that of the checkpoint after a rollback.
+        """
         if self.owes(done) and not self._settle_earlier(done):
             return done
         self.trainer.engine.clock.begin()
@@ -127,18 +128,18 @@ class TrainingRun:
         return self.config.total_steps
 
     def owes(self, step: int) -> bool:
-        """True if a hook must act after this step before the run goes on, or ends."""
+        """Return True if a hook must act after this step before the run continues or ends."""
         return self.trainer.hooks.due(step) is not None
 
     def _settle_earlier(self, done: int) -> bool:
-        """Settle what is due after a step that was taken before; whether the run goes on."""
+        """Settle pending work after an earlier step; return True if the run continues."""
         self._settle(done)
         if done:
             self._save(done)  # in place of the state before
         return not self.signal
 
     def _settle(self, step: int) -> None:
-        """Let hooks do what is due after a step, unless a signal comes first."""
+        """Let hooks do their pending work after a step, unless a signal comes first."""
         self.saver.wait_until_copied()
         while (hook := self.trainer.hooks.due(step)) is not None:
             with self.trainer.engine.clock.within("exchange"):
@@ -150,7 +151,7 @@ class TrainingRun:
             self._emit(event, step=step, **fields, durable=True)
 
     def resume(self, attempt: int) -> int:
-        """Load the newest committed checkpoint that verifies; returns its step, or 0 for a fresh start."""
+        """Load the newest committed checkpoint that verifies; return its step, or 0 for a fresh start."""
         begun = time.monotonic()
         step, rollbacks = self.verification.select(self.events)
         verified: dict[str, Any] = {} if step is None else {"verified_s": round(time.monotonic() - begun, 3)}
@@ -176,7 +177,7 @@ class TrainingRun:
         return step or 0
 
     def roll_back(self, made: Intervention) -> int:
-        """Restore the state before the window of an intervention, which is left out from now on; returns its step."""
+        """Restore the state before the window of an intervention, which is skipped afterward; return its step."""
         self._in_flight.clear()
         self.stragglers.forget()
         self.profiler.forget()
@@ -194,7 +195,7 @@ class TrainingRun:
         return step or 0
 
     def _launch(self, stream: Iterator[StepBatch], step: int) -> bool:
-        """Launch a step, or leave its batch out where a rollback's window holds it; whether it is trained."""
+        """Launch a step, or skip its batch if a rollback's window contains it; return True if it is trained."""
         left_out = self.trainer.guard.leaves_out(step)
         if left_out is None:
             with self.profiler.span(step):
@@ -207,7 +208,7 @@ class TrainingRun:
         return left_out is None
 
     def _drain(self, in_flight: int) -> Intervention | None:
-        """Read steps until at most `in_flight` are left; the rollback that one of them demands.
+        """Read steps until at most `in_flight` are left; return the rollback that one of them demands.
 
         Raises:
             TrainingError: the guard stops the run.
@@ -224,7 +225,7 @@ class TrainingRun:
         return None
 
     def _record(self, measured: Measured) -> list[Intervention]:
-        """Put a step that was read on the timeline; the interventions it leads to, the hardest last."""
+        """Log a step that was read on the timeline; return the interventions, the most severe last."""
         self.signal = max(self.signal, measured.signal)
         self.profiler.learn(measured.trace)
         self._save_again = self._save_again or measured.signal == SAVE_AGAIN
@@ -271,14 +272,17 @@ class TrainingRun:
 
     @property
     def _pending(self) -> int:
-        """The request of this rank to all others: the signal it has received, the end that the stopping rules
-        demand, or a save in place of one that failed."""
+        """Request of this rank to all others: the received signal, the end demanded by the stopping rules, or a save
+        after a failed one.
+        """
         if self.interrupt.signal or self.verdict is not None:
             return self.interrupt.signal or STOP_REQUESTED
         return SAVE_AGAIN if self.saver.failed else 0
 
     def _emit_stop(self, step: int) -> None:
-        """Log why the run ends at this step: a stopping rule, whose verdict the leading rank has, or a signal."""
+        """Log the reason for the end of the run at this step: a stopping rule, whose verdict the leading rank has, or a
+        signal.
+        """
         if self.signal != STOP_REQUESTED:
             self._emit("signal", signal=signal.Signals(self.signal).name, step=step, durable=True)
         elif self.verdict is not None:
@@ -325,17 +329,17 @@ class TrainingRun:
 
 
 def _rounded(seconds: Mapping[str, float]) -> dict[str, float]:
-    """To the microsecond."""
+    """Round to the microsecond."""
     return {part: round(value, 6) for part, value in seconds.items()}
 
 
 def _last_step(config: RunConfig) -> int:
-    """The highest step on the timeline."""
+    """Return the highest step on the timeline."""
     return max(timeline(config.directory.events).steps, default=0)
 
 
 def require_finite(config: RunConfig, measured: Measured) -> None:
-    """Refuse a step with numbers that are not finite where the guard is off.
+    """Refuse a step with non-finite numbers if the guard is off.
 
     Raises:
         TrainingError: loss or gradient norm is not finite, and the guard is off.
@@ -352,7 +356,7 @@ def require_finite(config: RunConfig, measured: Measured) -> None:
 
 
 def stopped(made: Intervention) -> TrainingError:
-    """The error of a run that the guard stops, with the window to look at."""
+    """Return the error of a run that the guard stops, with the window to inspect."""
     rows = " of the batch's rows" if made.rule in TEXT_RULES else ""
     return TrainingError(
         f"the guard stopped the run at step {made.step}: {made.rule}" + (f", {made.reason}" if made.reason else ""),

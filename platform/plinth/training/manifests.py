@@ -42,7 +42,7 @@ TIMELINE_SCHEMA = pa.schema(
 
 
 def run_manifest(ctx: Context, config: RunConfig) -> Manifest:
-    """The manifest of asset `run`: the timeline's deterministic columns, and the loss curve.
+    """Return the manifest of asset `run`: the timeline's deterministic columns, and the loss curve.
 
     Raises:
         TrainingError: the run has not finished, or its timeline lacks steps.
@@ -74,11 +74,11 @@ def run_manifest(ctx: Context, config: RunConfig) -> Manifest:
 
 
 def checkpoint_manifest(ctx: Context, config: RunConfig, run: Manifest) -> Manifest:
-    """The manifest of asset `checkpoint`: the files to use and to verify the final model, in the content store.
+    """Return the manifest of asset `checkpoint`: the files to use and to verify the final model, in the content store.
 
     Raises:
-        CheckpointError: the final checkpoint is not what was committed.
-        TrainingError: the evidence of resume is missing.
+        CheckpointError: the final checkpoint differs from its commit.
+        TrainingError: the resume evidence is missing.
     """
     last = last_step(config)
     folder = checkpoint.verify(config.directory, last)
@@ -107,7 +107,7 @@ def checkpoint_manifest(ctx: Context, config: RunConfig, run: Manifest) -> Manif
 
 
 def committed_step(config: RunConfig, number: int | None = None) -> int:
-    """The step of a committed checkpoint of a run that is still kept; by default the newest.
+    """Return the step of a committed checkpoint that is still kept; by default the newest.
 
     Raises:
         MissingError: the run has no such checkpoint.
@@ -124,14 +124,14 @@ def committed_step(config: RunConfig, number: int | None = None) -> int:
 
 
 def committed_manifest(ctx: Context, config: RunConfig, number: int | None = None) -> Manifest:
-    """The manifest of a committed checkpoint of a run, finished or not, for evaluating it; by default the newest.
+    """Return the manifest of a committed checkpoint, by default the newest, for evaluation; the run may be unfinished.
 
-    Of the last checkpoint of a finished run it is the manifest of asset `checkpoint`. Any other is not to be released:
-    it has no evidence of resume.
+    For the last checkpoint of a finished run it is the manifest of asset `checkpoint`. Any other cannot be released: it
+    has no resume evidence.
 
     Raises:
         MissingError: the run has no such checkpoint.
-        CheckpointError: it is not what was committed.
+        CheckpointError: it differs from its commit.
     """
     chosen = committed_step(config, number)
     if config.directory.evidence.exists() and chosen == last_step(config):
@@ -155,8 +155,9 @@ def committed_manifest(ctx: Context, config: RunConfig, number: int | None = Non
 
 
 def facts(ctx: Context, config: RunConfig) -> dict[str, Any]:
-    """Facts that differ each time a run is repeated: waits, restarts, memory. For people and plots; the figures that
-    they compare are `telemetry.timeline`."""
+    """Return facts that differ each time a run is repeated: waits, restarts, memory. They are for people and plots;
+    figures for comparison are in `telemetry.timeline`.
+    """
     history = timeline(config.directory.events)
     steps, commits, restarts = list(history.steps.values()), history.of("checkpoint"), history.of("restart")
     losses = restarts + history.of("vanished") + history.of("lost")
@@ -185,7 +186,7 @@ def facts(ctx: Context, config: RunConfig) -> dict[str, Any]:
 
 
 def _device_facts(steps: list[Event]) -> dict[str, Any]:
-    """Peak of the device's memory, where the leading rank has a device."""
+    """Return the peak of the device's memory, if the leading rank has a device."""
     peaks = [event["device_memory"]["peak"] for event in steps if "device_memory" in event]
     return {"peak_device_memory_bytes": max(peaks)} if peaks else {}
 
@@ -205,19 +206,19 @@ def _finished_history(config: RunConfig) -> History:
 
 
 def _of_hooks(config: RunConfig, history: History | None, state: Mapping[str, Any]) -> dict[str, Any]:
-    """Statistics of the run's hooks, from the timeline and from the state of a committed checkpoint."""
+    """Return statistics of the run's hooks, from the timeline and from the state of a committed checkpoint."""
     found = (hook.facts(history, state["monitor"].get(hook.name, {})) for hook, _ in hooks.asked(config))
     return {name: value for facts in found for name, value in facts.items()}
 
 
 def _stop_reasons(config: RunConfig, history: History) -> list[str]:
-    """The stopping rules that ended the run; empty when it went to its last step."""
+    """Return the stopping rules that ended the run; empty if it reached its last step."""
     early = last_step(config, history) < config.total_steps
     return list(history.of("stopped_by_rule")[-1]["reasons"]) if early else []
 
 
 def _inputs(config: RunConfig) -> dict[str, Manifest | str]:
-    """What a run reads, by digest."""
+    """Return the inputs of a run, by digest."""
     begun = {"initial": config.initial.manifest} if config.initial else {}
     read = {asset: digest for hook, state in hooks.asked(config) for asset, digest in hook.inputs(state).items()}
     return {"mixture": config.mixture, "tokenizer": config.tokenizer, **begun, **read}
@@ -233,16 +234,16 @@ def _step(config: RunConfig) -> Step:
 
 
 def _model_parts(ctx: Context, folder: Path, listed: Mapping[str, str]) -> list[Part]:
-    """The files of the model: its weights in one file or in several with an index, and its configuration."""
+    """Return the files of the model: its weights in one file or in several with an index, and its configuration."""
     names = sorted(path for path in listed if path.startswith("model/"))
     return [_stored(ctx, path.removeprefix("model/"), folder / path, listed[path]) for path in reversed(names)]
 
 
 def _stored(ctx: Context, name: str, path: Path, sha256: str | None) -> Part:
-    """A file copied into the store; the copy has the digest that the checkpoint's record lists, if it lists one.
+    """Copy a file into the store; the copy must have the digest in the checkpoint's record, if it lists one.
 
     Raises:
-        CheckpointError: the file was exchanged after it was verified.
+        CheckpointError: the file was replaced after its verification.
     """
     with ctx.store.staging() as copy:
         shutil.copyfile(path, copy)

@@ -31,11 +31,11 @@ RESOLVED = ("initial", "changes", "extensions")
 
 @dataclass(frozen=True)
 class Preparation:
-    """What a run is prepared from.
+    """Inputs of a run's preparation.
 
     Args:
         read: manifests of the assets that hooks read, by name.
-        earlier: the configuration of the run, where it has begun.
+        earlier: configuration of the run, if it has started.
     """
 
     ctx: Context
@@ -67,16 +67,16 @@ def prepare(
     Placement, supervision and retention of an existing run may change between jobs; the rest is in its id.
 
     Args:
-        curated: the held-out text by bucket; only validation asks for it.
-        canaries: the text planted to measure memorisation, where there is any.
-        probes: the items of probes and their comparison with training text (`probe_sets`, `protected`).
-        initial: the weights that the recipe begins from.
+        curated: held-out text by bucket; only needed for validation.
+        canaries: planted text to measure memorization, if there is any.
+        probes: items of probes and their comparison with training text (`probe_sets`, `protected`).
+        initial: initial weights in the recipe.
         read: assets of its training hooks (`hooks.assets`), by name.
 
     Raises:
-        TrainingError: when the mixture is too short for two steps, or would not draw all planted copies.
-        RecipeError, StageError: there is no held-out text to validate on; or the recipe's model or vocabulary is not
-            that of the weights it begins from.
+        TrainingError: the mixture is too short for two steps, or would not draw all planted copies.
+        RecipeError, StageError: there is no held-out text to validate on; or the recipe's model or vocabulary differs
+            from the initial weights.
     """
     begun = _initial_state(ctx, training, initial, tokenizer)
     inputs = {"mixture": mixture.digest, "tokenizer": tokenizer.digest}
@@ -125,7 +125,7 @@ def prepare(
 def _initial_state(
     ctx: Context, training: Training, initial: Manifest | None, tokenizer: Manifest
 ) -> InitialState | None:
-    """The weights that the run begins from, after a check that it can."""
+    """Check and return the initial weights of the run."""
     if training.initial is None or initial is None:
         return None
     require_agreement(ctx.store, training.initial, training.model, initial, tokenizer)
@@ -134,7 +134,7 @@ def _initial_state(
 
 
 def _states(given: Preparation) -> dict[str, Any]:
-    """What the run's configuration holds of its hooks: those of packages under `extensions`.
+    """Return the hook states for the run's configuration: those of packages under `extensions`.
 
     Raises: as the hooks do.
     """
@@ -163,14 +163,14 @@ def _total_steps(training: Training, mixture: Manifest) -> int:
 def _require_drawn(
     ctx: Context, config: RunConfig, mixture: Manifest, shards: Mapping[str, Manifest], canaries: Manifest
 ) -> None:
-    """Every planted copy has a step that trains on all of it."""
+    """Check that every planted copy has a step that trains on all of it."""
     from plinth.tokens.order.batch import draws, require_drawn  # compiled kernels: not for ranks
 
     require_drawn(draws(ctx, mixture, shards[bucket_of(canaries.asset)], canaries, config.steps))
 
 
 def _heldout(ctx: Context, training: Training, curated: Mapping[str, Manifest], tokenizer: Manifest) -> str:
-    """Digest of the tokenised held-out text; empty without validation."""
+    """Return the digest of the tokenized held-out text; empty without validation."""
     if training.validation is None:
         return ""
     from plinth.training.validation import heldout  # Arrow and tokenizers: not for ranks
@@ -179,7 +179,7 @@ def _heldout(ctx: Context, training: Training, curated: Mapping[str, Manifest], 
 
 
 def _probes(ctx: Context, config: RunConfig, probes: Mapping[str, Manifest], tokenizer: Manifest) -> str:
-    """Digest of the tokenised probes; empty where none are scored while the run trains."""
+    """Return the digest of the tokenized probes; empty if none are scored during training."""
     if config.validation is None or not config.validation.probes_share or not probes:
         return ""
     from plinth.training.validation import probe_plan  # Arrow and tokenizers: not for ranks
@@ -190,7 +190,7 @@ def _probes(ctx: Context, config: RunConfig, probes: Mapping[str, Manifest], tok
 
 
 def _blocks(ctx: Context, training: Training, shards: Mapping[str, Manifest]) -> str:
-    """Digest of the block digests of the shards; empty where none is read by spans."""
+    """Return the digest of the block digests of the shards; empty if none is read in spans."""
     if not training.reading.by_spans(sum(made.bytes for made in shards.values())):
         return ""
     from plinth.tokens.shards import reader  # Arrow: not for ranks
@@ -199,7 +199,7 @@ def _blocks(ctx: Context, training: Training, shards: Mapping[str, Manifest]) ->
 
 
 def notices(ctx: Context, config: RunConfig) -> list[str]:
-    """A sentence for each, from the configuration of a run and the runs of its workspace."""
+    """Return notices about the configuration of a run and the runs of its workspace, one sentence each."""
     return [*_unused(config), *_not_continued(ctx, config)]
 
 
@@ -212,7 +212,9 @@ def _unused(config: RunConfig) -> Iterator[str]:
 
 
 def _not_continued(ctx: Context, config: RunConfig) -> Iterator[str]:
-    """Only before the first job of a run. Its key depends on its data: more text or a longer schedule is a new run."""
+    """Yield a notice before the first job of a run. Its key depends on its data: more text or a longer schedule is a
+    new run.
+    """
     if config.directory.events.exists():
         return
     earlier = []

@@ -41,12 +41,12 @@ class RunState(StrEnum):
 
     @property
     def needs_attention(self) -> bool:
-        """True if the job ended without being asked to, and nothing starts it again."""
+        """True if the job ended unexpectedly, and no process restarts it."""
         return self in (RunState.FAILED, RunState.LOST)
 
 
 def run_state(config: RunConfig) -> RunState:
-    """Return the state of a run now; a damaged result counts as none."""
+    """Return the state of a run now; a damaged result is ignored."""
     with suppress(ValueError):
         if ended := result(config):
             return RunState(ended.status)
@@ -72,16 +72,16 @@ def run_state(config: RunConfig) -> RunState:
 
 
 def launcher_of(config: RunConfig) -> Launcher:
-    """The launcher of the run's job: the one of its handle, or, where there is none, the one of its recipe.
+    """Return the launcher of the run's job: the one in its handle or, if there is none, the one in its recipe.
 
-    A recipe may name another launcher than the one that the job was submitted with; the job stays where it is.
+    A recipe may name another launcher than the one that submitted the job; the job stays with its launcher.
     """
     known = read_handle(config.directory.root)
     return choose(known.launcher if known else config.launch.kind, config.launch, config.supervision.grace_s)
 
 
 def result(config: RunConfig) -> JobResult | None:
-    """The result of the last job, or None while it runs or when it was killed."""
+    """Return the result of the last job, or None while it runs or if it was killed."""
     try:
         return JobResult.model_validate_json(config.directory.result.read_bytes())
     except FileNotFoundError:
@@ -98,18 +98,18 @@ _RACY_NS = 2_000_000_000
 
 
 class TimelineFile(NamedTuple):
-    """A timeline as its folder lists it: when it was written last (nanoseconds of Unix time), and its bytes."""
+    """A timeline in a folder listing: its modification time (nanoseconds of Unix time) and its bytes."""
 
     written_ns: int
     size: int
 
 
 class RunWatch:
-    """The runs of a folder.
+    """Watch of the runs in a folder.
 
     Args:
         runs: `runs/` of the workspace.
-        kept_s: of runs that have ended, names are kept of those that wrote within so many seconds; all are counted.
+        kept_s: retention of ended runs by name, in seconds since their last write; the count covers all.
     """
 
     def __init__(self, runs: Path, kept_s: float = math.inf) -> None:
@@ -120,7 +120,7 @@ class RunWatch:
         self._ended_count = self.looked_at = 0
 
     def look(self) -> RunWatch:
-        """Take what has changed: files of open runs, and of all where a run was made, removed or begun again."""
+        """Update from changed files: open runs, and all runs after one was created, removed or restarted."""
         try:
             folder = os.open(self._runs, os.O_RDONLY | os.O_DIRECTORY)
         except FileNotFoundError:
@@ -141,19 +141,19 @@ class RunWatch:
         return self
 
     def facts(self) -> list[object]:
-        """Changes when a run is made or removed, ends, or has a new event."""
+        """Return a value that changes when a run is created or removed, ends, or has a new event."""
         return [self._folder_ns, self._ended_count, sorted([name, *seen] for name, seen in self._open.items())]
 
     def timelines(self) -> dict[str, TimelineFile]:
-        """Of each run that is open or whose name is kept; without a timeline all is 0."""
+        """Return the timeline of each run that is open or kept by name; all 0 without a timeline."""
         return self._ended | self._open
 
     def open_runs(self) -> list[str]:
-        """Runs without a result, by name."""
+        """Return the runs without a result, by name."""
         return sorted(self._open)
 
     def newest(self) -> list[str]:
-        """Runs with a timeline, the one with the newest event first."""
+        """Return the runs with a timeline, the one with the newest event first."""
         found = {name: seen.written_ns for name, seen in self.timelines().items() if seen.written_ns}
         return sorted(found, key=lambda name: (-found[name], name))
 

@@ -28,10 +28,10 @@ BLOCK = 64
 
 
 def run(ctx: Context, bucket: str, params: SampledText, teacher: Manifest) -> Manifest:
-    """Write the documents; stats: `documents`, `ended` (by the model itself), `text_bytes`.
+    """Sample the documents; stats: `documents`, `ended` (by the model itself), `text_bytes`.
 
     Raises:
-        CheckpointError, TrainingError: the model cannot be loaded, or write.
+        CheckpointError, TrainingError: the model cannot be loaded or sampled from.
     """
     drawn = params.model_dump(mode="json", exclude={"documents"})
     step = Step(name=STAGE, version=VERSION, params=drawn)
@@ -58,7 +58,7 @@ def run(ctx: Context, bucket: str, params: SampledText, teacher: Manifest) -> Ma
 
 
 def inventory(store: Store, made: Manifest) -> Inventory:
-    """What was written, as the files of the bucket's only source."""
+    """Return the sampled documents as the files of the bucket's only source."""
     files = [
         SourceFile(uri=str(store.located(part.blob)), name=part.name, bytes=part.blob.bytes, sha256=part.blob.sha256)
         for part in made.parts
@@ -67,14 +67,14 @@ def inventory(store: Store, made: Manifest) -> Inventory:
 
 
 def _sampling(params: SampledText, first: int) -> Sampling:
-    """The draws of the block that begins with a document."""
+    """Return the draws of the block that begins with a document."""
     own = hashlib.blake2b(f"{params.seed}:{first}".encode(), digest_size=8).digest()
     fields = params.model_dump(include={"max_tokens", "temperature", "top_p"})
     return Sampling(**fields, seed=int.from_bytes(own, "big") >> 1)
 
 
 def _part(store: Store, teacher: Manifest, first: int, written: Iterable[Generated]) -> Part:
-    """The lines of a block: text, address, and what ended it."""
+    """Return the lines of a block: text, address, and stop reason."""
     rows = [
         {"text": one.text, "uri": f"model://{teacher.digest[:16]}/{number}", "ended": one.ended}
         for number, one in enumerate(written, first)

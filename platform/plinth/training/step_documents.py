@@ -30,12 +30,12 @@ from plinth.training.telemetry.timeline import Timeline
 
 @dataclass(frozen=True)
 class StepDocument:
-    """The tokens of one document in one row of a step's global batch.
+    """Tokens of one document in one row of a step's global batch.
 
     Attributes:
-        row: of the global batch, in sequences.
+        row: row of the global batch, in sequences.
         first, tokens: position in the sequence of S + 1 tokens, and length.
-        source: the domain that its source declares.
+        source: domain that its source declares.
         part, index: place of its text among the bucket's curated parts.
     """
 
@@ -52,7 +52,7 @@ class StepDocument:
 
 
 class StepDocuments:
-    """The documents of a run by step.
+    """Documents of a run by step.
 
     Raises:
         MissingError: the manifests of the run's data are not in its workspace.
@@ -66,7 +66,7 @@ class StepDocuments:
         self._places = lru_cache(maxsize=32)(self._read_places)
 
     def of_step(self, step: int) -> list[StepDocument]:
-        """The documents of a step, in the order of the batch.
+        """Return the documents of a step, in the order of the batch.
 
         Raises:
             MissingError: the run has no such step.
@@ -79,7 +79,7 @@ class StepDocuments:
         return [seen for sequence in sequences for seen in self._seen(step, sequence)]
 
     def text(self, seen: StepDocument) -> str:
-        """The text of a document, as it was curated."""
+        """Return the curated text of a document."""
         table = read_table(self.ctx.store, self._curated(seen.bucket, seen.part), ["text"])
         text: str = table.column("text")[seen.index].as_py()
         return text
@@ -111,7 +111,7 @@ class StepDocuments:
         return manifest.named("part-")[part]
 
     def _read_places(self, bucket: str, part: int) -> tuple[list[str], list[str]]:
-        """URI and declared domain of every document of a part."""
+        """Return the URI and the declared domain of every document of a part."""
         table = read_table(self.ctx.store, self._curated(bucket, part), ["uri", "extra"])
         extras = table.column("extra").to_pylist()
         known: dict[str, str] = defaultdict(str)
@@ -139,11 +139,11 @@ _NAMED_ACTIONS = ("skip", "rollback", "stop")
 
 
 class WindowReporter:
-    """Names documents in the background; on the ranks that do not lead it does nothing.
+    """Lists documents in the background; does nothing on ranks other than the leading one.
 
     Args:
-        config: the run, or None where nothing is to be named.
-        events: where events go.
+        config: the run, or None to list nothing.
+        events: destination of events.
     """
 
     def __init__(self, config: RunConfig | None, events: Timeline) -> None:
@@ -152,7 +152,7 @@ class WindowReporter:
         self._thread: threading.Thread | None = None
 
     def report(self, made: Intervention) -> None:
-        """Queue the documents of an intervention to be listed; returns at once."""
+        """Queue the documents of an intervention for listing; return at once."""
         if self.config is None or (made.action not in _NAMED_ACTIONS and made.rule not in TEXT_RULES):
             return
         if self._thread is None:
@@ -186,7 +186,7 @@ class WindowReporter:
 
 
 def describe(config: RunConfig, first: int, last: int) -> dict[str, Any]:
-    """The documents of steps `first` to `last`, those of the sources that stand out first.
+    """Return the documents of steps `first` to `last`, with the most overrepresented sources first.
 
     Raises:
         MissingError, IntegrityError: the manifests of the run's data are not in its workspace.
@@ -210,7 +210,8 @@ def describe(config: RunConfig, first: int, last: int) -> dict[str, Any]:
 
 
 def describe_rows(config: RunConfig, step: int, rule: str) -> dict[str, Any]:
-    """The rows of a step's global batch that break a rule of screening, the furthest out first, with their documents.
+    """Return the rows of a step's global batch that violate a rule of screening, with their documents, the most extreme
+    first.
 
     Raises:
         MissingError, IntegrityError: the data of the run is not in its workspace, or has changed.
@@ -228,7 +229,7 @@ def describe_rows(config: RunConfig, step: int, rule: str) -> dict[str, Any]:
 
 
 def rank_sources(inside: Iterable[StepDocument], before: Iterable[StepDocument]) -> list[dict[str, Any]]:
-    """Sources by how much more of the window's tokens than of the tokens before it they are; the largest rise first."""
+    """Rank sources by the increase of their token share in the window over the steps before it, the largest first."""
     now, then = Counter[tuple[str, str]](), Counter[tuple[str, str]]()
     documents = Counter[tuple[str, str]]()
     for seen in inside:

@@ -22,7 +22,7 @@ from plinth.training.validation.probe_curves import ProbeCurves, ProbeLook, valu
 
 @dataclass(frozen=True)
 class RuleState:
-    """One rule: what was found against its bound; `value` is None while there is too little to judge by."""
+    """State of one rule: its value and bound; `value` is None while there is too little data."""
 
     rule: str
     holds: bool
@@ -40,7 +40,7 @@ class RuleState:
 
 
 class Point(NamedTuple):
-    """A number at a place of the run."""
+    """A number at a position in the run."""
 
     tokens: int
     value: float
@@ -48,8 +48,9 @@ class Point(NamedTuple):
 
 @dataclass
 class Signals:
-    """The numbers that the rules judge. `tokens` is the place in the run, `spent_tokens` counts repeated steps too;
-    `epochs` are times that each bucket was read on the way there, of which the timeline says nothing."""
+    """Numbers that the rules judge. `tokens` is the position in the run, `spent_tokens` also counts repeated steps;
+    `epochs` is the number of times that each bucket was read so far, which is not on the timeline.
+    """
 
     tokens: int = 0
     spent_tokens: int = 0
@@ -62,7 +63,7 @@ class Signals:
 
 
 class Gatherer:
-    """Signals from events, in the order they were written."""
+    """Gathers signals from events, in order."""
 
     def __init__(self, window_tokens: int = 0) -> None:
         self.signals = Signals()
@@ -71,7 +72,7 @@ class Gatherer:
         self._probes = ProbeCurves()
 
     def add(self, event: Event) -> None:
-        """Add one event; those without a signal are passed over."""
+        """Add one event; events without a signal are ignored."""
         kind = event["event"]
         if kind == "run_started":
             self._ranks = int(event["ranks"])
@@ -137,7 +138,7 @@ ERRORS = 6.0
 
 
 def regression(rule: Regression, name: str, looks: Sequence[ProbeLook]) -> RuleState:
-    """Holds when the last looks are worse than the best, by the bound and beyond noise."""
+    """Judge if the last scores are worse than the best, by the bound and beyond noise."""
     rule_name, before = f"regression of {name}", looks[:-AVERAGED]
     if len(looks) < FEWEST:
         return RuleState(rule_name, False, None, rule.bits_per_byte, f"{rule_name}: too little seen to judge")
@@ -152,11 +153,11 @@ def regression(rule: Regression, name: str, looks: Sequence[ProbeLook]) -> RuleS
 
 
 def no_improvement(rule: Plateau, name: str, looks: Sequence[ProbeLook]) -> RuleState | None:
-    """Holds unless the probe is known to gain more over another window than the rule asks of the loss; None where it
-    cannot be judged.
+    """Judge the plateau of a probe. It holds unless the probe is known to gain more over another window than the bound
+    for the loss; None if it cannot be judged.
 
-    Losses must be shown to be flat; a probe, of which there are few looks, must be shown not to be: it may keep a run
-    going and never ends one.
+    Losses must be shown to be flat. Probes have few scores, so they must be shown not to be flat: a probe may keep a
+    run alive and never ends one.
     """
     rule_name, end = f"plateau of probe {name}", looks[-1].tokens if looks else 0
     window = [look for look in looks if look.tokens > end - rule.window_tokens]
@@ -170,7 +171,9 @@ def no_improvement(rule: Plateau, name: str, looks: Sequence[ProbeLook]) -> Rule
 
 
 def _deviation(scores: Sequence[float]) -> float:
-    """Standard deviation about a curve that bends slowly, from second differences, whose variance is six times it."""
+    """Return the standard deviation about a slowly varying curve, from second differences, whose variance is six times
+    as large.
+    """
     bends = [a - 2 * b + c for a, b, c in zip(scores, scores[1:], scores[2:], strict=False)]
     return math.sqrt(math.fsum(bend**2 for bend in bends) / (6 * len(bends)))
 
@@ -196,7 +199,7 @@ MIN_EVALUATIONS = 4
 
 @dataclass(frozen=True)
 class Verdict:
-    """Whether to stop, and how every rule that is set stands."""
+    """Decision to stop or continue, with the state of every rule."""
 
     stop: bool
     states: tuple[RuleState, ...]
@@ -208,7 +211,7 @@ class Verdict:
 
 
 def judge(rules: Stopping, signals: Signals) -> Verdict:
-    """The verdict. Deterministic, of its arguments alone."""
+    """Return the verdict, a deterministic function of the arguments."""
     alone, flat = tuple(_budgets(rules, signals)), tuple(_plateaus(rules.plateau, signals) if rules.plateau else ())
     if rules.epochs is not None:
         alone += (_reuse(rules.epochs, signals),)
@@ -230,14 +233,15 @@ def _budgets(rules: Stopping, signals: Signals) -> Iterator[RuleState]:
 
 
 def _reuse(bound: float, signals: Signals) -> RuleState:
-    """Of the bucket that was repeated most."""
+    """Judge the bucket with the most epochs."""
     name, epochs = max(signals.epochs.items(), key=lambda one: one[1], default=("no bucket", 0.0))
     return RuleState("epochs", epochs >= bound, epochs, bound, f"epochs: {name} read {epochs:.4g} times of {bound:g}")
 
 
 def _plateaus(rule: Plateau, signals: Signals) -> Iterator[RuleState]:
-    """Of the loss, of every slice, and of every probe; all must hold. A probe, and a slice that nobody named, keeps a
-    run going only where it can be judged."""
+    """Yield the plateaus of the loss, of every slice, and of every probe; all must hold. Probes, and slices that the
+    recipe does not name, keep a run alive only if they can be judged.
+    """
     yield plateau("plateau", rule, _blocks(signals.losses, rule.window_tokens), BLOCKS)
     for name in rule.slices or sorted(signals.slices):
         points = signals.slices.get(name, ())
@@ -249,7 +253,7 @@ def _plateaus(rule: Plateau, signals: Signals) -> Iterator[RuleState]:
 
 
 def plateau(name: str, rule: Plateau, points: Sequence[Point], least: int, unit: str = "nats") -> RuleState:
-    """Flat when even the upper confidence bound of the improvement over another window is too small.
+    """Judge a plateau: flat if even the upper confidence bound of the improvement over another window is too small.
 
     Ordinary least squares over the last window of tokens, Student's t for the bound of the slope.
     """
@@ -267,7 +271,7 @@ def plateau(name: str, rule: Plateau, points: Sequence[Point], least: int, unit:
 
 
 def _blocks(losses: Sequence[Point], window: int) -> list[Point]:
-    """Means of the losses by whole blocks of window / BLOCKS tokens; the block that is filling is left out."""
+    """Return means of the losses over whole blocks of window / BLOCKS tokens, without the incomplete block."""
     size, sums = max(1, window // BLOCKS), dict[int, list[float]]()
     for point in losses:
         sums.setdefault((point.tokens - 1) // size, []).append(point.value)
@@ -280,7 +284,7 @@ def _blocks(losses: Sequence[Point], window: int) -> list[Point]:
 
 
 class Watch:
-    """The rules of one run over its growing timeline, on the leading rank."""
+    """Stopping rules of one run over its growing timeline, on the leading rank."""
 
     def __init__(self, config: RunConfig) -> None:
         self.config, self.rules = config, config.stopping
@@ -288,7 +292,7 @@ class Watch:
         self._reader = TimelineReader(config.directory.events)
 
     def verdict_at(self, step: int) -> Verdict | None:
-        """The verdict where a rule demands a stop; None elsewhere, and at steps without a judgement."""
+        """Return the verdict if a rule demands a stop; None otherwise, and at steps without evaluation of the rules."""
         if not self.rules.asked or step % self.rules.every_steps:
             return None
         for event in self._reader.poll():
@@ -303,23 +307,23 @@ class Watch:
         return Order(Refs(Workspace(self.config.workspace)).load(self.config.mixture))
 
     def _sequences(self, step: int) -> int:
-        """Sequences of the mixture that a run has taken after a step; of a private run, about so many."""
+        """Return the sequences of the mixture that a run has taken after a step; an estimate for a private run."""
         return self.config.tokens_through(step) // self.config.sequence_tokens
 
 
 def stopped_event(rules: Stopping, step: int, verdict: Verdict) -> dict[str, Any]:
-    """Fields of the event `stopped_by_rule`: every signal's state, and which rules these were."""
+    """Return the fields of the event `stopped_by_rule`: every signal's state, and the rules' identity."""
     states = [asdict(state) for state in verdict.states]
     return {"step": step, "rules": digest(rules), "reasons": verdict.reasons, "signals": states}
 
 
 def digest(rules: Stopping) -> str:
-    """Identity of the rules: a run that one set of rules has stopped goes on under another."""
+    """Return the identity of the rules: a run that one set of rules has stopped continues under another."""
     return fingerprint.digest(rules)[:16]
 
 
 def last_step(config: RunConfig, history: History | None = None) -> int:
-    """The step at which a run ends: its last, or the one where its rules, as they are now, have stopped it."""
+    """Return the last step of a run: its planned one, or the one at which its current rules have stopped it."""
     if not config.stopping.asked:
         return config.total_steps
     events = (history or timeline(config.directory.events)).of("stopped_by_rule")

@@ -44,13 +44,13 @@ class Monitor:
     loss_ema: float | None = None
 
     def update(self, loss: float) -> None:
-        """Exponential mean with a half-life of about 14 steps."""
+        """Update the exponential mean, with a half-life of about 14 steps."""
         if math.isfinite(loss):
             self.loss_ema = loss if self.loss_ema is None else 0.95 * self.loss_ema + 0.05 * loss
 
 
 class Trainer:
-    """Steps of one rank: the engine, and everything a checkpoint holds besides."""
+    """Steps of one rank: the engine, and all other state in a checkpoint."""
 
     def __init__(self, config: RunConfig, rank: Rank) -> None:
         self.config, self.rank = config, rank
@@ -66,7 +66,7 @@ class Trainer:
         self._timed_step, self._timed_s = 0, 0.0
 
     def begin(self) -> None:
-        """Set the state before the first step, also when other steps came before."""
+        """Reset to the state before the first step, also after other steps."""
         seed(self.config.seed + self.rank.index)
         self.monitor, self.guard = Monitor(), Guard(self.config.guard)
         self.hooks.reset()
@@ -74,7 +74,7 @@ class Trainer:
         self.keep_optimizer()
 
     def keep_optimizer(self) -> None:
-        """Before the first step: go on with the optimizer's state of the parent, where the run keeps it."""
+        """Restore, before the first step, the optimizer's state of the parent, if the run keeps it."""
         resume.restore(self.engine)
 
     def load(self, step: int) -> None:
@@ -85,7 +85,7 @@ class Trainer:
         self.hooks.restore(state)
 
     def state(self) -> dict[str, Any]:
-        """The host's part of a checkpoint: monitor, guard and hooks."""
+        """Return the host's part of a checkpoint: monitor, guard and hooks."""
         return {"loss_ema": self.monitor.loss_ema, "guard": self.guard.state(), **self.hooks.state()}
 
     def launch(
@@ -94,7 +94,7 @@ class Trainer:
         """Take the next batch and train on it, unless the guard's limits forbid the update.
 
         Args:
-            in_flight: steps that were launched before and are not recorded yet.
+            in_flight: number of steps launched before and not recorded yet.
         """
         for hook in self.hooks.before_step:
             hook(step)
@@ -117,7 +117,7 @@ class Trainer:
         return Launched(step, rate, self.skipper.result(*numbers), waited, marks, self._timed_step)
 
     def record(self, measured: Measured) -> list[Intervention]:
-        """Judge a step that was read; the interventions it leads to, the hardest last."""
+        """Judge a step that was read; return the interventions, the most severe last."""
         self._timed_step, self._timed_s = measured.step, measured.time.seconds
         layers = self.engine.stats.at(measured.step)
         fields = {name: getattr(measured, name) for name in JUDGED}
@@ -133,7 +133,7 @@ class Trainer:
 
 
 class RankHooks:
-    """The hooks of a run on one rank, in their order. A step calls only methods that a hook has."""
+    """Hooks of a run on one rank, in order. A step calls only the methods that a hook overrides."""
 
     def __init__(self, by_name: Mapping[str, RankHook]) -> None:
         self._hooks = dict(by_name)
@@ -156,34 +156,34 @@ class RankHooks:
         return self._hooks[name]
 
     def attach(self, engine: TrainingEngine) -> None:
-        """Tell all of a new engine."""
+        """Attach all hooks to a new engine."""
         for hook in self._hooks.values():
             hook.attach(engine)
 
     def reset(self) -> None:
-        """Tell all that the run is before its first step."""
+        """Reset all hooks to the state before the first step."""
         for hook in self._hooks.values():
             hook.reset()
 
     def state(self) -> dict[str, Any]:
-        """What a checkpoint holds of them, by name."""
+        """Return the state of the hooks for a checkpoint, by name."""
         return {name: state() for name, state in self._state.items()}
 
     def restore(self, monitor: Mapping[str, Any]) -> None:
-        """Go on from the state of a checkpoint."""
+        """Continue from the state of a checkpoint."""
         for name in self._state:
             self._hooks[name].restore(monitor[name])
 
     def saved(self, monitor: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any]]]:
-        """Events after a checkpoint with this state."""
+        """Return the events after a checkpoint with this state."""
         return [event for name in self._state if (event := self._hooks[name].saved(monitor[name])) is not None]
 
     def after_step(self, measured: Measured) -> dict[str, Any]:
-        """Numbers of a step, by hook."""
+        """Return the numbers of a step, by hook."""
         return {name: numbers(measured) for name, numbers in self._after_step.items()}
 
     def due(self, step: int) -> RankHook | None:
-        """The first that the run owes something after a step."""
+        """Return the first hook with pending work after a step."""
         return next((hook for hook in self._due if hook.due(step)), None)
 
     def _having(self, method: str) -> dict[str, Callable[..., Any]]:
@@ -195,11 +195,11 @@ class RankHooks:
 
 
 def open_hooks(config: RunConfig, rank: Rank) -> RankHooks:
-    """The hooks of a run, on a rank.
+    """Open the hooks of a run, on a rank.
 
     Raises:
-        TrainingError: this machine has another version of a package than the one that the run was prepared with.
-        ExtensionError, RecipeError: one cannot be used.
+        TrainingError: this machine has another version of a package than the run was prepared with.
+        ExtensionError, RecipeError: a hook cannot be used.
     """
     ours, prepared = hooks.origins(config), config.provenance.get("extensions", {})
     if ours != prepared:

@@ -45,7 +45,7 @@ ROLES: Final[Mapping[str, str]] = {
 
 
 class RootKey(Frozen):
-    """A public key and its owner: a person (name or e-mail address) or a service."""
+    """Public key and its owner: a person (name or e-mail address) or a service."""
 
     owner: str = Field(min_length=1)
     public: str = Field(description="PEM, ECDSA on P-256.")
@@ -53,21 +53,21 @@ class RootKey(Frozen):
 
 
 class SigstoreIdentity(Frozen):
-    """Whom a Sigstore certificate names (an e-mail address, a workflow's URI), and the issuer that vouches for it."""
+    """Subject of a Sigstore certificate (e-mail address, or URI of a workflow), and the issuer that vouches for it."""
 
     identity: str = Field(min_length=1)
     issuer: str = Field(min_length=1)
 
 
 class Role(Frozen):
-    """Keys that may sign as a role, and how many different ones must."""
+    """Keys that may sign as a role, and the number of different keys that must sign."""
 
     keys: tuple[str, ...]
     threshold: int = Field(1, ge=1)
 
 
 class Authority(Frozen):
-    """Whose signatures count for one role, as a verifier needs them."""
+    """Keys whose signatures are valid for one role, for verification."""
 
     role: str
     root: str = Field(description="Name and version of the root that says so.")
@@ -75,10 +75,10 @@ class Authority(Frozen):
     threshold: int
 
     def owned_by(self, owner: str) -> Authority:
-        """The same role, narrowed to the keys of one owner.
+        """Return the role, limited to the keys of one owner.
 
         Raises:
-            SignatureError: that owner has no key for this role.
+            SignatureError: the owner has no key for this role.
         """
         kept = {key_id: key for key_id, key in self.keys.items() if key.owner == owner}
         if not kept:
@@ -92,12 +92,12 @@ class Authority(Frozen):
 
 
 def revoked_at(key: RootKey, at: str | None) -> bool:
-    """Whether a statement of that time does not count any more: revoked by then, or of no known time."""
+    """Return True if a statement of that time is refused: its key was revoked by then, or the time is unknown."""
     return key.revoked_from is not None and (at is None or time_of(at) >= time_of(key.revoked_from))
 
 
 def time_of(text: str) -> datetime:
-    """A time with its zone.
+    """Parse a time with its zone.
 
     Raises:
         ValueError: not ISO 8601, or without a time zone.
@@ -109,7 +109,7 @@ def time_of(text: str) -> datetime:
 
 
 def now() -> str:
-    """UTC, ISO 8601, to the second."""
+    """Return the current time: UTC, ISO 8601, to the second."""
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
@@ -127,7 +127,7 @@ MOST_PROVED = 4096
 
 
 def statement(predicate_type: str, subjects: Mapping[str, str], predicate: Mapping[str, Any]) -> dict[str, Any]:
-    """An in-toto Statement v1 about subjects given by name and SHA-256."""
+    """Return an in-toto Statement v1 about subjects given by name and SHA-256."""
     return {
         "_type": STATEMENT_TYPE,
         "subject": [{"name": name, "digest": {"sha256": digest}} for name, digest in sorted(subjects.items())],
@@ -137,7 +137,7 @@ def statement(predicate_type: str, subjects: Mapping[str, str], predicate: Mappi
 
 
 def seal(content: Mapping[str, Any], *signers: Signer) -> dict[str, Any]:
-    """The envelope of a statement, signed by every signer, as JSON.
+    """Return the envelope of a statement, signed by every signer, as JSON.
 
     Raises:
         SignatureError: a private key cannot be used.
@@ -147,7 +147,7 @@ def seal(content: Mapping[str, Any], *signers: Signer) -> dict[str, Any]:
 
 
 def signed_also(envelope: Mapping[str, Any], *signers: Signer) -> dict[str, Any]:
-    """The same envelope, with more signatures over the same bytes.
+    """Return the envelope with more signatures over the same bytes.
 
     Raises:
         SignatureError: not an envelope, or a private key cannot be used.
@@ -164,12 +164,12 @@ def signed_also(envelope: Mapping[str, Any], *signers: Signer) -> dict[str, Any]
 def opened(
     envelope: Any, authority: Authority, predicate_type: str, where: str, *, at: str | None = None
 ) -> dict[str, Any]:
-    """The statement in an envelope that a threshold of a role's keys signed.
+    """Verify an envelope by a threshold of a role's keys; return its statement.
 
     Args:
-        where: names the envelope in errors.
-        at: when it was stated, where that is known from another signed record; the statement's own `at` otherwise.
-            It decides whether a key that has been revoked since still counts.
+        where: name of the envelope in errors.
+        at: time of the statement, if another signed record contains it; default: the statement's own `at`. It decides
+            whether a key that was revoked later is accepted.
 
     Raises:
         SignatureError: not an envelope, other signers, too few of them, a revoked key, changed content, or another
@@ -195,12 +195,12 @@ def opened(
 
 
 def signed_by(envelope: Any, authority: Authority, where: str = "the envelope") -> tuple[str, ...]:
-    """Owners of the role's keys whose signatures hold, in order of name; each once. Revocation is not looked at."""
+    """Return owners of the role's keys with valid signatures, sorted, each once. Revocation is not checked."""
     return tuple(sorted({authority.keys[key_id].owner for key_id in holding(envelope, authority, where)}))
 
 
 def write(path: Path, content: Mapping[str, Any], *signers: Signer) -> None:
-    """Sign a statement and write its envelope whole or not at all.
+    """Sign a statement and write its envelope atomically.
 
     Raises:
         SignatureError: a private key cannot be used.
@@ -209,7 +209,7 @@ def write(path: Path, content: Mapping[str, Any], *signers: Signer) -> None:
 
 
 def read(path: Path, authority: Authority, predicate_type: str, *, at: str | None = None) -> dict[str, Any]:
-    """A statement file that a threshold of a role's keys signed.
+    """Read a statement file, signed by a threshold of a role's keys.
 
     Raises:
         SignatureError: absent, or refused by `opened`.
@@ -218,7 +218,7 @@ def read(path: Path, authority: Authority, predicate_type: str, *, at: str | Non
 
 
 def envelope_of(path: Path) -> dict[str, Any]:
-    """The envelope in a plain file; nothing is verified.
+    """Read the envelope in a plain file; nothing is verified.
 
     Raises:
         SignatureError: as `bytes_of`, or not JSON.
@@ -227,7 +227,7 @@ def envelope_of(path: Path) -> dict[str, Any]:
 
 
 def bytes_of(path: Path) -> bytes:
-    """The bytes of a file that is about to be verified. Use these bytes afterwards; do not read the file again.
+    """Read a file for verification. Use these bytes afterward; do not read the file again.
 
     Raises:
         SignatureError: absent, a link, a pipe or a device, or too large.
@@ -243,7 +243,7 @@ def bytes_of(path: Path) -> bytes:
 
 
 def parsed(data: bytes, where: str) -> dict[str, Any]:
-    """The envelope in the bytes of a file; nothing is verified.
+    """Parse an envelope; nothing is verified.
 
     Raises:
         SignatureError: not JSON, or not an object.
@@ -258,7 +258,7 @@ def parsed(data: bytes, where: str) -> dict[str, Any]:
 
 
 def unverified(envelope: Any, where: str) -> dict[str, Any]:
-    """The statement in an envelope, before anything is verified: for what says who must have signed it.
+    """Return the statement in an envelope before verification, to find out who must have signed it.
 
     Raises:
         SignatureError: not an envelope of a statement.
@@ -275,7 +275,7 @@ def unverified(envelope: Any, where: str) -> dict[str, Any]:
 
 
 def subjects(content: Mapping[str, Any]) -> dict[str, str]:
-    """SHA-256 by subject name.
+    """Return SHA-256 by subject name.
 
     Raises:
         SignatureError: a subject is named twice.
@@ -287,7 +287,7 @@ def subjects(content: Mapping[str, Any]) -> dict[str, str]:
 
 
 def holding(envelope: Any, authority: Authority, where: str) -> set[str]:
-    """Identities of the role's keys whose signature over these bytes holds. Revocation is not looked at.
+    """Return identities of the role's keys with a valid signature over these bytes. Revocation is not checked.
 
     Raises:
         SignatureError: not an envelope.
@@ -305,7 +305,7 @@ def holding(envelope: Any, authority: Authority, where: str) -> set[str]:
 
 
 def _proved(envelope: Any, keys: Mapping[str, str], where: str) -> frozenset[str]:
-    """Identities of those of these public keys whose signature over the envelope holds."""
+    """Return identities of those public keys whose signature over the envelope is valid."""
     signed, signatures = _signed(envelope, where)
     return frozenset(
         key_id
@@ -315,7 +315,7 @@ def _proved(envelope: Any, keys: Mapping[str, str], where: str) -> frozenset[str
 
 
 def _signed(envelope: Mapping[str, Any], where: str) -> tuple[bytes, dict[str, bytes]]:
-    """The bytes that are signed (DSSE's pre-authentication encoding), and the signatures by identity of the key.
+    """Return the signed bytes (DSSE's pre-authentication encoding), and the signatures by identity of the key.
 
     Raises:
         SignatureError: not an envelope, or two signatures of one key.

@@ -27,12 +27,12 @@ VALID_DAYS = 365
 def initialise(
     workspace: Workspace, name: str, people: Iterable[str], *, demo: bool = False, days: int = VALID_DAYS
 ) -> Trust:
-    """A new root with a key of its own for every role and every approver, all private halves on this machine.
+    """Create a root with a key for every role and every approver, with all private keys on this machine.
 
     Args:
         people: approvers, by name or e-mail address.
-        demo: everything that these keys sign is shown as made by a demo root.
-        days: until it expires.
+        demo: True makes a demo root; everything signed with its keys is shown as such.
+        days: validity of the root.
 
     Raises:
         SignatureError: a root is pinned for this workspace already.
@@ -61,10 +61,10 @@ def initialise(
 
 
 def new_key(folder: Path, role: str, owner: str) -> str:
-    """Make a private key for an owner in a trust folder; returns the PEM of its public half, not yet enrolled.
+    """Create a private key for an owner in a trust folder; return the PEM of its public key, not yet enrolled.
 
     Raises:
-        SignatureError: no such role, or the owner has a key there already.
+        SignatureError: unknown role, or the owner has a key there already.
     """
     require_role(role)
     place = folder / "keys" / role
@@ -73,13 +73,13 @@ def new_key(folder: Path, role: str, owner: str) -> str:
 
 
 def note_key(folder: Path, role: str, owner: str, source: str) -> str:
-    """Note where the private key of an owner is kept; returns the PEM of its public half, not yet enrolled.
+    """Record where the private key of an owner is kept; return the PEM of its public key, not yet enrolled.
 
     Args:
-        source: as `signers` names them.
+        source: location in the form of `signers`.
 
     Raises:
-        SignatureError: no such role, the owner has a key there already, or the key cannot be used.
+        SignatureError: unknown role, the owner has a key there already, or the key cannot be used.
     """
     require_role(role)
     place = folder / "keys" / role / f"{owner_file(owner)}.source"
@@ -92,10 +92,10 @@ def note_key(folder: Path, role: str, owner: str, source: str) -> str:
 
 
 def enrol(workspace: Workspace, role: str, owner: str, public: str, *, propose: Proposing | None = None) -> Trust:
-    """Let a key sign as a role.
+    """Allow a key to sign as a role.
 
     Raises:
-        SignatureError: no such role, not a public key, another owner's key, or no root key on this machine.
+        SignatureError: unknown role, not a public key, another owner's key, or no root key on this machine.
     """
     require_role(role)
     _ = owner_file(owner)
@@ -119,11 +119,11 @@ def enrol(workspace: Workspace, role: str, owner: str, public: str, *, propose: 
 
 
 def revoke(workspace: Workspace, key: str, since: datetime, *, propose: Proposing | None = None) -> Trust:
-    """Refuse what a key states from a date on. Statements without a known time are refused at once.
+    """Refuse a key's statements from a date on. Statements without a known time are refused at once.
 
     Args:
-        key: the beginning of its identity.
-        since: with a time zone.
+        key: prefix of its identity.
+        since: date with a time zone.
 
     Raises:
         SignatureError: no such key, several, or too few root keys would be left.
@@ -142,7 +142,7 @@ def revoke(workspace: Workspace, key: str, since: datetime, *, propose: Proposin
 
 
 def rotate(workspace: Workspace, role: str, owner: str) -> Trust:
-    """Give an owner a new key for a role; the old one is revoked from now on and kept as a file, unused.
+    """Give an owner a new key for a role; the old one is revoked now and kept as an unused file.
 
     Raises:
         SignatureError: the owner has no such key on this machine, or no root key is here.
@@ -168,10 +168,10 @@ def rotate(workspace: Workspace, role: str, owner: str) -> Trust:
 
 
 def threshold(workspace: Workspace, role: str, count: int, *, propose: Proposing | None = None) -> Trust:
-    """Let a role need several keys.
+    """Set the number of different keys that a role needs.
 
     Raises:
-        SignatureError: no such role, or fewer valid keys than asked for.
+        SignatureError: unknown role, or there are fewer valid keys.
     """
     require_role(role)
     trust = Trust.of(workspace)
@@ -184,15 +184,15 @@ def threshold(workspace: Workspace, role: str, count: int, *, propose: Proposing
 
 
 def renew(workspace: Workspace, days: int = VALID_DAYS, *, propose: Proposing | None = None) -> Trust:
-    """The same root, valid for longer."""
+    """Extend the validity of the root."""
     return changed(workspace, Trust.newest(workspace), days=days, propose=propose)
 
 
 def pin_root(workspace: Workspace, path: Path, *, replace: bool = False) -> Trust:
-    """Trust a root file: from now on this machine believes what it says about this workspace.
+    """Pin a root file: from now on this machine trusts it for this workspace.
 
     Raises:
-        SignatureError: not a root, expired, another one is pinned, or this machine has had a newer version.
+        SignatureError: not a root, expired, another one is pinned, or this machine has seen a newer version.
     """
     envelope = dsse.envelope_of(path.resolve())
     found = root.first(envelope, str(path)).require_current()
@@ -225,7 +225,7 @@ def changed(
     days: int | None = None,
     propose: Proposing | None = None,
 ) -> Trust:
-    """The next version of a root: published, or written as a proposal; what is not given stays as it is.
+    """Publish the next version of the root, or write it as a proposal; omitted values stay unchanged.
 
     Raises:
         SignatureError: as `versions.publish` or `versions.propose`.
@@ -248,10 +248,10 @@ def changed(
 
 
 def require_role(role: str) -> None:
-    """Refuse what is no role.
+    """Refuse an unknown role.
 
     Raises:
-        SignatureError: there is none of that name.
+        SignatureError: there is no such role.
     """
     if role not in ROLES:
         raise SignatureError(f"no role {role}", expected=", ".join(ROLES))
@@ -264,10 +264,10 @@ def _iso(when: datetime) -> str:
 def name(
     workspace: Workspace, role: str, given: SigstoreIdentity, *, propose: Proposing | None = None
 ) -> Trust:
-    """Let Sigstore bundles of an identity count for a role.
+    """Accept Sigstore bundles of an identity for a role.
 
     Raises:
-        SignatureError: no such role, or `root`, as which only keys sign.
+        SignatureError: unknown role, or `root`, which only keys can sign for.
     """
     return _identified(workspace, role, (given,), (), propose)
 
@@ -275,7 +275,7 @@ def name(
 def drop(
     workspace: Workspace, role: str, given: SigstoreIdentity, *, propose: Proposing | None = None
 ) -> Trust:
-    """Let them count no more.
+    """Remove a Sigstore identity from a role.
 
     Raises:
         SignatureError: the root does not name it for the role.

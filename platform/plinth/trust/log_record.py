@@ -28,8 +28,8 @@ _OWN = ("number", "prior", "at")
 
 @dataclass(frozen=True)
 class LogRecord:
-    """One verified record: its number, the SHA-256 of its file and of the one before, who signed it as what and when,
-    its content, and the subjects that it names."""
+    """Verified record: its number, the SHA-256 of its file and of the previous one, its signers, role and time, its
+    content, and its subjects."""
 
     number: int
     sha256: str
@@ -43,14 +43,14 @@ class LogRecord:
 
 @dataclass(frozen=True)
 class RecordForm:
-    """The form of a log's records, and who may sign them.
+    """Form of a log's records, and who may sign them.
 
     Args:
         name: the log's folder in a workspace.
-        keeps_revoked: a record of a key that was revoked since stays, with no owner. For what only tells what happened;
-            a record that others act on falls with its key.
-        kind: the predicate type; one made of the name unless given.
-        title: what the records are, in errors.
+        keeps_revoked: True keeps a record of a key that was revoked later, without an owner. For records of past
+            events; a record that others act on becomes invalid with its key.
+        kind: predicate type; default: derived from the name.
+        title: name of the records in errors.
         flat, readable: see above.
     """
 
@@ -64,18 +64,18 @@ class RecordForm:
 
     @property
     def predicate(self) -> str:
-        """The predicate type of a record."""
+        """Predicate type of a record."""
         return self.kind or f"urn:plinth:log:{self.name}:v1"
 
     @property
     def plural(self) -> str:
-        """The records in errors."""
+        """Name of the records in errors."""
         return self.title or f"records of {self.name}/"
 
     def sealed(
         self, signer: Signer, before: LogRecord | None, at: str, body: Mapping[str, Any], subjects: Mapping[str, str]
     ) -> bytes:
-        """The file of the record after another one."""
+        """Return the file of the next record."""
         own = {"number": before.number + 1 if before else 1, "prior": before.sha256 if before else None, "at": at}
         content = {**own, **body, **own} if self.flat else {**own, "role": signer.role, "body": dict(body)}
         envelope = dsse.seal(dsse.statement(self.predicate, subjects, content), signer)
@@ -85,23 +85,23 @@ class RecordForm:
     def next(
         self, trust: Trust, data: bytes, where: str, before: LogRecord | None, *, proved: bool = False
     ) -> LogRecord:
-        """Verify a record that continues from another (None: the first), as a consumer does with what it was sent.
+        """Verify a record that continues from another (None: it is the first), as a consumer of sent records does.
 
         Args:
-            proved: this root was seen to verify the signature of these bytes, or of a later record that names them.
+            proved: True if this root verified the signature of these bytes, or of a later record that names them.
 
         Raises:
-            SignatureError: not a record of this log, signed by somebody else, or not the next one: one is missing.
+            SignatureError: not a record of this log, signed with another key, or not the next one: one is missing.
         """
         record = self.opened(trust, data, where, proved=proved)
         self._require_next(where, record, before)
         return record
 
     def opened(self, trust: Trust, data: bytes, where: str, *, proved: bool = False) -> LogRecord:
-        """A record, whichever one it is; see `next`.
+        """Verify a record independently of its predecessor; see `next`.
 
         Raises:
-            SignatureError: not a record of this log, or signed by somebody else.
+            SignatureError: not a record of this log, or signed with another key.
         """
         envelope, shown = self._parsed(data, where)
         content = dsse.unverified(envelope, where)
@@ -142,7 +142,7 @@ class RecordForm:
         )
 
     def _parsed(self, data: bytes, where: str) -> tuple[Any, Mapping[str, Any]]:
-        """Envelope and, of a readable record, the part for people; nothing is verified."""
+        """Return the envelope and, for a readable record, the part for people; nothing is verified."""
         try:
             found = json.loads(data, object_pairs_hook=fingerprint.unique)
         except (ValueError, RecursionError) as error:
@@ -154,7 +154,7 @@ class RecordForm:
         return found["envelope"], found["record"]
 
     def _role(self, content: Mapping[str, Any], where: str) -> str:
-        """The role in which a record says that it was signed; nothing is verified."""
+        """Return the role that a record claims; nothing is verified."""
         stated = self.roles[0] if self.flat else content.get("predicate", {}).get("role")
         if stated not in self.roles:
             raise SignatureError(
@@ -166,7 +166,8 @@ class RecordForm:
         return str(stated)
 
     def _ever(self, trust: Trust, role: str) -> Authority:
-        """Whose signatures count; of a log that keeps revoked ones, every key that may sign as the role or might once:
+        """Return the keys to accept; for a log that keeps revoked records, every key that may sign as the role or once
+        could:
         a revoked root key is no longer listed under its role."""
         authority = trust.authority(role)
         if not self.keeps_revoked:
@@ -189,7 +190,7 @@ class RecordForm:
             )
 
     def broken(self, where: str, found: str, expected: str) -> SignatureError:
-        """The refusal of a log in which a record is missing, moved or replaced."""
+        """Return the error for a log in which a record is missing, moved or replaced."""
         return SignatureError(
             f"the {self.plural} are broken at {where.rpartition('/')[2]}",
             found=f"{found}, in {where}",
@@ -199,7 +200,7 @@ class RecordForm:
 
 
 def _owners(envelope: Mapping[str, Any], authority: Authority, where: str) -> tuple[str, ...]:
-    """Owners of the signatures that hold. Of one signature that is the one that was proved; several are looked at."""
+    """Return owners of valid signatures. A single signature was verified before; several are checked."""
     known = {one["keyid"] for one in envelope["signatures"]} & set(authority.keys)
     if len(known) > 1:
         return dsse.signed_by(envelope, authority, where)
@@ -207,7 +208,7 @@ def _owners(envelope: Mapping[str, Any], authority: Authority, where: str) -> tu
 
 
 def _differs(shown: Mapping[str, Any], signed: Mapping[str, Any]) -> bool:
-    """True if two records are written differently: 1, 1.0 and true are equal in Python alone."""
+    """Return True if two records are written differently: 1, 1.0 and true are equal only in Python."""
     try:
         return fingerprint.canonical(shown) != fingerprint.canonical(signed)
     except ValueError:  # not a number

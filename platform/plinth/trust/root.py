@@ -33,9 +33,9 @@ PREDICATE: Final = "urn:plinth:root:v1"
 
 
 class Root(Frozen):
-    """Roles, public keys and thresholds, valid until `expires`; by role, whose Sigstore bundles count as well.
+    """Roles, public keys and thresholds, valid until `expires`; Sigstore identities by role.
 
-    Times are UTC in ISO 8601. `demo` marks keys that were made without asking anybody: whatever they sign is shown so.
+    Times are UTC in ISO 8601. `demo` is for keys created without confirmation: everything they sign is shown as such.
     """
 
     name: str = Field(min_length=1, max_length=100)
@@ -49,7 +49,7 @@ class Root(Frozen):
 
     @model_serializer(mode="wrap")
     def _as_before(self, plain: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """A root without identities has the digest that it had before there were any."""
+        """Leave out empty identities, so that the digest of older roots stays the same."""
         found: dict[str, Any] = plain(self)
         return found if self.identities else {name: value for name, value in found.items() if name != "identities"}
 
@@ -70,11 +70,11 @@ class Root(Frozen):
 
     @property
     def title(self) -> str:
-        """Name and version, with `demo root` where it is one."""
+        """Name and version, with `demo root` if it is one."""
         return f"{'demo root' if self.demo else 'root'} {self.name} version {self.version}"
 
     def authority(self, role: str) -> Authority:
-        """Who may sign as a role."""
+        """Return the keys that may sign as a role."""
         known = self.roles[role]
         return Authority(
             role=role,
@@ -88,14 +88,14 @@ class Root(Frozen):
         return fingerprint.digest(self)
 
     def expired(self, at: datetime | None = None) -> bool:
-        """Whether its time has passed: at a time with its zone, now by default."""
+        """Return True if it has expired at a time with its zone, by default now."""
         return (at or datetime.now(UTC)) >= time_of(self.expires)
 
     def require_current(self, at: datetime | None = None) -> Root:
-        """This root, when it has not expired.
+        """Return this root if it has not expired.
 
         Raises:
-            SignatureError: it has.
+            SignatureError: it has expired.
         """
         if self.expired(at):
             raise SignatureError(
@@ -108,17 +108,17 @@ class Root(Frozen):
 
 
 def sign(root: Root, signers: Iterable[Any]) -> dict[str, Any]:
-    """The envelope of a root version.
+    """Return the envelope of a root version.
 
     Args:
-        signers: holders of the root role (`signers.Signer`), of this version and of the one before.
+        signers: holders of the root role (`signers.Signer`) in this version and the previous one.
     """
     content = dsse.statement(PREDICATE, {root.name: root.digest()}, root.model_dump(mode="json"))
     return dsse.seal(content, *signers)
 
 
 def first(envelope: Mapping[str, Any], where: str) -> Root:
-    """A root that is pinned as it is: signed by its own root keys. Trust in it comes from how it reached this machine.
+    """Return a root to be pinned, signed by its own root keys. Trust in it comes from how it reached this machine.
 
     Raises:
         SignatureError: not a root, or not signed by its own keys.
@@ -129,7 +129,7 @@ def first(envelope: Mapping[str, Any], where: str) -> Root:
 
 
 def following(root: Root, envelope: Mapping[str, Any], where: str) -> Root:
-    """The next version of a trusted root.
+    """Return the next version of a trusted root.
 
     Raises:
         SignatureError: not the next version, another name, a demo root in place of a real one, or signed by too few
@@ -141,7 +141,7 @@ def following(root: Root, envelope: Mapping[str, Any], where: str) -> Root:
 
 
 def next_of(root: Root, envelope: Mapping[str, Any], where: str) -> Root:
-    """What an envelope says of the version after this root, before anybody's signature is looked at.
+    """Return the version after this root from an envelope, before any signature is verified.
 
     Raises:
         SignatureError: not a root, or not the next version of this one.
@@ -160,7 +160,7 @@ def next_of(root: Root, envelope: Mapping[str, Any], where: str) -> Root:
 
 
 def changes(before: Root, after: Root) -> tuple[str, ...]:
-    """What a version changes, a sentence each: keys, roles, thresholds, revocations, expiry."""
+    """Return the changes of a version, one sentence each: keys, roles, thresholds, revocations, expiry."""
     said = []
     for key_id in sorted(set(before.keys) | set(after.keys)):
         old, new = before.keys.get(key_id), after.keys.get(key_id)
@@ -209,7 +209,7 @@ SEEN = "seen.json"
 
 
 class Proof(NamedTuple):
-    """A record that was verified here: its number, the SHA-256 of its file, and the digest of the root that did it."""
+    """Record that was verified here: its number, the SHA-256 of its file, and the digest of the root used."""
 
     number: int
     sha256: str = ""
@@ -218,14 +218,14 @@ class Proof(NamedTuple):
 
 @dataclass(frozen=True)
 class Trust:
-    """A proved root, and the folder with this machine's private keys."""
+    """Verified root, and the folder with this machine's private keys."""
 
     folder: Path
     root: Root
 
     @classmethod
     def of(cls, workspace: Workspace) -> Trust:
-        """The root pinned for a workspace, or the newest version that follows from it.
+        """Return the root pinned for a workspace, or its newest successor version.
 
         Raises:
             SignatureError: none is pinned, it does not verify, or it has expired.
@@ -236,10 +236,10 @@ class Trust:
 
     @classmethod
     def newest(cls, workspace: Workspace) -> Trust:
-        """As `of`, also where that version has expired: for whoever renews it.
+        """Return the same as `of`, even if that version has expired; for renewing it.
 
         Raises:
-            SignatureError: none is pinned, it does not verify, or this machine has had a newer version.
+            SignatureError: none is pinned, it does not verify, or this machine has seen a newer version.
         """
         folder = workspace.trust_folder
         pinned = folder / ROOT_FILE
@@ -260,10 +260,10 @@ class Trust:
         return cls(folder, newest).not_older()
 
     def not_older(self) -> Trust:
-        """This trust, unless this machine has had a newer version of its root.
+        """Return this trust if this machine has not seen a newer version of its root.
 
         Raises:
-            SignatureError: it has: what the newer one revoked would count again.
+            SignatureError: it has: keys that the newer version revoked would be valid again.
         """
         had = self.seen(_counted(self.root))
         if self.root.version < had:
@@ -276,10 +276,10 @@ class Trust:
         return self
 
     def pinned(self, *, replaced: bool = False) -> Trust:
-        """This trust, when its root was just written as this machine's: an older one of that name is refused later.
+        """Return this trust, after its root was written on this machine; older versions of that name are refused later.
 
         Args:
-            replaced: by somebody's word, which may also be for an older one.
+            replaced: True if the user asked for it, also for an older version.
         """
         if replaced:
             self._forget(_counted(self.root))
@@ -287,11 +287,11 @@ class Trust:
         return self
 
     def authority(self, role: str) -> Authority:
-        """Who may sign as a role."""
+        """Return the keys that may sign as a role."""
         return self.root.authority(role)
 
     def signer(self, role: str, owner: str | None = None) -> Signer:
-        """This machine's private key for a role; no key is made.
+        """Return this machine's private key for a role; no key is created.
 
         Raises:
             SignatureError: there is none, there are several and no owner was named, or the root does not list it.
@@ -302,16 +302,17 @@ class Trust:
         return signers.match(source, role, valid)
 
     def seen(self, *names: str) -> int:
-        """The highest number of a counted record, under one of its names, that was ever verified here; 0 before any."""
+        """Return the highest number of a log's records that was ever verified here, under any of its names; 0 if
+        none."""
         return self.proved(*names).number
 
     def proved(self, *names: str) -> Proof:
-        """The newest counted record, under one of its names, that was ever verified here."""
+        """Return the newest record of a log, under any of its names, that was ever verified here."""
         seen = self._seen()
         return max((_proof(seen.get(name, 0), self.folder) for name in names), key=lambda proof: proof.number)
 
     def remember(self, what: str, number: int, sha256: str = "") -> None:
-        """Keep the highest number of a counted record and, of one that was proved under this root, its SHA-256."""
+        """Keep the highest number of a log's records and, for a record verified under this root, its SHA-256."""
         found = Proof(number, sha256, self.root.digest() if sha256 else "")
         known = self.proved(what)
         if number < known.number or found == known:
@@ -360,10 +361,10 @@ def _proof(entry: Any, folder: Path) -> Proof:
 
 
 def owner_file(owner: str) -> str:
-    """An owner's name as a file name; different owners never share one.
+    """Return an owner's name as a file name; different owners never share one.
 
     Raises:
-        SignatureError: for an empty name, one that starts with a dot, or one that is no text.
+        SignatureError: the name is empty, starts with a dot, or is not text.
     """
     try:
         name = urllib.parse.quote(owner.strip(), safe="@+ ")

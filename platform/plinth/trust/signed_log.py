@@ -40,7 +40,7 @@ _FILE = re.compile(r"([0-9]{5,})\.json")
 
 
 class _Opened(NamedTuple):
-    """A log that is being read: its files, how many they are, and the last record that was proved here before."""
+    """Log that is being read: its files, their number, and the last record that was verified here before."""
 
     trust: Trust
     objects: Objects
@@ -62,7 +62,7 @@ class _Opened(NamedTuple):
 
     @property
     def proved(self) -> int:
-        """How many records the last proof covers: none where its record is another now, or the root is."""
+        """Number of records covered by the last verification: 0 if its record or the root differs now."""
         number, sha256, root = self.last
         current = 0 < number <= self.length and root == self.trust.root.digest()
         return number if current and _sha256(self.data(number)) == sha256 else 0
@@ -70,30 +70,30 @@ class _Opened(NamedTuple):
 
 @dataclass(frozen=True)
 class SignedLog(RecordForm):
-    """A log of a workspace: its folder there, the form of its records, and who may sign them.
+    """Log of a workspace: its folder, the form of its records, and who may sign them.
 
     Args:
-        shared: it lies where the workspace's references lie, also in an object store.
+        shared: True if it is stored with the workspace's references, possibly in an object store.
     """
 
     shared: bool = False
 
     def folder(self, ctx: State) -> Path:
-        """Where the log lies; of a shared one, when the workspace is a folder."""
+        """Return the folder of the log; for a shared log, only if the workspace is a folder."""
         return ctx.workspace.root / self.name
 
     def path(self, ctx: State, number: int) -> Path:
-        """The file of a record."""
+        """Return the file of a record."""
         return self.folder(ctx) / _file(number)
 
     def records(self, ctx: State, *, whole: bool = False) -> tuple[LogRecord, ...]:
-        """Every record, oldest first.
+        """Return every record, oldest first.
 
         Args:
-            whole: verify every signature, also those that were verified on this machine before.
+            whole: True verifies every signature, also those that were verified on this machine before.
 
         Raises:
-            SignatureError: a record was edited, removed, moved, or signed by somebody who may not.
+            SignatureError: a record was edited, removed, moved, or signed with a key that may not.
         """
         opened = self._opened(ctx)
         if opened is None:
@@ -106,11 +106,11 @@ class SignedLog(RecordForm):
         return self._kept(ctx, opened, found)
 
     def newest(self, ctx: State) -> LogRecord | None:
-        """The last record, proved from the last one that was proved on this machine before.
+        """Return the last record, verified from the last one that was verified on this machine before.
 
         Raises:
-            SignatureError: that one was changed, one since does not hold, or any is missing. That an older one was
-                replaced shows when all are read (`records`).
+            SignatureError: that one was changed, a later one is invalid, or one is missing. A replaced older record is
+                found when all are read (`records`).
         """
         opened = self._opened(ctx)
         if opened is None or not (proved := opened.proved):
@@ -121,19 +121,19 @@ class SignedLog(RecordForm):
         return self._kept(ctx, opened, found)[-1]
 
     def newest_after(self, ctx: State, anchor: Mapping[str, Any] | None) -> LogRecord | None:
-        """The last record, proved to continue from an anchor; reads those between.
+        """Return the last record, verified to continue from an anchor; reads the records in between.
 
         Raises:
-            SignatureError: one of these does not hold, or records that were there then are missing or others.
+            SignatureError: one of these is invalid, or anchored records are missing or replaced.
         """
         self.require_after(self.back(ctx), anchor)
         return self.newest(ctx)
 
     def back(self, ctx: State) -> Iterator[LogRecord]:
-        """Records from the newest to the oldest, each read when it is asked for.
+        """Yield records from the newest to the oldest; each is read on demand.
 
         Raises:
-            SignatureError: one of those that were asked for does not hold.
+            SignatureError: one of the records read is invalid.
         """
         record, opened = self.newest(ctx), self._opened(ctx)
         while opened and record:
@@ -159,12 +159,12 @@ class SignedLog(RecordForm):
         """Sign and write the next record as a role, with the key of an owner where there are several.
 
         Args:
-            at: when what it records was done; now, unless given.
-            number: that it must get, where its content speaks of earlier records.
+            at: time of the recorded event; default: now.
+            number: required number, if the content refers to earlier records.
 
         Raises:
-            SignatureError: the log does not hold, or there is no key of that role here.
-            ConflictError: another process has written that number meanwhile.
+            SignatureError: the log is invalid, or there is no key of that role here.
+            ConflictError: another process wrote that number meanwhile.
         """
         trust, objects = Trust.of(ctx.workspace), self._objects(ctx)
         signer = trust.signer(role, owner)
@@ -182,10 +182,10 @@ class SignedLog(RecordForm):
                 )
 
     def require_after(self, records: Iterable[LogRecord], anchor: Mapping[str, Any] | None) -> None:
-        """Records continue from an anchor: number and SHA-256 of one of them, which somebody signed.
+        """Require records to continue from an anchor: number and SHA-256 of one of them in a signed statement.
 
         Raises:
-            SignatureError: records that were there then are missing or others.
+            SignatureError: anchored records are missing or replaced.
         """
         number = int(anchor["number"]) if anchor else 0
         if not anchor or not number:
@@ -203,10 +203,10 @@ class SignedLog(RecordForm):
             )
 
     def require_file(self, ctx: State, anchor: Mapping[str, Any]) -> None:
-        """One record is the one that an anchor names; reads no other.
+        """Require a single record to match an anchor; reads no other.
 
         Raises:
-            SignatureError: it is missing or another.
+            SignatureError: it is missing or differs.
         """
         if anchor:
             found = self._objects(ctx).get(_file(int(anchor["number"])))
@@ -220,7 +220,7 @@ class SignedLog(RecordForm):
         return found
 
     def _kept(self, ctx: State, opened: _Opened, found: Sequence[LogRecord]) -> tuple[LogRecord, ...]:
-        """Records up to the newest one, which is not older than the last that was proved here; that is kept."""
+        """Return the records after checking that none since the last verified one is missing; remember the newest."""
         last, number = opened.last, found[-1].number if found else 0
         if number < last.number:
             anew = f". Where the whole workspace was deleted on purpose, move {opened.trust.folder} away with its keys"
@@ -241,9 +241,9 @@ class SignedLog(RecordForm):
         return tuple(found)
 
     def _opened(self, ctx: State) -> _Opened | None:
-        """None of an empty log on a machine that has seen no record of any: it hides nothing, and needs no root.
+        """Return the opened log; None if it is empty and this machine has seen no record of it, which needs no root.
 
-        What was seen is read before the files are counted: a record that another process adds meanwhile is not missed.
+        Remembered facts are read before the files are counted, so that a record added meanwhile is not missed.
         """
         objects, seen = self._objects(ctx), (ctx.workspace.trust_folder / SEEN).exists()
         if not seen and not any(objects.names()):
@@ -253,7 +253,7 @@ class SignedLog(RecordForm):
         return _Opened(trust, objects, last, self._count(objects))
 
     def _count(self, objects: Objects) -> int:
-        """How many files there are, numbered without a gap."""
+        """Return the number of files, which are numbered without gaps."""
         names = [name for name in objects.names() if "/" not in name]
         for name in names:
             if not _FILE.fullmatch(name):
@@ -276,7 +276,7 @@ class SignedLog(RecordForm):
 
 
 def anchor_of(record: LogRecord | None) -> dict[str, Any]:
-    """Number and SHA-256 of a record; empty where there is none."""
+    """Return number and SHA-256 of a record; empty if there is none."""
     return {"number": record.number, "sha256": record.sha256} if record else {}
 
 
@@ -300,7 +300,7 @@ FILE: Final = "head"
 
 
 class HeadStatement(Frozen):
-    """What a head states."""
+    """Statement of a head."""
 
     number: int
     sha256: str
@@ -311,11 +311,11 @@ class HeadStatement(Frozen):
 
 @dataclass(frozen=True)
 class LogHead:
-    """The head of a log, signed by the role that signs its records.
+    """Head of a log, signed by the role that signs its records.
 
     Args:
-        days: for how long a head that nobody has signed again is believed.
-        remedy: how it is signed again, in errors.
+        days: validity of a head that is not signed again.
+        remedy: how to sign it again, in errors.
     """
 
     log: SignedLog
@@ -324,14 +324,14 @@ class LogHead:
     remedy: str
 
     def path(self, ctx: State) -> Path:
-        """Its file."""
+        """Return its file."""
         return self.log.folder(ctx) / FILE
 
     def read(self, ctx: State) -> HeadStatement | None:
-        """The head, or None before any was signed.
+        """Return the head, or None before the first signature.
 
         Raises:
-            SignatureError: it was changed, or signed by somebody else.
+            SignatureError: it was changed, or signed with another key.
         """
         path = self.path(ctx)
         if not path.exists():
@@ -343,10 +343,10 @@ class LogHead:
             raise SignatureError(f"{path} is not the head of a log", found=error) from error
 
     def require(self, ctx: State, newest: LogRecord | None, *, expired: bool = False) -> HeadStatement | None:
-        """The last record is the newest that there is; one more than the head names was written before a crash.
+        """Require a record to be the newest one; one more than in the head was written before a crash.
 
         Args:
-            expired: also under a head that has expired.
+            expired: True accepts a head that has expired.
 
         Raises:
             SignatureError: the head names another or a later record, is missing, or has expired.
@@ -374,10 +374,10 @@ class LogHead:
         return head
 
     def sign(self, ctx: State, newest: LogRecord, others: Iterable[SignedLog]) -> None:
-        """Sign the head of a log that ends with a record, and those of other logs.
+        """Sign the head of a log that ends with a record, and the heads of other logs.
 
         Raises:
-            SignatureError: another log does not hold, or lacks records that were there before; no usable key.
+            SignatureError: another log is invalid, or lacks records that it had before; no usable key.
         """
         at = now()
         until = datetime.fromisoformat(at) + timedelta(days=self.days)
@@ -392,10 +392,10 @@ class LogHead:
         dsse.write(self.path(ctx), content, Trust.of(ctx.workspace).signer(self.log.roles[0]))
 
     def refresh(self, ctx: State, others: Iterable[SignedLog], days: int, *, expired: bool = False) -> bool:
-        """Sign the head again when it is older than some days, or a record of any log behind. Returns whether it was.
+        """Sign the head again if it is older than `days`, or behind a record of any log. Return True if it was signed.
 
         Raises:
-            SignatureError: a log does not hold, or the key is not usable.
+            SignatureError: a log is invalid, or the key is not usable.
         """
         newest = self.log.newest(ctx)
         head = self.require(ctx, newest, expired=expired)
@@ -409,25 +409,25 @@ class LogHead:
         return True
 
     def heads(self, ctx: State, others: Iterable[SignedLog]) -> dict[str, Mapping[str, Any]]:
-        """The newest record of every other log that has one, proved to continue from what the present head names.
+        """Return the newest record of every other log that has one, verified to continue from the current head.
 
         Raises:
-            SignatureError: a log does not hold, or lacks records that were there before.
+            SignatureError: a log is invalid, or lacks records that it had before.
         """
         anchors = self._anchors(ctx)
         newest = {log.name: anchor_of(log.newest_after(ctx, anchors.get(log.name))) for log in others}
         return {name: anchor for name, anchor in newest.items() if anchor}
 
     def newest_of(self, ctx: State, log: SignedLog) -> LogRecord | None:
-        """The newest record of another log, proved to continue from the one that this head names.
+        """Return the newest record of another log, verified to continue from this head.
 
         Raises:
-            SignatureError: the log does not hold, or lacks records that were there then.
+            SignatureError: the log is invalid, or lacks records that it had before.
         """
         return log.newest_after(ctx, self._anchors(ctx).get(log.name))
 
     def records_of(self, ctx: State, log: SignedLog) -> tuple[LogRecord, ...]:
-        """The records of another log, proved to continue from the one that this head names.
+        """Return the records of another log, verified to continue from this head.
 
         Raises:
             SignatureError: one was edited, removed or moved; the newest too, if a head was signed since.

@@ -38,13 +38,13 @@ _CANONICAL = '{{"keytype":"ecdsa","keyval":{{"public":"{}"}},"scheme":"ecdsa-sha
 
 @dataclass(frozen=True)
 class PublicKey:
-    """A public key (ECDSA on P-256), and its identity: SHA-256 of its canonical form, as securesystemslib gives it."""
+    """Public key (ECDSA on P-256) and its identity: SHA-256 of its canonical form, as in securesystemslib."""
 
     key_id: str
     key: Any = field(repr=False)
 
     def verifies(self, signature: bytes, data: bytes) -> bool:
-        """True if the signature (DER) over the SHA-256 of the data holds."""
+        """Return True if the signature (DER) over the SHA-256 of the data is valid."""
         from cryptography.exceptions import InvalidSignature
         from cryptography.hazmat.primitives.asymmetric.ec import ECDSA
         from cryptography.hazmat.primitives.hashes import SHA256
@@ -58,7 +58,7 @@ class PublicKey:
 
 @lru_cache(maxsize=256)
 def public_key(pem: str, key_id: str | None = None) -> PublicKey:
-    """The public key of a PEM.
+    """Return the public key of a PEM.
 
     Raises:
         SignatureError: not a public key, or not the one with that identity.
@@ -81,19 +81,19 @@ def public_key(pem: str, key_id: str | None = None) -> PublicKey:
 
 
 def key_id_of(pem: str) -> str:
-    """Identity of a public key."""
+    """Return the identity of a public key."""
     return public_key(pem).key_id
 
 
 @dataclass(frozen=True)
 class Signer:
-    """A private key that can sign as one role.
+    """Private key that can sign as one role.
 
     Args:
-        role: as which it signs.
-        owner: whom the root names for it.
-        source: where it is kept, as in the module's table.
-        public: PEM of its public half, which the root lists.
+        role: role to sign as.
+        owner: owner of the key in the root.
+        source: location of the key, in a form of the module's table.
+        public: PEM of its public key, which the root lists.
     """
 
     role: str
@@ -106,10 +106,10 @@ class Signer:
         return key_id_of(self.public)
 
     def sign(self, data: bytes) -> bytes:
-        """A signature (DER) over the SHA-256 of bytes.
+        """Return a signature (DER) over the SHA-256 of bytes.
 
         Raises:
-            SignatureError: the private key is absent, readable by others, of another kind, or not this one.
+            SignatureError: the private key is absent, readable by others, of another type, or a different key.
         """
         if self.source.partition(":")[0] not in ("file", "env"):
             return _sign_elsewhere(self.source, self.public, data)
@@ -120,7 +120,7 @@ class Signer:
 
 
 def private_key(source: str) -> Any:
-    """The private key of a `file:` or `env:` source.
+    """Return the private key of a `file:` or `env:` source.
 
     Raises:
         SignatureError: absent, readable by others, or not an ECDSA key on P-256.
@@ -139,17 +139,17 @@ def private_key(source: str) -> Any:
 
 
 def public_pem(private: Any) -> str:
-    """PEM of the public half of a private key."""
+    """Return the PEM of a private key's public key."""
     from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
     return str(private.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo).decode())
 
 
 def make_private_key(path: Path) -> str:
-    """Write a new private key with mode 600; returns the PEM of its public half.
+    """Write a new private key with mode 600; return the PEM of its public key.
 
     Raises:
-        SignatureError: the file is there already.
+        SignatureError: the file exists.
     """
     from cryptography.hazmat.primitives.asymmetric import ec
     from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
@@ -162,10 +162,10 @@ def make_private_key(path: Path) -> str:
 
 
 def public_of(source: str) -> str:
-    """PEM of the public half of a private key, wherever it is kept.
+    """Return the PEM of a private key's public key, wherever it is kept.
 
     Raises:
-        SignatureError: it cannot be used, or its source does not tell its public half.
+        SignatureError: it cannot be used, or its source does not provide its public key.
     """
     if source.partition(":")[0] in ("file", "env"):
         return public_pem(private_key(source))
@@ -173,13 +173,13 @@ def public_of(source: str) -> str:
 
 
 def match(source: str, role: str, keys: Iterable[tuple[str, str]]) -> Signer:
-    """The signer of a source whose public half the root lists for a role.
+    """Return the signer of a source whose public key the root lists for a role.
 
     Args:
         keys: owner and public PEM of every key of the role.
 
     Raises:
-        SignatureError: the private key cannot be used, or its public half is not among them.
+        SignatureError: the private key cannot be used, or its public key is not among them.
     """
     candidates = list(keys)
     if source.partition(":")[0] in ("file", "env"):
@@ -199,7 +199,7 @@ def match(source: str, role: str, keys: Iterable[tuple[str, str]]) -> Signer:
 
 
 def _signs_for(source: str, pem: str) -> bool:
-    """Whether a key that is kept elsewhere is the private half of this one: it signs a fixed text."""
+    """Return True if a key that is kept elsewhere is the private key of this one: it signs a fixed text."""
     text = b"plinth: which key is this?"
     return public_key(pem).verifies(Signer("", "", source, pem).sign(text), text)
 
@@ -226,15 +226,15 @@ _REFUSED: set[tuple[str, str]] = set()
 
 
 def _sign_elsewhere(source: str, public: str, data: bytes) -> bytes:
-    """A signature (DER) over the SHA-256 of bytes, by a key that is no PEM.
+    """Return a signature (DER) over the SHA-256 of bytes, by a key that is not a PEM.
 
     Args:
-        source: `command:…`, or a URI that securesystemslib knows.
-        public: PEM of the key's public half.
+        source: `command:…`, or a URI of securesystemslib.
+        public: PEM of the public key.
 
     Raises:
-        SignatureError: securesystemslib knows no such service, its library is missing, or the module or the program
-            refuses, is absent, or has no such key.
+        SignatureError: securesystemslib has no such service, its library is missing, or the module or program refuses,
+            is absent, or has no such key.
     """
     scheme, _, rest = source.partition(":")
     if scheme == "command":
@@ -252,10 +252,10 @@ def _sign_elsewhere(source: str, public: str, data: bytes) -> bytes:
 
 
 def _public_elsewhere(source: str) -> str:
-    """PEM of the public half of a key in a hardware module.
+    """Return the PEM of the public key of a key in a hardware module.
 
     Raises:
-        SignatureError: no such key, or a source that does not tell its public half.
+        SignatureError: there is no such key, or the source does not provide its public key.
     """
     scheme, _, rest = source.partition(":")
     if scheme != "hsm":
@@ -278,7 +278,7 @@ def _public_elsewhere(source: str) -> str:
 
 
 def _read_private(path: Path, what: str, expected: str) -> bytes:
-    """A file that only its owner can read.
+    """Read a file that only its owner can read.
 
     Raises:
         SignatureError: absent, or others can read it.
@@ -298,13 +298,13 @@ def _read_private(path: Path, what: str, expected: str) -> bytes:
 
 
 def pin(asked: str) -> str:
-    """The PIN of a hardware module.
+    """Return the PIN of a hardware module.
 
     Args:
-        asked: the key, as a question at the terminal names it.
+        asked: the key, as shown in the prompt.
 
     Raises:
-        SignatureError: neither variable is set and there is nobody to ask, or others can read the file.
+        SignatureError: neither variable is set and there is no terminal, or others can read the file.
     """
     if given := os.environ.get(PIN_VARIABLE):
         return given

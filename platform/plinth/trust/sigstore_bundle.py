@@ -20,7 +20,7 @@ from plinth.trust.root import Root
 
 
 class SigstoreProof(Frozen):
-    """Who signed, as which role, and when: `at` is the log's time, UTC; None where only another authority dates it."""
+    """Signer and role; `at` is the log's time, UTC, or None if only another authority dates it."""
 
     role: str
     identity: str
@@ -30,15 +30,15 @@ class SigstoreProof(Frozen):
 
 
 def verify(bundle: Path, trusted_root: Path, root: Root, role: str) -> tuple[SigstoreProof, bytes]:
-    """The signer of a bundle, and the statement (JSON) that it signed.
+    """Verify a bundle; return its signer and the signed statement (JSON).
 
     Args:
-        bundle: Sigstore bundle with a DSSE envelope, a certificate and an entry of a log.
-        trusted_root: authorities and logs that are believed; nothing is fetched.
-        root: whose identities count.
+        bundle: Sigstore bundle with a DSSE envelope, a certificate and a log entry.
+        trusted_root: trusted authorities and logs; nothing is fetched.
+        root: root that lists the accepted identities.
 
     Raises:
-        SignatureError: the root names no identity as that role, or anything about the bundle does not hold.
+        SignatureError: the root lists no identity for that role, or the bundle is invalid in any way.
     """
     known = root.identities.get(role, ())
     if not known:
@@ -62,7 +62,7 @@ def verify(bundle: Path, trusted_root: Path, root: Root, role: str) -> tuple[Sig
 
 
 class _AnyOf:
-    """Sigstore's policy of whom a certificate must name: one of several, and which it was."""
+    """Sigstore policy: the certificate must name one of several identities; records which one."""
 
     def __init__(self, known: Iterable[SigstoreIdentity]) -> None:
         self.known, self.met = tuple(known), list[SigstoreIdentity]()

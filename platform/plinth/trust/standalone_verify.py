@@ -59,11 +59,11 @@ ROLES = {
 
 
 class RefusedExport(Exception):
-    """This directory, or the root, must not be trusted; says why."""
+    """Refusal of a directory or of the root; the message has the reason."""
 
 
 class Said(NamedTuple):
-    """A verified statement of the evidence, who signed it as what, and the digests that it is about."""
+    """Verified statement of the evidence, its signers and role, and the digests of its subjects."""
 
     kind: str
     predicate: dict[str, Any]
@@ -76,7 +76,7 @@ def verify(
     directory: Path, root_file: Path, unreleased: bool = False, now: datetime | None = None, data: bool = False,
     same: Callable[[Path, dict[str, dict[str, str]], set[str]], None] | None = None,
 ) -> dict[str, Any]:
-    """Prove an export, with `data` one of text or tokens; returns what it is. `same` compares files elsewhere."""
+    """Verify an export, with `data` one of text or tokens; return its description. `same` compares files elsewhere."""
     sealed = _json(root_file.read_bytes())
     root, own = (made := _statement(sealed, ROOT_TYPE))["predicate"], made["subject"][0]["digest"]["sha256"]
     _signers(sealed, root, "root", str(root_file))
@@ -110,7 +110,7 @@ def verify(
 
 
 def digest_of(path: Path, kind: str = "sha256") -> str:
-    """SHA-256 or BLAKE3 of a regular file; links are not followed."""
+    """Return SHA-256 or BLAKE3 of a regular file; links are not followed."""
     with open(os.open(path, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0)), "rb", buffering=0) as stream:
         if kind == "sha256":
             return hashlib.file_digest(stream, kind).hexdigest()
@@ -119,7 +119,7 @@ def digest_of(path: Path, kind: str = "sha256") -> str:
 
 
 def files_of(directory: Path) -> Iterator[str]:
-    """Names of all files below a directory; an empty folder, a link or a file with a second name is refused."""
+    """Yield names of all files below a directory; an empty folder, a link or a file with a second name is refused."""
     _require(bool(entries := sorted(os.scandir(directory), key=lambda each: each.name)), f"{directory} is empty")
     for entry in entries:
         if entry.is_dir(follow_symlinks=False):
@@ -144,7 +144,7 @@ def _same_files(directory: Path, files: dict[str, dict[str, str]], found: set[st
 
 
 def _evidence(directory: Path, name: str, role: str, root: dict[str, Any], stated: dict[str, Any]) -> Said:
-    """A statement of the evidence, which must be of this checkpoint."""
+    """Verify a statement of the evidence, which must be about this checkpoint."""
     found = _statement(sealed := _json((directory / name).read_bytes()))
     role = ROLES.get(found["predicateType"], role)
     signers = _signers(sealed, root, role, name, found["predicate"].get("at") or stated["released_at"])
@@ -164,7 +164,7 @@ def _evidence(directory: Path, name: str, role: str, root: dict[str, Any], state
 def _require_chain(
     said: list[Said], record: dict[str, Any], stated: dict[str, Any], files: dict[str, str]
 ) -> None:
-    """Every link from the trainer's checkpoint to these files and to the release; each names the one before."""
+    """Verify every link from the trainer's checkpoint to these files and to the release; each names its predecessor."""
     about, governs = record["candidate"], record.get("policy", "")
 
     def link(what: str, holds: Callable[[Said], object], kind: str) -> Said:
@@ -204,7 +204,7 @@ def _require_chain(
 
 
 def _approvers(said: list[Said], asked: dict[str, Any], about: dict[str, str], governs: str) -> set[str]:
-    """People who approved a candidate as the policy accepts it: signed, or in a tag that a named server saw."""
+    """Return approvers of a candidate that the policy accepts: signed, or in a tag that a named server recorded."""
     said = [one for one in said if one.about == about]
     given = [one for one in said if one.kind == APPROVAL_TYPE and "statement" in asked["accepted"]]
     decided = [(by, one.predicate) for one in given if (by := one.predicate["by"]) in one.signers]
@@ -220,12 +220,12 @@ def _approvers(said: list[Said], asked: dict[str, Any], about: dict[str, str], g
 
 
 def _is_model(name: str) -> bool:
-    """True if a file is part of what is loaded: no paper, evidence or signature."""
+    """Return True if a file is part of the loaded model: not a document, evidence or signature."""
     return name not in ("README.md", MODEL_SIGNATURE) and not name.startswith(("papers/", "evidence/"))
 
 
 def _require_model_signature(directory: Path, root: dict[str, Any], role: str, files: dict[str, str], at: str) -> None:
-    """The model signature, which other tools read, is over the same files and of the same role."""
+    """Verify that the model signature, which other tools read, covers the same files, with the same role."""
     sealed = _json((directory / MODEL_SIGNATURE).read_bytes())["dsseEnvelope"]
     payload = base64.b64decode(sealed["payload"], validate=True)
     resources = _json(payload)["predicate"]["resources"]
@@ -240,7 +240,8 @@ def _require_model_signature(directory: Path, root: dict[str, Any], role: str, f
 
 
 def _signers(sealed: dict[str, Any], root: dict[str, Any], role: str, where: str, at: str | None = None) -> list[str]:
-    """Owners of the role's keys that signed an envelope: every signature must hold, and a threshold of keys."""
+    """Return owners of the keys that signed an envelope: every signature must be valid, from enough keys of the
+    role."""
     payload, known, owners = base64.b64decode(sealed["payload"], validate=True), root["roles"][role], dict[str, str]()
     for one in (each for each in sealed["signatures"] if where == EXPORT or each["keyid"] in known["keys"]):
         _require(one["keyid"] in known["keys"], f"{where} is not signed as {role}")
@@ -260,7 +261,7 @@ def _revoked(key: dict[str, Any], at: str | None) -> bool:
 
 
 def _holds(key: dict[str, Any], signature: bytes, payload: bytes) -> bool:
-    """True if a key signed the payload of an envelope."""
+    """Return True if a key signed the payload of an envelope."""
     kind = PAYLOAD_TYPE.encode()
     signed = b"DSSEv1 %d %b %d %b" % (len(kind), kind, len(payload), payload)
     try:
@@ -282,7 +283,7 @@ def _statement(sealed: dict[str, Any], kind: str | None = None) -> dict[str, Any
 
 
 def _json(data: bytes) -> dict[str, Any]:
-    """An object of JSON without repeated keys, about which readers disagree."""
+    """Parse a JSON object without repeated keys, which readers interpret differently."""
 
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         _require(len(found := dict(pairs)) == len(pairs), "JSON with a repeated key")
@@ -293,7 +294,7 @@ def _json(data: bytes) -> dict[str, Any]:
 
 
 def _exact(path: Path) -> dict[str, Any]:
-    """An envelope in the one form that its writer gives it, so that no byte of the file is free to change."""
+    """Read an envelope in the exact form of its writer, so that no byte of the file can vary."""
     found = _json(content := path.read_bytes())
     coded = [found["payload"], *(one["sig"] for one in found["signatures"])]
     same = all(base64.b64encode(base64.b64decode(each)).decode() == each for each in coded)

@@ -26,18 +26,18 @@ SIGNED_FILE = "signed-roots.json"
 
 
 class Proposing(Frozen):
-    """Where to write a proposal; `instead` also where this machine has signed another one of that number."""
+    """Path of a new proposal; `instead` allows it although this machine has signed another one with that number."""
 
     file: Path
     instead: bool = False
 
 
 class RootProposal(Frozen):
-    """A next version and who of the root's holders signed it.
+    """Next version, and the root's holders who signed it.
 
     Args:
-        before: the version that it follows.
-        signed_old, signed_new: identities of root keys of the version before, and of its own, whose signatures hold.
+        before: previous version.
+        signed_old, signed_new: identities of root keys of the previous version and of its own with valid signatures.
     """
 
     record: Root
@@ -47,7 +47,7 @@ class RootProposal(Frozen):
 
     @property
     def missing(self) -> str:
-        """Signatures that are still needed, as text; empty where it can be published."""
+        """Signatures that are still needed, as text; empty if it can be published."""
         lacks = []
         for version, signed in ((self.before, self.signed_old), (self.record, self.signed_new)):
             if (count := version.roles[ROOT].threshold - len(signed)) > 0:
@@ -56,10 +56,10 @@ class RootProposal(Frozen):
 
 
 def publish(workspace: Workspace, folder: Path, record: Root, before: Root | None) -> Trust:
-    """Sign a version with every root key of this machine that it or the one before names; keep and publish it.
+    """Sign a version with every root key of this machine in it or in the previous one; keep and publish it.
 
     Raises:
-        SignatureError: too few root keys are here, or another version of that number is published.
+        SignatureError: too few root keys are here, or another version with that number is published.
     """
     envelope = root.sign(record, _holders(folder, record, before))
     if before is None:
@@ -71,10 +71,10 @@ def publish(workspace: Workspace, folder: Path, record: Root, before: Root | Non
 
 
 def propose(trust: Trust, record: Root, file: Path, *, instead: bool = False) -> RootProposal:
-    """Write a next version, signed with the root keys of this machine, as a proposal.
+    """Write a next version as a proposal, signed with the root keys of this machine.
 
     Raises:
-        SignatureError: no root key is here, the file exists, or this machine signed another version of that number.
+        SignatureError: no root key is here, the file exists, or this machine signed another version with that number.
     """
     if file.exists():
         raise SignatureError(f"there is a file {file}", remedy="name another; proposals are never written over")
@@ -84,10 +84,10 @@ def propose(trust: Trust, record: Root, file: Path, *, instead: bool = False) ->
 
 
 def read(trust: Trust, file: Path) -> RootProposal:
-    """A proposal for the version after a trusted one.
+    """Read a proposal for the version after a trusted one.
 
     Raises:
-        SignatureError: not a root, it does not follow, or no holder of the root before has signed it.
+        SignatureError: not a root, not a successor, or not signed by any holder of the previous root.
     """
     return _read(trust, dsse.envelope_of(file), str(file))
 
@@ -96,11 +96,11 @@ def sign(workspace: Workspace, file: Path, *, expected: Root | None = None, inst
     """Add the signatures of this machine's root keys to a proposal.
 
     Args:
-        expected: what its holder was shown.
-        instead: also where this machine has signed another proposal of that number.
+        expected: version that was shown to the holder.
+        instead: True allows it although this machine has signed another proposal with that number.
 
     Raises:
-        SignatureError: as `read`; no root key is here, the file changed since it was shown, or another proposal of
+        SignatureError: see `read`; no root key is here, the file changed since it was shown, or another proposal with
             that number was signed.
     """
     envelope, folder = dsse.envelope_of(file), workspace.trust_folder
@@ -113,10 +113,10 @@ def sign(workspace: Workspace, file: Path, *, expected: Root | None = None, inst
 
 
 def publish_proposal(workspace: Workspace, file: Path) -> Trust:
-    """Publish a proposal that enough holders signed; no key is needed.
+    """Publish a proposal with enough signatures; no key is needed.
 
     Raises:
-        SignatureError: as `read`; or too few have signed, or another version of that number was published meanwhile.
+        SignatureError: see `read`; too few signatures, or another version with that number was published meanwhile.
     """
     envelope = dsse.envelope_of(file)
     found = _read(Trust.newest(workspace), envelope, str(file))
@@ -149,7 +149,7 @@ def _read(trust: Trust, envelope: Mapping[str, Any], where: str) -> RootProposal
 
 
 def _holders(folder: Path, record: Root, before: Root | None) -> list[signers.Signer]:
-    """The root keys of this machine that either version names."""
+    """Return the root keys of this machine that either version names."""
     holders: dict[str, signers.Signer] = {}
     lacking = None
     for version in (record, before or record):

@@ -39,7 +39,7 @@ def write_integers(plain: Path, folder: Path, form: str) -> list[str]:
 
     Raises:
         CheckpointError: a matrix has rows that do not divide into groups.
-        IntegrityError: the file, read back, is not what was quantised.
+        IntegrityError: the file, read back, differs from the quantized tensors.
     """
     support = _library("torchao.prototype.safetensors.safetensors_support")
     scheme = _scheme(form)
@@ -56,7 +56,7 @@ def write_integers(plain: Path, folder: Path, form: str) -> list[str]:
 
 
 def read_integers(plain: Path, folder: Path, form: str) -> Iterator[tuple[str, Tensor]]:
-    """The tensors of the file by published name, quantised ones as the numbers that they stand for."""
+    """Yield the tensors of the file by published name, dequantized."""
     support = _library("torchao.prototype.safetensors.safetensors_support")
     tensors, described = _file(folder)
     found, left = support.unflatten_tensor_state_dict(tensors, described)
@@ -67,12 +67,12 @@ def read_integers(plain: Path, folder: Path, form: str) -> Iterator[tuple[str, T
 
 
 def is_quantised(name: str, shape: tuple[int, ...]) -> bool:
-    """Whether a tensor is a matrix of a block."""
+    """Return True for a matrix of a block."""
     return len(shape) == 2 and name.startswith("model.layers.")
 
 
 def _library(module: str) -> Any:
-    """A module of torchao without its warnings of kernels for devices that are not here: a file needs none of them.
+    """Import a module of torchao without warnings about missing device kernels, which files do not need.
 
     Raises:
         MissingError: torchao is not installed.
@@ -91,7 +91,7 @@ def _scheme(form: str) -> Any:
 
 
 def _made(tensor: Tensor, name: str, scheme: Any, form: str) -> Tensor:
-    """The tensor as it is stored: torchao's own class, or as it was."""
+    """Return the tensor to store: quantized by torchao, or unchanged."""
     if not is_quantised(name, tuple(tensor.shape)):
         return tensor
     if form == "int4" and tensor.shape[1] % GROUP:
@@ -115,7 +115,7 @@ def _write_config(plain: Path, folder: Path, scheme: Any) -> None:
 
 
 def _file(folder: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """Stored tensors and what describes them."""
+    """Read the stored tensors and their metadata."""
     with safe_open(folder / WEIGHTS, framework="pt") as file:
         described = {key: value for key, value in (file.metadata() or {}).items() if key != "format"}
         return {name: file.get_tensor(name) for name in file.keys()}, described  # noqa: SIM118 - it is no mapping
@@ -148,10 +148,10 @@ _SHARE: Final = 0.5
 
 
 def write_pruned(plain: Path, folder: Path, form: str) -> list[str]:
-    """Write the model with its small weights at zero, in one file, everything else unchanged.
+    """Write the pruned model to one file; everything else is unchanged.
 
     Raises:
-        CheckpointError: rows that do not divide into fours.
+        CheckpointError: the row length is not divisible by four.
     """
     with SavedWeights(plain) as saved:
         tensors = {name: saved.tensor(name) for name in saved}
@@ -166,21 +166,21 @@ def write_pruned(plain: Path, folder: Path, form: str) -> list[str]:
 
 
 def read_pruned(plain: Path, folder: Path, form: str) -> Iterator[tuple[str, Tensor]]:
-    """The tensors of the file."""
+    """Yield the tensors of the file."""
     with SavedWeights(folder) as saved:
         for name in saved:
             yield name, saved.tensor(name)
 
 
 def unstructured(weight: Tensor, share: float = _SHARE) -> Tensor:
-    """`weight` with this share of its elements, the smallest in magnitude, at zero; of equal ones the first."""
+    """Return `weight` with this share of its elements, the smallest in magnitude, set to zero; ties by position."""
     count = int(weight.numel() * share)
     smallest = weight.float().abs().flatten().argsort(stable=True)[:count]
     return weight.flatten().index_fill(0, smallest, 0).view_as(weight)
 
 
 def structured(weight: Tensor) -> Tensor:
-    """`weight` [rows, columns] with the two smallest of every four neighbours in a row at zero."""
+    """Return `weight` [rows, columns] with the two smallest of every four neighbors in a row set to zero."""
     fours = weight.reshape(-1, _OF)
     smallest = fours.float().abs().argsort(dim=1, stable=True)[:, : _OF - _KEPT]
     return fours.scatter(1, smallest, 0).view_as(weight)
@@ -196,12 +196,12 @@ def _pruned(tensor: Tensor, name: str, form: str) -> Tensor:
 
 
 class _Kind(NamedTuple):
-    """How a form is written and read.
+    """Functions that write and read a form.
 
     Args:
-        write: `(plain, folder, form)` -> names of the files of tensors.
-        read: `(plain, folder, form)` -> the tensors of those files by published name, in any order.
-        dtype: precision of the folder that the form is made of; `saved` keeps that of the checkpoint.
+        write: `(plain, folder, form)` -> names of the tensor files.
+        read: `(plain, folder, form)` -> tensors of those files by published name, in any order.
+        dtype: precision of the source folder; `saved` keeps that of the checkpoint.
     """
 
     write: Callable[[Path, Path, str], list[str]]
@@ -223,14 +223,14 @@ FORMS: Final[Mapping[str, _Kind]] = {
 
 
 class WrittenForm(NamedTuple):
-    """The files of tensors of a form, and their bytes."""
+    """Tensor files of a form, and their total bytes."""
 
     files: list[str]
     bytes: int
 
 
 def source_dtype(form: str) -> str:
-    """The precision in which a model is exported to be made into a form."""
+    """Return the precision of the export that a form is made from."""
     return FORMS[form].dtype
 
 
@@ -257,8 +257,8 @@ def restore(form: str, plain: Path, folder: Path, to: Path) -> None:
 
     Args:
         form: that `folder` has.
-        plain: what it was made of; only configuration and tokenizer are read.
-        to: a folder that must not exist.
+        plain: source folder; only configuration and tokenizer are read.
+        to: new folder; it must not exist.
 
     Raises:
         IntegrityError: the form lacks a tensor of the model, or has another.

@@ -36,11 +36,11 @@ _ENDS: Final = ("model.embed_tokens.weight", "lm_head.weight")
 
 
 def write(plain: Path, folder: Path, form: str) -> list[str]:
-    """Write `model.gguf` from a folder in Hugging Face's layout; returns its name.
+    """Write `model.gguf` from a Hugging Face folder; return its name.
 
     Raises:
         CheckpointError: llama.cpp would compute another model, or encode other tokens.
-        IntegrityError: a tensor of the file is not what the quantiser gave.
+        IntegrityError: a tensor of the file differs from the quantizer's output.
     """
     gguf = require("gguf", "quantised")
     config, path = read_config(plain), folder / FILE
@@ -81,7 +81,7 @@ def write(plain: Path, folder: Path, form: str) -> list[str]:
 
 
 def require_same(path: Path, written: Mapping[str, str]) -> None:
-    """Compare every tensor of a file with the SHA-256 of what the quantiser gave.
+    """Compare every tensor of a file with the SHA-256 of the quantizer's output.
 
     Raises:
         IntegrityError: with the tensors that differ, are missing or were added.
@@ -97,7 +97,7 @@ def require_same(path: Path, written: Mapping[str, str]) -> None:
 
 
 def read(plain: Path, folder: Path, form: str) -> Iterator[tuple[str, Tensor]]:
-    """The tensors of `model.gguf` in FP32, by published name and in Hugging Face's order of rows."""
+    """Yield the tensors of `model.gguf` in FP32, by published name and in Hugging Face's row order."""
     gguf = require("gguf", "quantised")
     config = read_config(plain)
     with SavedWeights(plain) as saved:
@@ -112,7 +112,7 @@ def read(plain: Path, folder: Path, form: str) -> Iterator[tuple[str, Tensor]]:
 
 
 def _kind(gguf: Any, form: str, name: str, shape: tuple[int, ...]) -> Any:
-    """The type in which a tensor is stored."""
+    """Return the storage type of a tensor."""
     types = gguf.GGMLQuantizationType
     if len(shape) == 1:
         return types.F32
@@ -220,7 +220,7 @@ def neighbours(weight: Floats, heads: int) -> Floats:
 
 
 def halves(weight: Floats, heads: int) -> Floats:
-    """The inverse of `neighbours`."""
+    """Reorder rows from neighboring pairs to two halves per head, the inverse of `neighbors`."""
     return weight.reshape(heads, -1, 2, *weight.shape[1:]).swapaxes(1, 2).reshape(weight.shape)
 
 

@@ -38,16 +38,16 @@ PRECISIONS = {"fp16": np.float16, "fp32": np.float32}
 
 
 class LogitRows(NamedTuple):
-    """What a teacher said of sequences: ids [n, S, k], and logarithms [n, S, k + 1]."""
+    """Logits of a teacher for sequences: ids [n, S, k], and log-probabilities [n, S, k + 1]."""
 
     ids: NDArray[Any]
     log_p: NDArray[Any]
 
 
 def identified(training: Training) -> dict[str, int | float | str | bool]:
-    """What decides the bytes, beside mixture and teacher.
+    """Return the parameters that determine the bytes, in addition to mixture and teacher.
 
-    `precision` is that of the teacher: BF16 where the recipe names it for the run, else FP32.
+    `precision` is that of the teacher: BF16 if the recipe sets it for the run, otherwise FP32.
     """
     params = of(training, "distillation", Distillation)
     assert params is not None
@@ -62,22 +62,22 @@ def identified(training: Training) -> dict[str, int | float | str | bool]:
 
 
 def record_of(top_k: int, vocab_size: int, precision: str) -> np.dtype[np.void]:
-    """The record of a token."""
+    """Return the record type of a token."""
     ids = np.uint16 if vocab_size <= 2**16 else np.int32
     return np.dtype([("ids", ids, (top_k,)), ("log_p", PRECISIONS[precision], (top_k + 1,))])
 
 
 def part_positions(record: np.dtype[np.void], sequence_tokens: int) -> int:
-    """Positions of a part."""
+    """Return the number of positions in a part."""
     return max(1, PART_BYTES // (record.itemsize * sequence_tokens))
 
 
 class StoredLogits:
-    """The stored logits of a run's data order; a part is opened, and its digest compared, when first read.
+    """Reader of the stored logits of a run's data order. Opens and verifies a part when it is first read.
 
     Args:
-        store: where the parts are.
-        made: the manifest of `teacher_logits`.
+        store: content store with the parts.
+        made: manifest of `teacher_logits`.
     """
 
     def __init__(self, store: Store, made: Manifest) -> None:
@@ -88,10 +88,11 @@ class StoredLogits:
         self._positions = int(made.stats["positions"])
 
     def rows(self, first: int, stop: int) -> LogitRows:
-        """Those of the positions `first` to `stop`.
+        """Return the logits of positions `first` to `stop`.
 
         Raises:
-            MissingError: nothing is stored of a position; or, as IntegrityError, a part is absent or has changed.
+            MissingError: a position is not stored, or a part is missing.
+            IntegrityError: a part has changed.
         """
         if not 0 <= first <= stop <= self._positions:
             raise MissingError(f"stored logits of {first} to {stop}", expected=f"positions from 0 to {self._positions}")
@@ -112,7 +113,7 @@ class StoredLogits:
 
 
 def stages(recipe: Recipe) -> list[Stage]:
-    """The stored logits, where the recipe asks for them."""
+    """Return the stage of stored logits if the recipe has one."""
     learns = of(recipe.training, "distillation", Distillation)
     if learns is None or learns.top_k is None:
         return []

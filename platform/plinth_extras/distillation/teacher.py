@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 
 class LoadedTeacher(RankHook):
-    """The teacher of a run, next to the model that learns; not loaded where its logits are stored."""
+    """Teacher of a run, next to the student; not loaded if its logits are stored."""
 
     def __init__(self, config: RunConfig, rank: Rank, state: TeacherState) -> None:
         self.config, self.device, self.params = config, rank.device, state
@@ -63,17 +63,17 @@ class LoadedTeacher(RankHook):
 
 
 def live_teacher(model: Decoder, batch: ModelInput, whole: bool, state: TeacherState) -> Teacher:
-    """The output of a teacher for a micro batch; nothing is read on the host."""
+    """Return the output of a teacher for a micro batch, without a host synchronization."""
     with torch.no_grad():
         states = model.states(batch.inputs, batch.segments, whole=whole).flatten(0, 1)
     return Teacher(states, model.output_matrix, model.config.logit_scale, state.share, state.temperature)
 
 
 def load_teacher(workspace: Workspace, manifest: str, device: torch.device, dtype: torch.dtype) -> Decoder:
-    """A model of the workspace, by the digest of its manifest, ready to teach.
+    """Load a teacher by the digest of its manifest.
 
     Raises:
-        CheckpointError, IntegrityError, MissingError: its files are absent, changed or no model.
+        CheckpointError, IntegrityError, MissingError: its files are missing, changed or not a model.
     """
     found = Refs(workspace).load(manifest)
     digests = {part.name: part.blob.sha256 for part in found.parts}
@@ -86,9 +86,9 @@ def load_teacher(workspace: Workspace, manifest: str, device: torch.device, dtyp
 
 
 def stored_teacher(said: LogitRows, state: TeacherState, device: torch.device) -> TopTokens:
-    """What a teacher said of a micro batch, on a device; nothing waits for it.
+    """Copy stored logits of a micro batch to a device, without a synchronization.
 
-    What was rounded to FP16 adds up to 1 again; FP32 is taken as it is, so that a teacher of itself stays exact.
+    FP16 values are normalized again; FP32 values are not changed, so that self-distillation stays exact.
     """
     ids, log_p = (to_device(column.reshape(-1, column.shape[-1]), device) for column in (signed(said.ids), said.log_p))
     ids = ids.long() & 0xFFFF if said.ids.itemsize == 2 else ids.long()
@@ -116,7 +116,7 @@ BATCH_TOKENS = 8192
 
 
 class LogitsTask(Frozen):
-    """The positions of one part. `workspace` is a place and bears no identity."""
+    """Positions of one part. `workspace` is a path and not part of the identity."""
 
     workspace: str
     mixture: str
@@ -136,12 +136,12 @@ def run(
     tokenizer: Manifest,
     teacher: Manifest,
 ) -> Manifest:
-    """Store what the teacher says of every position of the mixture's order; stats: `positions`, `sequence_tokens`,
+    """Store the teacher's logits for every position of the mixture's order; stats: `positions`, `sequence_tokens`,
     `vocab_size`, `bytes_per_token`.
 
     Raises:
         RecipeError: the teacher has another tokenizer.
-        TrainingError: the vocabulary has fewer tokens than are to be stored.
+        TrainingError: the vocabulary has fewer tokens than `top_k`.
         CheckpointError, IntegrityError, MissingError: the teacher or the shards are absent or have changed.
     """
     params = identified(training)
@@ -185,7 +185,7 @@ def run(
 
 
 def make_part(store: Store, task: LogitsTask) -> tuple[Part, ...]:
-    """The records of some positions, in one file."""
+    """Compute the records of some positions, and write them to one file."""
     top_k, precision = int(task.params["top_k"]), str(task.params["stored"])
     record = record_of(top_k, task.vocab_size, precision)
     loader = _loader(task.workspace, task.mixture, task.shards)

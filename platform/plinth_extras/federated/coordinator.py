@@ -46,7 +46,7 @@ MOMENTUM = "momentum"
 
 
 def mean_of(sites: Sequence[Tensor]) -> Tensor:
-    """The mean in FP64."""
+    """Return the mean in FP64."""
     total = sites[0].double()  # and not 0 + it: a minus zero stays one
     for weights in sites[1:]:
         total = total + weights.double()
@@ -54,13 +54,13 @@ def mean_of(sites: Sequence[Tensor]) -> Tensor:
 
 
 def next_momentum(common: Tensor, momentum: Tensor | None, mean: Tensor, mu: float) -> Tensor:
-    """v' in FP32."""
+    """Return v' in FP32."""
     change = mean - common.double()
     return (change if momentum is None else mu * momentum.double() + change).float()
 
 
 def next_common(common: Tensor, momentum: Tensor | None, mean: Tensor, lr: float, mu: float) -> Tensor:
-    """x' in FP32; `momentum` is v', which only mu above 0 needs."""
+    """Return x' in FP32; `momentum` is v', needed only if mu is above 0."""
     if lr != 1:
         mean = mean + (lr - 1) * (mean - common.double())
     if mu and momentum is not None:
@@ -69,13 +69,13 @@ def next_common(common: Tensor, momentum: Tensor | None, mean: Tensor, lr: float
 
 
 class RoundFiles:
-    """The files of a round, opened; closed with `stack`."""
+    """Open files of a round; closed with `stack`."""
 
     def __init__(self, stack: ExitStack, store: Store) -> None:
         self._stack, self._store = stack, store
 
     def opened(self, *files: Blob) -> ShardedState:
-        """The pieces in some files.
+        """Open the pieces in some files.
 
         Raises:
             CheckpointError, IntegrityError, MissingError: one is absent, changed, or not of this form.
@@ -83,7 +83,7 @@ class RoundFiles:
         return ShardedState(self._stack, self._store.root, files=[self._store.open_path(file) for file in files])
 
     def write(self, like: ShardedState, kind: str, value: Callable[[str], Tensor]) -> Blob:
-        """A file with one whole tensor for each parameter of `like`, in the order of their names."""
+        """Write a file with one whole tensor for each parameter of `like`, sorted by name."""
         names = sorted(like.names)
         shapes = {name: list(like.shape_of(name)) for name in names}
         keys = {name: key_of(Share(name, tuple(shapes[name]), WHOLE, 0, {}), kind, 0) for name in names}
@@ -101,10 +101,10 @@ class RoundFiles:
 
 
 def require_fit(state: ShardedState, common: ShardedState | None) -> None:
-    """Refuse weights that are not finite, or not of the parameters of the common ones.
+    """Reject weights that are not finite or do not match the parameters of the common weights.
 
     Raises:
-        CheckpointError: with the first parameter that differs.
+        CheckpointError: a parameter differs; the error names the first.
     """
     if common is not None and (differing := sorted(state.names ^ common.names)):
         raise CheckpointError("other parameters than the common weights", found=", ".join(differing[:3]))
@@ -116,7 +116,7 @@ def require_fit(state: ShardedState, common: ShardedState | None) -> None:
 
 
 def same_weights(state: ShardedState, other: ShardedState) -> bool:
-    """Whether both hold the same bits."""
+    """Return True if both are bit-identical."""
     bits = ((one.whole(name, MASTER).view(torch.int32) for one in (state, other)) for name in sorted(state.names))
     return state.names == other.names and all(torch.equal(*pair) for pair in bits)
 
@@ -129,7 +129,7 @@ POLL_S = 1.0
 
 
 class Coordinator:
-    """Makes rounds from what lies in an exchange."""
+    """Coordinator of the rounds in an exchange."""
 
     def __init__(self, exchange: Exchange, params: Federated) -> None:
         self.exchange, self.params = exchange, params
@@ -139,7 +139,7 @@ class Coordinator:
         self._ended = set(exchange.round(self.number - 1)[0].ended) if self.number else set[str]()
 
     def receive(self) -> list[str]:
-        """Judge what has come for the next round; returns the sites that have sent nothing yet."""
+        """Check new contributions to the next round; return the sites that have not sent any yet."""
         for site in self._awaited:
             try:
                 found = self.exchange.contribution(self.number, site)
@@ -152,7 +152,7 @@ class Coordinator:
 
     @property
     def can_commit(self) -> bool:
-        """Whether the next round could be made of what has come."""
+        """True if the next round has at least one accepted contribution."""
         return bool(self._accepted)
 
     @property
@@ -163,7 +163,7 @@ class Coordinator:
         """Make and commit the next round from the contributions that were accepted.
 
         Raises:
-            CheckpointError: none was, with the reasons; or the sites' first weights differ.
+            CheckpointError: no contribution was accepted (the error has the reasons), or the first weights differ.
         """
         if not self._accepted:
             raise CheckpointError(
@@ -198,18 +198,18 @@ class Coordinator:
         return self._next()
 
     def _next(self) -> Round:
-        """Go on after the round that is committed now, by whoever came first."""
+        """Advance to the next round after a commit, by this or another coordinator."""
         committed, _ = self.exchange.round(self.number)
         self.number, self._accepted, self._refused = self.number + 1, {}, {}
         self._ended = set(committed.ended)
         return committed
 
     def _judge(self, made: Contribution) -> None:
-        """Refuse what must not be averaged.
+        """Reject a contribution that must not be averaged.
 
         Raises:
-            CheckpointError: from other common weights; other parameters or shapes; not finite.
-            IntegrityError, MissingError: a file is absent or was changed.
+            CheckpointError: other base weights, parameters or shapes, or values that are not finite.
+            IntegrityError, MissingError: a file is missing or was changed.
         """
         base = self.exchange.round(self.number - 1)[0].common if self.number else None
         if made.base != (base.sha256 if base else ""):
@@ -221,7 +221,7 @@ class Coordinator:
             require_fit(files.opened(*made.files), files.opened(base) if base else None)
 
     def _outer_step(self, files: RoundFiles) -> tuple[Blob, Blob | None]:
-        """The next common weights, and the momentum where there is any."""
+        """Write the next common weights, and the momentum if there is one."""
         lr, mu = self.params.outer_lr, self.params.outer_momentum
         sites = {site: files.opened(*made.files) for site, (made, _) in sorted(self._accepted.items())}
         if not self.number:
@@ -252,14 +252,14 @@ class Coordinator:
 def coordinate(
     coordinator: Coordinator, wait_s: float, tell: Callable[[Round], object], poll_s: float = POLL_S
 ) -> Round:
-    """Make rounds until the runs of all sites that took part in one have ended; returns the last.
+    """Make rounds until the runs of all participating sites have ended; return the last round.
 
     Args:
-        wait_s: how long a round waits for further sites once one has sent its weights.
+        wait_s: seconds to wait for further sites after the first one has sent its weights.
         tell: called with each committed round.
 
     Raises:
-        CheckpointError: a round in which no site's weights can be taken.
+        CheckpointError: a round has no valid contribution.
     """
     prune(coordinator.exchange, coordinator.params.sites)  # of one that was killed
     while True:
@@ -276,7 +276,7 @@ def coordinate(
 
 
 def _require_same(sites: dict[str, ShardedState]) -> None:
-    """Raises CheckpointError where a site begins from other weights than the first."""
+    """Raise CheckpointError if a site's initial weights differ from the first site's."""
     (name, first), *others = sites.items()
     for other, state in others:
         if not same_weights(first, state):

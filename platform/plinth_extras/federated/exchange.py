@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 
 class Federated(Frozen):
-    """Other trainings of the same model, on text that stays where it is; weights are averaged every `inner_steps`."""
+    """Federation of runs that train the same model on their own text and average weights every `inner_steps`."""
 
     site: Name = Field(description="This run's name among the sites.")
     sites: tuple[Name, ...] = Field(min_length=1, description="All sites, this one too.")
@@ -58,7 +58,7 @@ class Federated(Frozen):
         return self
 
     def ends_round(self, step: int, total_steps: int) -> bool:
-        """Whether weights are averaged after this step: also before the first one, so that all begin alike."""
+        """Return True if weights are averaged after this step; also before the first one, for equal initial weights."""
         return step % self.inner_steps == 0 or step == total_steps
 
 
@@ -69,7 +69,7 @@ STATE = RecipeSection(name="run.federated", model=Federated, description="The fe
 
 
 def facts(history: History | None, monitor: Mapping[str, Any]) -> dict[str, Any]:
-    """The rounds of sites that the run took part in: the step, the weights that it adopted, and the sites."""
+    """Return the rounds that the run took part in: step, adopted weights, and sites."""
     if history is None:
         return {}
     rounds = {event["step"]: event for event in history.of("averaged")}
@@ -91,7 +91,7 @@ ROUND = "urn:plinth:federated-round:v1"
 
 
 class Contribution(Frozen):
-    """The weights of a site after its inner steps: FP32 masters in pieces, one file for each of its ranks."""
+    """Weights of a site after its inner steps: FP32 masters in pieces, one file per rank."""
 
     site: Name
     round: int = Field(ge=0)
@@ -104,7 +104,7 @@ class Contribution(Frozen):
 
 
 class Round(Frozen):
-    """The outcome of a round, from which every site goes on."""
+    """Outcome of a round, from which every site continues."""
 
     round: int = Field(ge=0)
     before: str = Field(description="SHA-256 of the record of the round before; empty in round 0.")
@@ -120,7 +120,7 @@ class Round(Frozen):
 
 
 class SignedRecord(NamedTuple):
-    """The bytes of a record, and their SHA-256."""
+    """Bytes of a record, and their SHA-256."""
 
     data: bytes
     sha256: str
@@ -130,7 +130,7 @@ Record = TypeVar("Record", Contribution, Round)
 
 
 class Exchange:
-    """The exchange at a folder or `s3://` prefix, as a holder of `trust` reads and writes it."""
+    """Exchange at a folder or `s3://` prefix, read and written under `trust`."""
 
     def __init__(self, place: str, trust: Trust) -> None:
         at = Workspace(folder_of(place))
@@ -138,14 +138,14 @@ class Exchange:
         self._contributions, self._rounds = at.objects("contributions"), at.objects("rounds")
 
     def newest(self) -> int:
-        """The number of the last committed round; -1 before any."""
+        """Return the number of the last committed round; -1 if there is none."""
         return max((int(name.removesuffix(".json")) for name in self._rounds.names()), default=-1)
 
     def round(self, number: int) -> tuple[Round, SignedRecord]:
-        """A committed round, whose signature holds.
+        """Return a committed round with a verified signature.
 
         Raises:
-            CheckpointError: there is none, or nobody with the role signed it.
+            CheckpointError: the round is not committed, or not signed by the role.
         """
         found = self._rounds.get(_round_name(number))
         where = self._rounds.where(_round_name(number))
@@ -154,35 +154,35 @@ class Exchange:
         return self.opened_round(found.data, where), SignedRecord(found.data, hashlib.sha256(found.data).hexdigest())
 
     def opened_round(self, data: bytes, where: str) -> Round:
-        """The round in a record's bytes.
+        """Return the round in a record's bytes.
 
         Raises:
-            CheckpointError: nobody with the role signed it.
+            CheckpointError: the record is not signed by the role.
         """
         return self._opened(Round, data, ROUND, where)
 
     def commit(self, made: Round) -> bool:
-        """Write the record of a round, which commits it; False where another coordinator has committed this round."""
+        """Write the record of a round, which commits it; return False if another coordinator has committed it."""
         subjects = {"common.safetensors": made.common.sha256}
         if made.momentum is not None:
             subjects["momentum.safetensors"] = made.momentum.sha256
         return self._rounds.put(_round_name(made.round), self._sealed(made, ROUND, subjects), None)
 
     def send(self, made: Contribution) -> bool:
-        """Write the record of a contribution; False where the site has sent one for this round."""
+        """Write the record of a contribution; return False if the site has already sent one for this round."""
         subjects = {f"rank-{rank:05d}.safetensors": file.sha256 for rank, file in enumerate(made.files)}
         data = self._sealed(made, CONTRIBUTION, subjects)
         return self._contributions.put(_contribution_name(made.round, made.site), data, None)
 
     def has_sent(self, number: int, site: str) -> bool:
-        """Whether a site's contribution to a round is there."""
+        """Return True if a site has sent a contribution to a round."""
         return self._contributions.get(_contribution_name(number, site)) is not None
 
     def contribution(self, number: int, site: str) -> tuple[Contribution, SignedRecord] | None:
-        """A site's contribution to a round, whose signature holds; None before it has come.
+        """Return a site's contribution to a round with a verified signature; None if there is none yet.
 
         Raises:
-            CheckpointError: nobody with the role signed it, or it is another site's or round's.
+            CheckpointError: the record is not signed by the role, or is for another site or round.
         """
         name = _contribution_name(number, site)
         found = self._contributions.get(name)
@@ -198,7 +198,7 @@ class Exchange:
         return made, SignedRecord(found.data, hashlib.sha256(found.data).hexdigest())
 
     def contributions(self, number: int) -> list[Contribution]:
-        """What has come for a round and is signed, by whichever sites."""
+        """Return all contributions to a round with valid signatures."""
         found = []
         for name in self._contributions.names(f"{number:05d}/"):
             with suppress(CheckpointError):
@@ -250,13 +250,13 @@ def _contribution_name(number: int, site: str) -> str:
 
 
 def prune(exchange: Exchange, sites: Iterable[str]) -> int:
-    """Remove what need not be kept; returns its bytes.
+    """Remove unneeded tensors; return the freed bytes.
 
     Args:
-        sites: whose runs may go back.
+        sites: sites with runs that may return to a checkpoint.
 
     Raises:
-        CheckpointError: a committed round that nobody with the role signed.
+        CheckpointError: a committed round is not signed by the role.
         StorageError: a file cannot be removed.
     """
     newest = exchange.newest()
@@ -278,7 +278,7 @@ def prune(exchange: Exchange, sites: Iterable[str]) -> int:
 
 
 def _goes_back_to(exchange: Exchange, site: str, newest: int) -> int:
-    """The oldest round whose common weights a site's run may adopt again, by what it last sent."""
+    """Return the oldest round whose common weights a site's run may adopt again, from its last contribution."""
     for number in range(newest, -1, -1):
         if site in exchange.round(number)[0].taken:
             found = exchange.contribution(number, site)
@@ -287,7 +287,7 @@ def _goes_back_to(exchange: Exchange, site: str, newest: int) -> int:
 
 
 def _sweep(exchange: Exchange, last: int, named: Callable[[int], list[Blob]], kept: set[Blob]) -> int:
-    """Remove what rounds up to `last` name, the oldest first; those before one with nothing left were swept."""
+    """Remove the files named by rounds up to `last`, oldest first; rounds before an empty one are already pruned."""
     left = list[Blob]()
     for number in range(last, -1, -1):
         there = [blob for blob in named(number) if blob not in kept and exchange.store.has(blob)]

@@ -36,7 +36,7 @@ POLL_S = 1.0
 
 
 class Site(RankHook):
-    """The place of a run in a federation, on one rank."""
+    """Site of a federation on one rank."""
 
     engine: TrainingEngine
 
@@ -50,23 +50,23 @@ class Site(RankHook):
         self.engine = engine
 
     def reset(self) -> None:
-        """As before the first round."""
+        """Reset to the state before the first round."""
         self._round, self._common, self._adopted = -1, "", -1
 
     def state(self) -> dict[str, Any]:
-        """The round whose common weights the run goes on from, and the step that adopted them."""
+        """Return the round of the current common weights, and the step that adopted them."""
         return {"round": self._round, "common": self._common, "step": self._adopted}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on from a checkpoint's state."""
+        """Restore a checkpoint's state."""
         self._round, self._common, self._adopted = state["round"], state["common"], state["step"]
 
     def due(self, step: int) -> bool:
-        """Whether the run shares its weights after this step and has not adopted the common ones yet."""
+        """Return True if the run shares its weights after this step and has not adopted the common ones yet."""
         return self.params.ends_round(step, self.config.total_steps) and self._adopted < step
 
     def settle(self, step: int, asked_to_stop: Callable[[], int]) -> tuple[str, dict[str, Any]] | int:
-        """Send the weights, wait, adopt the common ones; the event of it, or the signal that ended the wait. A
+        """Send the weights, wait, adopt the common ones; return the event, or the signal that ended the wait. A
         collective.
 
         Args:
@@ -99,10 +99,10 @@ class Site(RankHook):
         }
 
     def adopt(self, step: int) -> Round:
-        """Go on from the common weights that the run adopted after this step; their round. A collective.
+        """Load the common weights that the run adopted after this step; return their round. A collective.
 
         Raises:
-            CheckpointError, IntegrityError, MissingError: nothing was adopted here, or it cannot be read.
+            CheckpointError, IntegrityError, MissingError: no weights were adopted here, or they cannot be read.
         """
         made: Round = self._on_all(lambda: self._recorded(step), lead=True)
         file = self._on_all(lambda: self.exchange.store.open_path(made.common))
@@ -111,7 +111,7 @@ class Site(RankHook):
         return made
 
     def _send(self, step: int, number: int) -> None:
-        """Every rank writes its share of the masters; the leading one signs for all."""
+        """Write every rank's share of the masters; the leading rank signs for all."""
         files: list[Blob] = [self._on_all(self._write)] * dist.get_world_size()
         dist.all_gather_object(files, files[self.rank.index])
         made = Contribution(
@@ -127,7 +127,7 @@ class Site(RankHook):
         self._on_all(lambda: self.exchange.send(made), lead=True)
 
     def _oldest_needed(self, number: int) -> int:
-        """The first round that the run adopts again if it goes back to its oldest checkpoint."""
+        """Return the first round that the run adopts again if it returns to its oldest checkpoint."""
         oldest = min(checkpoint.committed(self.config.directory), default=0)
         for path in sorted(self.config.directory.federated.glob("step-*.json")):
             if int(path.stem.removeprefix("step-")) >= oldest:
@@ -149,7 +149,7 @@ class Site(RankHook):
         return self.exchange.has_sent(number, self.params.site)
 
     def _keep(self, step: int) -> None:
-        """Write down which round the run adopts after a step, before it does."""
+        """Record the round that the run adopts after a step, before the adoption."""
         _, signed = self.exchange.round(self.exchange.newest())
         write_bytes(self._path(step), signed.data)
 
@@ -163,8 +163,7 @@ class Site(RankHook):
         return self.config.directory.federated / f"step-{step:08d}.json"
 
     def _on_all(self, work: Callable[[], Any], *, lead: bool = False) -> Any:
-        """What the work yields, on every rank its own or, with `lead`, the leading rank's; the error of one rank is
-        raised on all."""
+        """Run the work on every rank, or with `lead` on the leading rank for all; raise one rank's error on all."""
         value, failure = None, None
         if self.rank.leads or not lead:
             try:

@@ -18,7 +18,7 @@ from plinth_extras.privacy import UNIT, Privacy, PrivacyState
 
 
 def epsilon(noise_multiplier: float, sample_rate: float, steps: int, delta: float) -> float:
-    """What so many steps have spent."""
+    """Return the epsilon spent by a number of steps."""
     from opacus.accountants import RDPAccountant
 
     accountant = RDPAccountant()
@@ -27,10 +27,10 @@ def epsilon(noise_multiplier: float, sample_rate: float, steps: int, delta: floa
 
 
 def resolve(params: Privacy, sample_rate: float, steps: int) -> dict[str, float]:
-    """The noise multiplier of a run of so many steps, and the epsilon that they spend.
+    """Return the noise multiplier of a run, and the epsilon that its steps spend.
 
     Raises:
-        RecipeError: they would spend more than the budget, or no noise is enough for it.
+        RecipeError: the steps would exceed the budget, or no amount of noise meets it.
     """
     from opacus.accountants.utils import get_noise_multiplier
 
@@ -58,10 +58,10 @@ def resolve(params: Privacy, sample_rate: float, steps: int) -> dict[str, float]
 
 
 def resolved_apart(params: Privacy, sample_rate: float, steps: int) -> dict[str, float]:
-    """As `resolve`, in another process, for one that must not import torch.
+    """Run `resolve` in a separate process, for callers that must not import torch.
 
     Raises:
-        RecipeError: as `resolve`; or Opacus is not installed.
+        RecipeError: as for `resolve`, or Opacus is not installed.
     """
     question = {"params": params.model_dump(), "sample_rate": sample_rate, "steps": steps}
     command = processes.python("plinth_extras.privacy.accounting")
@@ -81,17 +81,17 @@ def resolved_apart(params: Privacy, sample_rate: float, steps: int) -> dict[str,
 
 
 class PrivacyBudget:
-    """What a run has spent, and whether it may take another step."""
+    """Privacy budget of a run."""
 
     def __init__(self, state: PrivacyState) -> None:
         self._state = state
         self.steps = 0
 
     def spend(self, step: int) -> None:
-        """Before a step looks at data; one that is taken again, with the same noise, spends nothing more.
+        """Account for a step before it reads data; a repeated step has the same noise and spends nothing more.
 
         Raises:
-            TrainingError: it would spend more than the budget.
+            TrainingError: the step would exceed the budget.
         """
         if step <= self.steps:
             return
@@ -106,7 +106,7 @@ class PrivacyBudget:
         self.steps = step
 
     def state(self) -> dict[str, Any]:
-        """What the run's evidence says of its privacy."""
+        """Return the privacy facts for the run's evidence."""
         names = {"delta", "clip_norm", "noise_multiplier", "sample_rate"}
         spent = {"unit": UNIT, "steps": self.steps, "epsilon": self._of(self.steps)}
         return {**spent, **self._state.model_dump(include=names)}

@@ -36,9 +36,9 @@ class ClippedSum(NamedTuple):
     """Sums over the sequences of a rank.
 
     Attributes:
-        gradients: by parameter's name, FP32.
-        losses: of the losses (FP64).
-        sequences: how many.
+        gradients: sum of the clipped gradients by parameter name, FP32.
+        losses: sum of the losses (FP64).
+        sequences: number of sequences.
     """
 
     gradients: dict[str, Tensor]
@@ -47,7 +47,7 @@ class ClippedSum(NamedTuple):
 
 
 def clipped_sum(module: nn.Module, losses: Iterable[Tensor], clip_norm: float, device: torch.device) -> ClippedSum:
-    """The sum of the clipped gradients of losses, each of one sequence, made when it is asked for."""
+    """Return the sum of clipped gradients of an iterable of losses, one per sequence, computed lazily."""
     named = {name: p for name, p in module.named_parameters() if p.requires_grad}
     sums = {name: torch.zeros_like(p, dtype=torch.float32) for name, p in named.items()}
     total, count = torch.zeros((), dtype=torch.float64, device=device), 0
@@ -59,7 +59,7 @@ def clipped_sum(module: nn.Module, losses: Iterable[Tensor], clip_norm: float, d
 
 
 def _add_clipped(sums: list[Tensor], gradients: tuple[Tensor, ...], clip_norm: float) -> None:
-    """Add the gradient of one sequence, which nobody holds any longer when the next one's is made."""
+    """Add the clipped gradient of one sequence; it is freed before the next one is computed."""
     norm = torch.stack(torch._foreach_norm(gradients, 2, dtype=torch.float32)).norm()
     fine, factor = norm.isfinite(), (clip_norm / norm).clamp(max=1.0)
     for held, gradient in zip(sums, gradients, strict=True):
@@ -67,7 +67,7 @@ def _add_clipped(sums: list[Tensor], gradients: tuple[Tensor, ...], clip_norm: f
 
 
 class PrivateRun(RankHook):
-    """The private steps of a run on one rank: each spends of the budget before it reads its batch.
+    """Private steps of a run on one rank; each step spends budget before it reads its batch.
 
     Raises:
         SignatureError: the key of the run is not on this machine.
@@ -101,10 +101,10 @@ class PrivateRun(RankHook):
 
 
 class PrivateGradients:
-    """Makes the gradients of a run's steps; `step` is the one that comes.
+    """Gradients of a run's steps; `step` is the next step.
 
     Args:
-        key: of the run.
+        key: key of the run.
         expected: B.
         replicas: R.
     """
@@ -115,10 +115,10 @@ class PrivateGradients:
         self._key, self._expected, self._replicas = key, expected, replicas
 
     def of(self, module: nn.Module, losses: Iterable[Tensor]) -> tuple[Tensor, Tensor]:
-        """The mean loss over sequences of all ranks (FP64), and the scalar to run the backward pass on; a collective.
+        """Return the mean loss over all ranks' sequences (FP64) and the scalar for the backward pass. A collective.
 
         Args:
-            losses: of the rank's sequences, made as they are asked for.
+            losses: losses of the rank's sequences, computed lazily.
         """
         sums = clipped_sum(module, losses, self.clip_norm, next(module.parameters()).device)
         shared = torch.stack([sums.losses, sums.losses.new_tensor(float(sums.sequences))])
@@ -127,7 +127,7 @@ class PrivateGradients:
         return shared[0] / shared[1].clamp(min=1.0), surrogate(module, sums.gradients)
 
     def add_noise(self, sums: Mapping[str, Tensor]) -> None:
-        """Make of sums, in place, the gradients of this rank, whose mean over ranks is that of the step."""
+        """Convert sums to this rank's gradients in place; their mean over ranks is the step's gradient."""
         std = self.noise_multiplier * self.clip_norm / self._expected if self.noise_multiplier else 0.0
         for name, held in sums.items():
             held.mul_(self._replicas / self._expected)
@@ -140,6 +140,6 @@ class PrivateGradients:
 
 
 def surrogate(module: nn.Module, gradients: Mapping[str, Tensor]) -> Tensor:
-    """A scalar whose gradient is the given one: what a backward pass, and the reduction that hangs on it, is run on."""
+    """Return a scalar with the given gradient, to run a backward pass and its reduction on."""
     held = dict(module.named_parameters())
     return torch.stack([(held[name].float() * gradient).sum() for name, gradient in gradients.items()]).sum()

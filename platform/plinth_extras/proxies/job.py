@@ -51,7 +51,7 @@ VOWELS = "aeiou"
 
 @dataclass(frozen=True)
 class Proxy:
-    """An item: what is asked, the right and the broken answer, and the check with what it needs."""
+    """Item: prompt, correct and broken answer, and the check with its arguments."""
 
     family: str
     number: int
@@ -64,7 +64,7 @@ class Proxy:
 
 @dataclass(frozen=True)
 class _Question:
-    """A question with its right answer; examples are questions too."""
+    """Question with its correct answer; also used for examples."""
 
     text: str
     answer: str
@@ -73,7 +73,7 @@ class _Question:
 
     @property
     def continuation(self) -> str:
-        """The answer as it follows the question: on a line of its own, or after a space."""
+        """Answer as it follows the question: on a separate line, or after a space."""
         return self.answer if self.answer.startswith("\n") else f" {self.answer}"
 
 
@@ -81,7 +81,7 @@ Asks = Callable[[Random], _Question]
 
 
 def proxies(items: int, seed: int) -> list[Proxy]:
-    """`items` of each family, families by name."""
+    """Return `items` items per family, sorted by family."""
     return [_proxy(family, number, seed) for family in sorted(FAMILIES) for number in range(items)]
 
 
@@ -97,10 +97,10 @@ def _proxy(family: str, number: int, seed: int) -> Proxy:
 
 
 def _broken(draw: Random, question: _Question) -> str:
-    """The first change, at places in an order that is drawn, after which the answer does not pass.
+    """Return the answer with the first change, at randomly ordered places, that makes it fail.
 
     Raises:
-        ValueError: no change of this kind breaks the answer: an error in the question.
+        ValueError: no change of this kind breaks the answer, which is an error in the question.
     """
     answer = question.continuation
     places = list(range(1, len(answer) - 1))
@@ -186,7 +186,7 @@ def _look_up(draw: Random) -> _Question:
 
 
 def _word(draw: Random) -> str:
-    """A word that no text has: it can only be copied."""
+    """Return a made-up word, which can only be copied."""
     return "".join(draw.choice(LETTERS) + draw.choice(VOWELS) for _ in range(3))
 
 
@@ -211,12 +211,12 @@ FAMILIES: Mapping[str, tuple[Asks, ...]] = {
 
 
 def passes(check: str, asked: Mapping[str, Any], text: str) -> bool:
-    """Whether what comes before the first empty line passes."""
+    """Return True if the text before the first empty line passes."""
     return _CHECKS[check](asked, text.split(END)[0].strip(" \n"))
 
 
 def valid_json(asked: Mapping[str, Any], text: str) -> bool:
-    """JSON, and nothing else, that fits `schema`."""
+    """Return True for JSON that matches `schema`, without other text."""
     try:
         return _fits(asked["schema"], json.loads(text, parse_constant=_refuse))
     except (ValueError, RecursionError):
@@ -224,7 +224,7 @@ def valid_json(asked: Mapping[str, Any], text: str) -> bool:
 
 
 def tool_call(asked: Mapping[str, Any], text: str) -> bool:
-    """`<call>` with the name of one of `tools` and arguments that fit its schema."""
+    """Return True for a `<call>` of one of `tools` with arguments that match its schema."""
     found = TOOL_CALL.fullmatch(text)
     try:
         call = json.loads(found[1], parse_constant=_refuse) if found else None
@@ -237,12 +237,12 @@ def tool_call(asked: Mapping[str, Any], text: str) -> bool:
 
 
 def pattern(asked: Mapping[str, Any], text: str) -> bool:
-    """The whole answer matches the regular expression `pattern`."""
+    """Return True if the whole answer matches the regular expression `pattern`."""
     return re.fullmatch(asked["pattern"], text) is not None
 
 
 def exactly(asked: Mapping[str, Any], text: str) -> bool:
-    """The answer is `text`."""
+    """Return True if the answer is `text`."""
     return bool(text == asked["text"])
 
 
@@ -392,20 +392,20 @@ def _estimates(rows: Rows, seed: int) -> dict[str, Any]:
 
 
 def pairs(store: Store, a: Manifest, b: Manifest) -> Iterator[Pairs]:
-    """Of every family of proxies the items that pass, and the bits of right answers."""
+    """Yield pairs by family: passed items, and bits of correct answers."""
     sides = [part_table(store, made, FILE) for made in (a, b)]
     for what, value, weight in (("passed", "passed", None), (BITS, "bits", "bytes")):
         yield from by_name(ASSET, "family", what, sides, value, weight, item="number", text="prompt")
 
 
 def scores(made: Manifest) -> ModelScores:
-    """The estimates of every family."""
+    """Return the estimates of every family."""
     groups = {f"{ASSET}/{family}": found for family, found in made.stats["families"].items()}
     return ModelScores(dataset=ASSET, digest=fingerprint.digest(made.params), groups=groups)
 
 
 def section(_: str, stats: Stats) -> Section:
-    """What the checkpoint writes where a product wants a form."""
+    """Return the page section on product proxies."""
     families = stats["families"] | {"all": stats["overall"]}
     passed = [measure(name, own["passed"]) for name, own in families.items()]
     prefers = [measure(name, own["prefers"], reference=0.5) for name, own in families.items()]

@@ -63,23 +63,23 @@ HELP: dict[Cause, str] = {
 
 
 class StepWork(Frozen):
-    """Computation of one rank in one step: FLOPs, and bytes moved to and from the device's memory."""
+    """Computation of one rank in one step: FLOPs, and device memory traffic in bytes."""
 
     flops: float
     bytes: float
 
     @property
     def intensity(self) -> float:
-        """FLOPs for a byte."""
+        """FLOPs per byte."""
         return self.flops / self.bytes
 
 
 class Bottleneck(Frozen):
-    """One cause of a step's time.
+    """Cause of a step's time.
 
     Attributes:
-        seconds: of a step; share: of the step.
-        without_s: a step if this took no time; speedup: how many times faster that is, infinite where nothing is left.
+        seconds: seconds per step; share: share of the step.
+        without_s: step time without this cause; speedup: ratio of the step times, infinite if nothing remains.
     """
 
     cause: Cause
@@ -94,7 +94,7 @@ class Bottleneck(Frozen):
 
     @property
     def bound(self) -> str:
-        """The speed-up in words."""
+        """Maximum speedup in words."""
         if not math.isfinite(self.speedup):
             return "nothing is left"
         return f"at most {self.speedup:.3g} times as fast" if self.speedup >= NO_GAIN else "no gain"
@@ -107,11 +107,11 @@ def bottlenecks(
     *,
     waited_s: float = 0.0,
 ) -> tuple[Bottleneck, ...]:
-    """The causes of a step's time, the first first; those without any are left out.
+    """Return the causes of a step's time, largest first, without those of zero time.
 
     Args:
-        waited_s: of the communication, for slower ranks.
-        work, roof: None where the run's machine was never measured: computation is then `compute`.
+        waited_s: part of the communication that waits for slower ranks.
+        work, roof: None if the run's machine was never measured; computation then counts as `compute`.
     """
     total = sum(seconds.values())
     spent: dict[Cause, float] = {}
@@ -138,7 +138,7 @@ def _of_compute(seconds: float, work: StepWork | None, roof: Roof | None) -> Cau
 
 
 class RunRoofline(Frozen):
-    """What a run's steps are bound by. Roof and device are None where its machine was not measured."""
+    """Bottleneck of a run's steps. Roof and device are None if its machine was not measured."""
 
     run: str
     step: MeanStep
@@ -155,7 +155,7 @@ class RunRoofline(Frozen):
 
 
 def machine(config: RunConfig) -> str:
-    """The fingerprint of the machine of a run's leading rank; this machine's, where none was stated."""
+    """Return the fingerprint of the leading rank's machine; this machine's if none is recorded."""
     known = attempts.known(config.directory)
     if not known:
         return machine_speed.this_machine()
@@ -163,13 +163,13 @@ def machine(config: RunConfig) -> str:
 
 
 def of_run(config: RunConfig, speed: MachineSpeed | None) -> RunRoofline:
-    """The roofline of a run as its timeline stands.
+    """Return the roofline of a run from its current timeline.
 
     Args:
-        speed: of its machine; None: computation is not told apart from memory.
+        speed: speed of its machine; with None, computation and memory are not distinguished.
 
     Raises:
-        MissingError: no two steps follow each other yet.
+        MissingError: there are no two consecutive steps yet.
         IntegrityError: the timeline is broken.
     """
     step = mean_step(read_events(config.directory.events))
@@ -181,12 +181,13 @@ def of_run(config: RunConfig, speed: MachineSpeed | None) -> RunRoofline:
 
 
 def precision(config: RunConfig, step: MeanStep) -> str:
-    """The precision of a run's matrix products, as `DeviceSpeed` names it. FP8 was not measured: BF16 stands for it."""
+    """Return the precision of a run's matrix products as named in `DeviceSpeed`. BF16 replaces FP8, which is not
+    measured."""
     return "tf32" if step.precision == "fp32" and config.fp32_matmul == "tf32" else step.precision
 
 
 def step_work(config: RunConfig, step: MeanStep) -> StepWork:
-    """Computation of one rank in the mean step: the model's, divided over the ranks that share it."""
+    """Return the computation of one rank in the mean step."""
     model, parallel = config.model, config.parallel
     every, fused = parallel.activation_checkpointing, step.device == "cuda"
     recomputed = model.layers // every if every else 0
@@ -217,7 +218,7 @@ HEIGHT = 230
 
 
 def html(ctx: Context, config: RunConfig) -> str:
-    """The section, with the roof of the run's machine where that was measured; empty where too few steps are known."""
+    """Return the page section, with the roof of the run's machine if measured; empty with too few steps."""
     try:
         found = of_run(config, machine_speed.known(ctx.workspace, machine(config)))
     except MissingError:
@@ -226,12 +227,12 @@ def html(ctx: Context, config: RunConfig) -> str:
 
 
 def rendered(found: RunRoofline) -> str:
-    """The section as HTML."""
+    """Render the section as HTML."""
     return template("section.html.j2", "plinth_extras.roofline").render(roofline=section(found))
 
 
 def section(found: RunRoofline) -> dict[str, Any]:
-    """Words, rows and drawing."""
+    """Return text, rows and plot of the section."""
     tones = style.colours(HELP)
     rows = [
         {
@@ -265,7 +266,7 @@ def _words(found: RunRoofline) -> str:
 
 
 def figure(found: RunRoofline, roof: Roof) -> Figure:
-    """FLOP/s over FLOPs a byte, both logarithmic: the measured roof with its ridge, and the run's computation."""
+    """Plot FLOP/s over FLOPs per byte, both logarithmic: the measured roof with its ridge, and the run."""
     from matplotlib.figure import Figure
 
     intensity = found.work.intensity

@@ -32,7 +32,7 @@ ASKED = ("sweep", "swarm", "source", "confirms")
 
 
 def forecast_of(experiment: Experiment, arms: Sequence[Arm], made: Mapping[str, Manifest]) -> Manifest:
-    """The manifest of a ladder's forecast; its stats are a `LadderForecast`.
+    """Return the manifest of a ladder's forecast; its stats are a `LadderForecast`.
 
     Args:
         made: runs of the sizes that the law is fitted to, by asset.
@@ -45,10 +45,10 @@ def forecast_of(experiment: Experiment, arms: Sequence[Arm], made: Mapping[str, 
 
 
 def sample_of(experiment: Experiment, arms: Sequence[Arm], found: Mapping[str, Any]) -> Manifest:
-    """The manifest of a source's sample. Stats: `found` (of `value.assess`), `needs` by size, `refusal`.
+    """Return the manifest of a source's sample. Stats: `found` (of `value.assess`), `needs` by size, `refusal`.
 
     Raises:
-        RequestError: the source cannot be asked about (`screen.require_meaning`).
+        RequestError: the source cannot be evaluated (`screen.require_meaning`).
     """
     assert experiment.source is not None
     needs, least_rate = {}, 0.0
@@ -72,7 +72,7 @@ def of(
     foretold: Manifest | None = None,
     sample: Manifest | None = None,
 ) -> Manifest:
-    """The manifest of the effects.
+    """Return the manifest of the effects.
 
     Stats: `effects` (records of `Effect`); `runs`, how many ended how; `tokens` and `flops`, of all runs;
     of a ladder `outcomes` (records of `LadderOutcome`); of a sweep `optima` (records of `SweepOptimum`); of a swarm
@@ -120,7 +120,7 @@ def of(
 
 
 def _measured_pairs(ctx: Context, arms: Sequence[Arm], runs: Sequence[Manifest]) -> list[MeasuredPair]:
-    """What was measured of the checkpoints of both arms, of the pairs of runs that finished."""
+    """Return the measurements of both arms' checkpoints, for the pairs of runs that finished."""
     ended = {
         (arm.arm, arm.size, arm.seed): {name: ctx.refs.load(digest) for name, digest in run.inputs.items()}
         for arm, run in zip(arms, runs, strict=True)
@@ -136,7 +136,7 @@ def _measured_pairs(ctx: Context, arms: Sequence[Arm], runs: Sequence[Manifest])
 def _proposal(
     ctx: Context, experiment: Experiment, swarm: Swarm, runs: Sequence[Manifest], scores: Sequence[ArmScores]
 ) -> MixtureProposal:
-    """What the runs of the largest size propose, by the shares that they really trained on."""
+    """Return the proposal of the runs of the largest size, by their actual training shares."""
     size, seen, caps = list(experiment.sizes)[-1], [], dict[str, float]()
     for run, score in zip(runs, scores, strict=True):
         if score.trouble or score.size != size:
@@ -151,7 +151,7 @@ def _proposal(
 
 
 def _mixture(ctx: Context, run: Manifest) -> Mapping[str, Any]:
-    """The mixture that a finished run trained on."""
+    """Return the mixture that a finished run trained on."""
     return ctx.refs.load(ctx.refs.load(run.inputs["run"]).inputs["mixture"]).stats
 
 
@@ -166,7 +166,7 @@ def _trained(
 
 
 def confirmation_of(ctx: Context, experiment: Experiment, made: Manifest) -> ConfirmationOutcome | None:
-    """What new runs say of a swarm's proposal; None where none have ended, or only of another proposal.
+    """Return the outcome of new runs for a swarm's proposal; None if there are none for this proposal.
 
     Args:
         made: the effects of the swarm.
@@ -202,7 +202,7 @@ def _shares(mixture: Mapping[str, Any], names: Sequence[str]) -> dict[str, float
 
 
 def cannot_win(experiment: Experiment, arm: Arm, scores: Sequence[ArmScores]) -> str:
-    """Why no further seed of an arm need start, or nothing.
+    """Return the reason to start no further seed of an arm, or nothing.
 
     Args:
         scores: of the runs of earlier seeds.
@@ -212,7 +212,7 @@ def cannot_win(experiment: Experiment, arm: Arm, scores: Sequence[ArmScores]) ->
 
 
 def page(ctx: Context, experiment: Experiment, arms: Sequence[Arm], made: Manifest) -> str:
-    """The page of an experiment, as HTML."""
+    """Return the page of an experiment, as HTML."""
     runs = [ctx.refs.load(made.inputs[one.asset]) for one in arms]
     scores = common_scores(ctx, runs)
     scores = [replace(one, seconds=_seconds(ctx, run)) for one, run in zip(scores, runs, strict=True)]
@@ -244,14 +244,14 @@ def page(ctx: Context, experiment: Experiment, arms: Sequence[Arm], made: Manife
 
 
 def _confirmation(ctx: Context, experiment: Experiment, made: Manifest) -> ConfirmationOutcome | None:
-    """Whether a proposal holds: of the experiment that confirms it, and of the swarm that it is of."""
+    """Check a proposed mixture against its confirmation runs."""
     if experiment.confirms is not None:
         return ConfirmationOutcome.model_validate(made.stats["confirmation"])
     return confirmation_of(ctx, experiment, made) if experiment.swarm else None
 
 
 def _value(ctx: Context, experiment: Experiment, made: Manifest) -> tuple[SourceVerdict, Mapping[str, Any]] | None:
-    """The verdict on a source, and what its sample showed."""
+    """Return the verdict on a source, and what its sample showed."""
     if experiment.source is None:
         return None
     sample = ctx.refs.load(made.inputs[f"{PREFIX}/{experiment.name}/sample"])

@@ -58,7 +58,7 @@ class Sweep(Frozen):
         return self
 
     def swept(self) -> tuple[int | float | str | bool, ...]:
-        """The values, those of a range with three digits."""
+        """Return the values, those of a range with three digits."""
         if self.values or self.low is None or self.high is None:
             return self.values
         return tuple(float(f"{value:.3g}") for value in np.geomspace(self.low, self.high, self.points).tolist())
@@ -74,13 +74,13 @@ class Sweep(Frozen):
         return found
 
     def base(self) -> str:
-        """The arm that the others are compared with: the middle value."""
+        """Return the arm that the others are compared with: the middle value."""
         names = [name_of(value) for value in self.swept()]
         return names[len(names) // 2]
 
 
 class SweepOptimum(Frozen):
-    """The best value at a size; `best` is the arm with the lowest mean. Without `optimum`, `why` says why."""
+    """Best value at a size; `best` is the arm with the lowest mean. Without `optimum`, `why` has the reason."""
 
     size: str
     key: str
@@ -96,7 +96,7 @@ def name_of(value: float | str | bool) -> str:
 
 
 def optima(sweep: Sweep, scores: Sequence[ArmScores]) -> list[SweepOptimum]:
-    """The best value at each size; none where the values are no numbers."""
+    """Return the best value at each size; nothing if the values are not numbers."""
     values = {name_of(value): value for value in sweep.swept()}
     if any(isinstance(value, str | bool) or value <= 0 for value in values.values()):
         return []
@@ -130,7 +130,7 @@ def _optimum(key: str, size: str, values: Mapping[str, float], scores: Sequence[
 
 
 def _vertex(points: Sequence[tuple[float, float]]) -> float | None:
-    """Where the parabola about the lowest of the points [x, loss] is lowest; None where that is an end."""
+    """Return the minimum of the parabola about the lowest point [x, loss]; None at the end of the range."""
     at = min(range(len(points)), key=lambda one: points[one][1])
     if not 0 < at < len(points) - 1:
         return None
@@ -151,14 +151,14 @@ Overlay = Mapping[str, Any]
 
 
 class ExperimentBudget(Frozen):
-    """What all runs of an experiment may need at most; one that would need more does not start."""
+    """Budget for all runs of an experiment; an experiment that would exceed it does not start."""
 
     tokens: int | None = Field(None, gt=0, description="Tokens trained on, of all runs.")
     flops: float | None = Field(None, gt=0, description="Training FLOPs of all runs (PaLM's convention).")
 
 
 class LadderQuestion(Frozen):
-    """Sizes as a ladder: a law is fitted to all but one, and foretells that one."""
+    """Sizes as a ladder: a law is fitted to all but one, and predicts that one."""
 
     held_out: ArmName = Field(description="The size that is foretold before it is trained; the others are fitted.")
 
@@ -280,7 +280,7 @@ class Arm:
 
 
 def load(path: Path, packaged: Path | None = None) -> tuple[Experiment, tuple[Arm, ...]]:
-    """An experiment and its runs: seed by seed, and for each seed every arm at every size.
+    """Return an experiment and its runs: seed by seed, and for each seed every arm at every size.
 
     Args:
         path: the file.
@@ -313,7 +313,7 @@ def load(path: Path, packaged: Path | None = None) -> tuple[Experiment, tuple[Ar
 
 
 def _with_made_arms(lined: Lined) -> Lined:
-    """The file with the arms that its sweep, swarm, proposal or source makes; their base is the middle value, the
+    """Return the file with the arms of its sweep, swarm, proposal or source; their base is the middle value, the
     prior, or the arm without the source."""
     for kind, read_as in KINDS.items():
         given = lined.data.get(kind) if isinstance(lined.data, dict) else None
@@ -339,7 +339,7 @@ def _with_made_arms(lined: Lined) -> Lined:
 
 
 def _with_source(lined: Lined, experiment: Experiment, recipe: Path, path: Path, packaged: Path | None) -> Lined:
-    """The file with what the arms of its source change at each size, instead of the source; any other file as it is."""
+    """Return the file with the changes of its source's arms at each size, instead of the source."""
     if experiment.source is None:
         return lined
     mark, made = lined.mark(("source",), Position(shown(path), 1)), dict[str, Any]()
@@ -372,7 +372,7 @@ def _validated(lined: Lined, path: Path) -> Experiment:
 
 
 def _below(lined: Lined, key: Key) -> Lined:
-    """The overlay at a key, with the lines it was written on."""
+    """Return the overlay at a key, with the lines it was written on."""
     data: Any = lined.data
     for step in key:
         data = data.get(step, {}) if isinstance(data, dict) else {}
@@ -381,7 +381,7 @@ def _below(lined: Lined, key: Key) -> Lined:
 
 
 def _own(experiment: Experiment, arm: str, seed: int, mark: Position) -> Lined:
-    """What the experiment decides of every run."""
+    """Return the keys that the experiment sets for every run."""
     sets = {name: one.model_dump(mode="json", exclude_unset=True) for name, one in experiment.test.items()}
     data = {
         "name": f"{experiment.name}-{arm}",
@@ -399,7 +399,7 @@ def _keys(data: Any, at: Key) -> Sequence[Key]:
 
 
 def _require_alike(experiment: Experiment, arms: Sequence[Arm], lined: Lined, path: Path) -> None:
-    """Raises RecipeError where an arm changes what decides the score."""
+    """Raise RecipeError if an arm changes what decides the score."""
     base = {(one.size, one.seed): one.recipe for one in arms if one.arm == experiment.base}
     for one in arms:
         for name in FIXED:

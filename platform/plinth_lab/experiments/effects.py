@@ -46,7 +46,7 @@ class ArmScores:
 
     Args:
         arm, size, seed: of which run.
-        status: `finished`, or how it ended otherwise; `reason` says why.
+        status: `finished`, or how it ended otherwise; `reason` has the cause.
         documents: identifiers of the test documents, 32 hexadecimal digits each, [D].
         slices: the slice of each document, [D].
         bytes: of each document, [D]; 1 where a score is averaged instead of divided by length.
@@ -95,7 +95,7 @@ class ArmScores:
 
     @property
     def trouble(self) -> str:
-        """Why no score of this run can be used, or nothing; a score that is no number is such a reason."""
+        """Reason why the scores of this run cannot be used, or empty; for example a score that is not a number."""
         if self.status != FINISHED:
             return f"{self.status}: {self.reason}" if self.reason else self.status
         if not len(self.bits):
@@ -120,7 +120,7 @@ class Effect(Frozen):
     `seeds` are those that both finished, and the pairs; `lacking` names every run of either that gave no scores, with
     its reason, and seeds that one of the two lacks. Without a pair there is no difference. `adjusted` is p by Holm;
     `better` is `arm`, `base`, or empty; `smallest` is the effect that four of five such experiments would have found;
-    `finding` says it in words.
+    `finding` is the sentence for people.
     """
 
     arm: str
@@ -158,8 +158,8 @@ def effects(
         seed: of the intervals' draws.
 
     Raises:
-        RequestError: no run is of the base.
-        IntegrityError: two runs are of one arm, size and seed, or runs were scored on different text.
+        RequestError: the base has no run.
+        IntegrityError: two runs have the same arm, size and seed, or runs were scored on different text.
     """
     if base not in {one.arm for one in scores}:
         raise RequestError(
@@ -179,10 +179,10 @@ def effects(
 
 
 def by_run(scores: Sequence[ArmScores]) -> dict[str, dict[str, dict[int, ArmScores]]]:
-    """Runs by size, arm and seed, in the order in which sizes and arms first come.
+    """Return runs by size, arm and seed, in the order in which sizes and arms first come.
 
     Raises:
-        IntegrityError: two runs are of one arm, size and seed.
+        IntegrityError: two runs have the same arm, size and seed.
     """
     found: dict[str, dict[str, dict[int, ArmScores]]] = {}
     for one in scores:
@@ -197,7 +197,7 @@ def require_same_text(scores: Sequence[ArmScores]) -> None:
     """Refuse runs that were not scored on the same documents, in the same order, of the same length and slice.
 
     Raises:
-        IntegrityError: as said, naming the two runs.
+        IntegrityError: two runs differ; names them.
     """
     scored = [one for one in scores if len(one.bits)]
     for one in scored[1:]:
@@ -234,7 +234,7 @@ def _of_arm(arm: str, base: str, size: str, ours: Runs, theirs: Runs, seed: int)
 
 
 def _slices(slices: NDArray[np.str_]) -> Iterator[tuple[str, NDArray[np.int64]]]:
-    """The whole, then slices that are large enough and not the whole, by name, as numbers of documents."""
+    """Return the whole, then slices that are large enough and not the whole, by name, as numbers of documents."""
     yield WHOLE, np.arange(len(slices))
     for name in np.unique(slices).tolist():
         rows = np.flatnonzero(slices == name)
@@ -253,7 +253,7 @@ def lacking(arm: str, base: str, ours: Runs, theirs: Runs) -> Iterator[str]:
 
 
 def _corrected(lines: Sequence[Effect]) -> list[Effect]:
-    """Lines of one size with Holm's p over its wholes and over its slices, and what may be said of them."""
+    """Return the lines of one size with Holm's p over its wholes and over its slices, and their findings."""
     found = list(lines)
     for whole in (True, False):
         family = [i for i, line in enumerate(found) if (line.slice == WHOLE) == whole and _testable(line)]
@@ -269,7 +269,7 @@ def _corrected(lines: Sequence[Effect]) -> list[Effect]:
 
 
 def _testable(line: Effect) -> bool:
-    """Whether the interval is of other seeds and other documents: only then does a claim follow."""
+    """Return True if the interval covers seeds and documents, which a claim requires."""
     return line.difference is not None and DOCUMENTS_ONLY not in line.difference.flags
 
 
@@ -301,7 +301,7 @@ def _finding(line: Effect) -> str:
 
 
 def _interval(gap: Estimate, size: bool = False) -> str:
-    """The interval; of the size of the effect, a decrease by 0.02 is `95%: 0.01 to 0.03`."""
+    """Return the interval; of the size of the effect, a decrease by 0.02 is `95%: 0.01 to 0.03`."""
     low, high = (-gap.high, -gap.low) if size and gap.value < 0 else (gap.low, gap.high)
     return f"{gap.level:.0%}: {low:.3g} to {high:.3g}"
 
@@ -313,10 +313,10 @@ SHARPEST = 5.0
 
 
 class StopDecision(Frozen):
-    """Whether an arm stops at a size. `rival` is the arm by which it is beaten, or comes closest to it.
+    """Decision for an arm at a size: stop or continue. `rival` is the arm that beats it or comes closest.
 
-    `difference` is arm minus rival over `seeds` pairs, with an interval that holds at all looks; `p` is of "the arm is
-    at least as good as every rival", at all looks, corrected for the rivals. `saved_runs` are planned and need not
+    `difference` is arm minus rival over `seeds` pairs, with an always-valid interval; `p` is for "the arm is
+    at least as good as every rival", always valid, corrected for the rivals. `saved_runs` are planned and need not
     start.
     """
 
@@ -334,7 +334,7 @@ class StopDecision(Frozen):
 def stopping(
     scores: Sequence[ArmScores], base: str, seeds: Sequence[int], *, fewer_is_better: bool = True
 ) -> list[StopDecision]:
-    """A decision for every arm but the base, which all others are read against, at every size.
+    """Return a decision for every arm but the base, which all others are read against, at every size.
 
     Args:
         scores: of the runs so far, those that failed too.
@@ -383,7 +383,7 @@ def _decision(size: str, arm: str, means: Mapping[str, Mapping[int, float]], lef
 
 
 def _test(ours: Mapping[int, float], theirs: Mapping[int, float], level: float, sign: int) -> Sequential:
-    """Looks after every seed that both have, in their order; above 0 is worse."""
+    """Run the sequential test after every seed that both arms have, in order; above 0 is worse."""
     gaps = [sign * (ours[seed] - theirs[seed]) for seed in sorted(set(ours) & set(theirs))]
     return Sequential(effect=SHARPEST, level=level).add(gaps)
 

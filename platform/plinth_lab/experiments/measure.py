@@ -46,14 +46,14 @@ FEWEST = 5
 
 
 class NoiseScale(Frozen):
-    """B_simple in tokens, over the second half of a run, beside the batch that the run had."""
+    """B_simple in tokens, over the second half of a run, with the batch size of the run."""
 
     tokens: Estimate
     batch_tokens: int
 
 
 def of_steps(steps: Iterable[tuple[Mapping[str, Any], int]], micro_tokens: int) -> NoiseScale | None:
-    """The noise scale of a run.
+    """Return the noise scale of a run.
 
     Args:
         steps: step events of the timeline, each with the tokens of its batch.
@@ -122,7 +122,7 @@ def score(ctx: Context, checkpoint: Manifest, sets: Mapping[str, Manifest]) -> P
 
 
 def texts(ctx: Context, sets: Mapping[str, Manifest]) -> list[str]:
-    """The documents of the test text."""
+    """Return the documents of the test text."""
     found: list[str] = _items(ctx, sets).column("text").to_pylist()
     return found
 
@@ -139,7 +139,7 @@ def _items(ctx: Context, sets: Mapping[str, Manifest]) -> pa.Table:
 
 
 def measured(ctx: Context, arm: Arm, points: int, made: Mapping[str, Manifest], test: Sequence[str]) -> Manifest:
-    """What is kept of a run that ended: the scores of its last checkpoint, and its curve.
+    """Return the manifest of a run that ended: the scores of its last checkpoint, and its curve.
 
     Args:
         points: checkpoints to score at most, evenly among those that the run kept; of a run with horizons, all that it
@@ -174,14 +174,14 @@ def measured(ctx: Context, arm: Arm, points: int, made: Mapping[str, Manifest], 
 
 
 def _noise(config: RunConfig) -> NoiseScale | None:
-    """Of the second half of the run: noise grows while the loss falls."""
+    """Return the noise scale of the second half of the run: noise grows while the loss falls."""
     steps = timeline(config.directory.events).steps
     later = [(event, config.step_tokens(step)) for step, event in steps.items() if 2 * step > max(steps)]
     return of_steps(later, config.micro_batch_sequences * config.sequence_tokens)
 
 
 def configuration(ctx: Context, run: Manifest) -> RunConfig | None:
-    """The configuration of a run that was trained on this machine; None where its folder is elsewhere or gone."""
+    """Return the configuration of a run that was trained on this machine; None if its folder is not here."""
     path = ctx.workspace.runs / run.stats["run_id"] / "config.json"
     return config.load(path) if path.exists() else None
 
@@ -199,14 +199,14 @@ def _unsure(ctx: Context, protected: Manifest, test: Sequence[str], known: Seque
 
 
 def _id(name: str, at: int, item: str) -> str:
-    """Identifier of a document: items may share a name."""
+    """Return identifier of a document: items may share a name."""
     return hashlib.sha256(f"{name}\0{at}\0{item}".encode()).hexdigest()[:32]
 
 
 def kept(
     arm: Arm, status: Status, reason: str, inputs: Mapping[str, Manifest], parts: list[Part], **stats: Any
 ) -> Manifest:
-    """The manifest of a run of an experiment, however it ended."""
+    """Return the manifest of a run of an experiment, however it ended."""
     step = Step(name="experiment/arm", version=VERSION, params={"arm": arm.arm, "size": arm.size, "seed": arm.seed})
     spent = arm.flops * stats.get("tokens", 0) / arm.tokens
     return context.manifest(
@@ -224,7 +224,7 @@ def common_scores(ctx: Context, runs: Sequence[Manifest]) -> list[ArmScores]:
 
 
 def scores_of(ctx: Context, made: Manifest, without: Collection[str] = ()) -> ArmScores:
-    """What effects are made of, from the manifest of a run; its seconds are in no manifest and are 0.
+    """Return the scores of a run from its manifest; manifests have no seconds, so they are 0.
 
     Args:
         without: documents to leave out.
@@ -257,7 +257,7 @@ def _named(sets: Mapping[str, Manifest]) -> dict[str, Manifest]:
 
 
 def _spread(steps: list[int], count: int) -> list[int]:
-    """At most so many of the steps, evenly, the earliest among them."""
+    """Return at most `count` of the steps, evenly spaced, with the earliest."""
     if count <= 0 or not steps:
         return []
     return [steps[at] for at in sorted({round(at) for at in np.linspace(0, len(steps) - 1, min(count, len(steps)))})]

@@ -44,13 +44,13 @@ def page(
     value: tuple[SourceVerdict, Mapping[str, Any]] | None = None,
     confirmation: ConfirmationOutcome | None = None,
 ) -> str:
-    """The page as HTML. The same arguments give the same bytes.
+    """Return the page as HTML. The same arguments give the same bytes.
 
     Args:
         name, question, measure, base: of the experiment.
         arms: overlay of each arm, as plain data.
         scores: of all runs, those that failed too.
-        effects, decisions: what `effects.effects` and `stopping.stopping` made of them.
+        effects, decisions: results of `effects.effects` and `stopping.stopping`.
         shared: steps of each arm in the step cache: `made` and `reused`.
         notes: sentences about the budget and its use.
         ladder: forecast and truth, of an experiment that is a ladder.
@@ -58,7 +58,7 @@ def page(
         noise: gradient noise of runs, by asset.
         proposal: of a swarm of mixtures.
         value: of a source, the verdict and what its sample showed.
-        confirmation: of a proposal, whether it holds in new runs.
+        confirmation: result of testing a proposal in new runs.
     """
     wholes = [line for line in effects if line.slice == WHOLE]
     slices: dict[tuple[str, str], list[Effect]] = {}
@@ -166,7 +166,7 @@ def _ladder(foretold: LadderForecast, truths: Sequence[LadderOutcome], measure: 
 
 
 def _value(found: SourceVerdict, sample: Mapping[str, Any]) -> dict[str, Any]:
-    """The section of a source: verdict, gains drawn, changes, prices, and the sample."""
+    """Return the section of a source: verdict, gains drawn, changes, prices, and the sample."""
     rows = [
         GainRow(name=one.use, value=one.gain.value, low=one.gain.low, high=one.gain.high, better=_side(one, found))
         for one in found.gains
@@ -227,7 +227,7 @@ LONGEST = 30
 
 
 class EffectRow(Frozen):
-    """A row of a panel: an arm's difference from the base; without numbers it was not measured. `better` is who is."""
+    """A row of a panel: an arm's difference from the base; without numbers it was not measured."""
 
     panel: str
     name: str
@@ -238,7 +238,7 @@ class EffectRow(Frozen):
 
 
 class GainRow(Frozen):
-    """A use of a source: what it gains, with its interval; `better` as of `EffectRow`."""
+    """A use of a source: its gain with its interval; `better` as in `EffectRow`."""
 
     name: str
     value: float
@@ -248,7 +248,7 @@ class GainRow(Frozen):
 
 
 class RunCurve(Frozen):
-    """A measure of one run by optimizer step; runs of one arm have one colour."""
+    """A measure of one run by optimizer step; runs of one arm have one color."""
 
     panel: str
     arm: str
@@ -257,7 +257,7 @@ class RunCurve(Frozen):
 
 
 def forest(rows: Sequence[EffectRow], measure: str, fewer_is_better: bool) -> Figure:
-    """A panel a size and a row an arm: blue where the arm is better, orange where the base is, grey where neither."""
+    """Plot one panel per size, one row per arm: blue if the arm is better, orange if the base is, else gray."""
     from matplotlib.figure import Figure
 
     panels = list(dict.fromkeys(row.panel for row in rows))
@@ -291,7 +291,7 @@ def _effects(ax: Axes, rows: Sequence[EffectRow]) -> None:
 
 
 def gains(rows: Sequence[GainRow], least: float) -> Figure:
-    """A row a use: blue where it gains more than the least gain, orange where it cannot, grey where none is known."""
+    """Plot one row per use: blue if it gains more than the least gain, orange if it cannot, else gray."""
     from matplotlib.figure import Figure
 
     fig = Figure(figsize=(WIDTH_INCHES, 0.32 * (len(rows) + 1.2) + 0.6), layout="constrained")
@@ -305,7 +305,7 @@ def gains(rows: Sequence[GainRow], least: float) -> Figure:
 
 
 def curves(runs: Sequence[RunCurve], arms: Sequence[str], measure: str) -> Figure:
-    """A panel a size: a thin line a run, in the colour of its arm; what is no number leaves a gap."""
+    """Plot one panel per size: one thin line per run, in the color of its arm; NaN leaves a gap."""
     from matplotlib.figure import Figure
 
     panels = list(dict.fromkeys(run.panel for run in runs))
@@ -328,7 +328,7 @@ def curves(runs: Sequence[RunCurve], arms: Sequence[str], measure: str) -> Figur
 
 
 def _short(name: str) -> str:
-    """A name that leaves room; the tables have it whole. A dollar would begin a formula."""
+    """Shorten a name; the tables show it whole. A dollar would begin a formula."""
     cut = name if len(name) <= LONGEST else f"{name[: LONGEST - 1]}…"
     return cut.replace("$", r"\$")
 
@@ -354,7 +354,7 @@ MARGIN = 1.6
 
 
 class LadderPoint(Frozen):
-    """A run of a ladder: parameters, tokens, loss, and whether the law had to foretell it."""
+    """A run of a ladder: parameters, tokens, loss, and whether the law had to predict it."""
 
     params: float
     tokens: float
@@ -381,7 +381,7 @@ class LawCurve(Frozen):
 
 
 def isoflop(points: Sequence[LadderPoint], law: LawCurve, measure: str) -> Figure:
-    """Loss by parameters at equal compute, under the law; runs are drawn in the colour of the nearest curve."""
+    """Loss by parameters at equal compute, under the law; runs are drawn in the color of the nearest curve."""
     from matplotlib.figure import Figure
 
     flops = np.array([6 * one.params * one.tokens for one in points])
@@ -410,7 +410,7 @@ def isoflop(points: Sequence[LadderPoint], law: LawCurve, measure: str) -> Figur
 
 
 def surface(points: Sequence[LadderPoint], law: LawCurve, measure: str) -> Figure:
-    """The law over parameters and tokens as contours, its runs, and the optimum of every budget."""
+    """Return the law over parameters and tokens as contours, its runs, and the optimum of every budget."""
     from matplotlib.figure import Figure
 
     params, tokens = (np.array([getattr(one, name) for one in points]) for name in ("params", "tokens"))

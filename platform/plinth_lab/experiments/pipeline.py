@@ -56,11 +56,11 @@ class Spent(Frozen):
     written: int = Field(0, ge=0)
 
     def with_taken(self, asset: str) -> Spent:
-        """The same with one more asset that was there already."""
+        """Return the same with one more asset that was there already."""
         return self.model_copy(update={"taken": (*self.taken, asset)})
 
     def with_made(self, asset: str, cost: StepCost, written: int) -> Spent:
-        """The same with one more asset that was made.
+        """Return the same with one more asset that was made.
 
         Args:
             cost: of the tasks of its steps.
@@ -81,18 +81,18 @@ def save_spent(workspace: Workspace, arm: Arm, spent: Spent) -> None:
 
 
 def spent_by_asset(workspace: Workspace, arms: Sequence[Arm]) -> dict[str, Spent]:
-    """What the runs made and took over, by asset; of those that were played here."""
+    """Return the made and reused assets of the runs that were executed here, by asset."""
     found = {one.asset: _path(workspace, one) for one in arms}
     return {asset: Spent.model_validate_json(path.read_bytes()) for asset, path in found.items() if path.exists()}
 
 
 def attempt(workspace: Workspace, arm: Arm) -> int:
-    """How often a run was asked for again after it had failed."""
+    """Return the number of retries of a run."""
     return _attempts(workspace, arm.experiment).get(arm.asset, 0)
 
 
 def try_again(workspace: Workspace, arms: Sequence[Arm]) -> None:
-    """Ask for runs again that have failed: their assets are no longer up to date."""
+    """Retry failed runs: mark their assets as out of date."""
     for one in arms:
         known = _attempts(workspace, one.experiment)
         data = {**known, one.asset: known.get(one.asset, 0) + 1}
@@ -130,7 +130,7 @@ Known = list[tuple[Callable[[Context], str | None], str | None]]
 
 
 def last_assets(experiment: Experiment, arm: Arm) -> tuple[str, ...]:
-    """The last assets of a run: its checkpoint; where a source is asked about, what else measures that."""
+    """Return the last assets of a run: its checkpoint and, for a source question, its measurements."""
     known = {one.asset for one in stages(arm.recipe)} if experiment.source else set()
     return (LAST, *(name for name in MEASURED if name in known))
 
@@ -153,7 +153,7 @@ def _identity(outside: Callable[[Context], str | None], known: Known | None, ctx
 
 
 def _same(one: Callable[..., Any], other: Callable[..., Any]) -> bool:
-    """Whether two functions are one function of equal arguments; of functions that cannot be compared, no."""
+    """Return True if two functions are one function of equal arguments; of functions that cannot be compared, no."""
     if not (isinstance(one, partial) and isinstance(other, partial)):
         return one is other
     return (one.func, one.args, one.keywords) == (other.func, other.args, other.keywords)
@@ -168,10 +168,10 @@ def _neighbours(ctx: Context, experiment: Experiment, arm: Arm) -> list[Context]
 
 
 def played(ctx: Context, experiment: Experiment, arm: Arm, say: Say, ends: tuple[str, ...] = ()) -> dict[str, Manifest]:
-    """Bring the pipeline of a run up to date over references of its own: as far as its checkpoint, or the given ends.
+    """Bring the pipeline of a run up to date over references of its own, up to its checkpoint or the given ends.
 
     Returns:
-        The manifests of its stages. What was made, taken over and written is recorded beside the references.
+        The manifests of its stages. What was made, reused and written is recorded next to the references.
 
     Raises:
         PlinthError: a stage failed; what was finished before it is kept.

@@ -49,7 +49,7 @@ NOTE = "experiment.json"
 
 
 def load(path: Path) -> tuple[Experiment, tuple[Arm, ...]]:
-    """An experiment's file, or a packaged one by its name, with its runs.
+    """Return an experiment's file, or a packaged one by its name, with its runs.
 
     Raises:
         MissingError: no such file.
@@ -59,7 +59,7 @@ def load(path: Path) -> tuple[Experiment, tuple[Arm, ...]]:
 
 
 def find(path: Path) -> Path:
-    """The file that a path or the name of a packaged experiment means.
+    """Return the file for a path or the name of a packaged experiment.
 
     Raises:
         MissingError: there is none.
@@ -73,13 +73,13 @@ def find(path: Path) -> Path:
 
 
 def remember(workspace: Path, experiment: Experiment, path: Path) -> None:
-    """Note where the file of an experiment lies, so that `plinth up` shows its assets."""
+    """Record the path of an experiment's file, so that `plinth up` shows its assets."""
     note = {"path": str(find(path).absolute())}
     recipes.write_note(workspace, _note(experiment.name), json.dumps(note).encode())
 
 
 def noted(workspace: Path, name: str) -> Path:
-    """Where the file of an experiment lies that this user has run in a workspace.
+    """Return the file of an experiment that this user has run in a workspace.
 
     Raises:
         MissingError: none of that name has run.
@@ -118,7 +118,7 @@ def _note(name: str) -> str:
 
 
 def _files(path: Path) -> tuple[Path, ...]:
-    """The file of an experiment, its recipe, and the recipes that this one extends."""
+    """Return the file of an experiment, its recipe, and the recipes that this one extends."""
     recipe = read(path, path.name).data.get("recipe")
     found = named(recipe, path.parent, recipes.FOLDER) if isinstance(recipe, str) else None
     return (path, *(files(found, recipes.FOLDER) if found else ()))
@@ -129,7 +129,7 @@ JOB = "run_experiment"
 
 @dataclass(frozen=True)
 class ExperimentSummary:
-    """What an experiment came to."""
+    """Summary of an experiment."""
 
     name: str
     made: tuple[str, ...]
@@ -145,7 +145,7 @@ class ExperimentSummary:
 def definitions(
     stages: Sequence[Stage], workspace: Path, compute: Compute = DEFAULT, **resources: Any
 ) -> dg.Definitions:
-    """The assets of an experiment's stages and the job that makes them."""
+    """Return the assets of an experiment's stages and the job that makes them."""
     made = [asset(stage) for stage in stages]
     job = dg.define_asset_job(JOB, dg.AssetSelection.assets(*made), executor_def=dg.in_process_executor)
     known = {"plinth": PlinthResource.over(str(workspace), compute), "session": Session(), **resources}
@@ -165,7 +165,7 @@ def run(
 
     Args:
         side_by_side: runs of one seed that are under way at once.
-        again: ask for runs again that failed.
+        again: retry failed runs.
 
     Raises:
         RecipeError, BudgetError, MissingError: the experiment is wrong; nothing was started.
@@ -212,7 +212,7 @@ def run(
 
 
 def _in_turn(experiment: Experiment, waiting: Sequence[Arm]) -> list[tuple[list[Arm], bool]]:
-    """Runs that may be under way at once, one group after the other, and whether a ladder's forecast follows."""
+    """Return runs that may be under way at once, one group after the other, and whether a ladder's forecast follows."""
     if experiment.ladder:
         held = [one for one in waiting if one.size == experiment.ladder.held_out]
         return [([one for one in waiting if one not in held], True), (held, False)]
@@ -221,7 +221,7 @@ def _in_turn(experiment: Experiment, waiting: Sequence[Arm]) -> list[tuple[list[
 
 
 def answer_of(ctx: Context, experiment: Experiment, arms: Sequence[Arm]) -> Manifest:
-    """The published effects of an experiment as its file is now.
+    """Return the published effects of an experiment as its file is now.
 
     Raises:
         MissingError: it was not run here, or file, sources or code have changed since.
@@ -236,7 +236,7 @@ def answer_of(ctx: Context, experiment: Experiment, arms: Sequence[Arm]) -> Mani
 
 
 def _show_swarm(ctx: Context, name: str) -> None:
-    """Write the page of a swarm again, with what new runs say of its proposal; not where its answer is out of date."""
+    """Rewrite the page of a swarm with the confirmation of its proposal, unless its answer is out of date."""
     try:
         swarm, arms = load(noted(ctx.workspace.root, name))
         wiring.show(ctx, swarm, arms, answer_of(ctx, swarm, arms))
@@ -265,10 +265,10 @@ def _at_once(
         arms: those to play.
 
     Returns:
-        How those failed whose failure is a result, by asset.
+        Failures that count as a result, by asset.
 
     Raises:
-        PlinthError: any other failure; runs that wait are not begun.
+        PlinthError: any other failure; runs that wait are not started.
     """
     failed: dict[str, PlinthError] = {}
     engine, over = compute.open(), threading.Event()

@@ -41,7 +41,7 @@ def of(
     """Every run, then the effects; where losing arms are stopped, a seed's runs read those of the seeds before.
 
     Args:
-        failed: how runs failed that were played a moment ago: they are not played again.
+        failed: failures of runs that were just played: they are not played again.
         for_one_decision: sources that several runs share are looked at once. Not for stages that are made: a source
             may change while runs are under way.
     """
@@ -59,7 +59,7 @@ def of(
 
 
 def _before(experiment: Experiment, arms: Sequence[Arm], arm: Arm) -> tuple[Arm, ...]:
-    """Runs of its size with earlier seeds, which decide whether a run starts."""
+    """Return runs of its size with earlier seeds, which decide whether a run starts."""
     if not experiment.stop_losing:
         return ()
     seeds = experiment.seeds[: experiment.seeds.index(arm.seed)]
@@ -74,7 +74,7 @@ def _run(
     failed: PlinthError | None,
     known: Known | None,
 ) -> Stage:
-    """A run's asset. Seed by seed, the base first: what it makes, the others take over."""
+    """Return a run's asset. Seed by seed, the base first: what it makes, the others take over."""
     own = selected(stages(arm.recipe), last_assets(experiment, arm))
     return Stage(
         asset=arm.asset,
@@ -94,17 +94,17 @@ def _run(
 
 
 def sample_of(experiment: Experiment) -> str:
-    """Key of the asset that holds what the sample of a source shows."""
+    """Return the key of the asset with the results of a source's sample."""
     return f"{PREFIX}/{experiment.name}/sample"
 
 
 def _sampled(experiment: Experiment) -> tuple[str, ...]:
-    """The sample, of an experiment about a source."""
+    """Return the sample, of an experiment about a source."""
     return (sample_of(experiment),) if experiment.source else ()
 
 
 def _sample(experiment: Experiment, arms: Sequence[Arm], known: Known | None) -> list[Stage]:
-    """The sample of a source beside the text of the arm without it."""
+    """Return the stage that compares the sample of a source with the text of the arm without it."""
     if experiment.source is None:
         return []
     ours = next(one for one in arms if one.arm == WITH)
@@ -153,7 +153,7 @@ def forecast_of(experiment: Experiment) -> str:
 
 
 def _foretold(experiment: Experiment, arm: Arm) -> tuple[str, ...]:
-    """The forecast, of the runs that it is of: it is stored before they begin."""
+    """Return the forecast as input of the runs that it predicts: it is stored before they begin."""
     return (forecast_of(experiment),) if experiment.ladder and arm.size == experiment.ladder.held_out else ()
 
 
@@ -206,12 +206,12 @@ def _make(
 
 
 def _refusal(experiment: Experiment, sample: Manifest | None) -> str:
-    """Why the sample of a source is an answer already, or nothing."""
+    """Return the reason if the sample of a source already decides, or nothing."""
     return str(sample.stats["refusal"]) if experiment.source and sample else ""
 
 
 def is_stopped(ctx: Context, experiment: Experiment, arm: Arm, arms: Sequence[Arm]) -> bool:
-    """Whether the sample, or the runs of earlier seeds, which are published, say that a run need not start."""
+    """Return True if the published sample or runs of earlier seeds make a run unnecessary."""
     if any(_refusal(experiment, ctx.refs.current(one)) for one in _sampled(experiment)):
         return True
     runs = [ctx.refs.current(one.asset) for one in _before(experiment, arms, arm)]
@@ -261,7 +261,7 @@ def _present(experiment: Experiment, arms: Sequence[Arm], ctx: Context, made: Ma
 
 
 def path(ctx: Context, experiment: Experiment) -> Path:
-    """Where the page of an experiment lies for people."""
+    """Return the path of an experiment's page."""
     return ctx.workspace.reports / f"experiment-{experiment.name}.html"
 
 

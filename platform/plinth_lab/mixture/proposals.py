@@ -34,11 +34,11 @@ class MixtureProposal(Frozen):
 
     Args:
         prior, shares: by stream; `shares` is empty where nothing is proposed.
-        caps: the most that each stream's text allows, as a share of the target run.
+        caps: maximum share of each stream in the target run, by its amount of text.
         family: the surrogate; `errors` are leave-one-out errors of all, in bits per byte.
         gain, low, high: bits per byte less than the prior, corrected for having been chosen, with its 95% interval.
-        refusal: why nothing is proposed.
-        runs: shares, loss, and the loss that the surrogate foretold without the run; the page draws them.
+        refusal: reason if nothing is proposed.
+        runs: shares, loss, and the loss that the surrogate predicted without the run; the page draws them.
     """
 
     prior: Mapping[str, float]
@@ -56,7 +56,7 @@ class MixtureProposal(Frozen):
 def propose(
     swarm: Swarm, runs: Sequence[tuple[Mapping[str, float], float]], caps: Mapping[str, float]
 ) -> MixtureProposal:
-    """What a swarm's runs say.
+    """Return the proposal of a swarm's runs.
 
     Args:
         runs: shares that a run really trained on, and its bits per byte; the prior's among them.
@@ -107,10 +107,10 @@ def propose(
 def best_shares(
     loss: Surrogate, prior: Floats, most: Floats, swarm: Swarm, starts: Sequence[Floats] | None = None
 ) -> Floats:
-    """The shares [K] with the least loss plus `stay` times their divergence from the prior, within floor and caps.
+    """Return the shares [K] with the least loss plus `stay` times their divergence from the prior, within bounds.
 
-    The log-linear law is convex: without `stay` it is a linear programme, with it any local optimum is the best one.
-    Of the kernel's surface the best of several descents is taken: from the prior and near each corner, unless said.
+    The log-linear law is convex: without `stay` it is a linear program, with it any local optimum is the best one.
+    For the kernel, the best of several descents is taken, by default from the prior and near each corner.
     """
     from scipy.optimize import linprog, minimize
 
@@ -138,7 +138,7 @@ def best_shares(
 
 
 def _within(shares: Floats, floor: float, most: Floats) -> Floats:
-    """The nearest shares within floor and caps that add up to 1, by shifting all alike (a projection)."""
+    """Return the nearest shares within floor and caps that add up to 1, by shifting all alike (a projection)."""
     low, high = shares.min() - 1 - most.max(), 2.0
     for _ in range(80):
         shift = (low + high) / 2
@@ -175,7 +175,7 @@ CONFIRM, LONGEST = "-confirm", 24
 
 
 def required(name: str, proposal: MixtureProposal | None) -> MixtureProposal:
-    """The proposal of an experiment.
+    """Return the proposal of an experiment.
 
     Raises:
         MissingError: it has no swarm.
@@ -195,7 +195,7 @@ def required(name: str, proposal: MixtureProposal | None) -> MixtureProposal:
 def recipe(
     experiment: Experiment, file: Path, proposal: MixtureProposal, outcome: ConfirmationOutcome | None = None
 ) -> str:
-    """A recipe that extends that of the experiment and has the proposed mixture; its first line says how sure it is.
+    """Return a recipe with the proposed mixture that extends the experiment's; its first line states the evidence.
 
     Raises:
         StageError: new runs did not confirm the proposal.
@@ -223,7 +223,7 @@ def name_of(experiment: str) -> str:
 
 
 def question(experiment: Experiment, proposal: MixtureProposal, answer: str) -> ConfirmationQuestion:
-    """What is to be confirmed; `answer` is the digest of the effects that the proposal is of."""
+    """Return the question of a confirmation; `answer` is the digest of the effects behind the proposal."""
     return ConfirmationQuestion(
         experiment=experiment.name, answer=answer, seeds=experiment.seeds, prior=proposal.prior,
         shares=proposal.shares, gain=proposal.gain, low=proposal.low, high=proposal.high,
@@ -231,10 +231,10 @@ def question(experiment: Experiment, proposal: MixtureProposal, answer: str) -> 
 
 
 def confirmation(experiment: Experiment, file: Path, proposal: MixtureProposal, answer: str) -> str:
-    """An experiment that trains the proposal and the prior with seeds that the swarm did not have.
+    """Return an experiment that trains the proposal and the prior with seeds that the swarm did not have.
 
     Args:
-        answer: digest of the effects that the proposal is of.
+        answer: digest of the effects that the proposal is derived from.
     """
     beside = file.parent / experiment.recipe
     first = max(experiment.seeds) + 1

@@ -42,7 +42,7 @@ class Features:
         return found
 
     def slope(self, shares: Floats, by_feature: Floats) -> Floats:
-        """The gradient by shares, [K], of a function whose gradient by features, [2K], is known."""
+        """Return the gradient by shares, [K], of a function whose gradient by features, [2K], is known."""
         own, logarithm = np.split(by_feature, 2)
         found: Floats = self.own * own + self.logarithm * logarithm / (shares + self.least)
         return found
@@ -78,12 +78,12 @@ class Kernel:
         return self.features.slope(shares, (each[:, None] * (self.points - at)).sum(0) / self.width**2)
 
     def again(self, shares: Floats, losses: Floats) -> Kernel:
-        """The same settings fitted to other runs."""
+        """Return the same settings fitted to other runs."""
         return _fit_kernel(self.features, self.width, self.ridge, shares, losses)
 
 
 def choose(shares: Floats, losses: Floats) -> tuple[Kernel, Floats]:
-    """The settings with the least squared leave-one-out error, fitted to all runs, and what it foretells of each
+    """Return the settings with the least squared leave-one-out error, fitted to all runs, and what it predicts of each
     run without it, [N]."""
     features, width, ridge, held = min(
         _kernel_left_out(shares, losses), key=lambda tried: float(np.mean((tried[3] - losses) ** 2))
@@ -92,7 +92,7 @@ def choose(shares: Floats, losses: Floats) -> tuple[Kernel, Floats]:
 
 
 def _kernel_left_out(shares: Floats, losses: Floats) -> Iterator[tuple[Features, float, float, Floats]]:
-    """Each setting with what it foretells of every run without it; closed: residual / (1 - leverage).
+    """Each setting with what it predicts of every run without it; closed: residual / (1 - leverage).
 
     One eigendecomposition of a Gram matrix serves all ridges, and no matrix of leverages is formed.
     """
@@ -141,7 +141,7 @@ class Surrogate(Protocol):
         """Shares [..., K] to losses [...]."""
 
     def slope(self, shares: Floats) -> Floats:
-        """The gradient [K] at some shares [K]."""
+        """Return the gradient [K] at some shares [K]."""
 
 
 @dataclass(frozen=True)
@@ -180,7 +180,7 @@ class FittedSurrogate:
     Args:
         family: chosen; `mean` where no other explains the runs.
         errors: root mean squared leave-one-out error of each family, in bits per byte.
-        held_out: of each run, the loss that the chosen family foretold without it, [N].
+        held_out: of each run, the loss that the chosen family predicted without it, [N].
     """
 
     loss: Surrogate
@@ -190,14 +190,14 @@ class FittedSurrogate:
 
 
 def fit(shares: Floats, losses: Floats) -> FittedSurrogate:
-    """The family with the least leave-one-out error, fitted to all runs.
+    """Return the family with the least leave-one-out error, fitted to all runs.
 
     Args:
         shares: of each run, [N, K]; rows add up to 1.
         losses: bits per byte of each run, [N].
 
     Raises:
-        RequestError: fewer than `FEWEST` runs, or a loss that is no number.
+        RequestError: fewer than `FEWEST` runs, or a loss that is not a number.
     """
     if len(shares) < FEWEST or not np.isfinite(losses).all():
         raise RequestError(
@@ -223,7 +223,7 @@ def fit(shares: Floats, losses: Floats) -> FittedSurrogate:
 
 
 def again(known: Surrogate, shares: Floats, losses: Floats) -> Surrogate:
-    """The same family fitted to other runs, as the bootstrap asks, with the same settings.
+    """Return the same family fitted to other runs, as the bootstrap asks, with the same settings.
 
     Leave-one-out on runs drawn twice would choose settings that repeat what they have seen.
     """
@@ -268,7 +268,7 @@ def _log_linear(shares: Floats, losses: Floats, start: LogLinear | None = None) 
 
 
 def _left_out(shares: Floats, losses: Floats) -> Floats:
-    """What the law foretells of each run without it, [N]; of many runs by the leverage of the law's linear part."""
+    """Return leave-one-out predictions of the law, [N]; for many runs by the leverage of the law's linear part."""
     whole = _log_linear(shares, losses)
     if len(losses) > REFITTED:
         return _by_leverage(whole, shares, losses)

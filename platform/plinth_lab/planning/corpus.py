@@ -46,7 +46,7 @@ ANNOTATE = "annotate"
 
 
 class Amount(NamedTuple):
-    """What a stage costs."""
+    """Cost of a stage."""
 
     cpu_s: float = 0.0
     tasks: float = 0.0
@@ -82,7 +82,7 @@ class RunCosts(Frozen):
 
 
 def of_run(state: State) -> RunCosts:
-    """The recorded costs of what is published in a workspace.
+    """Return the recorded costs of what is published in a workspace.
 
     Raises:
         MissingError: nothing was recorded, or there are no documents.
@@ -130,7 +130,7 @@ def _kind(asset: str) -> str:
 
 
 def predict(runs: Sequence[RunCosts], text_bytes: float, parts: int) -> dict[str, Amount]:
-    """What every stage of these runs would cost for so much text in so many parts."""
+    """Predict the cost of every stage for an amount of text and a number of parts."""
     found = {}
     for stage in dict.fromkeys(stage for run in runs for stage in run.stages):
         mine = [run for run in runs if stage in run.stages]
@@ -145,7 +145,7 @@ def predict(runs: Sequence[RunCosts], text_bytes: float, parts: int) -> dict[str
 
 
 def line(sizes: Sequence[float], amounts: Sequence[float]) -> tuple[float, float]:
-    """Fixed amount and amount per size, neither below 0: the line of least squares."""
+    """Return fixed amount and amount per size, neither below 0: the line of least squares."""
     x, y = np.array(sizes, dtype=np.float64), np.array(amounts, dtype=np.float64)
     if np.unique(x).size > 1:
         slope, fixed = np.polyfit(x, y, 1)
@@ -165,7 +165,7 @@ class StageWork(NamedTuple):
         documents_s: documents per second; 0 where bytes count.
         reads_text: whether it reads documents, or columns alone.
         written: bytes written per byte of text, intermediate runs included.
-        written_document: bytes written per document beside that.
+        written_document: bytes written per document in addition.
         operations: files of the store opened and written, per part.
     """
 
@@ -305,7 +305,7 @@ def compare(run: RunCosts, runs: Sequence[RunCosts] = ()) -> dict[str, tuple[Amo
 
 
 def _like(run: RunCosts) -> dict[str, Amount]:
-    """The constants' prediction for a run, annotators as one stage."""
+    """Return the constants' prediction for a run, annotators as one stage."""
     scale = CorpusScale(text_bytes=run.text_bytes, part_bytes=run.text_bytes / run.parts)
     absent = {f"{ANNOTATE}: {name}" for name, own in ANNOTATORS.items() if not own & set(run.annotators)}
     found = dict[str, Amount]()

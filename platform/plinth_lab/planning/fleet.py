@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 
 
 class Fleet(NamedTuple):
-    """So many devices of one kind."""
+    """A number of devices of one kind."""
 
     size: int
     device: PlannedDevice
 
 
 class RecordedPlan(NamedTuple):
-    """What recorded runs say to a plan."""
+    """Evidence of recorded runs for a plan."""
 
     efficiency: Efficiency
     pauses: Pauses
@@ -36,7 +36,7 @@ class RecordedPlan(NamedTuple):
 
 
 class FleetPlan(NamedTuple):
-    """The divisions of a planned run over a fleet, the quickest first, and what recorded runs say of them."""
+    """Parallel layouts of a planned run on a fleet, fastest first, with the evidence of recorded runs."""
 
     plan: TrainingPlan
     fleet: Fleet
@@ -49,7 +49,7 @@ def ranked(made: TrainingPlan, recipe: Recipe, fleet: Fleet, workspace: Path, st
     """Rank every division of a recipe's run over a fleet; runs of the workspace, which need not exist, are evidence.
 
     Raises:
-        RequestError: nothing divides the run among so many devices.
+        RequestError: no layout divides the run among the devices.
     """
     from plinth.operation.ranking import minimum_devices, rank
 
@@ -79,7 +79,7 @@ def _indivisible(work: TrainingWork, devices: int) -> RequestError:
 
 
 def workload(recipe: Recipe, made: TrainingPlan) -> TrainingWork:
-    """What the ranking is of: the recipe's training, in the plan's vocabulary and precision."""
+    """Return the workload to rank: the recipe's training, in the plan's vocabulary and precision."""
     from plinth.operation.ranking import TrainingWork
     from plinth.training import hooks
 
@@ -101,7 +101,7 @@ def workload(recipe: Recipe, made: TrainingPlan) -> TrainingWork:
 def fleet_of(
     text: str, table: Mapping[str, Device], workspace: Path, precision: Literal["fp32", "bf16"] | None
 ) -> Fleet:
-    """`512xH100`, or `2xcpu`: this machine's measured processors, divided among so many ranks.
+    """Parse `512xH100`, or `2xcpu`: this machine's measured processors, divided among the ranks.
 
     Raises:
         RequestError: it is not of that form, or the device is not known.
@@ -117,7 +117,7 @@ def fleet_of(
 
 
 def recorded_runs(workspace: Path) -> tuple[list[RecordedRun], list[str]]:
-    """The runs of a workspace, which need not exist, and those that cannot be read."""
+    """Return the runs of a workspace, which need not exist, and those that cannot be read."""
     from plinth.operation.forecast import known
     from plinth.storage.workspace import Workspace
 
@@ -125,7 +125,7 @@ def recorded_runs(workspace: Path) -> tuple[list[RecordedRun], list[str]]:
 
 
 def at_recorded_speed(made: TrainingPlan, recipe: Recipe, device: str | None, runs: list[RecordedRun]) -> TrainingPlan:
-    """A plan with the wall clock that like runs of the workspace give; as it was, where none is recorded."""
+    """Return a plan with the wall clock that like runs of the workspace give; as it was, where none is recorded."""
     from plinth_lab.planning.plan import speed
 
     training, work = recipe.training, workload(recipe, made)
@@ -144,7 +144,7 @@ def _measured(workspace: Path, on: PlannedDevice, work: TrainingWork, stall_s: f
 
 
 def as_record(found: FleetPlan) -> dict[str, Any]:
-    """For JSON: every division, and what recorded runs say."""
+    """Return the layouts and the evidence of recorded runs, for JSON."""
     from plinth.operation.ranking import span
 
     said = found.said
@@ -170,7 +170,7 @@ def as_record(found: FleetPlan) -> dict[str, Any]:
 
 
 def show(found: FleetPlan, spot: bool, shown: int) -> None:
-    """A table of the quickest, what the quickest costs, and how often to save."""
+    """Print a table of the fastest layouts, the cost of the fastest, and the checkpoint interval."""
     from plinth.launch.devices import PRICES
     from plinth.operation.ranking import span
     from plinth_jobs.cli import output
@@ -227,7 +227,7 @@ def _save_every(count: int, pauses: Pauses) -> str:
 
 
 def show_errors(runs: list[RecordedRun], broken: list[str]) -> None:
-    """How far the planner was off in the runs of this workspace."""
+    """Print the planner's errors for the runs of this workspace."""
     from plinth.operation.forecast import errors
     from plinth_jobs.cli import output
 

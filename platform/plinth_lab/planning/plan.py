@@ -29,7 +29,7 @@ from plinth.training.telemetry import machine_speed
 
 
 class RecordedSpeed(NamedTuple):
-    """Tokens a second of all ranks, and the runs that it is from, in words."""
+    """Tokens per second of all ranks, and the runs that it is derived from, in words."""
 
     tokens_per_second: float
     source: str
@@ -39,7 +39,7 @@ def speed(
     runs: Iterable[RecordedRun], work: ranking.TrainingWork, block: Parallel, micro: int, launch: Launch,
     device: str | None = None,
 ) -> RecordedSpeed | None:  # fmt: skip
-    """The median of like runs on the same kind of device, those of this very machine alone where there are any.
+    """Return the median of like runs on the same kind of device, those of this very machine alone where there are any.
 
     Args:
         micro: sequences of a rank's micro batch.
@@ -63,7 +63,7 @@ def speed(
 
 
 def _place(runs: list[RecordedRun], launch: Launch) -> tuple[str, str]:
-    """Device and machine on which a run would train, as far as that is known."""
+    """Return device and machine on which a run would train, if known."""
     if launch.kind != "local":
         return (runs[-1].device if runs else ""), ""
     gpus = hardware()[3]
@@ -75,7 +75,7 @@ NO_SPEED = "no wall clock: no speed was stated"
 
 
 class TrainingPlan(Frozen):
-    """The cost of a run. FLOPs are of the whole run; `wall_clock_s` is None when no speed is known."""
+    """The cost of a run. FLOPs cover the whole run; `wall_clock_s` is None when no speed is known."""
 
     recipe: str
     preset: str | None
@@ -111,7 +111,7 @@ class TrainingPlan(Frozen):
     assumptions: tuple[str, ...]
 
     def at(self, speed: RecordedSpeed) -> TrainingPlan:
-        """The same at the speed of recorded runs, which its assumptions then name."""
+        """Return the same at the speed of recorded runs, which its assumptions then name."""
         rate, others = speed.tokens_per_second, tuple(line for line in self.assumptions if line != NO_SPEED)
         return self.model_copy(
             update={
@@ -235,21 +235,21 @@ def _memory_by_stage(recipe: Recipe, vocab_size: int, precision: memory.Precisio
 
 
 def _division(parallel: Parallel, ranks: int) -> str:
-    """The degrees that are not 1, in words."""
+    """Return the degrees that are not 1, in words."""
     degrees = {"data": parallel.data_ranks(ranks)}
     degrees |= {name: getattr(parallel, name) for name in ("pipeline", "sequence", "tensor")}
     return " x ".join(f"{name} {degree}" for name, degree in degrees.items() if degree > 1) or "one rank"
 
 
 def _state(training: Training) -> str:
-    """The optimizer's state, in words."""
+    """Return the optimizer's state, in words."""
     kinds = {"adamw": "Adam's state", "muon": "Muon's momentum and Adam's state"}
     found = kinds.get(training.optimizer.kind, f"the state of {training.optimizer.kind} counted as Adam's")
     return found + (", the mean of the weights" if training.optimizer.ema_decay is not None else "")
 
 
 def _attention(training: Training) -> str:
-    """The path that attention takes, in words."""
+    """Return the path that attention takes, in words."""
     path, documents = training.parallel.attention, training.model.document_mask
     dense = "sdpa with dense masks" if documents else "sdpa"
     words = {"flex": "flex with block masks", "flash": "flash", "sdpa": dense}
@@ -259,7 +259,7 @@ def _attention(training: Training) -> str:
 
 
 def _private(training: Training) -> str:
-    """What privacy costs in time, in words."""
+    """Describe the time cost of privacy."""
     alone = training.global_batch_sequences / training.parallel.data_ranks(training.launch.ranks)
     return (
         f"private: a step is {alone:,.4g} forward and backward passes of one sequence a rank on average, whatever "
@@ -269,7 +269,7 @@ def _private(training: Training) -> str:
 
 
 def _documents(training: Training, document_tokens: int | None) -> str:
-    """How long documents are counted, in words."""
+    """Describe the assumed length of documents."""
     if not training.model.document_mask:
         return "of the whole row before it"
     if document_tokens is None:

@@ -89,7 +89,7 @@ class ScalingRun(Frozen):
 
 
 class ScalingFit(Frozen):
-    """The law of some runs; `law` is None where its constants mean nothing, and `statuses` say why."""
+    """Law of some runs; `law` is None if its constants are not identifiable, and `statuses` has the reasons."""
 
     law: ScalingLaw | None
     statuses: tuple[str, ...]
@@ -121,7 +121,7 @@ class Fitted:
         """The law.
 
         Raises:
-            RequestError: its constants mean nothing.
+            RequestError: its constants are not identifiable.
         """
         if self.fit.law is None:
             raise RequestError(
@@ -135,7 +135,7 @@ class Fitted:
     def losses(self, params: float, tokens: float) -> Floats:
         """Loss under every draw, [K].
 
-        Least squares pull the surface towards the runs, one for each constant, and a bootstrap takes what is left for
+        Least squares pull the surface toward the runs, one for each constant, and a bootstrap takes what is left for
         the noise. Draws are spread by that factor for the share of runs within delta; beyond it nothing is squared.
         """
         value = loss_of(self.constants, params, tokens)
@@ -165,7 +165,7 @@ class Fitted:
         return float(np.sqrt(runs / (runs - 5)))
 
     def extrapolation(self, flops: float) -> float:
-        """A budget in multiples of the largest that was run."""
+        """Return a budget in multiples of the largest that was run."""
         return flops / self.fit.largest_flops
 
 
@@ -183,13 +183,13 @@ def weights_of(runs: Sequence[ScalingRun], draws: int, seed: int) -> Floats:
 
 
 def _trunks(runs: Sequence[ScalingRun]) -> list[int]:
-    """The training of each run, [R], from 0; a run that names none is its own."""
+    """Return the training of each run, [R], from 0; a run that names none is its own."""
     seen: dict[str | int, int] = {}
     return [seen.setdefault(run.trunk or at, len(seen)) for at, run in enumerate(runs)]
 
 
 def budgets(flops: Sequence[float]) -> int:
-    """Number of budgets: those within a tenth of each other are one."""
+    """Return number of budgets: those within a tenth of each other are one."""
     count, last = 0, 0.0
     for value in sorted(flops):
         if value > SAME_BUDGET * last:
@@ -254,7 +254,7 @@ def _surface(runs: Sequence[ScalingRun]) -> tuple[Surface, tuple[float, float]]:
 
 
 def _starts(surface: Surface) -> Floats:
-    """The best points of the grid, [STARTS, 5]; relative residuals stand for those of ln L, which makes them linear."""
+    """Return the best points of the grid, [STARTS, 5]; relative residuals replace those of ln L and are linear."""
     from scipy.optimize import nnls
 
     found = []
@@ -302,7 +302,7 @@ def _statuses(
 
 
 def _shown(shares: Floats) -> Bools:
-    """Of (p, q, s, alpha, beta), those that the runs depend on, [5]: all but an E of 0. Shares of terms are [3, R]."""
+    """Return which of (p, q, s, alpha, beta) matter, [5]: all but an E of 0. Shares of terms are [3, R]."""
     terms = shares.max(axis=1) >= NOTHING
     return np.concatenate([terms, [True, True]])
 
@@ -333,10 +333,10 @@ class RunTable:
 
 
 def read_table(text: str) -> RunTable:
-    """The runs of a CSV. A loss that is empty or not finite is a failed run; an empty probe was not scored.
+    """Return the runs of a CSV. A loss that is empty or not finite is a failed run; an empty probe was not scored.
 
     Raises:
-        RequestError: a column is missing, or a line has what is no number; with its line.
+        RequestError: a column is missing, or a value is not a number; names the line.
     """
     reader = csv.DictReader(io.StringIO(text))
     names = [name.strip() for name in reader.fieldnames or ()]
@@ -365,7 +365,7 @@ def read_table(text: str) -> RunTable:
 
 
 def example() -> str:
-    """A table drawn from the corrected Chinchilla law with noise of 0.2%: five sizes, four horizons, one probe."""
+    """Return a table drawn from the corrected Chinchilla law with 0.2% noise: five sizes, four horizons, one probe."""
     draw = np.random.default_rng(0)
     lines = ["params,tokens,loss,probe"]
     for params in (30e6, 60e6, 120e6, 250e6, 500e6):

@@ -76,7 +76,7 @@ class Rung(Frozen):
 
 
 def rungs(design: LadderDesign) -> tuple[Rung, ...]:
-    """The runs of a ladder, by size, then horizon."""
+    """Return the runs of a ladder, by size, then horizon."""
     return tuple(_rung(design, size, horizon) for size in design.sizes for horizon in sorted(design.horizons))
 
 
@@ -135,14 +135,14 @@ BACKTEST_DRAWS = 1_000
 
 
 class LadderOutcome(Frozen):
-    """The truth of a size at a horizon, beside what was foretold without it."""
+    """Measured loss of a size at a horizon, with its prediction from the other sizes."""
 
     run: ScalingRun
     outcome: PredictedOutcome
 
 
 class LadderForecast(Frozen):
-    """What the smaller sizes say of the held-out one, by horizon; without `fit`, `why` says what is missing."""
+    """Prediction of the held-out size from the smaller ones, by horizon; without `fit`, `why` has the reason."""
 
     held_out: str
     runs: tuple[ScalingRun, ...]
@@ -174,7 +174,7 @@ def size(arm: Arm) -> int:
 def forecast(
     arms: Sequence[Arm], made: Mapping[str, Manifest], held_out: str, *, draws: int = DRAWS
 ) -> LadderForecast:
-    """Fit the law to the runs of all other sizes, and foretell every horizon of the one that is held out.
+    """Fit the law to the runs of all other sizes, and predict every horizon of the one that is held out.
 
     Args:
         arms: all runs of the experiment.
@@ -196,7 +196,7 @@ def forecast(
 
 
 def backtest(runs: Sequence[ScalingRun], *, draws: int = BACKTEST_DRAWS) -> tuple[LadderOutcome, ...]:
-    """The largest size of these runs, foretold by the others: how far to trust a forecast, before its truth is known.
+    """Predict the largest size of these runs from the others, to judge a forecast before its truth is known.
 
     Empty where the others determine no law.
     """
@@ -210,7 +210,7 @@ def backtest(runs: Sequence[ScalingRun], *, draws: int = BACKTEST_DRAWS) -> tupl
 
 
 def outcomes(foretold: LadderForecast, arms: Sequence[Arm], made: Mapping[str, Manifest]) -> list[LadderOutcome]:
-    """Every horizon of the held-out runs beside its prediction."""
+    """Return every horizon of the held-out runs with its prediction."""
     held = [point for one in arms if one.size == foretold.held_out for point in horizons(one, made[one.asset])]
     return [
         LadderOutcome(run=point, outcome=outcome)

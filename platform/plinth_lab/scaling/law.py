@@ -38,7 +38,7 @@ _VAST = 1e300
 
 
 class DataReuse(Frozen):
-    """What repeated tokens are worth: D' = U + U R* (1 - exp(-(D/U - 1) / R*)) (Muennighoff et al. 2305.16264).
+    """Value of repeated tokens: D' = U + U R* (1 - exp(-(D/U - 1) / R*)) (Muennighoff et al. 2305.16264).
 
     The same paper lets surplus parameters lose worth too; that half of it is left out here.
     """
@@ -64,7 +64,7 @@ class DataReuse(Frozen):
 
     @property
     def limit(self) -> float:
-        """What any number of repetitions stays below."""
+        """Upper limit for any number of repetitions."""
         return self.unique_tokens * (1 + self.worth)
 
     def elasticity(self, tokens: float) -> float:
@@ -76,7 +76,7 @@ class DataReuse(Frozen):
 
 
 class Allocation(Frozen):
-    """How a budget is spent, or a loss is reached, at least cost; FLOPs of training and of inference apart."""
+    """Optimal allocation of a budget, or the cheapest one for a loss; FLOPs of training and inference are separate."""
 
     params: float
     tokens: float
@@ -121,7 +121,7 @@ class ScalingLaw(Frozen):
         return float((self.alpha * self.A / (self.beta * self.B)) ** (1 / (self.alpha + self.beta)))
 
     def optimum(self, flops: float, *, inference_tokens: float = 0.0, reuse: DataReuse | None = None) -> Allocation:
-        """The lowest loss that a budget of FLOPs buys, training and inference together.
+        """Return the lowest loss that a budget of FLOPs buys, training and inference together.
 
         Args:
             flops: 6 N D + 2 N I.
@@ -146,7 +146,7 @@ class ScalingLaw(Frozen):
         return self._allocated(params, tokens(params), inference_tokens, reuse)
 
     def cheapest(self, loss: float, *, inference_tokens: float = 0.0, reuse: DataReuse | None = None) -> Allocation:
-        """The fewest FLOPs that reach a loss (Sardana et al. 2401.00448 with `inference_tokens`).
+        """Return the fewest FLOPs that reach a loss (Sardana et al. 2401.00448 with `inference_tokens`).
 
         Raises:
             RequestError: no number of parameters and tokens reaches the loss, or A or B is 0.
@@ -255,7 +255,7 @@ _VALUES = 1 << 14
 
 @dataclass(frozen=True)
 class Surface:
-    """What does not change during a descent: coordinates and ln L, [R], and bounds of theta, [5]."""
+    """Constants of a descent: coordinates and ln L, [R], and bounds of theta, [5]."""
 
     n: Floats
     d: Floats
@@ -357,7 +357,7 @@ def _curvature(surface: Surface, theta: Floats, weights: Floats, delta: float) -
 
 
 def _step(gradient: Floats, hessian: Floats, scale: Floats, damping: Floats, stuck: Bools) -> Floats:
-    """The damped Newton step, [K, 5]; parameters that press against a bound stay."""
+    """Return the damped Newton step, [K, 5]; parameters that press against a bound stay."""
     free = ~stuck
     scaled = hessian / (scale[:, :, None] * scale[:, None, :]) * (free[:, :, None] & free[:, None, :])
     scaled += np.eye(5) * np.where(stuck, 1.0, damping[:, None])[:, :, None]

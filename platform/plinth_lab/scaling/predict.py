@@ -34,7 +34,7 @@ _BLOCK = 256
 
 
 class PredictedOutcome(Frozen):
-    """A measure beside what was foretold of it."""
+    """A measured value and its prediction."""
 
     measure: str
     predicted: Estimate
@@ -44,7 +44,7 @@ class PredictedOutcome(Frozen):
 
 
 class ScalingPrediction(Frozen):
-    """What a run of this size and length will reach."""
+    """Predicted results of a run of this size and length."""
 
     params: float
     tokens: float
@@ -62,10 +62,10 @@ class ScalingPrediction(Frozen):
         return fingerprint.digest(self)
 
     def compare(self, loss: float, probes: Mapping[str, float] | None = None) -> tuple[PredictedOutcome, ...]:
-        """The truth beside the prediction: loss first, then probes that were foretold.
+        """Compare measured values with the prediction: loss first, then predicted probes.
 
         Raises:
-            RequestError: a probe was not foretold, or a value is 0 or not finite.
+            RequestError: a probe was not predicted, or a value is 0 or not finite.
         """
         foretold = {"loss": self.loss, **{f"probe {name}": found for name, found in self.probes.items()}}
         truths = {"loss": loss, **{f"probe {name}": value for name, value in (probes or {}).items()}}
@@ -85,7 +85,7 @@ class ScalingPrediction(Frozen):
 
 
 def predict(fitted: Fitted, params: float, tokens: float, *, level: float = LEVEL) -> ScalingPrediction:
-    """Foretell a run of N parameters and D tokens.
+    """Predict a run of N parameters and D tokens.
 
     Raises:
         RequestError: the runs determine no law.
@@ -111,10 +111,10 @@ def predict(fitted: Fitted, params: float, tokens: float, *, level: float = LEVE
 
 
 def _loss(fitted: Fitted, value: float, drawn: Floats, noise: Floats, level: float) -> Estimate:
-    """The loss with its interval; low enough for a law without a floor, where draws have none.
+    """Return the loss with its interval; low enough for a law without a floor, where draws have none.
 
-    E cannot be below 0, so that noise raises the floor of some draws and lowers that of none: beside them, those
-    without a floor lie too deep in the lower tail. Where they would reach into it, they have an interval of their own.
+    E cannot be below 0, so that noise raises the floor of some draws and lowers that of none: compared with them, those
+    without a floor are too deep in the lower tail. Where they would reach into it, they have an interval of their own.
     """
     record, none = fitted.fit, fitted.floorless
     found = prediction(value, drawn, noise, n=record.runs, seed=record.seed, level=level)
@@ -125,7 +125,7 @@ def _loss(fitted: Fitted, value: float, drawn: Floats, noise: Floats, level: flo
 
 
 def _probe(fitted: Fitted, name: str, loss: float, drawn: Floats, level: float) -> Estimate | str:
-    """A probe at a loss, or why there is none."""
+    """Return a probe at a loss, or why there is none."""
     at = [i for i, run in enumerate(fitted.runs) if name in run.probes]
     if len(at) < FEWEST_RUNS:
         return f"only {len(at)} runs have it; expected {FEWEST_RUNS}"
@@ -253,7 +253,7 @@ UTILISATION = (0.38, 0.48)
 
 
 class BoughtModel(Frozen):
-    """What a utilisation makes of the money; `loss` and `extrapolation` where the law is of one's own runs."""
+    """Model bought at a utilization; `loss` and `extrapolation` are set if the law is fitted to own runs."""
 
     utilisation: float
     flops: float
@@ -286,11 +286,11 @@ def purchase(
     reuse: DataReuse | None = None,
     fitted: Fitted | None = None,
 ) -> Purchase:
-    """Spend dollars on so many devices.
+    """Return the best model that dollars buy on a number of devices.
 
     Args:
         spot: at the price of devices that may be taken away.
-        tokens: train on exactly so many; None: as many as the law divides the money into.
+        tokens: exact number of training tokens; None: the optimum of the law.
         inference_tokens: that the model will read and write later; their FLOPs count, their money does not come from
             these dollars.
         reuse: how much text there is; None: enough.

@@ -69,7 +69,7 @@ class ReferenceCorpus:
 
 
 def known(ctx: Context, without: str | None = None) -> ReferenceCorpus:
-    """The published corpus, as far as it was made; without one bucket.
+    """Return the published corpus, where it exists, without one bucket.
 
     Raises:
         MissingError: no bucket has curated text.
@@ -154,7 +154,7 @@ class _Facts:
 
 
 def _read(own: Context, sample: SourceSample) -> _Facts:
-    """The sample in memory: it is bounded by its size."""
+    """Return the sample in memory: it is bounded by its size."""
     columns = [read_table(own.store, part, ["text"]).column("text") for part in sample.documents.named("part-")]
     keep = [read_table(own.store, part, ["keep"]).column("keep") for part in sample.policy.named("part-")]
     texts = pa.concat_arrays([pa.array([], pa.large_string()), *(c for one in columns for c in one.chunks)])
@@ -172,7 +172,7 @@ def _ratio(above: Floats, below: Floats, seed: int, scale: float = 1.0) -> dict[
 
 
 def _share(above: Floats, below: Floats, seed: int, scale: float = 1.0) -> dict[str, float]:
-    """The same where `above` is part of `below`: between 0 and all of it."""
+    """Return the same where `above` is part of `below`: between 0 and all of it."""
     found = _ratio(above, below, seed)
     return {name: scale * min(max(end, 0.0), 1.0) for name, end in found.items()}
 
@@ -254,7 +254,7 @@ def _tokenizer(ctx: Context, texts: pa.Array, have: ReferenceCorpus, seed: int) 
 
 
 def _held(facts: _Facts, test: Sequence[str]) -> dict[str, int]:
-    """Documents of the test text, and those among them that stand in the sample."""
+    """Count the documents of the test text, and those among them that are in the sample."""
     batches = (facts.texts.slice(at, 1024) for at in range(0, len(facts.texts), 1024))
     total, fresh = new_ngrams([pa.array(test, pa.large_string())], known_ngrams(batches))
     return {"documents": len(test), "held": int(((total > 0) & (total - fresh >= HELD * total)).sum())}
@@ -263,7 +263,7 @@ def _held(facts: _Facts, test: Sequence[str]) -> dict[str, int]:
 def _effective(
     ctx: Context, sample: SourceSample, facts: _Facts, accepted: Bools, tokenizer: Mapping[str, Any], seed: int
 ) -> dict[str, Any]:
-    """The whole source at the sample's rate, beside what the corpus has.
+    """Extrapolate the sample to the whole source, and compare it with the corpus.
 
     Tokens take both intervals at their worse ends. Where no text is accepted, the corpus's rate counts its tokens.
     """

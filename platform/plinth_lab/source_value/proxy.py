@@ -57,7 +57,7 @@ class ByteModel:
         return self
 
     def forget(self, texts: Sequence[bytes]) -> ByteModel:
-        """Undo the last `train(texts)` exactly: a second model would take as much memory again."""
+        """Undo the last `train(texts)` exactly: a second model would double the memory."""
         for text in reversed(texts):
             uncount_text(np.frombuffer(text, dtype=np.uint8), self.counts, self.contexts)
             self.trained_bytes -= len(text)
@@ -156,7 +156,7 @@ def _pieces(ctx: Context, curated: Mapping[str, Manifest], limit: int, seed: int
 
 
 def _turns(parts: Mapping[str, Sequence[Part]], limit: int) -> list[Part]:
-    """Parts of all buckets in turns, until they hold so many bytes: no bucket is left out for being small."""
+    """Take parts of all buckets in turns, up to a number of bytes: small buckets are not left out."""
     chosen: list[Part] = []
     held = 0
     for row in zip_longest(*parts.values()):
@@ -174,7 +174,7 @@ def _held(ctx: Context, curated: Manifest) -> Iterator[bytes]:
 
 
 def _until(texts: Iterator[bytes], size: int) -> Iterator[bytes]:
-    """Texts until they hold so many bytes; the last may go beyond."""
+    """Yield texts up to a number of bytes; the last may exceed it."""
     held = 0
     while held < size:
         text = next(texts, None)

@@ -56,7 +56,7 @@ class Annealing(Frozen):
 
 
 class SourceQuestion(Source):
-    """A source as a recipe describes it, its price, and the share of the text that it is to be."""
+    """A source as a recipe describes it, its price, and its share of the training text."""
 
     policy: str = Field("default", description="Name of the recipe's policy that judges its documents.")
     price: float = Field(ge=0, allow_inf_nan=False, description="Of the whole source, once.")
@@ -76,7 +76,7 @@ class SourceQuestion(Source):
         return {WITHOUT: {}, WITH: {}}
 
     def base(self) -> str:
-        """The arm that the other is compared with."""
+        """Return the arm that the other is compared with."""
         return WITHOUT
 
     def sizes(self, given: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -146,7 +146,7 @@ class SourceQuestion(Source):
         return list(recipe.mixture.phases)
 
     def _with_share(self, phase: Phase, share: float) -> dict[str, Any]:
-        """A phase in which the source has its share, and the others keep theirs among them."""
+        """Return a phase in which the source has its share, and the others keep theirs among them."""
         found = _plain(phase)
         for name in ("weights", "to_weights"):
             if weights := found.get(name):
@@ -156,7 +156,7 @@ class SourceQuestion(Source):
 
 
 def written(source: Source) -> dict[str, Any]:
-    """A source as a recipe has it, with the fields that a dump leaves out because validation has read them."""
+    """Return a source as a recipe has it, with the fields that a dump leaves out because validation has read them."""
     found = source.model_dump(mode="json", include=set(Source.model_fields), exclude_unset=True)
     return found | ({"fields": dict(source.fields)} if source.fields else {})
 
@@ -166,12 +166,12 @@ def _plain(phase: Phase) -> dict[str, Any]:
 
 
 def needed(share: float, tokens: int, max_epochs: float) -> int:
-    """New tokens that a run needs for a share of its text."""
+    """Return new tokens that a run needs for a share of its text."""
     return math.ceil(share * tokens / max_epochs)
 
 
 def require_meaning(found: Mapping[str, Any], needs: Mapping[str, int]) -> None:
-    """Refuse a source that cannot be asked about.
+    """Refuse a source that cannot be evaluated.
 
     Args:
         found: of `value.assess`.
@@ -198,10 +198,10 @@ def require_meaning(found: Mapping[str, Any], needs: Mapping[str, int]) -> None:
 
 
 def refusal(found: Mapping[str, Any], needs: Mapping[str, int], least_rate: float) -> str:
-    """Why no arm need be trained, or nothing.
+    """Return the reason if no arm needs training, or nothing.
 
     Args:
-        least_rate: bytes per token that the tokenizer's audit asks of every bucket.
+        least_rate: minimum bytes per token of every bucket in the tokenizer's audit.
     """
     most, need = most_new(found), max(needs.values())
     if most < need:
@@ -242,12 +242,12 @@ def name_of(source: str) -> str:
 
 
 def path_of(workspace: Path, source: str) -> Path:
-    """Where the file of the question lies."""
+    """Return the path of the question's file."""
     return workspace / "experiments" / name_of(source) / FILE
 
 
 def asked(workspace: Path, source: str) -> Path:
-    """The file of a question that was put before.
+    """Return the file of an earlier question.
 
     Raises:
         MissingError: there is none.
@@ -271,7 +271,7 @@ def write(
         source: as it was named.
         bucket: the source and the policy that judges it.
         test: JSONL of the test text.
-        given: keys of `source` beside those of the bucket: `price`, `share`, and others that were said.
+        given: keys of `source` in addition to those of the bucket: `price`, `share`, and others that were given.
 
     Raises:
         RequestError: no test text, price or share was named, or the bucket has several sources.
@@ -304,5 +304,5 @@ def write(
 
 
 def _place(workspace: Path, test: str) -> str:
-    """A file of here as it is; anything else is below `input/`."""
+    """Return a local file as it is; anything else is below `input/`."""
     return str(Path(test).absolute()) if "://" not in test and Path(test).is_file() else test

@@ -83,7 +83,7 @@ class SourceSample:
 
 @contextmanager
 def scratch(ctx: Context) -> Iterator[Context]:
-    """A context of the same engine on a store that is removed at the end."""
+    """Open a context of the same engine on a store that is removed at the end."""
     ctx.workspace.tmp.mkdir(parents=True, exist_ok=True)
     folder = Path(tempfile.mkdtemp(prefix="value-", dir=ctx.workspace.tmp))
     try:
@@ -139,7 +139,7 @@ def take(
 
 
 def _gate(ctx: Context, scratch: Context, corpus: Corpus) -> IllegalGate | None:
-    """The illegal-content gate of the recipe, its lists copied into the scratch store."""
+    """Return the illegal-content gate of the recipe, its lists copied into the scratch store."""
     name = corpus.illegal.lists
     if name is None:
         return None
@@ -259,7 +259,7 @@ def against(
     signed_: Mapping[str, Manifest],
     verdicts: Mapping[str, Manifest],
 ) -> Floats:
-    """The greatest agreement [D] of each document with one of the corpus; 0 without candidate."""
+    """Return the greatest agreement [D] of each document with one of the corpus; 0 without candidate."""
     places = slots(documents, signatures=signed_, verdicts=verdicts)
     ask = partial(_ask, ctx.store, sample, params)
     best = np.zeros(len(sample.filled))
@@ -271,7 +271,7 @@ def against(
 
 
 def _ask(store: Store, sample: SampleSignatures, params: MinHash, slot: Slot) -> Floats:
-    """One part of the corpus: its signatures beside its verdicts."""
+    """Compare with one part of the corpus: its signatures and its verdicts."""
     best, width = np.zeros(len(sample.filled)), params.bands * params.rows
     owners = np.flatnonzero(sample.filled)
     flat = sample.keys[owners].reshape(-1)
@@ -296,13 +296,13 @@ def _ask(store: Store, sample: SampleSignatures, params: MinHash, slot: Slot) ->
 
 
 def known_ngrams(texts: Iterable[pa.Array]) -> U64:
-    """The sorted set of word n-gram hashes of texts; 8 bytes for every different one."""
+    """Return the sorted set of word n-gram hashes of texts; 8 bytes for every different one."""
     found = [np.unique(ngram_hashes(batch, NGRAM_WORDS)[1]) for batch in texts]
     return np.unique(np.concatenate([np.empty(0, np.uint64), *found]))
 
 
 def new_ngrams(texts: Iterable[pa.Array], known: U64) -> tuple[Floats, Floats]:
-    """Number of different n-grams of each text [D], and of those among them that are not known [D]."""
+    """Return number of different n-grams of each text [D], and of those among them that are not known [D]."""
     total: list[int] = []
     fresh: list[int] = []
     for batch in texts:
@@ -317,7 +317,7 @@ def new_ngrams(texts: Iterable[pa.Array], known: U64) -> tuple[Floats, Floats]:
 
 
 def batches_of(store: Store, parts: Iterable[Part], limit: int | None = None) -> Iterator[pa.Array]:
-    """Texts of parts, batch by batch, until so many bytes."""
+    """Yield texts of parts, batch by batch, up to a number of bytes."""
     held = 0
     for part in parts:
         for batch in iter_batches(store, part, ["text"]):

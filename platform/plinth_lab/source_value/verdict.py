@@ -54,7 +54,7 @@ class PriceRange(Frozen):
 
 
 class TokenPrice(Frozen):
-    """Effective tokens of a whole source, what they are made of, and their price.
+    """Effective tokens of a whole source, their factors, and their price.
 
     Args:
         nominal_tokens: of all its text, also what does not parse.
@@ -74,7 +74,7 @@ class TokenPrice(Frozen):
 
 
 def ranged(price: float, value: float, low: float, high: float) -> PriceRange:
-    """The price of one of what there are `value` of, `low` to `high`; amounts of 0 or less have no price."""
+    """Return the price of one unit of `value` units, from `low` to `high`; amounts of 0 or less have no price."""
     cheap, middle, dear = (price / one if one > 0 else None for one in (high, value, low))
     return PriceRange(value=middle, low=cheap, high=dear)
 
@@ -102,7 +102,7 @@ def amount(money: float) -> str:
 
 
 def priced(price: PriceRange | None, currency: str, scale: float = 1.0) -> str:
-    """A price with its interval in words; `no bound` where nothing may be bought for it."""
+    """Return a price with its interval in words; `no bound` if nothing may be bought for it."""
     if price is None:
         return "–"
     ends = (price.value, price.low, price.high)
@@ -129,7 +129,7 @@ class MeasuredPair(NamedTuple):
 
 
 class SourceChange(Frozen):
-    """A measure with the source less that without it. `worse` says that the arm with it is, by its corrected p."""
+    """Difference of a measure with and without the source. `worse`: significantly worse with it, by corrected p."""
 
     use: str
     kind: str
@@ -145,7 +145,7 @@ class SourceChange(Frozen):
 
 
 def changes(store: Store, pairs: Sequence[MeasuredPair]) -> tuple[list[SourceChange], list[str]]:
-    """All changes, corrected, and what could not be measured, with why."""
+    """Return all changes, corrected, and what could not be measured, with the reasons."""
     found: list[SourceChange] = []
     problems: list[str] = []
     for use in dict.fromkeys(one.use for one in pairs):
@@ -160,7 +160,7 @@ def changes(store: Store, pairs: Sequence[MeasuredPair]) -> tuple[list[SourceCha
 def _read(
     store: Store, asset: str, own: Sequence[MeasuredPair], measures: dict[tuple[str, str], list[Pairs]]
 ) -> list[str]:
-    """Pairs of an asset of every seed, into `measures`; why there are none, in words."""
+    """Add the pairs of an asset of every seed to `measures`; return the reasons if there are none."""
     both = [one for one in own if asset in one.with_source and asset in one.without_source]
     if not both:
         return [f"{asset}: the recipe does not ask for it"] if own else []
@@ -261,19 +261,19 @@ class SourceGain(Frozen):
 
     @property
     def claims(self) -> bool:
-        """Whether a claim follows from the interval: it is of other seeds and other documents, and has a width."""
+        """True if a claim follows from the interval: it covers seeds and documents, and has a width."""
         return self.gain is not None and not {DEGENERATE, DOCUMENTS_ONLY} & set(self.gain.flags)
 
 
 class SourceVerdict(Frozen):
-    """The answer, and all that it rests on.
+    """The verdict and its evidence.
 
     Args:
         verdict, reason: in words.
         price, currency, least_gain, share: as asked, the share by use.
         level: of the interval of each gain.
         gains: by use.
-        changes: of probes, memorisation, toxicity and personal data; `unmeasured` says what is not among them and why.
+        changes: of probes, memorization, toxicity and personal data; `unmeasured` lists missing ones with reasons.
         tokens: the price of an effective token.
     """
 
@@ -298,7 +298,7 @@ def verdict(
     changes: Sequence[SourceChange] = (),
     unmeasured: Sequence[str] = (),
 ) -> SourceVerdict:
-    """The verdict from what the sample showed and what the runs came to.
+    """Return the verdict from the sample and the runs.
 
     Args:
         sizes: of the experiment: the uses.
@@ -362,7 +362,7 @@ def _said(one: SourceGain) -> str:
 
 
 def _open(one: SourceGain, least: float) -> str:
-    """Why a use decides nothing."""
+    """Return the reason why a use does not decide."""
     if one.gain is None:
         return "not measured: " + ("; ".join(one.lacking) or "no run")
     if one.documents < FEWEST:
@@ -375,7 +375,7 @@ def _open(one: SourceGain, least: float) -> str:
 
 
 def _tile(ctx: Context) -> StateTile:
-    """The verdicts on sources that were trained with and without (`plinth corpus source value … --train`)."""
+    """Return the tile with the verdicts on trained sources (`plinth corpus source value … --train`)."""
     from plinth_lab.experiments.arms import PREFIX
 
     published = [ref for ref in ctx.refs.all(PREFIX) if ref.asset.endswith("/effects")]

@@ -35,38 +35,38 @@ _COMPARES: Final[Mapping[Comparison, Callable[[float, float], bool]]] = {
 
 
 class SeriesSelector(Frozen):
-    """Series of a metric whose labels have these values."""
+    """Selector of a metric's series by label values."""
 
     metric: str
     where: Mapping[str, str] = {}
 
     @property
     def text(self) -> str:
-        """It in PromQL."""
+        """Selector in PromQL."""
         inner = ",".join(f'{label}="{value}"' for label, value in sorted(self.where.items()))
         return f"{self.metric}{{{inner}}}" if inner else self.metric
 
     def selects(self, metric: str, labels: Mapping[str, str]) -> bool:
-        """Return True if a series is one of these."""
+        """Return True if the selector matches a series."""
         return metric == self.metric and self.where.items() <= labels.items()
 
 
 class Condition(Frozen):
-    """What an alert waits for."""
+    """Condition of an alert."""
 
     @property
     @abstractmethod
     def expression(self) -> str:
-        """It in PromQL."""
+        """Condition in PromQL."""
 
     @property
     @abstractmethod
     def selectors(self) -> tuple[SeriesSelector, ...]:
-        """The series that it reads."""
+        """Series that the condition reads."""
 
 
 class Compared(Condition):
-    """A value of each series, compared with a limit."""
+    """Comparison of a value of each series with a limit."""
 
     of: SeriesSelector
     comparison: Comparison
@@ -83,7 +83,7 @@ class Compared(Condition):
         return (self.of, *((SeriesSelector(metric=ACTIVE),) if self.active else ()))
 
     def reached(self, value: float, time: float) -> bool:
-        """Return True if a sample of this value satisfies it at a time; False where more than one sample decides."""
+        """Return True if a sample satisfies the condition; always False if one sample cannot decide it."""
         return _COMPARES[self.comparison](self._read(value, time), self.limit)
 
     @property
@@ -95,7 +95,7 @@ class Compared(Condition):
 
 
 class Threshold(Compared):
-    """The value itself."""
+    """Comparison of the value itself."""
 
     @property
     def _value(self) -> str:
@@ -106,7 +106,7 @@ class Threshold(Compared):
 
 
 class Age(Compared):
-    """Seconds since the Unix time that the metric states; below 0 where that lies ahead."""
+    """Seconds since the Unix time in the metric; negative if that time is in the future."""
 
     @property
     def _value(self) -> str:
@@ -117,7 +117,7 @@ class Age(Compared):
 
 
 class Rise(Compared):
-    """How far the value has changed over a window; below 0 where it fell."""
+    """Change of the value over a window; negative if it fell."""
 
     window_s: float = Field(gt=0)
 
@@ -127,7 +127,7 @@ class Rise(Compared):
 
 
 class Ratio(Compared):
-    """The value over that of `whole` with the same values of some labels."""
+    """Ratio of the value to that of `whole`, matched on the labels `on`."""
 
     whole: SeriesSelector
     on: tuple[str, ...] = ("run",)
@@ -142,9 +142,9 @@ class Ratio(Compared):
 
 
 class BurnWindow(Frozen):
-    """A long window and a short one; the budget's share that may be spent in the long one.
+    """Long and short window of a burn-rate alert, and the budget share that may be spent in the long one.
 
-    The short one lets the alert clear soon after the cause is gone (the SRE workbook, "Alerting on SLOs").
+    The short window lets the alert clear soon after the cause is gone (the SRE workbook, "Alerting on SLOs").
     """
 
     long_s: float = Field(gt=0)
@@ -152,17 +152,18 @@ class BurnWindow(Frozen):
     share: float = Field(gt=0, lt=1)
 
     def factor(self, period_s: float) -> float:
-        """How many times faster than evenly over the period the budget is spent when the condition begins to hold."""
+        """Return the burn rate at which the condition starts to hold; 1 spends the budget evenly over the period."""
         return self.share * period_s / self.long_s
 
 
 class BurnRate(Condition):
-    """The bad share of what has been added to a total, over both windows of any pair, all series together.
+    """Bad share of the growth of a total, over both windows of any pair, summed over all series.
 
     Attributes:
-        good, total: series that grow by rank-seconds; the account may take some of them back.
-        objective: share that has to be good over `period_s`.
-        least: total, all series together, below which nothing is said: the start of a first run is not judged.
+        good, total: series of rank-seconds; a later correction may lower them.
+        objective: required good share over `period_s`.
+        least: minimum total over all series; below it the condition never holds, so that the start of a first
+            run raises no alert.
     """
 
     good: SeriesSelector
@@ -173,7 +174,7 @@ class BurnRate(Condition):
     least: float = Field(0.0, ge=0)
 
     def threshold(self, pair: BurnWindow) -> float:
-        """The bad share above which a pair's condition holds; at 1 and above it never does."""
+        """Return the bad share above which a pair's condition holds; from 1 on it never does."""
         return pair.factor(self.period_s) * (1 - self.objective)
 
     @property
@@ -197,7 +198,7 @@ class BurnRate(Condition):
 
 
 class Missing(Condition):
-    """No series of the metric; or none for a run whose job is under way."""
+    """Absence of a metric: everywhere, or for any active run."""
 
     of: SeriesSelector
     active: bool = False
@@ -212,7 +213,7 @@ class Missing(Condition):
 
 
 class Unanswered(Condition):
-    """Alerts of a severity fire, by run and owner. Evaluated after them, over the series `ALERTS` that they make."""
+    """Firing alerts of a severity, by run and owner. Evaluated after them, since it reads their series `ALERTS`."""
 
     severity: str
 
@@ -227,12 +228,12 @@ class Unanswered(Condition):
 
 
 def number(value: float) -> str:
-    """A number in PromQL."""
+    """Format a number for PromQL."""
     return f"{value:.10g}"
 
 
 def duration(seconds: float) -> str:
-    """A duration in PromQL: the largest unit that gives a whole number."""
+    """Format a duration for PromQL, in the largest unit that gives a whole number."""
     for unit, size in (("d", 86400), ("h", 3600), ("m", 60), ("s", 1)):
         if seconds >= size and seconds % size == 0:
             return f"{int(seconds // size)}{unit}"
@@ -240,5 +241,5 @@ def duration(seconds: float) -> str:
 
 
 def metrics_of(conditions: Sequence[Condition]) -> list[str]:
-    """Names of the metrics that conditions read, sorted."""
+    """Return the sorted names of the metrics that conditions read."""
     return sorted({selector.metric for one in conditions for selector in one.selectors})

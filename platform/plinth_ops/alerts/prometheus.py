@@ -33,10 +33,10 @@ GROUP: Final = "plinth"
 
 
 def rules(alerts: Sequence[Alert], runbooks: str = "docs/runbooks") -> dict[str, Any]:
-    """A rule file of Prometheus as data. Escalations come last: they read what the rules before have made.
+    """Return a Prometheus rule file as data. Escalations come last, since they read the alerts of earlier rules.
 
     Args:
-        runbooks: address of the folder of the pages, without a slash at its end.
+        runbooks: URL or path of the runbook folder, without a trailing slash.
     """
     ordered = sorted(alerts, key=lambda one: isinstance(one.condition, Unanswered))
     return {
@@ -51,7 +51,7 @@ def rules(alerts: Sequence[Alert], runbooks: str = "docs/runbooks") -> dict[str,
 
 
 def written(data: Any) -> str:
-    """Data as YAML, as it is written into a file."""
+    """Return data as YAML with the header of a generated file."""
     head = "# Written by `plinth ops alerts`; change the table of alerts instead.\n"
     return head + str(yaml.safe_dump(data, sort_keys=False, width=120, allow_unicode=True))
 
@@ -87,7 +87,7 @@ _FOLLOWS: Final = "RunSilent|CheckpointStale|MetricAbsent|RestartsRepeat"
 
 
 class Routing(Frozen):
-    """Where notifications go: addresses of webhooks."""
+    """Webhook addresses of notifications."""
 
     default: str = Field("", description="Address for everything that has none of its own.")
     owners: Mapping[str, Mapping[Severity, str]] = Field(
@@ -99,11 +99,11 @@ class Routing(Frozen):
 
 
 def routing(workspace: Workspace) -> Routing:
-    """The routes of a workspace.
+    """Read the routes of a workspace.
 
     Raises:
         MissingError: there is no `alerting.yaml`.
-        RequestError: it has no routes.
+        RequestError: `alerting.yaml` is invalid.
     """
     path = workspace.root / FILE
     if not path.exists():
@@ -112,7 +112,7 @@ def routing(workspace: Workspace) -> Routing:
 
 
 def configuration(alerts: Sequence[Alert], routes: Routing) -> dict[str, Any]:
-    """What Alertmanager reads, as data.
+    """Return the Alertmanager configuration as data.
 
     Raises:
         RequestError: an alert has no address.
@@ -158,15 +158,15 @@ def configuration(alerts: Sequence[Alert], routes: Routing) -> dict[str, Any]:
 
 
 def silence(url: str, run: str, seconds: float, by: str, reason: str) -> str:
-    """Keep notifications about a run back from now on. Returns the silence's id.
+    """Silence notifications about a run from now on; return the silence's ID.
 
     Args:
-        url: of Alertmanager.
-        run: a run's id.
+        url: Alertmanager's address.
+        run: run ID.
 
     Raises:
-        RequestError: Alertmanager refuses it.
-        MissingError: it does not answer.
+        RequestError: Alertmanager rejects the request.
+        MissingError: Alertmanager does not answer.
     """
     now = datetime.now(UTC).timestamp()
     body = {
@@ -180,7 +180,7 @@ def silence(url: str, run: str, seconds: float, by: str, reason: str) -> str:
 
 
 def silences(url: str) -> list[dict[str, Any]]:
-    """The silences that hold or will hold.
+    """Return active and pending silences.
 
     Raises:
         RequestError, MissingError: as `silence`.
@@ -193,7 +193,7 @@ def end_silence(url: str, number: str) -> None:
     """End a silence.
 
     Args:
-        number: its id.
+        number: ID of the silence.
 
     Raises:
         RequestError, MissingError: as `silence`.

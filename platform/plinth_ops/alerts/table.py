@@ -43,16 +43,16 @@ Severity = Literal["page", "ticket", "escalation"]
 
 
 class Alert(Frozen):
-    """One alert.
+    """Definition of one alert.
 
     Attributes:
-        severity: `page` wakes somebody, `ticket` waits for working hours, `escalation` goes to whoever is next.
-        owner: the team that it goes to.
+        severity: `page` wakes a person, `ticket` waits for working hours, `escalation` goes to the next receiver.
+        owner: team that receives it.
         for_s: seconds for which the condition has to hold.
-        promised_s: seconds from what it is about until it fires, at most.
-        summary: one sentence; `{{ $labels.run }}` is filled in.
-        labels: further ones, beside those of the condition.
-        runbook: stem of its page in docs/runbooks/.
+        promised_s: response target, the maximum seconds from the event until the alert fires.
+        summary: one sentence; Prometheus fills in `{{ $labels.run }}`.
+        labels: labels in addition to those of the condition.
+        runbook: file stem of the page in docs/runbooks/.
     """
 
     name: str = Field(pattern=r"^[A-Z][A-Za-z]+$")
@@ -67,16 +67,16 @@ class Alert(Frozen):
 
 
 def problems(alerts: Sequence[Alert], runbooks: Collection[str]) -> list[str]:
-    """What is wrong with a table of alerts, by the names of those concerned.
+    """Return the problems of an alert table; each names its alert.
 
     Args:
-        runbooks: stems of the pages that exist.
+        runbooks: file stems of the existing runbooks.
     """
     return [problem for one in alerts for problem in (*_dead(one), *_unlinked(one, runbooks), *_late(one))]
 
 
 def require_sound(alerts: Sequence[Alert], runbooks: Collection[str]) -> None:
-    """Pass only a table whose every alert can fire, in time, and has its page.
+    """Reject a table with an alert that cannot fire, fires too late or has no runbook.
 
     Raises:
         CheckFailedError: with every problem.
@@ -91,7 +91,7 @@ def require_sound(alerts: Sequence[Alert], runbooks: Collection[str]) -> None:
 
 
 def pages(folder: Path) -> set[str]:
-    """Stems of the runbooks in a folder."""
+    """Return the file stems of the runbooks in a folder."""
     return {path.stem for path in folder.glob("*.md")}
 
 
@@ -141,7 +141,7 @@ _SEEN_S: Final = 15.0 + SCRAPE_S + 2 * EVALUATION_S
 
 
 def alerts(objectives: Objectives | None = None) -> tuple[Alert, ...]:
-    """All alerts, for the objectives of a workspace."""
+    """Return all alerts for a workspace's objectives."""
     wanted = objectives or Objectives()
     own = (*_runs(wanted), *_service(wanted), *_corpus(), *_release(), *_platform())
     return (*own, *_absent(own), _escalation())
@@ -172,7 +172,7 @@ def _alert(
 
 
 def _stem(name: str) -> str:
-    """`JobFailed` is `job-failed`."""
+    """Convert `JobFailed` to `job-failed`."""
     return "".join(f"-{letter.lower()}" if letter.isupper() else letter for letter in name).removeprefix("-")
 
 
@@ -322,9 +322,9 @@ def _platform() -> Iterator[Alert]:
 
 
 def _absent(own: Sequence[Alert]) -> Iterator[Alert]:
-    """For every metric that an alert reads, one that fires where it is absent, so that the other could not fire.
+    """Yield an alert for the absence of every metric that another alert reads.
 
-    A metric that has not always a series is guarded by its part of the exporter, which is always collected.
+    Metrics without a permanent series are covered by the alert for their exporter part, which always has one.
     """
     read = [METRICS[name] for name in metrics_of([one.condition for one in own])]
     for metric in read:

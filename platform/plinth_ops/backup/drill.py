@@ -46,16 +46,16 @@ def restore(
     urls: Mapping[str, str],
     progress: Progress,
 ) -> None:
-    """Put a backup back.
+    """Restore a backup.
 
     Args:
-        target: a workspace with nothing in it; of a shared one, the folder of this machine too.
-        urls: databases of PostgreSQL by their names in the backup; each must be empty.
+        target: empty workspace; for a shared one, this machine's folder must be empty, too.
+        urls: URLs of empty PostgreSQL databases by their names in the backup.
 
     Raises:
-        WorkspaceError: something lies there already.
-        MissingError: a database of the backup has no place to go.
-        IntegrityError: the backup is torn or was changed; says which content.
+        WorkspaceError: the target is not empty.
+        MissingError: there is no target for a database of the backup.
+        IntegrityError: the backup is incomplete or was changed; the error names the content.
     """
     _require_empty(target)
     if lacking := [each.name for each in snapshot.databases if each.kind == taking.POSTGRES and each.name not in urls]:
@@ -94,7 +94,7 @@ def _require_empty(target: Workspace) -> None:
 
 
 def _unfinished(target: Workspace) -> Workspace:
-    """Where files go until the backup is whole: beside a folder; of a shared workspace, its own place."""
+    """Return the workspace to restore into: a folder next to the target; for a shared workspace, the target itself."""
     if target.uri:
         target.ensure()
         (target.root / UNFINISHED).touch()
@@ -150,7 +150,7 @@ KNOWN: Final = "backups"
 
 
 class DrillFinding(NamedTuple):
-    """One thing that the drill proved, or why it could not."""
+    """Result of one check of the restore test."""
 
     what: str
     passed: bool
@@ -158,7 +158,7 @@ class DrillFinding(NamedTuple):
 
 
 def databases_of(workspace: Workspace) -> Iterator[DatabaseSource]:
-    """The databases of an installation: MLflow's, the ledger's, Dagster's, in SQLite or PostgreSQL."""
+    """Yield the databases of an installation (MLflow, ledger, Dagster), in SQLite or PostgreSQL."""
     mlflow, _ = server.stores(workspace.mlflow)
     ledger = spending.ledger_place(workspace, spending.load(workspace))
     for name, place in (("mlflow", mlflow), ("ledger", ledger)):
@@ -174,20 +174,20 @@ def databases_of(workspace: Workspace) -> Iterator[DatabaseSource]:
 
 
 def remember(workspace: Workspace, name: str) -> None:
-    """Keep the name of a backup that this machine has taken: it is the digest of the backup's record."""
+    """Record the name of a backup taken on this machine; it has the digest of the backup's record."""
     path = workspace.trust_folder / KNOWN
     with locked(path.with_suffix(".lock")):
         write_bytes(path, "".join(f"{one}\n" for one in (*_known(workspace), name)).encode(), mode=0o600)
 
 
 def drill(workspace: Workspace, archive: BackupArchive, name: str, progress: Progress) -> list[DrillFinding]:
-    """Restore a backup into a scratch place and prove it.
+    """Restore a backup to a scratch place and verify it.
 
     Args:
-        name: of the backup, or its beginning; the newest by default.
+        name: backup name or prefix; the newest by default.
 
     Raises:
-        IntegrityError: the backup is torn or was changed; says which content.
+        IntegrityError: the backup is incomplete or was changed; the error names the content.
     """
     full, snapshot = archive.named(name), archive.read(name)
     findings = [_record(workspace, full)]  # before another trust folder is named
@@ -220,7 +220,7 @@ def _known(workspace: Workspace) -> list[str]:
 
 
 def _record(workspace: Workspace, name: str) -> DrillFinding:
-    """Whoever can write where backups lie can write a whole one; its name is none that this machine has taken."""
+    """Check that this machine took the backup: anyone with write access to the archive could add a forged one."""
     known = name in _known(workspace)
     return DrillFinding("record", known, name if known else f"{name}: not taken on this machine")
 
@@ -252,7 +252,7 @@ def _references(ctx: Context, snapshot: BackupSnapshot) -> DrillFinding:
 
 
 def _counts(snapshot: BackupSnapshot, now: Mapping[str, int]) -> DrillFinding:
-    """What grows only must not be less now than it was then: somebody removed it since."""
+    """Check that no log or record was removed since the backup: these groups only grow."""
     growing = ("logs", "records")
     behind = {name: now[name] - snapshot.counts.get(name, 0) for name in now}
     less = [f"{name}: {-behind[name]} fewer now" for name in growing if behind[name] < 0]
@@ -261,7 +261,7 @@ def _counts(snapshot: BackupSnapshot, now: Mapping[str, int]) -> DrillFinding:
 
 
 def _pin(workspace: Workspace, target: Path) -> None:
-    """What proves, and nothing that signs: the pinned root, and the secret of the workers' seal."""
+    """Copy the files needed for verification, but no signing keys: the pinned root and the seal's secret."""
     target.mkdir(mode=0o700)
     for name in (ROOT_FILE, SECRET_FILE):
         with suppress(FileNotFoundError):
@@ -284,7 +284,7 @@ def _trusting(folder: Path) -> Iterator[None]:
 
 @contextmanager
 def _scratch_databases(snapshot: BackupSnapshot, folder: Path) -> Iterator[dict[str, str]]:
-    """A PostgreSQL server of the drill's own, where the backup has a database of one."""
+    """Start a PostgreSQL server for the test if the backup has PostgreSQL databases."""
     wanted = [copy.name for copy in snapshot.databases if copy.kind == taking.POSTGRES]
     if not wanted:
         yield {}
@@ -300,10 +300,10 @@ def _scratch_databases(snapshot: BackupSnapshot, folder: Path) -> Iterator[dict[
 
 
 def _dagster() -> str:
-    """The URL of Dagster's database in PostgreSQL; empty where it is SQLite.
+    """Return the URL of Dagster's PostgreSQL database; empty for SQLite.
 
     Raises:
-        MissingError: the settings name the server in another way than by `postgres_url`.
+        MissingError: the settings do not have `postgres_url`.
     """
     import yaml
 

@@ -51,7 +51,7 @@ _ELSEWHERE: Final = ("runs", "models", "mlflow", "mlflow/artifacts", "dagster")
 
 
 class InventoryGroup(NamedTuple):
-    """Folders, or single files, that are copied together."""
+    """Group of folders or files that are copied together."""
 
     name: str
     places: tuple[str, ...]
@@ -67,13 +67,13 @@ GROUPS: Final = (
 
 
 def location(workspace: Workspace, path: str) -> str:
-    """Where a file of a workspace lies: in its folder on this machine, or in its bucket."""
+    """Return the path or URL of a workspace file: in its folder on this machine, or in its bucket."""
     shared = workspace.uri and (path.partition("/")[0] in SHARED or _BRANCH.match(path))
     return f"{workspace.uri}/{path}" if shared else str(workspace.root / path)
 
 
 def own(workspace: Workspace, path: str) -> Path:
-    """Where a file of the workspace's folder really lies.
+    """Return the resolved path of a file in the workspace's folder.
 
     Raises:
         WorkspaceError: a link leads out of the workspace.
@@ -85,19 +85,19 @@ def own(workspace: Workspace, path: str) -> Path:
 
 
 def not_carried(path: str, found: str) -> WorkspaceError:
-    """The error for what lies in the workspace's folder and is no file of the workspace."""
+    """Return the error for an entry of the folder that is not a file of the workspace."""
     return refused(f"{path} is not taken into a backup", found)
 
 
 def files(workspace: Workspace, group: InventoryGroup) -> Iterator[str]:
-    """The files of a group, by path in the workspace; what belongs to none of them is left out.
+    """Yield the files of a group by path in the workspace.
 
-    A link to a folder of the workspace is left out: the files there have paths of their own. A commit record whose
-    checkpoint is not in the list was written after its folder was looked at: left out.
+    Excludes links to folders of the workspace, whose files are listed by their own paths, and commit records whose
+    checkpoint was not listed yet.
 
     Raises:
-        WorkspaceError: a link leads out of the workspace to a folder.
-        StorageError: a place cannot be listed.
+        WorkspaceError: a link leads to a folder outside the workspace.
+        StorageError: a folder or bucket cannot be listed.
     """
     found: list[str] = []
     for place in group.places:
@@ -123,7 +123,7 @@ _NAME: Final = re.compile(r"\d{8}T\d{6}(?:\.\d{6})?Z-([0-9a-f]{64})\.json")
 
 
 class BackupEntry(Frozen):
-    """A file of a backup: its path in the workspace, its group, its content."""
+    """File in a backup: path in the workspace, group, digest and size."""
 
     path: str
     group: str
@@ -132,7 +132,7 @@ class BackupEntry(Frozen):
 
 
 class DatabaseCopy(Frozen):
-    """A database at one moment: its dump, and how many rows each table had."""
+    """Consistent copy of a database: its dump and the row count of each table."""
 
     name: str
     kind: str
@@ -143,7 +143,7 @@ class DatabaseCopy(Frozen):
 
 
 class BackupSnapshot(Frozen):
-    """One backup. `missing` counts blobs that are listed and not kept: `plinth run` makes them again."""
+    """Record of one backup. `missing` lists blobs that are not in the backup, which `plinth run` rebuilds."""
 
     at: str
     workspace: str
@@ -157,24 +157,24 @@ class BackupSnapshot(Frozen):
 
 
 class BackupArchive:
-    """Backups at a folder or URI."""
+    """Archive of backups at a folder or URI."""
 
     def __init__(self, place: str) -> None:
         self.place = place.rstrip("/")
         self._known: dict[str, int] | None = None
 
     def has(self, sha256: str, size: int) -> bool:
-        """Whether content is there with its length; listed once."""
+        """Return True if content of this digest and size exists; the archive is listed once."""
         if self._known is None:
             self._known = sizes(f"{self.place}/objects")
         return self._known.get(_object(sha256)) == size
 
     def keep(self, content: Iterator[bytes], sha256: str, size: int, what: str) -> bool:
-        """Keep content of a known digest, unless it is there. Returns whether it was written.
+        """Store content of a known digest unless it exists. Return True if it was written.
 
         Raises:
-            IntegrityError: it is other content; nothing of it is kept.
-            StorageError: the place cannot be written.
+            IntegrityError: the content has another digest; it is not stored.
+            StorageError: the archive cannot be written.
         """
         if self.has(sha256, size):
             return False
@@ -199,10 +199,10 @@ class BackupArchive:
         return True
 
     def content(self, sha256: str, size: int, what: str) -> Iterator[bytes]:
-        """Kept content in pieces, compared as it passes.
+        """Yield stored content in pieces and verify its digest.
 
         Raises:
-            IntegrityError: it is missing, short, or other content.
+            IntegrityError: the content is missing, truncated or changed.
         """
         if not self.has(sha256, size):
             raise IntegrityError(
@@ -223,7 +223,7 @@ class BackupArchive:
             )
 
     def commit(self, snapshot: BackupSnapshot) -> str:
-        """Write the record of a backup, whose content is all there; returns its name."""
+        """Write the record of a backup, after all its content; return its name."""
         data = fingerprint.canonical(snapshot)
         stamp = re.sub(r"[-:]|\+00:00", "", snapshot.at) + "Z"
         name = f"{stamp}-{hashlib.sha256(data).hexdigest()}.json"
@@ -231,10 +231,10 @@ class BackupArchive:
         return name
 
     def names(self) -> list[str]:
-        """Records of backups, oldest first.
+        """Return the names of all backups, oldest first.
 
         Raises:
-            MissingError: there is none.
+            MissingError: there is no backup.
         """
         found = sorted(name for name in sizes(f"{self.place}/snapshots") if _NAME.fullmatch(name))
         if not found:
@@ -242,10 +242,10 @@ class BackupArchive:
         return found
 
     def named(self, name: str = "") -> str:
-        """The full name of a backup, by its beginning; the newest by default.
+        """Return the full name of a backup by its prefix; the newest by default.
 
         Raises:
-            MissingError: none or several begin so.
+            MissingError: no name or several names match.
         """
         matching = [each for each in self.names() if each.startswith(name)]
         if not matching or (name and len(matching) > 1):
@@ -253,10 +253,10 @@ class BackupArchive:
         return matching[-1]
 
     def read(self, name: str = "") -> BackupSnapshot:
-        """A backup by its name, or the beginning of it; the newest by default.
+        """Read the record of a backup by its name or prefix; the newest by default.
 
         Raises:
-            MissingError, IntegrityError: there is none of that name, or its record was changed.
+            MissingError, IntegrityError: there is no such backup, or its record was changed.
         """
         full = self.named(name)
         where = f"{self.place}/snapshots/{full}"

@@ -53,10 +53,10 @@ TIMEOUT_S: Final = 3600
 
 
 def copy_sqlite(source: Path, target: Path) -> dict[str, int]:
-    """Copy a database of SQLite as it is at one moment; returns the rows of its tables.
+    """Make a consistent copy of an SQLite database; return the row count of each table.
 
     Raises:
-        StorageError: it cannot be read.
+        StorageError: the database cannot be read.
     """
     try:
         with (
@@ -70,10 +70,10 @@ def copy_sqlite(source: Path, target: Path) -> dict[str, int]:
 
 
 def rows_of_sqlite(path: Path) -> dict[str, int]:
-    """How many rows each table has.
+    """Return the row count of each table.
 
     Raises:
-        IntegrityError: SQLite finds the file damaged.
+        IntegrityError: the file is damaged.
     """
     with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as database:
         try:
@@ -89,11 +89,11 @@ def rows_of_sqlite(path: Path) -> dict[str, int]:
 
 
 def dump_postgres(url: str, target: Path) -> dict[str, int]:
-    """Dump a database of PostgreSQL; returns the rows of its tables in the same transaction.
+    """Dump a PostgreSQL database; return the row count of each table in the same transaction.
 
     Raises:
-        StorageError: it cannot be reached, or `pg_dump` fails.
-        MissingError: no `pg_dump` here.
+        StorageError: the database cannot be reached, or `pg_dump` fails.
+        MissingError: `pg_dump` is not installed.
     """
     with _connected(url) as connection:
         connection.set_session(isolation_level="REPEATABLE READ", readonly=True)
@@ -108,10 +108,10 @@ def dump_postgres(url: str, target: Path) -> dict[str, int]:
 
 
 def restore_postgres(url: str, dump: Path) -> dict[str, int]:
-    """Put a dump into an empty database; returns the rows of its tables.
+    """Restore a dump to an empty database; return the row count of each table.
 
     Raises:
-        StorageError: the database is not empty, cannot be reached, or refuses the dump; nothing of it is kept then.
+        StorageError: the database is not empty, cannot be reached, or rejects the dump, which is then rolled back.
     """
     with _connected(url) as connection:
         if found := _rows(connection.cursor()):
@@ -127,7 +127,7 @@ def restore_postgres(url: str, dump: Path) -> dict[str, int]:
 
 
 def differences(found: Mapping[str, int], expected: Mapping[str, int]) -> list[str]:
-    """Tables whose rows differ, in words."""
+    """Return a sentence for each table whose row count differs."""
     names = sorted(found.keys() | expected.keys())
     return [
         f"{name}: {found.get(name)} rows, expected {expected.get(name)}"
@@ -137,7 +137,7 @@ def differences(found: Mapping[str, int], expected: Mapping[str, int]) -> list[s
 
 
 def _named_databases(url: str) -> str:
-    """A URL without its password, which should not be in it."""
+    """Return a URL without credentials."""
     return re.sub("//[^@/]*@", "//", url)
 
 
@@ -184,7 +184,7 @@ PIECE_BYTES: Final = 1 << 20
 
 
 class DatabaseSource(NamedTuple):
-    """A database of an installation: a file of SQLite in the workspace, or a URL of PostgreSQL."""
+    """Database of an installation: an SQLite file in the workspace or a PostgreSQL URL."""
 
     name: str
     place: str
@@ -197,16 +197,16 @@ class DatabaseSource(NamedTuple):
 def take(
     state: State, archive: BackupArchive, sources: Iterable[DatabaseSource], blobs: Blobs, progress: Progress
 ) -> tuple[str, BackupSnapshot]:
-    """Back up a workspace; returns the name of the backup and its record.
+    """Back up a workspace; return the name of the backup and its record.
 
     Args:
-        blobs: `needed` copies what cannot be made again, `all` every blob that a manifest names.
+        blobs: `needed` copies blobs that cannot be rebuilt, `all` every blob in a manifest.
 
     Raises:
-        SignatureError: a private key lies among what would be copied; no root of trust is pinned.
-        WorkspaceError: a link among it leads elsewhere, or something is no plain file.
-        IntegrityError: a blob that is copied is not what its manifest says.
-        StorageError: something cannot be read or written.
+        SignatureError: a file to copy has a private key, or no root of trust is pinned.
+        WorkspaceError: a link leads out of the workspace, or a file is not a regular file.
+        IntegrityError: a blob does not match its manifest.
+        StorageError: a file or the archive cannot be read or written.
     """
     trust = Trust.newest(state.workspace)
     with tempfile.TemporaryDirectory(prefix="plinth-backup-") as name:
@@ -232,7 +232,7 @@ def take(
 
 
 def _not_outgrown(archive: BackupArchive, entries: list[BackupEntry]) -> Iterator[BackupEntry]:
-    """Entries without release records that were made since their head was copied: a log may be one longer, no more."""
+    """Yield entries except release records newer than the copied head; a log may have one record more than its head."""
     head = next((each for each in entries if each.path == HEAD), None)
     number = _named(b"".join(archive.content(head.sha256, head.bytes, HEAD))) if head else 0
     for each in entries:
@@ -242,7 +242,7 @@ def _not_outgrown(archive: BackupArchive, entries: list[BackupEntry]) -> Iterato
 
 
 def _named(head: bytes) -> int:
-    """The record that a head names."""
+    """Return the number of the record that a head names."""
     try:
         return int(dsse.unverified(json.loads(head), HEAD)["predicate"]["number"])
     except (ValueError, KeyError, TypeError) as error:
@@ -254,10 +254,10 @@ def _named(head: bytes) -> int:
 def _group(
     archive: BackupArchive, workspace: Workspace, group: InventoryGroup, scratch: Path, progress: Progress
 ) -> Iterator[BackupEntry]:
-    """Copy the files of a group. What vanishes meanwhile takes its checkpoint with it.
+    """Copy the files of a group. If a file vanishes during the copy, its whole checkpoint is excluded.
 
     Raises:
-        MissingError: a file has vanished that nobody deletes.
+        MissingError: a file vanished that should never be deleted.
     """
     made, gone = [], set()
     for path in metered(progress, group.name, snapshot.files(workspace, group), 0):
@@ -271,7 +271,7 @@ def _group(
 
 
 def _file(archive: BackupArchive, workspace: Workspace, group: InventoryGroup, path: str, scratch: Path) -> BackupEntry:
-    """Keep one file as it is now; one that is being appended to, up to where it ends now."""
+    """Copy one file to the archive; a file that grows is copied up to its current end."""
     where, copy = snapshot.location(workspace, path), scratch / "file"
     digest, size = hashlib.sha256(), 0
     try:
@@ -294,11 +294,11 @@ def _file(archive: BackupArchive, workspace: Workspace, group: InventoryGroup, p
 
 
 def _own_bytes(workspace: Workspace, path: str) -> Iterator[bytes]:
-    """The bytes of a file in the workspace's folder.
+    """Yield the bytes of a file in the workspace's folder.
 
     Raises:
-        WorkspaceError: a link leads elsewhere; it is a pipe or a device; it is a key or a credential by another name.
-        StorageError: it cannot be read.
+        WorkspaceError: the file is a link out of the workspace, a pipe, a device, or a hard link to a key.
+        StorageError: the file cannot be read.
     """
     where = snapshot.own(workspace, path)
     try:
@@ -330,7 +330,7 @@ def _database(archive: BackupArchive, workspace: Workspace, source: DatabaseSour
 def _blobs(
     archive: BackupArchive, state: State, blobs: Blobs, progress: Progress
 ) -> tuple[tuple[Blob, ...], tuple[Blob, ...]]:
-    """Copy blobs that manifests name. Returns those that are kept, and those that are listed only."""
+    """Copy blobs named by manifests. Return the copied blobs and those that are only listed."""
     kept: dict[str, Blob] = {}
     listed: dict[str, Blob] = {}
     for _, data in state.refs.raw(state.refs.digests()):

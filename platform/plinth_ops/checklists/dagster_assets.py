@@ -32,7 +32,7 @@ JOB = "evaluate_checklists"
 
 
 def definitions(recipe: Recipe, workspace: Path, pages: str = "") -> dg.Definitions:
-    """The checklists of a workspace as assets, which link its pages where these are served, and the job of all."""
+    """Return the checklist assets of a workspace, with links to its pages if these are served, and their job."""
     job = with_schedule(
         AssetJob(
             JOB, dg.AssetSelection.groups(GROUP), "Evaluates the checklists.",
@@ -44,7 +44,7 @@ def definitions(recipe: Recipe, workspace: Path, pages: str = "") -> dg.Definiti
 
 
 def key_of(name: ChecklistName) -> dg.AssetKey:
-    """The asset of a checklist."""
+    """Return the asset key of a checklist."""
     return dg.AssetKey([GROUP, name])
 
 
@@ -101,7 +101,7 @@ def _scope(recipe: Recipe, workspace: Path) -> CheckScope:
 
 
 def _named(name: str) -> str:
-    """A line's name as Dagster takes it."""
+    """Return a check's name in the form that Dagster accepts."""
     return name.replace("-", "_")
 
 

@@ -36,7 +36,7 @@ _TIME_ERROR, _UNSYNC = 5, 0x40
 
 
 def workspace_modes(scope: CheckScope) -> CheckAnswer:
-    """Nobody but its user (with `PLINTH_UMASK`, its group) can write the workspace."""
+    """Check that only the user can write the workspace; with `PLINTH_UMASK`, also the group."""
     root = scope.ctx.workspace.root
     shared = 0o002 if private.mask() & 0o020 == 0 else 0o022
     watched = [root, *(root / name for name in ("refs", "records", "manifests", "releases", "runs", "policies"))]
@@ -45,7 +45,7 @@ def workspace_modes(scope: CheckScope) -> CheckAnswer:
 
 
 def private_folder(scope: CheckScope) -> CheckAnswer:
-    """Caches that are unpickled lie in a folder that nobody else can write."""
+    """Check that caches that are unpickled are in a folder that no other user can write."""
     folder = private.root()
     try:
         private.required(folder)
@@ -55,7 +55,7 @@ def private_folder(scope: CheckScope) -> CheckAnswer:
 
 
 def room(scope: CheckScope) -> CheckAnswer:
-    """Room for some more checkpoints where runs write them."""
+    """Check that the disk has space for further checkpoints."""
     from plinth.training.checkpoint import checkpoint
 
     needed, what = 0, ""
@@ -74,7 +74,7 @@ def room(scope: CheckScope) -> CheckAnswer:
 
 
 def clock(scope: CheckScope) -> CheckAnswer:
-    """This machine's clock is disciplined, and agrees with that of the file system."""
+    """Check that the machine's clock is synchronized and agrees with the file system's."""
     folder = _existing(scope.ctx.workspace.tmp)
     with named_failures(folder), tempfile.NamedTemporaryFile(dir=folder) as file:
         before = time.time()
@@ -89,7 +89,7 @@ def clock(scope: CheckScope) -> CheckAnswer:
 
 
 def encrypted(scope: CheckScope) -> CheckAnswer:
-    """Storage is encrypted at rest: the bucket by its setting, a disk by dm-crypt."""
+    """Check that storage is encrypted at rest: a bucket by its setting, a disk by dm-crypt."""
     if scope.ctx.workspace.uri:
         return _bucket_encrypted(scope.ctx.workspace.uri)
     device = _device(scope.ctx.workspace.root)
@@ -103,7 +103,7 @@ def encrypted(scope: CheckScope) -> CheckAnswer:
 
 
 def in_transit(scope: CheckScope) -> CheckAnswer:
-    """Remote services are reached by TLS only."""
+    """Check that remote services are reached over TLS only."""
     remote = [(name, url) for name, url in endpoints(scope) if not _local(url)]
     if not remote:
         return not_applicable("no remote S3, PostgreSQL or MLflow is configured")
@@ -112,7 +112,7 @@ def in_transit(scope: CheckScope) -> CheckAnswer:
 
 
 def endpoints(scope: CheckScope) -> Iterator[tuple[str, str]]:
-    """Services that this workspace uses, by name, as far as environment and settings say."""
+    """Yield name and URL of the services in the environment and the settings of this workspace."""
     from plinth.operation import spending
 
     for name in ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "MLFLOW_TRACKING_URI", "MLFLOW_REGISTRY_URI"):
@@ -169,7 +169,7 @@ def _bucket_encrypted(uri: str) -> CheckAnswer:
 
 
 def _kernel_clock() -> bool | None:
-    """Whether the kernel's clock is synchronised; None where it does not say (Linux only)."""
+    """Return True if the kernel's clock is synchronized; None if unknown (Linux only)."""
     buffer = ctypes.create_string_buffer(512)  # struct timex, all zero: `modes` 0 asks and sets nothing
     try:
         state = ctypes.CDLL(None).adjtimex(buffer)
@@ -188,7 +188,7 @@ def _device(path: Path) -> str | None:
 
 
 def _below(device: str) -> Iterator[str]:
-    """A block device and those that it lies on."""
+    """Yield a block device and the devices below it."""
     yield device
     for slave in sorted(Path(f"/sys/class/block/{device}/slaves").glob("*")):
         yield from _below(slave.name)

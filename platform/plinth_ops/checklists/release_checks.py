@@ -39,13 +39,13 @@ AHEAD_DAYS: Final = 1 / 24
 
 
 def audit_proved(scope: CheckScope) -> CheckAnswer:
-    """Every decision is signed and chained, and none that a release names is missing."""
+    """Check that every decision is signed and chained and that no decision named by a release is missing."""
     proof = releases.prove_log(scope.ctx)
     return passed(f"{proof.entries} entries, {len(proof.anchors)} release records name one of them")
 
 
 def logs_hold(scope: CheckScope) -> CheckAnswer:
-    """Every other signed log verifies, and continues from what the head of the releases names."""
+    """Check that every other signed log verifies and extends the state named in the release head."""
     own = (AUDIT.name, "policies")  # lines of their own: `audit-log`, `gate-policy`
     others = [log for log in beside_releases(scope.ctx) if not log.name.startswith(own)]
     counts = {log.name: len(releases.log_records(scope.ctx, log)) for log in others}
@@ -53,7 +53,7 @@ def logs_hold(scope: CheckScope) -> CheckAnswer:
 
 
 def head_fresh(scope: CheckScope) -> CheckAnswer:
-    """The head of the release history verifies and is signed again in time."""
+    """Check that the head of the release history verifies and is renewed in time."""
     found = releases.history(scope.ctx)
     if not found:
         return not_applicable("nothing was released")
@@ -68,7 +68,7 @@ def head_fresh(scope: CheckScope) -> CheckAnswer:
 
 
 def sealed(scope: CheckScope) -> CheckAnswer:
-    """Every published reference is sealed by a worker of this workspace."""
+    """Check that every published reference has the seal of a worker of this workspace."""
     published = list(scope.ctx.refs.all())
     if not published:
         return not_applicable("nothing is published")
@@ -95,7 +95,7 @@ _LAST = ("candidate", "evaluation", "run", "mixture", "funnel")
 
 
 def policy_signed(scope: CheckScope) -> CheckAnswer:
-    """A signed policy says what a release must pass."""
+    """Check that a signed policy defines the release gates."""
     if scope.recipe is None or scope.recipe.release is None:
         return not_applicable("the recipe releases nothing")
     try:
@@ -106,7 +106,7 @@ def policy_signed(scope: CheckScope) -> CheckAnswer:
 
 
 def policy_measured(scope: CheckScope) -> CheckAnswer:
-    """The recipe has evidence for every gate that the policy asks."""
+    """Check that the recipe measures the evidence for every gate of the policy."""
     if scope.recipe is None or scope.recipe.release is None:
         return not_applicable("the recipe releases nothing")
     try:
@@ -118,7 +118,7 @@ def policy_measured(scope: CheckScope) -> CheckAnswer:
 
 
 def lineage_complete(scope: CheckScope) -> CheckAnswer:
-    """From the last published asset every manifest down to the raw sources is there and unchanged."""
+    """Check that the lineage of the last published asset is complete and unchanged down to the raw sources."""
     from plinth.provenance import statements
 
     last = next((asset for asset in _LAST if scope.ctx.refs.ref(asset) is not None), None)
@@ -133,7 +133,7 @@ def lineage_complete(scope: CheckScope) -> CheckAnswer:
 
 
 def champion_holds(scope: CheckScope) -> CheckAnswer:
-    """The champion verifies, is not marked and was not taken back."""
+    """Check that the champion verifies, is not tainted and was not withdrawn."""
     name, champion = _champion(scope)
     if champion is None:
         return not_applicable("no champion")
@@ -142,7 +142,7 @@ def champion_holds(scope: CheckScope) -> CheckAnswer:
 
 
 def way_back(scope: CheckScope) -> CheckAnswer:
-    """There is a version to return to."""
+    """Check that there is a version to roll back to."""
     name, champion = _champion(scope)
     if champion is None:
         return not_applicable("no champion")
@@ -151,7 +151,7 @@ def way_back(scope: CheckScope) -> CheckAnswer:
 
 
 def consumers_known(scope: CheckScope) -> CheckAnswer:
-    """Whoever uses the champion is enrolled, with an owner."""
+    """Check that the champion's consumers are enrolled with an owner."""
     name, champion = _champion(scope)
     if champion is None:
         return not_applicable("no champion")
@@ -161,14 +161,14 @@ def consumers_known(scope: CheckScope) -> CheckAnswer:
 
 
 def nothing_marked(scope: CheckScope) -> CheckAnswer:
-    """No mark of unfit data or models stands."""
+    """Check that no taint is in force."""
     found = taint.records(scope.ctx)
     words = "; ".join(f"{one.kind} {one.target[:16]} by {one.by}: {one.reason}" for one in found)
     return warned(words) if found else passed("none")
 
 
 def no_incident(scope: CheckScope) -> CheckAnswer:
-    """No incident is open."""
+    """Check that no incident is open."""
     found = incidents.open_ones(scope.ctx)
     words = "; ".join(f"incident {one.number} since {one.opened}: {one.title}" for one in found)
     return failed(f"promotions are frozen by {words}") if found else passed("none is open")
@@ -187,7 +187,7 @@ _MODULE = "plinth_registry.mlflow.server"
 
 
 def behind_login(scope: CheckScope) -> CheckAnswer:
-    """An MLflow that other machines reach refuses a request without a login; our own answers on loopback only."""
+    """Check that a remote MLflow server requires a login; the workspace's own server listens on loopback only."""
     named = os.environ.get("MLFLOW_TRACKING_URI", "")
     parts = urllib.parse.urlsplit(named)
     if not parts.scheme.startswith("http"):
@@ -206,7 +206,7 @@ def behind_login(scope: CheckScope) -> CheckAnswer:
 
 
 def servers_used(scope: CheckScope) -> CheckAnswer:
-    """No server runs for a workspace that is gone, or that nobody has used for hours."""
+    """Check that no MLflow server runs for a deleted workspace or stays idle for hours."""
     orphans = [f"process {pid} serves {home}, which is gone" for pid, home in _serving() if not home.is_dir()]
     if orphans:
         return failed("; ".join(orphans))
@@ -221,7 +221,7 @@ def servers_used(scope: CheckScope) -> CheckAnswer:
 
 
 def _serving() -> Iterator[tuple[int, Path]]:
-    """This user's MLflow servers that Plinth has started, with the folder that each serves."""
+    """Yield process ID and served folder of this user's MLflow servers started by Plinth."""
     for process in psutil.process_iter(["cmdline", "uids"]):
         words, uids = process.info["cmdline"] or [], process.info["uids"]
         if _MODULE in words[:-1] and uids is not None and uids.effective == os.geteuid():
@@ -229,7 +229,7 @@ def _serving() -> Iterator[tuple[int, Path]]:
 
 
 def telemetry_off(scope: CheckScope) -> CheckAnswer:
-    """Dagster, Great Expectations and MLflow send nothing about what is done here."""
+    """Check that telemetry of Dagster, Great Expectations and MLflow is off."""
     workspace = scope.ctx.workspace
     files = [settings_file(), workspace.dagster / "dagster.yaml"]
     found = [f"{path}: telemetry.enabled" for path in files if path.exists() and _sends(path)]
@@ -238,7 +238,7 @@ def telemetry_off(scope: CheckScope) -> CheckAnswer:
 
 
 def automation_runs(scope: CheckScope) -> CheckAnswer:
-    """The Dagster daemon of this workspace runs: schedules and sensors are evaluated."""
+    """Check that the Dagster daemon of this workspace runs, which evaluates schedules and sensors."""
     names = [each.name for each in started(scope.ctx.workspace)]
     if "Dagster" in names:
         return passed(", ".join(names))
@@ -251,7 +251,7 @@ def _sends(path: Path) -> bool:
 
 
 def _environment() -> Iterator[str]:
-    """Variables that turn on again what Plinth turns off by default."""
+    """Yield environment variables that turn telemetry back on."""
     for name, sending in (
         ("GX_ANALYTICS_ENABLED", ("true", "1", "yes", "on")),
         ("MLFLOW_DISABLE_TELEMETRY", ("false", "0", "no", "off")),

@@ -50,7 +50,7 @@ FILE = "checklists.yaml"
 
 
 class ChecklistSettings(Frozen):
-    """Without the file: roles without people, and these bounds."""
+    """Settings in `checklists.yaml`; without the file, roles have no people and these limits apply."""
 
     owners: Mapping[str, str] = Field(default_factory=dict, description="By role: who answers for its lines.")
     expiry_days: int = Field(30, ge=1, description="Warn so many days before root or release head expire.")
@@ -65,10 +65,10 @@ class ChecklistSettings(Frozen):
 
 
 def settings_of(workspace: Workspace) -> ChecklistSettings:
-    """The settings of a workspace.
+    """Read the checklist settings of a workspace.
 
     Raises:
-        RequestError: the file has none that can be used.
+        RequestError: the file is invalid.
     """
     path = workspace.root / FILE
     return read_settings(path, ChecklistSettings, "has no settings of checklists", "docs/checklists.md")
@@ -76,11 +76,11 @@ def settings_of(workspace: Workspace) -> ChecklistSettings:
 
 @dataclass(frozen=True)
 class CheckScope:
-    """A workspace with its recipe.
+    """Workspace and recipe that checks are evaluated on.
 
     Args:
-        recipe: None where the workspace has none yet.
-        recipe_path: its file.
+        recipe: None if the workspace has none yet.
+        recipe_path: file of the recipe.
         now: Unix seconds.
     """
 
@@ -92,7 +92,7 @@ class CheckScope:
 
     @cached_property
     def runs(self) -> tuple[RunConfig, ...]:
-        """The runs of the workspace, the newest timeline last.
+        """Runs of the workspace, sorted by the time of the last event.
 
         Raises:
             TrainingError: a configuration is broken.
@@ -105,7 +105,7 @@ class CheckScope:
 
     @property
     def newest_run(self) -> RunConfig | None:
-        """The run that was trained last."""
+        """Run with the latest event."""
         return self.runs[-1] if self.runs else None
 
 
@@ -123,50 +123,50 @@ PURPOSES: Final[dict[ChecklistName, str]] = {
 
 
 class CheckAnswer(NamedTuple):
-    """What a line's function saw. `evidence` names it: a path, a number, a person."""
+    """Outcome of a check and its evidence: a path, a number, a person."""
 
     outcome: Outcome
     evidence: str
 
 
 def passed(evidence: str) -> CheckAnswer:
-    """The claim holds."""
+    """Return a pass: the requirement holds."""
     return CheckAnswer("pass", evidence)
 
 
 def warned(evidence: str) -> CheckAnswer:
-    """It holds, and will not for long, or by a default."""
+    """Return a warning: the requirement holds, but not for long or only by default."""
     return CheckAnswer("warn", evidence)
 
 
 def failed(evidence: str) -> CheckAnswer:
-    """It does not hold."""
+    """Return a failure: the requirement does not hold."""
     return CheckAnswer("fail", evidence)
 
 
 def undetermined(evidence: str) -> CheckAnswer:
-    """It could not be seen; `evidence` says why."""
+    """Return an undetermined outcome; `evidence` has the reason."""
     return CheckAnswer("undetermined", evidence)
 
 
 def not_applicable(evidence: str) -> CheckAnswer:
-    """Nothing here that the claim is about."""
+    """Return that the requirement does not apply to this workspace."""
     return CheckAnswer("not applicable", evidence)
 
 
 @dataclass(frozen=True)
 class Check:
-    """One line.
+    """Check in a checklist.
 
     Args:
         name: lower-case letters, digits and `-`.
-        claim: what has to hold, as a sentence.
-        owner: a role that answers for it; `checklists.yaml` has the people.
-        lists: checklists that have it.
-        remedy: what to do where it does not hold.
-        examine: gives outcome and evidence. It reads only, ends within seconds and starts no server. An error of trust
-            is a fail; any other error leaves the line undetermined.
-        waivable: whether a signed waiver counts. Not for what waivers themselves rest on.
+        claim: requirement, as a sentence.
+        owner: responsible role; `checklists.yaml` names the person.
+        lists: checklists that include the check.
+        remedy: instruction for a failure.
+        examine: returns outcome and evidence. It only reads, takes seconds and starts no server. A trust error is a
+            failure; any other error leaves the check undetermined.
+        waivable: True if a signed waiver is accepted. False for checks that waivers themselves depend on.
     """
 
     name: str
@@ -179,7 +179,7 @@ class Check:
 
 
 class CheckedLine(Frozen):
-    """A line, evaluated. `waiver` is who has waived it, until when and why; `seen` the outcome under the waiver."""
+    """Evaluated check. `waiver` describes the waiver, if any; `seen` is the outcome that it covers."""
 
     name: str
     claim: str
@@ -197,7 +197,7 @@ SHORTEST_REASON = 10
 
 
 class CheckWaiver(Frozen):
-    """What is waived, why, until when (UTC, ISO 8601), by whom."""
+    """Signed waiver of a check, with reason, end (UTC, ISO 8601) and signer."""
 
     check: str
     reason: str = Field(min_length=SHORTEST_REASON)
@@ -207,16 +207,16 @@ class CheckWaiver(Frozen):
 
     @property
     def said(self) -> str:
-        """The waiver in words."""
+        """Waiver as text."""
         return f"waived by {self.by} until {self.until}: {self.reason}"
 
 
 def sign(ctx: Context, check: Check, until: str, reason: str, owner: str | None = None) -> CheckWaiver:
-    """Sign the next waiver of a line; it replaces an earlier one. One that ends now lifts it.
+    """Sign a waiver of a check, which replaces an earlier one. A waiver that ends now lifts the earlier one.
 
     Raises:
-        RequestError: the line cannot be waived, the time has no zone, or there is no reason in a sentence.
-        SignatureError: no key as `policy` on this machine, or the log does not hold.
+        RequestError: the check cannot be waived, the time has no time zone, or the reason is too short.
+        SignatureError: this machine has no `policy` key, or the log fails verification.
     """
     problem = "" if check.waivable else "waivers rest on it themselves"
     try:
@@ -236,7 +236,7 @@ def sign(ctx: Context, check: Check, until: str, reason: str, owner: str | None 
 
 
 def standing(ctx: Context, now: float) -> Mapping[str, CheckWaiver]:
-    """The waivers that count at a time (Unix seconds), by line.
+    """Return the waivers in force at a time (Unix seconds), by check.
 
     Raises:
         SignatureError: a record was edited, removed or forged.
@@ -262,15 +262,15 @@ OTHERS: Final = Catalogue("plinth.checks", "check", Check, {})
 
 
 def checks(name: ChecklistName | None = None) -> tuple[Check, ...]:
-    """The lines of a checklist, or all."""
+    """Return the checks of a checklist, or all checks."""
     return tuple(check for check in _all() if name is None or name in check.lists)
 
 
 def find(name: str) -> Check:
-    """A line by name.
+    """Return a check by name.
 
     Raises:
-        RequestError: there is none.
+        RequestError: there is no such check.
     """
     known = {check.name: check for check in _all()}
     if name not in known:
@@ -292,7 +292,7 @@ def _all() -> Iterator[Check]:
 
 
 def _unusable(name: str, why: str) -> Check:
-    """A line for a plug-in whose own cannot be used: it must not vanish from every checklist."""
+    """Return a check that reports a plug-in's check as unusable, so that it does not vanish from the checklists."""
 
     def examine(scope: CheckScope) -> CheckAnswer:
         return undetermined(why)
@@ -305,7 +305,7 @@ WAIVED_FROM = ("warn", "fail", "undetermined")
 
 
 def evaluate(scope: CheckScope, lines: Iterable[Check]) -> list[CheckedLine]:
-    """Every line, in order. A log of waivers that does not hold waives nothing."""
+    """Evaluate checks in order. If the log of waivers fails verification, no waiver is accepted."""
     try:
         waived = standing(scope.ctx, scope.now)
     except SignatureError:
@@ -315,11 +315,11 @@ def evaluate(scope: CheckScope, lines: Iterable[Check]) -> list[CheckedLine]:
 
 
 def require(lines: Sequence[CheckedLine]) -> None:
-    """Pass only where no line failed and every line could be determined.
+    """Raise unless every check is determined and none failed.
 
     Raises:
-        CheckFailedError: lines that failed, by name.
-        MissingError: none failed, and some could not be determined.
+        CheckFailedError: at least one check failed.
+        MissingError: none failed, but at least one could not be determined.
     """
     for outcome, error in (("fail", CheckFailedError), ("undetermined", MissingError)):
         found = [line for line in lines if line.outcome == outcome]
@@ -351,8 +351,8 @@ def _line(scope: CheckScope, check: Check, standing: Mapping[str, CheckWaiver]) 
 
 
 def _answer(scope: CheckScope, check: Check) -> tuple[CheckAnswer, str]:
-    """What a line gives, and the remedy; a check that breaks has seen nothing. What broke it knows its own remedy: that
-    of the line is for a claim that was looked at."""
+    """Evaluate a check; return its answer and remedy. An error's own remedy replaces that of the check, which applies
+    only to a completed evaluation."""
     try:
         return check.examine(scope), check.remedy
     except TrustError as error:

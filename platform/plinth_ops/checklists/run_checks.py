@@ -28,7 +28,7 @@ _NOBODY = (".invalid", ".test")
 
 
 def sources_owned(scope: CheckScope) -> CheckAnswer:
-    """Every bucket has an owner who can be reached, every source a licence."""
+    """Check that every bucket has a reachable owner and every source a license."""
     if scope.recipe is None:
         return undetermined("no recipe was run in this workspace")
     buckets = scope.recipe.corpus.buckets
@@ -45,7 +45,7 @@ def sources_owned(scope: CheckScope) -> CheckAnswer:
 
 
 def terms_allow(scope: CheckScope) -> CheckAnswer:
-    """The owner's terms of every source allow training, and the uses that the recipe asks for."""
+    """Check that the terms of every source allow training and the recipe's uses."""
     if scope.recipe is None:
         return undetermined("no recipe was run in this workspace")
     corpus = scope.recipe.corpus
@@ -60,7 +60,7 @@ def terms_allow(scope: CheckScope) -> CheckAnswer:
 
 
 def set_aside(scope: CheckScope) -> CheckAnswer:
-    """A held-out set is published, and training text was compared with it."""
+    """Check that a held-out set is published and that training text was compared with it."""
     if scope.recipe is not None and scope.recipe.mixture is None:
         return not_applicable("the recipe trains nothing")
     absent = [asset for asset in ("holdout", "contamination") if scope.ctx.refs.ref(asset) is None]
@@ -71,7 +71,7 @@ def set_aside(scope: CheckScope) -> CheckAnswer:
 
 
 def benchmarks_protected(scope: CheckScope) -> CheckAnswer:
-    """Benchmarks are kept out of training text."""
+    """Check that benchmarks are kept out of training text."""
     if scope.recipe is None or scope.recipe.mixture is None:
         return not_applicable("no recipe that trains")
     sets = scope.recipe.corpus.protected.sets
@@ -84,7 +84,7 @@ WORDS = {RunState.FAILED: "failed", RunState.LOST: "was lost: its job is gone an
 
 
 def resume_proved(scope: CheckScope) -> CheckAnswer:
-    """The newest run that ended has evidence that a resumed run equals the uninterrupted one."""
+    """Check that the last finished run has evidence that a resumed run equals the uninterrupted one."""
     ended = [config for config in scope.runs if config.directory.result.exists()]
     if not ended:
         return undetermined("no run has ended in this workspace")
@@ -100,7 +100,7 @@ def resume_proved(scope: CheckScope) -> CheckAnswer:
 
 
 def saves_often_enough(scope: CheckScope) -> CheckAnswer:
-    """The interval of saves is near Daly's, from recorded steps, stalls and failures."""
+    """Check that the checkpoint interval is near Daly's optimum for the recorded steps, stalls and failures."""
     from plinth.operation import forecast, spending
 
     config = scope.newest_run
@@ -124,7 +124,7 @@ def saves_often_enough(scope: CheckScope) -> CheckAnswer:
 
 
 def second_copy(scope: CheckScope) -> CheckAnswer:
-    """Checkpoints are uploaded to another place than the run's folder."""
+    """Check that checkpoints are uploaded to a second location."""
     if scope.recipe is None or scope.recipe.mixture is None:
         return not_applicable("no recipe that trains")
     upload = scope.recipe.training.checkpoints.upload
@@ -132,7 +132,7 @@ def second_copy(scope: CheckScope) -> CheckAnswer:
 
 
 def retention_bounded(scope: CheckScope) -> CheckAnswer:
-    """Old checkpoints are removed, and one that turns out bad has one before it."""
+    """Check that old checkpoints are deleted and that the newest one has a predecessor."""
     if scope.recipe is None or scope.recipe.mixture is None:
         return not_applicable("no recipe that trains")
     asked = scope.recipe.training.checkpoints
@@ -141,7 +141,7 @@ def retention_bounded(scope: CheckScope) -> CheckAnswer:
 
 
 def watched(scope: CheckScope) -> CheckAnswer:
-    """The guard is on, held-out text is evaluated while training."""
+    """Check that the guard is on and that held-out text is evaluated during training."""
     if scope.recipe is None or scope.recipe.mixture is None:
         return not_applicable("no recipe that trains")
     training = scope.recipe.training
@@ -167,7 +167,7 @@ def restarts_bounded(scope: CheckScope) -> CheckAnswer:
 
 
 def newest_checkpoint(scope: CheckScope) -> CheckAnswer:
-    """The newest checkpoint of the newest run is what was committed."""
+    """Check that the newest checkpoint of the newest run equals its commit."""
     from plinth.training.checkpoint import checkpoint
 
     config = scope.newest_run
@@ -192,7 +192,7 @@ NAMED_CHARACTERS: Final = 36
 
 
 def objectives_set(scope: CheckScope) -> CheckAnswer:
-    """Somebody has chosen the objectives of this workspace."""
+    """Check that objectives are configured for this workspace."""
     from plinth_ops.service_levels import objectives
 
     path = scope.ctx.workspace.root / "objectives.yaml"
@@ -206,7 +206,7 @@ def objectives_set(scope: CheckScope) -> CheckAnswer:
 
 
 def error_budget_left(scope: CheckScope) -> CheckAnswer:
-    """No error budget is spent."""
+    """Check that no error budget is exhausted."""
     from plinth_ops.service_levels import objectives
     from plinth_ops.service_levels.tallies import refuse_spent
 
@@ -221,7 +221,7 @@ def error_budget_left(scope: CheckScope) -> CheckAnswer:
 
 
 def money_limited(scope: CheckScope) -> CheckAnswer:
-    """A limit holds for what runs may cost, and some of it is left."""
+    """Check that a cost limit is set and not exhausted."""
     from plinth.operation import spending
     from plinth.operation.spending_ledger import Ledger
 
@@ -237,7 +237,7 @@ def money_limited(scope: CheckScope) -> CheckAnswer:
 
 
 def alerts_sound(scope: CheckScope) -> CheckAnswer:
-    """Every alert can fire under the objectives of this workspace, in its promised time, and has a runbook."""
+    """Check that every alert can fire under this workspace's objectives, in time, and has a runbook."""
     from plinth_ops.alerts import table
     from plinth_ops.service_levels import objectives
 
@@ -250,7 +250,7 @@ def alerts_sound(scope: CheckScope) -> CheckAnswer:
 
 
 def alerts_routed(scope: CheckScope) -> CheckAnswer:
-    """Somebody is paged, and somebody else where nobody answers."""
+    """Check that pages have a receiver and an escalation."""
     from plinth_ops.alerts import prometheus
 
     try:
@@ -265,7 +265,7 @@ def alerts_routed(scope: CheckScope) -> CheckAnswer:
 
 
 def backed_up(scope: CheckScope) -> CheckAnswer:
-    """The newest backup is whole and fresh."""
+    """Check that the newest backup is complete and recent."""
     place, folder = scope.settings.backups, Path(scope.settings.backups)
     if not place:
         return undetermined("`backups` of checklists.yaml names no place: nobody has said where they lie")
@@ -284,8 +284,8 @@ def backed_up(scope: CheckScope) -> CheckAnswer:
 
 
 def _newest_backup(place: str) -> tuple[str, float] | None:
-    """Name and Unix time of the newest backup, None without one: a record of `plinth ops backup`, which is written
-    last, so that content of one that was killed counts for nothing; in a folder of another program, its newest file."""
+    """Return name and Unix time of the newest backup, or None. A backup of `plinth ops backup` counts once its record
+    is written, which is the last write. In a folder of another program, the newest file counts."""
     from plinth_ops.backup.snapshot import BackupArchive
 
     folder = Path(place)
@@ -301,7 +301,7 @@ def _newest_backup(place: str) -> tuple[str, float] | None:
 
 
 def alerts_seen(scope: CheckScope) -> CheckAnswer:
-    """Nothing has alarmed within a day."""
+    """Check that there was no alarm within a day."""
     path = scope.ctx.workspace.root / "alerts.jsonl"
     lines = path.read_text(encoding="utf-8").splitlines()[-NEWEST_ALERTS:] if path.exists() else []
     found = [json.loads(line) for line in lines]

@@ -34,7 +34,7 @@ APART = (TRAINER, APPROVER, POLICY, PROMOTER)
 
 
 def root_pinned(scope: CheckScope) -> CheckAnswer:
-    """A root is pinned, outside the workspace, and neither expired nor about to."""
+    """Check that a root is pinned outside the workspace and does not expire soon."""
     workspace = scope.ctx.workspace
     trust = Trust.newest(workspace)
     if trust.folder.resolve().is_relative_to(workspace.root.resolve()):
@@ -47,7 +47,7 @@ def root_pinned(scope: CheckScope) -> CheckAnswer:
 
 
 def roles_held(scope: CheckScope) -> CheckAnswer:
-    """Every role has as many keys that count as its threshold asks for."""
+    """Check that every role has enough valid keys for its threshold."""
     root = Trust.newest(scope.ctx.workspace).root
     short = []
     for name in root.roles:
@@ -61,7 +61,7 @@ def roles_held(scope: CheckScope) -> CheckAnswer:
 
 
 def root_shared(scope: CheckScope) -> CheckAnswer:
-    """No demo root, and no single holder who can change it."""
+    """Check that the root is not a demo root and that no single key holder can change it."""
     root = Trust.newest(scope.ctx.workspace).root
     if root.demo:
         return warned(f"{root.title}: whatever it signs is shown as made by a demo root")
@@ -71,7 +71,7 @@ def root_shared(scope: CheckScope) -> CheckAnswer:
 
 
 def roles_apart(scope: CheckScope) -> CheckAnswer:
-    """This machine does not hold the keys of all roles that check each other."""
+    """Check that this machine does not have the keys of all roles that control each other."""
     trust = Trust.newest(scope.ctx.workspace)
     here = [role for role in APART if _has_key(trust.folder, role)]
     found = f"private keys on this machine: {', '.join(here) or 'none'}"
@@ -79,7 +79,7 @@ def roles_apart(scope: CheckScope) -> CheckAnswer:
 
 
 def key_modes(scope: CheckScope) -> CheckAnswer:
-    """The trust folder is its user's alone."""
+    """Check that only the user can access the trust folder."""
     folder = scope.ctx.workspace.trust_folder
     if not folder.is_dir():
         return undetermined(f"no folder {folder}")
@@ -90,7 +90,7 @@ def key_modes(scope: CheckScope) -> CheckAnswer:
 
 
 def keys_outside(scope: CheckScope) -> CheckAnswer:
-    """No private key lies in the workspace."""
+    """Check that the workspace has no private key."""
     root = scope.ctx.workspace.root
     if not root.is_dir():
         return not_applicable(f"no folder {root}")
@@ -148,7 +148,7 @@ _SETTINGS = ("objectives.yaml", "checklists.yaml", "budget/settings.yaml")
 
 
 def no_literals(scope: CheckScope) -> CheckAnswer:
-    """Recipe with all that it extends, settings of the workspace, environments of its runs."""
+    """Check recipe and extended recipes, workspace settings and run environments for secrets."""
     places = dict(_places(scope))
     if not places:
         return not_applicable("no recipe and no settings")
@@ -175,7 +175,7 @@ def _places(scope: CheckScope) -> Iterator[tuple[str, Any]]:
 
 
 def _secrets(data: Any, key: str = "") -> Iterator[str]:
-    """Keys of a nested value that hold a secret: never the secret itself."""
+    """Yield the keys of a nested value that contain a secret, never the secret itself."""
     if isinstance(data, dict):
         for name, value in data.items():
             yield from _secrets(value, f"{key}.{name}" if key else str(name))
@@ -217,7 +217,7 @@ _PIN = re.compile(r"^([A-Za-z0-9._-]+)(?:\[[^\]]*\])?==([^\s;]+)")
 
 
 def nothing_unpickled(scope: CheckScope) -> CheckAnswer:
-    """No module of the four packages unpickles, but those of `MAY_UNPICKLE`. Read from the source, nothing is run."""
+    """Check that no module of the four packages unpickles except `MAY_UNPICKLE`. Reads the source, runs nothing."""
     files = [(name, path) for name in _PACKAGES for path in sorted(_folder(name).rglob("*.py"))]
     found = [
         f"{shown}:{line} {call}"
@@ -229,7 +229,7 @@ def nothing_unpickled(scope: CheckScope) -> CheckAnswer:
 
 
 def unpickling(source: bytes) -> Iterator[tuple[int, str]]:
-    """Line and name of the calls of a module that may run what they read.
+    """Yield line and name of the calls of a module that may execute code from their input.
 
     Found by name: `pickle.load` and its like under any alias, `torch.load` without `weights_only=True`,
     `numpy.load(allow_pickle=True)`, `pandas.read_pickle`, `yaml.load` without a safe loader.
@@ -283,7 +283,7 @@ def _dotted(node: ast.expr, aliases: dict[str, str]) -> str:
 
 
 def commit_known(scope: CheckScope) -> CheckAnswer:
-    """The code is a commit without changes."""
+    """Check that the running code is a commit without local changes."""
     from plinth.training.attempts import commit_of
 
     found = commit_of(Path(plinth.__file__).resolve().parent)
@@ -294,7 +294,7 @@ def commit_known(scope: CheckScope) -> CheckAnswer:
 
 
 def pins_installed(scope: CheckScope) -> CheckAnswer:
-    """Installed distributions have the versions of `constraints.txt`."""
+    """Check that installed packages have the versions of `constraints.txt`."""
     path = Path(plinth.__file__).resolve().parents[2] / "constraints.txt"
     if not path.is_file():
         return undetermined(f"no {path.name} beside the code")

@@ -33,7 +33,7 @@ DISK_BYTES = 4 << 20
 
 @dataclass(frozen=True)
 class Begun:
-    """The undisturbed run, and the same run stopped after step 10."""
+    """Undisturbed run, and the same run stopped after step 10."""
 
     whole: Rehearsal
     half: RunConfig
@@ -41,7 +41,7 @@ class Begun:
 
 @dataclass(frozen=True)
 class Counted:
-    """The undisturbed run, and the boundaries that a rank crosses in a step with a save, by that step."""
+    """Undisturbed run, and the number of write boundaries of a rank in each step with a save."""
 
     whole: Rehearsal
     boundaries: dict[int, int]
@@ -51,7 +51,7 @@ class Counted:
 
 
 def begin(folder: Path) -> Begun:
-    """An undisturbed run, and one that was stopped after step 10."""
+    """Prepare an undisturbed run and one that is stopped after step 10."""
     whole = rehearsal.rehearse(folder / "whole")
     half = whole.copy(folder / "half", batches=faults.SOURCE)
     _, environment = faults.plan(folder / "plan", RehearsalFault(kind="stop", step=10))
@@ -60,7 +60,7 @@ def begin(folder: Path) -> Begun:
 
 
 def corrupted_checkpoint(made: Begun, folder: Path, chooser: Random) -> Struck:
-    """Damage files of the newest checkpoints, then go on."""
+    """Damage files of the newest checkpoints, then resume."""
     config = made.half.model_copy(update={"workspace": str(folder / "workspace")})
     shutil.copytree(made.half.workspace, config.workspace)
     run, known = config.directory, checkpoint.committed(made.half.directory)
@@ -81,7 +81,7 @@ def corrupted_checkpoint(made: Begun, folder: Path, chooser: Random) -> Struck:
 
 
 def _damage(folder: Path, chooser: Random) -> str:
-    """Change one file of a checkpoint in one way; what was done, in words."""
+    """Damage one file of a checkpoint; return a description."""
     path = chooser.choice(sorted(path for path in folder.rglob("*") if path.is_file() and path.stat().st_size))
     data, name = bytearray(path.read_bytes()), path.relative_to(folder).as_posix()
     at = chooser.randrange(len(data))
@@ -105,7 +105,7 @@ def _damage(folder: Path, chooser: Random) -> str:
 
 
 def counted(folder: Path) -> Counted:
-    """An undisturbed run in which the boundaries of each save are counted."""
+    """Prepare an undisturbed run and count the write boundaries of each save."""
     counts = [RehearsalFault(kind="count writes", step=step, until=step + 1) for step in COMMITS]
     plan, environment = faults.plan(folder / "plan", *counts)
     whole = rehearsal.rehearse(folder / "whole", environment, batches=faults.SOURCE)
@@ -113,7 +113,7 @@ def counted(folder: Path) -> Counted:
 
 
 def partial_write(made: Counted, folder: Path, chooser: Random) -> Struck:
-    """Kill the rank at a boundary of what it writes in a step with a save."""
+    """Kill the rank at a write boundary in a step with a save."""
     config = made.whole.copy(folder / "workspace", batches=faults.SOURCE)
     step = chooser.choice(COMMITS)
     boundary = chooser.randint(1, made.boundaries[step])
@@ -137,7 +137,7 @@ def partial_write(made: Counted, folder: Path, chooser: Random) -> Struck:
 
 
 def _remains(config: RunConfig) -> list[str]:
-    """Folders and temporary files that no commit record stands for."""
+    """Return folders and temporary files without a commit record."""
     run = config.directory
     known = {checkpoint.name(step) for step in checkpoint.committed(run)}
     folders = [path.name for path in run.checkpoints.iterdir() if path.is_dir() and path.name not in known]
@@ -148,14 +148,14 @@ def _remains(config: RunConfig) -> list[str]:
 
 
 def fill_mechanism(made: Counted) -> str:
-    """How the disk is made to fill here."""
+    """Return how the disk is filled on this machine."""
     if can_mount():
         return f"a tmpfs of {DISK_BYTES >> 20} MiB that is filled"
     return "RLIMIT_FSIZE of the rank: this user may mount no tmpfs"
 
 
 def full_disk(made: Counted, folder: Path, chooser: Random) -> Struck:
-    """Fill the disk of the run before or while a checkpoint is written; free it; the same command again."""
+    """Fill the run's disk before or during a save, free it, and run the same command again."""
     config = made.whole.copy(folder / "workspace", batches=faults.SOURCE)
     size = checkpoint.stated_bytes(made.whole.config.directory, made.whole.config.total_steps)
     fault = _full(config, made, chooser, size)
@@ -196,7 +196,7 @@ def _full(config: RunConfig, made: Counted, chooser: Random, size: int) -> Rehea
 
 @contextmanager
 def small_disk(folder: Path, size: int = DISK_BYTES) -> Iterator[None]:
-    """A file system of a size at a folder, really full when it is full."""
+    """Mount a file system of a fixed size at a folder."""
     folder.mkdir(parents=True, exist_ok=True)
     processes.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder)], check=True)
     try:
@@ -206,7 +206,7 @@ def small_disk(folder: Path, size: int = DISK_BYTES) -> Iterator[None]:
 
 
 def can_mount() -> bool:
-    """Whether this user may mount a file system."""
+    """Return True if this user can mount a file system."""
     if shutil.which("mount") is None or os.geteuid() != 0:
         return False
     with tempfile.TemporaryDirectory() as folder:

@@ -41,7 +41,7 @@ from plinth_ops.gamedays.rehearsal import Rehearsal, RehearsalData
 
 
 def trained_without(config: RunConfig, left_out: Collection[int]) -> dict[str, Any]:
-    """Train as one rank, without guard and checkpoints, and pass over these steps; digests of the state at the end."""
+    """Train as one rank, without guard and checkpoints, skipping these steps; return digests of the final state."""
     import torch
 
     from plinth.training.checkpoint import snapshot
@@ -71,7 +71,7 @@ _MOTO = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test", "AWS_DEFA
 
 @dataclass(frozen=True)
 class S3Server:
-    """A place on an S3 server: host and port, bucket, and the prefix below which everything lies."""
+    """Location on an S3 server: host and port, bucket, and prefix of all objects."""
 
     endpoint: str
     bucket: str
@@ -80,7 +80,7 @@ class S3Server:
 
     @property
     def uri(self) -> str:
-        """Where everything lies."""
+        """URI of the prefix."""
         return f"s3://{self.bucket}/{self.prefix}".rstrip("/")
 
     def put(self, name: str, data: bytes) -> None:
@@ -89,7 +89,7 @@ class S3Server:
 
 
 def missing() -> str | None:
-    """Why there is no server, or None."""
+    """Return why there is no server, or None."""
     if os.environ.get(VARIABLE):
         if not os.environ.get(_ENDPOINT, "").startswith("http://"):
             return f"{VARIABLE} needs {_ENDPOINT}=http://host:port: a proxy cannot stand before TLS"
@@ -100,15 +100,15 @@ def missing() -> str | None:
 
 
 def credentials() -> dict[str, str]:
-    """Variables by which a job reaches the server, but for its endpoint."""
+    """Return the environment variables with a job's credentials for the server, without its endpoint."""
     return {} if os.environ.get(VARIABLE) else dict(_MOTO)
 
 
 def found() -> S3Server:
-    """The server, started when it is first asked for.
+    """Return the server; start it on first use.
 
     Raises:
-        RequestError: there is none.
+        RequestError: there is no server.
     """
     if why := missing():
         raise RequestError("no S3 server for this game day", found=why)
@@ -141,7 +141,7 @@ def _started() -> S3Server:
 
 @dataclass(frozen=True)
 class Shelved:
-    """The undisturbed run, its shards, and the first step that reads each (by MD5)."""
+    """Undisturbed run, its shards, and the first step that reads each shard (by MD5)."""
 
     whole: Rehearsal
     shards: tuple[Blob, ...]
@@ -149,7 +149,7 @@ class Shelved:
 
 
 def shelve(folder: Path) -> Shelved:
-    """An undisturbed run, and which step reads which shard first, by arithmetic."""
+    """Prepare an undisturbed run, and compute the first step that reads each shard."""
     whole = rehearsal.rehearse(folder)
     loader = data.run_loader(whole.config, 0, 1)
     touched = enumerate(first_touches(loader, 0, whole.config.total_steps), 1)
@@ -161,7 +161,7 @@ def shelve(folder: Path) -> Shelved:
 
 
 def bad_shard(made: Shelved, folder: Path, chooser: Random) -> Struck:
-    """Flip a bit of one shard; train; put the shard back; go on."""
+    """Flip a bit of one shard, train, restore the shard, and resume."""
     config = made.whole.copy(folder / "workspace")
     blob = chooser.choice(made.shards)
     path, at = Context(Workspace(config.workspace)).store.path(blob), chooser.randrange(blob.bytes)
@@ -201,13 +201,13 @@ _OBJECTS = ("the stone", "a letter", "the evening", "its shadow", "the road")
 
 
 def orderly(folder: Path) -> RehearsalData:
-    """Text of a small grammar, which a small model learns, and a source of letters without order."""
+    """Generate text of a small grammar, which a small model learns, and a source of random letters."""
     chooser = random.Random(7)
     return rehearsal.make_data(folder, {"web": sentences(chooser, 400), "dump": noise(chooser, 60)})
 
 
 def sentences(chooser: Random, count: int) -> list[str]:
-    """Texts of six sentences of a small grammar."""
+    """Return texts of six sentences each, from a small grammar."""
 
     def sentence() -> str:
         return f"{chooser.choice(_SUBJECTS)} {chooser.choice(_VERBS)} {chooser.choice(_OBJECTS)}."
@@ -216,7 +216,7 @@ def sentences(chooser: Random, count: int) -> list[str]:
 
 
 def noise(chooser: Random, count: int) -> list[str]:
-    """Texts of letters without order."""
+    """Return texts of random letters."""
 
     def letters() -> str:
         return "".join(chooser.choice("0123456789ABCDEF#") * chooser.choice([1, 1, 2, 9]) for _ in range(60))
@@ -225,7 +225,7 @@ def noise(chooser: Random, count: int) -> list[str]:
 
 
 def poisoned_batch(made: RehearsalData, folder: Path, chooser: Random) -> Struck:
-    """Put letters without order into some steps, and into no other."""
+    """Put random letters into some consecutive steps."""
     shutil.copytree(made.ctx.workspace.root, folder / "workspace")
     own = replace(made, ctx=Context(Workspace(folder / "workspace")))
     begin, length = chooser.choice(BEGINS), chooser.randint(3, 7)
@@ -277,7 +277,7 @@ READ_TIMEOUT_S = 2.0
 
 @dataclass(frozen=True)
 class Stored:
-    """The undisturbed run, whose shards also lie behind an S3 endpoint."""
+    """Undisturbed run, with its shards also on an S3 server."""
 
     whole: Rehearsal
     endpoint: str
@@ -286,7 +286,7 @@ class Stored:
 
 
 def store(folder: Path) -> Stored:
-    """An undisturbed run from local shards, and its shards on an S3 server."""
+    """Prepare an undisturbed run from local shards, and copy its shards to an S3 server."""
     whole = rehearsal.rehearse(folder)
     server = found()
     ctx = Context(Workspace(whole.config.workspace))
@@ -297,7 +297,7 @@ def store(folder: Path) -> Stored:
 
 
 def storage_stall(made: Stored, folder: Path, chooser: Random) -> Struck:
-    """Read the shards of a run over a line that stalls or is cut within answers."""
+    """Read a run's shards over a connection that stalls or drops within responses."""
     after, failures = chooser.randrange(made.smallest), chooser.randint(1, 3)
     stall_s = chooser.choice([0.0, 0.5, 3.0])
     reading = Reading(remote=made.uri, fetch="shard", cache=str(folder / "cache"))
@@ -322,7 +322,7 @@ def storage_stall(made: Stored, folder: Path, chooser: Random) -> Struck:
 
 
 def _forget_shards(config: RunConfig) -> None:
-    """Delete the local copies of the shards: they can only come over the line."""
+    """Delete the local copies of the shards, so that they must be fetched."""
     ctx = Context(Workspace(config.workspace))
     for digest in config.shards.values():
         for part in ctx.refs.load(digest).parts:

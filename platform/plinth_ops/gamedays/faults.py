@@ -56,7 +56,7 @@ Kind = Literal["kill at write", "count writes", "stop", "fill disk", "limit file
 
 
 class RehearsalFault(Frozen):
-    """One fault: it strikes before the batch of `step` on `rank`; some end before that of `until`."""
+    """Fault that strikes before the batch of `step` on `rank`; some kinds end before that of `until`."""
 
     kind: Kind
     step: int
@@ -68,35 +68,35 @@ class RehearsalFault(Frozen):
 
 
 class FaultPlan(Frozen):
-    """The faults of a job, and the folder with their marks."""
+    """Faults of a job, and the folder with their marker files."""
 
     folder: str
     faults: tuple[RehearsalFault, ...]
 
     def mark(self, fault: RehearsalFault) -> Path:
-        """The file that says that a fault has struck."""
+        """Return the marker file of a fault."""
         return Path(self.folder) / f"{fault.kind.replace(' ', '-')}-{fault.step}-{fault.rank}"
 
     def struck(self, fault: RehearsalFault) -> bool:
-        """Whether it has."""
+        """Return True if the fault has struck."""
         return self.mark(fault).exists()
 
 
 def plan(folder: Path, *faults: RehearsalFault) -> tuple[FaultPlan, dict[str, str]]:
-    """A plan, and the environment of jobs that follow it."""
+    """Return a plan, and the environment of jobs that follow it."""
     folder.mkdir(parents=True, exist_ok=True)
     made = FaultPlan(folder=str(folder), faults=faults)
     return made, {VARIABLE: made.model_dump_json()}
 
 
 def planned() -> FaultPlan | None:
-    """The plan of this process."""
+    """Return the plan of this process."""
     text = os.environ.get(VARIABLE)
     return FaultPlan.model_validate_json(text) if text else None
 
 
 def arm(rank: int | None) -> None:
-    """What has to be in place before a supervisor (None) or a rank begins."""
+    """Install the faults that must be in place before a supervisor (None) or a rank starts."""
     followed = planned()
     for fault in followed.faults if followed else ():
         if fault.kind == "jump" and followed is not None:
@@ -106,7 +106,7 @@ def arm(rank: int | None) -> None:
 
 
 def open_batches(config: RunConfig, rank: int) -> Batches:
-    """What a rehearsal's configuration names as its source of batches."""
+    """Open the batches of a rehearsal with its faults; its configuration names this function."""
     source, followed = real(config, rank), planned()
     due = [one for one in followed.faults if one.rank == rank] if followed else []
 
@@ -123,7 +123,7 @@ def open_batches(config: RunConfig, rank: int) -> Batches:
 
 @contextmanager
 def submission() -> Iterator[None]:
-    """What is planned for the process that submits a job begins here; counts end with the block."""
+    """Start the faults of the process that submits a job; counts end with the block."""
     followed = planned()
     due = [one for one in followed.faults if one.rank == ORCHESTRATOR] if followed else []
     for fault in due:
@@ -136,7 +136,7 @@ def submission() -> Iterator[None]:
 
 
 def _meet(followed: FaultPlan, fault: RehearsalFault, step: int) -> None:
-    """Strike, where a fault is due before the batch of a step for the first time; end it, where its end is due."""
+    """Start a fault that is due before the batch of a step, or end it."""
     mark = followed.mark(fault)
     if fault.until and step >= fault.until and mark.exists():
         _end(fault, mark)
@@ -182,7 +182,7 @@ def _end(fault: RehearsalFault, mark: Path) -> None:
 
 
 def filler(place: Path) -> Path:
-    """The file that fills a disk."""
+    """Return the path of the file that fills a disk."""
     return place / "filler"
 
 
@@ -201,13 +201,13 @@ def _wait_until(holds: Any) -> None:
 
 
 def _asked_to_stop() -> bool:
-    """What the training loop's own handler has noted."""
+    """Return True if the training loop's signal handler has received a signal."""
     interrupt = getattr(signal.getsignal(signal.SIGTERM), "__self__", None)
     return bool(getattr(interrupt, "signal", 0))
 
 
 def _jumping_clock(mark: Path, by_s: float) -> None:
-    """From the moment when the mark exists, this process reads another time: of events, and of what it signs."""
+    """Shift the time of this process's events and signatures as soon as the marker file exists."""
     real_time, real_datetime = time.time, datetime
     after = {"s": 0.0}
 
@@ -237,13 +237,13 @@ def _jumping_clock(mark: Path, by_s: float) -> None:
 
 
 class FaultyLine:
-    """Passes connections on to a server, but for the faults.
+    """Proxy to a server with faults.
 
     Args:
         endpoint: host and port of the server.
-        after_bytes: of an answer, which still arrive.
-        failures: answers that are held up or cut.
-        stall_s: seconds that an answer is held up; 0 cuts it; infinity lasts until the line is closed.
+        after_bytes: bytes of a response that arrive before the fault.
+        failures: number of responses that stall or are dropped.
+        stall_s: seconds of a stall; 0 drops the connection; infinity lasts until the proxy is closed.
     """
 
     def __init__(self, endpoint: str, after_bytes: int, failures: int, stall_s: float = 0.0) -> None:
@@ -261,7 +261,7 @@ class FaultyLine:
         self.close()
 
     def close(self) -> None:
-        """End the line; what is held up is cut."""
+        """Close the proxy; stalled connections are dropped."""
         self._closed.set()
         with suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)  # ends the thread that accepts

@@ -26,7 +26,7 @@ from plinth_ops.alerts.table import EVALUATION_S, Alert, alerts
 
 
 class Outcome(Frozen):
-    """One thing that the hypothesis states, and what was seen of it at an instant."""
+    """Result of one check of the hypothesis at an instant."""
 
     what: str
     passed: bool
@@ -34,16 +34,16 @@ class Outcome(Frozen):
 
 
 class Instant(Frozen):
-    """One instant that was played.
+    """Result of one instant.
 
     Attributes:
-        number: from 0; with the seed it decides everything that is drawn.
+        number: index from 0; together with the seed it determines all random choices.
         struck: where and how the fault struck, in words.
-        findings: what was compared; none, where it was aborted.
-        aborted: why it was ended early; an aborted instant has not passed.
-        alert_s: seconds from the fault's first trace until the alert fired; None where none is due, or none did.
-        seconds: that it took.
-        phases: seconds of each phase, where the game day has some, in their order.
+        findings: results of all checks; empty if aborted.
+        aborted: reason of an abort; an aborted instant fails.
+        alert_s: seconds from the fault's first trace until the alert fired; None if no alert is expected or none fired.
+        seconds: duration.
+        phases: seconds of each phase, in order, if the game day has phases.
     """
 
     number: int
@@ -56,18 +56,18 @@ class Instant(Frozen):
 
     @property
     def passed(self) -> bool:
-        """Whether something was compared and all of it held."""
+        """True if there are findings and all of them passed."""
         return not self.aborted and bool(self.findings) and all(one.passed for one in self.findings)
 
     @property
     def failures(self) -> tuple[str, ...]:
-        """What did not hold, in words."""
+        """Failed checks, in words."""
         failed = tuple(f"{one.what}: {one.seen}" for one in self.findings if not one.passed)
         return (f"aborted: {self.aborted}", *failed) if self.aborted else failed
 
 
 class GameDayRecord(Frozen):
-    """What a game day stated and found: the content of its signed record. `phases` are the longest of all instants."""
+    """Content of a game day's signed record. `phases` has the maximum over all instants."""
 
     name: str
     hypothesis: str
@@ -86,13 +86,13 @@ class GameDayRecord(Frozen):
 
     @property
     def passed(self) -> bool:
-        """Whether every instant passed, and there was one."""
+        """True if there are instants and all of them passed."""
         return bool(self.instants) and all(one.passed for one in self.instants)
 
 
 @dataclass(frozen=True)
 class Struck:
-    """What an instant gives: where the fault struck, what was found, when the alert fired, seconds by phase."""
+    """Outcome of an instant: injection point, findings, seconds until the alert, seconds by phase."""
 
     where: str
     findings: tuple[Outcome, ...]
@@ -108,16 +108,16 @@ Play = Callable[[Any, Path, Random], Struck]
 
 @dataclass(frozen=True)
 class GameDay:
-    """One game day.
+    """Definition of a game day.
 
     Args:
-        name: as the command names it.
-        protection: the part of Plinth that is tested: without it the verdict is red.
-        abort_s: seconds after which an instant is ended.
-        missing: why it cannot be played on this machine; None where it can.
-        alerts: names in the table of alerts, of which one must fire in time; none: nobody may be woken.
-        mechanism: how the fault is made on this machine, where that depends on it.
-        end: ends what `prepare` has started.
+        name: name in the command.
+        protection: part of Plinth under test; without it, the game day must fail.
+        abort_s: timeout of an instant, in seconds.
+        missing: returns why this machine cannot run the game day, or None.
+        alerts: expected alerts, one of which must fire in time; if empty, no page may fire.
+        mechanism: returns how the fault is injected on this machine, if that varies.
+        end: stops servers that `prepare` started.
     """
 
     name: str
@@ -135,7 +135,7 @@ class GameDay:
 
     @property
     def abort(self) -> str:
-        """The condition under which an instant is ended, in words."""
+        """Abort condition of an instant, in words."""
         return f"more than {self.abort_s:g} s, or a change outside the scratch folder, or a process that is left over"
 
 
@@ -144,7 +144,7 @@ OWN: Final = "One rehearsal of its own in the scratch folder; no run, bucket or 
 
 
 def finding(what: str, seen: object, expected: object) -> Outcome:
-    """A finding that holds where what was seen is what was expected."""
+    """Return a finding that passes if the observed value equals the expected one."""
     return Outcome(what=what, passed=seen == expected, seen=f"{seen}" if seen == expected else f"{seen} ≠ {expected}")
 
 
@@ -167,10 +167,10 @@ TABLE: Final[Mapping[str, str]] = {
 
 
 def find(name: str) -> GameDay:
-    """The game day of a name.
+    """Return a game day by name.
 
     Raises:
-        MissingError: there is none.
+        MissingError: there is no such game day.
     """
     if name not in TABLE:
         remedy = "`plinth ops gameday list` lists them"
@@ -202,18 +202,18 @@ QUIET_S = 1800.0
 
 
 def fired(config: RunConfig, names: Sequence[str], trace: str, more: Iterable[Sample] = ()) -> Alerted:
-    """Whether one of some alerts fires within its promise after the newest event of a kind; and after how long.
+    """Check that an alert fires within its response target after the newest event of a kind.
 
     Args:
-        trace: the kind of event; where there is none, the last event.
-        more: measured samples that do not come from the timeline.
+        trace: kind of the event; the last event if there is none of this kind.
+        more: samples from other sources than the timeline.
     """
     times = {str(event["event"]): float(event["time"]) for event in read_events(config.directory.events)}
     return fires(names, times.get(trace, max(times.values(), default=0.0)), [*samples(config), *more])
 
 
 def fires(names: Sequence[str], begun: float, sampled: Sequence[Sample]) -> Alerted:
-    """Whether one of some alerts fires within its promise after a time (Unix seconds), over samples that stay."""
+    """Check that an alert fires within its response target after a time (Unix seconds), for constant samples."""
     wanted = [one for one in alerts() if one.name in names]
     promised = {one.name: one.promised_s for one in wanted}
     longest = max(promised.values())
@@ -228,7 +228,7 @@ def fires(names: Sequence[str], begun: float, sampled: Sequence[Sample]) -> Aler
 
 
 def no_page(config: RunConfig) -> list[Outcome]:
-    """Whether nothing that the timeline says wakes anybody."""
+    """Check that no page fires for the timeline."""
     pages = [one for one in alerts() if one.severity == "page"]
     begun = max((float(event["time"]) for event in read_events(config.directory.events)), default=0.0)
     first = _first_fired(pages, samples(config), begun, QUIET_S)
@@ -236,7 +236,7 @@ def no_page(config: RunConfig) -> list[Outcome]:
 
 
 def samples(config: RunConfig) -> list[Sample]:
-    """What the exporter shows of a run's timeline as it stands."""
+    """Return the exporter's samples of a run's current timeline."""
     state = MetricState(config.run_id, config.ranks, config.total_steps)
     for event in read_events(config.directory.events):
         state.add(event)
@@ -244,7 +244,7 @@ def samples(config: RunConfig) -> list[Sample]:
 
 
 def _first_fired(wanted: Sequence[Alert], sampled: Sequence[Sample], begun: float, span_s: float) -> dict[str, float]:
-    """Time at which each alert fires first. The samples are read as late as a scrape may be, then stay as they are."""
+    """Return the time at which each alert first fires, for constant samples and the longest scrape delay."""
     active = {labels["run"] for name, labels, value in sampled if (name, value) == (ACTIVE, 1)}
     found: dict[str, float] = {}
     for one in wanted:

@@ -43,7 +43,7 @@ ORCHESTRATED = ("-P", "-m", "plinth_ops.gamedays.orchestrator_day")
 
 @dataclass(frozen=True)
 class Submitted:
-    """The undisturbed run, and the changes to a file system that Dagster makes while it submits a job."""
+    """Undisturbed run, and the number of file system changes that Dagster makes while it submits a job."""
 
     whole: Rehearsal
     boundaries: int
@@ -51,13 +51,13 @@ class Submitted:
 
 @dataclass(frozen=True)
 class _Death:
-    """When Dagster dies, and what its job does meanwhile.
+    """Time of Dagster's death, and the progress of its job until the restart.
 
     Args:
-        boundary: of the submission; 0 if it does not die at a numbered one.
-        name: of the file before whose creation it dies; empty if it does not. Without both, it dies before step `step`.
-        step: before it the job waits, so that Dagster dies while it runs.
-        until: before this step the job waits for the next Dagster; 0: it ends without one.
+        boundary: boundary of the submission at which it dies; 0 for another time.
+        name: file before whose creation it dies; empty for another time. Without both, it dies before step `step`.
+        step: step before which the job waits, so that Dagster dies while the job runs.
+        until: step before which the job waits for the next Dagster process; 0 if the job ends without one.
     """
 
     boundary: int
@@ -78,13 +78,13 @@ class _Death:
         return cls(boundary, HANDLE if where == "handle" else "", step, until)
 
     def faults(self) -> tuple[RehearsalFault, ...]:
-        """The plan for the processes of this instant."""
+        """Return the faults of this instant."""
         kill = RehearsalFault(kind="kill at write", step=0, rank=ORCHESTRATOR, value=self.boundary, place=self.name)
         waits = [RehearsalFault(kind="wait", step=step) for step in (self.step, self.until) if step]
         return tuple([kill, *waits] if self.boundary or self.name else waits)
 
     def words(self, boundaries: int) -> str:
-        """Where and how it strikes."""
+        """Return when the fault strikes, in words."""
         back = f"back before step {self.until}" if self.until else "back once the job has ended"
         if self.boundary:
             return f"SIGKILL to Dagster at boundary {self.boundary} of {boundaries} of its submission, {back}"
@@ -94,7 +94,7 @@ class _Death:
 
 
 def submitted(folder: Path) -> Submitted:
-    """An undisturbed run, and another that Dagster submits, to count the boundaries of that."""
+    """Prepare an undisturbed run, and count the boundaries of a submission by Dagster."""
     whole = rehearsal.rehearse(folder / "whole")
     count = RehearsalFault(kind="count writes", step=0, rank=ORCHESTRATOR)
     plan, environment = faults.plan(folder / "plan", count)
@@ -106,7 +106,7 @@ def submitted(folder: Path) -> Submitted:
 
 
 def orchestrator_death(made: Submitted, folder: Path, chooser: Random) -> Struck:
-    """Kill Dagster while it submits a job or follows it; start another while the job trains, or once it has ended."""
+    """Kill Dagster while it submits or follows a job, and restart it while the job trains or after its end."""
     config = _written(made.whole, folder)
     death = _Death.drawn(chooser, made.boundaries, config.total_steps)
     plan, environment = faults.plan(folder / "plan", *death.faults())
@@ -143,7 +143,7 @@ def _killed(
 
 
 def _goes_on(config: RunConfig, plan: FaultPlan, waits: list[RehearsalFault]) -> Outcome:
-    """Let the job train on without Dagster: to the step at which it waits for the next one, or to its end."""
+    """Let the job train without Dagster, to the step at which it waits for the restart or to its end."""
     _until(lambda: plan.struck(waits[0]) or not _alive(config))
     _let_go(plan, waits[:1])
     _until(lambda: any(plan.struck(wait) for wait in waits[1:]) or not _alive(config))
@@ -153,16 +153,16 @@ def _goes_on(config: RunConfig, plan: FaultPlan, waits: list[RehearsalFault]) ->
 
 
 def _let_go(plan: FaultPlan, waits: list[RehearsalFault]) -> None:
-    """End the waits that have begun."""
+    """End active waits."""
     for wait in waits:
         plan.mark(wait).unlink(missing_ok=True)
 
 
 def _one_execution(config: RunConfig, folder: Path, begun: bool) -> list[Outcome]:
-    """One job, one materialisation, one reservation, whatever was submitted how often.
+    """Check that there is one job, one materialization and one reservation.
 
     Args:
-        begun: whether a job ran when Dagster died; before, a submission may have been noted that started none.
+        started: True if a job ran when Dagster died; otherwise a submission may be recorded without a job.
     """
     story, ctx = timeline(config.directory.events), _context(config)
     with dg.DagsterInstance.from_config(str(_home(folder))) as instance:
@@ -182,7 +182,7 @@ def _one_execution(config: RunConfig, folder: Path, begun: bool) -> list[Outcome
 
 
 def _written(whole: Rehearsal, folder: Path) -> RunConfig:
-    """The run, not begun, in a workspace of this instant, with the configuration that Dagster reads."""
+    """Write the configuration of a new run in the workspace of this instant."""
     config = whole.copy(folder / "workspace", batches=faults.SOURCE)
     configuration.write(config)
     return config
@@ -201,7 +201,7 @@ def _home(folder: Path) -> Path:
 
 
 def _dagster(config: RunConfig, folder: Path, which: str, environment: dict[str, str]) -> subprocess.Popen[bytes]:
-    """Dagster in a process group of its own, with an instance of the game day."""
+    """Start Dagster in its own process group, with the game day's instance."""
     home = _home(folder)
     home.mkdir(exist_ok=True)
     (home / "dagster.yaml").write_text("telemetry: {enabled: false}\n")
@@ -215,7 +215,7 @@ def _dagster(config: RunConfig, folder: Path, which: str, environment: dict[str,
 
 
 def _alive(config: RunConfig) -> bool:
-    """Whether the run has a job that lives, with its handle or without."""
+    """Return True if the run has a live job, with or without a handle."""
     launcher = launcher_of(config)
     handle = launcher.find(config.directory.root)
     return handle is not None and launcher.poll(handle).alive
@@ -247,7 +247,7 @@ FOLLOWING: Final = "following job"
 
 
 def asset(path: Path) -> dg.AssetsDefinition:
-    """The asset of the run with this configuration."""
+    """Return the asset of the run with this configuration."""
 
     @dg.asset(name=ASSET)
     def followed() -> Any:
@@ -263,7 +263,7 @@ def asset(path: Path) -> dg.AssetsDefinition:
 
 
 def main() -> int:
-    """Materialise; 0 where the run has finished."""
+    """Materialize the asset; return 0 if the run finished."""
     return 0 if dg.materialize([asset(Path(sys.argv[1]))], instance=dg.DagsterInstance.get()).success else 1
 
 

@@ -53,12 +53,12 @@ _OURS = ("PLINTH_WORKSPACE", TRUST_VARIABLE, "PLINTH_RECIPE", "MLFLOW_TRACKING_U
 
 
 class Aborted(BaseException):
-    """An instant met its abort condition. No `except Exception` of what is tested may hold it."""
+    """Abort of an instant. A BaseException, so that no `except Exception` of the tested code catches it."""
 
 
 @contextmanager
 def scratch() -> Iterator[Path]:
-    """A folder of this game day, with a demo root of trust and none of the caller's state; it is deleted afterwards."""
+    """Provide a temporary folder with a demo root of trust and without the caller's state."""
     folder = Path(tempfile.mkdtemp(prefix="plinth-gameday-"))
     hidden = [name for name in os.environ if name in _OURS or name.startswith(KEY_VARIABLE)]
     before = {name: os.environ.pop(name) for name in hidden}
@@ -73,10 +73,10 @@ def scratch() -> Iterator[Path]:
 
 
 class InstantWatch:
-    """The abort condition of instants.
+    """Abort conditions of instants.
 
     Args:
-        outside: folders that no game day may change, such as the caller's workspace and keys.
+        outside: folders that a game day must not change, such as the caller's workspace and keys.
     """
 
     def __init__(self, outside: tuple[Path, ...]) -> None:
@@ -84,15 +84,15 @@ class InstantWatch:
         self.begin()
 
     def begin(self) -> None:
-        """What was started until now, such as a server of all instants, is none's own."""
+        """Exclude processes started so far, such as servers shared by all instants."""
         self._known = {process.pid for process in _children()}
 
     @contextmanager
     def instant(self, limit_s: float) -> Iterator[None]:
-        """Raise `Aborted` in the block after `limit_s` seconds; processes that it started are ended.
+        """Raise `Aborted` in the block after `limit_s` seconds and end the processes that it started.
 
         Raises:
-            Aborted: it took too long.
+            Aborted: the block took too long.
         """
 
         def ring(number: int, frame: FrameType | None) -> None:
@@ -115,11 +115,11 @@ class InstantWatch:
             signal.signal(signal.SIGALRM, before)
 
     def left(self) -> list[psutil.Process]:
-        """Living processes that were started since; servers that fork ranks are no instant's own."""
+        """Return live processes started since, except servers that fork ranks for all instants."""
         return [one for one in _children() if one.pid not in self._known and not _serves(one)]
 
     def damage(self) -> str:
-        """What has changed outside, in words; empty where nothing has."""
+        """Return the changes outside the scratch folder, in words; empty if there are none."""
         after = _stamps(self.outside)
         changed = sorted(path for path in {*after, *self._before} if after.get(path) != self._before.get(path))
         return f"{len(changed)} files outside the scratch folder changed, the first {changed[0]}" if changed else ""
@@ -135,7 +135,7 @@ def _children() -> list[psutil.Process]:
 
 
 def _serves(process: psutil.Process) -> bool:
-    """Whether it is a process of `multiprocessing` that serves all instants."""
+    """Return True for a server process of `multiprocessing`, which all instants share."""
     with suppress(psutil.Error):
         command = " ".join(process.cmdline())
         direct = process.ppid() == os.getpid()
@@ -144,7 +144,7 @@ def _serves(process: psutil.Process) -> bool:
 
 
 def _stamps(folders: tuple[Path, ...]) -> dict[str, tuple[int, int]]:
-    """Size and time of change of every file below some folders."""
+    """Return size and modification time of every file below some folders."""
     found: dict[str, tuple[int, int]] = {}
     for folder in folders:
         for root, _, files in os.walk(folder):
@@ -157,7 +157,7 @@ def _stamps(folders: tuple[Path, ...]) -> dict[str, tuple[int, int]]:
 
 @contextmanager
 def variables(values: Mapping[str, str]) -> Iterator[None]:
-    """Set these within the block; afterwards they are as before."""
+    """Set environment variables within the block."""
     before = {name: os.environ.get(name) for name in values}
     os.environ.update(values)
     try:
@@ -180,13 +180,13 @@ def play(
     outside: tuple[Path, ...] = (),
     on_instant: Callable[[Instant], None] = lambda instant: None,
 ) -> GameDayRecord:
-    """Play instants `first` to `first + instants - 1` of a seed.
+    """Run instants `first` to `first + instants - 1` of a seed.
 
     Args:
-        outside: folders that must not change meanwhile; a change aborts what is left.
+        outside: folders that must not change; a change aborts the remaining instants.
 
     Raises:
-        RequestError: no instant was asked for, or this machine lacks what the game day needs.
+        RequestError: the number of instants is below 1, or this machine cannot run the game day.
     """
     require_playable(day, instants)
     begun, played = time.monotonic(), list[Instant]()
@@ -222,10 +222,10 @@ def play(
 
 
 def require_playable(day: GameDay, instants: int) -> None:
-    """Refuse what cannot be played here.
+    """Raise if the game day cannot run here.
 
     Raises:
-        RequestError: no instant was asked for, or this machine lacks what the game day needs.
+        RequestError: the number of instants is below 1, or this machine cannot run the game day.
     """
     if instants < 1:
         raise RequestError("a game day needs an instant", found=instants, expected="1 or more")
@@ -259,7 +259,7 @@ def _instant(day: GameDay, prepared: Any, folder: Path, watch: InstantWatch, see
 
 
 def _longest(played: list[Instant]) -> dict[str, float]:
-    """The longest time of every phase, phases in their order."""
+    """Return the maximum time of every phase, in order."""
     names = dict.fromkeys(name for one in played for name in one.phases)
     return {name: max(one.phases.get(name, 0.0) for one in played) for name in names}
 
@@ -281,30 +281,30 @@ GAMEDAYS: Final = SignedLog("gamedays", (EVALUATOR,), keeps_revoked=True)
 
 
 def append(ctx: Context, record: GameDayRecord) -> LogRecord:
-    """Sign a record and put it after all earlier ones of the workspace.
+    """Sign a record and append it to the log of the workspace.
 
     Raises:
-        SignatureError: the log does not hold, or there is no key as evaluator here.
-        ConflictError: another process has written that number meanwhile.
+        SignatureError: the log fails verification, or this machine has no evaluator key.
+        ConflictError: another process has written the same record number.
     """
     body = {**record.model_dump(mode="json"), "passed": record.passed}
     return GAMEDAYS.append(ctx, body, {f"gameday/{record.name}": fingerprint.digest(body)}, EVALUATOR)
 
 
 def require_signer(ctx: Context) -> None:
-    """Refuse before anything is played where the record could not be signed afterwards.
+    """Raise early if the record could not be signed.
 
     Raises:
-        SignatureError: no root is pinned, or there is no key as evaluator here.
+        SignatureError: no root is pinned, or this machine has no evaluator key.
     """
     Trust.of(ctx.workspace).signer(EVALUATOR)
 
 
 def records(ctx: Context) -> list[tuple[LogRecord, GameDayRecord]]:
-    """Every record, oldest first.
+    """Return all records, oldest first.
 
     Raises:
-        SignatureError: one was edited, removed, moved, or is no record of a game day.
+        SignatureError: a record was edited, removed or moved, or is not a game day record.
     """
     return [(one, _content(one)) for one in GAMEDAYS.records(ctx)]
 
@@ -321,13 +321,13 @@ def _content(record: LogRecord) -> GameDayRecord:
 
 
 def untouched(ctx: Context) -> tuple[Path, ...]:
-    """What no game day may change: what a workspace has published and signed, and the keys beside it."""
+    """Return the folders that a game day must not change: published and signed content, and keys."""
     root = ctx.workspace.root
     return (*(root / name for name in _UNTOUCHED), ctx.workspace.trust_folder)
 
 
 def tile(ctx: Context) -> StateTile:
-    """The last record of each game day that was ever played here."""
+    """Return the index tile with the last result of each game day."""
     last = {record.name: record for _, record in records(ctx)}
     if not last:
         return StateTile(label="Game days", value="none", note="plinth ops gameday list")
@@ -346,7 +346,7 @@ TILE: Final = AddedTile("game_days", tile)
 
 
 class GameDayInstant(Frozen):
-    """One instant: its number, where the fault struck, what did not hold, seconds until the alert, seconds it took."""
+    """Instant on the page: number, injection point, failures, seconds until the alert, duration."""
 
     number: int
     struck: str
@@ -357,15 +357,15 @@ class GameDayInstant(Frozen):
 
 
 class GameDayPhase(Frozen):
-    """A timed phase of a rehearsal."""
+    """Timed phase of a rehearsal."""
 
     name: str
     seconds: float
 
 
 class GameDayData(Frozen):
-    """Contents of the page. `compared` are the statements that every instant was held to; `record` names the signed
-    record, or says why there is none."""
+    """Contents of the page. `compared` lists the checks of every instant; `record` names the signed record or the
+    reason why there is none."""
 
     name: str
     passed: bool
@@ -386,20 +386,20 @@ class GameDayData(Frozen):
 
 
 def page(data: GameDayData) -> str:
-    """The page as HTML. The same data gives the same bytes."""
+    """Render the page as HTML. The same data gives the same bytes."""
     return template("page.html.j2", __package__).render(data=data, title=f"Game day: {data.name}")
 
 
 def path_of(ctx: Context, name: str) -> Path:
-    """Where the page of a game day lies."""
+    """Return the path of a game day's page."""
     return ctx.workspace.reports / f"gameday-{name}.html"
 
 
 def write(ctx: Context, record: GameDayRecord, signed: str) -> Path:
-    """Write the page of a record; returns its path.
+    """Write the page of a record; return its path.
 
     Args:
-        signed: which signed record it shows, or why there is none.
+        signed: name of the signed record, or the reason why there is none.
     """
     made = path_of(ctx, record.name)
     write_bytes(made, page(contents(record, signed)).encode())
@@ -407,7 +407,7 @@ def write(ctx: Context, record: GameDayRecord, signed: str) -> Path:
 
 
 def contents(record: GameDayRecord, signed: str) -> GameDayData:
-    """What the page shows."""
+    """Return the contents of the page."""
     named = dict.fromkeys(one.what for instant in record.instants for one in instant.findings)
     shown = record.model_dump(
         include={"name", "hypothesis", "fault", "blast_radius", "abort", "protection", "mechanism", "seed", "seconds"}

@@ -80,7 +80,7 @@ class Rehearsal:
     config: RunConfig
 
     def copy(self, folder: Path, **changes: Any) -> RunConfig:
-        """The same run, not begun, in a workspace of its own."""
+        """Return the same run, not started, in its own workspace."""
         return copied(self.config, folder, **changes)
 
     @cached_property
@@ -101,10 +101,10 @@ class Rehearsal:
         return found
 
     def end_state(self, config: RunConfig, left_out: Collection[int] = ()) -> list[Outcome]:
-        """What the disturbed run ended with, compared with arithmetic and with the undisturbed run.
+        """Compare the end state of the disturbed run with the computed order and the undisturbed run.
 
         Args:
-            left_out: steps that the hypothesis leaves out; weights are not compared then.
+            left_out: steps that the hypothesis skips; then weights are not compared.
         """
         return [
             *documents_found(self, config, left_out),
@@ -114,7 +114,7 @@ class Rehearsal:
 
 
 def documents_found(made: Rehearsal, config: RunConfig, left_out: Collection[int] = ()) -> list[Outcome]:
-    """Whether every step trained the batch that the arithmetic order gives it, and which documents that leaves."""
+    """Check that every step trained the batch of the computed order, and that no document is lost or duplicated."""
     trained = timeline(config.directory.events).steps
     expected = {step: made.fingerprints[step] for step in made.fingerprints if step not in left_out}
     seen = {step: str(event["batch"]) for step, event in trained.items() if not event.get("vetoed")}
@@ -138,7 +138,7 @@ def documents_found(made: Rehearsal, config: RunConfig, left_out: Collection[int
 
 
 def weights_found(undisturbed: RunConfig, config: RunConfig) -> Outcome:
-    """Whether parameters, optimizer, generators and monitor of the last step are those of the undisturbed run."""
+    """Check that parameters, optimizer, random state and monitor of the last step equal the undisturbed run's."""
     ours, theirs = (state_digests(one) for one in (config, undisturbed))
     other = sorted(path for path in {*ours, *theirs} if ours.get(path) != theirs.get(path))
     if not theirs:
@@ -148,14 +148,14 @@ def weights_found(undisturbed: RunConfig, config: RunConfig) -> Outcome:
 
 
 def committed_found(config: RunConfig) -> Outcome:
-    """Whether the last checkpoint is committed and every byte is as its signed record says."""
+    """Check that the last checkpoint is committed and matches its signed record."""
     step = max(checkpoint.committed(config.directory), default=0)
     whole = step == config.total_steps and checkpoint.is_valid(config.directory, step)
     return Outcome(what="the last checkpoint is committed and verifies", passed=whole, seen=f"step {step}")
 
 
 def state_digests(config: RunConfig) -> dict[str, str]:
-    """SHA-256 of every file of the last checkpoint that holds state, by path; empty where there is none."""
+    """Return the SHA-256 of every state file of the last checkpoint, by path; empty without a checkpoint."""
     folder = checkpoint.path(config.directory, config.total_steps)
     return {
         path.relative_to(folder).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
@@ -165,7 +165,7 @@ def state_digests(config: RunConfig) -> dict[str, str]:
 
 
 def fingerprints(config: RunConfig) -> dict[int, str]:
-    """The fingerprint of every step's batch, as one rank that reads all of it computes it."""
+    """Return the fingerprint of every step's batch, computed as a single rank."""
     alone = config.model_copy(
         update={
             "launch": Launch(ranks=1),
@@ -181,7 +181,7 @@ def fingerprints(config: RunConfig) -> dict[int, str]:
 
 
 def copied(config: RunConfig, folder: Path, **changes: Any) -> RunConfig:
-    """A run that has not begun, in a copy of the workspace without its runs."""
+    """Return the same run, not started, in a copy of the workspace without its runs."""
     source = Path(config.workspace)
     shutil.copytree(source, folder, ignore=shutil.ignore_patterns("runs"), dirs_exist_ok=True)
     made = config.model_copy(update={"workspace": str(folder), **changes})
@@ -190,15 +190,15 @@ def copied(config: RunConfig, folder: Path, **changes: Any) -> RunConfig:
 
 
 def without_audit(config: RunConfig) -> None:
-    """Leave out the audit with which a job ends: a game day compares the end with the undisturbed one itself."""
+    """Skip the audit at the end of a job, since a game day compares the end states itself."""
     write_bytes(config.directory.evidence, b"{}")
 
 
 def make_data(folder: Path, texts: dict[str, list[str]] | None = None, heldout: int = 0) -> RehearsalData:
-    """Generated text of two buckets, tokenised and sharded.
+    """Generate, tokenize and shard the text of two buckets.
 
     Args:
-        heldout: so many texts of every bucket, the last ones, are held out.
+        heldout: number of texts at the end of every bucket to hold out.
     """
     ctx = Context(Workspace(folder).ensure())
     chooser = random.Random(7)
@@ -212,14 +212,14 @@ def make_data(folder: Path, texts: dict[str, list[str]] | None = None, heldout: 
 
 
 def with_bucket(made: RehearsalData, bucket: str, texts: list[str]) -> RehearsalData:
-    """The same data and one more bucket, in the tokens of the tokenizer that was trained without it."""
+    """Return the data with one more bucket, encoded by the existing tokenizer."""
     curated = _curated(made.ctx, bucket, texts)
     cut = _cut(made.ctx, bucket, made.tokenizer, curated)
     return replace(made, shards={**made.shards, bucket: cut}, curated={**made.curated, bucket: curated})
 
 
 def configured(made: RehearsalData, phases: tuple[Phase, ...] = (), steps: int = STEPS, **changes: Any) -> RunConfig:
-    """A prepared run over generated text; `changes` are of its training section."""
+    """Return a prepared run over generated text; `changes` override its training section."""
     even = Phase(name="all", fraction=1.0, weights={"code": 1.0, "web": 3.0})
     wanted = Mixture(
         sequence_tokens=SEQUENCE,
@@ -247,14 +247,14 @@ def configured(made: RehearsalData, phases: tuple[Phase, ...] = (), steps: int =
 def rehearse(
     folder: Path, environment: Mapping[str, str] | None = None, batches: str = "", **changes: Any
 ) -> Rehearsal:
-    """Generated text and one job that nothing disturbs.
+    """Generate text and run one undisturbed job.
 
     Args:
-        environment, batches: where the job counts what it does.
-        changes: of its training section.
+        environment, batches: settings for a job that counts its writes.
+        changes: overrides of its training section.
 
     Raises:
-        TrainingError: even the undisturbed job fails: nothing can be said of a disturbed one.
+        TrainingError: the undisturbed job fails, so there is no reference.
     """
     config = configured(make_data(folder), **changes)
     config = config.model_copy(update={"batches": batches} if batches else {})
@@ -264,7 +264,7 @@ def rehearse(
 
 
 def finished(status: int) -> Outcome:
-    """Whether the last job of a run ended as finished."""
+    """Check that the last job of a run finished."""
     return finding("the run reaches its last step", status, 0)
 
 
@@ -273,7 +273,7 @@ def _cut(ctx: Context, bucket: str, trained: Manifest, curated: Manifest) -> Man
 
 
 def _curated(ctx: Context, bucket: str, texts: list[str], heldout: int = 0) -> Manifest:
-    """The text of a bucket, with its lineage up to a source that is only a name."""
+    """Save the text of a bucket, with lineage to a placeholder source."""
     source = {f"{bucket}/sources": hashlib.sha256(bucket.encode()).hexdigest()}
     read = Manifest(asset=f"{bucket}/documents", step="made", version="1", params={}, inputs=source, parts=())
     ctx.refs.save(read)

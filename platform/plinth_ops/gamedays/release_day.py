@@ -63,7 +63,7 @@ STEPS, TEXTS, HELD_OUT = 40, 200, 60
 
 @dataclass(frozen=True)
 class SmallModel:
-    """A trained model, and its evaluation once it was measured."""
+    """Trained model, with its evaluation once measured."""
 
     config: RunConfig
     run: Manifest
@@ -72,18 +72,18 @@ class SmallModel:
 
     @property
     def measured(self) -> MeasuredModel:
-        """As a comparison reads it."""
+        """Model in the form that a comparison reads."""
         assert self.evaluation is not None
         return MeasuredModel(self.checkpoint, {self.evaluation.asset: self.evaluation})
 
 
 class ModelMaker:
-    """Makes models of one release in one workspace.
+    """Maker of models for one release in one workspace.
 
     Args:
-        folder: of the workspace.
-        name: of the release.
-        chooser: draws the text.
+        folder: folder of the workspace.
+        name: name of the release.
+        chooser: random generator of the text.
     """
 
     def __init__(self, folder: Path, name: str, chooser: Random) -> None:
@@ -95,7 +95,7 @@ class ModelMaker:
         self.policy = policy.sign(self.ctx, _policy(name)).policy
 
     def train(self, weights: Mapping[str, float]) -> SmallModel:
-        """Train on buckets by weight; its run names the data of these alone."""
+        """Train on buckets by weight; the run's lineage names only their data."""
         read = replace(self.data, shards={bucket: self.data.shards[bucket] for bucket in weights})
         config = rehearsal.configured(
             read,
@@ -113,7 +113,7 @@ class ModelMaker:
         return SmallModel(config, run, checkpoint)
 
     def measure(self, model: SmallModel) -> SmallModel:
-        """Bits per byte on held-out text of the good buckets, signed by the evaluator."""
+        """Measure bits per byte on held-out text of the good buckets, signed by the evaluator."""
         scored = evaluations.of_parent(self.ctx, self.recipe.evaluation, model.checkpoint, self.heldout)
         SPARE.end()  # the next model is another one, and no process may be left over
         rows = read_table(self.ctx.store, scored.parts[0])
@@ -126,11 +126,11 @@ class ModelMaker:
         return replace(model, evaluation=self._attested(model, made))
 
     def compare(self, model: SmallModel, other: SmallModel) -> Manifest:
-        """The comparison of two measured models, signed by the evaluator as one about the first."""
+        """Compare two measured models; the evaluator signs the comparison for the first one."""
         return self._attested(model, comparisons.run(self.ctx, model.measured, other.measured))
 
     def release(self, model: SmallModel) -> ReleaseRecord:
-        """Register, approve and promote; the checkpoint is champion then."""
+        """Register, approve and promote a model, which becomes champion."""
         assert model.evaluation is not None
         run = CandidateRun(id=model.config.run_id, key=model.config.key)
         made, _ = api.register_candidate(self.ctx, self.recipe, model.checkpoint, model.evaluation, run, Facts())
@@ -138,14 +138,14 @@ class ModelMaker:
         return api.promote(self.ctx, self.recipe, made.version, PERSON, "a game day")
 
     def ask(self, *names: str) -> GatePolicy:
-        """Sign the next policy, which asks these gates too."""
+        """Sign the next policy, which also requires these gates."""
         without = {name: reason for name, reason in self.policy.without.items() if name not in names}
         given = self.policy.model_dump(mode="json") | {"version": self.policy.version + 1, "without": without}
         self.policy = policy.sign(self.ctx, gate_policy(given)).policy
         return self.policy
 
     def judged(self, record: ReleaseRecord) -> dict[str, GateResult]:
-        """The gates of a released candidate as they are now, by name."""
+        """Return the current gate results of a released candidate, by name."""
         return {one.name: one for one in api.status(self.ctx, self.recipe, record.candidate_version).gates}
 
     def _attested(self, model: SmallModel, made: Manifest) -> Manifest:
@@ -208,7 +208,7 @@ LEAST = 40
 
 @dataclass
 class _Rehearsed:
-    """What one instant has done so far."""
+    """State of one instant."""
 
     maker: ModelMaker
     good: SmallModel
@@ -221,32 +221,32 @@ class _Rehearsed:
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        """Take the time of a phase."""
+        """Measure the time of a phase."""
         begun = time.monotonic()
         yield
         self.phases[name] = round(time.monotonic() - begun, 3)
 
     def see(self, what: str, seen: object, expected: object) -> None:
-        """Compare."""
+        """Add a finding."""
         self.found.append(finding(what, seen, expected))
 
 
 @dataclass(frozen=True)
 class ReleaseServer:
-    """A server of MLflow for all instants."""
+    """MLflow server for all instants."""
 
     workspace: Workspace
     uri: str
 
 
 def serve(folder: Path) -> ReleaseServer:
-    """A server of MLflow."""
+    """Start an MLflow server."""
     workspace = Workspace(folder / "mlflow").ensure()
     return ReleaseServer(workspace, ensure_server(workspace))
 
 
 def bad_release(made: ReleaseServer, folder: Path, chooser: Random) -> Struck:
-    """Release a good model, then one that noise has spoilt, under a policy that compares neither; then react."""
+    """Release a good model, then a bad one under a policy without comparison, and respond."""
     share = round(chooser.uniform(*SHARES), 2)
     with variables({"MLFLOW_TRACKING_URI": made.uri}):
         rehearsed = _released(ModelMaker(folder / "workspace", f"gameday-{folder.name}", chooser), share)
@@ -274,7 +274,7 @@ def _released(maker: ModelMaker, share: float) -> _Rehearsed:
 
 
 def _detect(made: _Rehearsed) -> None:
-    """The sequential test of a trial, over what the evaluator has signed of the champion and the one before."""
+    """Run the sequential test of a trial on the signed evaluations of the champion and its predecessor."""
     with made.phase("detect"):
         ours, theirs = made.bad.checkpoint.digest, made.good.checkpoint.digest
         policy = TrialPolicy(least=LEAST)
@@ -287,7 +287,7 @@ def _detect(made: _Rehearsed) -> None:
 
 
 def _taint(made: _Rehearsed) -> None:
-    """Mark the checkpoint: the release is frozen, and the page fires."""
+    """Taint the checkpoint: the release is frozen, and the page fires."""
     begun, maker = time.time(), made.maker
     with made.phase("taint"):
         done = api.mark_tainted(maker.ctx, made.bad.checkpoint.digest, PERSON, "worse than the champion before it")
@@ -313,7 +313,7 @@ def _roll_back(made: _Rehearsed) -> None:
 
 
 def _find_cause(made: _Rehearsed) -> None:
-    """What the bad run read and the good one did not, and everything that came of it."""
+    """Find the data that only the bad run read, and everything derived from it."""
     ctx = made.maker.ctx
     with made.phase("forensics"):
         compared = made.maker.compare(made.bad, made.good)
@@ -330,7 +330,7 @@ def _find_cause(made: _Rehearsed) -> None:
 
 
 def _close_gate(made: _Rehearsed) -> None:
-    """The next policy asks the gate: the same candidate is refused by it, the good one is not."""
+    """Sign a policy that requires the gate: it blocks the bad candidate, but not the good one."""
     maker = made.maker
     with made.phase("gate"):
         asked = maker.ask(GATE)
@@ -347,7 +347,7 @@ def _close_gate(made: _Rehearsed) -> None:
 
 
 def _promoted(made: _Rehearsed) -> str:
-    """Why the bad candidate is not promoted again; empty where it is."""
+    """Return why the bad candidate cannot be promoted again; empty if it can."""
     try:
         api.promote(made.maker.ctx, made.maker.recipe, made.second.candidate_version, PERSON, "once more")
     except GateError as error:
@@ -360,7 +360,7 @@ def _champion(made: _Rehearsed) -> str | None:
 
 
 def _refused(made: _Rehearsed, record: ReleaseRecord) -> str:
-    """`tainted` or `rolled back`, as the refusal of a release says; else what it says."""
+    """Return `tainted`, `rolled back` or another reason why a release is rejected."""
     try:
         verified.verify_release(made.maker.ctx, record.model, str(record.version))
     except GateError as error:
@@ -369,7 +369,7 @@ def _refused(made: _Rehearsed, record: ReleaseRecord) -> str:
 
 
 def _sources(config: RunConfig) -> set[str]:
-    """The sources of all documents that the steps of a run read."""
+    """Return the sources of all documents that a run read."""
     listed = StepDocuments(config)
     return {one.source for step in range(1, config.total_steps + 1) for one in listed.of_step(step)}
 

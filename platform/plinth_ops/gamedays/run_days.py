@@ -48,7 +48,7 @@ EXPIRES_S = 365 * 86_400.0
 
 
 def preemption(made: Rehearsal, folder: Path, chooser: Random) -> Struck:
-    """SIGTERM within a step, as a scheduler sends it; then the next job."""
+    """Send SIGTERM within a step, as a scheduler does, then run the next job."""
     config = made.copy(folder / "workspace", batches=faults.SOURCE)
     step = chooser.randint(1, config.total_steps - 2)
     stop = RehearsalFault(kind="stop", step=step)
@@ -75,12 +75,12 @@ def preemption(made: Rehearsal, folder: Path, chooser: Random) -> Struck:
 
 
 def two_nodes(folder: Path) -> Rehearsal:
-    """An undisturbed run of two ranks on one machine, which is what two nodes must equal."""
+    """Prepare an undisturbed run of two ranks on one machine, the reference for two nodes."""
     return rehearsal.rehearse(folder, launch=Launch(ranks=2))
 
 
 def lost_node(made: Rehearsal, folder: Path, chooser: Random) -> Struck:
-    """Kill everything of node 1 before a step; then both nodes again, as a scheduler gives them."""
+    """Kill all processes of node 1 before a step, then restart both nodes, as a scheduler does."""
     supervision = Supervision(backoff_s=0.1, hang_s=300.0)
     launch = Launch(kind="slurm", ranks=2, nodes=2)
     config = made.copy(folder / "workspace", launch=launch, batches=faults.SOURCE, supervision=supervision)
@@ -133,7 +133,7 @@ class _Jump:
 
 
 def clock_jump(made: Rehearsal, folder: Path, chooser: Random) -> Struck:
-    """The clock of supervisor and rank jumps before a step; where the root has expired by it, it is put right after."""
+    """Let the clock of supervisor and rank jump before a step; correct it if the root has expired by then."""
     config = made.copy(folder / "workspace", batches=faults.SOURCE)
     jump = _Jump(chooser.randint(1, config.total_steps - 1), chooser.choice(JUMPS_S))
     _, environment = faults.plan(folder / "plan", RehearsalFault(kind="jump", step=jump.step, value=jump.by_s))
@@ -155,7 +155,7 @@ def clock_jump(made: Rehearsal, folder: Path, chooser: Random) -> Struck:
 
 
 def _ledger(config: RunConfig) -> list[Outcome]:
-    """Whether every rank-second has a cause although the clock went back or forth, and events are in their order."""
+    """Check that every rank-second has a cause and events are in order despite the clock jump."""
     events = list(read_events(config.directory.events))
     attempts = account(events, config.ranks).attempts
     gaps = [sum(one.rank_us.values()) - round(one.ranks * (one.end - one.begin) * 1e6) for one in attempts]
@@ -212,7 +212,7 @@ _PREDICATE = "urn:plinth:gameday-statement:v1"
 
 
 def revoked_key(made: Rehearsal, folder: Path, chooser: Random) -> Struck:
-    """Revoke the trainer's key from a date among its statements on, and while a run trains; enrol another; go on."""
+    """Revoke the trainer's key from a past date while a run trains, enroll another key, and train again."""
     with _trust_of(folder):
         return _revoked(made, folder, chooser)
 
@@ -246,7 +246,7 @@ def _revoked(made: Rehearsal, folder: Path, chooser: Random) -> Struck:
 
 
 def _go_on(made: Rehearsal, config: RunConfig) -> Iterator[Outcome]:
-    """Another key for the same role: what the revoked one committed since its revocation does not count."""
+    """Enroll another key for the role; checkpoints committed since the revocation must be rejected."""
     workspace = Workspace(config.workspace)
     trust = Trust.of(workspace)
     enrolment.enrol(workspace, TRAINER, "second trainer", enrolment.new_key(trust.folder, TRAINER, "second trainer"))
@@ -266,7 +266,7 @@ def _go_on(made: Rehearsal, config: RunConfig) -> Iterator[Outcome]:
 
 
 def _stated(trust: Trust, at: datetime | None) -> dict[str, object]:
-    """A statement of the trainer, signed as of a time."""
+    """Return a statement signed by the trainer as of a time."""
     when = {} if at is None else {"at": at.isoformat(timespec="seconds")}
     return dsse.seal(dsse.statement(_PREDICATE, {"it": "0" * 64}, when), trust.signer(TRAINER))
 
@@ -281,7 +281,7 @@ def _accepted(trust: Trust, envelope: dict[str, object]) -> bool:
 
 @contextmanager
 def _trust_of(folder: Path) -> Iterator[None]:
-    """A copy of the root and keys of the game day, for one instant."""
+    """Use a copy of the game day's root and keys for one instant."""
     shared = os.environ[TRUST_VARIABLE]
     os.environ[TRUST_VARIABLE] = str(shutil.copytree(shared, folder / "trust"))
     try:
@@ -311,7 +311,7 @@ _IMPATIENT = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1", "MLFLOW_HTTP_REQUEST_TIMEO
 
 @dataclass(frozen=True)
 class Served:
-    """The undisturbed run, and a server of MLflow."""
+    """Undisturbed run, and an MLflow server."""
 
     whole: Rehearsal
     workspace: Workspace
@@ -320,13 +320,13 @@ class Served:
 
 
 def serve(folder: Path) -> Served:
-    """An undisturbed run that MLflow has not heard of, and its server."""
+    """Prepare an undisturbed run that is not in MLflow, and start an MLflow server."""
     workspace = Workspace(folder / "mlflow").ensure()
     return Served(rehearsal.rehearse(folder / "whole"), workspace, ensure_server(workspace), load(find("tiny")))
 
 
 def mlflow_away(made: Served, folder: Path, chooser: Random) -> Struck:
-    """Relay the timeline of a run to a server that is away from one event to another."""
+    """Relay a run's timeline to a server that is down from one event to another."""
     config = made.whole.copy(folder / "workspace")
     config = config.model_copy(update={"run_id": config.run_id})
     status = warm_job.run(config)
@@ -352,7 +352,7 @@ def mlflow_away(made: Served, folder: Path, chooser: Random) -> Struck:
 def _relay(
     made: Served, config: RunConfig, name: str, events: list[dict[str, Any]], line: FaultyLine, first: int, last: int
 ) -> list[str]:
-    """Relay event by event; what was said of batches that MLflow did not accept."""
+    """Relay event by event; return the messages about batches that MLflow did not accept."""
     said: list[str] = []
     relay = TimelineRelay(Context(Workspace(config.workspace)), made.recipe, name, said.append, interval_s=0.0)
     for number, event in enumerate(events):
@@ -371,7 +371,7 @@ def _relay(
 
 
 def _steps(made: Served, name: str) -> list[tuple[int, float]]:
-    """What MLflow has of the loss, in order of steps."""
+    """Return steps and losses in MLflow, sorted by step."""
     client = connection.connect(made.workspace)
     run = ensure_run(client, made.recipe.name, name)
     return sorted((point.step, point.value) for point in client.get_metric_history(run.info.run_id, "loss"))

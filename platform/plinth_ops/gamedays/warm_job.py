@@ -35,10 +35,10 @@ _SERVER.set_forkserver_preload(["plinth_ops.gamedays.loaded"])
 
 
 class WarmJob:
-    """One job of a run, begun when the object is made.
+    """Job of a run, started by the constructor.
 
     Args:
-        environment: variables of this job beside those of this process.
+        environment: variables of this job in addition to those of this process.
     """
 
     def __init__(self, config: RunConfig, **environment: str) -> None:
@@ -48,7 +48,7 @@ class WarmJob:
         self.process.start()
 
     def wait(self) -> int:
-        """The exit status; negative where a signal ended it."""
+        """Wait for the exit status; negative if a signal ended the job."""
         self.process.join()
         status = self.process.exitcode
         assert status is not None
@@ -61,15 +61,15 @@ class WarmJob:
 
     @property
     def pid(self) -> int:
-        """Of the supervisor, which leads a process group of its own."""
+        """Process ID of the supervisor, which leads its own process group."""
         assert self.process.pid is not None
         return self.process.pid
 
     def require_finished(self) -> None:
-        """Wait, and refuse a run that did not reach its last step.
+        """Wait, and raise if the run did not reach its last step.
 
         Raises:
-            TrainingError: with the end of its log.
+            TrainingError: the job failed; the error has the end of its log.
         """
         status = self.wait()
         if status != 0:
@@ -79,15 +79,15 @@ class WarmJob:
 
 
 def run(config: RunConfig, **environment: str) -> int:
-    """Run one job to its end; its exit status."""
+    """Run one job to its end; return its exit status."""
     return WarmJob(config, **environment).wait()
 
 
 def call(function: Callable[..., Any], config: RunConfig, *arguments: Any) -> Any:
-    """What a function returns as the only rank of a run, in a fork of its own, as JSON.
+    """Call a function as the only rank of a run in a fork; return its result, passed as JSON.
 
     Raises:
-        TrainingError: it failed.
+        TrainingError: the function failed.
     """
     place = config.directory.root / "called"
     process = _SERVER.Process(target=_called, args=(function, config, arguments, str(place)), daemon=True)
@@ -105,7 +105,7 @@ def _called(function: Callable[..., Any], config: RunConfig, arguments: Sequence
 
 
 class _ForkedRank:
-    """A rank, as its supervisor sees a process."""
+    """Rank with the interface of a process, for its supervisor."""
 
     def __init__(self, pid: int) -> None:
         self.pid, self._status = pid, None
@@ -113,17 +113,17 @@ class _ForkedRank:
     _status: int | None
 
     def poll(self) -> int | None:
-        """The exit status, or None while it lives."""
+        """Return the exit status, or None while the rank runs."""
         return self._reap(os.WNOHANG)
 
     def wait(self) -> int:
-        """The exit status, once it has ended."""
+        """Wait for the exit status."""
         status = self._reap(0)
         assert status is not None
         return status
 
     def send_signal(self, number: int) -> None:
-        """Signal it, if it is alive."""
+        """Signal the rank if it is alive."""
         if self.poll() is None:
             os.kill(self.pid, number)
 
@@ -136,7 +136,7 @@ class _ForkedRank:
 
 
 def _fork_rank(command: list[str], environment: dict[str, str], lock_fd: int) -> _ForkedRank:
-    """What `python -m plinth.training` does, in a fork of this supervisor."""
+    """Run `python -m plinth.training` in a fork of this supervisor."""
     child = os.fork()
     if child:
         return _ForkedRank(child)
@@ -164,7 +164,7 @@ def _fork_rank(command: list[str], environment: dict[str, str], lock_fd: int) ->
 
 
 def _supervise(path: str, environment: dict[str, str]) -> None:
-    """What `python -m plinth.training.supervise.supervisor` does, in a fork of the server."""
+    """Run `python -m plinth.training.supervise.supervisor` in a fork of the server."""
     from plinth.training.supervise import nodes, supervisor
 
     os.setsid()

@@ -40,12 +40,12 @@ LOOPBACK: Final = ("127.0.0.1", "localhost", "::1")
 
 @dataclass
 class ExportPart:
-    """One part of the metrics.
+    """Metrics that are collected together.
 
     Attributes:
         every_s: seconds between two collections.
-        collect: its samples; None: they are not there yet, and the next refresh looks again.
-        watch: the state of what it reads; where that changed, it is collected before its time.
+        collect: returns the samples, or None while they are being collected; the next refresh calls it again.
+        watch: returns the state of the part's source; a change triggers an early collection.
     """
 
     name: str
@@ -62,12 +62,12 @@ class ExportPart:
 
 
 class Exporter:
-    """The samples of all parts.
+    """Exporter of all parts.
 
     Args:
-        read_bytes: bytes of timelines read until now.
-        say: takes a sentence about a part that begins to fail.
-        end: called at the end, for what collects parts elsewhere.
+        read_bytes: returns the timeline bytes read so far.
+        say: receives a message when a part starts to fail.
+        end: called at the end, to stop the process that collects parts.
     """
 
     def __init__(
@@ -82,14 +82,14 @@ class Exporter:
         self.families, self.end = Families(METRICS, self.samples), end
 
     def samples(self) -> Iterator[MetricSample]:
-        """What was collected last."""
+        """Yield the samples collected last."""
         yield from self._own
         for part in self.parts:
             yield from part.samples
 
     @property
     def text(self) -> bytes:
-        """It as Prometheus reads it."""
+        """Samples in the Prometheus text format."""
         return generate_latest(self.families)
 
     def refresh(self, now: float | None = None) -> None:
@@ -107,7 +107,7 @@ class Exporter:
         self._own = list(self._about_itself(at))
 
     def complete(self) -> bytes:
-        """Refresh until no part is under way; returns the text."""
+        """Refresh until every part has been collected; return the text."""
         self.refresh()
         while any(part.begun is not None for part in self.parts):
             time.sleep(PAUSE_S)
@@ -137,10 +137,10 @@ class Exporter:
 
 
 def write(exporter: Exporter, path: Path) -> None:
-    """Collect everything once into a file for node_exporter's textfile collector, replaced as a whole.
+    """Collect everything once and write it atomically to a file for node_exporter's textfile collector.
 
     Raises:
-        StorageError, DiskFullError, WorkspaceError: as the operating system refuses.
+        StorageError, DiskFullError, WorkspaceError: the file cannot be written.
     """
     try:
         write_bytes(path, exporter.complete())
@@ -151,10 +151,10 @@ def write(exporter: Exporter, path: Path) -> None:
 def serve(
     exporter: Exporter, host: str, port: int, over: Callable[[], bool], wait: Callable[[float], object] = time.sleep
 ) -> None:
-    """Answer `GET /metrics` and refresh until it is over.
+    """Serve `GET /metrics` and refresh until `over` returns True.
 
     Args:
-        wait: for so many seconds, or until it may be over.
+        wait: waits for the given seconds; may return earlier.
 
     Raises:
         OSError: the port is taken.
@@ -174,10 +174,10 @@ def serve(
 
 
 def _is_named(named: str, host: str, port: int) -> bool:
-    """Return True if a Host header names this server; a name that was bound to its address (DNS rebinding) does not.
+    """Return True if a Host header names this server, which rejects DNS rebinding.
 
     Args:
-        host, port: where it listens.
+        host, port: address that the server listens on.
     """
     try:
         parts = urlsplit(f"//{named}")
@@ -214,7 +214,7 @@ def _server(exporter: Exporter, host: str, port: int) -> WSGIServer:
 
 
 class MetricsRequest(WSGIRequestHandler):
-    """Logs nothing: a scrape every few seconds is no news. Leaves a client that sends nothing."""
+    """Request handler without an access log, which would grow with every scrape. Drops idle clients."""
 
     timeout = 10.0
 

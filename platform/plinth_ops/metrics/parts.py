@@ -49,7 +49,7 @@ ASKING_S: Final = 2.0
 
 
 class RunsCollector:
-    """All runs of a workspace.
+    """Collector of all runs of a workspace.
 
     Args:
         folder: `runs/` of the workspace.
@@ -67,11 +67,11 @@ class RunsCollector:
 
     @property
     def read_bytes(self) -> int:
-        """Bytes of timelines and samples read until now."""
+        """Bytes of timelines and samples read so far."""
         return self._read + sum(one.read_bytes for one in self._followed.values())
 
     def collect(self) -> Iterator[MetricSample]:
-        """Samples of runs that have an event of the last day; a timeline that nobody wrote since is not read."""
+        """Yield samples of runs with an event in the last day; unchanged timelines are not read again."""
         now, timelines = time.time(), self._watch.look().timelines()
         for gone in self._seen.keys() - timelines.keys():
             self._forget(gone)
@@ -90,7 +90,7 @@ class RunsCollector:
                 yield from self._samples[name]
 
     def _look(self, name: str) -> list[MetricSample]:
-        """What a run has now; what it had, where its files cannot be read."""
+        """Return the current samples of a run, or the previous ones if its files cannot be read."""
         try:
             follower = self._followed.get(name) or self._follow(name)
             follower.poll()
@@ -102,7 +102,7 @@ class RunsCollector:
         return list(follower.state.samples())
 
     def _is_lost(self, name: str) -> bool:
-        """Ask the launcher of a run whose timeline has no end, at its pace."""
+        """Return True if the launcher reports the run as lost. Queries are rate-limited."""
         now = time.time()
         if now - self._polled.get(name, 0.0) < ASKED_EVERY_S:
             return False
@@ -128,14 +128,14 @@ class RunsCollector:
 
 
 class WorkspaceState:
-    """Disk, alarms and orchestrator; of `alerts.jsonl` only what is new is read."""
+    """Collector of disk, alarms and orchestrator; reads only new lines of `alerts.jsonl`."""
 
     def __init__(self, workspace: Workspace) -> None:
         self._workspace, self._alarms = workspace, TimelineReader(workspace.root / ALARMS)
         self._counts, self._last = Counter[str](), dict[str, float]()
 
     def collect(self) -> Iterator[MetricSample]:
-        """The samples now."""
+        """Yield the current samples."""
         disk = shutil.disk_usage(self._workspace.root)
         yield MetricSample("plinth_workspace_free_ratio", (), disk.free / disk.total)
         heartbeat = self._workspace.dagster / HEARTBEAT
@@ -152,14 +152,14 @@ class WorkspaceState:
 
 
 class CorpusState:
-    """Published assets; a manifest is read once."""
+    """Collector of published assets; reads each manifest once."""
 
     def __init__(self, ctx: Context) -> None:
         self._ctx = ctx
         self._known: dict[str, tuple[str, int, int]] = {}  # asset -> digest, rows, bytes
 
     def collect(self) -> Iterator[MetricSample]:
-        """The samples now."""
+        """Yield the current samples."""
         for ref in self._ctx.refs.all():
             known = self._known.get(ref.asset)
             if known is None or known[0] != ref.digest:
@@ -178,7 +178,7 @@ class CorpusState:
 
 
 def budget(ctx: Context) -> Iterator[MetricSample]:
-    """Limits with what counts against them, and money by team and experiment.
+    """Yield limits with their use, and spending by team and experiment.
 
     Raises:
         StorageError: the ledger cannot be reached.
@@ -202,11 +202,11 @@ LIMIT_S: Final = 120.0
 
 
 class PartProcess:
-    """Collects parts by name, one after the other, in one process while there is any to collect.
+    """Process that collects parts one after the other and exits when idle.
 
     Args:
-        program: whose handler is that of `handler`.
-        limit_s: wall-clock seconds of a part.
+        program: program of the worker, with the handler of `signed.handler`.
+        limit_s: timeout of a part, in wall-clock seconds.
     """
 
     def __init__(self, program: Program, limit_s: float = LIMIT_S) -> None:
@@ -216,10 +216,10 @@ class PartProcess:
         self._answers: dict[str, bytes | PlinthError] = {}
 
     def collect(self, part: str) -> list[MetricSample] | None:
-        """The samples of a part, or None while they are collected: call again at the next refresh.
+        """Return the samples of a part, or None while it is being collected: call again at the next refresh.
 
         Raises:
-            PlinthError: the part failed, took too long, or the process ended.
+            PlinthError: the part failed or exceeded its timeout, or the process ended.
         """
         self._receive()
         if part in self._answers:
@@ -229,7 +229,7 @@ class PartProcess:
         return None
 
     def end(self) -> None:
-        """Kill the process, if there is one; a later `collect` starts another."""
+        """Kill the process, if any; a later `collect` starts another."""
         self._asked.clear()
         if self._worker is not None:
             self._worker.end()
@@ -259,7 +259,7 @@ class PartProcess:
             self.end()
 
     def _fail(self, fault: PlinthError) -> None:
-        """Of the part in hand; those after it are forgotten, and asked again."""
+        """Record the error of the current part; later requests are dropped and repeated by their callers."""
         if self._asked:
             self._answers[self._asked[0]] = fault
         self.end()
@@ -282,11 +282,11 @@ SELDOM_S = 3 * RELEASES_S
 
 
 def exporter(ctx: Context, recipe: Path | None = None, say: Callable[[str], None] | None = None) -> Exporter:
-    """All parts, each at its pace.
+    """Return the exporter of a workspace with all its parts.
 
     Args:
-        recipe: whose release's canary is watched; None: that of the last run of the workspace, if there was one.
-        say: takes a sentence about a part that begins to fail; by default it is printed as an error.
+        recipe: recipe file that names the release whose canary is watched. Default: the recipe of the last run.
+        say: receives a message when a part starts to fail. Default: print to stderr.
     """
     space = ctx.workspace
     runs = RunsCollector(space.runs)
@@ -307,7 +307,7 @@ def exporter(ctx: Context, recipe: Path | None = None, say: Callable[[str], None
 
 
 def _states(folders: Sequence[Path]) -> list[tuple[str, int, int]]:
-    """Path, size and time of change of every file: another answer means that something was signed, or tampered with."""
+    """Return path, size and modification time of every file; a change means a new signature or tampering."""
     found = []
     for folder in folders:
         for above, _, names in os.walk(folder):

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 def release_samples(ctx: Context) -> Iterator[MetricSample]:
-    """Versions and movements of every release, marks that stand; or that the history does not hold."""
+    """Yield versions and movements of every release, the number of taints, and whether the history verifies."""
     try:
         history, marks = releases.history(ctx), taint.records(ctx)
     except TrustError:
@@ -45,14 +45,14 @@ def release_samples(ctx: Context) -> Iterator[MetricSample]:
 
 
 def canary_samples(ctx: Context, recipe: Callable[[], Recipe | None]) -> Iterator[MetricSample]:
-    """The canary on trial of the recipe's release, by everything observed of it.
+    """Yield the pairs and loss bounds of the current canary of the recipe's release.
 
     Args:
-        recipe: gives the recipe, where a canary stands: a recipe and what compares evaluations take 80 MB.
+        recipe: loads the recipe; called only if there is a canary, since recipe and comparison take 80 MB.
 
     Raises:
         PlinthError: the recipe cannot be read.
-        TrustError: the policy of the release, or its history, does not hold.
+        TrustError: the release's policy or history fails verification.
     """
     history = releases.history(ctx)
     if all(history.of(model).standing.canary is None for model in {record.model for record in history}):
@@ -74,7 +74,7 @@ def canary_samples(ctx: Context, recipe: Callable[[], Recipe | None]) -> Iterato
 
 
 def level_samples(ctx: Context) -> Iterator[MetricSample]:
-    """Indicators against their objectives, from all timelines of the window: seldom, for it reads them whole.
+    """Yield indicators and objectives over the window; expensive, since it reads all timelines in full.
 
     Raises:
         PlinthError: a timeline or the objectives cannot be read.
@@ -100,7 +100,7 @@ def _release(model: str, records: ReleaseHistory, unfit: frozenset[str]) -> Iter
 
 
 def _unfit(ctx: Context, marks: tuple[taint.Taint, ...]) -> frozenset[str]:
-    """Digests of everything that was made of what is marked, itself among it."""
+    """Return the digests of tainted artifacts and of everything derived from them."""
     marked = [digest for one in marks for digest in ([one.target] if one.kind == "manifest" else one.holders)]
     return frozenset((*marked, *descent(ctx, marked).digests)) if marked else frozenset()
 
@@ -110,11 +110,11 @@ def _seconds(at: str) -> float:
 
 
 def serve(watch: ItemWatch, workspace: str, recipe: str = "") -> Handler:
-    """What the process runs.
+    """Return the request handler of the process.
 
     Args:
-        workspace: its folder.
-        recipe: whose release's canary is watched; by default that of the last run, without which none is.
+        workspace: folder of the workspace.
+        recipe: recipe file that names the release whose canary is watched. Default: the recipe of the last run.
     """
     ctx = Context(Workspace(workspace))
 
@@ -137,7 +137,7 @@ def serve(watch: ItemWatch, workspace: str, recipe: str = "") -> Handler:
 
 
 def handler(watch: ItemWatch, parts: Mapping[str, Callable[[], Iterable[MetricSample]]]) -> Handler:
-    """The child's side: names in; samples, or the sentence of a fault, out. A defect ends the process."""
+    """Return a handler that maps part names to samples or an error message. A programming error ends the process."""
 
     def answers(items: Iterator[memoryview]) -> Iterator[bytes]:
         for item in items:

@@ -37,7 +37,7 @@ CACHE: Final = "step cache"
 
 
 class StoredObject(NamedTuple):
-    """An object of the workspace; `name` is a key, a digest or an MD5, `modified` a Unix time."""
+    """Object of the workspace; `name` is a key, a digest or an MD5, `modified` a Unix time."""
 
     kind: Kind
     name: str
@@ -46,21 +46,21 @@ class StoredObject(NamedTuple):
 
     @property
     def place(self) -> str:
-        """Its name among all objects."""
+        """Unique name among all objects."""
         return f"{self.kind}/{self.name}"
 
 
 @dataclass(frozen=True)
 class Survey:
-    """Everything that lies in a workspace.
+    """Survey of all objects of a workspace.
 
     Args:
-        at: when the look began (Unix time).
-        before: what was written since is kept whatever needs it.
-        kept: what is kept, with the reason.
-        unneeded: what nothing needs, in the order in which it may be deleted: what points to something before that.
-        names: by place, what an unneeded record or manifest names.
-        manifests, records: everything that was listed, so that what came since is known.
+        at: start of the survey (Unix time).
+        before: objects written after this time are kept.
+        kept: kept objects with the reason.
+        unneeded: unreferenced objects in the order of deletion, each before the objects that it references.
+        names: references of an unreferenced record or manifest, by place.
+        manifests, records: names of all listed objects, to detect later ones.
     """
 
     at: float
@@ -73,14 +73,14 @@ class Survey:
 
 
 def survey(state: State, now: float, keep_days: float = KEEP_DAYS, progress: Progress = SILENT) -> Survey:
-    """Look at a workspace. Every manifest and every record is read once, no blob.
+    """Survey a workspace. Reads every manifest and record once, but no blob.
 
     Args:
         now: Unix time.
 
     Raises:
-        RequestError: too few days to keep.
-        StorageError: something cannot be read, so that it is not known what it needs.
+        RequestError: `keep_days` is too small.
+        StorageError: an object cannot be read, so its references are unknown.
     """
     if keep_days < LEAST_DAYS:
         raise RequestError(f"{keep_days:g} days are too few to keep", expected=f"at least {LEAST_DAYS:g}")
@@ -107,7 +107,7 @@ def survey(state: State, now: float, keep_days: float = KEEP_DAYS, progress: Pro
 
 
 def record_names(state: State, names: Iterable[str]) -> Iterator[tuple[str, frozenset[str]]]:
-    """The MD5s of the blobs that records name; a record that has vanished names none."""
+    """Yield the MD5s of the blobs that records name; none for a deleted record."""
     objects, wanted = state.cache.records, list(names)
     for name, found in zip(wanted, at_once(objects, objects.get, wanted), strict=True):
         yield name, frozenset(roots.blobs(found.data) if found else ())
@@ -116,7 +116,7 @@ def record_names(state: State, names: Iterable[str]) -> Iterator[tuple[str, froz
 def _records(
     state: State, records: list[ObjectFacts], reachable: Reachable, before: float, progress: Progress
 ) -> tuple[list[tuple[StoredObject, str]], list[StoredObject], dict[str, frozenset[str]]]:
-    """Records that are kept and that are not, and what these name; blobs of young ones are kept."""
+    """Return kept records, unreferenced records and the references of the latter; mark blobs of young records."""
     names = record_names(state, (one.name for one in records))
     read = dict(metered(progress, "reading records", names, len(records)))
     for one in records:
@@ -150,7 +150,7 @@ def _blobs(
 
 
 def _listed_manifest(directory: bytes) -> str:
-    """The MD5 of the manifest that a directory object of DVC lists (`plinth.storage.dvc`)."""
+    """Return the MD5 of the manifest listed in a DVC directory object (`plinth.storage.dvc`)."""
     try:
         return next(str(one["md5"]) for one in json.loads(directory) if one["relpath"] == MANIFEST_NAME)
     except (ValueError, KeyError, TypeError, StopIteration):
@@ -158,7 +158,7 @@ def _listed_manifest(directory: bytes) -> str:
 
 
 def _consumers_first(reachable: Reachable) -> list[str]:
-    """Unneeded manifests, each before those that it was made of."""
+    """Return unreferenced manifests, each before its inputs."""
     others = reachable.others
     consumers = dict.fromkeys(others, 0)
     for made in others.values():
@@ -187,7 +187,7 @@ UNNEEDED: Final = "nothing needs it"
 
 
 class StorageRow(Frozen):
-    """Objects of one age or reason: bytes, those that nothing needs, and what a month of either costs."""
+    """Objects of one age or reason: total and unreferenced bytes, with their monthly cost."""
 
     name: str
     objects: int
@@ -198,14 +198,14 @@ class StorageRow(Frozen):
 
 
 def by_age(looked: Survey, gigabyte_month: float) -> list[StorageRow]:
-    """The youngest first; the age of an object is the time since it was written, or used, last."""
+    """Return rows by age, youngest first; age is the time since an object was last written or used."""
     order = [name for _, name in AGES] + [OLDER]
     rows = _rows(looked, gigabyte_month, lambda modified, _: _age(looked.at - modified))
     return [rows[name] for name in order if name in rows]
 
 
 def by_reason(looked: Survey, gigabyte_month: float) -> list[StorageRow]:
-    """The dearest first; what is kept for several reasons counts under the first."""
+    """Return rows by reason, largest first; objects with several reasons count under the first."""
     rows = _rows(looked, gigabyte_month, lambda _, reason: reason)
     return sorted(rows.values(), key=lambda row: (-row.bytes, row.name))
 
@@ -255,7 +255,7 @@ _FACT: Final = "unneeded"
 
 
 def read(state: State) -> dict[str, float]:
-    """When each object was found unneeded first (Unix time), by place; nothing where no worker wrote the note."""
+    """Return the time (Unix) since which each object is unreferenced; empty if the file or its seal is invalid."""
     found = state.workspace.objects(FOLDER).get(NOTE)
     try:
         content = json.loads(found.data) if found else {"since": {}}
@@ -267,7 +267,7 @@ def read(state: State) -> dict[str, float]:
 
 
 def note(state: State, looked: Survey) -> dict[str, float]:
-    """Add a look; what is needed again is forgotten. Returns since when each unneeded object is."""
+    """Record a survey; return the time since which each object is unreferenced. Referenced objects are removed."""
     before = read(state)
     since = {one.place: min(before.get(one.place, looked.at), looked.at) for one in looked.unneeded}
     write(state, since)
@@ -275,7 +275,7 @@ def note(state: State, looked: Survey) -> dict[str, float]:
 
 
 def write(state: State, since: Mapping[str, float]) -> None:
-    """Replace the note."""
+    """Replace the record of unreferenced objects."""
     objects, known = state.workspace.objects(FOLDER), dict(sorted(since.items()))
     seal = _seal(state).of(_FACT, NOTE, fingerprint.digest(known))
     found = objects.get(NOTE)
@@ -288,7 +288,7 @@ def _seal(state: State) -> Seal:
 
 @dataclass
 class Deleted:
-    """What was deleted, what waits for its pause to pass, and what somebody needed again meanwhile."""
+    """Result of a deletion: deleted objects, objects before the end of their pause, and objects in use again."""
 
     gone: list[StoredObject] = field(default_factory=list)
     waiting: list[StoredObject] = field(default_factory=list)
@@ -296,12 +296,12 @@ class Deleted:
 
     @property
     def bytes(self) -> int:
-        """Bytes that were freed."""
+        """Freed bytes."""
         return sum(one.bytes for one in self.gone)
 
 
 def due(looked: Survey, since: Mapping[str, float], grace_s: float = GRACE_S) -> set[str]:
-    """Places of what was found unneeded long enough ago."""
+    """Return the places of objects that have been unreferenced long enough."""
     return {one.place for one in looked.unneeded if since.get(one.place, looked.at) <= looked.at - grace_s}
 
 
@@ -312,15 +312,15 @@ def delete(
     done: Callable[[StoredObject], object] = lambda _: None,
     progress: Progress = SILENT,
 ) -> Deleted:
-    """Delete.
+    """Delete unreferenced objects.
 
     Args:
-        looked: a look of a moment ago.
-        ready: places that may be deleted (`due`); a record or manifest that is not keeps all that it names.
+        looked: recent survey.
+        ready: deletable places (`due`); other records and manifests keep their references.
         done: called after each deletion.
 
     Raises:
-        StorageError: something cannot be deleted; the same command goes on.
+        StorageError: an object cannot be deleted; the same command continues.
     """
     found, needed = Deleted(), set[str]()
     for group in ("record", "manifest", "blob"):
@@ -348,7 +348,7 @@ def _remove(state: State, one: StoredObject, before: float) -> bool:
 
 
 def _since(state: State, looked: Survey) -> set[str]:
-    """What manifests and records name that came, or were written again, since the look."""
+    """Return the references of manifests and records written since the survey."""
     saved = state.refs.facts()
     manifests = {one.name for one in saved if one.modified >= looked.at or one.name not in looked.manifests}
     names = {one for _, data in state.refs.raw(sorted(manifests)) for one in roots.digests(data)}

@@ -36,7 +36,7 @@ FOLDER = "pins"
 
 
 class Pin(Frozen):
-    """One pin. `at` is a time in UTC, ISO 8601."""
+    """Pin of a manifest. `at` is a time in UTC, ISO 8601."""
 
     digest: str
     asset: str
@@ -46,10 +46,10 @@ class Pin(Frozen):
 
 
 def put(state: State, manifest: Manifest, by: str, reason: str, at: str) -> Pin:
-    """Pin a manifest; a pin that it has already stays as it is.
+    """Pin a manifest; an existing pin is not changed.
 
     Raises:
-        RequestError: no reason.
+        RequestError: the reason is empty.
     """
     if not reason.strip():
         raise RequestError("a pin needs a reason", expected="what it is kept for, and until when")
@@ -59,10 +59,10 @@ def put(state: State, manifest: Manifest, by: str, reason: str, at: str) -> Pin:
 
 
 def lift(state: State, digest: str) -> Pin:
-    """Remove the pin whose digest begins so.
+    """Remove a pin by digest or prefix.
 
     Raises:
-        MissingError: none does, or several do.
+        MissingError: no pin or several pins match.
     """
     found = [one for one in every(state) if one.digest.startswith(digest)]
     if len(found) != 1:
@@ -72,7 +72,7 @@ def lift(state: State, digest: str) -> Pin:
 
 
 def every(state: State) -> list[Pin]:
-    """All pins, by digest; a file that is none is left out here, and what it names is kept all the same."""
+    """Return all pins by digest. Skips invalid files, although their references are kept as well."""
     objects, found = state.workspace.objects(FOLDER), []
     for name in objects.names():
         version = objects.get(name)
@@ -106,7 +106,7 @@ _OVERLAP: Final = 128
 
 
 def digests(data: bytes) -> set[str]:
-    """Every digest in a text and in the payloads of envelopes in it."""
+    """Return all digests in a text, including the payloads of its envelopes."""
     found = {one.decode() for one in _DIGEST.findall(data)}
     for payload in payloads(data):
         found |= digests(payload)
@@ -114,7 +114,7 @@ def digests(data: bytes) -> set[str]:
 
 
 def payloads(data: bytes) -> Iterator[bytes]:
-    """The signed texts of the DSSE envelopes in a text, whoever signed them."""
+    """Yield the payloads of the DSSE envelopes in a text; signatures are not verified."""
     for encoded in _PAYLOAD.findall(data):
         plain = encoded.replace(b"\\/", b"/").translate(bytes.maketrans(b"-_", b"+/")).rstrip(b"=")
         try:
@@ -124,7 +124,7 @@ def payloads(data: bytes) -> Iterator[bytes]:
 
 
 def subjects(data: bytes) -> set[str]:
-    """The digests of what the statements in a text are about; all of them where it holds no statement."""
+    """Return the digests of the subjects of the statements in a text; all digests if it has no statement."""
     found, statements = set[str](), 0
     for payload in payloads(data):
         try:
@@ -137,13 +137,13 @@ def subjects(data: bytes) -> set[str]:
 
 
 def of_file(path: Path, find: Callable[[bytes], set[str]] = digests) -> set[str]:
-    """Every digest in a file; one that has vanished, or is no file, names none.
+    """Return the digests in a file; none if it no longer exists or is not a regular file.
 
     Args:
         find: `digests` or `subjects`.
 
     Raises:
-        OSError: it cannot be read.
+        OSError: the file cannot be read.
     """
     try:
         with open(path, "rb", opener=_without_waiting) as stream:
@@ -156,7 +156,7 @@ def of_file(path: Path, find: Callable[[bytes], set[str]] = digests) -> set[str]
 
 
 def blobs(data: bytes) -> dict[str, str]:
-    """The blobs that a manifest or record names: MD5 to SHA-256."""
+    """Return the blobs that a manifest or record names, as MD5 to SHA-256."""
     return {md5.decode(): sha256.decode() for md5, sha256 in _BLOB.findall(data)}
 
 
@@ -165,7 +165,7 @@ def _without_waiting(path: str, flags: int) -> int:
 
 
 def _further(stream: IO[bytes], before: bytes) -> set[str]:
-    """Of what follows the first chunk, such as a timeline's: no envelope is as long."""
+    """Return the digests after the first chunk, for example of a long timeline; envelopes are never that long."""
     found = set[str]()
     while data := stream.read(CHUNK_BYTES):
         found |= {one.decode() for one in _DIGEST.findall(before[-_OVERLAP:] + data)}
@@ -197,10 +197,10 @@ HOLDS: Final = "retention/holds"
 
 
 def named(state: State) -> dict[str, set[str]]:
-    """The digests that must be kept, by reason.
+    """Return the digests of all roots, by reason.
 
     Raises:
-        StorageError: something cannot be read, so that what it names is not known.
+        StorageError: a file cannot be read, so its references are unknown.
     """
     found = defaultdict[str, set[str]](set, own(state))
     found[MANIFESTS] = {one.digest for one in state.refs.all()}
@@ -219,10 +219,10 @@ def named(state: State) -> dict[str, set[str]]:
 
 
 def own(state: State) -> dict[str, set[str]]:
-    """What the files of this machine's folder name, by reason.
+    """Return the digests in the files of this machine's folder, by reason.
 
     Raises:
-        StorageError: one cannot be read.
+        StorageError: a file cannot be read.
     """
     root, found = state.workspace.root, defaultdict[str, set[str]](set)
     for path, top in _files(root):
@@ -239,7 +239,7 @@ def own(state: State) -> dict[str, set[str]]:
 
 
 def hold(state: State) -> None:
-    """Leave in the bucket of a shared workspace what this machine's own records name; nothing where it is a folder."""
+    """Write the digests of this machine's records to the bucket of a shared workspace; no-op for a local workspace."""
     if not state.workspace.uri:
         return
     content = {reason: sorted(digests) for reason, digests in own(state).items()}
@@ -265,7 +265,7 @@ def _held(state: State) -> Iterator[tuple[str, set[str]]]:
 
 
 def _files(root: Path) -> Iterator[tuple[Path, str]]:
-    """Files that may name something, each with the folder of the workspace it lies in."""
+    """Yield files that may have references, each with its top-level folder."""
     for folder in sorted(path for path in root.glob("*") if path.is_dir() and path.name not in _NO_ROOTS):
         for name, _ in files_below(folder):
             if folder.name == _REMOVALS and not name.endswith(".json"):
@@ -275,7 +275,7 @@ def _files(root: Path) -> Iterator[tuple[Path, str]]:
 
 
 def _machine(root: Path) -> str:
-    """This machine's name among those that share a workspace."""
+    """Return this machine's ID among those that share a workspace."""
     path = root / "retention" / "machine"
     if not path.exists():
         write_bytes(path, uuid.uuid4().hex[:16].encode())
@@ -296,7 +296,7 @@ REASONS: Final = (*NAMED, SEARCHED, YOUNG)
 
 @dataclass(frozen=True)
 class ReadManifest:
-    """What a look needs of a manifest that nothing has reached yet."""
+    """Parts of a manifest that the survey needs while the manifest is not reachable."""
 
     asset: str
     inputs: tuple[str, ...]
@@ -306,10 +306,10 @@ class ReadManifest:
 
     @classmethod
     def of(cls, digest: str, data: bytes) -> ReadManifest:
-        """From its canonical form.
+        """Parse the canonical form of a manifest.
 
         Raises:
-            IntegrityError: these bytes are no manifest.
+            IntegrityError: the bytes are not a manifest.
         """
         try:
             content = json.loads(data)
@@ -327,13 +327,13 @@ class ReadManifest:
 
     @property
     def names(self) -> set[str]:
-        """Everything that must stay as long as it does: inputs, blobs, and itself as DVC keeps it."""
+        """References of the manifest: inputs, blobs, and its own copy in DVC's layout."""
         return {*self.inputs, *self.blobs, self.own_md5}
 
 
 @dataclass
 class Reachable:
-    """Manifests by digest and blobs by MD5, each with the reason why it is kept; `others` are manifests without one."""
+    """Kept manifests (by digest) and blobs (by MD5) with the reason; `others` are unreferenced manifests."""
 
     manifests: dict[str, str] = field(default_factory=dict)
     blobs: dict[str, str] = field(default_factory=dict)
@@ -343,15 +343,15 @@ class Reachable:
 def reach(
     state: State, saved: Set[str], young: Set[str], roots: Mapping[str, Set[str]], progress: Progress
 ) -> Reachable:
-    """Follow every root.
+    """Return everything reachable from the roots.
 
     Args:
         saved: digests of all manifests.
-        young: those that are too young to be deleted.
-        roots: digests, of manifests and blobs, by reason.
+        young: digests of manifests that are too young to delete.
+        roots: digests of manifests and blobs, by reason.
 
     Raises:
-        IntegrityError, MissingError: a manifest cannot be read, so that what it needs is not known.
+        IntegrityError, MissingError: a manifest cannot be read, so its references are unknown.
     """
     _require(state, roots.get(MANIFESTS, frozenset()) - saved)
     found = Reachable()
@@ -372,8 +372,8 @@ def reach(
 
 
 def _require(state: State, digests: Iterable[str]) -> None:
-    """Stop where the manifest of a published asset is gone: the blobs that it named would look unneeded. Of inputs this
-    is not asked: some are inventories of raw files, which are no manifests."""
+    """Raise if the manifest of a published asset is missing, since its blobs would seem unreferenced. Inputs may be
+    missing: some are inventories of raw files, not manifests."""
     try:
         for _ in state.refs.raw(sorted(digests)):
             pass
@@ -386,7 +386,7 @@ def _require(state: State, digests: Iterable[str]) -> None:
 
 
 def _follow(state: State, found: Reachable, saved: Set[str], reason: str, digests: Iterable[str]) -> None:
-    """Manifests with these digests, and all that they were made of."""
+    """Mark manifests with these digests and all their inputs as kept."""
     layer = sorted({one for one in digests if one in saved and one not in found.manifests})
     while layer:
         found.manifests |= dict.fromkeys(layer, reason)
@@ -411,7 +411,7 @@ def _take(found: Reachable, reason: str, md5s: Iterable[str]) -> None:
 
 
 def _trained(state: State, others: Mapping[str, ReadManifest]) -> list[str]:
-    """Manifests of runs that are there, or may be on another machine."""
+    """Return manifests of existing runs, including those that may be on another machine."""
     shared, runs = bool(state.workspace.uri), state.workspace.runs
     return [
         digest
@@ -421,7 +421,7 @@ def _trained(state: State, others: Mapping[str, ReadManifest]) -> list[str]:
 
 
 def _searched(state: State, found: Reachable, saved: Set[str]) -> None:
-    """Ledgers and indices over text that is kept: what a run has read is found in them."""
+    """Keep ledgers and indexes over kept text, which are needed to search a run's data."""
     while True:
         whole = [
             digest

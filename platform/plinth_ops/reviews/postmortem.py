@@ -24,7 +24,7 @@ from plinth_registry.incidents import Incident
 
 
 class FactTable(Frozen):
-    """Facts of one kind. `source` names the evidence; without rows the page says that there is none."""
+    """Table of facts. `source` names the evidence; without rows the page shows "None"."""
 
     title: str
     source: str
@@ -33,7 +33,7 @@ class FactTable(Frozen):
 
 
 class IncidentData(Frozen):
-    """Contents of the page. `gaps` name evidence that could not be read."""
+    """Contents of the page. `gaps` lists evidence that could not be read."""
 
     number: int
     title: str
@@ -43,12 +43,12 @@ class IncidentData(Frozen):
 
 
 def page(data: IncidentData) -> str:
-    """The page as HTML. The same data gives the same bytes."""
+    """Render the page as HTML. The same data gives the same bytes."""
     return template("postmortem.html.j2", __package__).render(data=data)
 
 
 def markdown(data: IncidentData) -> str:
-    """The same as Markdown."""
+    """Render the page as Markdown."""
     lines = [f"# Incident {data.number}: {_cell(data.title)}", "", data.state, ""]
     lines += [f"- Not read: {_cell(gap)}" for gap in data.gaps]
     for one in data.tables:
@@ -62,7 +62,7 @@ def markdown(data: IncidentData) -> str:
 
 
 def _cell(text: str) -> str:
-    """Others' text: it ends no cell and no line, and is no markup."""
+    """Escape untrusted text for a Markdown table cell."""
     for mark in "\\`*_[]<>|":
         text = text.replace(mark, f"\\{mark}" if mark not in "<>" else {"<": "&lt;", ">": "&gt;"}[mark])
     return " ".join(text.split())
@@ -87,10 +87,10 @@ T = TypeVar("T")
 
 
 def collect(ctx: Context, incident: Incident, now: float) -> IncidentData:
-    """All facts about an incident.
+    """Collect all facts of an incident.
 
     Args:
-        now: Unix seconds, at which one that is open is looked at.
+        now: end of the timeline of an open incident, in Unix seconds.
     """
     gaps: list[str] = []
     begun = time_of(incident.opened).timestamp() - BEFORE_S
@@ -138,7 +138,7 @@ def _runs(ctx: Context, incident: Incident) -> Iterator[tuple[str, Callable[[], 
 
 
 def _read(gaps: list[str], wanted: Iterable[tuple[str, Callable[[], T]]]) -> Iterator[T]:
-    """What can be read; the rest becomes a gap."""
+    """Yield what can be read; record a gap for the rest."""
     for what, read in wanted:
         try:
             yield read()
@@ -182,7 +182,7 @@ def _fields(event: Event) -> str:
 
 
 def _losses(ctx: Context, gaps: list[str], runs: Iterable[RunConfig]) -> Iterator[Row]:
-    """Rank-seconds and money of every cause but goodput."""
+    """Yield rank-seconds and cost of every cause except goodput."""
     prices = list(_read(gaps, [("budget/settings.yaml", lambda: spending.load(ctx.workspace))]))
     for config in runs:
         for ledger in _read(gaps, [(f"ledger of {config.run_id}", partial(settlement.run_goodput, config))]):

@@ -30,7 +30,7 @@ Length = Literal["week", "month"]
 
 
 class Period(NamedTuple):
-    """Days that are looked at together. `begin` and `end` are Unix seconds; `end` does not belong to it."""
+    """Period of a review. `begin` and `end` are Unix seconds; `end` is exclusive."""
 
     length: Length
     begin: float
@@ -44,17 +44,17 @@ class Period(NamedTuple):
         return f"{year}-W{week:02d}" if self.length == "week" else f"{begin:%Y-%m}"
 
     def has(self, at: float) -> bool:
-        """Whether a time in Unix seconds is in it."""
+        """Return True if the period includes a time (Unix seconds)."""
         return self.begin <= at < self.end
 
     @property
     def before(self) -> Period:
-        """The one before it."""
+        """Previous period."""
         return period(self.length, self.begin)
 
 
 def period(length: Length, until: float) -> Period:
-    """The last whole week (Monday to Sunday) or calendar month that had ended at a time, in UTC."""
+    """Return the last full week (Monday to Sunday) or calendar month before a time, in UTC."""
     day = datetime.fromtimestamp(until, UTC).replace(hour=0, minute=0, second=0, microsecond=0)
     if length == "week":
         end = day - timedelta(days=day.weekday())
@@ -66,14 +66,14 @@ def period(length: Length, until: float) -> Period:
 
 
 class PeriodSection(Frozen):
-    """One table with a verdict.
+    """Table with a verdict.
 
     Attributes:
-        good: whether nothing in it needs a person; None: there was nothing to judge.
-        verdict: in a word or two.
-        lead: what the rows are.
-        numbers: indices of columns that hold numbers.
-        more: rows that are left out.
+        good: True if nothing needs attention; None without data.
+        verdict: one or two words.
+        lead: description of the rows.
+        numbers: indices of numeric columns.
+        more: number of omitted rows.
     """
 
     title: str
@@ -87,7 +87,7 @@ class PeriodSection(Frozen):
 
 
 class PeriodData(Frozen):
-    """Contents of the page."""
+    """Contents of the review page."""
 
     title: str
     subtitle: str
@@ -96,7 +96,7 @@ class PeriodData(Frozen):
 
 
 def page(data: PeriodData) -> str:
-    """The page as HTML. The same data gives the same bytes."""
+    """Render the page as HTML. The same data gives the same bytes."""
     return template("page.html.j2", __package__).render(data=data)
 
 
@@ -113,7 +113,7 @@ def section(
     lead: str = "",
     numbers: tuple[int, ...] = (),
 ) -> PeriodSection:
-    """The section of these rows, of which the first are shown."""
+    """Return a section with the first `ROWS` of these rows."""
     return PeriodSection(
         title=title,
         good=good,
@@ -127,12 +127,12 @@ def section(
 
 
 def when(at: float) -> str:
-    """A time in Unix seconds to the minute, in UTC."""
+    """Format a time (Unix seconds) to the minute, in UTC."""
     return f"{datetime.fromtimestamp(at, UTC):%Y-%m-%d %H:%M}"
 
 
 def first_line(said: object) -> str:
-    """The first line of a reason."""
+    """Return the first line of a reason."""
     lines = str(said or "").strip().splitlines()
     return lines[0] if lines else "no reason was given"
 
@@ -142,7 +142,7 @@ FAILURES = ("failed", "lost", "rank_failed", "hang", "device_error", "save_faile
 
 
 def failures(ctx: Context, span: Period) -> PeriodSection:
-    """Every failure of the period, oldest first."""
+    """Return the section of all failures, oldest first."""
     found = sorted([*_failed_stages(ctx, span), *_failed_runs(ctx, span)])
     rows = [(when(at), *words) for at, *words in found]
     jobs = sum(row[2] in ("failed", "lost", "job") for row in rows)
@@ -178,7 +178,7 @@ DEVIATIONS = 4.0
 
 
 def cost(ctx: Context, span: Period) -> PeriodSection:
-    """Spent, against earlier periods; and jobs that cost more a token than their like."""
+    """Return the section on spending compared with earlier periods, and on jobs with unusual cost per token."""
     place = spending.ledger_place(ctx.workspace, spending.load(ctx.workspace))
     if "://" not in place and not Path(place).exists():
         return section("Cost", None, "nothing was submitted", (), ())
@@ -199,7 +199,7 @@ def _spent(rows: Sequence[Reservation], span: Period) -> float:
 
 
 def _unusual_total(totals: Sequence[float]) -> Iterator[tuple[str, ...]]:
-    """The newest total, where it is far from those before it."""
+    """Yield the newest total if it is unusual."""
     if len(totals) > FEWEST and is_unusual(totals[0], totals[1:]):
         yield _compared("all jobs", totals[0], statistics.median(totals[1:]))
 
@@ -216,7 +216,7 @@ def _dear_jobs(rows: Sequence[Reservation], span: Period) -> Iterator[tuple[str,
 
 
 def is_unusual(value: float, others: Sequence[float]) -> bool:
-    """Whether a value is far from others: by robust deviations, and by half of their median at least."""
+    """Return True if a value differs from others by `DEVIATIONS` and by at least half of their median."""
     median = statistics.median(others)
     deviation = 1.4826 * statistics.median(abs(other - median) for other in others)
     return abs(value - median) > max(DEVIATIONS * deviation, 0.5 * abs(median))
@@ -227,7 +227,7 @@ def _compared(what: str, cost: float, usual: float) -> tuple[str, ...]:
 
 
 def levels(ctx: Context, span: Period) -> PeriodSection:
-    """Indicators against their objectives, and what is spent of the error budgets."""
+    """Return the section on indicators, objectives and error budgets."""
     found: list[ErrorBudget] = objectives.measure(
         ctx, objectives.load(ctx.workspace), span.end, objectives.completeness(ctx)
     )
@@ -246,7 +246,7 @@ def levels(ctx: Context, span: Period) -> PeriodSection:
 
 
 def provenance(ctx: Context, span: Period) -> PeriodSection:
-    """Every published asset that no other is made of, walked down to its sources; the log of decisions, proved."""
+    """Return the section on provenance: lineage of every final published asset, and verification of the audit log."""
     refs = {ref.digest: ref.asset for ref in ctx.refs.all()}
     used, rows, links = set[str](), list[tuple[str, ...]](), 0
     for digest, asset in refs.items():
@@ -277,7 +277,7 @@ def provenance(ctx: Context, span: Period) -> PeriodSection:
 
 
 def suites(ctx: Context, span: Period) -> PeriodSection:
-    """Results of checks that Great Expectations has kept."""
+    """Return the section on suite results stored by Great Expectations."""
     folder = ctx.workspace.root / "gx" / "gx" / "uncommitted" / "validations"
     passed, failed = 0, list[tuple[str, ...]]()
     for path in sorted(folder.rglob("*.json")) if folder.is_dir() else ():
@@ -296,7 +296,7 @@ def suites(ctx: Context, span: Period) -> PeriodSection:
 
 
 def releases(ctx: Context, span: Period) -> PeriodSection:
-    """Movements, and decisions that were refused."""
+    """Return the section on release movements and blocked decisions."""
     if not _has_releases(ctx):
         return section("Releases", None, "none", (), ())
     from plinth_registry import audit_log
@@ -331,10 +331,10 @@ def _seconds(at: str) -> float:
 
 
 def write(ctx: Context, length: Length, until: float) -> Path:
-    """Write the page of the last whole period. Returns its path.
+    """Write the review of the last full period; return its path.
 
     Raises:
-        StorageError, DiskFullError: it could not be written.
+        StorageError, DiskFullError: the page cannot be written.
     """
     span = period(length, until)
     target = ctx.workspace.reports / f"review-{span.name}.html"
@@ -343,7 +343,7 @@ def write(ctx: Context, length: Length, until: float) -> Path:
 
 
 def review(ctx: Context, span: Period) -> PeriodData:
-    """The contents of the page."""
+    """Return the contents of the page."""
     parts: tuple[tuple[str, Callable[[Context, Period], PeriodSection]], ...] = (
         ("Failed jobs", failures),
         ("Cost", cost),

@@ -17,7 +17,7 @@ CRON: dict[Length, str] = {"week": "0 6 * * 1", "month": "0 6 1 * *"}
 
 
 def definitions(recipe: Recipe, workspace: Path, pages: str) -> dg.Definitions:
-    """One schedule for each length."""
+    """Return the schedules of both reviews."""
     return dg.Definitions(schedules=[_schedule(workspace, length) for length in CRON])
 
 

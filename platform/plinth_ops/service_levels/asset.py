@@ -31,7 +31,7 @@ BUDGETS, MEASURED = "error_budgets", "everything_measured"
 
 
 def definitions(recipe: Recipe, workspace: Path, pages: str) -> dg.Definitions:
-    """The asset, and the job that makes it every hour."""
+    """Return the asset and the job that materializes it every hour."""
     job = with_schedule(
         AssetJob(
             JOB, dg.AssetSelection.assets(ASSET), "Service levels and error budgets as they stand.",
@@ -42,10 +42,10 @@ def definitions(recipe: Recipe, workspace: Path, pages: str) -> dg.Definitions:
 
 
 def asset(recipe: Recipe, pages: str = "") -> dg.AssetsDefinition:
-    """The asset with two checks, which block nothing: a spent budget; an indicator of which nothing is known.
+    """Return the asset with two non-blocking checks: exhausted budgets, and indicators without data.
 
     Args:
-        pages: where the pages of the workspace are served; linked.
+        pages: URL of the workspace's pages, for links.
     """
     checks = [
         dg.AssetCheckSpec(BUDGETS, asset=ASSET, description="Every error budget has some left."),
@@ -120,11 +120,11 @@ MOST = 2.0
 
 
 class LevelRow(NamedTuple):
-    """One indicator.
+    """Indicator in the plot.
 
     Args:
-        spent: share of its error budget; None: nothing was measured.
-        days: good share of each day, oldest first; None: nothing was measured.
+        spent: spent share of the error budget; None without data.
+        days: good share of each day, oldest first; None without data.
     """
 
     indicator: str
@@ -134,7 +134,7 @@ class LevelRow(NamedTuple):
 
 
 def figure(rows: Sequence[LevelRow]) -> Figure:
-    """Left, budgets: the dashed line is a budget that is spent. Right, days: a square below the target is coloured."""
+    """Plot budgets (left; the dashed line is an exhausted budget) and days (right; below the target in color)."""
     from matplotlib.figure import Figure
 
     fig = Figure(figsize=(WIDTH_INCHES, 0.28 * len(rows) + 0.9), layout="constrained")

@@ -79,13 +79,13 @@ create or replace view by_subject as
 
 
 def export(tallies: Sequence[Tally], objectives: Objectives, until: float, directory: Path) -> list[Path]:
-    """Write both tables and the views below a directory; returns the files.
+    """Write both tables and the views to a directory; return the files.
 
     Args:
-        until: Unix seconds, where the window of the objectives ends.
+        until: end of the objectives' window, in Unix seconds.
 
     Raises:
-        DiskFullError, WorkspaceError: as the operating system refuses.
+        DiskFullError, WorkspaceError: the files cannot be written.
     """
     rows = [
         {
@@ -126,7 +126,7 @@ def _stamp(time: float) -> str:
 
 
 def state(ctx: Context) -> StateTile:
-    """The budget of which most is spent."""
+    """Return the index tile with the most spent error budget."""
     found = objectives.measure(ctx, objectives.load(ctx.workspace), time.time())
     spent = {one.indicator: one.spent for one in found if one.is_judged and one.spent is not None}
     if not spent:

@@ -44,13 +44,13 @@ from plinth_registry.gates.facts import Evidence
 
 
 def job_success(run: RunFacts, objectives: Objectives) -> Iterator[Tally]:
-    """All seconds of a job that failed, lost a node or was killed are bad; one that restarted itself is good."""
+    """Tally jobs: all seconds of a job that failed, was lost or was killed are bad; restarts within a job are good."""
     for number, one in enumerate(run.attempts):
         yield whole("job success", run.run, *run.held(number), one.job not in run.lost_jobs, one.ranks)
 
 
 def lineage_completeness(run: RunFacts, objectives: Objectives) -> Iterator[Tally]:
-    """Seconds of a run whose data is not known down to its sources are bad."""
+    """Tally lineage: all seconds of a run with incomplete data lineage are bad."""
     if run.complete is None:
         return
     for number, one in enumerate(run.attempts):
@@ -58,7 +58,7 @@ def lineage_completeness(run: RunFacts, objectives: Objectives) -> Iterator[Tall
 
 
 def reproducibility_delta(run: RunFacts, objectives: Objectives) -> Iterator[Tally]:
-    """Of a run that was replayed, all seconds are as good as its last replay."""
+    """Tally replays: all seconds of a replayed run are good if its last replay is."""
     last = max(run.of("audited"), key=lambda event: float(event["time"]), default=None)
     if last is None:
         return
@@ -70,7 +70,7 @@ def reproducibility_delta(run: RunFacts, objectives: Objectives) -> Iterator[Tal
 
 
 def time_to_fine_tune(run: RunFacts, objectives: Objectives) -> Iterator[Tally]:
-    """Seconds from the submission of a run that began from weights until it has finished, or is given up."""
+    """Tally fine-tuning: seconds from a run's submission until it finishes or is abandoned."""
     if not run.fine_tunes or not run.events:
         return
     begin, last = float(run.events[0]["time"]), run.events[-1]
@@ -85,7 +85,7 @@ DOCUMENTS = "/documents"
 
 
 def suite_pass_rate(facts: AssetFacts, objectives: Objectives) -> Iterator[Tally]:
-    """From a check to the next of the same suite, or to now: good where it passed."""
+    """Tally suites: the seconds from a check to the next one of the same suite are good if it passed."""
     last: dict[str, tuple[float, bool]] = {}
     for event in facts.events:
         if event["event"] == CHECKED:
@@ -102,10 +102,10 @@ def _checked(asset: str, until: float, since: float, passed: bool) -> Tally:
 
 
 def ingestion_lag(facts: AssetFacts, objectives: Objectives) -> Iterator[Tally]:
-    """From the arrival of source files until the documents of their bucket are published: good up to the bound.
+    """Tally ingestion: seconds from the arrival of source files to published documents are good up to the limit.
 
-    Files cannot have arrived before the last publication, which would have had them; before the first there was no
-    pipeline for them to wait for.
+    The wait starts no earlier than the last publication, which would have included the files, and no earlier than the
+    first recorded event.
     """
     waiting: dict[str, float] = {}
     published: dict[str, float] = {}
@@ -135,12 +135,12 @@ SAMPLE_S: Final = 120.0
 
 
 def goodput(run: RunFacts, objectives: Objectives) -> Iterator[Tally]:
-    """Seconds of steps that count are good."""
+    """Tally goodput: seconds of steps that count are good."""
     return _of_spans("goodput", run, lambda span: TallyPart(span.begin_us, span.us, _good(span)))
 
 
 def restore_time(run: RunFacts, objectives: Objectives) -> Iterator[Tally]:
-    """Each attempt's restore is good up to the bound."""
+    """Tally restores: each attempt's restore time is good up to the limit."""
     for one, spans in zip(run.attempts, run.spans, strict=True):
         left = round(objectives.restore_time_s * 1e6)
         for span in spans:
@@ -153,7 +153,7 @@ def restore_time(run: RunFacts, objectives: Objectives) -> Iterator[Tally]:
 
 
 def device_utilisation(run: RunFacts, objectives: Objectives) -> Iterator[Tally]:
-    """Devices as busy as their samples say; where none is sampled, ranks as they compute in steps that count."""
+    """Tally busy device time from samples; without samples, computing time of ranks in steps that count."""
     if run.samples:
         yield from _sampled(run)
         return
@@ -166,9 +166,9 @@ def device_utilisation(run: RunFacts, objectives: Objectives) -> Iterator[Tally]
 
 
 def cost_per_token(run: RunFacts, objectives: Objectives) -> Iterator[Tally]:
-    """Rank-seconds that are paid for are good as far as the tokens of their steps pay for them at the objective.
+    """Tally cost: paid rank-seconds are good up to the allowed cost of their steps' tokens.
 
-    Without an objective there are no seconds, and money and tokens alone.
+    Without an objective, only money and tokens are tallied.
     """
     price = run.price
     if not price:
@@ -181,7 +181,7 @@ def cost_per_token(run: RunFacts, objectives: Objectives) -> Iterator[Tally]:
 
 
 def _paid(span: TimeSpan, ranks: int, price: float, tokens: Mapping[int, int], allowed: float) -> TallyPart:
-    """Money of a span; tokens stand with the time of their step that counts, of which there is one."""
+    """Return the cost of a span; a step's tokens belong to its one span that counts."""
     own = tokens.get(span.step, 0) if span.cause == "goodput" and span.step is not None else 0
     good = min(max(0, span.us), round(own * allowed / ranks))
     return TallyPart(span.begin_us, span.us, good, span.us * ranks / 3600e6 * price, own / 1e6)
@@ -197,7 +197,7 @@ def _good(span: TimeSpan) -> int:
 
 
 def _computing(event: Any) -> float:
-    """Share of a step's own time in which a device computes; of timelines that do not divide it, all of it."""
+    """Return the computing share of a step's time; 1 for timelines without the parts of a step."""
     parts = event.get("parts")
     if parts is None:
         return 1.0
@@ -206,7 +206,7 @@ def _computing(event: Any) -> float:
 
 
 def _sampled(run: RunFacts) -> Iterator[Tally]:
-    """A sample stands for the time since the one before it, of the same node."""
+    """Yield busy device time; a sample covers the time since the previous sample of its node."""
     before: dict[int, float] = {}
     for sample in run.samples:
         node, time = int(sample["node"]), float(sample["time"])
@@ -221,13 +221,13 @@ def _sampled(run: RunFacts) -> Iterator[Tally]:
 
 
 def checkpoint_age(run: RunFacts, objectives: Objectives) -> Iterator[Tally]:
-    """Seconds since the last checkpoint, or the first step, are good up to the bound."""
+    """Tally checkpoint age: seconds since the last checkpoint, or the first step, are good up to the limit."""
     for one, begin, end, _ in _gaps(run):
         yield from up_to("checkpoint age", run.run, begin, end, objectives.checkpoint_age_s, one)
 
 
 def checkpoint_frequency(run: RunFacts, objectives: Objectives) -> Iterator[Tally]:
-    """A gap between checkpoints is good whole, or bad whole; one that is open, as far as it has come."""
+    """Tally checkpoint intervals: each is entirely good or bad; an open interval by its current length."""
     for ranks, begin, end, closed in _gaps(run):
         good = end - begin <= objectives.checkpoint_every_s
         made = whole("checkpoint frequency", run.run, begin, end, good, ranks)
@@ -235,7 +235,7 @@ def checkpoint_frequency(run: RunFacts, objectives: Objectives) -> Iterator[Tall
 
 
 def validation_trend(run: RunFacts, objectives: Objectives) -> Iterator[Tally]:
-    """Seconds since the look before are good where a look is not worse than the best of the run before it."""
+    """Tally held-out evaluations: seconds before one are good if it is not worse than the best earlier one."""
     looks: dict[int, float] = {}
     for one, its in zip(run.attempts, run.inside, strict=True):
         since = _first_step(its)
@@ -255,7 +255,7 @@ def validation_trend(run: RunFacts, objectives: Objectives) -> Iterator[Tally]:
 
 
 def _mean(event: Event) -> float:
-    """Mean of the slices; infinite where one of them is no number."""
+    """Return the mean over slices; infinity if a slice is not finite."""
     values = [float(one) for one in event["slices"].values()]
     mean = math.fsum(values) / len(values)
     return mean if math.isfinite(mean) and not event.get("not_finite") else math.inf
@@ -266,8 +266,8 @@ def _first_step(its: Sequence[Event]) -> float | None:
 
 
 def _gaps(run: RunFacts) -> Iterator[tuple[int, float, float, bool]]:
-    """Ranks, begin, end: from the first step to the first checkpoint, between checkpoints, and from the last, where
-    steps followed it, to the end; and whether a checkpoint ended it."""
+    """Yield (ranks, begin, end, closed) of the intervals from the first step to the first checkpoint, between
+    checkpoints, and from the last one to the end if steps followed. `closed` is True if a checkpoint ended it."""
     for one, its in zip(run.attempts, run.inside, strict=True):
         steps = [float(event["time"]) for event in its if event["event"] == "step"]
         if not steps:
@@ -285,11 +285,12 @@ OfAssets = Callable[[AssetFacts, Objectives], Iterable[Tally]]
 
 
 class Indicator(NamedTuple):
-    """One indicator; it is of runs, or of assets.
+    """Indicator of runs or of assets.
 
     Args:
-        unit: of its seconds.
-        measured_in: the measure, which is a mean where tallies have weights, and else the largest; empty: none.
+        unit: unit of its seconds.
+        measured_in: unit of the measure, which is a mean if tallies have weights and otherwise the maximum; empty
+            without a measure.
     """
 
     unit: str
@@ -318,19 +319,19 @@ INDICATORS: Final[Mapping[str, Indicator]] = MappingProxyType(
 
 
 def of_run(facts: RunFacts, objectives: Objectives) -> list[Tally]:
-    """Tallies of a run, of every indicator of runs."""
+    """Return the tallies of a run for every indicator of runs."""
     made = [one for row in INDICATORS.values() if row.of_run for one in row.of_run(facts, objectives)]
     return [one for one in made if one.total_us or one.measured]
 
 
 def of_assets(facts: AssetFacts, objectives: Objectives) -> list[Tally]:
-    """Tallies of the assets of a workspace, of every indicator of assets."""
+    """Return the tallies of a workspace's assets for every indicator of assets."""
     made = [one for row in INDICATORS.values() if row.of_assets for one in row.of_assets(facts, objectives)]
     return [one for one in made if one.total_us]
 
 
 def budgets(tallies: Iterable[Tally], objectives: Objectives, until: float) -> list[ErrorBudget]:
-    """Of every indicator, over the window of the objectives that ends at `until` (Unix seconds)."""
+    """Return every indicator's error budget over the objectives' window that ends at `until` (Unix seconds)."""
     since = until - objectives.window_days * 86400
     counted: dict[str, list[Tally]] = {name: [] for name in INDICATORS}
     for one in tallies:
@@ -353,7 +354,7 @@ def budgets(tallies: Iterable[Tally], objectives: Objectives, until: float) -> l
 
 
 def _measure(tallies: Sequence[Tally]) -> float | None:
-    """The ratio of sums where there are weights, else the largest."""
+    """Return the ratio of sums if there are weights, otherwise the maximum."""
     numbers = [one.measured for one in tallies if one.measured is not None]
     weights = [one.weight for one in tallies if one.weight is not None]
     if weights:
@@ -366,7 +367,7 @@ ERROR_BUDGET = "error_budget"
 
 
 class ErrorBudgetPolicy(Frozen):
-    """Seconds of the pipeline that may be bad. The objectives are the policy's: nothing in a workspace changes them."""
+    """Gate parameters. The objectives are part of the policy, so nothing in a workspace can change them."""
 
     indicators: tuple[str, ...] = Field(
         ("job success", "checkpoint age", "restore time"),
@@ -388,14 +389,14 @@ class ErrorBudgetPolicy(Frozen):
 
 
 def find(ctx: Context, asked: ErrorBudgetPolicy) -> tuple[ErrorBudget, ...]:
-    """Error budgets of the whole pipeline until now, by the objectives of the policy."""
+    """Return the current error budgets of the pipeline for the policy's objectives."""
     from plinth_ops.service_levels import objectives
 
     return tuple(objectives.measure(ctx, asked.objectives, time.time(), objectives.completeness(ctx)))
 
 
 def error_budget(asked: ErrorBudgetPolicy, evidence: Evidence) -> GateResult:
-    """Some error budget is left for every indicator that the policy names; the required ones were measured."""
+    """Require that no error budget named by the policy is exhausted and that the required indicators have data."""
     budgets = [ErrorBudget.model_validate(one) for one in evidence.own.get(ERROR_BUDGET) or ()]
     found = {one.indicator: one for one in budgets if one.indicator in asked.indicators}
     unknown = [name for name in asked.required if name not in found or not found[name].is_judged]

@@ -36,30 +36,30 @@ _TAIL_BYTES = 1 << 16
 
 
 def load(workspace: Workspace) -> Objectives:
-    """The objectives of a workspace; without the file, those by default.
+    """Read the objectives of a workspace; without a file, return the defaults.
 
     Raises:
-        RequestError: the file has no such objectives.
+        RequestError: the file is invalid.
     """
     path = workspace.root / FILE
     return read_settings(path, Objectives, "has no objectives that can be used", "docs/slis.md")
 
 
 def source(workspace: Workspace) -> str:
-    """Where the objectives of a workspace come from; a gate uses those of its policy instead."""
+    """Return the source of a workspace's objectives; a gate uses those of its policy instead."""
     return f"objectives of {FILE}" if (workspace.root / FILE).exists() else "default objectives"
 
 
 def tallies(
     ctx: Context, objectives: Objectives, until: float, complete: Complete = lambda config: None
 ) -> list[Tally]:
-    """Of all runs whose folders are in this workspace, and of its assets, as they stood at a time (Unix seconds).
+    """Return the tallies of all runs and assets of a workspace at a time (Unix seconds).
 
     Runs whose last event is older than the objectives' window are not read.
 
     Raises:
-        IntegrityError: a timeline or the log of assets is broken.
-        TrainingError: a configuration is.
+        IntegrityError: a timeline or the asset log is broken.
+        TrainingError: a run's configuration is broken.
         StorageError: the ledger of spending cannot be reached.
     """
     since = until - objectives.window_days * 86400
@@ -75,7 +75,7 @@ def tallies(
 def measure(
     ctx: Context, objectives: Objectives, until: float, complete: Complete = lambda config: None
 ) -> list[ErrorBudget]:
-    """Error budgets of the window that ends at a time (Unix seconds).
+    """Return the error budgets of the window that ends at a time (Unix seconds).
 
     Raises:
         IntegrityError, TrainingError, StorageError: as `tallies`.
@@ -84,8 +84,8 @@ def measure(
 
 
 def completeness(ctx: Context) -> Complete:
-    """Whether every manifest from a run's mixture down to the inventories of its sources is here and unchanged; each
-    mixture is walked once."""
+    """Return a function that checks if every manifest from a run's mixture down to its source inventories exists
+    unchanged. Results are cached by mixture."""
     known: dict[str, bool] = {}
 
     def complete(config: RunConfig) -> bool:
@@ -117,7 +117,7 @@ def _facts(
 
 
 def _submissions(workspace: Workspace) -> dict[str, list[Reservation]]:
-    """Submissions of this workspace by run, oldest first; none where no ledger was ever written."""
+    """Return the submissions of this workspace by run, oldest first; empty if there is no ledger."""
     place = spending.ledger_place(workspace, spending.load(workspace))
     if "://" not in place and not Path(place).exists():
         return {}
@@ -128,7 +128,7 @@ def _submissions(workspace: Workspace) -> dict[str, list[Reservation]]:
 
 
 def _last_time(path: Path) -> float:
-    """Time of the last whole event of a timeline, without reading the rest; endless where that cannot be said."""
+    """Return the time of the last complete event of a timeline, reading only its end; infinity if unknown."""
     try:
         with path.open("rb") as stream:
             stream.seek(max(0, path.stat().st_size - _TAIL_BYTES))

@@ -24,7 +24,7 @@ from plinth.training.telemetry.timeline import JOB_ENDS
 
 
 class Objectives(Frozen):
-    """Shares of seconds that have to be good, over a sliding window, and the bounds of a good second."""
+    """Objectives: required good shares over a sliding window, and the limits that define a good second."""
 
     window_days: float = Field(28.0, gt=0, description="Seconds within so many days count.")
     silence_s: float = Field(7200.0, gt=0, description="Seconds without an event after which a job has been killed.")
@@ -84,11 +84,11 @@ class Objectives(Frozen):
     fine_tune_s: float = Field(86400.0, gt=0, description="Seconds from a fine-tuning's submission to its end.")
 
     def minimum_s(self, indicator: str) -> float:
-        """Seconds that an indicator must cover before it is judged; fewer say little about it."""
+        """Return the minimum seconds that an indicator must cover before it is evaluated."""
         return self.goodput_after_s if indicator == "goodput" else 0.0
 
     def target(self, indicator: str) -> float:
-        """The share of an indicator's seconds that has to be good."""
+        """Return the required good share of an indicator."""
         found: float = getattr(self, indicator.replace(" ", "_").replace("-", "_"))
         return found
 
@@ -98,12 +98,12 @@ GRAIN_US = 10_000_000
 
 
 class Tally(NamedTuple):
-    """Microseconds of one indicator, times ranks, devices, suites: whatever its unit is.
+    """Good and total microseconds of an indicator, multiplied by its unit (ranks, devices, suites).
 
     Args:
         subject: the run, asset or bucket.
         begin, end: Unix seconds.
-        measured, weight: what the measure of the indicator is made of: the ratio of their sums; without weights, the
+        measured, weight: terms of the indicator's measure, which is the ratio of their sums; without weights, the
             largest `measured`.
     """
 
@@ -118,7 +118,7 @@ class Tally(NamedTuple):
 
 
 class TallyPart(NamedTuple):
-    """Part of an attempt: microseconds of the clock, of which some are good; see `Tally`."""
+    """Part of an attempt: total and good microseconds of wall-clock time; see `Tally`."""
 
     begin_us: int
     us: int
@@ -128,15 +128,15 @@ class TallyPart(NamedTuple):
 
 
 class ErrorBudget(Frozen):
-    """One indicator over a window.
+    """Error budget of one indicator over a window.
 
     Attributes:
-        unit: of its seconds.
+        unit: unit of the seconds.
         good_s, total_s: seconds.
-        target: share that has to be good.
-        measure: the number behind the seconds, in `measured_in`; None where there is none.
-        covered_s: seconds of wall-clock time that the tallies cover, added up over attempts.
-        minimum_s: covered seconds below which the budget is not judged.
+        target: required good share.
+        measure: underlying measure, in `measured_in`; None without one.
+        covered_s: wall-clock seconds that the tallies cover, summed over attempts.
+        minimum_s: minimum covered seconds for an evaluation.
     """
 
     indicator: str
@@ -151,27 +151,27 @@ class ErrorBudget(Frozen):
 
     @property
     def value(self) -> float | None:
-        """Share that was good; None where nothing was measured."""
+        """Good share; None without data."""
         return self.good_s / self.total_s if self.total_s else None
 
     @property
     def spent(self) -> float | None:
-        """Bad seconds as a share of those that the objective allows; 1 and above: spent. None: nothing was measured."""
+        """Bad seconds divided by those that the objective allows; exhausted from 1 on. None without data."""
         return (self.total_s - self.good_s) / ((1 - self.target) * self.total_s) if self.total_s else None
 
     @property
     def is_judged(self) -> bool:
-        """True if something was measured, and enough of it."""
+        """True if there is enough data for an evaluation."""
         return bool(self.total_s) and self.covered_s >= self.minimum_s
 
     @property
     def is_spent(self) -> bool:
-        """True if no bad second is left; seconds that are no number leave none. Too few seconds spend nothing."""
+        """True if the budget is exhausted or not a number; False if there is too little data."""
         return self.is_judged and not self.good_s > self.target * self.total_s
 
     @property
     def words(self) -> str:
-        """The indicator with its value, its objective and the share of the error budget that is spent."""
+        """Indicator with value, objective and spent share of the error budget."""
         if self.value is None or self.spent is None:
             return f"{self.indicator} not measured"
         seconds = f"{self.value:.2%} of {self.total_s:,.0f} {self.unit}"
@@ -179,14 +179,14 @@ class ErrorBudget(Frozen):
 
     @property
     def state(self) -> str:
-        """The share of the error budget that is spent, or why it is not judged."""
+        """Spent share of the error budget, or the reason why it is not evaluated."""
         if self.total_s and not self.is_judged:
             return f"too short to judge: {self.covered_s:,.0f} s, minimum {self.minimum_s:,.0f} s"
         return "not measured" if self.spent is None else f"{self.spent:.0%} spent"
 
 
 def joined(indicator: str, subject: str, ranks: int, pieces: Iterable[TallyPart]) -> Iterator[Tally]:
-    """Tallies of consecutive pieces; short ones are joined, long ones stay as they are."""
+    """Yield tallies of consecutive pieces; short ones are merged."""
     held: list[TallyPart] = []
     us = 0
     for piece in pieces:
@@ -208,10 +208,10 @@ def _of(indicator: str, subject: str, ranks: int, held: Sequence[TallyPart], us:
 
 
 def up_to(indicator: str, subject: str, begin: float, end: float, bound_s: float, times: int = 1) -> Iterator[Tally]:
-    """An interval that is good up to a bound, and bad beyond it.
+    """Yield the tallies of an interval that is good up to a limit and bad after it.
 
     Args:
-        times: ranks.
+        times: factor, such as the number of ranks.
     """
     turn = min(end, begin + bound_s)
     yield whole(indicator, subject, begin, turn, True, times)
@@ -220,13 +220,13 @@ def up_to(indicator: str, subject: str, begin: float, end: float, bound_s: float
 
 
 def whole(indicator: str, subject: str, begin: float, end: float, good: bool, times: int = 1) -> Tally:
-    """An interval that is good or bad."""
+    """Return the tally of an interval that is entirely good or bad."""
     us = (round(end * 1e6) - round(begin * 1e6)) * times
     return Tally(indicator, subject, begin, end, us if good else 0, us)
 
 
 def clipped(one: Tally, begin: float, end: float) -> Tally | None:
-    """What of a tally lies in a window, which its begin is not part of; None where nothing does."""
+    """Return the part of a tally in a window, which excludes its begin; None if there is none."""
     if one.begin >= begin and one.end <= end:
         return one
     first, last = max(one.begin, begin), min(one.end, end)
@@ -245,19 +245,18 @@ def clipped(one: Tally, begin: float, end: float) -> Tally | None:
 
 
 def value(tallies: Iterable[Tally], indicator: str, begin: float, end: float) -> float | None:
-    """Share of an indicator's seconds between two times (Unix seconds) that was good; None: there were none."""
+    """Return an indicator's good share between two times (Unix seconds); None without data."""
     found = [cut for one in tallies if one.indicator == indicator and (cut := clipped(one, begin, end))]
     total = sum(one.total_us for one in found)
     return sum(one.good_us for one in found) / total if total else None
 
 
 def refuse_spent(found: Sequence[ErrorBudget]) -> None:
-    """Pass only where something was measured and every error budget has some left.
+    """Raise unless there is enough data and no error budget is exhausted.
 
     Raises:
-        MissingError: no run was measured long enough, or, where none is asked for, nothing: nothing says that all is
-            well.
-        CheckFailedError: budgets that are spent, by name.
+        MissingError: no run has enough data or, if no indicator of runs is included, there is no data at all.
+        CheckFailedError: an error budget is exhausted.
     """
     runs = [one for one in found if one.unit == "rank-s"] or found
     if not any(one.is_judged for one in runs):
@@ -282,18 +281,18 @@ Event = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class RunFacts:
-    """One run.
+    """Facts of one run.
 
     Args:
-        run: its name.
-        events: of its timeline, in order, up to `until`.
-        ranks: of a job that has not said how many it holds.
+        run: name of the run.
+        events: events of its timeline, in order, up to `until`.
+        ranks: default number of ranks for jobs that did not report theirs.
         until: Unix seconds.
-        silence_s: without an event, after which a job has been killed.
-        price: of a rank for an hour; 0: not known.
-        samples: of its devices, in order, up to `until`.
-        fine_tunes: whether it began from weights.
-        complete: whether its data is known down to the sources; None: nobody looked.
+        silence_s: seconds without an event after which a job counts as killed.
+        price: price per rank-hour; 0 if unknown.
+        samples: samples of its devices, in order, up to `until`.
+        fine_tunes: True if it started from existing weights.
+        complete: True if its data lineage is complete; None if not checked.
     """
 
     run: str
@@ -315,12 +314,12 @@ class RunFacts:
 
     @cached_property
     def attempts(self) -> tuple[AttemptTime, ...]:
-        """Its attempts."""
+        """Attempts of the run."""
         return self._account.ledger().attempts
 
     @cached_property
     def spans(self) -> list[list[TimeSpan]]:
-        """Of each attempt its time in order, without the queue."""
+        """Time spans of each attempt, in order, without queue time."""
         found: list[list[TimeSpan]] = [[] for _ in self.attempts]
         for span in self._account.spans():
             if span.cause != "queue":
@@ -329,8 +328,8 @@ class RunFacts:
 
     @cached_property
     def inside(self) -> list[list[Event]]:
-        """The events of each attempt. The next job's queue begins when the last has ended: that event is the earlier
-        attempt's."""
+        """Events of each attempt. The event that ends a job, when the next job's queue starts, belongs to the earlier
+        attempt."""
         begins = [one.begin for one in self.attempts]
         found: list[list[Event]] = [[] for _ in self.attempts]
         for event in self.events if begins else ():
@@ -339,12 +338,12 @@ class RunFacts:
 
     @property
     def silent(self) -> bool:
-        """Whether nothing has been heard for so long that a job under way has been killed."""
+        """True if there was no event for so long that an active job counts as killed."""
         return bool(self.events) and self.until - float(self.events[-1]["time"]) > self.silence_s
 
     @cached_property
     def lost_jobs(self) -> set[int]:
-        """Numbers of the jobs that failed, lost work for good, or were killed: no end before the next, or silence."""
+        """Numbers of the jobs that failed, were lost, or were killed (no end before the next job, or silence)."""
         kinds: dict[int, set[str]] = {}
         for one, its in zip(self.attempts, self.inside, strict=True):
             kinds.setdefault(one.job, set()).update(str(event["event"]) for event in its)
@@ -352,35 +351,35 @@ class RunFacts:
         return {job for job, had in kinds.items() if had & {"failed", "lost"} or (job != last and not had & JOB_ENDS)}
 
     def held(self, number: int) -> tuple[float, float]:
-        """Unix seconds between which an attempt held its ranks: after its queue."""
+        """Return start and end (Unix seconds) of an attempt's allocation, after its queue."""
         one = self.attempts[number]
         return one.begin + one.rank_us.get("queue", 0) / one.ranks / 1e6, one.end
 
     @cached_property
     def tokens(self) -> dict[int, int]:
-        """Tokens of each step, over all ranks."""
+        """Tokens by step, over all ranks."""
         through = {int(event["step"]): int(event["tokens"]) for event in self.of("step") if "tokens" in event}
         return {step: n - through.get(step - 1, 0) for step, n in through.items() if step == 1 or step - 1 in through}
 
     def of(self, kind: str) -> Iterator[Event]:
-        """Events of a kind, in order."""
+        """Return an iterator over the events of a kind, in order."""
         return (event for event in self.events if event["event"] == kind)
 
 
 def run_facts(
     run: str, events: Iterable[Event], ranks: int, until: float, silence_s: float = 7200.0, **more: Any
 ) -> RunFacts:
-    """The facts of a run as its timeline stood at a time; `more` as of `RunFacts`."""
+    """Return the facts of a run at a time; `more` are further fields of `RunFacts`."""
     seen = [event for event in events if float(event["time"]) <= until]
     return RunFacts(run, seen, ranks, until, silence_s, **more)
 
 
 @dataclass(frozen=True)
 class AssetFacts:
-    """What was checked, published and seen to arrive in a workspace.
+    """Facts of a workspace's assets: checks, publications and arrivals.
 
     Args:
-        events: of the log of assets, in order, up to `until`.
+        events: events of the asset log, in order, up to `until`.
         until: Unix seconds.
     """
 

@@ -88,7 +88,7 @@ class Parameter:
         return ("rows", "columns") if self.rows else ("size",)
 
     def argument(self) -> str:
-        """The argument that the exported function passes to the kernel."""
+        """Return the argument that the exported function passes to the kernel."""
         if not self.element:
             return self.name
         kind = f"{self.element}{'_rows' if self.rows else ''}_{'out' if self.written else 'in'}"
@@ -143,13 +143,14 @@ def _parameter(text: str, file: Path) -> Parameter:
 
 
 def library(package: str) -> tuple[Path, Path]:
-    """The library of a package for this machine and its declarations for cffi: carried, compiled earlier, or compiled
+    """Return the library of a package for this machine and its declarations for cffi: carried, compiled earlier, or
+    compiled
     now. Progress goes to standard error.
 
     Raises:
         NoCompilerError: there is no C compiler.
         CompilerError: a file does not compile.
-        PrivateFolderError: somebody else could write the folder of compiled libraries.
+        PrivateFolderError: another user could write the folder of compiled libraries.
     """
     for level, needed in LEVELS.items():
         carried = _names(CARRIED, package, level)
@@ -159,7 +160,8 @@ def library(package: str) -> tuple[Path, Path]:
 
 
 def compile_into(folder: Path, package: str, target: str) -> tuple[Path, Path]:
-    """The library of a package in a folder, for `NATIVE` or a level; one process compiles, and the others wait for it.
+    """Compile the library of a package into a folder, for `NATIVE` or a level; one process compiles, the others wait
+    for it.
 
     Raises:
         CompilerError: as `library`.
@@ -177,10 +179,10 @@ def compile_into(folder: Path, package: str, target: str) -> tuple[Path, Path]:
 
 @lru_cache(maxsize=8)
 def root(package: str) -> Path:
-    """The folder of a package.
+    """Return the folder of a package.
 
     Raises:
-        ModuleNotFoundError: there is none of this name.
+        ModuleNotFoundError: there is no package of this name.
     """
     found = importlib.util.find_spec(package)
     if found is None or not found.submodule_search_locations:
@@ -189,7 +191,7 @@ def root(package: str) -> Path:
 
 
 def sources(package: str) -> list[tuple[str, Path]]:
-    """C files of a package, each with the name of the package or of the subpackage in whose folder it is."""
+    """Return the C files of a package, each with the name of the package or subpackage that contains it."""
     base = root(package)
     return [(".".join((package, *file.relative_to(base).parent.parts)), file) for file in sorted(base.rglob("*.c"))]
 
@@ -211,7 +213,7 @@ def _digest(package: str, *files: Path) -> str:
 
 
 def _included(package: str) -> tuple[str, ...]:
-    """Packages whose headers a package may include, and whose functions it may call."""
+    """Return the packages whose headers a package may include, and whose functions it may call."""
     return tuple(dict.fromkeys((OWN, package)))
 
 
@@ -223,7 +225,7 @@ def _names(folder: Path, package: str, target: str) -> tuple[Path, Path]:
 
 @lru_cache(maxsize=1)
 def _processor() -> frozenset[str]:
-    """Flags of the processor; none where the system does not list them."""
+    """Return the flags of the CPU; none if the system does not list them."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:

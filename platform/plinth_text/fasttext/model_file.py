@@ -58,7 +58,7 @@ class CodedRows:
         return int((self.codes.shape[1] - 1) * self.width + self.last)
 
     def floats(self) -> F32:
-        """The rows written out, [R, N]."""
+        """Return the rows in full, [R, N]."""
         pieces = []
         for part in range(self.codes.shape[1]):
             size = self.last if part == self.codes.shape[1] - 1 else self.width
@@ -82,7 +82,7 @@ class FastTextModel:
         loss: one of `LOSSES`. Of `HIERARCHICAL`, labels are leaves of a Huffman tree.
         word_ngrams: words of the longest word n-gram that is a feature; 1: none.
         minn, maxn, bucket: character n-grams, and the number of hashes of all n-grams.
-        words, word_starts, word_ends: bytes of words and then labels, with others between; where each lies, [W + L].
+        words, word_starts, word_ends: bytes of words and then labels, with others between; place of each, [W + L].
         rows: input vectors [R, N]: words first, then the n-grams that were kept, by hash; empty where `coded` is not.
         coded: the same, quantized.
         bits, before: for every 32 n-gram hashes (`bucket` of them): a bit for each that has a row; how many rows of
@@ -190,7 +190,7 @@ def _require_sizes(file: MappedFile, dim: int, word_ngrams: int, bucket: int, mi
 
 
 def _matrix(file: MappedFile, dim: int, *, coded: bool) -> tuple[F32, CodedRows | None]:
-    """A matrix, dense or quantized."""
+    """Read a matrix, dense or quantized."""
     if coded:
         return np.zeros((0, dim), np.float32), _coded(file, dim)
     height, width = file.fields("qq")
@@ -249,7 +249,7 @@ def _kept(
 
 
 def _tree(file: MappedFile, counts: list[int]) -> tuple[I32, I32]:
-    """The Huffman tree over labels, merged in the order in which fastText merges; nothing without counts."""
+    """Build the Huffman tree over labels, merged in the order in which fastText merges; nothing without counts."""
     size, unmade = len(counts), 10**15
     if min(counts, default=0) < 0 or sum(counts) >= unmade:
         raise file.broken("counts of labels below 0 or without bound", f"a sum below {unmade}")

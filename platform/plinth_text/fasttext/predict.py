@@ -79,7 +79,7 @@ class Predictor:
         Args:
             texts: strings.
             min_letters: letters of a block that is labeled, at least 1.
-            max_characters: read only so many characters from the middle; 0: all.
+            max_characters: maximum characters to read, from the middle; 0: all.
         """
         data, offsets = utf8(texts)
         docs = offsets.size - 1
@@ -232,7 +232,7 @@ class InputLayer(NamedTuple):
 
 
 def input_layer(model: FastTextModel) -> InputLayer:
-    """The input side of a model."""
+    """Return the input side of a model."""
     table = np.zeros(1 << (2 * model.word_ends.size).bit_length(), np.uint64)
     fill_table(model.words, model.word_starts, model.word_ends, table)
     no_floats = np.zeros(0, np.float32)
@@ -245,7 +245,7 @@ def input_layer(model: FastTextModel) -> InputLayer:
 
 
 def end_row(model: FastTextModel, given: InputLayer) -> F32:
-    """The row of the end of a text, which has no n-grams, and 1 behind it; zeros where the model has none."""
+    """Return the row of the end of a text, which has no n-grams, and 1 behind it; zeros if the model has none."""
     word = number_of(np.frombuffer(EOS, dtype=np.uint8), given.words, given.starts, given.ends, given.table)
     out = np.zeros(model.output.shape[1] + 1, dtype=np.float32)
     if 0 <= word < model.nwords:
@@ -261,7 +261,7 @@ def fill_table(words: U8, starts: I64, ends: I64, table: U64) -> None:
 
 @compiled
 def number_of(word: U8, words: U8, starts: I64, ends: I64, table: U64) -> int:
-    """Number of a word in the dictionary, or -1."""
+    """Return the number of a word in the dictionary, or -1."""
 
 
 # The output side of a model as arrays for the kernels: label tree or rows of labels.
@@ -288,10 +288,10 @@ class OutputLayer(NamedTuple):
 
 
 def output_layer(model: FastTextModel, target: int = -1) -> OutputLayer:
-    """The output side of a model.
+    """Return the output side of a model.
 
     Args:
-        target: the label whose probability is asked for; -1: none.
+        target: the label whose probability is returned; -1: none.
     """
     labels = len(model.labels)
     rows = model.output[: labels - 1][::-1] if model.loss == HIERARCHICAL else model.output[:labels]

@@ -42,11 +42,11 @@ class Lines(NamedTuple):
 
 
 class KeptLines(NamedTuple):
-    """What stays of the texts of a column: the lines, stripped and without citations, one `\\n` between them.
+    """Lines kept of the texts of a column: stripped and without citations, one `\\n` between them.
 
     Args:
         data, offsets: as `unicode.utf8` gives texts.
-        words: [texts] how many words of spaCy each has; empty where `Lines.english` is not set.
+        words: [texts] number of spaCy words of each; empty where `Lines.english` is not set.
     """
 
     data: U8
@@ -61,7 +61,7 @@ def page_counts(texts: pa.Array, lines: Lines) -> I64:
 
 
 def kept_lines(texts: pa.Array, lines: Lines) -> KeptLines:
-    """What datatrove's C4 filter leaves of each text."""
+    """Return the lines of each text that datatrove's C4 filter keeps."""
     return _counted(*utf8(texts), lines, pages=True)[1]
 
 
@@ -171,4 +171,4 @@ def find_lines(
     data: U8, offsets: I64, table: U8, all_breaks: bool, max_word: int, citations: bool, scratch: U8, starts: I64,
     numbers: I32, facts: U16, cite_line: I64, cites: I32, characters: I64,
 ) -> tuple[int, int]:  # fmt: skip
-    """Fill in the lines of all texts as `lines` returns them; returns the numbers of lines and citations."""
+    """Write the lines of all texts in the form of `lines`; return the counts of lines and citations."""

@@ -28,14 +28,14 @@ from plinth_text.words.script_words import splitter
 def fineweb_counts(
     data: U8, offsets: I64, short_line: int, english: bool = False, words: I64 | None = None
 ) -> I64:
-    """Counts of each text, [documents, 7]: lines with a character that is not white space, of those the ones
+    """Count for each text, [documents, 7]: lines with a character that is not white space, of those the ones
     that end a sentence and the ones of at most `short_line` characters, characters in repeated lines,
     characters without line ends, line ends, and words.
 
     Args:
         data, offsets: the texts, as `unicode.utf8` and `c4.kept_lines` give them.
-        english: words are spaCy's.
-        words: how many each text has, where that is known.
+        english: True if words are spaCy's.
+        words: number of words of each text, if known.
     """
     out = np.zeros((offsets.size - 1, 7), dtype=np.int64)
     keys = slots(int(np.diff(offsets).max(initial=0)) // 2 + 1)  # a full line is a character and a line end
@@ -86,7 +86,7 @@ class StopWords(NamedTuple):
 
 
 def stop_words(lists: Sequence[Sequence[str]]) -> StopWords:
-    """Sets of these lists.
+    """Return the sets of these lists.
 
     Raises:
         ValueError: a list is longer than `MAX_STOP_WORDS`.
@@ -110,7 +110,7 @@ def stop_words(lists: Sequence[Sequence[str]]) -> StopWords:
 
 
 def language_counts(texts: pa.Array, lists: npt.NDArray[np.int64], stops: StopWords) -> I64:
-    """Counts of each text, [documents, 19]: words; words that are not only symbols and their characters; words with a
+    """Count for each text, [documents, 19]: words; words that are not only symbols and their characters; words with a
     letter; distinct stop words; sentences (a line end ends one too); runs of lines and those that came before;
     characters; characters in the most frequent n-gram of 2, 3 and 4 words, and in repeated ones of 5 to 10.
 

@@ -25,9 +25,9 @@ from plinth_text.words import edge_buffer, ngram_buffers, slot_count
 
 
 def gopher_counts(texts: pa.Array, english: bool = False) -> I64:
-    """Counts of each text, [documents, 10]: all words, words that are not only symbols and their characters,
+    """Count for each text, [documents, 10]: all words, words that are not only symbols and their characters,
     `#`, ellipses, lines, lines that start with a bullet, lines that end with an ellipsis, words with a
-    letter, and how many of Gopher's eight stop words occur. `english`: words are spaCy's."""
+    letter, and the number of Gopher's eight stop words that occur. `english`: words are spaCy's."""
     data, offsets = utf8(texts)
     out = np.zeros((len(texts), 10), dtype=np.int64)
     words = column_words(data, offsets) if english else NO_WORDS
@@ -117,7 +117,7 @@ class CopyBuffers(NamedTuple):
 
 
 def copy_buffers(longest: int, most_words: int) -> CopyBuffers:
-    """Buffers for texts of up to `longest` bytes and so many words.
+    """Return buffers for texts of up to `longest` bytes and `most_words` words.
 
     Raises:
         ValueError: from 512 MiB on, where the numbers of buckets no longer fit 32 bits.
@@ -183,7 +183,7 @@ TOKENS, TIMES, LONGEST = range(3)
 
 
 def periods(texts: pa.Array) -> I64:
-    """Counts of each text, [documents, 3]: tokens, the most times that a sequence occurs in a row (0 below three), and
+    """Count for each text, [documents, 3]: tokens, the most times that a sequence occurs in a row (0 below three), and
     the tokens of the longest repeated run."""
     data, offsets = utf8(texts)
     out = np.zeros((len(texts), 3), dtype=np.int64)

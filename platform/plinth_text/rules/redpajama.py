@@ -36,7 +36,7 @@ _RAW = COLUMNS.index("raw_words")
 
 
 def word_hash(word: str) -> int:
-    """The hash of a word, for look-ups among stop words and for equality of normalized words."""
+    """Return the hash of a word, for look-ups among stop words and for equality of normalized words."""
     value = FNV
     for character in word:
         value = ((value ^ ord(character)) * PRIME) & 0xFFFFFFFFFFFFFFFF
@@ -64,7 +64,8 @@ def signals(texts: pa.Array, stop_words: frozenset[str] = frozenset()) -> F64:
 
 
 def _normalise(texts: pa.Array, plain: bool, out: F64) -> npt.NDArray[np.bool_]:
-    """The signals of normalized words; returns which texts the table cannot normalize. `plain`: already normalized."""
+    """Fill in the signals of normalized words; return the texts that the table cannot normalize. `plain`: already
+    normalized."""
     data, offsets = utf8(texts)
     hard = np.zeros(len(texts), dtype=np.bool_)
     keys, counts, spots, ids, words, characters = ngram_buffers(int(np.diff(offsets).max(initial=0)))
@@ -102,7 +103,7 @@ TALLY_COLUMNS = (
 
 
 def tally(texts: pa.Array) -> I64:
-    """Counts of each text, [documents, 13] in the order of `COLUMNS`."""
+    """Count for each text, [documents, 13] in the order of `COLUMNS`."""
     data, offsets = utf8(texts)
     out = np.zeros((len(texts), len(TALLY_COLUMNS)), dtype=np.int64)
     tally_all(data, offsets, classes(), out)

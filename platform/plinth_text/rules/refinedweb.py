@@ -146,7 +146,7 @@ def _words(text: str) -> int:
 
 
 def _stripped(page: list[_Line]) -> list[_Line]:
-    """The page without white space at its ends; it is not cut, only not counted."""
+    """Return the page without white space at its ends; it is not cut, only not counted."""
     full = [index for index, line in enumerate(page) if line.text.strip()]
     page = page[full[0] : full[-1] + 1] if full else []
     if page:
@@ -157,7 +157,7 @@ def _stripped(page: list[_Line]) -> list[_Line]:
 
 
 def _without(line: _Line, phrase: re.Pattern[str], whole: dict[int, int], parts: dict[int, int]) -> _Line | None:
-    """The line without the phrase; None, and the whole line is cut, when nothing else was there."""
+    """Return the line without the phrase; None, and the whole line is cut, if nothing else was there."""
     if not line.text or len(line.text.split()) > MAX_NAVIGATION_WORDS:
         return line
     gone = {index for match in phrase.finditer(line.text) for index in range(*match.span())}

@@ -44,7 +44,7 @@ class BoundaryModels(NamedTuple):
     bases: I64
 
     def flat(self) -> tuple[npt.NDArray[np.uint16], I32, U64, I32, I64]:
-        """The arrays in one dimension, as kernels take them."""
+        """Return the arrays in one dimension, as kernels take them."""
         return self.ids.ravel(), self.singles.ravel(), self.keys.ravel(), self.weights.ravel(), self.bases
 
 
@@ -68,7 +68,7 @@ class ScriptSplitter(NamedTuple):
     thai: Bools
 
     def arguments(self) -> tuple[npt.NDArray[Any], ...]:
-        """The arrays in the order in which kernels take them (`SPLITTER` in `script_words.h`)."""
+        """Return the arrays in the order in which kernels take them (`SPLITTER` in `script_words.h`)."""
         kinds, variants, models = self[:3]
         return kinds, variants, *models.flat(), *self[3:]
 
@@ -84,7 +84,7 @@ def splitter(longest: int) -> ScriptSplitter:
 
 
 def edge_buffer(longest: int) -> I32:
-    """A buffer for the edges of the words of the longest text: every character may be one."""
+    """Return a buffer for the edges of the words of the longest text: every character may be one."""
     return np.empty(2 * longest + 4, dtype=np.int32)
 
 
@@ -101,7 +101,7 @@ def split(
 
 
 def words(text: str) -> list[str]:
-    """The words of one text, for people and tests."""
+    """Return the words of one text, for people and tests."""
     data = np.frombuffer(text.encode(), dtype=np.uint8)
     edges = edge_buffer(data.size)
     count = split(data, 0, data.size, *splitter(data.size).arguments(), edges)  # type: ignore[call-arg]
@@ -169,7 +169,7 @@ def _put(made: BoundaryModels, m: int, numbers: list[int], place: int, weight: i
 
 
 def begins(models: BoundaryModels, m: int, points: I32, n: int, scratch: I32, out: npt.NDArray[np.bool_]) -> None:
-    """Whether a word begins at each of `points[:n]`, a text on its own, into `out[:n]`; the first always does.
+    """Set `out[:n]` to True where a word begins at `points[:n]`, a text on its own; the first always does.
 
     Args:
         m: number of the model.

@@ -32,8 +32,8 @@ NO_NUMBER, ONE_SIDED = "no finite number below 1e15", "only one of the two has a
 
 
 class FeedState(Frozen):
-    """What was taken in of one feed: (key, canary, champion) in order, rejects by reason, lines from `earlier` than the
-    trial; `read` is how far each file was read in bytes, or Prometheus in seconds since 1970."""
+    """Observations of one feed: (key, canary, champion) in order, rejects by reason, number of lines `earlier` than the
+    trial; `read` is the position in each file in bytes, or in Prometheus in seconds since 1970."""
 
     pairs: tuple[tuple[str, float, float], ...] = ()
     rejects: Mapping[str, int] = {}
@@ -43,11 +43,11 @@ class FeedState(Frozen):
 
 
 def take(feed: FeedPolicy, state: FeedState, folder: Path, since: datetime, now: datetime) -> FeedState:
-    """The state with everything that the feed says now and did not say before.
+    """Add new observations of the feed to the state.
 
     Args:
-        folder: what a relative path is relative to.
-        since: when the trial began.
+        folder: base of relative paths.
+        since: start of the trial.
     """
     try:
         if feed.prometheus is not None:
@@ -70,7 +70,7 @@ def _read(place: Path, state: FeedState, since: datetime) -> FeedState:
 
 
 def _lines(path: Path, begin: int) -> Iterator[tuple[bytes | None, int]]:
-    """Complete lines with where they end; None for one that is too long, which is passed over in pieces."""
+    """Yield complete lines with their ends; None for a line that is too long, which is skipped in pieces."""
     with path.open("rb") as stream:
         stream.seek(begin)
         long = False
@@ -86,21 +86,21 @@ def _lines(path: Path, begin: int) -> Iterator[tuple[bytes | None, int]]:
 
 
 class _Taking:
-    """Pairs and counts of a feed, while it is read."""
+    """Pairs and counts of a feed while it is read."""
 
     def __init__(self, state: FeedState) -> None:
         self.pairs, self.keys = list(state.pairs), {key for key, _, _ in state.pairs}
         self.rejects, self.earlier = Counter(state.rejects), state.earlier
 
     def line(self, line: bytes | None, since: datetime) -> None:
-        """Take one line in; an empty one says nothing."""
+        """Add one line; an empty one is ignored."""
         if line is None:
             self.rejects[f"longer than {LONGEST} bytes"] += 1
         elif line.strip():
             self._object(_parsed(line), since)
 
     def pair(self, key: str, canary: object, champion: object) -> None:
-        """Take one pair in, once."""
+        """Add one pair, once."""
         values = [_number(value) for value in (canary, champion)]
         if values[0] is None or values[1] is None:
             self.rejects[NO_NUMBER] += 1
@@ -113,7 +113,7 @@ class _Taking:
             self.pairs.append((key, values[0], values[1]))
 
     def state(self, read: Mapping[str, int]) -> FeedState:
-        """What is known now; nothing is wrong with the feed."""
+        """Return the current state, without a fault."""
         return FeedState(
             pairs=tuple(self.pairs), rejects=dict(sorted(self.rejects.items())), earlier=self.earlier, read=read
         )
@@ -132,7 +132,7 @@ class _Taking:
 
 
 def _queried(feed: PrometheusPolicy, state: FeedState, since: datetime, now: datetime) -> FeedState:
-    """Pairs at the steps since the last reading; the newest step is left until it is complete."""
+    """Return pairs at the steps since the last read; the newest step waits until it is complete."""
     first = int(since.timestamp())
     begin = state.read.get(feed.url, first - feed.step_s) + feed.step_s
     steps = min((int(now.timestamp()) - feed.step_s - begin) // feed.step_s, MOST_POINTS - 1)
@@ -181,12 +181,12 @@ MOST_BYTES = 2**24
 
 
 def query(url: str, expression: str, begin: int, end: int, step_s: int) -> dict[int, float]:
-    """The values of an expression at `begin`, `begin + step_s`, … up to `end` (seconds since 1970); where it has none,
-    the time is absent.
+    """Return the values of an expression at `begin`, `begin + step_s`, … up to `end` (seconds since 1970); times
+    without a value are absent.
 
     Raises:
         OSError: Prometheus does not answer.
-        ValueError: it refuses the expression, or gives several series.
+        ValueError: it refuses the expression, or returns several series.
     """
     import requests
 
@@ -202,7 +202,7 @@ def query(url: str, expression: str, begin: int, end: int, step_s: int) -> dict[
 
 
 def _body(url: str, answer: Any) -> bytes:
-    """The answer, if it is not too long."""
+    """Return the answer if it is not too long."""
     body = bytearray()
     for piece in answer.iter_content(2**16):
         body += piece
@@ -233,18 +233,18 @@ def _values(body: bytes, who: str) -> dict[int, float]:
 
 
 class Journal(Frozen):
-    """What is known of each feed, by name."""
+    """Known observations of each feed, by name."""
 
     feeds: Mapping[str, FeedState] = {}
 
 
 def journal_path(ctx: Context, release: str, number: int, champion: str) -> Path:
-    """The file of a trial: release record that began it, and the version that is champion."""
+    """Return the file of a trial: release record that started it, and the champion's version."""
     return ctx.workspace.root / "trials" / release / f"{number:05d}-{champion}.json"
 
 
 def load_journal(path: Path) -> Journal:
-    """What was kept; nothing where the file is absent or damaged: then feeds are read from the trial's beginning."""
+    """Return the stored observations; empty if the file is absent or damaged: then feeds are read from the start."""
     try:
         return Journal.model_validate_json(path.read_bytes())
     except (FileNotFoundError, ValidationError):
@@ -252,11 +252,11 @@ def load_journal(path: Path) -> Journal:
 
 
 def take_all(path: Path, root: Path, asked: Mapping[str, FeedPolicy], since: datetime) -> Journal:
-    """Take in what the feeds say now, and keep it.
+    """Read new observations of the feeds, and store them.
 
     Args:
-        root: what relative paths of feeds are relative to.
-        since: when the trial began.
+        root: base of relative paths of feeds.
+        since: start of the trial.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     with atomic.locked(path.parent / ".lock"):

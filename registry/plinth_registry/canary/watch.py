@@ -41,8 +41,8 @@ CHAMPION_BY: Final[tuple[Action, ...]] = ("champion", "rollback")
 
 
 class FeedCount(Frozen):
-    """What was taken in of one of the owner's metrics: pairs, lines from before the trial, rejects by reason; `fault`
-    is why nothing more could be."""
+    """Observations of one of the owner's metrics: pairs, lines from before the trial, rejects by reason; `fault` is the
+    reason why no more could be read."""
 
     pairs: int
     earlier: int
@@ -51,10 +51,10 @@ class FeedCount(Frozen):
 
 
 class CanaryStatus(Frozen):
-    """A canary with everything observed of it, judged now.
+    """Canary with all its observations, judged now.
 
-    `number` is that of the release record that put it on trial, `since` when its comparison with this champion began
-    (UTC). `small` are streams with too few pairs to be judged; `missing` says why nothing signed could be paired.
+    `number` is the release record that put it on trial, `since` the start of its comparison with this champion
+    (UTC). `small` are streams with too few pairs; `missing` is the reason why signed measurements could not be paired.
     """
 
     release: str
@@ -72,7 +72,7 @@ class CanaryStatus(Frozen):
 
     @property
     def next(self) -> str:
-        """What decides next, for people."""
+        """Next decision, in words."""
         if self.champion is None:
             return "there is no champion to compare with: a person promotes it, or gives it back"
         if self.trial.decision == "return":
@@ -86,7 +86,7 @@ class CanaryStatus(Frozen):
 
 
 class Observed(NamedTuple):
-    """The streams of a trial and its status."""
+    """Streams of a trial and its status."""
 
     status: CanaryStatus
     policy: TrialPolicy
@@ -94,14 +94,14 @@ class Observed(NamedTuple):
 
 
 def observe(ctx: Context, recipe: Recipe, *, take: bool = False) -> Observed | None:
-    """The standing canary of a release, judged by what is known of it now; None where there is none.
+    """Return the current canary of a release, judged now; None if there is none.
 
     Args:
-        take: also take in what the owner's metrics say now, and keep it; else what was kept counts.
+        take: True to read and store new values of the owner's metrics; else only stored ones are used.
 
     Raises:
-        GateError: no policy is signed, which would say what counts as worse.
-        SignatureError: the history or the policy does not hold.
+        GateError: no policy is signed, so the margins are unknown.
+        SignatureError: the history or the policy does not verify.
     """
     name = recipe.required_release().name
     records = releases.history(ctx, name)
@@ -138,7 +138,7 @@ def observe(ctx: Context, recipe: Recipe, *, take: bool = False) -> Observed | N
 
 
 def _streams_observation(rules: TrialPolicy, known: Journal) -> Iterator[PairedStream]:
-    """The owner's metrics, by name; one that has said nothing yet still has to."""
+    """Yield the owner's metrics, by name; a metric without observations is undecided."""
     for place, name in enumerate(sorted(rules.feeds), start=1):
         pairs = known.feeds.get(name, FeedState()).pairs
         values = [(canary, champion) for _, canary, champion in pairs]
@@ -152,7 +152,7 @@ def _counted(state: FeedState) -> FeedCount:
 def _newest(
     records: tuple[ReleaseRecord, ...], version: str | None, actions: tuple[Action, ...]
 ) -> ReleaseRecord | None:
-    """The record that put a version where it is."""
+    """Return the record that moved a version to its place."""
     for record in reversed(records):
         if record.version == version and record.action in actions:
             return record
@@ -164,8 +164,8 @@ LONGEST_TAG = 4900
 
 
 class CanaryTick(NamedTuple):
-    """What was seen of a canary and what was done: `returned` is the record of its return; `due` says that the policy
-    lets it become champion without a person. `data` are the contents of its page."""
+    """Observations and actions of one check: `returned` is the record of the rollback; `due` is True if the policy
+    allows promotion without a person. `data` are the contents of its page."""
 
     status: CanaryStatus
     data: TrialData
@@ -175,11 +175,11 @@ class CanaryTick(NamedTuple):
 
 
 def tick(ctx: Context, client: Any, recipe: Recipe, by: str) -> CanaryTick | None:
-    """Take in what the owner's metrics say, judge the canary, give it back if it is worse, and show what was seen.
+    """Read new metrics, judge the canary, roll it back if it is worse, and publish the state.
 
     Raises:
         GateError: no policy is signed.
-        SignatureError: the history or the policy does not hold, or the promoter's key is not usable.
+        SignatureError: the history or the policy does not verify, or the promoter's key is not usable.
     """
     found = observe(ctx, recipe, take=True)
     if found is None:
@@ -199,13 +199,13 @@ def tick(ctx: Context, client: Any, recipe: Recipe, by: str) -> CanaryTick | Non
 
 
 def page_name(status: CanaryStatus) -> str:
-    """The file of the page of one trial: the canary's version and the champion that it is compared with."""
+    """Return the file name of a trial's page: the versions of canary and champion."""
     against = f"-champion-{status.champion}" if status.champion else ""
     return f"{status.release}-canary-{status.canary}{against}.html"
 
 
 def _show(client: Any, recipe: Recipe, status: CanaryStatus, path: Path) -> None:
-    """The state of the trial on the canary's version in MLflow, and the page among the artifacts of its run."""
+    """Show the state of the trial on the canary's version in MLflow, and store the page with its run's artifacts."""
     tags = {"trial": f"{status.next}. {status.trial.reason}"[:LONGEST_TAG], "trial.page": path.name}
     held = client.get_model_version(status.release, status.canary)
     for key, value in tags.items():
@@ -216,7 +216,7 @@ def _show(client: Any, recipe: Recipe, status: CanaryStatus, path: Path) -> None
 
 
 def shown(found: Observed) -> TrialData:
-    """The streams with their curves, in shares of the champion's mean where it has one."""
+    """Return the streams with their curves, as shares of the champion's mean if it has one."""
     status, rules = found.status, found.policy
     pairs = zip(found.streams, status.trial.streams, strict=True)
     return TrialData(
@@ -273,8 +273,8 @@ MOST_SLICES = 8
 
 
 class MeasuredPairs(NamedTuple):
-    """Streams out of signed evidence. `small` have too few pairs ever to be judged; `missing` says why there is none;
-    `manifests` are the digests of what was read, by asset, the champion's with `champion `."""
+    """Streams from signed evidence. `small` have too few pairs; `missing` is the reason why there are none;
+    `manifests` are digests of the manifests read, by asset, those of the champion with the prefix `champion `."""
 
     streams: tuple[PairedStream, ...] = ()
     small: tuple[str, ...] = ()
@@ -283,11 +283,11 @@ class MeasuredPairs(NamedTuple):
 
 
 def measured_pairs(ctx: Context, canary: str, champion: str, least: int) -> MeasuredPairs:
-    """What the evaluator has measured of both checkpoints, pair by pair.
+    """Return the evaluator's measurements of both checkpoints, pair by pair.
 
     Args:
         canary, champion: digests of checkpoints.
-        least: pairs of a stream below which it is listed and not judged.
+        least: minimum number of pairs; smaller streams are listed, not judged.
 
     Raises:
         SignatureError: no root of trust is pinned.
@@ -319,7 +319,7 @@ def _read(
 
 
 def _compared(ctx: Context, made: Manifest) -> Iterator[Pairs]:
-    """The pairs of a comparison, whose lines say which way is better."""
+    """Yield the pairs of a comparison; its lines name the better direction."""
     (part,) = made.named(FILE)
     rows = read_table(ctx.store, part)
     fewer = {(line["kind"], line["measure"]): bool(line["fewer_is_better"]) for line in made.stats["lines"]}
@@ -329,7 +329,7 @@ def _compared(ctx: Context, made: Manifest) -> Iterator[Pairs]:
 
 
 def _streams_measured_pairs(pairs: Iterable[Pairs]) -> list[PairedStream]:
-    """The whole of held-out text first, then its slices, then probes, each by name."""
+    """Return the whole of held-out text first, then its slices, then probes, each by name."""
     found: list[tuple[int, PairedStream]] = []
     for one in pairs:
         if one.kind not in KINDS or not one.rows.num_rows:
@@ -347,7 +347,7 @@ def _streams_measured_pairs(pairs: Iterable[Pairs]) -> list[PairedStream]:
 
 
 def _values(rows: pa.Table, taken: NDArray[np.int64] | None = None) -> list[tuple[float, float]]:
-    """Of each cluster the canary's and the champion's sum over the sum of weights, clusters by the digest of names."""
+    """Return each cluster's weighted mean of canary and champion, clusters by the digest of their names."""
     own = rows if taken is None else rows.take(pa.array(taken))
     sums = own.group_by("cluster").aggregate([(name, "sum") for name in ("a", "b", "weight")])
     names: list[str] = sums["cluster"].to_pylist()

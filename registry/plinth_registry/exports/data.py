@@ -34,15 +34,15 @@ from plinth_registry.exports import record
 
 
 def leave(ctx: Context, manifests: Iterable[Manifest], to: str, *, unreleased: bool = False) -> None:
-    """Let manifests be written to a place outside; called before the first byte is.
+    """Let manifests be written to a place outside; call it before the first byte is written.
 
     Args:
         to: folder or URI.
-        unreleased: whether a checkpoint may leave without being a release.
+        unreleased: True to allow a checkpoint that is not a release.
 
     Raises:
-        GateError: one of them, or what it was made of, is tainted; or it is a checkpoint.
-        SignatureError: the log of marks does not hold.
+        GateError: one of them, or one of its inputs, is tainted; or it is a checkpoint.
+        SignatureError: the taint log does not verify.
     """
     going = list(manifests)
     marks = taint.marks_on(ctx, Chain(links=()), [one.digest for one in going])
@@ -69,7 +69,7 @@ MOST_BYTES = 1 << 28
 
 
 class SignedFiles(Frozen):
-    """SHA-256 by file name, digests of the manifests that they were made of, by asset, and names of the exports."""
+    """SHA-256 by file name, digests of the source manifests by asset, and names of the exports."""
 
     names: tuple[str, ...] = ()
     files: Mapping[str, str] = {}
@@ -77,18 +77,18 @@ class SignedFiles(Frozen):
 
 
 class DataSeal:
-    """Signs what was written to a place; without a signer it does nothing."""
+    """Signer of exported files; does nothing without a key."""
 
     def __init__(self, ctx: Context, to: str, name: str, signer: Signer | None = None) -> None:
         self._ctx, self._to, self._name, self._signer = ctx, to.rstrip("/"), name, signer
         self._before = _signed_before(ctx, self._to) if signer else SignedFiles()
 
     def sign(self, files: Mapping[str, str], materials: Mapping[str, str]) -> str | None:
-        """Write `EXPORT.json`, last of all; returns its SHA-256.
+        """Write `EXPORT.json`, last of all; return its SHA-256.
 
         Args:
-            files: SHA-256 of everything that was written, by name below the place.
-            materials: digests of the manifests that it was made of.
+            files: SHA-256 of all written files, by name below the place.
+            materials: digests of the source manifests.
         """
         if self._signer is None:
             return None
@@ -117,16 +117,16 @@ class DataSeal:
 def leaving(
     ctx: Context, manifests: Iterable[Manifest], to: str, name: str, *, unsigned: bool = False
 ) -> Iterator[DataSeal]:
-    """Let manifests be written to a place outside; what is inside writes them, then signs.
+    """Let manifests be written to a place outside by the block, then sign.
 
     Args:
-        name: of the export, such as `tokens of web`.
-        unsigned: nothing is signed, and nothing but the note in `exports/` records it.
+        name: name of the export, such as `tokens of web`.
+        unsigned: True to sign nothing; only `exports/` records the export.
 
     Raises:
-        GateError: what would leave is tainted, or a checkpoint.
+        GateError: the export includes tainted data or a checkpoint.
         SignatureError: no root is pinned, or no compliance key is on this machine.
-        StorageError: the place has an export that this would overwrite.
+        StorageError: the place has an export that would be overwritten.
     """
     if unsigned:
         leave(ctx, manifests, to)
@@ -144,15 +144,15 @@ def leaving(
 
 
 def is_signed(to: str) -> bool:
-    """Whether a place claims to be a signed export; nothing is verified."""
+    """Return True if a place claims to be a signed export; nothing is verified."""
     return EXPORT in sizes(to)
 
 
 def verify(to: str, root: Path) -> dict[str, Any]:
-    """Prove an export of text or tokens with the root alone: every file, and that there are no others.
+    """Verify an export of text or tokens with only the root: every file, and that there are no others.
 
     Raises:
-        SignatureError: a file, the statement, its signer or the root is not as it must be.
+        SignatureError: a file, the statement, its signer or the root is invalid.
         StorageError: the place cannot be read.
     """
     place = to.rstrip("/")
@@ -174,7 +174,7 @@ def verify(to: str, root: Path) -> dict[str, Any]:
 
 
 def _same_files(place: str, files: Mapping[str, Mapping[str, str]]) -> None:
-    """Every file below a URI as it was signed, and no others.
+    """Check that every file below a URI is as it was signed, and that there are no others.
 
     Raises:
         RefusedExport: names the first that differs.
@@ -190,10 +190,10 @@ def _same_files(place: str, files: Mapping[str, Mapping[str, str]]) -> None:
 
 
 def _signed_before(ctx: Context, to: str) -> SignedFiles:
-    """What lies at a place and was signed before, by this workspace's root.
+    """Return the files at a place that this workspace's root signed before.
 
     Raises:
-        StorageError: something else is exported there.
+        StorageError: the place has an export of another kind.
     """
     if not is_signed(to):
         return SignedFiles()

@@ -44,7 +44,7 @@ EVIDENCE = "evidence"
 
 
 class ReleasedModel(NamedTuple):
-    """A proved release: its record and candidate."""
+    """Verified release: its record and candidate."""
 
     record: ReleaseRecord
     candidate: Candidate
@@ -55,7 +55,7 @@ class ReleasedModel(NamedTuple):
 
 
 class LeavingPapers(NamedTuple):
-    """Papers of a release: bytes by their name in an export; signed statements, each with the role that signed it."""
+    """Documents of a release: bytes by name in an export; signed statements, each with its signing role."""
 
     files: Mapping[str, bytes]
     evidence: Mapping[str, tuple[str, bytes]]
@@ -63,11 +63,11 @@ class LeavingPapers(NamedTuple):
 
 @dataclass(frozen=True)
 class Papers:
-    """Papers that leave with every release: a member of the group `plinth.papers`.
+    """Documents that are exported with every release: a member of the group `plinth.papers`.
 
     Args:
-        name: of the entry point.
-        leaving: `(context, released model)` -> papers. GateError where the policy asks for a signature that is absent.
+        name: name of the entry point.
+        leaving: `(context, released model)` -> documents. GateError if the policy requires a signature that is absent.
     """
 
     name: str
@@ -78,10 +78,10 @@ PAPERS = Catalogue("plinth.papers", "papers", Papers, {})
 
 
 def find(ctx: Context, target: str) -> ReleasedModel:
-    """The release that `NAME/VERSION` or `NAME@PLACE` names, proved down to its sources.
+    """Return the release that `NAME/VERSION` or `NAME@PLACE` names, verified down to its sources.
 
     Raises:
-        MissingError: the release has no such place.
+        MissingError: the release has no such alias.
         GateError: never released, rolled back, or tainted.
         SignatureError, LineageError: a statement, a file or the chain was changed.
     """
@@ -91,7 +91,7 @@ def find(ctx: Context, target: str) -> ReleasedModel:
 
 
 def _named(ctx: Context, target: str) -> tuple[str, str]:
-    """Name and version."""
+    """Return name and version."""
     name, separator, which = target.rpartition("@") if "@" in target else target.rpartition("/")
     if separator != "@":
         return name, which
@@ -102,14 +102,14 @@ def _named(ctx: Context, target: str) -> tuple[str, str]:
 
 
 def require_standing(ctx: Context, proved: Mapping[str, Any]) -> None:
-    """Ask the history and the marks of this workspace about an export that was proved: its signature holds for ever.
+    """Check a verified export against this workspace's history and taints, since its signature never expires.
 
     Args:
-        proved: as `exports.verify` gives it. Of a release that this workspace does not know, nothing is known.
+        proved: result of `exports.verify`. Releases that this workspace does not know pass.
 
     Raises:
         GateError: the version was rolled back, or is tainted.
-        SignatureError, LineageError: the history, the marks or the chain cannot be trusted.
+        SignatureError, LineageError: the history, the taints or the chain cannot be trusted.
     """
     name, _, version = str(proved["name"]).rpartition("/")
     records = releases.history(ctx, name) if proved["status"] == "released" else ReleaseHistory()
@@ -123,14 +123,14 @@ def require_standing(ctx: Context, proved: Mapping[str, Any]) -> None:
 
 
 def add_papers(ctx: Context, found: ReleasedModel, form: str, directory: Path) -> ExportClaim:
-    """Write papers and evidence into a directory that is about to be sealed; returns what the seal states.
+    """Write documents and evidence into a directory before it is sealed; return the content of the seal.
 
     Args:
-        form: the evaluator's statement about it leaves too.
+        form: form of the export; the evaluator's statement about it is included.
 
     Raises:
-        GateError: the policy asks for papers that compliance signed, and these are not.
-        RecipeError: it asks for them, and the package that makes them is not here.
+        GateError: the policy requires documents signed by compliance, and these are not.
+        RecipeError: it requires them, and the package that writes them is not installed.
     """
     evidence = dict(_statements(ctx, found, form))
     for papers in _papers(ctx, found.record.model):
@@ -155,10 +155,10 @@ def add_papers(ctx: Context, found: ReleasedModel, form: str, directory: Path) -
 
 
 def record_envelope(ctx: Context, record: ReleaseRecord) -> dict[str, Any]:
-    """The signed envelope of the release record.
+    """Return the signed envelope of the release record.
 
     Raises:
-        SignatureError: another record is in its file now.
+        SignatureError: its file now has another record.
     """
     path = RELEASES.path(ctx, record.number)
     data = dsse.bytes_of(path)
@@ -168,15 +168,15 @@ def record_envelope(ctx: Context, record: ReleaseRecord) -> dict[str, Any]:
 
 
 def pretty(envelope: Mapping[str, Any]) -> bytes:
-    """The bytes of a signed envelope in an export."""
+    """Format a signed envelope for an export."""
     return json.dumps(envelope, indent=1, sort_keys=True).encode()
 
 
 def _papers(ctx: Context, model: str) -> list[Papers]:
-    """Papers that leave with a release of a model.
+    """Return the writers of documents for an export of a model.
 
     Raises:
-        RecipeError: the newest policy asks for signed papers, and the package that makes them is not here.
+        RecipeError: the newest policy requires signed documents, and the package that writes them is not installed.
     """
     for package in absent(PAPERS.group).values():
         if any(one.policy.papers == "signed" for one in policy.history(ctx, model)[-1:]):
@@ -185,13 +185,13 @@ def _papers(ctx: Context, model: str) -> list[Papers]:
 
 
 def statements_about(ctx: Context, checkpoint: str) -> list[Path]:
-    """Statements of what was found out about a checkpoint; those about forms of it are of one export each."""
+    """Return statements about a checkpoint; those about its forms belong to one export each."""
     found = sorted(attestations.folder_of(ctx, checkpoint).glob("*.json"))
     return [path for path in found if not path.name.startswith(f"{FORMS.rstrip('/')}.")]
 
 
 def role_of(trust: Trust, envelope: Mapping[str, Any], where: str, at: str | None) -> str:
-    """The role that signed a statement: that of its type, or the one whose signature holds.
+    """Return the role that signed a statement: that of its type, or the one whose signature verifies.
 
     Raises:
         SignatureError: none does.
@@ -207,7 +207,7 @@ def role_of(trust: Trust, envelope: Mapping[str, Any], where: str, at: str | Non
 
 
 def _statements(ctx: Context, found: ReleasedModel, form: str) -> Iterator[tuple[str, tuple[str, bytes]]]:
-    """Role and bytes of every signed statement about a release, by its name in the export."""
+    """Yield role and bytes of every signed statement about a release, by its name in the export."""
     trust, own = Trust.of(ctx.workspace), found.candidate
     beside = own.directory.name
     files = {f"{EVIDENCE}/provenance.slsa.json": signing.slsa_path(own.directory)}
@@ -258,14 +258,14 @@ about its text, its scores or its licences is stated here.
 
 
 def require_untainted(ctx: Context, run_id: str, inputs: tuple[str, ...]) -> None:
-    """Refuse the checkpoint of a run that is marked, or made of what is.
+    """Refuse the checkpoint of a run that is tainted or has tainted inputs.
 
     Args:
         inputs: digests of the manifests that the run reads.
 
     Raises:
         GateError: it is tainted.
-        LineageError: a manifest of the ancestry is absent or has changed, so that nobody can tell.
+        LineageError: a manifest of the ancestry is absent or has changed, so taints cannot be checked.
     """
     found = [mark for digest in inputs for mark in taint.marks_on(ctx, chain(ctx.refs, ctx.refs.load(digest)))]
     own = (one for one in taint.records(ctx) if _is_of(ctx, one, run_id))
@@ -284,7 +284,7 @@ def add_card(directory: Path, name: str) -> None:
 
 
 def _is_of(ctx: Context, mark: taint.Taint, run_id: str) -> bool:
-    """Whether a mark is on a manifest of this run or of one of its checkpoints."""
+    """Return True if a taint is on a manifest of this run or of one of its checkpoints."""
     try:
         return mark.kind == "manifest" and ctx.refs.load(mark.target).stats.get("run_id") == run_id
     except PlinthError:

@@ -19,14 +19,14 @@ F = TypeVar("F", bound=Frozen)
 
 
 class CheckResult(Frozen):
-    """The outcome of a check that ran elsewhere, with its findings in words."""
+    """Outcome of a check that ran elsewhere, with its findings in words."""
 
     holds: bool
     detail: str
 
 
 class CodeFacts(Frozen):
-    """The code that trained, as the trainer stated it at each start of the ranks."""
+    """Code that trained, as the trainer stated it at each start of the ranks."""
 
     commits: tuple[str, ...] = ()
     unclean: tuple[str, ...] = Field((), description="Machines that trained what no commit names, a sentence each.")
@@ -48,7 +48,7 @@ class EvaluationFacts(Frozen):
 
 
 class ProbeWorth(Frozen):
-    """Whether a probe's score can be told from noise: `plinth.evaluation.probes.scoring`."""
+    """True if a probe's score can be distinguished from noise: `plinth.evaluation.probes.scoring`."""
 
     items: int
     signal: float
@@ -63,7 +63,7 @@ class ProbeFacts(Frozen):
 
 
 class TaskScore(Frozen):
-    """How much of a task was measured."""
+    """Measured share of a task."""
 
     documents: int
     damaged: int = 0
@@ -89,12 +89,12 @@ class PairedLine(Frozen):
 
     @property
     def worse_at_most(self) -> float:
-        """Upper bound of how much worse the candidate is, in the unit of the measure."""
+        """Upper bound of the candidate's loss, in the unit of the measure."""
         return self.high if self.fewer_is_better else -self.low
 
 
 class ComparisonFacts(Frozen):
-    """The candidate beside another model that was measured alike."""
+    """Comparison of the candidate with another model, measured alike."""
 
     candidate: str = Field(description="Digest of the checkpoint.")
     champion: str = Field(description="Digest of the other checkpoint.")
@@ -102,14 +102,14 @@ class ComparisonFacts(Frozen):
 
 
 class ContaminationFacts(Frozen):
-    """Training documents, and those of them that overlap the held-out set."""
+    """Number of training documents, and of those that overlap the held-out set."""
 
     documents: int
     contaminated: int
 
 
 class GrantedUses(Frozen):
-    """The uses that the owner of a source permits, and how much of the source entered."""
+    """Uses that the owner of a source permits, and the amount of the source that was used."""
 
     documents: int
     train: bool
@@ -126,7 +126,7 @@ class LicenceFacts(Frozen):
 
 
 class ToleranceFacts(Frozen):
-    """How far a replay was from the run, beside how far two replays were from each other: relative differences."""
+    """Difference of a replay from the run, with that of two replays from each other: relative differences."""
 
     differences: Mapping[str, float] = Field(description="Between original and replay, by quantity.")
     bounds: Mapping[str, float] = Field(description="Of each quantity, from what two replays differ by.")
@@ -136,7 +136,7 @@ class ToleranceFacts(Frozen):
 
     @classmethod
     def of(cls, measured: Tolerance) -> ToleranceFacts:
-        """The facts of a proof."""
+        """Return the facts of a proof."""
         return cls(
             differences={name: one.difference for name, one in measured.bounds.items()},
             bounds={name: one.bound for name, one in measured.bounds.items()},
@@ -147,7 +147,7 @@ class ToleranceFacts(Frozen):
 
 
 class ResumeFacts(Frozen):
-    """The replay of a resumed run."""
+    """Replay of a resumed run."""
 
     bit_exact: bool
     compared_steps: int
@@ -166,13 +166,13 @@ class StabilityFacts(Frozen):
 
 
 class CostFacts(Frozen):
-    """What the run cost, such as `wall_s`, `tokens`, `device_hours`."""
+    """Cost of the run, such as `wall_s`, `tokens`, `device_hours`."""
 
     amounts: Mapping[str, float]
 
 
 class Approval(Frozen):
-    """One person's decision, and how it was expressed."""
+    """One person's decision, and its form."""
 
     by: str
     decision: Literal["approved", "rejected"]
@@ -190,10 +190,10 @@ class Approval(Frozen):
 
 
 class Evidence(Frozen):
-    """The evidence that the gates read. None: there is no such evidence, so its gate fails.
+    """Evidence for the gates. None: there is no such evidence, so its gate fails.
 
-    Found by whoever judges: `signature`, `lineage`, `code`, `taints`, `champion`, `parent`, `expected_slices`,
-    `own`, decisions of people. All others are attested, a field for each kind; what was measured stands in
+    Found by the evaluating process: `signature`, `lineage`, `code`, `taints`, `champion`, `parent`, `expected_slices`,
+    `own`, decisions of people. All others are attested, a field for each kind; measurements are in
     `measured`.
     """
 
@@ -227,7 +227,7 @@ class Evidence(Frozen):
     @field_validator("measured", mode="before")
     @classmethod
     def _records(cls, given: Mapping[str, Any]) -> dict[str, Frozen]:
-        """Facts that are given as plain data, as the records of their measurements."""
+        """Convert facts given as plain data to the records of their measurements."""
         return {
             name: one if isinstance(one, Frozen) else MEASUREMENTS[name].facts.model_validate(one)  # type: ignore[union-attr]
             for name, one in given.items()
@@ -235,6 +235,6 @@ class Evidence(Frozen):
         }
 
     def of(self, name: str, record: type[F]) -> F | None:
-        """The facts of a measurement; None where there are none, or not of this record."""
+        """Return the facts of a measurement; None if there are none, or they are not of this record type."""
         found = self.measured.get(name)
         return found if isinstance(found, record) else None

@@ -30,7 +30,7 @@ BUCKET: Final = "bucket "
 def champion_of(name: str, evidence: Evidence) -> GateResult | None:
     """Return the result of a gate that cannot be compared with the champion; None if it can.
 
-    Before the first release there is no champion: the policy says whether that blocks.
+    Before the first release there is no champion: the policy decides if that blocks.
     """
     if evidence.champion is None:
         return missing(name, "the champion could not be determined")
@@ -67,12 +67,12 @@ class Bounded(NamedTuple):
 
     @classmethod
     def of(cls, line: PairedLine, margin: float) -> Bounded:
-        """With the label of its slice."""
+        """Create it with the label of its slice."""
         return cls(line, margin, label(line))
 
     @property
     def key(self) -> str:
-        """Its key in the evidence: the slice, or the measure of what has no slices."""
+        """Key in the evidence: the slice, or the measure if there are no slices."""
         return self.name if self.name == self.line.measure else self.line.slice
 
     @property
@@ -82,7 +82,7 @@ class Bounded(NamedTuple):
 
     @property
     def excess(self) -> float:
-        """How far the bound lies above the margin; infinite if it is unknown."""
+        """Distance of the bound above the margin; infinite if it is unknown."""
         value = self.line.worse_at_most - self.margin
         return value if value == value and is_known(self.line) else math.inf
 
@@ -128,12 +128,12 @@ def within_margins(
 
 
 def label(line: PairedLine) -> str:
-    """Name of a slice for people: `overall`, a bucket, or another slice with its axis."""
+    """Return the name of a slice for people: `overall`, a bucket, or another slice with its axis."""
     return "overall" if line.slice == WHOLE else line.slice.removeprefix(BUCKET)
 
 
 def is_known(line: PairedLine) -> bool:
-    """True if the interval carries information: one without width does so only if both models gave the same answers."""
+    """Return True if the interval is informative: one without width is so only if both models gave equal answers."""
     return line.low < line.high or line.low == line.high == line.value == 0
 
 
@@ -142,7 +142,7 @@ def _values(line: PairedLine) -> dict[str, float]:
 
 
 def each_within(name: str, lines: Sequence[PairedLine], margin: float, least: int) -> GateResult:
-    """Lines with enough items, each by its measure; none with enough is no evidence."""
+    """Return the result of lines with enough items, each by its measure; if none has enough, evidence is missing."""
     small = [one for one in lines if one.clusters < least]
     judged = [Bounded(one, margin, one.measure) for one in lines if one not in small]
     sizes = [(one.measure, one.clusters) for one in small]
@@ -152,7 +152,7 @@ def each_within(name: str, lines: Sequence[PairedLine], margin: float, least: in
 
 
 def subject_of(line: PairedLine) -> str:
-    """Probe or task of a line: measures are written `name: measure`."""
+    """Return the probe or task of a line: measures are written `name: measure`."""
     return line.measure.partition(":")[0]
 
 
@@ -203,7 +203,7 @@ OWN_SLICES = "slices"
 
 
 class ForgettingBound(Frozen):
-    """How much worse than its parent a model may be, in bits per byte."""
+    """Maximum loss of a model against its parent, in bits per byte."""
 
     margin: float = Field(0.02, gt=0, description="Margin of the whole and of each slice.")
     margins: Mapping[str, float] = Field(default_factory=dict, description="Margins of single slices, by label.")
@@ -213,7 +213,7 @@ class ForgettingBound(Frozen):
     min_documents: int = Field(30, ge=2, description="Slices with fewer documents are skipped.")
 
     def of(self, slice_label: str) -> float:
-        """Margin of a slice."""
+        """Return the margin of a slice."""
         return self.margins.get(slice_label, self.margin)
 
 
@@ -246,7 +246,7 @@ def forgetting(params: ForgettingBound, evidence: Evidence) -> GateVerdict:
 
 
 def _named(line: PairedLine, name: str) -> str:
-    """Name of a slice; of the parent's text as such."""
+    """Return the name of a slice; label the parent's text."""
     return name if line.kind == OWN_SLICES else f"{name} of the parent's text"
 
 

@@ -23,12 +23,12 @@ from plinth_registry.gates.settings import (
 
 
 def signature(_: NoParams, evidence: Evidence) -> GateResult:
-    """The directory has exactly the files that the trainer signed."""
+    """Require exactly the files that the trainer signed."""
     return _finding("signature", evidence.signature)
 
 
 def lineage(asked: LineagePolicy, evidence: Evidence) -> GateResult:
-    """The ancestry is complete, down to the raw sources, and the trainer stated how it trained; at a clean commit if
+    """Require a complete ancestry, down to the raw sources, and the trainer's statement; a clean commit if
     the policy requires one."""
     found, known = _finding("lineage", evidence.lineage), evidence.code
     if not (found.passed and asked.clean_commit):
@@ -40,14 +40,14 @@ def lineage(asked: LineagePolicy, evidence: Evidence) -> GateResult:
 
 
 def taint(_: NoParams, evidence: Evidence) -> GateResult:
-    """No upstream artifact is tainted."""
+    """Require that no upstream artifact is tainted."""
     if evidence.taints is None:
         return missing("taint")
     return decided("taint", not evidence.taints, "; ".join(evidence.taints) or "no tainted upstream artifacts")
 
 
 def contamination(asked: ContaminationPolicy, evidence: Evidence) -> GateResult:
-    """Training documents that overlap the held-out set."""
+    """Limit training documents that overlap the held-out set."""
     known, bound = evidence.contamination, asked.max_documents
     if known is None or known.documents <= 0:
         return missing("contamination")
@@ -57,7 +57,7 @@ def contamination(asked: ContaminationPolicy, evidence: Evidence) -> GateResult:
 
 
 def licence(asked: LicencePolicy, evidence: Evidence) -> GateResult:
-    """Every training document has a license that the recipe permits, and the policy if it has a list."""
+    """Require that every training document has a license that the recipe permits, and the policy if it has a list."""
     known = evidence.licences
     if known is None or not sum(known.documents.values()):
         return missing("licence")
@@ -76,7 +76,7 @@ def licence(asked: LicencePolicy, evidence: Evidence) -> GateResult:
 
 
 def terms(asked: LicencePolicy, evidence: Evidence) -> GateResult:
-    """Every source that entered grants every use that the release is made for."""
+    """Require that every used source grants every use of the release."""
     known = evidence.licences
     entered = {name: one for name, one in sorted(known.sources.items()) if one.documents} if known else {}
     if not entered:
@@ -94,8 +94,8 @@ def terms(asked: LicencePolicy, evidence: Evidence) -> GateResult:
 
 
 def resume(asked: ResumePolicy, evidence: Evidence) -> GateResult:
-    """A resumed run is bit-identical to an uninterrupted one, or within the tolerance of its hardware if the policy
-    accepts that."""
+    """Require a resumed run that is bit-identical to an uninterrupted one, or within the tolerance of its hardware if
+    the policy accepts that."""
     known = evidence.resume
     if known is None:
         return missing("resume")
@@ -111,7 +111,7 @@ def resume(asked: ResumePolicy, evidence: Evidence) -> GateResult:
 
 
 def _within(known: ResumeFacts, asked: ResumePolicy) -> tuple[bool, tuple[str, ...]]:
-    """Return whether the policy accepts the measured tolerance, and the reasons."""
+    """Return True if the policy accepts the measured tolerance, and the reasons."""
     measured = known.tolerance
     if measured is None:
         return False, ()
@@ -129,12 +129,12 @@ def _within(known: ResumeFacts, asked: ResumePolicy) -> tuple[bool, tuple[str, .
 
 
 def _machines(hardware: tuple[str, ...]) -> str:
-    """Hardware by number of ranks."""
+    """Format hardware by number of ranks."""
     return "; ".join(f"{count} x {name}" for name, count in sorted(Counter(hardware).items()))
 
 
 def stability(asked: StabilityPolicy, evidence: Evidence) -> GateResult:
-    """Interventions and restarts of the run."""
+    """Limit interventions and restarts of the run."""
     known, bound = evidence.stability, asked.max_events
     if known is None or not known.events:
         return missing("stability")
@@ -146,7 +146,7 @@ def stability(asked: StabilityPolicy, evidence: Evidence) -> GateResult:
 
 
 def cost(asked: CostPolicy, evidence: Evidence) -> GateResult:
-    """The cost of the run is on record."""
+    """Require the cost of the run on record."""
     known = evidence.cost
     if known is None:
         return missing("cost")
@@ -182,7 +182,7 @@ class CountedApprovals(NamedTuple):
 
 
 def approvals(asked: ApprovalPolicy, evidence: Evidence) -> GateResult:
-    """Enough different people approved, and no one rejected: one rejection outweighs any number of approvals.
+    """Require approvals by enough different people and no rejection, which outweighs any number of approvals.
 
     A tag counts as the decision of a person whom the policy lists, if a server that it names states that this person
     set it while logged in. What the policy does not accept, or anyone could set, does not count: such a rejection is
@@ -233,7 +233,7 @@ def _counted(asked: ApprovalPolicy, evidence: Evidence) -> CountedApprovals:
 
 
 def _unfit(asked: ApprovalPolicy, approval: Approval, requested_by: str | None) -> str:
-    """Reason why an approval does not count; empty if it does."""
+    """Return the reason why an approval does not count; empty if it does."""
     if unproved := _unproved(asked, approval):
         return f"approval not counted: {approval.by} ({approval.how}{unproved})"
     if approval.by in asked.proxies:
@@ -246,7 +246,7 @@ def _unfit(asked: ApprovalPolicy, approval: Approval, requested_by: str | None) 
 
 
 def _unproved(asked: ApprovalPolicy, approval: Approval) -> str:
-    """Reason why a decision is not proved to be that person's, as the policy requires; empty if it is."""
+    """Return the reason why a decision is not proved to be that person's, as the policy requires; empty if it is."""
     if approval.how not in asked.accepted:
         return f", the policy accepts {' or '.join(asked.accepted)}"
     if approval.how == "statement":

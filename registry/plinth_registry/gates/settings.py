@@ -25,23 +25,23 @@ APPROVALS: Final = "approvals"
 
 @lru_cache(maxsize=1)
 def release_gates() -> Mapping[str, Gate]:
-    """Gates that every candidate is asked, unless the policy leaves them out, in their order."""
+    """Return gates that every candidate must pass, unless the policy omits them, in their order."""
     return {name: GATES[name] for name in GATES.built_in if not GATES[name].by_name}
 
 
 def absent_gates() -> Mapping[str, str]:
-    """Gates whose package of the ring is not here, with the package: one that a policy does not leave out fails."""
+    """Return gates whose ring package is not installed, with the package: one that a policy does not omit fails."""
     return absent(GATES.group)
 
 
 def absent_key(key: str) -> str:
-    """The package of a key that only gates of an absent package have: `pii` is that of `pii_data`; empty: none."""
+    """Return the package of a key that only gates of an absent package have: `pii` is that of `pii_data`; or empty."""
     return next((package for name, package in absent_gates().items() if name == key or name.startswith(f"{key}_")), "")
 
 
 @lru_cache(maxsize=1)
 def always() -> tuple[str, ...]:
-    """Gates that no policy leaves out and no waiver lifts."""
+    """Return gates that no policy omits and no waiver lifts."""
     return tuple(name for name, gate in release_gates().items() if gate.always)
 
 
@@ -49,7 +49,7 @@ Use = Literal["train", "redistribute", "commercial"]
 
 
 class LineagePolicy(Frozen):
-    """Where the model comes from. That it is complete and stated by its trainer is always asked."""
+    """Origin of the model. That it is complete and stated by its trainer is always required."""
 
     clean_commit: bool = Field(
         False, description="Every attempt ran on every machine at a commit of git, without changes on top of it."
@@ -57,8 +57,8 @@ class LineagePolicy(Frozen):
 
 
 class SlicePolicy(Frozen):
-    """Held-out text. Non-inferiority is of each slice with enough documents: the upper end of the 95% interval of
-    candidate minus champion lies below the margin. All must hold, so no correction for their number is due."""
+    """Held-out text. Every slice with enough documents must be non-inferior: the upper end of the 95% interval of
+    candidate minus champion is below the margin. All must pass, so no correction for their number is needed."""
 
     max_bits_per_byte: float | None = Field(None, gt=0, description="Absolute bound on the slice of every bucket.")
     margin: float = Field(0.02, ge=0, description="Bits per byte by which a slice may be worse than the champion's.")
@@ -90,7 +90,7 @@ class ContaminationPolicy(Frozen):
 
 
 class LicencePolicy(Frozen):
-    """Licences of documents, and terms of sources."""
+    """Licenses of documents, and terms of sources."""
 
     permitted: tuple[str, ...] | None = Field(
         None, description="SPDX identifiers, beside the recipe's own list: both must permit. Null: the recipe's alone."
@@ -101,7 +101,7 @@ class LicencePolicy(Frozen):
 
 
 class ResumePolicy(Frozen):
-    """The replay of a resumed run."""
+    """Replay of a resumed run."""
 
     min_steps: int = Field(1, ge=1, description="Steps that must have been compared.")
     classes: tuple[ToleranceClass, ...] = Field(
@@ -127,7 +127,7 @@ class StabilityPolicy(Frozen):
 
 
 class CostPolicy(Frozen):
-    """What must be on record of the cost."""
+    """Cost amounts that must be on record."""
 
     amounts: tuple[str, ...] = Field(("wall_s", "tokens"), min_length=1, description="Names, each above 0.")
 
@@ -144,7 +144,7 @@ class PrometheusPolicy(Frozen):
 
 
 class FeedPolicy(Frozen):
-    """A metric of the owner's: lines of JSON that are appended to, or two queries. Nobody signs for it."""
+    """Metric of the owner: appended JSON lines, or two queries. It is unsigned."""
 
     lines: str | None = Field(
         None, min_length=1, description="A file, or a folder of `*.jsonl`; relative to the workspace, or absolute."
@@ -159,10 +159,10 @@ class FeedPolicy(Frozen):
 
 
 class TrialPolicy(Frozen):
-    """When a canary is given back, and when it may become champion, by paired comparison with the champion.
+    """Conditions to roll back a canary, or to make it champion, by paired comparison with the champion.
 
-    `margin` is a share of the champion's value. Both decisions are about the same limit: worse by more than it is
-    proved, or no worse than it is proved, in each stream."""
+    `margin` is a share of the champion's value. Both decisions use the same limit: proved to be worse by more than it,
+    or proved to be no worse than it, in each stream."""
 
     margin: float = Field(0.005, ge=0, lt=1, description="Share of the champion's value by which it may be worse.")
     level: float = Field(0.95, gt=0.5, lt=1, description="One minus the chance of ever giving back a canary no worse.")
@@ -198,7 +198,7 @@ class ApprovalPolicy(Frozen):
 
 
 class GatePolicy(Frozen):
-    """The conditions of a release, written and signed by its owner."""
+    """Conditions of a release, written and signed by its owner."""
 
     release: str = Field(pattern=r"^[a-z][a-z0-9-]*$", max_length=64, description="The release that it governs.")
     version: int = Field(1, ge=1, description="Number of this policy: one more than the one that it replaces.")
@@ -244,12 +244,12 @@ class GatePolicy(Frozen):
 
     @property
     def asked(self) -> tuple[str, ...]:
-        """Gates of every candidate that are asked, in their order: people last."""
+        """Required gates of every candidate, in order: people last."""
         names = (name for name in (*release_gates(), *absent_gates()) if name not in self.without)
         return tuple(sorted(names, key=lambda name: name == APPROVALS))
 
     def parameters(self, gate: Gate) -> Frozen:
-        """What the policy asks of a gate that it does not name under `extensions`."""
+        """Return the parameters of a gate that the policy does not name under `extensions`."""
         found: Frozen = getattr(self, gate.section) if gate.section else gate.params()
         return found
 
@@ -273,14 +273,14 @@ class GatePolicy(Frozen):
 
 
 def _default(gate: Gate) -> Any:
-    """The field of a gate's parameters: a section that is not shown is left out of a dump where it is as by default."""
+    """Build the field of a gate's parameters: a hidden section is left out of a dump if it has its default."""
     default = gate.params()
     return default if gate.shown else Field(default, exclude_if=lambda given: given == default)
 
 
 @lru_cache(maxsize=1)
 def policy_model() -> type[GatePolicy]:
-    """The policy with a key for the parameters of every gate of a measurement."""
+    """Build the policy model with a key for the parameters of every gate of a measurement."""
     known = GatePolicy.model_fields
     own = {one.section: (one.params, _default(one)) for one in release_gates().values() if one.section}
     made: type[GatePolicy] = create_model(  # type: ignore[call-overload]
@@ -291,7 +291,7 @@ def policy_model() -> type[GatePolicy]:
 
 @lru_cache(maxsize=1)
 def _signed_model() -> type[GatePolicy]:
-    """The policy that keeps keys of gates whose package is not here."""
+    """Build the policy model that keeps keys of gates whose package is not installed."""
     if not absent_gates():
         return policy_model()
 
@@ -309,7 +309,7 @@ def _signed_model() -> type[GatePolicy]:
 
 
 def gate_policy(given: Mapping[str, Any]) -> GatePolicy:
-    """A signed policy from plain data.
+    """Parse a signed policy from plain data.
 
     Raises:
         ValidationError: a key that no gate has, or a value that is not allowed.

@@ -43,13 +43,13 @@ R = TypeVar("R")
 
 
 def connect(workspace: Workspace) -> Any:
-    """A client of the workspace's MLflow.
+    """Return a client of the workspace's MLflow.
 
-    Where no server runs, models are read and written in the workspace's own database, and a server is started for
+    If no server runs, models are read and written in the workspace's own database, and a server is started for
     everything else: runs, metrics, and a database that does not exist yet.
 
     Raises:
-        RegistryError: when no server can be reached.
+        RegistryError: no server can be reached.
     """
     own = not (os.environ.get("MLFLOW_TRACKING_URI") or os.environ.get(DATABASE_VARIABLE))
     if not own or find_server(workspace):
@@ -60,7 +60,7 @@ def connect(workspace: Workspace) -> Any:
 
 
 def _client(workspace: Workspace, uri: str) -> Any:
-    """The model registry of the workspace's own server; MLflow's library for what else it does, and other servers."""
+    """Return the model registry of the workspace's server; MLflow's library for other servers and functions."""
     if not is_own(workspace, uri):
         return _library(workspace, uri)
     return Server(uri, authorization(workspace, uri), partial(_library, workspace, uri))
@@ -80,7 +80,7 @@ def _library(workspace: Workspace, uri: str) -> Any:
 
 
 def _code(error: Exception) -> str:
-    """The code of an error of MLflow, of its library or not; empty for other errors."""
+    """Return the code of an MLflow error, also without its library; empty for other errors."""
     library = sys.modules.get("mlflow.exceptions")  # an error of what was not imported is not raised
     known = (Refused, library.MlflowException) if library else (Refused,)
     return str(error.error_code) if isinstance(error, known) else ""
@@ -120,7 +120,7 @@ def named(purpose: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
 
 
 def optional(call: Callable[[], Any]) -> Any | None:
-    """The result of a call, or None where MLflow has no such thing."""
+    """Return the result of a call, or None if MLflow has no such thing."""
     try:
         return call()
     except Exception as error:
@@ -130,7 +130,7 @@ def optional(call: Callable[[], Any]) -> Any | None:
 
 
 def ensure_model(client: Any, name: str, description: str) -> None:
-    """Make a registered model unless it is there."""
+    """Create a registered model unless it exists."""
     try:
         client.create_registered_model(name, description=description)
     except Exception as error:
@@ -139,13 +139,13 @@ def ensure_model(client: Any, name: str, description: str) -> None:
 
 
 def versions(client: Any, name: str) -> list[Any]:
-    """Every version of a registered model, oldest first."""
+    """Return every version of a registered model, oldest first."""
     found = _pages(lambda token: client.search_model_versions(f"name = '{name}'", max_results=200, page_token=token))
     return sorted(found, key=lambda version: int(version.version))
 
 
 def models(client: Any) -> list[Any]:
-    """Every registered model."""
+    """Return every registered model."""
     return _pages(lambda token: client.search_registered_models(max_results=100, page_token=token))
 
 
@@ -173,7 +173,7 @@ def log_in(workspace: Workspace, uri: str) -> None:
     """Let MLflow's client in this process send the password of Plinth's account to the workspace's own server.
 
     Raises:
-        SignatureError: the server asks for a login, and the password is not here.
+        SignatureError: the server requires a login, and the password is not here.
     """
     if settings.load(workspace) is None or not is_own(workspace, uri):
         return
@@ -184,10 +184,10 @@ def log_in(workspace: Workspace, uri: str) -> None:
 
 
 def authorization(workspace: Workspace, uri: str) -> dict[str, str]:
-    """Headers of requests to the workspace's own server; none where it asks for no login.
+    """Return headers of requests to the workspace's own server; empty if it requires no login.
 
     Raises:
-        SignatureError: the server asks for a login, and the password is not here.
+        SignatureError: the server requires a login, and the password is not here.
     """
     if settings.load(workspace) is None or not is_own(workspace, uri):
         return {}
@@ -196,16 +196,16 @@ def authorization(workspace: Workspace, uri: str) -> dict[str, str]:
 
 
 def add_person(workspace: Workspace, person: str, model: str, *, renew: bool = False) -> str:
-    """Let a person change tags of a model; makes an account where there is none.
+    """Let a person change tags of a model; create an account if there is none.
 
     Args:
-        renew: give a new password to an account that is there.
+        renew: True to set a new password for an existing account.
 
     Returns:
-        The password that was given; empty where the old one stays.
+        The new password; empty if the old one stays.
 
     Raises:
-        RegistryError: the name is Plinth's own, the server asks for no login, or it refuses.
+        RegistryError: the name is Plinth's own, the server requires no login, or it refuses.
     """
     _require_person(workspace, person)
     known = person in people(workspace)
@@ -221,7 +221,7 @@ def add_person(workspace: Workspace, person: str, model: str, *, renew: bool = F
 
 
 def remove_person(workspace: Workspace, person: str) -> None:
-    """End an account; what it decided stays decided.
+    """Delete an account; its earlier decisions stay valid.
 
     Raises:
         RegistryError: there is none of that name, it is Plinth's own, or the server refuses.
@@ -231,7 +231,7 @@ def remove_person(workspace: Workspace, person: str) -> None:
 
 
 def people(workspace: Workspace) -> tuple[str, ...]:
-    """Everybody who may log in, in order of name; Plinth's own account is not among them."""
+    """Return everyone who may log in, in order of name, except Plinth's own account."""
     names = rows(_database(workspace), "SELECT username FROM users ORDER BY username")
     return tuple(name for (name,) in names if name != settings.ACCOUNT)
 
@@ -248,7 +248,7 @@ def _require_person(workspace: Workspace, person: str) -> None:
 
 
 def _ask(workspace: Workspace, person: str, method: str, path: str, **given: str) -> None:
-    """Ask the server for something about an account, as Plinth."""
+    """Send a request about an account to the server, as Plinth."""
     uri = ensure_server(workspace)
     if not is_own(workspace, uri):
         remedy = "unset MLFLOW_TRACKING_URI, or make the account at that server"
@@ -266,7 +266,7 @@ def _register() -> None:
     from mlflow.tracking.request_auth.abstract_request_auth_provider import RequestAuthProvider
 
     class OwnServerLogin(RequestAuthProvider):
-        """Tells MLflow's client how requests to known servers are authenticated."""
+        """Credentials of requests from MLflow's client to known servers."""
 
         def get_name(self) -> str:
             return PROVIDER
@@ -279,7 +279,7 @@ def _register() -> None:
 
 
 def _authenticated(request: Any) -> Any:
-    """A request with the password, when it goes to a server whose password this process knows."""
+    """Add the password to a request to a server whose password this process knows."""
     from requests.auth import HTTPBasicAuth
 
     for uri, password in _PASSWORDS.items():

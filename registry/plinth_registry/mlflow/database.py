@@ -44,13 +44,13 @@ R = TypeVar("R")
 
 
 class _Foreign(Exception):
-    """A database that a server must write, or writes now."""
+    """Database that a server must write, or writes now."""
 
 
 def _here(
     change: Callable[Concatenate[ModelDatabase, sqlite3.Connection, P], R],
 ) -> Callable[Concatenate[ModelDatabase, P], R]:
-    """Make a change in one transaction, or let the server make it where the database is foreign."""
+    """Make a change in one transaction, or let the server make it if the database is foreign."""
 
     @wraps(change)
     def call(self: ModelDatabase, /, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -65,16 +65,16 @@ def _here(
 
 
 class ModelDatabase:
-    """The registered models of MLflow's SQLite database; none where the file does not exist.
+    """Registered models of MLflow's SQLite database; empty if the file does not exist.
 
     Args:
         database: file of the database.
-        artifacts: folder of the server's artifacts; None: they are kept elsewhere, and written by the server.
-        server: starts the server and returns its client, which does what is not here.
-        runs: returns whether a server runs now.
+        artifacts: folder of the server's artifacts; None: they are stored elsewhere, and written by the server.
+        server: function that starts the server and returns its client, for everything else.
+        runs: function that returns True if a server runs now.
 
     Raises:
-        sqlite3.Error: the tables are not those of an MLflow, or the file cannot be written.
+        sqlite3.Error: the tables are not those of MLflow, or the file cannot be written.
     """
 
     def __init__(
@@ -183,7 +183,7 @@ class ModelDatabase:
         database.execute("DELETE FROM registered_model_aliases WHERE name = ? AND alias = ?", (name, alias))
 
     def log_dict(self, run_id: str, dictionary: Mapping[str, Any], artifact_file: str) -> None:
-        """Keep a value as an artifact of a run, in JSON."""
+        """Store a value as an artifact of a run, in JSON."""
         found = self._rows("SELECT artifact_uri FROM runs WHERE run_uuid = ?", run_id)
         place = found[0][0] if found else ""
         if self._artifacts is None or not is_proxied(place):
@@ -212,7 +212,7 @@ class ModelDatabase:
 
     @contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:
-        """Run a block alone; its changes count together when it ends, and not at all when it raises.
+        """Run a block alone; its changes are committed when it ends, and discarded when it raises.
 
         Raises:
             _Foreign: a server must write this database.
@@ -229,7 +229,7 @@ class ModelDatabase:
 
 
 def rows(database: Path, asked: str, *given: Any) -> list[Any]:
-    """What a query finds in a database, which it does not change; nothing in one that has no tables yet."""
+    """Return the rows of a read-only query; empty for a database that has no tables yet."""
     if not database.exists() or not database.stat().st_size:
         return []
     try:
@@ -252,7 +252,7 @@ def _opened(database: Path, mode: str) -> sqlite3.Connection:
 
 
 def _is_known(database: sqlite3.Connection) -> bool:
-    """True if the tables are those that are written here, and no webhook waits for changes."""
+    """Return True if the tables are supported, and no webhook waits for changes."""
     named = database.execute("SELECT 1 FROM sqlite_master WHERE name = 'alembic_version'").fetchall()
     if not named or database.execute("SELECT version_num FROM alembic_version").fetchall() != [(REVISION,)]:
         return False  # or a server was killed before it had made the tables
@@ -274,12 +274,12 @@ VERSIONS: Final = "alembic_version_auth"
 
 
 def write_account(path: Path, person: str, password: str, resource: tuple[str, str], permission: str) -> bool:
-    """Make an account unless there is one, with a password and a permission; False: only a server can write this file.
+    """Create an account unless it exists, with a password and a permission; False: only a server can write this file.
 
     Args:
-        path: of the database; empty before its first use.
+        path: file of the database; empty before its first use.
         password: new password; empty to keep the old one.
-        resource: type and name of what the permission is for.
+        resource: type and name of the resource of the permission.
     """
     from werkzeug.security import generate_password_hash
 
@@ -309,7 +309,7 @@ def write_account(path: Path, person: str, password: str, resource: tuple[str, s
 
 
 def _has_tables(database: sqlite3.Connection) -> bool:
-    """True if the tables are those that are written here; they are made where there is none."""
+    """Return True if the tables are supported; create them if there are none."""
     tables = {name for (name,) in database.execute("SELECT name FROM sqlite_master")}
     for statement in () if tables else _new_tables():
         database.execute(statement)
@@ -319,8 +319,8 @@ def _has_tables(database: sqlite3.Connection) -> bool:
 
 
 def _new_tables() -> list[str]:
-    """Statements that make the tables: what MLflow's own migrations make, without its server, which those of its
-    command would import. They run in memory, for each of them counts at once."""
+    """Return statements that create the tables, as MLflow's own migrations do, but without importing its server. They
+    run in memory, since each of them commits at once."""
     from alembic.migration import MigrationContext
     from alembic.operations import Operations
     from alembic.script import ScriptDirectory

@@ -32,7 +32,7 @@ FORBIDDEN, FAILED = 403, 500
 
 
 class TagChange(NamedTuple):
-    """What a request asks to write to a tag of a decision; `value` is empty where it is removed."""
+    """Request to write a tag of a decision; `value` is empty if it is removed."""
 
     model: str
     version: str
@@ -41,7 +41,7 @@ class TagChange(NamedTuple):
 
 
 def create_app(root: Path) -> Any:
-    """MLflow's app with its login, for the workspace at `root`; its database and environment are prepared already.
+    """Create MLflow's app with its login, for the workspace at `root`; database and environment are prepared already.
 
     Raises:
         SignatureError: the settings are damaged.
@@ -60,7 +60,7 @@ def create_app(root: Path) -> Any:
 
 
 def authenticate() -> Any:
-    """MLflow's `authorization_function` behind a reverse proxy: the person whom the proxy names, or a refusal.
+    """Authenticate behind a reverse proxy (MLflow's `authorization_function`): the named person, or a refusal.
 
     A request without the proxy's secret is judged by its password: Plinth's own account.
     """
@@ -81,7 +81,7 @@ def authenticate() -> Any:
 
 
 def _change() -> TagChange | None:
-    """The change of a decision's tag that the running request asks for."""
+    """Return the change of a decision's tag that the current request makes."""
     from flask import request
 
     given = request.get_json(force=True, silent=True) if request.path.endswith((SET, DELETE)) else None
@@ -107,7 +107,7 @@ def _person() -> str:
 
 
 def _refuse(ctx: Context, login: LoginSettings) -> Any:
-    """Before a tag is written: refuse a name that is another's, and an approval that the policy counts for nothing."""
+    """Refuse, before a tag is written, another person's name, and an approval that the policy ignores."""
     change, person = _change(), _person()
     if change is None or not person or person == settings.ACCOUNT:
         return None
@@ -138,7 +138,7 @@ def _require_counted(ctx: Context, login: LoginSettings, person: str, model: str
 
 
 def _vouch(ctx: Context, login: LoginSettings, response: Any) -> Any:
-    """After a tag was written: sign whose it is. Where that fails, the answer says so, and the tag is a request."""
+    """Sign the author of a tag after it was written. If that fails, the answer reports it, and the tag is a request."""
     change, person = _change(), _person()
     if response.status_code != 200 or change is None or not person or person == settings.ACCOUNT:
         return response
@@ -172,7 +172,7 @@ def _state(ctx: Context, login: LoginSettings, person: str, change: TagChange) -
 
 
 def _name(store: Any, change: TagChange, person: str) -> None:
-    """Show on the version's page who decided."""
+    """Show the author of a decision on the version's page."""
     from mlflow.entities import model_registry
 
     tag: Any = model_registry.ModelVersionTag
@@ -185,7 +185,7 @@ def _decided(ctx: Context, about: Candidate, login: LoginSettings, person: str) 
 
 
 def _record(ctx: Context, about: Candidate, login: LoginSettings, person: str, decided: Approval | None) -> None:
-    """Enter a decision, or that it was withdrawn, in the log of decisions; the server is its actor."""
+    """Record a decision, or its withdrawal, in the audit log; the server is its actor."""
     actions = {"approved": "approve", "rejected": "reject"}
     action = actions[decided.decision] if decided else "withdraw"
     reason = decided.reason if decided else "the tag was removed or changed"

@@ -69,7 +69,7 @@ SERVER_ENVIRONMENT = {
 
 
 class ServerState(RunningProcess):
-    """The record of a local server."""
+    """Record of a local server."""
 
     port: int
     login: str = ""
@@ -81,16 +81,16 @@ class ServerState(RunningProcess):
 
 
 def stores(home: Path) -> tuple[str, str]:
-    """URL of the database and place of the artifacts of the server in a folder."""
+    """Return URL of the database and place of the artifacts of the server in a folder."""
     database = os.environ.get(DATABASE_VARIABLE) or f"sqlite:///{home / DATABASE}"
     return database, os.environ.get(ARTIFACTS_VARIABLE) or str(home / ARTIFACTS)
 
 
 def ensure_server(workspace: Workspace) -> str:
-    """The tracking URI of a running server, started if there is none.
+    """Return the tracking URI of a running server; start one if there is none.
 
     Raises:
-        RegistryError: when `MLFLOW_TRACKING_URI` does not answer, or a local server cannot be started.
+        RegistryError: `MLFLOW_TRACKING_URI` does not answer, or a local server cannot be started.
     """
     external = os.environ.get("MLFLOW_TRACKING_URI")
     if external and not is_own(workspace, external):
@@ -113,33 +113,33 @@ def use(workspace: Workspace) -> None:
 
 
 def find_server(workspace: Workspace) -> ServerState | None:
-    """The local server when it runs and answers; starts nothing."""
+    """Return the local server if it runs and answers; start nothing."""
     state = _read(workspace)
     return state if state is not None and state.find() and healthy(state.uri) else None
 
 
 @contextmanager
 def without_server(workspace: Workspace) -> Iterator[bool]:
-    """Keep the local server from starting while a block runs; False where it runs, or the environment names another."""
+    """Keep the local server from starting while a block runs; yield False if one runs, or another one is configured."""
     with _locked(workspace):
         yield not os.environ.get("MLFLOW_TRACKING_URI") and not is_running(workspace)
 
 
 def is_running(workspace: Workspace) -> bool:
-    """True if the process of the local server lives; it may not answer yet."""
+    """Return True if the process of the local server lives; it may not answer yet."""
     state = _read(workspace)
     return state is not None and state.find() is not None
 
 
 def stop_server(workspace: Workspace) -> bool:
-    """End the local server and its workers. Returns whether one was running."""
+    """End the local server and its workers. Return True if one was running."""
     with _locked(workspace):
         state = _read(workspace)
         return state is not None and _end(state)
 
 
 def healthy(uri: str) -> bool:
-    """Whether an MLflow server answers at this address."""
+    """Return True if an MLflow server answers at this address."""
     try:
         with urllib.request.urlopen(f"{uri.rstrip('/')}/health", timeout=ANSWER_TIMEOUT_S) as response:
             return bool(response.status == 200)
@@ -186,7 +186,7 @@ def _start(workspace: Workspace, port: int | None) -> str:
 
 
 def _port(before: int | None) -> int:
-    """The port that the environment names, else the one that this server had, else a free one.
+    """Return the port that the environment names, else the server's last one, else a free one.
 
     Raises:
         RegistryError: the named one is taken.
@@ -211,7 +211,7 @@ def _default_signals() -> None:
 
 
 def is_own(workspace: Workspace, uri: str) -> bool:
-    """Whether this address is the workspace's own server, handed on to a child process."""
+    """Return True if this address is the workspace's own server, passed to a child process."""
     state = _read(workspace)
     return state is not None and state.uri == uri.rstrip("/")
 
@@ -227,7 +227,7 @@ def _require_answer(uri: str) -> str:
 
 
 def _await_health(state: ServerState) -> bool:
-    """Whether a live server answers; a busy machine is given a moment before it is replaced."""
+    """Return True if a live server answers; a busy machine is given a moment before it is replaced."""
     deadline = time.monotonic() + HEALTH_TIMEOUT_S
     while time.monotonic() < deadline and state.find():
         if healthy(state.uri):
@@ -237,7 +237,7 @@ def _await_health(state: ServerState) -> bool:
 
 
 def _end(state: ServerState) -> bool:
-    """End the server's processes, also workers whose parent was killed. Returns whether there were any."""
+    """End the server's processes, also workers whose parent was killed. Return True if there were any."""
     found = _members(state)
     for number in (signal.SIGTERM, signal.SIGKILL):
         for process in _members(state):
@@ -250,7 +250,7 @@ def _end(state: ServerState) -> bool:
 
 
 def _members(state: ServerState) -> list[psutil.Process]:
-    """Living processes of the server's own group; reused process ids are not among them."""
+    """Return living processes of the server's own group, without reused process ids."""
     return [process for process in psutil.process_iter() if _is_member(process, state)]
 
 
@@ -282,12 +282,12 @@ def _users(workspace: Workspace) -> Path:
 
 
 def _locked(workspace: Workspace) -> AbstractContextManager[None]:
-    """Two callers at once must not start two servers."""
+    """Lock the start, so that two callers do not start two servers."""
     return locked(running.folder(workspace) / "mlflow.lock")
 
 
 def _becomes_free(port: int) -> bool:
-    """Whether a port is free, now or as soon as a killed server has released it."""
+    """Return True if a port is free, now or as soon as a killed server has released it."""
     deadline = time.monotonic() + PORT_TIMEOUT_S
     while True:
         with socket.socket() as probe, contextlib.suppress(OSError):
@@ -307,11 +307,11 @@ def _becomes_free(port: int) -> bool:
 
 
 def serve(home: Path, port: int, users: Path, root: Path | None = None) -> None:
-    """Prepare the database in a folder and answer on a port of loopback until a signal comes, or nobody uses it.
+    """Prepare the database in a folder and serve a loopback port until a signal comes, or no process uses it.
 
     Args:
-        users: the lock of the processes that use it.
-        root: the workspace whose login is asked for; None: everybody may do everything.
+        users: lock file of the processes that use it.
+        root: workspace with the login settings; None: no login is required.
     """
     gc.disable()  # what is imported stays
     import uvicorn  # before MLflow, which guards its pages only where it sees a server's package

@@ -34,7 +34,7 @@ FOLDER, SETTINGS, AUTH, PEOPLE, SECRET = "login", "settings.json", "basic_auth.i
 
 
 class LoginSettings(Frozen):
-    """How people log in, and as whom the server signs what they decide."""
+    """Login method, and the owner of the server's signing key."""
 
     kind: Literal["password", "proxy"] = "password"
     signer: str = Field(SIGNER, min_length=1, description="Owner of the server's key, as `approver` in the root.")
@@ -45,12 +45,12 @@ class LoginSettings(Frozen):
 
 
 def folder(workspace: Workspace) -> Path:
-    """The folder with everything about the login."""
+    """Return the folder with everything about the login."""
     return workspace.trust_folder / FOLDER
 
 
 def load(workspace: Workspace) -> LoginSettings | None:
-    """The settings of this workspace's server; None: it asks for no login.
+    """Return the settings of this workspace's server; None: it requires no login.
 
     Raises:
         SignatureError: the file is damaged; a server without a login is not started in its place.
@@ -69,7 +69,7 @@ def load(workspace: Workspace) -> LoginSettings | None:
 
 
 def identity(workspace: Workspace) -> str:
-    """What a running server was started with; another one is replaced. Empty: no login."""
+    """Return the identity of the login settings; a running server with another one is replaced. Empty: no login."""
     try:
         return hashlib.sha256((folder(workspace) / SETTINGS).read_bytes()).hexdigest()[:12]
     except FileNotFoundError:
@@ -77,10 +77,10 @@ def identity(workspace: Workspace) -> str:
 
 
 def environment(workspace: Workspace) -> dict[str, str]:
-    """What MLflow reads of these settings before it is imported; nothing in it is secret.
+    """Return environment variables that MLflow reads before it is imported; none is secret.
 
-    MLflow refuses requests to other names than its own, and those that a browser sends from another site's page; the
-    public address of a proxy is its own.
+    MLflow refuses requests to host names other than its own, and requests that a browser sends from another site; the
+    public address of a proxy counts as its own.
 
     Raises:
         SignatureError: the settings are damaged.
@@ -97,7 +97,7 @@ def environment(workspace: Workspace) -> dict[str, str]:
 
 
 def ask(workspace: Workspace, given: LoginSettings) -> Path:
-    """Let the server ask for a login from its next start on; accounts and secrets that are there are kept.
+    """Require a login from the server's next start on; existing accounts and secrets are kept.
 
     Returns:
         The folder with its files.
@@ -117,7 +117,7 @@ def ask(workspace: Workspace, given: LoginSettings) -> Path:
 
 
 def stop_asking(workspace: Workspace) -> bool:
-    """Start the server without a login from now on; accounts are kept. Returns whether it asked for one."""
+    """Require no login from the server's next start on; accounts are kept. Return True if it required one."""
     path = folder(workspace) / SETTINGS
     asked = path.exists()
     path.unlink(missing_ok=True)
@@ -125,7 +125,7 @@ def stop_asking(workspace: Workspace) -> bool:
 
 
 def password(workspace: Workspace) -> str:
-    """The password of Plinth's own account.
+    """Return the password of Plinth's own account.
 
     Raises:
         SignatureError: there is none.
@@ -140,12 +140,12 @@ def password(workspace: Workspace) -> str:
 
 
 def proxy_secret(workspace: Workspace) -> bytes:
-    """What a reverse proxy sends in `SECRET_HEADER`."""
+    """Return the secret that a reverse proxy sends in `SECRET_HEADER`."""
     return (folder(workspace) / SECRET).read_bytes().strip()
 
 
 def _auth(place: Path, given: LoginSettings) -> str:
-    """MLflow's settings; the password is of 256 random bits, MLflow itself has none by default."""
+    """Write MLflow's settings; the password has 256 random bits, since MLflow itself has no default."""
     function = {"password": "mlflow.server.auth:authenticate_request_basic_auth"}
     content = {
         "default_permission": "READ",

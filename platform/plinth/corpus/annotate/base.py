@@ -34,17 +34,17 @@ class Annotator:
     Args:
         name: of the sidecar, and the first half of its columns in policies (`name.column`).
         version: of the code; raise it when the same text would get other values.
-        description: one sentence for the catalogue.
+        description: one sentence for the catalog.
         source: the paper, project or library that the values follow.
         params: frozen model of the parameters; the recipe gives them by name.
         schema: columns of the sidecar.
         reads: columns of the documents that the function needs.
         after: columns of other annotators' sidecars that it needs too, as `language.label`; text columns come decoded.
         annotate: `(batch with those columns, prepared parameters) -> batch with the schema`, row for row.
-        resources: assets beside the documents that it reads for these parameters: `models/NAME` (trained by the
+        resources: assets, other than the documents, that it reads for these parameters: `models/NAME` (trained by the
             pipeline, `corpus.models` of the recipe) or `lists/NAME` (files of the user, `corpus.lists`). Their digests
             are part of the sidecar's identity: a list that changed annotates again, and nothing else does.
-        learned: columns that come of the models among the resources; None: all, where it needs a model.
+        learned: columns that derive from the models among the resources; None: all, where it needs a model.
         libraries: what other people's code decides for these parameters, in the names of `fingerprint.libraries`; the
             Unicode tables always do. Versions and digests are part of the sidecar's identity.
         tables: `(params, files of the resources) -> tables by name`, for resources too large to read in every worker:
@@ -86,12 +86,12 @@ Integers = npt.NDArray[np.integer]
 
 
 def spans(of: Integers, begin: Integers, end: Integers, why: Integers, reasons: Sequence[str], rows: int) -> pa.Array:
-    """Spans that are cut, sorted by document and place; neighbours with the same reason become one.
+    """Return the spans to cut, sorted by document and place; adjacent spans with the same reason become one.
 
     Args:
         of, begin, end, why: [S] document, code points (half open), and number of the reason.
         reasons: names of the reasons.
-        rows: how many documents.
+        rows: number of documents.
     """
     full = end > begin  # the last line of a text that ends with a line end holds nothing
     of, begin, end, why = of[full], begin[full], end[full], why[full]
@@ -158,17 +158,17 @@ ANNOTATORS = Catalogue(
 
 
 def annotator(name: str) -> Annotator:
-    """An annotator by name.
+    """Return an annotator by name.
 
     Raises:
-        RecipeError: no such annotator; the nearest name is given.
+        RecipeError: no such annotator; the error suggests the nearest name.
         ExtensionError: a package has it and it cannot be used.
     """
     return ANNOTATORS.find(name)
 
 
 def parameters(name: str, raw: Mapping[str, Any]) -> Frozen:
-    """The parameters of an annotator out of a recipe's mapping.
+    """Return the parameters of an annotator from a recipe's mapping.
 
     Raises:
         RecipeError: no such annotator, an unknown parameter, or a value that is not allowed.

@@ -75,10 +75,10 @@ class Rules:
 
 
 def tables_url(params: UrlParams, files: Files) -> dict[str, ListTable]:
-    """The lists of hosts and addresses, which may have millions of entries, as tables that processes share.
+    """Return the lists of hosts and addresses, which may have millions of entries, as tables that processes share.
 
     Raises:
-        SourceError: a file that is no list, or too many lines of the wrong form.
+        SourceError: a file is not a list, or has too many malformed lines.
     """
     named = by_role(files[f"lists/{params.lists}"], ROLES)
     counts: dict[str, Counts] = {}
@@ -108,7 +108,7 @@ def prepare_url(params: UrlParams, files: Files) -> Rules:
     """Map the tables, and read the lists of words.
 
     Raises:
-        SourceError: a file that is no list, too many lines of the wrong form, or no entry at all.
+        SourceError: a file is not a list, has too many malformed lines, or there are no entries.
     """
     mapped = {name: ListTable.map(path) for name, path in files.get(TABLES, {}).items()} or tables_url(params, files)
     rules = Rules(params.soft_threshold, mapped["domains"], mapped["urls"], mapped["reputation"])
@@ -237,14 +237,14 @@ def prepare_illegal(params: IllegalParams, files: Files) -> Matcher:
     """Read the lists.
 
     Raises:
-        SourceError: a file that is no list, a line of the wrong form, or no entry at all.
+        SourceError: a file is not a list, has a malformed line, or there are no entries.
     """
     key = f"lists/{params.lists}"
     return Matcher(read(files[key], key, params), params)
 
 
 def annotate_illegal(batch: pa.RecordBatch, matcher: Matcher) -> pa.RecordBatch:
-    """The hits of each document."""
+    """Return the hits of each document."""
     media = media_of(batch.column("extra").to_pylist())
     found = matcher.texts(batch.column("text"), batch.column("uri").to_pylist(), media)
     return pa.RecordBatch.from_pylist([_row(hits) for hits in found], schema=ILLEGAL_SCHEMA)

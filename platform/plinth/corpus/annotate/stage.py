@@ -75,18 +75,18 @@ def run(
     beside: Mapping[str, Mapping[str, Any]] | None = None,
     sidecars: Mapping[str, Manifest] | None = None,
 ) -> Manifest:
-    """The sidecar of one annotator over one bucket.
+    """Write the sidecar of one annotator over one bucket.
 
     Args:
         resources: manifests of the assets that `Annotator.needs` names.
-        beside: other annotators of the bucket, by name, with their parameters. A part that is read anyway is
-            annotated by those of them that still lack their sidecar and whose resources are given; their turn then
-            finds it in the step cache. It changes when work is done, never what comes out.
+        companions: other annotators of the bucket, by name, with their parameters. A part that is read anyway is also
+            annotated by those that still lack their sidecar and have their resources; their turn then
+            finds it in the step cache. This changes when work is done, never the result.
         sidecars: manifests over the bucket of the annotators that `Annotator.after` names.
 
     Returns:
-        Manifest of `part-*`, aligned with those of `documents`. Statistics: `documents`; `columns`, by name: of
-        numbers `values`, `nulls`, `sum`, `min`, `max`, `mean`; of booleans `true`, `nulls`; of spans `spans` and
+        Manifest of `part-*`, aligned with those of `documents`. Statistics: `documents`; `columns`, by name: for
+        numbers `values`, `nulls`, `sum`, `min`, `max`, `mean`; for booleans `true`, `nulls`; for spans `spans` and
         `documents` with any; `labels`: documents by value of each text column, rare ones together as `other`;
         `tables`, where it has some: `entries`, and lines `left_out` for their form.
 
@@ -123,7 +123,7 @@ def _uses(chosen: Annotator, params: Frozen) -> dict[str, str]:
 def _request(
     ctx: Context, name: str, params: Frozen, read: Mapping[str, Manifest]
 ) -> tuple[_Request, tuple[Part, ...]]:
-    """The work of one annotator on any part, and the tables of its resources."""
+    """Return the work of one annotator on any part, and the tables of its resources."""
     # By name: a model given as a folder has the identity of the one that was trained.
     named = ((key, part.name, part.blob) for key, made_of in read.items() for part in made_of.parts)
     chosen = annotator(name)
@@ -242,7 +242,7 @@ def _pass(store: Store, task: _Task, requests: Sequence[_Request]) -> tuple[Part
 
 
 def slices(batch: pa.RecordBatch) -> list[pa.RecordBatch]:
-    """The rows of a batch in turn, in slices of about `SLICE_BYTES` of text where it has text, at least one."""
+    """Yield the rows of a batch in slices of about `SLICE_BYTES` of text if it has text, at least one."""
     from plinth_text.unicode import utf8
 
     if "text" not in batch.schema.names:
@@ -299,7 +299,7 @@ def _require(chosen: Annotator, rows: int, made: pa.RecordBatch) -> None:
 
 
 def _require_version(chosen: Annotator, wanted: str) -> None:
-    """A worker on another machine must have the code that the step's identity names."""
+    """Require that a worker on another machine has the code that the step's identity names."""
     if chosen.version != wanted:
         raise StageError(
             f"annotator {chosen.name} is another one in this worker",
@@ -348,7 +348,7 @@ class ColumnCounts:
                 _merge_labels(self.labels, field.name, counts)
 
     def stats(self) -> dict[str, Any]:
-        """The statistics of the rows so far."""
+        """Return the statistics of the rows so far."""
         return _finished(self.documents, self.columns, self.labels)
 
 
@@ -392,7 +392,7 @@ def _merge_labels(labels: dict[str, dict[str, int]], name: str, more: Mapping[st
 
 
 def total(parts: Sequence[Part]) -> dict[str, Any]:
-    """The statistics of all parts of a sidecar."""
+    """Return the statistics of all parts of a sidecar."""
     columns: dict[str, dict[str, Any]] = {}
     labels: dict[str, dict[str, int]] = {}
     for part in parts:

@@ -48,7 +48,7 @@ GATHER_SLOTS, GATHER_ROWS = 64, 4_000_000
 
 
 def write_members(store: Store, at: U64, group: I64, ranks: U64) -> Part:
-    """The members of clusters as a run.
+    """Write the members of clusters as a run.
 
     Args:
         at: [N] numbers of documents, ascending.
@@ -84,7 +84,8 @@ def gather(
     kind: str = MEMBERS,
     columns: int = MEMBER_COLUMNS,
 ) -> list[Part]:
-    """Runs by number of document, of ranges or partitions, as one run by row for each slot, sorted by all columns."""
+    """Merge runs by number of document, of ranges or partitions, into one run by row per slot, sorted by all
+    columns."""
     count, step = len(layout.bases) - 1, Step(name="dedup/gather", version=VERSION, params={"kind": kind})
     few = narrow(ctx, kind, columns, parts, label)
     found, rows = keyed(few), max(1, sum(part.rows for part in few))
@@ -122,10 +123,10 @@ def _gather(store: Store, task: _Gather) -> tuple[Part, ...]:
 
 
 def write_sidecar(store: Store, name: str, members: Part, rows: Iterable[tuple[pa.Array, pa.Array, pa.Array]]) -> Part:
-    """The sidecar of one slot, with statistics of what survived.
+    """Write the sidecar of one slot, with statistics of the survivors.
 
     Args:
-        members: the slot's own, from `gather`.
+        members: run of the slot, from `gather`.
         rows: batches of ids, whether considered, and lengths in bytes, in row order.
     """
     with sorted_runs.SortedRun(store, members, MEMBERS) as opened:
@@ -288,13 +289,13 @@ def _times(column: pa.Array) -> U64:
 
 
 def _descending(column: pa.Array) -> U64:
-    """The larger the value, the smaller the number; no value, or none that compares, is last."""
+    """Return numbers that fall as values rise; no value, or one that does not compare, is last."""
     floats = pc.fill_null(column.cast(pa.float64()), float("nan")).to_numpy(zero_copy_only=False)
     return np.where(np.isnan(floats), _LAST, _LAST - np.uint64(1) - np.minimum(_ordered(floats), _LAST - np.uint64(1)))
 
 
 def _ordered(floats: F64) -> U64:
-    """The upper bits of each float as an unsigned number that compares like it (IEEE 754)."""
+    """Return the upper bits of each float as an unsigned number that compares like it (IEEE 754)."""
     bits = (floats + 0.0).view(np.uint64)  # -0.0 becomes 0.0
     negative = bits >> np.uint64(63) == 1
     flipped = np.where(negative, ~bits, bits | np.uint64(1 << 63))

@@ -63,7 +63,7 @@ class Marks:
 
 
 def columns(ctx: Context, parts: Sequence[Part], names: Sequence[str]) -> list[Part]:
-    """Some columns of sidecars: what else changes in them costs nothing further."""
+    """Return some columns of sidecars, so that changes of the other columns cost nothing downstream."""
     step = Step(name="dedup/columns", version="1", params={"names": list(names)})
     items = [Item((part.blob.sha256,), (part, tuple(names)), part.rows) for part in parts]
     return [made[0] for made in run_items(ctx, step, _columns, items, label="dedup columns")]
@@ -120,7 +120,7 @@ def batch(
 
 
 def edit_lists(rows: int, marks: Marks, reasons: Sequence[str]) -> pa.Array:
-    """The marks as cuts, one list per row."""
+    """Return the marks as cuts, one list per row."""
     offsets = np.zeros(rows + 1, dtype=np.int32)
     np.cumsum(np.bincount(marks.doc, minlength=rows), out=offsets[1:])
     empty = pa.array([""], pa.string()).take(pa.array(np.zeros(marks.doc.size, dtype=np.int64)))
@@ -219,7 +219,7 @@ class SlotTexts:
             first += len(texts)
 
     def read_rows(self, store: Store, rows: I64) -> Iterator[tuple[I64, pa.Array]]:
-        """The same of some rows, ascending; row groups of text that have none of them are not read."""
+        """Read some rows, ascending; row groups of text without any of them are not read."""
         chosen = np.zeros(self.slot.documents.rows, dtype=np.bool_)
         chosen[rows] = True
         cuts, first = _some(store, self.edits, chosen), 0
@@ -238,7 +238,7 @@ def _some(store: Store, edits: Part | None, chosen: Bools) -> pa.ChunkedArray:
 
 
 def blanked(texts: pa.Array, edits: pa.Array) -> pa.Array:
-    """The texts with every cut code point a space: no word is left there, and nothing else moves."""
+    """Replace every cut code point by a space: no word is left there, and nothing else moves."""
     rows = np.flatnonzero(pc.list_value_length(edits).to_numpy(zero_copy_only=False))
     if rows.size == 0:
         return texts
@@ -253,11 +253,11 @@ def blanked(texts: pa.Array, edits: pa.Array) -> pa.Array:
 
 
 def find(ctx: Context, sources: Sequence[SlotTexts], mask: Part, layout: SlotNumbers, range_rows: int) -> list[Part]:
-    """The later windows of every slot: runs of `LATER` by row.
+    """Return the later windows of every slot: runs of `LATER` by row.
 
     Args:
         mask: flat column of bytes: which documents are compared.
-        range_rows: rows one reduce task holds.
+        range_rows: rows per reduce task.
     """
     tokens = {"min_tokens": sources[0].tokens} if sources else {}
     step = Step(name="dedup/substring/anchors", version=VERSION, params=tokens, libraries=fingerprint.UNICODE)

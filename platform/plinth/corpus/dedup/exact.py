@@ -53,7 +53,7 @@ def run(
         documents: `{b}/documents` by bucket.
         policies: `{b}/policy` by bucket.
         quality: `{b}/{annotation}` by bucket, of the annotation that `params.quality` names.
-        range_rows: rows one reduce task holds; bears on memory alone.
+        range_rows: rows per reduce task; affects memory only.
 
     Returns:
         Manifest of `{b}/part-*` with `clusters.SCHEMA`.

@@ -54,7 +54,7 @@ class Units:
 
 
 def compared(params: LineParameters, bucket: str, found: HashedLines, domains: list[str]) -> Units:
-    """The units of a batch of texts of one bucket; `domains` has that of every text."""
+    """Hash the units of a batch of texts of one bucket; `domains` has the domain of every text."""
     owner = np.repeat(np.arange(found.starts.size - 1), np.diff(found.starts))
     by_domain = _salts("domain", domains)
     scopes = {"corpus": np.zeros_like(by_domain), "bucket": _salts("bucket", [bucket] * len(domains))}
@@ -142,7 +142,7 @@ def run(
     Args:
         documents: `{b}/documents` by bucket.
         before: a manifest over all buckets with columns `survivor` and `text_bytes`.
-        range_rows: rows one reduce task holds; bears on memory alone.
+        range_rows: rows per reduce task; affects memory only.
 
     Returns:
         Manifest of `{b}/part-*` with `SCHEMA`. Statistics: `edits.STATS`, `spans` and `span_bytes` by reason,
@@ -314,7 +314,7 @@ def _cut(repeated: _Repeated, units: Units, found: HashedLines, rows: I64) -> U8
 
 
 def _marks(found: HashedLines, cut: U8, index: I64) -> edits.Marks:
-    """Runs of lines that are cut for one reason, within a text."""
+    """Return the runs of lines that are cut for one reason, within a text."""
     owner = np.repeat(np.arange(found.starts.size - 1), np.diff(found.starts))
     breaks = (cut[1:] != cut[:-1]) | (owner[1:] != owner[:-1])
     begins = np.flatnonzero(np.r_[True, breaks][: cut.size])

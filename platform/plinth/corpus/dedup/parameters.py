@@ -35,7 +35,7 @@ DEFAULT_THRESHOLD = 0.8
 
 
 def resolve(given: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of a `MinHash` with `preset`, `hashes` and `target_recall` turned into bands and rows.
+    """Return the fields of a `MinHash` with `preset`, `hashes` and `target_recall` turned into bands and rows.
 
     Raises:
         ValueError: fields that contradict each other, or a recall that the hashes cannot give.
@@ -61,7 +61,7 @@ def resolve(given: Mapping[str, Any]) -> dict[str, Any]:
 
 @lru_cache
 def optimal(threshold: float, hashes: int) -> tuple[int, int]:
-    """Bands and rows of at most so many hashes with the least sum of false positives and negatives.
+    """Return the bands and rows of at most `hashes` hashes with the smallest sum of false positives and negatives.
 
     The areas under the curve of recall below, and over it above, the threshold; computed by datasketch.
     """
@@ -72,7 +72,7 @@ def optimal(threshold: float, hashes: int) -> tuple[int, int]:
 
 
 def for_recall(threshold: float, hashes: int, target: float) -> tuple[int, int]:
-    """The most rows, and so the fewest false candidates, that find such a share of pairs at the threshold.
+    """Return the most rows, and so the fewest false candidates, that find a share `target` of pairs at the threshold.
 
     Raises:
         ValueError: not even single rows do.

@@ -62,10 +62,10 @@ def narrow(ctx: Context, kind: str, columns: int, runs: Sequence[Part], label: s
 
 
 def levels(runs: Sequence[T], merged: Callable[[Sequence[Sequence[T]]], list[T]]) -> list[T]:
-    """Merge neighbours, level by level, until `MOST_RUNS` are left.
+    """Merge adjacent runs, level by level, until `MOST_RUNS` are left.
 
     Args:
-        merged: one for each group of neighbours.
+        merged: merges each group of adjacent runs.
     """
     found = list(runs)
     while len(found) > MOST_RUNS:
@@ -87,7 +87,7 @@ def _merge_level(store: Store, task: _LevelMerge) -> tuple[Part, ...]:
 
 
 def in_order(opened: Sequence[sorted_runs.SortedRun], rows: int) -> Iterator[tuple[U64, ...]]:
-    """The rows of all runs in order of their columns, about so many at a time."""
+    """Merge sorted runs: yield their rows, sorted by column values, about `rows` at a time."""
     for low, high in cuts(opened, rows):
         slices = [one.slice(low, high) for one in opened]
         table = [np.concatenate(column) for column in zip(*slices, strict=True)]
@@ -96,7 +96,7 @@ def in_order(opened: Sequence[sorted_runs.SortedRun], rows: int) -> Iterator[tup
 
 
 def cuts(opened: Sequence[sorted_runs.SortedRun], rows: int) -> list[tuple[int, int]]:
-    """Ranges of keys, half open, with about so many rows each, whatever keys there are; one key is never cut."""
+    """Return ranges of keys, half open, with about `rows` rows each, for any distribution; one key is never cut."""
     firsts = np.sort(np.concatenate([np.empty(0, np.uint64), *(one.first for one in opened)]))
     every = max(1, rows // sorted_runs.BLOCK_ROWS)
     inner = np.unique(firsts[every::every]).tolist()
@@ -155,7 +155,7 @@ def tree(ctx: Context, kind: str, columns: int, leaves: Sequence[Part]) -> list[
 
 
 def _groups(branches: Sequence[Branch]) -> Iterator[list[Branch]]:
-    """Runs that merge: a group ends after a run by its digest, on average every `FAN`."""
+    """Yield runs that merge: a group ends after a run by its digest, on average every `FAN`."""
     group: list[Branch] = []
     for branch in branches:
         group.append(branch)
@@ -196,7 +196,7 @@ def _merge(store: Store, task: _Merge) -> tuple[Part, ...]:
 
 @dataclass(frozen=True)
 class RangeReader:
-    """Reads a range of keys of all slots; picklable, for tasks, and no longer for more slots.
+    """Reader of a key range of all slots. It is pickled for tasks; its size does not grow with the slots.
 
     Args:
         branches: a run, and the flat column of the numbers that the first documents of its slots have.
@@ -215,7 +215,7 @@ class RangeReader:
         layout: SlotNumbers,
         identity: Mapping[str, Any] | None = None,
     ) -> RangeReader:
-        """The reader of a tree's branches."""
+        """Open the reader of a tree's branches."""
         bases = np.array(layout.bases, dtype=np.uint64)
         columns = (sidecars.write(store, "bases.flat", bases[list(branch.slots)]) for branch in branches)
         return cls(kind, tuple(zip((branch.part for branch in branches), columns, strict=True)), identity)
@@ -284,7 +284,7 @@ def reduce(
     mask: Part | None = None,
     given: tuple[Part, ...] = (),
 ) -> list[Part]:
-    """What a step makes of each range of keys, of about so many rows; keys must be evenly spread."""
+    """Run a step on each range of keys, of about `rows` rows; keys must be evenly spread."""
     read = (mask, *given) if mask else given
     items = [
         Item(

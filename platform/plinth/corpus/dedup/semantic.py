@@ -76,9 +76,9 @@ class Search:
     """Shape of the search for candidates.
 
     Args:
-        mean: of vectors, rounded: the planes go through it.
-        bits, tables: of the keys.
-        differing: so many bits of two sketches may differ.
+        mean: mean of the vectors, rounded: the planes go through it.
+        bits, tables: size and number of the keys.
+        differing: maximum number of differing bits of two sketches.
     """
 
     mean: tuple[int, ...]
@@ -88,7 +88,7 @@ class Search:
 
 
 def search(total: I64, count: int, threshold: float, recall: float) -> Search:
-    """The search among vectors of which `count` sum to `total`."""
+    """Return the search among vectors of which `count` sum to `total`."""
     mean = total / max(1, count)
     common = float(np.square(mean).sum()) / SCALE**2
     bits = int(np.clip(round(math.log2(max(2, count) / CROWD)), 4, MAX_BITS))
@@ -165,7 +165,7 @@ def sketched(vectors: I16, shape: Search) -> U64:
 
 
 def _sides(vectors: I16, shape: Search, plane: int, count: int) -> Iterator[tuple[int, Bools]]:
-    """By 4,096 vectors: on which sides of so many planes they lie; exact whole numbers up to their signs."""
+    """Yield by 4,096 vectors the sides of `count` planes on which they are; exact whole numbers up to their signs."""
     centred = (vectors - np.array(shape.mean, dtype=np.int32)).astype(np.float32)
     planes = np.empty((vectors.shape[1], count), dtype=np.float32)
     random_planes(plane, _FIRST, _SECOND, planes)
@@ -223,7 +223,7 @@ def _differing(sketches: U64, pairs: U64) -> I64:
 
 @compiled
 def hash_pairs(left: U64, right: U64, out: U64) -> None:
-    """Fill in a number for each pair; two that fall together cost a comparison more."""
+    """Write a hash of each pair; a collision costs one extra comparison."""
 
 ASSET = "dedup/semantic"
 VERSION = "2"
@@ -262,7 +262,7 @@ def run(
         documents: `{b}/documents` by bucket.
         before: a manifest over all buckets with columns `survivor` and `text_bytes`.
         vectors: the user's, where `params.vectors` names them.
-        range_rows: keys that one reduce task holds; bears on memory alone.
+        range_rows: keys per reduce task; affects memory only.
 
     Returns:
         Manifest of `{b}/part-*` with `SCHEMA`. Statistics: `STATS`, `buckets`, `bits` and `tables` of the search.

@@ -99,11 +99,11 @@ def write(
     store: Store, name: str, kind: str, chunks: Sequence[Sequence[U64]] | Iterator[Sequence[U64]], columns: int,
     identity: Mapping[str, Any] | None = None, stats: Mapping[str, Any] | None = None,
 ) -> Part:  # fmt: skip
-    """A run from chunks of rows, each a sequence of columns, in order of the key.
+    """Write a run from chunks of rows, each a sequence of columns, in order of the key.
 
     Args:
-        kind: of its rows; a reader must name the same.
-        columns: how many columns, the key included.
+        kind: kind of its rows; a reader must name the same.
+        columns: number of columns, including the key.
         identity: version and parameters that its values depend on; a reader may require the same.
 
     Raises:
@@ -157,7 +157,7 @@ class SortedRun:
             os.close(self._file)
 
     def slice(self, low: int, high: int) -> tuple[U64, ...]:
-        """The columns of the rows with low <= key < high.
+        """Return the columns of the rows with low <= key < high.
 
         Raises:
             IntegrityError: a block is damaged or its keys are out of order.
@@ -170,11 +170,11 @@ class SortedRun:
         return tuple(column[begin:end] for column in columns)
 
     def all(self) -> tuple[U64, ...]:
-        """The columns of all rows."""
+        """Return the columns of all rows."""
         return self._blocks(0, self.first.size)
 
     def chunks(self, rows: int = 2**20) -> Iterator[tuple[U64, ...]]:
-        """All rows in order, so many at a time."""
+        """Yield all rows in order, `rows` at a time."""
         step = max(1, rows // BLOCK_ROWS)
         for first in range(0, self.first.size, step):
             yield self._blocks(first, min(self.first.size, first + step))
@@ -273,7 +273,7 @@ def ranges(rows: int, range_rows: int = RANGE_ROWS) -> list[tuple[int, int]]:
 def iter_rows(
     store: Store, part: Part, columns: Sequence[str], rows: I64
 ) -> Iterator[pa.RecordBatch]:
-    """Some rows of a part, ascending; row groups that have none of them are not read.
+    """Read some rows of a part, ascending; row groups without any of them are not read.
 
     Raises:
         MissingError, IntegrityError: absent, torn, short, or not Parquet.
@@ -308,7 +308,7 @@ def _damaged(part: Part, found: object, expected: object) -> IntegrityError:
 def write_halves(
     store: Store, name: str, kind: str, column: pa.ChunkedArray, identity: Mapping[str, Any] | None = None
 ) -> Part:
-    """A run of (upper half, row, lower half) of a `binary(16)` column without nulls."""
+    """Write a run of (upper half, row, lower half) of a `binary(16)` column without nulls."""
     high, low = halves(column)
     order = in_order(high, low)
     columns = (high[order], order.astype(np.uint64), low[order])
@@ -323,7 +323,7 @@ def binary16(high: U64, low: U64) -> pa.Array:
 
 
 def halves(column: pa.Array | pa.ChunkedArray) -> tuple[U64, U64]:
-    """The big-endian halves of a `binary(16)` column without nulls: comparing them compares the bytes."""
+    """Return the big-endian halves of a `binary(16)` column without nulls: comparing them compares the bytes."""
     if isinstance(column, pa.ChunkedArray):
         column = column.combine_chunks()
     raw = np.frombuffer(column.buffers()[1], dtype=">u8")[2 * column.offset : 2 * (column.offset + len(column))]

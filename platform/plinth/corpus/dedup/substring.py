@@ -54,7 +54,7 @@ def run(
     Args:
         documents: `{b}/documents` by bucket.
         before: a manifest over all buckets with columns `survivor` and `text_bytes`, and `edits` if it cuts too.
-        range_rows: rows one reduce task holds; bears on memory alone.
+        range_rows: rows per reduce task; affects memory only.
 
     Returns:
         Manifest of `{b}/part-*` with `SCHEMA`. Statistics: `edits.STATS`, `spans` and `span_bytes` by reason,
@@ -196,10 +196,10 @@ SPANS = pa.schema([*_SPAN, ("own", pa.bool_()), *_DIGEST, *_PLACE])
 
 
 def verify(ctx: Context, sources: Sequence[SlotTexts], later: Sequence[Part], layout: SlotNumbers) -> list[Part]:
-    """The proved passages of every slot, from its later windows.
+    """Return the verified passages of every slot, from its later windows.
 
     Returns:
-        Parts of `SPANS`; their statistics count those that turned out not to be repeated, as `differing`.
+        Parts of `SPANS`; their statistics count refuted repeats as `differing`.
     """
     tokens = sources[0].tokens if sources else 0
     joined = _each(ctx, "join", _join, [(part, base, tokens) for part, base in zip(later, layout.bases, strict=False)])
@@ -219,7 +219,7 @@ def verify(ctx: Context, sources: Sequence[SlotTexts], later: Sequence[Part], la
 def _each(
     ctx: Context, name: str, fn: Callable[[Store, Any], tuple[Part, ...]], tasks: Sequence[tuple[Part | int, ...]]
 ) -> list[tuple[Part, ...]]:
-    """A step for each slot, of parts and numbers."""
+    """Run a step for each slot, of parts and numbers."""
     step = Step(name=f"dedup/substring/{name}", version=VERIFY_VERSION)
     items = [
         Item(tuple(one.blob.sha256 if isinstance(one, Part) else str(one) for one in task), task) for task in tasks
@@ -264,7 +264,7 @@ def runs_of(at: U64, word: U64, first: U64, first_word: U64, *, tokens: int) -> 
 
 
 def _spans(store: Store, task: tuple[Part, Part]) -> tuple[Part, ...]:
-    """The different spans in order, with a last column: whether it is the part's own."""
+    """Return the different spans in order, with a last column: whether it is the part's own."""
     own, asked = _all(store, task[0], OWN), _all(store, task[1], ASKED)[:3]
     mine = np.repeat(np.array([1, 0], dtype=np.uint64), [own[0].size, asked[0].size])
     columns = [*(np.concatenate(both) for both in zip(own, asked, strict=True)), mine]
@@ -303,7 +303,7 @@ def _digest(words: WordPositions, first: int, length: int) -> bytes:
 
 
 def _place(text: str, words: WordPositions, first: int, last: int) -> tuple[int, int, int, int]:
-    """Where a passage lies with what goes with it: code points, then bytes."""
+    """Return the place of a passage with its punctuation and white space: code points, then bytes."""
     inner = int(words.start_cp[first]), int(words.end_cp[last])
     start, end = widened(
         text,
@@ -316,14 +316,14 @@ def _place(text: str, words: WordPositions, first: int, last: int) -> tuple[int,
 
 
 def widened(text: str, low: int, start: int, end: int, high: int) -> tuple[int, int]:
-    """A span with the punctuation that clings to it and the white space after it; never into another word.
+    """Widen a span by the punctuation that clings to it and the white space after it; never into another word.
 
     At its start, punctuation up to white space or the beginning (an opening quote). At its end, punctuation up to
     white space or the end of the text, then that white space: all of it where the span begins a line, else none
     from a line end on.
 
     Args:
-        low, high: where the word before ends and where the next one begins.
+        low, high: end of the word before, and beginning of the next one.
     """
     clings = start
     while clings > low and not text[clings - 1].isspace():

@@ -47,7 +47,7 @@ class Vectors:
     Args:
         parts: by slot, aligned with the documents: `has`, `vector` (int16 as bytes, in eights).
         source: digest of the weights or the user's files.
-        total, count: sum of the vectors of `learnt` slots, and how many they are.
+        total, count: sum of the vectors of `leading_parts` slots, and how many they are.
     """
 
     parts: tuple[Part, ...]
@@ -109,7 +109,7 @@ def raw(column: pa.Array) -> U64:
 
 
 def values(store: Store, part: Part, rows: I64) -> Iterator[U64]:
-    """The vectors of some rows, for `near.candidates`."""
+    """Return the vectors of some rows, for `near.candidates`."""
     for batch in sorted_runs.iter_rows(store, part, ["vector"], rows):
         yield from raw(batch.column("vector"))
 
@@ -157,7 +157,7 @@ def _numbers(store: Store, total: I64, rows: int) -> Part:
 
 
 def _sum(ctx: Context, parts: Sequence[Part]) -> Part | None:
-    """The sum of columns of numbers and of their rows, a few at a time."""
+    """Sum columns of numbers and their rows, a few at a time."""
     step, found = Step(name="dedup/semantic/sum", version=VERSION), list(parts)
     while len(found) > 1:
         some = [tuple(found[at : at + run_tree.LEVEL_FAN]) for at in range(0, len(found), run_tree.LEVEL_FAN)]
@@ -188,7 +188,7 @@ def _vectors(store: Store, task: _Learn) -> tuple[Part, ...]:
 def _written(
     store: Store, documents: Part, dimensions: int, found: Iterator[tuple[I16, Bools]]
 ) -> tuple[Part, ...]:
-    """The vectors of a slot, and their sum; `rows` of the sum are the documents that have one."""
+    """Write the vectors of a slot, and their sum; `rows` of the sum are the documents that have one."""
     width = -(-dimensions // 4) * 4
     schema = pa.schema([("has", pa.bool_()), ("vector", pa.binary(2 * width))])
     total, count = np.zeros(dimensions, dtype=np.int64), 0
@@ -337,7 +337,7 @@ def read(store: Store, given: Given) -> tuple[F64, I64]:
 
 
 def _rows(store: Store, file: Part, wanted: I64) -> Iterator[F64]:
-    """The vectors of some rows of a file, ascending; a row may be wanted for several documents."""
+    """Return the vectors of some rows of a file, ascending; a row may be wanted for several documents."""
     first = 0
     for batch in _batches(store, file, ["embedding"]):
         begin, end = np.searchsorted(wanted, [first, first + batch.num_rows])

@@ -76,11 +76,12 @@ def run(
     read: Mapping[str, Manifest] | None = None,
     exclusions: Sequence[Exclusion] = (),
 ) -> Manifest:
-    """The documents of a bucket and the rejects of its sources.
+    """Extract and write the documents of a bucket and the rejects of its sources.
 
     Args:
-        gate: of illegal content (`corpus.illegal`); its hits are rejects and `quarantine-*` (`illegal_gate.SCHEMA`).
-        read: manifests that the gate was made of, and of text that a model wrote, by key.
+        gate: illegal-content gate (`corpus.illegal`); its hits become rejects and `quarantine-*`
+            (`illegal_gate.SCHEMA`).
+        read: manifests of the gate's lists and of the text that a model wrote, by key.
         exclusions: the exclusion list. Entries that take something are an input of the manifest (`takedown`), and its
             statistics `takedown` count what each takes; others leave no trace, so nothing downstream changes.
 
@@ -88,7 +89,7 @@ def run(
         SourceError: a file cannot be read, or nothing in the bucket is a document.
         IntegrityError: a file changed since the inventory.
         StageError: files or records are lost on the way (`account`).
-        RejectRateError: more damage than `params.max_reject_rate`, or twice as much among the groups read first.
+        RejectRateError: more damage than `params.max_reject_rate`, or more than twice that among the groups read first.
     """
     label = f"{name}/documents"
     rules = {"bucket": name, "normalisation": params.normalisation}
@@ -127,7 +128,7 @@ def run(
 def _items(
     name: str, bucket: Bucket, params: Documents, inventory: Inventory, gate: illegal.IllegalGate | None
 ) -> list[Item]:
-    """One item per group of files, known by what bears on its source: a change elsewhere re-runs nothing here."""
+    """Return one item per group of files, keyed by what affects its source: changes elsewhere re-run nothing here."""
     items = []
     for group in groups(bucket, inventory, params.part_bytes):
         source = bucket.sources[group.source]
@@ -148,7 +149,8 @@ def _items(
 
 
 def make_part(store: Store, work: FileGroupTask) -> tuple[Part, ...]:
-    """The documents of one group, its rejects, and behind a gate its reports. Memory is one batch of pages and one
+    """Write the documents of one group, its rejects, and its reports if there is a gate. Memory is one batch of pages
+    and one
     row group."""
     _require_reader(work)
     fingerprint.require_libraries(f"{work.bucket}/documents", work.libraries)
@@ -167,7 +169,7 @@ def make_part(store: Store, work: FileGroupTask) -> tuple[Part, ...]:
 
 
 def document_id(bucket: str, uri: str, text: bytes) -> bytes:
-    """16 bytes that name a document: of its bucket, its uri and its text in UTF-8."""
+    """Return the 16-byte id of a document: a hash of its bucket, its uri and its text in UTF-8."""
     return hashlib.sha256(b"\0".join((bucket.encode(), uri.encode(), text))).digest()[:16]
 
 
@@ -196,7 +198,7 @@ def _facts(source: Source, params: Documents) -> dict[str, Any]:
 
 
 def _libraries(source: Source, params: Documents) -> dict[str, str]:
-    """The libraries that parse and repair the records of a source."""
+    """Return the libraries that parse and repair the records of a source."""
     names = {"unicode"}
     if params.normalisation.repair_mojibake:
         names.add("ftfy")
@@ -209,7 +211,7 @@ def _libraries(source: Source, params: Documents) -> dict[str, str]:
 
 
 def _require_reader(work: FileGroupTask) -> None:
-    """A worker on another machine must have the reader that the step's identity names."""
+    """Require that a worker on another machine has the reader that the step's identity names."""
     found = identity(work.source.kind)
     if found != work.reader:
         raise StageError(
@@ -221,7 +223,7 @@ def _require_reader(work: FileGroupTask) -> None:
 
 
 def _records(store: Store, work: FileGroupTask, counts: Counter[str]) -> Iterator[RawRecord | Reject]:
-    """What readers yield; `counts` receives the files that are opened, and records. A link is a record that is none."""
+    """Yield what readers yield; `counts` receives the opened files and the records. A link becomes a reject."""
 
     def read_and_counted(file: SourceFile, licence: str) -> Iterator[RawRecord | Reject]:
         for item in read(file, work.source, licence, work.params.extraction.max_bytes):
@@ -239,7 +241,7 @@ def _records(store: Store, work: FileGroupTask, counts: Counter[str]) -> Iterato
 
 
 def _normalised(items: Iterable[RawRecord | Reject], work: FileGroupTask) -> Iterator[RawRecord | Reject]:
-    """Records whose text has its normal form, and can be written."""
+    """Bring the text of records into its normal form; refuse those that cannot be written."""
     for item in items:
         if isinstance(item, Reject):
             yield item
@@ -263,7 +265,7 @@ def _normalised(items: Iterable[RawRecord | Reject], work: FileGroupTask) -> Ite
 def _identified(
     items: Iterable[RawRecord | Reject], work: FileGroupTask, counts: Counter[str]
 ) -> Iterator[tuple[Any, ...] | Reject]:
-    """Rows of DOCUMENT_SCHEMA; `counts` receives the text bytes before normalisation."""
+    """Yield rows of DOCUMENT_SCHEMA; `counts` receives the text bytes before normalization."""
     seen: set[bytes] = set()
     for item in items:
         if isinstance(item, Reject):
@@ -322,7 +324,8 @@ def _clean(name: str) -> str:
 
 
 def counted(parts: Iterable[Part], files: int) -> dict[str, Any]:
-    """Counts of all parts; `reject_rate` is the share of damage in what should be documents, exclusions left out."""
+    """Return the counts of all parts; `reject_rate` is the share of damage in what should be documents, without
+    exclusions."""
     total = {"documents": 0, "text_bytes": 0, "source_bytes": 0, "rejects": {}, **add_stats(parts)}
     damaged = damage(total["rejects"])
     seen = damaged + total["rejects"].get(SEEN_BEFORE, 0) + total["documents"]

@@ -52,7 +52,7 @@ _MAX_ROUNDS = 8
 
 
 def normalize(text: str, params: Normalisation, repair_boundaries: bool = False) -> str:
-    """The normal form of a text. Pure and idempotent.
+    """Return the normal form of a text. Pure and idempotent.
 
     Mojibake is repaired line by line, and only where ftfy's own detector finds damage: clean text is left
     alone, quotes, ligatures and entities included.
@@ -187,7 +187,8 @@ def _trimmed(lines: list[str]) -> list[str]:
 
 
 def _joint(before: str, after: str) -> str:
-    """A space inside a sentence, a line's end where a rule for lines decides, a paragraph's end otherwise."""
+    """Return the joint of two lines: a space inside a sentence, a line's end where a line rule decides, else a
+    paragraph's end."""
     before = before.rstrip()
     if _CODE.search(before) or _CODE.search(after):
         return "\n"
@@ -275,7 +276,7 @@ class RejectSpill:
             self._flush()
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """Everything kept, in order; nothing can be added afterwards."""
+        """Yield everything kept, in order; nothing can be added afterward."""
         self._flush()
         self._writer.close()
         self._sink.close()
@@ -293,7 +294,7 @@ class RejectSpill:
 
 
 def reject_batch(rejects: Iterable[Reject]) -> pa.RecordBatch:
-    """A batch of REJECT_SCHEMA."""
+    """Return a batch of REJECT_SCHEMA."""
     rows = [
         {
             "uri": reject.uri.encode("utf-8", "backslashreplace").decode(),

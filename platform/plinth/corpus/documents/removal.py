@@ -52,7 +52,7 @@ class ColumnRules:
 
     @classmethod
     def of(cls, entries: Sequence[Exclusion]) -> ColumnRules:
-        """The rules of all entries."""
+        """Compile the rules of all entries."""
         ids = {value: one.number for one in reversed(entries) for value in one.documents}
         values = {
             kind: {one.value: one.number for one in reversed(entries) if one.kind == kind}
@@ -96,7 +96,7 @@ class TextRules:
 
     @classmethod
     def of(cls, entries: Iterable[Exclusion]) -> TextRules:
-        """The signatures of all entries."""
+        """Compile the signatures of all entries."""
         listed = [(one.alike, text, one.number) for one in entries for text in one.texts]
         listed.sort(key=lambda each: (each[0].model_dump_json(), each[2]))
         grouped = groupby(listed, key=lambda each: each[0])
@@ -213,7 +213,7 @@ class Dropped:
 
 
 def drop(ctx: Context, label: str, pairs: Sequence[Pair], entries: Sequence[Exclusion]) -> Dropped:
-    """The parts and rejects of a bucket without documents that an exclusion takes."""
+    """Return the parts and rejects of a bucket without documents that an exclusion takes."""
     found = look(ctx, label, [part for part, _ in pairs], entries)
     items, affected = [], [at for at, own in enumerate(found) if any(taken.rows for taken in own)]
     for at in affected:
@@ -323,10 +323,10 @@ class Repeats(Frozen):
 def drop_repeats(
     ctx: Context, bucket: str, pairs: Sequence[tuple[Part, ...]], *, range_rows: int = sorted_runs.RANGE_ROWS
 ) -> list[tuple[Part, Part]]:
-    """The parts and rejects of a bucket without documents that an earlier part holds already.
+    """Return the parts and rejects of a bucket without documents that an earlier part already has.
 
     Args:
-        range_rows: ids one reduce task holds; bears on memory alone.
+        range_rows: ids per reduce task; affects memory only.
     """
     found = [(part, rejects) for part, rejects in pairs]
     if len(found) < 2:

@@ -44,11 +44,11 @@ class Extractor:
         self._stream.__exit__(kind, error, tb)
 
     def extract(self, pages: Sequence[Page]) -> list[Answer]:
-        """The answer to each page, in order: `map` of one batch."""
+        """Return the answer to each page, in order: `map` of one batch."""
         return next(self.map([pages]))
 
     def map(self, batches: Iterable[Sequence[Page]]) -> Iterator[list[Answer]]:
-        """The answers to the pages of each batch, in order; the next batch is read while the worker works.
+        """Yield the answers to the pages of each batch, in order; the next batch is read while the worker works.
 
         A page that kills the worker is a failure; the rest go on.
 
@@ -96,7 +96,7 @@ def extracted(items: Iterable[RawRecord | Reject], extractor: Extractor) -> Iter
 
 
 def _batches(items: Iterable[RawRecord | Reject]) -> Iterator[Records]:
-    """Records in groups that hold a batch of pages; without pages each goes by itself, at once."""
+    """Group records around a batch of pages; without pages each goes alone, at once."""
     waiting: list[RawRecord | Reject] = []
     pages = size = 0
     for item in items:
@@ -153,7 +153,7 @@ def _with_text(page: RawRecord, answer: Text) -> RawRecord:
 
 
 def _absolute(address: str, page: str) -> str:
-    """An address as a page writes it, from the page's own; empty where that gives none of the web."""
+    """Resolve an address of a page against the page's own; empty if the result is not a web address."""
     if not address.startswith(WEB):
         try:
             address = urljoin(page, address)

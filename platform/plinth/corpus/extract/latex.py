@@ -106,14 +106,14 @@ def _plain(source: str) -> str:
 
 
 def _terms_in_place(source: str, terms: dict[str, str]) -> str:
-    """Terms of the file's own glossary for their keys; a key of another file's is no text."""
+    """Replace keys by the terms of the file's own glossary; a key of another file's is not text."""
     if "\\gls" not in source and "\\acr" not in source and "\\Gls" not in source:
         return source
     return _TERM.sub(lambda found: terms.get(found[1].strip(), ""), source)
 
 
 def _without_keys(text: str) -> str:
-    """A text without the space, and the brackets, that were around keys; theorems with their names in brackets."""
+    """Remove the space and the brackets that were around keys; put the names of theorems in brackets."""
     if _NAMED in text:
         text = _THEOREM.sub(lambda found: f" ({found[1].strip()})." if found[1].strip() else ".", text)
     if _GONE in text:
@@ -122,7 +122,7 @@ def _without_keys(text: str) -> str:
 
 
 def _notes_in_place(text: str) -> str:
-    """Notes as paragraphs after the one they stand in, inner ones first."""
+    """Put notes as paragraphs after the paragraph they are in, inner ones first."""
     if _NOTE not in text:
         return text
     out = list[str]()
@@ -242,7 +242,7 @@ class Macro:
 
 
 def expanded(source: str, known: Collection[str]) -> str:
-    """A source without its definitions, with the macros that it defines expanded.
+    """Return a source without its definitions, with the macros that it defines expanded.
 
     Args:
         known: names that are not redefined.
@@ -267,7 +267,7 @@ class _Expansion:
         return "".join((*out, source[at:]))
 
     def _token(self, source: str, token: re.Match[str], depth: int) -> tuple[str, int]:
-        """What a macro or comment gives, and where it ends with its arguments."""
+        """Return the expansion of a macro or comment, and its end including its arguments."""
         name, at = token[1] or "", token.end()
         plain = name.rstrip("*")
         if not name:
@@ -300,7 +300,7 @@ class _Expansion:
         return written + (" " if joins else ""), end
 
     def _filled(self, body: str, arguments: list[str], depth: int) -> str:
-        """A text with its arguments in place, expanded; nothing beyond the bounds."""
+        """Return a text with its arguments in place, expanded; nothing beyond the bounds."""
         self.expansions -= 1
         if depth >= MAX_DEPTH or self.expansions < 0 or self.left < 0:
             return ""
@@ -373,7 +373,7 @@ class _Expansion:
 
 
 def _signature(source: str, at: int) -> tuple[int, str | None, int]:
-    """Number of arguments, default of the first, and where they end."""
+    """Return the number of arguments, the default of the first, and where they end."""
     number, at = _optional(source, at)
     default, at = _optional(source, at) if number is not None else (None, at)
     return int(number) if number and number.strip().isdecimal() else 0, default, at
@@ -403,7 +403,7 @@ def _skipped(source: str, at: int, form: str) -> int:
 
 
 def _group(source: str, at: int) -> tuple[str, int]:
-    """The next argument, and where it ends: a group in braces, a macro, a character; empty at the end."""
+    """Return the next argument, and where it ends: a group in braces, a macro, a character; empty at the end."""
     start = _SPACE.match(source, at).end()  # type: ignore[union-attr]
     if source[start : start + 1] == "*":
         start = _SPACE.match(source, start + 1).end()  # type: ignore[union-attr]

@@ -67,19 +67,19 @@ Extract = Callable[[str], tuple[str, str | None]]
 
 
 def page_bytes(page: Page) -> bytes:
-    """A page as bytes."""
+    """Serialize a page."""
     charset = page.charset.encode("ascii", "ignore")[:CHARSET_BYTES]
     return b"".join((KINDS.index(page.kind).to_bytes(), len(charset).to_bytes(), charset, page.body))
 
 
 def page_of(data: memoryview) -> Page:
-    """The page of `page_bytes`, copied out."""
+    """Parse the page of `page_bytes`, copied out."""
     start = 2 + data[1]
     return Page(bytes(data[start:]), str(data[2:start], "ascii"), KINDS[data[0]])
 
 
 def answer_bytes(answer: Answer) -> bytes:
-    """The answer to one page as bytes."""
+    """Serialize the answer to one page."""
     if isinstance(answer, ExtractionFailure):
         detail = answer.detail.encode("utf-8", "replace")
         return ANSWER.pack(REASONS.index(answer.reason), len(detail), *_NO_FACTS) + detail
@@ -89,7 +89,7 @@ def answer_bytes(answer: Answer) -> bytes:
 
 
 def answer_of(data: bytes) -> Answer:
-    """The answer of `answer_bytes`."""
+    """Parse the answer of `answer_bytes`."""
     status, text_bytes, *facts_bytes = ANSWER.unpack_from(data)
     at = ANSWER.size + text_bytes
     text = str(data[ANSWER.size : at], "utf-8")
@@ -161,8 +161,10 @@ _JSON_DATE = re.compile(rf'"{PUBLISHED}"\s*:\s*"([^"]*)"')
 
 
 def page_facts(html: str, title: str | None) -> dict[str, str]:
-    """Those of these that a page has: `title` (as given, else `og:title`), `canonical` (address as written, resolved
-    against `base` only), `date` (of publication, ISO 8601), `lang` (of the root element), and what it says about its
+    """Return those of these that a page has: `title` (as given, else `og:title`), `canonical` (address as written,
+    resolved
+    against `base` only), `date` (of publication, ISO 8601), `lang` (of the root element), and its declarations about
+    its
     use (`signals`)."""
     end = html.find("<body", 0, HEAD_CHARACTERS)
     end = end if end >= 0 else HEAD_CHARACTERS
@@ -233,7 +235,7 @@ def _licences(html: str) -> Iterator[str]:
 
 
 def _published(html: str) -> str | None:
-    """The first date of publication in JSON-LD or microdata."""
+    """Return the first date of publication in JSON-LD or microdata."""
     if (stated := _JSON_DATE.search(html)) and (date := iso_date(stated[1])):
         return date
     at = html.find(PUBLISHED)
@@ -253,7 +255,7 @@ def _attributes(text: str) -> dict[str, str]:
 
 
 def _address(base: str, address: str) -> str:
-    """An address as browsers clean it; one too long to keep is none."""
+    """Clean an address as browsers do; one too long to keep becomes empty."""
     address = "".join(address.strip().split("\n")).replace("\t", "").replace("\r", "").replace(" ", "%20")
     try:
         address = urljoin(base.strip(), address) if base and address else address

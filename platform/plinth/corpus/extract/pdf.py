@@ -113,7 +113,7 @@ def page_text(page: Any) -> str:
 
 
 def without_breaks(text: str) -> str:
-    """A text whose hyphens at line ends are those of its words: kept where the text has the word with a hyphen."""
+    """Return a text whose hyphens at line ends are those of its words: kept if the text has the word with a hyphen."""
     if HYPHEN not in text:
         return text
     words = {word.casefold() for word in _WORD.findall(text)}
@@ -159,14 +159,14 @@ def _mark_rows(page: Any, lines: Sequence[Line]) -> None:
 
 
 def _spacing(lines: Sequence[Line]) -> float:
-    """The usual distance of two lines of a page."""
+    """Return the usual distance of two lines of a page."""
     steps = [a.bottom - b.bottom for a, b in pairwise(lines)]
     within = [step for step, line in zip(steps, lines, strict=False) if 0.5 * line.height < step < 3 * line.height]
     return median(within) if within else 0.0
 
 
 def _between(before: Line, line: Line, lines: Sequence[Line], spacing: float) -> str:
-    """What stands between two lines: a hyphen, a space or nothing inside a paragraph, one line end or two."""
+    """Return the joint of two lines: a hyphen, a space or nothing inside a paragraph, one line end or two."""
     step = before.bottom - line.bottom
     if _is_one(before, line, lines, spacing):
         if before.hyphen:
@@ -193,7 +193,7 @@ def _is_one(before: Line, line: Line, lines: Sequence[Line], spacing: float) -> 
 
 
 def _edge(line: Line, lines: Sequence[Line]) -> float | None:
-    """The right edge of the column that a line is in, which two lines of it at least come near; None without one."""
+    """Return the right edge of a line's column, which at least two of its lines come near; None without one."""
     rights = sorted(one.right for one in lines if not one.row and abs(one.left - line.left) < INDENT * line.height)
     if len(rights) < 2 or rights[-1] - line.left < MIN_WIDTH * line.height:
         return None

@@ -55,7 +55,7 @@ def with_lists(tree: Any) -> bool:
 
 
 def labels_in_place(text: str) -> str:
-    """The text of a tree that `with_lists` has labeled."""
+    """Return the text of a tree that `with_lists` has labeled."""
     return _LABEL.sub(lambda found: f"{found[1]} " if found[1] and found[2] is None else "", text)
 
 
@@ -64,7 +64,7 @@ def _is_content(ul: Any) -> bool:
 
 
 def _linked(element: Any) -> bool:
-    """True if more than `MAX_LINKS` of an element's text is links."""
+    """Return True if more than `MAX_LINKS` of an element's text is links."""
     links = element.get_elements_by_tag_name("a").values()
     left = MAX_LINKS * len(" ".join(element.text.split())) if links else 0
     return any((left := left - len(" ".join(a.text.split()))) < 0 for a in links)
@@ -76,7 +76,7 @@ def _among_prose(ul: Any) -> bool:
 
 
 def _has_prose(element: Any) -> bool:
-    """True if paragraphs among the nearest siblings of an element have `MIN_PROSE` characters."""
+    """Return True if paragraphs among the nearest siblings of an element have `MIN_PROSE` characters."""
     found = 0
     for step in ("previous_element_sibling", "next_element_sibling"):
         sibling = getattr(element, step)
@@ -125,7 +125,7 @@ def _number(tree: Any, ol: Any) -> bool:
 
 
 def _kind(element: Any) -> str:
-    """How an element's attributes write numbers: `1`, `a`, `A`, `i`, `I`, `none`; empty where they do not say."""
+    """Return the number style of an element's attributes: `1`, `a`, `A`, `i`, `I`, `none`; empty if there is none."""
     style = _STYLE.search(element.getattr("style") or "")
     if style:
         return _KINDS[style[1].lower()] or "none"
@@ -212,7 +212,7 @@ _DEEPEST = 64
 
 
 def readable_formulas(html: str) -> str:
-    """A page with its formulas as text."""
+    """Return a page with its formulas as text."""
     if "<math" in html:
         html = _MATH.sub(_formula, _HIDDEN.sub(r"\1", html))
     for _ in range(_ROUNDS):
@@ -223,7 +223,7 @@ def readable_formulas(html: str) -> str:
 
 
 def raised(text: str) -> str:
-    """Raised text: by Unicode's characters where there are all of them, else `^(…)`."""
+    """Return raised text: in Unicode's characters if all exist, else `^(…)`."""
     return _script_text(text, _RAISED, "^")
 
 
@@ -269,7 +269,7 @@ def _formula(found: re.Match[str]) -> str:
 
 
 def _parsed(markup: str) -> _Element:
-    """The elements of a formula; what is nested deeper than any formula is becomes flat."""
+    """Parse the elements of a formula; nesting beyond that of real formulas becomes flat."""
     root = _Element("math")
     stack = [root]
     for token in _TOKEN.finditer(markup):

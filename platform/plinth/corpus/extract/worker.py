@@ -25,7 +25,7 @@ _JOINER = "\u2060"
 
 
 def engine(name: str) -> Extract:
-    """The extractor of a recipe's `extraction.engine`."""
+    """Return the extractor of a recipe's `extraction.engine`."""
     extract = {"resiliparse": _resiliparse, "trafilatura": _trafilatura}[name]()
     return lambda html: extract(readable_formulas(html))
 
@@ -117,7 +117,7 @@ def _has_gutters(html: str) -> bool:
 
 
 def with_listings(text: str, listings: list[str]) -> str:
-    """Main content with every listing as it is in the page."""
+    """Return main content with every listing as it is in the page."""
     at = 0
     for listing in listings:
         squeezed = "\n".join(line.rstrip() for line in listing.splitlines() if line.strip())
@@ -132,7 +132,7 @@ def with_listings(text: str, listings: list[str]) -> str:
 
 
 def _unwrap(table: Any) -> None:
-    """A table with nothing but listings in it gives way to them."""
+    """Replace a table that has only listings by them."""
     pres = table.findall(".//pre")
     words = "".join("".join(pre.text_content() for pre in pres).split())
     parent = table.getparent()
@@ -144,7 +144,7 @@ def _unwrap(table: Any) -> None:
 
 
 def _flat(pre: Any) -> str:
-    """The text of a `pre`, which becomes all that is in it: some highlighters begin with an empty element, and
+    """Return the text of a `pre`, which then replaces its content: some highlighters begin with an empty element, and
     Trafilatura drops the text that follows one. Elements in it that end a line become line ends."""
     pieces: list[str] = []
     todo = [(pre, False)]  # elements, and whether their inside is written
@@ -184,7 +184,7 @@ GARBAGE_OBJECTS = 50_000
 
 
 def extracting(watch: ItemWatch, name: str, seconds: str) -> Handler:
-    """Main content by an engine, of pages as bytes.
+    """Return a handler that extracts main content by an engine, from pages as bytes.
 
     Args:
         name: engine.
@@ -232,7 +232,7 @@ def _read(extract: Extract, page: Page) -> Read | ExtractionFailure:
 
 
 def _whole(page: Page, watch: ItemWatch) -> Answer:
-    """A document of another kind than HTML: its text and metadata at once."""
+    """Extract a document of a kind other than HTML: its text and metadata at once."""
     try:
         if page.kind == "pdf":
             from plinth.corpus.extract.pdf import pdf_text

@@ -66,7 +66,7 @@ def sigmoid(x: F64) -> F64:
 
 
 def fit_curve(method: Method, margins: F64, truth: npt.NDArray[Any], weights: F64) -> Curve:
-    """The curve of a method."""
+    """Fit the curve of a method."""
     return platt(margins, truth, weights) if method == "platt" else isotonic(margins, truth, weights)
 
 
@@ -98,8 +98,8 @@ def _loss(beta: F64, x: F64, target: F64, weights: F64) -> float:
 
 
 def isotonic(margins: F64, truth: npt.NDArray[Any], weights: F64) -> Curve:
-    """Least squares among curves that never fall: neighbours that would are pooled (Ayer et al. 1955). Every step
-    stands at the mean margin of its documents, with lines between, so that few documents tie."""
+    """Fit least squares among nondecreasing curves: steps that would fall are pooled (Ayer et al. 1955). Every step
+    is at the mean margin of its documents, with lines between, so that few documents tie."""
     levels, place = np.unique(margins, return_inverse=True)
     pools: list[list[float]] = []  # sum of weights, of weighted truth, of weighted margins
     weight = np.bincount(place, weights)
@@ -156,7 +156,8 @@ def brier(truth: npt.NDArray[Any], probabilities: F64, weights: F64) -> float:
 
 
 def calibration_error(truth: npt.NDArray[Any], probabilities: F64, weights: F64, bins: int = ECE_BINS) -> float:
-    """Expected calibration error: distance of mean probability and share of true documents in bins of equal width,
+    """Return the expected calibration error: distance of mean probability and share of true documents in bins of equal
+    width,
     averaged by their weight (Naeini et al. 2015; Guo et al. 2017)."""
     place = np.minimum((probabilities * bins).astype(np.int64), bins - 1)
     said = np.bincount(place, weights * probabilities, bins)
@@ -211,7 +212,7 @@ class Forest:
     base: float
 
     def margins(self, features: F32) -> F64:
-        """The sum of all trees for every document, [D]."""
+        """Sum all trees for every document, [D]."""
         out = np.full(len(features), self.base)
         if len(features):
             feature, left, right, threshold, value = (np.ascontiguousarray(self.nodes[name]) for name in _FIELDS)
@@ -241,7 +242,8 @@ def fit_trees(features: F32, truth: I64, weights: F64) -> Forest:
 
 
 def _exported(model: Any) -> Forest:
-    """A fitted model as arrays; its layout is scikit-learn's own, which a test compares with `decision_function`."""
+    """Return a fitted model as arrays; its layout is scikit-learn's own, which a test compares with
+    `decision_function`."""
     trees = [stage[0].nodes for stage in model._predictors]
     starts = np.concatenate([[0], np.cumsum([len(tree) for tree in trees])]).astype(np.int64)
     nodes = np.zeros(int(starts[-1]), dtype=NODE)
@@ -256,7 +258,7 @@ def _exported(model: Any) -> Forest:
 
 
 def problem(forest: Forest, features: int) -> str | None:
-    """The fault of a forest read from a file, or None: no walk through it may leave the arrays or never end."""
+    """Return the fault of a forest read from a file, or None: no walk through it may leave the arrays or never end."""
     nodes, starts = forest.nodes, forest.starts
     size = len(nodes)
     if starts.ndim != 1 or starts.size < 1 or starts[0] != 0 or starts[-1] != size or (np.diff(starts) <= 0).any():
@@ -330,7 +332,7 @@ class ClassifierModel:
             look: of the texts, as `examples.second_look` gives it.
 
         Raises:
-            ValueError: the model has no second stage, or not with so many features.
+            ValueError: the model has no second stage, or one with a different number of features.
         """
         if self.forest is None or self.head.second is None:
             raise ValueError("the model has no second stage")
@@ -351,7 +353,7 @@ def second_names(more: tuple[str, ...] = ()) -> tuple[str, ...]:
 
 
 def write(store: Store, model: ClassifierModel) -> tuple[Part, ...]:
-    """The files of a model as parts."""
+    """Write the files of a model as parts."""
     arrays: dict[str, npt.NDArray[Any]] = {TABLE: model.table}
     if model.forest is not None:
         arrays |= {NODES: model.forest.nodes, STARTS: model.forest.starts}
@@ -360,11 +362,11 @@ def write(store: Store, model: ClassifierModel) -> tuple[Part, ...]:
 
 
 def read(files: Mapping[str, Path], key: str, kind: str) -> ClassifierModel:
-    """A model from its files.
+    """Read a model from its files.
 
     Args:
         key: of the asset, for errors: `models/NAME`.
-        kind: of model that is wanted.
+        kind: required kind of model.
 
     Raises:
         IntegrityError: another version or kind wrote it, a file is missing, or the files do not fit together.

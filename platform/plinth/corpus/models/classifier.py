@@ -23,7 +23,7 @@ from plinth_text.scoring import NAMES
 
 
 class Learning(Frozen):
-    """How a linear model is trained."""
+    """Training of a linear model."""
 
     documents: int = Field(20_000, ge=100, le=200_000, description="Most documents of a bucket or list.")
     max_words: int = internal(1000, ge=16, le=5000, description="Words of a document that are learnt from.")
@@ -37,7 +37,7 @@ class Learning(Frozen):
 
     @property
     def drawing(self) -> Drawing:
-        """How examples are made."""
+        """Sampling of the examples."""
         return Drawing(documents=self.documents, bits=self.bits, max_words=self.max_words, seed=self.seed)
 
 
@@ -120,7 +120,7 @@ def _require(task: _Task, found: Examples) -> None:
 
 
 def fitted(params: Learning, found: Examples, outputs: int) -> examples.Linear:
-    """The linear stage, trained on `train`, its best epoch chosen on `validation`."""
+    """Fit the linear stage on `train`; choose its best epoch on `validation`."""
     train, held = found.of("train").documents, found.of("validation").documents
     return examples.fit(train, held, outputs, params.bits, examples.Sgd(epochs=params.epochs))
 
@@ -210,7 +210,7 @@ def train_classifier(
 def fit_classifier(
     params: ClassifierParams, found: Examples, labels: tuple[str, ...]
 ) -> tuple[ClassifierModel, dict[str, Any]]:
-    """The model and its measures; a pure function of the examples."""
+    """Fit the model; return it with its measures; a pure function of the examples."""
     stage = fitted(params, found, 1)
     calibration, test = found.of("calibration"), found.of("test")
     curve = artefact.fit_curve(params.calibration, *_judged(stage, calibration, params.window))
@@ -239,8 +239,8 @@ def _judged(stage: examples.Linear, some: Examples, window: int) -> tuple[F64, I
 def _with_second(
     params: ClassifierParams, model: ClassifierModel, stage: examples.Linear, found: Examples
 ) -> ClassifierModel:
-    """The model with a second stage, where there is doubt enough to learn from, and it does better there than the
-    first on documents that neither has learnt from."""
+    """Add a second stage to the model if there are enough doubtful documents, and it beats the first stage there on
+    documents that neither has learned from."""
     if not params.second_stage:
         return model
     border = found.of("border")
@@ -267,14 +267,14 @@ def _with_second(
 
 
 def _hits(terms: str | None, some: Examples) -> Bools | None:
-    """Whether terms of the lexicon were found in examples; None without one."""
+    """Return a mask of the examples with terms of the lexicon; None without one."""
     return None if terms is None else np.asarray(some.dense[:, len(NAMES)] > 0)
 
 
 def _near(
     p: F64, band: tuple[float, float], hits: Bools | None, truth: I64
 ) -> Bools | None:
-    """Documents of doubt and those beside them; all, where those are too few; None where all are."""
+    """Return a mask of documents in and near the band of doubt; a wider one if those are too few; None for all."""
     wide = doubtful(p, (band[0] * (1 - _BESIDE), band[1] + (1 - band[1]) * _BESIDE), hits)
     for chosen in (wide, np.ones_like(wide)):
         if _both(truth[chosen], _ENOUGH):
@@ -287,7 +287,7 @@ def _both(truth: I64, least: int) -> bool:
 
 
 def doubtful(p: F64, band: tuple[float, float], hits: Bools | None = None) -> Bools:
-    """Whether probabilities lie in the band of doubt, or below it although the lexicon has `hits`."""
+    """Return a mask of probabilities in the band of doubt, or below it if the lexicon has `hits`."""
     inside = (p >= band[0]) & (p <= band[1])
     return np.asarray(inside if hits is None else inside | (hits & (p < band[0])))
 
@@ -391,7 +391,7 @@ def train_tagger(
 def fit_tagger(
     params: TaggerParams, found: Examples, labels: tuple[str, ...]
 ) -> tuple[ClassifierModel, dict[str, Any]]:
-    """The model and its measures; a pure function of the examples."""
+    """Fit the model; return it with its measures; a pure function of the examples."""
     outputs = len(labels) if len(labels) > 2 else 2
     stage = fitted(params, found, outputs)
     calibration, test = found.of("calibration").documents, found.of("test").documents

@@ -56,7 +56,7 @@ class Ragged:
     labels: I64
 
     def take(self, chosen: I64) -> Ragged:
-        """Some documents, in the order given."""
+        """Take some documents, in the order given."""
         sizes = np.diff(self.starts)[chosen]
         starts = np.concatenate([[0], np.cumsum(sizes)])
         at = np.arange(starts[-1]) + np.repeat(self.starts[chosen] - starts[:-1], sizes)
@@ -73,7 +73,7 @@ class Linear:
 
 
 def fit(train: Ragged, held: Ragged, outputs: int, bits: int, sgd: Sgd) -> Linear:
-    """The best epoch's model. With one output label 1 is true; else output k is label k against the rest."""
+    """Return the best epoch's model. With one output label 1 is true; else output k is label k against the rest."""
     classes = max(outputs, 2)
     table, bias = np.zeros((1 << bits, outputs), np.float32), np.zeros(outputs, np.float32)
     squares, bias_squares = np.zeros_like(table), np.zeros(outputs, np.float64)
@@ -116,7 +116,7 @@ def margins(documents: Ragged, table: F32, bias: F32, window: int = 0) -> F64:
 
 
 def _order(size: int, epoch: int) -> I64:
-    """A permutation for every epoch; the generator is part of numpy's compatibility promise (PCG64)."""
+    """Return a permutation for every epoch; the generator is part of numpy's compatibility promise (PCG64)."""
     return np.argsort(np.random.Generator(np.random.PCG64(epoch)).random(size), kind="stable")
 
 
@@ -160,7 +160,7 @@ SCHEMA = pa.schema(
 
 
 class Drawing(Frozen):
-    """How examples are made of texts."""
+    """Sampling of examples from texts."""
 
     documents: int
     bits: int
@@ -242,7 +242,7 @@ def draw(
 
 
 def load(store: Store, parts: Sequence[Part], documents: int) -> Examples:
-    """The examples of parts, at most so many of every source; parts of one source have its name."""
+    """Load the examples of parts, at most `documents` of every source; parts of one source have its name."""
     tables = []
     for name in dict.fromkeys(part.name for part in parts):
         own = pa.concat_tables([read_table(store, part) for part in parts if part.name == name])
@@ -290,7 +290,7 @@ def _by_uri(uri: str, patterns: Sequence[tuple[re.Pattern[str], int]]) -> int:
 
 
 def _listed(store: Store, task: _Task) -> Iterator[Found]:
-    """The same of a list: lines of JSON with `text` and `label`."""
+    """Yield the texts of a list: lines of JSON with `text` and `label`."""
     values = dict(task.values)
     smallest = Smallest(task.drawing.documents)
     lines = read_labelled(store.open_path(task.part.blob).read_bytes(), f"lists/{task.source}, {task.part.name}")
@@ -307,7 +307,7 @@ def _listed(store: Store, task: _Task) -> Iterator[Found]:
 
 
 def read_labelled(data: bytes, where: str) -> Iterator[Mapping[str, Any]]:
-    """Lines of a labelled set: objects with `text` and `label`, both strings, and what else they have.
+    """Yield the lines of a labeled set: objects with `text` and `label`, both strings, and other fields.
 
     Raises:
         SourceError: names the line.
@@ -346,7 +346,8 @@ def _batch(
 
 
 def second_look(texts: pa.Array, terms: lists.Lexicon | None) -> F32:
-    """Features of the second stage beside the margin, [texts, N]: the text's look, and hits of a lexicon."""
+    """Return the features of the second stage without the margin, [texts, N]: the text's appearance, and hits of a
+    lexicon."""
     counts = scoring.counts(texts)
     look = scoring.from_counts(counts)
     if terms is None:
@@ -355,7 +356,7 @@ def second_look(texts: pa.Array, terms: lists.Lexicon | None) -> F32:
 
 
 def splits(texts: pa.Array) -> npt.NDArray[np.int8]:
-    """The split of every text, by number."""
+    """Return the split of every text, by number."""
     place = ranks(unicode.digests(texts), _SPLIT_KEY) / 2.0**64
     return np.searchsorted(np.cumsum(list(SPLITS.values()))[:-1], place, side="right").astype(np.int8)
 
@@ -375,11 +376,11 @@ def line(text: str, label: str, slice_name: str) -> str:
 
 
 def require_real(store: Store, lists: Mapping[str, Manifest], user: str) -> None:
-    """Refuse labelled sets that hold generated rows.
+    """Refuse labeled sets that have generated rows.
 
     Args:
-        lists: labelled sets by asset key.
-        user: who wants to read them, as `models/toxicity`.
+        lists: labeled sets by asset key.
+        user: asset that reads them, such as `models/toxicity`.
 
     Raises:
         SourceError: a set holds one, or cannot be read; names it.
@@ -393,12 +394,12 @@ def require_real(store: Store, lists: Mapping[str, Manifest], user: str) -> None
 
 
 def marked_rows(path: Path, where: str) -> int:
-    """How many rows of a labelled set are marked."""
+    """Count the marked rows of a labeled set."""
     return sum(bool(row.get(MARK)) for row in read_labelled(path.read_bytes(), where))
 
 
 def refused(where: str, marked: int, user: str) -> SourceError:
-    """The error for a generated set in a recipe that is no test."""
+    """Return the error for a generated set in a recipe that is not a test."""
     return SourceError(
         f"{user} may not read {where}",
         found=f"{marked:,} generated examples (`plinth corpus slices --write`)",

@@ -26,11 +26,11 @@ from plinth_text.fasttext.model_file import FastTextModel
 
 
 def read_fasttext(files: Mapping[str, Path], asset: str) -> FastTextModel:
-    """The model of a list's files, mapped.
+    """Read the model of a list's files, mapped.
 
     Raises:
-        IntegrityError: they are several.
-        ModelFileError: the file is no supervised fastText model.
+        IntegrityError: there is more than one file.
+        ModelFileError: the file is not a supervised fastText model.
     """
     if len(files) != 1:
         raise IntegrityError(
@@ -43,7 +43,7 @@ def read_fasttext(files: Mapping[str, Path], asset: str) -> FastTextModel:
 
 
 def fasttext_described(files: Mapping[str, Path], asset: str) -> dict[str, Any]:
-    """Facts of the model for the catalogue.
+    """Return facts of the model for the catalog.
 
     Raises:
         IntegrityError, ModelFileError: as `read`.
@@ -71,11 +71,11 @@ LIBRARIES = ("torch", "transformers", "tokenizers", "safetensors")
 
 @dataclass(frozen=True)
 class HeadScores:
-    """What a head says of texts.
+    """Scores of a head for texts.
 
     Args:
         scores: probabilities of the labels, or the numbers of a regression, [D, L].
-        tokens: how many were read, those that the tokenizer adds counted, [D].
+        tokens: number of tokens read, including those that the tokenizer adds, [D].
     """
 
     scores: F32
@@ -83,10 +83,10 @@ class HeadScores:
 
 
 def transformer_described(files: Mapping[str, Path], asset: str) -> dict[str, Any]:
-    """Facts of the head for the catalogue, from the files alone.
+    """Return facts of the head for the catalog, from the files alone.
 
     Raises:
-        IntegrityError: the folder is no such head, brings code of its own, or has no safetensors.
+        IntegrityError: the folder is not such a head, has its own code, or has no safetensors.
     """
     config = _config(files, asset)
     names = _labels(config)
@@ -97,12 +97,12 @@ class TransformerHead:
     """A head in memory, on a GPU where there is one.
 
     Args:
-        files: of the folder, by name.
-        asset: for messages.
-        max_tokens: of a text that are read, at most what the model has positions for.
+        files: files of the folder, by name.
+        asset: name in messages.
+        max_tokens: maximum tokens to read per text, limited by the model's positions.
 
     Raises:
-        IntegrityError: the files are no such head.
+        IntegrityError: the files are not such a head.
         MissingError: `transformers` is not installed.
     """
 
@@ -168,7 +168,7 @@ class TransformerHead:
 
 
 def _beginning(text: str, most: int) -> str:
-    """The first `most` characters, up to a space: what follows changes no token before it."""
+    """Return the first `most` characters, up to a space: what follows changes no token before it."""
     return text if len(text) <= most else text[: max(text.rfind(" ", 0, most), 1)]
 
 
@@ -184,7 +184,7 @@ def _batches(lengths: I32) -> Iterator[I64]:
 
 @contextmanager
 def _folder(files: Mapping[str, Path]) -> Iterator[str]:
-    """The files that may be opened, under their names."""
+    """Yield a folder of the files that may be opened, under their names."""
     with TemporaryDirectory(prefix="plinth-head-") as folder:
         for name, path in files.items():
             if name.endswith(OPENED):
@@ -279,13 +279,13 @@ class GivenModelParams(Frozen):
 def train(
     ctx: Context, asset: str, params: GivenModelParams, documents: Mapping[str, Manifest], lists: Mapping[str, Manifest]
 ) -> Manifest:
-    """The files as they are, opened once to see that they are such a model.
+    """Publish the files as they are, opened once to check that they are such a model.
 
     Returns:
         Manifest of the files under their names. Statistics: `kind`, and the header of the model.
 
     Raises:
-        IntegrityError: they have another digest, another version or kind wrote them, one is missing, or they do not
+        IntegrityError: their digest, version or kind differs, one is missing, or they do not
             fit together.
     """
     parts = opened(lists[params.files].parts)
@@ -303,7 +303,8 @@ def train(
 
 
 def opened(parts: Sequence[Part]) -> tuple[Part, ...]:
-    """The files that a model is read from: those that `*` names in a folder. A clone has others beside and below."""
+    """Return the files that a model is read from: those that `*` matches in a folder. A clone has others, hidden or
+    nested."""
     visible = (part for part in parts if "/" not in part.name and not part.name.startswith("."))
     return tuple(parts) if len(parts) == 1 else tuple(visible)
 

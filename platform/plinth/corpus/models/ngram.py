@@ -76,7 +76,7 @@ class NgramModel:
 
 
 def write(store: Store, model: NgramModel) -> tuple[Part, ...]:
-    """The files of a model as parts."""
+    """Write the files of a model as parts."""
     files: dict[str, bytes] = {HEAD: fingerprint.canonical(dict(model.head)), WORDS: _npy(model.words)}
     for order, (keys, values) in enumerate(zip(model.keys, model.values, strict=True), start=1):
         files |= {f"keys-{order}.npy": _npy(keys), f"values-{order}.npy": _npy(values)}
@@ -84,7 +84,7 @@ def write(store: Store, model: NgramModel) -> tuple[Part, ...]:
 
 
 def read(files: Mapping[str, Path], key: str) -> NgramModel:
-    """A model from its files.
+    """Read a model from its files.
 
     Args:
         key: of the asset, for errors: `models/NAME`.
@@ -106,7 +106,8 @@ def read(files: Mapping[str, Path], key: str) -> NgramModel:
 
 
 def arpa(model: NgramModel) -> Iterator[str]:
-    """The model in ARPA form, line by line. `<s>` has probability one, as lmplz writes it: nothing predicts it."""
+    """Yield the model in ARPA form, line by line. `<s>` has probability one, as lmplz writes it: nothing predicts
+    it."""
     yield "\\data\\"
     for order, keys in enumerate(model.keys, start=1):
         yield f"ngram {order}={keys.size}"
@@ -251,7 +252,7 @@ def _estimate(store: Store, task: tuple[Part, tuple[Part, ...], list[int]]) -> t
 
 
 def _dense(store: Store, counted: tuple[Part, ...], vocabulary_: int) -> tuple[list[U64], list[I64]]:
-    """Counts by order; of unigrams for every number, 0 where it was not seen."""
+    """Return counts by order; unigrams have every number, 0 if it was not seen."""
     tables = [read_table(store, part) for part in counted]
     keys, counts = [one["key"].to_numpy() for one in tables], [one["count"].to_numpy() for one in tables]
     first = np.zeros(vocabulary_, dtype=np.int64)

@@ -41,14 +41,14 @@ _GRAMS = pa.schema([("key", pa.uint64()), ("count", pa.int64())])
 
 @dataclass(frozen=True)
 class HashRange:
-    """Which documents are read: those whose hashed id lies in [low, high) of 2^32."""
+    """Documents to read: those with a hashed id in [low, high) of 2^32."""
 
     low: int
     high: int
 
 
 def sample(documents: Mapping[str, Manifest], max_bytes: int, held_back: float) -> tuple[HashRange, HashRange]:
-    """The sample to train on, at most about `max_bytes` of text, and the one held back to measure on."""
+    """Return the sample to train on, at most about `max_bytes` of text, and the one held back to measure on."""
     size = sum(int(one.stats["text_bytes"]) for one in documents.values())
     share = min(1.0, max_bytes / size) if size else 1.0
     middle = round(share * (1 - held_back) * 2**32)
@@ -63,7 +63,7 @@ def sampled(store: Store, part: Part, chosen: HashRange) -> Iterator[pa.Array]:
 
 
 def vocabulary(ctx: Context, documents: Mapping[str, Manifest], chosen: HashRange, size: int, label: str) -> Part:
-    """The most frequent tokens of the sample, `size` at most, each at least twice; sorted by rank."""
+    """Return the most frequent tokens of the sample, `size` at most, each at least twice; sorted by rank."""
     step = Step(
         name="ngram/words",
         version=VERSION,
@@ -149,7 +149,7 @@ def _grams(store: Store, task: tuple[Part, HashRange, Part, int]) -> tuple[Part,
 
 
 def with_begins(stream: U16) -> U16:
-    """The stream with `BEGIN` before every sentence."""
+    """Return the stream with `BEGIN` before every sentence."""
     starts = np.flatnonzero(np.r_[True, stream[:-1] == END]) if stream.size else np.empty(0, np.int64)
     return np.insert(stream, starts, BEGIN).astype(np.uint16)
 
@@ -221,7 +221,7 @@ class OrderEstimate:
 
 
 def estimate(keys: list[U64], counts: list[I64], prune: tuple[int, ...]) -> list[OrderEstimate]:
-    """The model from raw counts.
+    """Estimate the model from raw counts.
 
     Args:
         keys, counts: by order from 1; keys sorted, those of order 1 every word of the vocabulary once, `BEGIN` and
@@ -249,7 +249,7 @@ def estimate(keys: list[U64], counts: list[I64], prune: tuple[int, ...]) -> list
 
 
 def _adjusted(keys: list[U64], counts: list[I64], n: int) -> I64:
-    """Adjusted counts of order n + 1."""
+    """Return the adjusted counts of order n + 1."""
     if n + 1 == len(keys):
         return counts[n]
     found = np.zeros(keys[n].size, dtype=np.int64)
@@ -268,7 +268,7 @@ def _discounts(adjusted: I64) -> tuple[float, float, float]:
 
 
 def _kept(keys: list[U64], adjusted: list[I64], prune: tuple[int, ...]) -> list[Bools]:
-    """The n-grams that stay: above the threshold, or needed as suffix or context by something longer that stays."""
+    """Return the n-grams that stay: above the threshold, or needed as suffix or context by a longer one that stays."""
     kept = [count > limit for count, limit in zip(adjusted, prune, strict=True)]
     for n in range(len(keys) - 1, 0, -1):
         longer = keys[n][kept[n]]

@@ -44,10 +44,10 @@ TEXTS = {
 
 
 class Rights(Frozen):
-    """Licences that are permitted by use, and sources of a bucket whose terms forbid a use.
+    """Licenses permitted by use, and sources of a bucket whose terms forbid a use.
 
     Args:
-        licences: the permitted lists and the uses, as the recipe has them.
+        licences: the permitted lists and the uses, from the recipe.
         withheld: domain and snapshot of the sources whose terms forbid one of them.
     """
 
@@ -55,8 +55,8 @@ class Rights(Frozen):
     withheld: tuple[tuple[str, str], ...] = ()
 
     def within(self, documents: Manifest) -> Rights:
-        """The same, with the sources of these documents whose terms forbid a use. Documents of two sources that share
-        domain and snapshot cannot be told apart: the stricter terms hold for both."""
+        """Add the sources of these documents whose terms forbid a use. Documents of two sources with the same domain
+        and snapshot are indistinguishable: the stricter terms apply to both."""
         uses = ("train", *self.licences.uses)
         withheld = {
             (str(source.get("domain")), str(source.get("snapshot")))
@@ -92,7 +92,7 @@ class Rights(Frozen):
         return mask
 
     def rule(self, reason: str) -> StatedRule | None:
-        """The gate's part of a reason as a rule that people read: its text, and the columns behind it."""
+        """Return the gate's part of a reason as a readable rule: its text, and the columns behind it."""
         if reason not in self.reasons:
             return None
         return StatedRule(TEXTS[reason], frozenset(COLUMNS[reason]))
@@ -119,15 +119,15 @@ DOCUMENT_COLUMNS = ("uri", "captured_at", "snapshot", "licence", "mime", "source
 
 @dataclass(frozen=True)
 class CompiledPolicy:
-    """A policy's rules, parsed and checked, its edits, and the licence gate before them.
+    """A policy's rules, parsed and checked, its edits, and the license gate before them.
 
     Args:
         rules: reason and expression, in order.
         edits: reason and column of spans.
         labels: the columns of strings among those that the rules read.
         stored: reasons of rules whose outcome is published; their columns need not be read.
-        rights: the licence gate; None only where no document is judged.
-        shared: comparisons that stand in several rules; each is made once for a batch.
+        rights: the license gate; None only where no document is judged.
+        shared: comparisons in several rules; each is evaluated once per batch.
     """
 
     rules: tuple[tuple[str, Expression], ...]
@@ -139,7 +139,7 @@ class CompiledPolicy:
 
     @property
     def reasons(self) -> list[str]:
-        """Names of the rules, in order; those of the licence gate first, but for rules of the same name."""
+        """Return the names of the rules, in order; the license gate's first, except for rules of the same name."""
         own = [reason for reason, _ in self.rules]
         gate = self.rights.reasons if self.rights else ()
         return [*(reason for reason in gate if reason not in own), *own]
@@ -176,15 +176,16 @@ class CompiledPolicy:
         return out
 
     def reusing(self, before: Policy) -> CompiledPolicy:
-        """The same policy, where rules that stand in `before` word for word are taken from what is published; but for
-        reasons that the licence gate gives, too, for its lists may be others now."""
+        """Return the same policy with the published outcome of rules that are unchanged since `before`, except for
+        reasons that
+        the license gate also gives, because its lists may have changed."""
         have = {rule.reason: rule.drop for rule in before.rules if rule.reason not in GATE_REASONS}
         stored = frozenset(reason for reason, rule in self.rules if have.get(reason) == rule.text)
         same = self.edits == tuple((rule.reason, rule.spans) for rule in before.edits)
         return replace(self, stored=stored, edits=() if same else self.edits)
 
     def rule(self, reason: str) -> StatedRule | None:
-        """The rule of a reason, or None when there is no such rule; the gate's where both have one."""
+        """Return the rule of a reason, or None if there is no such rule; the gate's if both have one."""
         stated = self.rights.rule(reason) if self.rights else None
         return stated or dict(self.rules).get(reason)
 
@@ -196,9 +197,9 @@ def compile_policy(
     """Parse and check a policy; done once by a worker, not for each part.
 
     Args:
-        annotators: those whose columns there are.
+        annotators: annotators whose columns are available.
         where: the policy's name in errors.
-        rights: the licence gate that stands before the rules.
+        rights: the license gate, evaluated before the rules.
 
     Raises:
         RecipeError: a rule that cannot be read, a name used twice, a column that does not exist.
@@ -248,7 +249,7 @@ def annotations_of(ctx: Context, bucket: str, documents: Manifest) -> dict[str, 
 def rule_values(
     store: Store, rule: StatedRule, documents: Manifest, annotations: Mapping[str, Manifest], part: int, row: int
 ) -> dict[str, Any]:
-    """The values of the columns that a rule reads, of one row of a part."""
+    """Return the values of the columns that a rule reads, in one row of a part."""
     found: dict[str, Any] = {}
     for sidecar, columns in by_sidecar(rule.columns).items():
         made = documents if sidecar == DOCUMENTS else annotations[sidecar]

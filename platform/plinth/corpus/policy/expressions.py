@@ -88,7 +88,7 @@ def parse(text: str, schema: Mapping[str, pa.DataType], where: str) -> Expressio
 
 
 def _unknown(name: str, schema: Mapping[str, pa.DataType], text: str, where: str) -> RecipeError:
-    """The error for an unknown column, with the nearest one, of its own annotator where that is there."""
+    """Return the error for an unknown column, with the nearest column, from the same annotator if the recipe has it."""
     sidecar, sidecars = name.partition(".")[0], sorted({known.partition(".")[0] for known in schema})
     own = [known for known in schema if known.startswith(f"{sidecar}.")]
     near = difflib.get_close_matches(name, own or schema, n=1, cutoff=0.4 if own else 0.7)
@@ -99,10 +99,10 @@ def _unknown(name: str, schema: Mapping[str, pa.DataType], text: str, where: str
 
 
 def syntax(text: str) -> ast.expr:
-    """The syntax tree of an expression, not checked.
+    """Return the syntax tree of an expression, not checked.
 
     Raises:
-        SyntaxError, ValueError, RecursionError, MemoryError: it is no expression of Python, or too deep.
+        SyntaxError, ValueError, RecursionError, MemoryError: not a Python expression, or too deep.
     """
     while True:
         # CPython counts the depth of all parses of a process in one place: one in another thread, or one that the
@@ -182,12 +182,12 @@ def _require_comparison(tree: ast.Compare, text: str, where: str) -> None:
 
 
 def _reads(op: ast.cmpop) -> bool:
-    """Whether the right side is an expression, not a list or None."""
+    """Return True if the right side is an expression, not a list or None."""
     return type(op) in COMPARISONS
 
 
 def _is_value(node: ast.expr) -> bool:
-    """A literal that Arrow holds exactly: text, a truth value, a finite number."""
+    """Return True for a literal that Arrow represents exactly: text, a truth value, a finite number."""
     value = node.operand if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub) else node
     if not isinstance(value, ast.Constant) or not isinstance(value.value, int | float | str | bool):
         return False
@@ -237,7 +237,7 @@ def column_name(node: ast.Attribute) -> str:
 
 
 def shared_comparisons(trees: Sequence[ast.expr]) -> tuple[list[ast.expr], frozenset[ast.expr]]:
-    """The same trees, in which equal comparisons are one node, and the nodes that occur more than once."""
+    """Return the same trees, in which equal comparisons are one node, and the nodes that occur more than once."""
     sharing = _Sharing()
     made = [sharing.visit(tree) for tree in trees]
     return made, frozenset(sharing.nodes[text] for text, times in sharing.times.items() if times > 1)
@@ -283,7 +283,7 @@ def evaluate_condition(
 
 
 def evaluate_value(node: ast.expr, columns: Columns, rows: int) -> Any:
-    """The values of a column, a number, an arithmetic expression or a condition: an Arrow array or scalar."""
+    """Return the values of a column, a number, an arithmetic expression or a condition: an Arrow array or scalar."""
     if isinstance(node, ast.Attribute):
         column = columns[column_name(node)]
         return column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
@@ -323,7 +323,7 @@ def literals(values: Sequence[Any], kind: pa.DataType | None = None) -> Any:
 
 
 def _booleans(mask: Bools) -> Any:
-    """A mask as an Arrow array."""
+    """Return a mask as an Arrow array."""
     return pa.Array.from_buffers(pa.bool_(), len(mask), [None, pa.py_buffer(np.packbits(mask, bitorder="little"))])
 
 
@@ -342,9 +342,9 @@ def _comparison(node: ast.Compare, columns: Columns, rows: int) -> Bools:
 
 
 def _numbers(node: ast.Compare, columns: Columns) -> Bools | None:
-    """A comparison of a column of numbers with a number, false where one is missing; None for anything else.
+    """Compare a column of numbers with a number, false where one is missing; return None for anything else.
 
-    None for no rows too: whether types fit is found by Arrow, on empty columns.
+    Also None for no rows: Arrow checks the types on empty columns.
     """
     left, operator, right = node.left, COMPARISONS.get(type(node.ops[0])), node.comparators[0]
     if len(node.ops) > 1 or operator is None:
@@ -366,7 +366,7 @@ def _numbers(node: ast.Compare, columns: Columns) -> Bools | None:
 
 
 def _chain(node: ast.Compare, columns: Columns, rows: int) -> Bools:
-    """`a < b < c`, `a in [...]` and `a is None`, by Arrow."""
+    """Evaluate `a < b < c`, `a in [...]` and `a is None` with Arrow."""
     found, left = None, evaluate_value(node.left, columns, rows)
     for op, comparator in zip(node.ops, node.comparators, strict=True):
         if isinstance(op, ast.In | ast.NotIn):

@@ -94,7 +94,7 @@ def run(
 
 
 def published(made: Manifest) -> tuple[Policy, Rights | None]:
-    """The policy and the rights by which a bucket was judged; no rights before version 3."""
+    """Return the policy and the rights that judged a bucket; no rights before version 3."""
     rules = {key: value for key, value in made.params.items() if key != RIGHTS}
     rights = made.params.get(RIGHTS)
     return Policy.model_validate(rules), None if rights is None else Rights.model_validate(rights)
@@ -157,7 +157,7 @@ def _offsets(sizes: I64) -> pa.Array:
 
 
 def _edits(compiled: CompiledPolicy, columns: Mapping[str, pa.Array], keep: Bools) -> tuple[pa.Array, dict[str, int]]:
-    """The edits of every document, sorted and disjoint, and how many of each reason kept documents have.
+    """Return the edits of every document, sorted and disjoint, and the number of edits of kept documents by reason.
 
     Documents without spans cost nothing, and those whose spans do not overlap no Python.
     """
@@ -250,7 +250,7 @@ def tally(fires: Bools, size: I64) -> tuple[I64, I32, I64]:
 
 
 def rule_lists(fires: Bools, count: I32) -> tuple[I32, I32]:
-    """The rules that fire on each document as lists: offsets [D + 1], and numbers of rules in order."""
+    """Return the rules that fire on each document as lists: offsets [D + 1], and numbers of rules in order."""
     offsets = np.zeros(count.size + 1, dtype=np.int32)
     np.cumsum(count, out=offsets[1:])
     values = np.empty(offsets[-1], dtype=np.int32)

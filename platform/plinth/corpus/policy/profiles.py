@@ -35,11 +35,11 @@ class Profile:
     Args:
         name: `family/project`.
         version: raise it when a rule changes. Rules are part of a policy's identity by themselves.
-        description: one sentence for the catalogue.
+        description: one sentence for the catalog.
         source: paper, and file of the project.
         rules: `(reason, drop)` in the project's order.
-        edits: `(reason, spans)`: what is cut from the text of a kept document.
-        annotators: those whose columns are read, each with the parameters that the counting of the project needs.
+        edits: `(reason, spans)`: cuts from the text of a kept document.
+        annotators: annotators whose columns are read, each with the parameters of the project's way of counting.
     """
 
     name: str
@@ -69,7 +69,7 @@ _TOP = {2: "0.20", 3: "0.18", 4: "0.16"}
 
 
 def _grams(column: str, top: tuple[int, ...] = (2, 3, 4)) -> tuple[tuple[str, str], ...]:
-    """The rules of n-grams over columns named alike."""
+    """Return the rules of n-grams over columns named alike."""
     return (
         *((f"top_{n}_gram", f"{column}.top_{n}_gram > {_TOP[n]}") for n in top),
         *((f"duplicate_{n}_grams", f"{column}.duplicate_{n}_grams > {most}") for n, most in _REPEATED.items()),
@@ -362,10 +362,10 @@ PROFILES: dict[str, Profile] = {one.name: one for one in (*GOPHER_ALL, *ALL, *WE
 
 
 def profile(name: str) -> Profile:
-    """A profile by name.
+    """Return a profile by name.
 
     Raises:
-        RecipeError: there is none; the nearest name is given.
+        RecipeError: no such profile; the error suggests the nearest name.
     """
     if name not in PROFILES:
         remedy = nearest(name, PROFILES) or "profiles are named `family/project`"
@@ -378,10 +378,10 @@ Pairs = tuple[tuple[str, str], ...]
 
 
 def resolved(names: Sequence[str], rules: Pairs, edits: Pairs) -> tuple[Pairs, Pairs]:
-    """The rules and edits of a policy.
+    """Return the rules and edits of a policy.
 
     A reason that is taken has the family's name in front (`c4_lorem_ipsum`), and the project's behind that when it
-    is still taken. An own rule with the reason of a profile's rule stands in its place when it reads the same columns:
+    is still taken. An own rule with the reason of a profile's rule replaces it if it reads the same columns:
     so a threshold is changed, and what is resolved already stays as it is. When it reads other columns, as a rule from
     another recipe may, both stay, and the profile's takes the longer name.
 
@@ -406,7 +406,7 @@ def _joined(profiles: Sequence[tuple[Profile, Pairs]], own: Pairs) -> Pairs:
 
 
 def _name(reason: str, value: str, one: Profile, found: Mapping[str, str], given: Mapping[str, str]) -> str:
-    """The shortest name that no earlier rule has, and no own rule about something else."""
+    """Return the shortest name that no earlier rule has, and no own rule with another subject."""
     names = (reason, f"{one.family}_{reason}", f"{one.family}_{one.project}_{reason}")
     free = (name for name in names if name not in found)
     return next((name for name in free if name not in given or _columns(given[name]) == _columns(value)), names[-1])

@@ -91,12 +91,12 @@ def compare(
     Args:
         buckets: published manifests, by bucket.
         policies: the new policy of each.
-        rights: the new licence gate; terms of sources are taken from the documents' manifests.
+        rights: the new license gate; terms of sources are taken from the documents' manifests.
         samples: documents per direction, over all buckets.
         seed: key of the hash that chooses them.
 
     Returns:
-        Statistics by bucket and their `total`, as `no_counts` has them with the published rules beside the new
+        Statistics by bucket and their `total`, as `no_counts` has them with the published rules next to the new
         (`rules_before`), and the flips chosen, in order of direction and hash.
 
     Raises:
@@ -130,7 +130,7 @@ def _tasks(
 
 
 def _same_sidecars(name: str, bucket: PublishedBucket) -> bool:
-    """Whether the published policy read the sidecars that are published now."""
+    """Return True if the published policy read the sidecars that are published now."""
     judged = {key.partition("/")[2]: digest for key, digest in bucket.policy.inputs.items()}
     return all(judged.get(one, made.digest) == made.digest for one, made in bucket.annotations.items())
 
@@ -195,7 +195,7 @@ DIRECTIONS = ("newly_dropped", "newly_kept")
 
 @dataclass(frozen=True, order=True)
 class Flip:
-    """A document whose verdict changes: where it lies, and by which rules."""
+    """Document whose verdict changes: its place, and the rules."""
 
     rank: int
     bucket: str = field(compare=False)
@@ -260,7 +260,7 @@ def judge(store: Store, task: CountTask) -> Answer:
 def rules_of(
     policy: Policy, rights: Rights, before: Policy | None, annotators: tuple[str, ...], where: str
 ) -> CompiledPolicy:
-    """The new policy behind the new rights, with the published outcome of rules that did not change."""
+    """Return the new policy behind the new rights, with the published outcome of rules that did not change."""
     rules = compile_policy(policy, annotators, where, rights)
     return rules.reusing(before) if before else rules
 
@@ -347,7 +347,7 @@ def _chosen(
     after: I64,
     before: pa.Array,
 ) -> Iterator[Flip]:
-    """The flips of a batch with the smallest hashes of their ids."""
+    """Return the flips of a batch with the smallest hashes of their ids."""
     if not any(mask.any() for mask in masks.values()):
         return
     ids = known.at(first).column("id")
@@ -385,7 +385,7 @@ def no_counts() -> dict[str, Any]:
 
 
 def best(flips: list[Flip], samples: int) -> list[Flip]:
-    """Of each direction those with the smallest ranks, in order."""
+    """Return the flips with the smallest ranks in each direction, in order."""
     directed = ([flip for flip in flips if flip.direction == direction] for direction in DIRECTIONS)
     return [flip for own in directed for flip in heapq.nsmallest(samples, own)]
 
@@ -400,7 +400,7 @@ Sides = dict[str, dict[str, pa.Array]]
 
 
 def batches(store: Store, slot: Slot, rules: CompiledPolicy) -> Iterator[tuple[dict[str, pa.Array], Sides, int]]:
-    """Columns that the rules read, and those of the published judgement, side by side; strings as dictionaries."""
+    """Yield the columns that the rules read together with those of the published judgment; strings as dictionaries."""
     always = {**_ALWAYS, "policy": (*_ALWAYS["policy"], *(["fired"] if rules.stored else []))}
     wanted = {**rules.sidecars, **always}
     parts = {DOCUMENTS: slot.documents, **slot.sides}
@@ -434,7 +434,7 @@ class Later:
         self._batches, self._row = iter_batches(store, part, columns, BATCH_ROWS, labels), 0
 
     def at(self, first: int) -> pa.RecordBatch:
-        """The batch that starts at a row, which no earlier call was at or past."""
+        """Return the batch that starts at a row; calls must be in ascending order of rows."""
         for batch in self._batches:
             here, self._row = self._row, self._row + batch.num_rows
             if here == first:

@@ -61,7 +61,7 @@ NAMES = pa.schema([pa.field("set", pa.string(), nullable=False), pa.field("item"
 
 @dataclass(frozen=True)
 class Tables:
-    """What the table is made of."""
+    """Inputs of the table."""
 
     index: Part
     names: Part
@@ -70,7 +70,7 @@ class Tables:
 
 
 def tally(pairs: pa.Table) -> pa.Table:
-    """What documents are to each item, counted; of pairs as `comparison` has them."""
+    """Count the relations of documents to each item, from pairs as in `comparison`."""
     kinds = {name: pc.equal(pairs["kind"], name).cast(pa.int64()) for name in KINDS}
     table = pa.table({"key": pairs["item"], **kinds, "longest": pairs["longest"], "fuzzy": pairs["fuzzy"]})
     return protected_index.merge([table], ITEM_TABLE_PAIRS)
@@ -83,7 +83,7 @@ def telling(alike: Any, close: Any, params: Protected) -> tuple[Bools, Bools]:
 
 
 def write(store: Store, tables: Tables) -> tuple[Part, ...]:
-    """The table, with statistics by set."""
+    """Write the table, with statistics by set."""
     index = protected_index.read(store, tables.index)
     names = read_table(store, tables.names)
     held = {name: np.zeros(names.num_rows, np.float32 if name == "fuzzy" else np.int64) for name in ITEM_TABLE_PAIRS}
@@ -187,7 +187,7 @@ def found(store: Store, work: Work) -> tuple[Part, ...]:
 
 
 def _kind(pairs: Found, lengths: Any, evident: Any, params: Protected) -> Any:
-    """What each pair is; nothing where the two only share some words."""
+    """Return the relation of each pair; nothing if the two only share some words."""
     needed = np.minimum(params.longest_words, lengths[pairs.items])
     # a handful of words are everywhere: they are found as a run with what stands around them, or not at all
     enough = evident[pairs.items] >= params.min_words
@@ -209,7 +209,7 @@ class Judge:
 
 
 def judged(store: Store, task: Judge) -> tuple[Part, ...]:
-    """The sidecar of a part."""
+    """Write the sidecar of a part."""
     items = read_table(store, task.items)
     worst = _worst(read_table(store, task.pairs), items, task.params)
     stats = dict.fromkeys(STATS, 0)

@@ -145,7 +145,7 @@ class _Hits:
 
 
 def _grams(store: Store, task: _Hits) -> tuple[Part, ...]:
-    """The distinct n-grams of one part's reserved documents."""
+    """Write the distinct n-grams of one part's reserved documents."""
     found = [np.empty(0, dtype=np.uint64)]
     for documents, holdout in iter_aligned(
         store, (task.slot.documents, ["text"]), (task.slot.sides["holdout"], ["reserved"])
@@ -222,7 +222,7 @@ class _Common:
 
 
 def _common(store: Store, task: _Common) -> tuple[Part, ...]:
-    """The held-out n-grams, by position, that more than `limit` training documents contain."""
+    """Write the held-out n-grams, by position, that more than `limit` training documents contain."""
     documents = protected_index.dense(store, task.tally, task.grams)
     found = np.flatnonzero(documents > task.limit) if task.limit is not None else np.empty(0, np.int64)
     return (write_table(store, "common.parquet", pa.table({"gram": found.astype(np.uint64)}, schema=_GRAMS)),)
@@ -310,7 +310,7 @@ Span = tuple[int, int]
 
 
 def cuts(text: str, matches: Iterable[Span]) -> list[Span] | None:
-    """The spans to cut, or None where the document is to be dropped.
+    """Return the spans to cut, or None if the document must be dropped.
 
     Args:
         matches: code points of the shared n-grams, half open, at least one.

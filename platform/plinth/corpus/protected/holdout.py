@@ -55,8 +55,8 @@ def run(
     Args:
         documents: `{b}/documents` by bucket.
         near: the last stage of deduplication: a manifest over all buckets with `survivor` and `text_bytes`.
-        earlier: the published `holdout`, whose documents stay held out. It is no input by digest: what it carries is
-            in the result, which is the same when it is made again.
+        earlier: the published `holdout`, whose documents stay held out. It is not an input by digest: its content is
+            in the result, which is the same if it is built again.
 
     Returns:
         Manifest of `{b}/part-*` with `SCHEMA`, and `RESERVED`. Statistics: sums of parts; `carried`, reserved
@@ -88,12 +88,12 @@ def run(
 
 
 def rank(seed: int, identity: bytes) -> bytes:
-    """The order of documents: 8 bytes of BLAKE2b of the id keyed by the seed, then the id."""
+    """Return the order of documents: 8 bytes of BLAKE2b of the id keyed by the seed, then the id."""
     return hashlib.blake2b(identity, key=b"holdout:%d" % seed, digest_size=8).digest() + identity
 
 
 def below(fraction: float) -> bytes:
-    """The rank below which a share `fraction` of all documents lies."""
+    """Return the rank below which a share `fraction` of all documents is."""
     return min(2**64 - 1, int(fraction * 2**64)).to_bytes(8, "big") + bytes(16)
 
 
@@ -108,7 +108,7 @@ class _Rank:
 
 
 def _rank(store: Store, task: _Rank) -> tuple[Part, ...]:
-    """The smallest ranks of a part, as many as could be held out; statistics count all survivors."""
+    """Write the smallest ranks of a part, at most the number that could be held out; statistics count all survivors."""
     ranks: list[bytes] = []
     survivors, limit = 0, below(task.params.fraction)
     for ids, near in iter_aligned(store, (task.slot.documents, ["id"]), (task.slot.sides["near"], ["survivor"])):
@@ -122,7 +122,7 @@ def _rank(store: Store, task: _Rank) -> tuple[Part, ...]:
 
 
 def _chosen(ctx: Context, params: Holdout, bucket: str, ranked: list[Part]) -> list[bytes]:
-    """The ids of a bucket that its hashes choose."""
+    """Return the ids of a bucket that its hashes choose."""
     survivors = sum(int(part.stats["survivors"]) for part in ranked)
     if survivors == 0:
         return []
@@ -145,7 +145,7 @@ def _chosen(ctx: Context, params: Holdout, bucket: str, ranked: list[Part]) -> l
 
 
 def _ranks(store: Store, parts: Sequence[Part], most: int) -> list[bytes]:
-    """The smallest ranks of several parts, in order."""
+    """Return the smallest ranks of several parts, in order."""
     ranks: list[bytes] = []
     for part in parts:
         ranks = sorted([*ranks, *read_table(store, part).column("rank").to_pylist()])[:most]

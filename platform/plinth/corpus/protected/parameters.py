@@ -11,7 +11,7 @@ from plinth.records import Frozen, Name, internal, spelling
 
 
 class ProtectedSet(Frozen):
-    """One set of items: a JSON object a line, or an HTML page each, whose name is its path in the folder."""
+    """One set of items: one JSON object per line, or one HTML page per item, named by its path in the folder."""
 
     path: str = Field(description="JSONL file, HTML page, or folder of them, relative to `input/`.")
     kind: Literal["benchmark", "probe", "red_team"] = internal("benchmark", description="Its use.")
@@ -65,7 +65,7 @@ class Protected(Frozen):
 
     @model_validator(mode="after")
     def _denied(self) -> Protected:
-        """What the sets deny, under their names: `deny` itself is in no dump."""
+        """Add the addresses that sets deny, under their names: `deny` itself is never dumped."""
         denied = {name: Family(deny=one.deny) for name, one in self.sets.items() if one.deny}
         # within validation, before the record is in use
         object.__setattr__(self, "families", {**self.families, **denied})

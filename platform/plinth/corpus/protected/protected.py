@@ -44,14 +44,15 @@ MAX_BYTES = 2**30
 
 
 def read_set(ctx: Context, name: str, given: ProtectedSet) -> Manifest:
-    """The items of a set.
+    """Read the items of a set.
 
     Returns:
-        Manifest of one part with `ITEMS`. Statistics: `items`, `without_text` (lines that none of the fields is in).
+        Manifest of one part with `ITEMS`. Statistics: `items`, `without_text` (lines with none of the fields).
 
     Raises:
-        SourceError: nothing is there, a line is no JSON object, a page cannot be read, an item that `only` names is not
-            there, or no line has text.
+            SourceError: there are no files, a line is not a JSON object, a page cannot be read, an item that `only`
+                names is
+                missing, or no line has text.
     """
     files, pages = _divided(inventory(ctx, given), set(given.only))
     if (size := sum(file.bytes for file in (*files, *pages))) > MAX_BYTES:
@@ -95,7 +96,7 @@ def read_set(ctx: Context, name: str, given: ProtectedSet) -> Manifest:
 
 
 def inventory(ctx: Context, given: ProtectedSet) -> list[SourceFile]:
-    """The files that a set reads. Where it names nothing but pages, no other file of the folder is opened."""
+    """Return the files that a set reads. If it names only pages, no other file of the folder is opened."""
     pages = given.only if all(name.endswith(PAGES) for name in given.only) else ()
     return listing.inventory(given.path, ctx.workspace.input, suffixes=pages)
 
@@ -134,7 +135,7 @@ def _page_texts(pages: Sequence[SourceFile]) -> Iterator[tuple[str, str]]:
 
 
 def _plain(file: SourceFile, data: bytes) -> bytes:
-    """The bytes of a file that may be gzipped.
+    """Return the bytes of a file that may be gzipped.
 
     Raises:
         SourceError: it is damaged, or holds more than `MAX_BYTES`.
@@ -244,7 +245,7 @@ def run(
 
 
 def probe_parts(made: Manifest | None) -> dict[str, Part]:
-    """The probes of `probe_sets` by their names among protected sets."""
+    """Return the probes of `probe_sets` by their names among protected sets."""
     if made is None:
         return {}
     held = {part.name: part for part in made.parts}
@@ -260,7 +261,7 @@ def _inputs(slot: Slot) -> tuple[str, ...]:
 
 
 def _indexed(ctx: Context, params: Protected, sets: Mapping[str, Part]) -> tuple[Part, Part]:
-    """The index with nothing known of the training text, and the names of the items."""
+    """Write the index without knowledge of the training text, and the names of the items."""
     step = Step(
         name="protected/index",
         version=VERSION,

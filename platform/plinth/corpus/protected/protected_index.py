@@ -33,7 +33,7 @@ COUNTED: How = {"documents": "sum"}
 
 
 def sparse(store: Store, name: str, counts: I64, documents: int = 0) -> Part:
-    """The counts above 0 by position, with the number of documents that were looked at."""
+    """Write the counts above 0 by position, with the number of documents examined."""
     key = np.flatnonzero(counts)
     return write_table(store, name, pa.table({"key": key, "documents": counts[key]}), stats={"looked_at": documents})
 
@@ -133,7 +133,7 @@ class ProtectedIndex:
     weights: F32
 
     def lookups(self) -> tuple[HashLookup, HashLookup]:
-        """Of n-grams that make candidates, and of words."""
+        """Return look-ups of n-grams that make candidates, and of words."""
         return HashLookup(self.grams), HashLookup(self.vocabulary)
 
     def of_item(self, values: I64) -> I64:
@@ -159,7 +159,8 @@ def items(store: Store, sets: Mapping[str, Part]) -> tuple[list[tuple[str, str]]
 
 
 def build(texts: pa.Array, params: Protected) -> ProtectedIndex:
-    """The index of items, all of their words evidence; those shorter than `min_words` have words and no n-grams."""
+    """Build the index of items, all of their words evidence; those shorter than `min_words` have words and no
+    n-grams."""
     starts, words = ngram_hashes(texts, 1)
     vocabulary, numbers = np.unique(words, return_inverse=True)
     hashes, valid = _evidence_of(starts, words, params)
@@ -181,9 +182,10 @@ def build(texts: pa.Array, params: Protected) -> ProtectedIndex:
 def weighed(
     index: ProtectedIndex, params: Protected, documents: int, frequencies: I64, common: Bools
 ) -> ProtectedIndex:
-    """The index with weights log((D + 2) / (df + 1)) for `df` of `D` sampled documents, and without what is common.
+    """Return the index with weights log((D + 2) / (df + 1)) for `df` of `D` sampled documents, and without common
+    n-grams.
 
-    Nothing weighs 0, or an item all of whose words are in the only document sampled could not be found.
+    No weight is 0; otherwise an item could not be found if all its words are in the only sampled document.
 
     Args:
         common: [evidence] n-grams that too many training documents have.
@@ -198,7 +200,7 @@ def weighed(
 
 
 def ngrams_of(words: U64, starts: I64, n: int) -> tuple[I64, U64]:
-    """The n-grams of texts whose words are hashed already: starts [D + 1] and hashes, as `hashes.ngram_hashes`."""
+    """Return the n-grams of texts with hashed words: starts [D + 1] and hashes, as in `hashes.ngram_hashes`."""
     counts = np.diff(starts)
     gram_starts = np.concatenate([[0], np.cumsum(np.maximum(counts - n + 1, np.minimum(counts, 1)))]).astype(np.int64)
     out = np.empty(int(gram_starts[-1]), dtype=np.uint64)
@@ -207,13 +209,13 @@ def ngrams_of(words: U64, starts: I64, n: int) -> tuple[I64, U64]:
 
 
 def evidence_lengths(index: ProtectedIndex, params: Protected) -> list[int]:
-    """The lengths in words of all n-grams that are evidence."""
+    """Return the lengths in words of all n-grams that are evidence."""
     lengths = np.diff(index.starts)
     return [int(n) for n in np.unique(np.minimum(lengths[lengths >= params.min_words], params.longest_words))]
 
 
 def write(store: Store, index: ProtectedIndex) -> Part:
-    """The index as one part."""
+    """Write the index as one part."""
     out = io.BytesIO()
     for name in _fields(index):
         np.save(out, getattr(index, name), allow_pickle=False)
@@ -221,13 +223,14 @@ def write(store: Store, index: ProtectedIndex) -> Part:
 
 
 def read(store: Store, part: Part) -> ProtectedIndex:
-    """The index out of its part."""
+    """Read the index from its part."""
     with store.open_path(part.blob).open("rb") as stream:
         return ProtectedIndex(*(np.load(stream, allow_pickle=False) for _ in fields(ProtectedIndex)))
 
 
 def _posted(index: ProtectedIndex, params: Protected) -> ProtectedIndex:
-    """The index with the n-grams that make candidates: of items long enough, on words that are evidence or beside."""
+    """Return the index with the n-grams that make candidates: of items long enough, on or next to words that are
+    evidence."""
     n, count = params.candidate_words, index.starts.size - 1
     gram_starts, grams = ngrams_of(index.words, index.starts, n)
     owner = np.repeat(np.arange(count, dtype=np.int32), np.diff(gram_starts))

@@ -75,18 +75,18 @@ def run(
     Args:
         rule: what the gate removes (`measured_gates.rule_of`).
         annotate: parameters of the annotators that the rule reads.
-        resources: models and lists that these need, and the labelled lists, by key.
-        documents: of the buckets, for those that reviewers labelled.
-        reviews: labels of reviewers; those with other reasons than the rule's do not count.
+        resources: models and lists that these need, and the labeled lists, by key.
+        documents: documents of the buckets, for those that reviewers labeled.
+        reviews: labels of reviewers; labels for reasons other than the rule's are ignored.
 
     Returns:
         Manifest of one table, `labelled.parquet`. Statistics: `slices` (`rates.by_slice`), `origins` (documents by
         origin), `made_as` (by what the generator planted: `documents`, `removed`), `rule`, `bounds`,
-        `real` (documents that people labelled, `good` and `bad`), `reviews_without_document`.
+        `real` (documents that people labeled, `good` and `bad`), `reviews_without_document`.
 
     Raises:
         MissingError: a resource is missing.
-        SourceError: a labelled list cannot be read; names the line.
+        SourceError: a labeled list cannot be read; names the line.
     """
     needed = [key for name, raw in annotate.items() for key in annotator(name).needs(parameters(name, raw))]
     lists = [f"lists/{name}" for name in params.lists]
@@ -115,7 +115,7 @@ def run(
 
 
 def _step(task: _Task) -> Step:
-    """What is measured; the bounds judge its outcome and are no part of it."""
+    """Return the measurement as a step; bounds judge its outcome and are not part of it."""
     annotators = {name: [annotator(name).version, dict(raw)] for name, raw in task.annotate}
     measured = task.params.model_dump(mode="json", exclude=set(BOUNDS))
     rule = list(task.rule.texts)
@@ -127,7 +127,7 @@ def _step(task: _Task) -> Step:
 
 
 def _identity(task: _Task) -> tuple[str, ...]:
-    """All that the task reads: models and lists, documents that reviewers labelled, and their labels."""
+    """Return everything that the task reads: models and lists, documents that reviewers labeled, and their labels."""
     return (
         *(f"{key}/{name}:{blob.sha256}" for key, name, blob in task.resources),
         *(f"{key}/{part.name}:{part.blob.sha256}" for key, part in task.lists),
@@ -207,7 +207,7 @@ def _judged(task: _Task, prepared: Mapping[str, Any], origin: str, rows: Sequenc
 
 
 def _documents(rows: Sequence[Labelled]) -> pa.RecordBatch:
-    """Labelled texts as rows of documents, without a source."""
+    """Return labeled texts as rows of documents, without a source."""
     size = len(rows)
     columns = {
         "id": [hashlib.sha256(row.text.encode()).digest()[:16] for row in rows],
@@ -269,8 +269,8 @@ def require_apart(store: Store, shown: Mapping[str, Manifest], learnt: Mapping[s
     """Refuse sets that hold what a model learns from.
 
     Args:
-        shown: labelled sets that measure the gate, by asset key.
-        learnt: those that its models learn from.
+        shown: labeled sets that measure the gate, by asset key.
+        learned: sets that its models learn from.
 
     Raises:
         SourceError: more than `MAX_SHARED` of a set's texts; or a set cannot be read.

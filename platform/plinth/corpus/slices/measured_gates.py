@@ -49,7 +49,7 @@ OFFERS = (
 
 @lru_cache(maxsize=1)
 def known() -> tuple[Term, ...]:
-    """The bank: texts that stand for known illegal ones, with the slice as their category."""
+    """Return the bank: texts that stand for known illegal ones, with the slice as their category."""
     found = []
     for name in SLICES:
         for at in range(KNOWN):
@@ -61,7 +61,8 @@ def known() -> tuple[Term, ...]:
 
 
 def plants(files: Mapping[str, Mapping[str, Path]]) -> tuple[Term, ...]:
-    """The entries of the lists: phrases by their category; texts of the bank as `known_text` and `known_near`."""
+    """Return the entries of the lists: phrases by their category; texts of the bank as `known_text` and
+    `known_near`."""
     found: list[Term] = []
     for key in sorted(files):
         roles = by_role(files[key], ROLES)
@@ -138,7 +139,7 @@ def _planted(rng: random.Random, text: str, term: Term, sentences: Sequence[str]
 
 
 def _edited(rng: random.Random, text: str, words: int) -> str:
-    """The text with some words replaced: so many, or one in a hundred."""
+    """Replace some words of a text: a given number, or one in a hundred."""
     pieces = text.split(" ")
     for at in rng.sample(range(len(pieces)), words or max(1, len(pieces) // 100)):
         pieces[at] = f"{rng.choice('abcdefgh')}{at}"
@@ -188,10 +189,10 @@ MEASURED_GATES = {
 
 
 def measured_gate(name: str) -> MeasuredGate:
-    """A gate by name.
+    """Return a gate by name.
 
     Raises:
-        RecipeError: no such gate; the nearest name is given.
+        RecipeError: no such gate; the error suggests the nearest name.
     """
     if name not in MEASURED_GATES:
         remedy = nearest(name, MEASURED_GATES)
@@ -227,10 +228,10 @@ class GateRule:
 def rule_of(
     gate: MeasuredGate, params: GateSlices, policies: Mapping[str, Policy], annotators: tuple[str, ...]
 ) -> GateRule:
-    """The rules by which the gate removes, from the recipe.
+    """Return the rules by which the gate removes, from the recipe.
 
     Args:
-        annotators: names of all of the recipe's.
+        annotators: names of all annotators of the recipe.
 
     Raises:
         RecipeError: its annotator is not in the recipe, no such policy, no rule that reads its columns, or an

@@ -17,7 +17,7 @@ from plinth.records import Frozen, internal
 class GateSlices(Frozen):
     """Slice evaluation of one gate. Bounds hold for all documents together and for every slice that is large enough.
 
-    Shares are of documents but for over-removal, which is of the bytes of good text.
+    Shares count documents; over-removal counts bytes of good text.
     """
 
     removes: str | None = Field(
@@ -49,7 +49,7 @@ ALL = "all"
 
 @dataclass(frozen=True)
 class LabelledOutcome:
-    """The outcome of a gate for one labelled document."""
+    """Outcome of a gate for one labeled document."""
 
     slice: str
     bad: bool
@@ -137,7 +137,7 @@ def table(stats: Mapping[str, Any]) -> list[list[Any]]:
 
 
 def percent(share: float | None) -> str:
-    """A share with one decimal; a dash where there is none."""
+    """Format a share with one decimal; a dash if there is none."""
     return "-" if share is None else f"{share:.1%}"
 
 

@@ -173,7 +173,7 @@ def require_bound(ctx: Context, made: Manifest, documents: Mapping[str, Manifest
 
 
 def in_words(counts: Mapping[str, int]) -> str:
-    """Counts of a rule on a bucket for people, with Wilson's interval."""
+    """Format counts of a rule on a bucket, with Wilson's interval."""
     low, high = wilson(counts["fired"], counts["documents"]) if counts["documents"] else (0.0, 1.0)
     documents, volume = shares(counts)
     return (
@@ -191,11 +191,11 @@ def samples(
     buckets: Sequence[str],
     count: int,
 ) -> list[dict[str, Any]]:
-    """Documents on which a rule fires, smallest hash first; the rows can be labelled by `plinth corpus review`.
+    """Return documents on which a rule fires, smallest hash first; label the rows with `plinth corpus review`.
 
     Args:
         annotations: by annotator and bucket; values of sidecars that are not there are left out.
-        number: of the rule.
+        number: number of the rule.
     """
     best, row = Smallest(count), made.stats["rules"][number]
     for bucket in buckets:
@@ -245,12 +245,12 @@ Raw = Mapping[str, Mapping[str, Any]]
 
 @dataclass(frozen=True)
 class LearnedRule:
-    """A rule of a policy that reads learnt columns.
+    """A rule of a policy that reads learned columns.
 
     Args:
-        policy, reason: where it stands.
+        policy, reason: place of the rule.
         expression: the rule.
-        annotators: those whose learnt columns it reads, sorted.
+        annotators: annotators whose learned columns it reads, sorted.
     """
 
     policy: str
@@ -260,7 +260,7 @@ class LearnedRule:
 
 
 def learned_rules(policies: Mapping[str, Policy], annotate: Raw) -> tuple[LearnedRule, ...]:
-    """The rules of these policies that read a learnt column, in order.
+    """Return the rules of these policies that read a learned column, in order.
 
     Args:
         annotate: parameters of the recipe's annotators, by name.
@@ -296,7 +296,7 @@ def models_of(name: str, raw: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def has_classes(model: Mapping[str, Any]) -> bool:
-    """Whether a model tells classes apart, for which labelled text can be shown."""
+    """Return True if a model distinguishes classes, for which labeled text can be shown."""
     return model.get("of", model.get("kind")) not in WITHOUT_CLASSES
 
 

@@ -87,10 +87,10 @@ def append(workspace: Workspace, reviews: Iterable[Review]) -> Path:
 
 
 def read(workspace: Workspace) -> tuple[Review, ...]:
-    """The label that counts of every document and reason, sorted by both.
+    """Return the latest label of every document and reason, sorted by both.
 
     Raises:
-        SourceError: a file cannot be read or a line is no review; names it.
+        SourceError: a file cannot be read or a line is not a review; names it.
     """
     latest: dict[tuple[str, str], Review] = {}
     for path in files(workspace):
@@ -103,7 +103,7 @@ def read(workspace: Workspace) -> tuple[Review, ...]:
 
 
 def files(workspace: Workspace) -> list[Path]:
-    """The files of labels, in order of name."""
+    """Return the files of labels, in order of name."""
     folder = workspace.root / FOLDER
     return sorted(path for suffix in ("*.jsonl", "*.parquet") for path in folder.glob(suffix))
 
@@ -158,8 +158,8 @@ class _Task:
 def rows(
     ctx: Context, gate: str, reviews: Sequence[Review], documents: Mapping[str, Manifest]
 ) -> tuple[tuple[str, Part], ...]:
-    """Id and text of the labelled documents, one part for every part of documents, with its bucket. Nothing is read
-    where there are no labels."""
+    """Return id and text of the labeled documents, one part per part of documents, with its bucket. Nothing is read
+    if there are no labels."""
     ids = tuple(sorted({bytes.fromhex(review.id) for review in reviews}))
     if not ids:
         return ()
@@ -171,7 +171,7 @@ def rows(
 
 
 def labelled(store: Store, found: Sequence[tuple[str, Part]], reviews: Sequence[Review]) -> list[Labelled]:
-    """The documents with the reviewers' labels; one that was labelled for two reasons is there twice."""
+    """Return the documents with the reviewers' labels; one with labels for two reasons appears twice."""
     words: dict[str, list[Review]] = {}
     for review in reviews:
         words.setdefault(review.id, []).append(review)
@@ -239,7 +239,7 @@ def sample(
 
 
 def reasons(ctx: Context, buckets: Iterable[str]) -> Counter[str]:
-    """How many documents and rejects every reason took."""
+    """Count the documents and rejects that every reason removed."""
     found: Counter[str] = Counter()
     for bucket in buckets:
         for asset, key in ((f"{bucket}/verdicts", "reasons"), (f"{bucket}/documents", "rejects")):
@@ -249,7 +249,7 @@ def reasons(ctx: Context, buckets: Iterable[str]) -> Counter[str]:
 
 
 def reject_id(bucket: str, uri: str, where: str) -> str:
-    """The id of a reject in reviews: it never became a document and has none of its own."""
+    """Return the id of a reject in reviews: it never became a document and has no id."""
     return hashlib.sha256(b"\0".join((b"reject", bucket.encode(), uri.encode(), where.encode()))).hexdigest()[:32]
 
 
@@ -341,7 +341,7 @@ def _document_row(ctx: Context, documents: Manifest, bucket: str, reason: str, p
 
 
 def _with_survivors(ctx: Context, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The same rows; those of duplicates name the survivor of their cluster."""
+    """Return the same rows; those of duplicates name the survivor of their cluster."""
     for stage in CLUSTERING:
         own = [row for row in rows if row["stage"] == stage]
         found = survivors(ctx, stage, (row["cluster"] for row in own))
@@ -353,7 +353,7 @@ def _with_survivors(ctx: Context, rows: list[dict[str, Any]]) -> list[dict[str, 
 def _why(
     ctx: Context, bucket: str, documents: Manifest, policy: Manifest, reason: str, part: int, row: int
 ) -> tuple[str | None, dict[str, Any]]:
-    """The expression of a policy's rule and the values that it read; nothing for reasons that are no rule."""
+    """Return the expression of a policy's rule and the values that it read; nothing if the reason is not a rule."""
     annotations = annotations_of(ctx, bucket, documents)
     try:
         judged, rights = published(policy)
@@ -367,7 +367,7 @@ def summary(reviews: Iterable[Review]) -> list[dict[str, Any]]:
     """Reviews by reason: labels, and the share that was rightly removed with its 95% interval.
 
     The interval is Wilson's (1927), which holds for few labels and for shares near 0 and 1. It speaks of all
-    documents of the reason where those labelled are a random sample, as `sample` draws them.
+    documents of the reason if the labeled ones are a random sample, as drawn by `sample`.
     """
     counted: dict[str, Counter[str]] = {}
     for review in reviews:

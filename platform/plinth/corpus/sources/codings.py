@@ -78,7 +78,7 @@ _AS_BROWSERS = {
 
 
 def decode(body: bytes, declared: str = "", html: bool = False, partial: bool = False) -> str:
-    """Text of some bytes; empty where browsers show none of it.
+    """Decode bytes to text; empty where browsers show none of it.
 
     Args:
         declared: character set of the headers, if any.
@@ -86,7 +86,7 @@ def decode(body: bytes, declared: str = "", html: bool = False, partial: bool = 
         partial: the body has been cut, and its last character may be.
 
     Raises:
-        UnicodeDecodeError: bytes that no text has, of a character set that nobody declares. Never for a page.
+        UnicodeDecodeError: the character set is not declared and the bytes are not text. Never for a page.
     """
     mark = next((mark for mark in MARKS if body.startswith(mark)), None)
     if mark:
@@ -128,7 +128,7 @@ def _candidates(body: bytes, declared: str, html: bool) -> Iterator[str]:
 
 
 def _codec(label: str) -> str | None:
-    """The codec of a label of the standard; None where it has none of that name."""
+    """Return the codec of a label of the standard; None if the standard has no such label."""
     from resiliparse.parse.encoding import map_encoding_to_html5
 
     label = label.strip().lower()
@@ -139,7 +139,7 @@ def _codec(label: str) -> str | None:
 
 
 def _in_page(head: bytes) -> str:
-    """The label that a page declares; empty where it declares none."""
+    """Return the label that a page declares; empty if it declares none."""
     if xml := _XML.match(head):
         return xml[1].decode("latin-1")
     for meta in _META.finditer(_COMMENT.sub(b"", head)):
@@ -153,7 +153,7 @@ def _in_page(head: bytes) -> str:
 
 
 def _detected(body: bytes) -> str:
-    """The codec that the bytes look like."""
+    """Detect the codec from the bytes."""
     from resiliparse.parse.encoding import detect_encoding
 
     found = _codec(detect_encoding(body, from_html_meta=False) or "")
@@ -169,7 +169,7 @@ def _detected(body: bytes) -> str:
 
 
 def _decoded(body: bytes, codec: str) -> tuple[str, int]:
-    """Text without the bytes that are no characters of a codec, and the number of those."""
+    """Return the text without the bytes that a codec cannot decode, and the number of those."""
     if codec == USER_DEFINED:
         return body.decode("latin-1").translate({0x80 + at: 0xF780 + at for at in range(128)}), 0
     if codec == "iso2022_jp":
@@ -201,7 +201,7 @@ def _as_euc(body: bytes) -> bytes:
 
 
 def _extended(error: UnicodeError) -> tuple[str, int]:
-    """The error handler of codecs that the standard extends: one more character, or one that is none."""
+    """Handle errors of codecs that the standard extends: return one more character, or none."""
     assert isinstance(error, UnicodeDecodeError)
     pair, found = error.object[error.start : error.start + 2], None
     if pair[:1] == b"\x80" and error.encoding == "gb18030":
@@ -240,7 +240,7 @@ _BLANK = b" \t\r\n"
 
 
 def decoded(headers: Any, body: bytes, max_bytes: int, partial_body: bool = False) -> bytes | str:
-    """A body without chunking and compression, or a reject's reason; inflates no more than `max_bytes`.
+    """Return a body without chunking and compression, or a reject's reason; inflate no more than `max_bytes`.
 
     Args:
         partial_body: the archiver has cut it (`WARC-Truncated`): what can be read of it is the body.
@@ -254,13 +254,14 @@ def decoded(headers: Any, body: bytes, max_bytes: int, partial_body: bool = Fals
 
 
 def charset(content_type: str) -> str:
-    """The character set that a `Content-Type` names, in lower case; empty when it names none."""
+    """Return the character set that a `Content-Type` names, in lower case; empty if it names none."""
     named = CHARSET.search(content_type)
     return named[1].lower() if named else ""
 
 
 def _codings(headers: Any) -> list[str]:
-    """The codings to undo, last applied first: those of the transfer, then those of the content (RFC 9110, 8.4)."""
+    """Return the codings to undo, last applied first: those of the transfer, then those of the content (RFC 9110,
+    8.4)."""
     given = [(name.lower(), value.lower()) for name, value in headers.items()]
     listed = [value for wanted in ("content-encoding", "transfer-encoding") for name, value in given if name == wanted]
     named = [step.strip() for step in ",".join(listed).split(",") if step.strip() not in ("", "identity")]
@@ -268,7 +269,7 @@ def _codings(headers: Any) -> list[str]:
 
 
 def _without(coding: str, body: bytes, max_bytes: int, partial_body: bool) -> bytes | str:
-    """A body without one coding, the body as it is where it is not in that coding, or a reject's reason."""
+    """Return a body without one coding, the body as it is if it is not in that coding, or a reject's reason."""
     if coding == "chunked":
         return _unchunked(body, partial_body)
     start = body.lstrip(_BLANK)
@@ -284,7 +285,7 @@ def _without(coding: str, body: bytes, max_bytes: int, partial_body: bool) -> by
 
 
 def _unchunked(body: bytes, partial_body: bool) -> bytes | str:
-    """The data of a chunked body, the body as it is where it does not decode to its end, or a reject's reason.
+    """Return the data of a chunked body, the body as it is if it does not decode to its end, or a reject's reason.
 
     Broken framing is damage only where the chunks are beyond doubt: a page or a compressed stream begins in the first
     one, or whole ones come before the one that is cut. A text whose first line reads as a size is a text.
@@ -314,7 +315,7 @@ def _unchunked(body: bytes, partial_body: bool) -> bytes | str:
 
 
 def _inflated(coding: str, body: bytes, max_bytes: int, partial_body: bool) -> bytes | str:
-    """A decompressed body, or a reject's reason."""
+    """Return a decompressed body, or a reject's reason."""
     pieces, size = list[bytes](), 0
     for piece in _decompressed(coding, body):
         if isinstance(piece, str):
@@ -329,7 +330,7 @@ def _inflated(coding: str, body: bytes, max_bytes: int, partial_body: bool) -> b
 
 
 def _decompressed(coding: str, body: bytes) -> Iterator[bytes | str]:
-    """The pieces of a decompressed body; a reject's reason where it is damaged."""
+    """Yield the pieces of a decompressed body; a reject's reason if it is damaged."""
     from fastwarc.stream_io import BrotliReader, ZstdReader
 
     if coding in ("gzip", "x-gzip"):  # FastWARC does not report a member cut short
@@ -426,18 +427,19 @@ _ROOT = re.compile(rb"<(?:[\w.-]+:)?html[\s>]", re.I)
 
 
 def signature(head: bytes) -> str:
-    """The binary format that begins so; empty for none that is known."""
+    """Return the binary format with this signature; empty if it is not a known one."""
     found = _SIGNATURE.match(head)
     return _SIGNATURES[found.lastindex - 1][1] if found and found.lastindex else ""
 
 
 def has_nul(head: bytes) -> bool:
-    """Whether a file is binary by git's rule: NUL near its beginning, but for UTF-16 with a byte order mark."""
+    """Return True if a file is binary by git's rule: NUL near its beginning, except UTF-16 with a byte order mark."""
     return b"\0" in head[:HEAD_BYTES] and not head.startswith(_WIDE_MARKS)
 
 
 def is_text(body: bytes) -> bool:
-    """True if a body is text and not compressed: no control bytes, and UTF-8 or too long to lack them by chance."""
+    """Return True if a body is text and not compressed: no control bytes, and UTF-8 or too long to lack them by
+    chance."""
     head = body[:HEAD_BYTES]
     if head.startswith(_WIDE_MARKS):
         return True
@@ -451,7 +453,8 @@ def is_text(body: bytes) -> bool:
 
 
 def page_type(declared: str, body: bytes) -> str:
-    """The media type of a captured body: one of `HTML` or `TEXT` for what can be read, else what it is instead.
+    """Return the media type of a captured body: `HTML` or `TEXT` for what can be read, else the type that it really
+    has.
 
     Args:
         declared: type without parameters, in lower case; empty when there is none.

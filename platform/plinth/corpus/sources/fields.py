@@ -69,7 +69,7 @@ class Fields:
         self._repeated: set[bytes] = set()
 
     def given_twice(self, data: bytes) -> bool:
-        """True if an object of JSON has the field of the text twice, of which a parser keeps the last."""
+        """Return True if a JSON object has the text field twice; a parser keeps only the last."""
         outer = self.text_field.partition(".")[0]
         if data.count(json.dumps(outer).encode()) < 2:
             return False
@@ -77,7 +77,7 @@ class Fields:
         return sum(name in (outer, self.text_field) for name, _ in pairs) > 1
 
     def record(self, found: Mapping[str, Any], at: str, where: str, size: int) -> RawRecord | Reject:
-        """The record of some fields.
+        """Build a record from fields.
 
         Args:
             found: by name.
@@ -130,7 +130,7 @@ class Fields:
         )
 
     def _name(self, key: Any, text: str, at: str) -> tuple[str, bool]:
-        """The name of a record in its file, and whether its `id` is now seen on a second text.
+        """Return the name of a record in its file, and whether its `id` is now seen on a second text.
 
         The first text of an `id` is named by it, others by it and their digest, so that equal texts are repeats.
         """
@@ -145,7 +145,7 @@ class Fields:
         return f"{name}~{own.hex()}", new
 
     def _captured_at(self, found: Mapping[str, Any]) -> tuple[datetime | None, bool]:
-        """The time that a record states, and whether it states one that cannot be read."""
+        """Return the time that a record states, and whether it states one that cannot be read."""
         for name in self._date:
             value = look_up(found, name)
             if value is not None and value != "":
@@ -176,7 +176,7 @@ class Fields:
 
 
 def _unpacked(found: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A record with the fields of its `metadata` beside its own."""
+    """Merge the fields of a record's `metadata` into its own."""
     inside = found.get(METADATA)
     if isinstance(inside, str):
         try:
@@ -187,7 +187,7 @@ def _unpacked(found: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _kept(value: Any) -> Any:
-    """A value as metadata: itself, or its JSON where it is nested or a time; None where it cannot be kept."""
+    """Return a value as metadata: itself, or its JSON if it is nested or a time; None if it cannot be kept."""
     if isinstance(value, bool | int | str):
         return value[:EXTRA_CHARACTERS] if isinstance(value, str) else value
     if isinstance(value, float):
@@ -200,7 +200,7 @@ def _kept(value: Any) -> Any:
 
 
 def _as_text(value: Any) -> str:
-    """Times and decimal numbers of Parquet.
+    """Format times and decimal numbers of Parquet.
 
     Raises:
         TypeError: anything else, bytes among it.
@@ -213,7 +213,7 @@ def _as_text(value: Any) -> str:
 
 
 def look_up(found: Mapping[str, Any], name: str) -> Any:
-    """A field by its name, or by a dotted path into fields."""
+    """Return a field by its name, or by a dotted path into fields."""
     if name in found or "." not in name:
         return found.get(name)
     outer, _, inner = name.partition(".")
@@ -222,7 +222,7 @@ def look_up(found: Mapping[str, Any], name: str) -> Any:
 
 
 def has_field(found: Mapping[str, Any], name: str) -> bool:
-    """Whether `look_up` finds a field, be it null."""
+    """Return True if `look_up` finds a field, even if it is null."""
     if name in found or "." not in name:
         return name in found
     outer, _, inner = name.partition(".")
@@ -231,7 +231,7 @@ def has_field(found: Mapping[str, Any], name: str) -> bool:
 
 
 def kind_of(value: Any) -> str:
-    """The type of a value in words."""
+    """Return the type of a value in words."""
     return next((words for kind, words in KINDS if isinstance(value, kind)), f"a {type(value).__name__}")
 
 
@@ -248,7 +248,7 @@ def _first_string(found: Mapping[str, Any], names: tuple[str, ...]) -> str:
 
 
 def _media(value: Any) -> list[dict[str, str]]:
-    """The hashes that a field declares, lower case; other things of the same name have none and are left out.
+    """Return the hashes that a field declares, lower case; things of the same name without hashes are left out.
 
     Raises:
         ValueError: a hash of the wrong form, which no list could match; names it.

@@ -51,30 +51,31 @@ MIME_BY_SUFFIX = {
 
 
 def read_html(file: SourceFile, source: Source, licence: str, max_bytes: int) -> Iterator[RawRecord | Reject]:
-    """An HTML file as one page, undecoded."""
+    """Read an HTML file as one page, undecoded."""
     found = _content(file, max_bytes, signature)
     yield found if isinstance(found, Reject) else _record(file, found, "text/html", licence)
 
 
 def read_pdf(file: SourceFile, source: Source, licence: str, max_bytes: int) -> Iterator[RawRecord | Reject]:
-    """A PDF file as one document; its text comes from the extractor."""
+    """Read a PDF file as one document; its text comes from the extractor."""
     found = _content(file, max_bytes, lambda head: "")
     yield found if isinstance(found, Reject) else _record(file, found, "application/pdf", licence)
 
 
 def read_latex(file: SourceFile, source: Source, licence: str, max_bytes: int) -> Iterator[RawRecord | Reject]:
-    """A LaTeX file as one document; its text comes from the extractor."""
+    """Read a LaTeX file as one document; its text comes from the extractor."""
     found = _content(file, max_bytes, _binary_in_tree)
     yield found if isinstance(found, Reject) else _record(file, found, MIME_BY_SUFFIX[".tex"], licence)
 
 
 def read_text(file: SourceFile, source: Source, licence: str, max_bytes: int) -> Iterator[RawRecord | Reject]:
-    """A text file as one document. UTF-8, or UTF-16 with a byte order mark."""
+    """Read a text file as one document. UTF-8, or UTF-16 with a byte order mark."""
     yield _text(file, "text/plain", licence, max_bytes, signature)
 
 
 def read_tree(file: SourceFile, source: Source, licence: str, max_bytes: int) -> Iterator[RawRecord | Reject]:
-    """A file of a source-code tree as one document, with the media type of its ending; binary files are none."""
+    """Read a file of a source-code tree as one document, with the media type of its ending; binary files become
+    rejects."""
     name = file.name.lower()
     packed = next((end for end in COMPRESSED if name.endswith(end)), "")
     suffix = "." + name.removesuffix(packed).rpartition(".")[2]
@@ -82,7 +83,7 @@ def read_tree(file: SourceFile, source: Source, licence: str, max_bytes: int) ->
 
 
 def decode_text(data: bytes) -> str:
-    """UTF-8, or UTF-16 where a byte order mark says so; the mark is dropped.
+    """Decode UTF-8, or UTF-16 if there is a byte order mark; the mark is dropped.
 
     Raises:
         UnicodeDecodeError: when it is neither.
@@ -109,7 +110,7 @@ def _text(file: SourceFile, mime: str, licence: str, max_bytes: int, binary: Bin
 
 
 def _content(file: SourceFile, max_bytes: int, binary: Binary) -> bytes | Reject:
-    """The file's plain bytes; several gzip members are one content, and damage spoils the whole."""
+    """Return the file's plain bytes; several gzip members are one content, and damage spoils the whole."""
 
     def refused(reason: str, detail: str) -> Reject:
         return Reject(file.name, "file", reason, detail, file.bytes)
@@ -171,7 +172,7 @@ TREE = Reader(name="tree", description="A file of source code each.", read=read_
 
 
 def read_jsonl(file: SourceFile, source: Source, licence: str, max_bytes: int) -> Iterator[RawRecord | Reject]:
-    """The objects of a file, or of a piece; blank lines are passed over."""
+    """Read the objects of a file, or of a piece; blank lines are skipped."""
     fields = Fields(file, source, licence, max_bytes)
     with opened(file) as raw:
         for line in lines(stretches(raw, file.name), max_bytes, file.before):
@@ -226,7 +227,7 @@ MAX_COLUMN_FACTOR = 1024
 
 
 def read_parquet(file: SourceFile, source: Source, licence: str, max_bytes: int) -> Iterator[RawRecord | Reject]:
-    """The rows of a file, or of the row groups that begin in a piece, in row order.
+    """Read the rows of a file, or of the row groups that begin in a piece, in row order.
 
     Raises:
         SourceError: the file has no column of the name that the recipe gives, or two columns of one name.
@@ -260,7 +261,7 @@ def read_parquet(file: SourceFile, source: Source, licence: str, max_bytes: int)
 
 
 def _copied(file: SourceFile, copy: IO[bytes]) -> None:
-    """The bytes of a file or piece at their own places; between piece and footer the copy is sparse."""
+    """Copy the bytes of a file or piece to their own offsets; between piece and footer the copy is sparse."""
     copy.seek(file.start)
     with opened(file) as raw:
         while data := raw.read(CHUNK_BYTES):
@@ -279,11 +280,11 @@ def _begins_in(file: SourceFile, group: Any, index: int) -> bool:
 
 
 def _columns(file: SourceFile, source: Source, schema: Any) -> list[str]:
-    """The columns to read: scalars and nested ones but for bytes and lists of numbers (images, embeddings), those that
-    hold what the recipe names, and `media`.
+    """Return the columns to read: scalar and nested ones, except bytes and lists of numbers (images, embeddings); also
+    the columns that the recipe names, and `media`.
 
     Raises:
-        SourceError: the text's column is not there, or two columns have one name.
+        SourceError: the text column is missing, or two columns have one name.
     """
     if twice := [name for name, count in Counter(_names(schema)).items() if count > 1]:
         raise SourceError(
@@ -305,7 +306,7 @@ def _columns(file: SourceFile, source: Source, schema: Any) -> list[str]:
 
 
 def _names(fields: Iterable[Any], outer: str = "") -> Iterator[str]:
-    """The names of columns, and of fields inside of them by their path."""
+    """Return the names of columns, and the dotted paths of fields inside them."""
     import pyarrow.types as types
 
     for field in fields:
@@ -378,7 +379,7 @@ STAGE = "sampled"
 
 
 class SampledText(Frozen):
-    """How much is written, and how tokens are drawn. The text of a document depends on seed and number alone."""
+    """Amount of text to write, and how to sample tokens. The text of a document depends on seed and number alone."""
 
     documents: int = Field(1000, ge=1, description="Documents to write.")
     max_tokens: int = Field(512, ge=1, description="A document that has not ended by then ends there.")

@@ -45,7 +45,7 @@ PARQUET_MAGIC = b"PAR1"
 
 
 def cutter(kind: str, name_ending: str, piece_bytes: int = PIECE_BYTES) -> Cutter | None:
-    """How a file of a kind is cut, by its name; None when it cannot be.
+    """Return the cutter for files of a kind, by name; None if they cannot be cut.
 
     Args:
         kind: of its source.
@@ -149,7 +149,7 @@ def cut_row_groups(stream: Hashing, piece_bytes: int) -> None:
 
 
 def row_group_start(group: Any) -> int:
-    """The first byte of a row group's column chunks."""
+    """Return the first byte of a row group's column chunks."""
     columns = [group.column(i) for i in range(group.num_columns)]
     starts = [(c.dictionary_page_offset, c.data_page_offset) for c in columns]
     return min((int(one) for pair in starts for one in pair if one is not None), default=0)
@@ -161,13 +161,13 @@ def _large_only(find: Callable[[Hashing, int], None], piece_bytes: int, stream: 
 
 
 def _line_end(header: bytes) -> bytes:
-    """What ends the lines of a WARC header, by its first one; draft versions have bare line feeds."""
+    """Return the line ending of a WARC header, by its first line; draft versions have bare line feeds."""
     first = header.find(b"\n")
     return b"\r\n" if header[first - 1 : first] == b"\r" else b"\n"
 
 
 def _content_length(header: bytes) -> int | None:
-    """The length that a WARC header promises, or None when it is not one."""
+    """Return the length that a WARC header declares, or None if it is not a WARC header."""
     if not header.startswith(b"WARC/"):
         return None
     for line in header.split(_line_end(header))[1:]:
@@ -212,13 +212,13 @@ class Inventory(Frozen):
         return {str(index): commit for index, file in self.files if (commit := revision_of(file.uri))}
 
     def of(self, index: int) -> list[SourceFile]:
-        """The files of one source."""
+        """Return the files of one source."""
         return [file for at, file in self.files if at == index]
 
 
 class Group(Frozen):
-    """Files, or pieces of them, of one source that become one part, each with its licence (`per-document` where
-    records carry it)."""
+    """Files or pieces of one source that become one part, each with its license (`per-document` if the records carry
+    it)."""
 
     source: int
     files: tuple[tuple[SourceFile, str], ...]
@@ -260,12 +260,12 @@ def inventory(
 
 
 def remembered(workspace: Workspace) -> DigestMemory:
-    """The workspace's record of hashed files, so that only new ones are read."""
+    """Return the workspace's record of hashed files, so that only new ones are read."""
     return DigestMemory(workspace.records / MEMORY_FILE)
 
 
 def groups(bucket: Bucket, listed: Inventory, part_bytes: int) -> Iterator[Group]:
-    """The groups of a bucket in order; each holds about `part_bytes` of source, a larger piece stands alone."""
+    """Yield the groups of a bucket in order; each has about `part_bytes` of source, a larger piece is its own group."""
     for index, source in enumerate(bucket.sources):
         files = listed.of(index)
         by_file = _licensed_by_file(source)
@@ -278,7 +278,7 @@ def groups(bucket: Bucket, listed: Inventory, part_bytes: int) -> Iterator[Group
 
 
 def not_read(bucket: Bucket, listed: Inventory) -> dict[str, int]:
-    """Number of files whose content is not read as records, by reason."""
+    """Return the number of files whose content is not read as records, by reason."""
     counts = Counter(listed.unread)
     for index, file in listed.files:
         if file.refused:
@@ -289,7 +289,7 @@ def not_read(bucket: Bucket, listed: Inventory) -> dict[str, int]:
 
 
 def record_licence(declared: str, own: object) -> str:
-    """The licence of a record: its source's, or its own where the source says `per-document`."""
+    """Return the license of a record: its source's, or its own if the source declares `per-document`."""
     if declared != PER_DOCUMENT:
         return declared
     return own.strip() if isinstance(own, str) and own.strip() else UNKNOWN
@@ -315,7 +315,7 @@ def _cut(files: Iterable[SourceFile], target: int) -> Iterator[list[SourceFile]]
 
 
 def wanted_suffixes(source: Source) -> tuple[str, ...]:
-    """Endings to list: what is read, and the licence file that governs it."""
+    """Return the endings to list: those to read, and the license file that governs them."""
     wanted = source.suffixes or READERS.find(source.kind).suffixes
     if wanted and _licensed_by_file(source):
         return (*wanted, LICENCES_FILE)
@@ -331,7 +331,7 @@ def _states_licences(file: SourceFile) -> bool:
 
 
 def _nothing_to_read(source: Source, base: Path | str, unread: Mapping[str, int]) -> SourceError:
-    """The error of a source without a file to read: what is there, and what would read it."""
+    """Return the error of a source without a readable file: the files that are there, and how to read them."""
     wanted = wanted_suffixes(source)
     ways = ["`hidden: true` in the source reads hidden files"] if listing.HIDDEN in unread else []
     for end in unread:
@@ -372,13 +372,13 @@ MAX_LICENCES_BYTES = 64 * 2**20
 
 
 class Licences:
-    """Relative path to licence, by the longest path that leads to a file."""
+    """Map from relative path to license; the longest path that leads to a file decides."""
 
     def __init__(self, by_path: Mapping[str, str]) -> None:
         self._by_path = {path.strip("/"): licence for path, licence in by_path.items()}
 
     def of(self, name: str) -> str:
-        """The licence of a file by its name in the source."""
+        """Return the license of a file by its name in the source."""
         path = name
         while path:
             if path in self._by_path:
@@ -388,10 +388,10 @@ class Licences:
 
 
 def read_licences(files: Sequence[SourceFile]) -> Licences:
-    """The licences that a source's files declare for one another; empty when there is no `LICENCES.json`.
+    """Return the licenses that a source declares for its files; empty if there is no `LICENCES.json`.
 
     Raises:
-        SourceError: when the file is there and is not what it should be.
+        SourceError: the file exists and is not valid.
     """
     for file in files:
         if file.name == LICENCES_FILE and not file.refused:

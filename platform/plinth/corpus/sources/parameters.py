@@ -156,7 +156,8 @@ class Documents(Frozen):
 
 
 def _is_expression(licence: str) -> bool:
-    """Whether a licence reads as identifiers joined by operators, with parentheses that close (SPDX 2.3, annex D)."""
+    """Return True if a license is a valid SPDX expression: identifiers, operators, closed parentheses (SPDX 2.3, annex
+    D)."""
     words = LICENCE_WORD.findall(licence)
     if "".join(words) != "".join(licence.split()):
         return False
@@ -174,7 +175,7 @@ def _is_expression(licence: str) -> bool:
 
 
 def source_of(sources: Sequence[Mapping[str, Any]], domain: str | None, snapshot: str) -> int | None:
-    """The index of the only source with this domain and snapshot, or None where several fit or none does."""
+    """Return the index of the only source with this domain and snapshot; None if several or none match."""
     fitting = [i for i, one in enumerate(sources) if (one.get("domain"), one.get("snapshot")) == (domain, snapshot)]
     return fitting[0] if len(fitting) == 1 else None
 

@@ -99,7 +99,7 @@ class RawRecord:
         captured_at: UTC.
         extra: further facts, JSON-ready.
         unread_date: it states a date that cannot be read, or none where its format requires one.
-        repeated_id: its identifier stood on another text earlier in the file; set once per identifier.
+        repeated_id: its identifier was on another text earlier in the file; set once per identifier.
         file, sha256: name of the source file and digest of the content as it came, for the illegal-content gate.
     """
 
@@ -136,7 +136,7 @@ class Reject:
 
 
 def refuse(record: RawRecord, reason: str, detail: str) -> Reject:
-    """The reject of a record that was read but cannot be used."""
+    """Reject a record that was read but cannot be used."""
     return Reject(record.uri, record.where, reason, detail, record.source_bytes)
 
 
@@ -151,14 +151,14 @@ Read = Callable[[SourceFile, Source, str, int], Iterator[RawRecord | Reject]]
 
 @dataclass(frozen=True)
 class Reader:
-    """Records and rejects out of the files of one format.
+    """Reader of one file format: yields records and rejects.
 
     Args:
         name: `kind` of a source in the recipe.
         description: one sentence.
         read: a generator over one file; damage is a counted reject, never an exception.
         suffixes: file name endings to read where the source names none; empty means all.
-        licensed_by_file: `per-document` licences come from LICENCES.json, not from the records.
+        licensed_by_file: `per-document` licenses come from LICENCES.json, not from the records.
         params: frozen model of `options` of the source. `read` finds them raw in `source.options`.
     """
 
@@ -190,7 +190,7 @@ READERS = Catalogue(
 
 
 def read(file: SourceFile, source: Source, licence: str, max_bytes: int) -> Iterator[RawRecord | Reject]:
-    """The records of a file in file order, and a reject for everything that is not one.
+    """Read the records of a file in file order, and a reject for everything that is not one.
 
     Args:
         file: from the inventory; a file that has changed since raises.
@@ -212,7 +212,7 @@ def read(file: SourceFile, source: Source, licence: str, max_bytes: int) -> Iter
 
 
 def identity(kind: str) -> str:
-    """The package, its version and the digest of its source, of a reader that is not built in; else empty.
+    """Return package, version and source digest of a reader that is not built in; empty for a built-in one.
 
     Built-in readers are part of the version of the stage `documents`.
     """
@@ -281,7 +281,7 @@ class Account(Frozen):
 
 
 def account(found: int, not_read: Mapping[str, int], documents: Mapping[str, Any]) -> Account:
-    """The account of a bucket.
+    """Account for all files and records of a bucket.
 
     Args:
         found: files in its sources.
@@ -304,7 +304,7 @@ def account(found: int, not_read: Mapping[str, int], documents: Mapping[str, Any
 
 
 def published(sources: Manifest, documents: Manifest) -> Account | None:
-    """The account of published manifests; None for those of earlier versions, which did not count all of it."""
+    """Return the account of published manifests; None for earlier versions, which did not count everything."""
     if "found" not in sources.stats or "records" not in documents.stats:
         return None
     return account(sources.stats["found"], sources.stats["not_read"], documents.stats)
@@ -315,6 +315,6 @@ def _total(counts: Mapping[str, int]) -> int:
 
 
 def _reasons(counts: Mapping[str, int]) -> str:
-    """Counts in parentheses, largest first."""
+    """Format counts in parentheses, largest first."""
     named = sorted(counts.items(), key=lambda one: (-one[1], one[0]))
     return f" ({', '.join(f'{n:,} {name}' for name, n in named)})"

@@ -52,7 +52,7 @@ class PlainStream:
         return data
 
     def tell(self) -> int:
-        """How many bytes have been read."""
+        """Return the number of bytes read."""
         return self._position
 
     def _fill(self, size: int) -> bytes:
@@ -60,7 +60,7 @@ class PlainStream:
 
 
 class GzipMember(PlainStream):
-    """One member, from byte `start` of the file; `rest` afterwards holds the compressed bytes that follow it."""
+    """One gzip member, from byte `start` of the file; when read, `rest` has the compressed bytes that follow it."""
 
     def __init__(self, raw: Readable, first: bytes) -> None:
         super().__init__(raw)
@@ -147,12 +147,12 @@ class _Joined(PlainStream):
 
 
 def with_compression(*stems: str) -> tuple[str, ...]:
-    """The endings of files, compressed or not, by those of their content."""
+    """Return the endings of files, compressed or not, by the endings of their content."""
     return tuple(stem + end for stem in stems for end in ("", *COMPRESSED))
 
 
 def stretches(raw: Readable, name: str) -> Iterator[PlainStream]:
-    """The stretches of a file, by the ending of its name; each is drained before the next is made."""
+    """Yield the stretches of a file, by the ending of its name; each is drained before the next one starts."""
     name = name.lower()
     if name.endswith(".gz"):
         yield from members(raw)
@@ -167,7 +167,7 @@ def stretches(raw: Readable, name: str) -> Iterator[PlainStream]:
 
 
 def members(raw: Readable) -> Iterator[GzipMember]:
-    """The members of a gzip file; after a damaged one, those that can be found again."""
+    """Yield the members of a gzip file; after a damaged one, those that can be found again."""
     pending = raw.read(READ_BYTES)
     while pending:
         member = GzipMember(raw, pending)
@@ -183,7 +183,7 @@ def members(raw: Readable) -> Iterator[GzipMember]:
 
 
 def _next_member(raw: Readable, pending: bytes) -> bytes:
-    """The bytes from the next gzip header on, or nothing."""
+    """Return the bytes from the next gzip header on, or nothing."""
     while (at := pending.find(GZIP_MAGIC)) < 0:
         chunk = raw.read(READ_BYTES)
         if not chunk:
@@ -202,7 +202,7 @@ class TextLine:
 
 
 def lines(parts: Iterable[PlainStream], max_bytes: int, before: int = 0) -> Iterator[TextLine | Fault]:
-    """The lines of a file, and the faults where they are. A line over `max_bytes` is passed over, never held.
+    """Yield the lines of a file, and the faults in between. A line over `max_bytes` is skipped, never in memory.
     `before` lines were in earlier pieces of the file.
 
     Gzip members follow one another without a line's end; after a fault the unfinished line is dropped.

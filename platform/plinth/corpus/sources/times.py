@@ -28,7 +28,7 @@ _PARTS = re.compile(
 
 
 def read_time(value: object) -> datetime | None:
-    """The time that a value states, or None where it states none, or none that exists."""
+    """Parse the time that a value states; None if it states none, or none that exists."""
     try:
         found = _read(value)
         if found is None:
@@ -106,7 +106,7 @@ def _below(text: str | None, limit: int) -> int:
 
 
 def _named(text: str) -> datetime | None:
-    """A day, a month or a year in words; a text that also has a time of day is more than that."""
+    """Parse a day, a month or a year in words; None if the text also has a time of day."""
     day = None if ":" in text else iso_date(text)
     return datetime.fromisoformat(f"{day}-01-01"[:10]) if day else None
 
@@ -138,7 +138,7 @@ _SECONDS = re.compile(r"(\d{10})(?:\d{3})?", _FLAGS)
 
 
 def iso_date(text: str) -> str | None:
-    """The date that `text` states, or None when it states none, none that exists, or none that is certain."""
+    """Return the date that `text` states; None if it states none, none that exists, or none that is certain."""
     text = text.strip()[:LONGEST]
     return next((found for read in _READERS if (found := read(text))), None)
 
@@ -173,7 +173,7 @@ def _year_last(text: str) -> str | None:
 
 
 def _valid(year: str, month: str | None, day: str | None) -> str | None:
-    """A date that the calendar has, in the years of which texts are likely to speak."""
+    """Return a date that the calendar has, in the years that texts are likely to mention."""
     try:
         whole = date(int(year), int(month or 1), int(day or 1))
     except ValueError:
@@ -231,7 +231,7 @@ def of_headers(headers: Any) -> dict[str, str]:
 
 
 def one_of(addresses: Iterable[str]) -> str:
-    """The address, where all are the same; a page that links to two licences says which part has which to people."""
+    """Return the address if all are the same; a page with two licenses explains them only to human readers."""
     found = {address.strip() for address in addresses} - {""}
     return found.pop() if len(found) == 1 else ""
 
@@ -243,7 +243,7 @@ def joined(first: Mapping[str, Any], second: Mapping[str, str]) -> dict[str, Any
 
 
 def spdx(address: str) -> str:
-    """The SPDX identifier of a Creative Commons licence by its address; empty for any other."""
+    """Return the SPDX identifier of a Creative Commons license by its address; empty for any other."""
     found = _CREATIVE_COMMONS.match(address)
     if found is None:
         return ""

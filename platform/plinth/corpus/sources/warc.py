@@ -71,7 +71,7 @@ class _Window:
         return self._position
 
     def bare_lines(self) -> bool:
-        """True if the header of the next record ends its lines with bare line feeds."""
+        """Return True if the header of the next record ends its lines with bare line feeds."""
         head = self.read(READ_BYTES)
         self._position -= len(head)
         return BARE.match(head) is not None
@@ -83,7 +83,7 @@ class _Window:
         return header and self._start + header.end() + (length or 0)
 
     def lost(self, end: int | None, start: int) -> bool:
-        """True if there is more than line ends between the end of a record and the start of the next."""
+        """Return True if there is more than line ends between the end of a record and the start of the next."""
         if end is None or start <= end:
             return False
         return end < self._start or bool(self._kept[end - self._start : start - self._start].strip())
@@ -118,7 +118,7 @@ class _Reader:
         return f"record {self.number} from byte {self.file.start}" if self.file.start else f"record {self.number}"
 
     def records(self, part: PlainStream) -> Iterator[RawRecord | Reject]:
-        """The records of one stretch, resuming after each broken one."""
+        """Yield the records of one stretch, resuming after each broken one."""
         from fastwarc.warc import ArchiveIterator
 
         window, floor = _Window(part), 0
@@ -225,7 +225,7 @@ class _Reader:
 
 
 def _unwanted(record: Any, uri: str) -> tuple[str, str] | None:
-    """Reason and detail where the headers say that a record is no page, or no answer of HTTP."""
+    """Return reason and detail if the headers show that a record is not a page or not an HTTP response."""
     if uri.startswith(NOT_PAGES):
         return "not_page", f"an address of {uri.partition(':')[0]}"
     if record.is_http and (status := record.http_headers.status_code) != 200:

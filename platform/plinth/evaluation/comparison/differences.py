@@ -30,10 +30,10 @@ _LABEL = re.compile(r"<|\d+(?:\.\d+)?|[^<\d]+")
 class Difference(Frozen):
     """One line of a comparison: a measure on all its items, or on a slice of them.
 
-    `adjusted` is p by Holm over all lines of its kind and sort: wholes of a kind, slices of a kind. `better` is `a`,
-    `b`, or empty where the difference could be none; then `smallest` is the effect that would have been found in four
-    of five such comparisons, at the level that Holm leaves for this line; None where no effect would have been.
-    `clean` is the difference without the `seen` items, which training text held or nearly held.
+    `adjusted` is p by Holm over all lines of its kind, separately for totals and slices. `better` is `a`, `b`, or empty
+    if the difference is not significant; then `smallest` is the minimum detectable effect (80% power at the level that
+    Holm leaves for this line), None if no effect is detectable. `clean` is the difference without the `seen` items,
+    which are contaminated.
     """
 
     kind: str
@@ -52,7 +52,7 @@ class Difference(Frozen):
 
 
 def in_order(stats: Mapping[str, Any]) -> list[Difference]:
-    """The lines of a comparison's stats as people read them: of each measure the whole, then slices by `label_key`."""
+    """Return the lines of a comparison for display: the total of each measure, then its slices by `label_key`."""
     found = map(Difference.model_validate, stats["lines"])
     return [
         line
@@ -62,7 +62,7 @@ def in_order(stats: Mapping[str, Any]) -> list[Difference]:
 
 
 def label_key(label: str) -> list[tuple[int, float, str]]:
-    """For sorting: numbers in a label by their value, `< 1 KiB` before `1 to 4 KiB`, and `16` after `4`."""
+    """Return a sort key with numbers by value: `< 1 KiB` before `1 to 4 KiB`, and `16` after `4`."""
     return [
         (0, 0.0, "") if piece == "<" else (1, float(piece), "") if piece[0].isdigit() else (2, 0.0, piece)
         for piece in _LABEL.findall(label)
@@ -70,7 +70,7 @@ def label_key(label: str) -> list[tuple[int, float, str]]:
 
 
 def corrected(found: Sequence[Difference]) -> list[Difference]:
-    """Lines with p corrected for all lines of their kind, what may be said of them, and what could have been seen."""
+    """Return lines with corrected p, the better model, and the minimum detectable effect."""
     lines = list(found)
     families: dict[tuple[str, bool], list[int]] = {}
     for i, line in enumerate(lines):
@@ -89,7 +89,7 @@ def corrected(found: Sequence[Difference]) -> list[Difference]:
 
 
 def better(difference: Estimate, fewer_is_better: bool, p: float | None = None) -> str:
-    """The better model, or empty: the interval holds 0, or p does not rule "none" out."""
+    """Return the better model, or "" if the interval includes 0 or p is not significant."""
     p = difference.p if p is None else p
     if not difference.excludes() or p is None or p >= 1 - LEVEL:
         return NONE
@@ -97,12 +97,12 @@ def better(difference: Estimate, fewer_is_better: bool, p: float | None = None) 
 
 
 def left_out(pairs: Pairs) -> int:
-    """Slices that have no line, being small."""
+    """Return the number of small slices without a line."""
     return largest_slices(pairs, MOST_SLICES)[1]
 
 
 def of_measure(pairs: Pairs, seed: int) -> Iterator[Difference]:
-    """The line of all pairs, then those of the largest slices; not corrected yet. None where nothing has a pair."""
+    """Yield the line of all pairs, then the largest slices, uncorrected; nothing if there are no pairs."""
     if not pairs.rows.num_rows:
         return
     yield _line(pairs, WHOLE, seed)
@@ -178,7 +178,7 @@ ABILITIES = ("probes", "tasks", "proxies")
 
 
 class Explanation(Frozen):
-    """One statement with the numbers it rests on. `sort` is of the module's list, or `unexplained`."""
+    """One statement with its numbers. `sort` is listed above, or `unexplained`."""
 
     measure: str
     sort: str
@@ -188,11 +188,11 @@ class Explanation(Frozen):
 def reasons(
     lines: Sequence[Difference], same_tokenizer: bool, losses: tuple[float | None, float | None]
 ) -> list[Explanation]:
-    """Reasons for every measure whose better model is not the one with fewer bits per byte.
+    """Explain each measure whose better model is not the one with fewer bits per byte.
 
     Args:
-        lines: of the comparison.
-        same_tokenizer: whether both cut text alike.
+        lines: lines of the comparison.
+        same_tokenizer: True if both have the same tokenizer.
         losses: final training losses in nats per token, None where unknown.
     """
     loss = next((one for one in lines if one.kind == "slices" and one.slice == WHOLE), None)
@@ -208,7 +208,7 @@ def reasons(
 
 
 def _per_token(loss: Difference, same: bool, losses: tuple[float | None, float | None]) -> Iterator[Explanation]:
-    """A lower training loss beside more bits per byte, or the reverse."""
+    """Explain a lower training loss with more bits per byte."""
     a, b = losses
     if a is None or b is None or loss.better == NONE or a == b or (a < b) == (loss.better == "a"):
         return
@@ -232,7 +232,7 @@ def _contamination(line: Difference) -> Iterator[Explanation]:
 
 
 def _distribution(line: Difference, lines: Sequence[Difference], loss: Difference) -> Iterator[Explanation]:
-    """Slices of held-out text on which the model that wins the task has fewer bits too."""
+    """Name slices of held-out text on which the model that is better on the task also has fewer bits."""
     own = [one for one in lines if one.kind == "slices" and one.slice != WHOLE and one.better == line.better]
     if own:
         named = ", ".join(f"{one.slice} ({one.difference.value:+.3f})" for one in own[:4])
@@ -264,7 +264,7 @@ def _unexplained(line: Difference, loss: Difference) -> str:
 
 
 def joined(reasons: Sequence[Mapping[str, str]]) -> list[tuple[str, str]]:
-    """Reasons as the measures that one holds for, and its text with its sort."""
+    """Group reasons with the same text: their measures, and the text with its sort."""
     found: dict[str, list[str]] = {}
     for one in reasons:
         found.setdefault(f"{one['text']} ({one['sort']})", []).append(one["measure"])

@@ -41,14 +41,14 @@ _COLUMNS = pa.schema([pa.field("kind", pa.string()), pa.field("measure", pa.stri
 
 
 class MeasuredModel(NamedTuple):
-    """A checkpoint and what was measured of it, by asset."""
+    """A checkpoint and its measurements, by asset."""
 
     checkpoint: Manifest
     measured: Mapping[str, Manifest]
 
 
 def run(ctx: Context, a: MeasuredModel, b: MeasuredModel) -> Manifest:
-    """Compare two models that were measured alike.
+    """Compare two models with the same measurements.
 
     Raises:
         StageError: nothing was measured of both.
@@ -83,7 +83,7 @@ def _compared(ctx: Context, a: MeasuredModel, b: MeasuredModel) -> Part:
 
 
 def lines(store: Store, a: Mapping[str, Manifest], b: Mapping[str, Manifest]) -> list[Difference]:
-    """Every line of the comparison of two models, from the items of their measurements by asset.
+    """Return all lines of the comparison of two models, from the items of their measurements by asset.
 
     Raises:
         IntegrityError: they were measured on other items.
@@ -92,17 +92,17 @@ def lines(store: Store, a: Mapping[str, Manifest], b: Mapping[str, Manifest]) ->
 
 
 def _alone(one: MeasuredModel, other: MeasuredModel) -> list[str]:
-    """Assets that measured this model and not the other."""
+    """Return the assets that measured only this model."""
     return sorted(asset for asset in set(one.measured) - set(other.measured) if reader(asset))
 
 
 def spans_of(made: Manifest) -> list[SpanDifference]:
-    """The spans of a comparison, without their text, which no manifest has: a takedown would have to find it there."""
+    """Return the spans of a comparison, without text. Manifests have no text, so takedowns need not search them."""
     return [SpanDifference(**one) for one in made.stats["spans"]]
 
 
 def _spans(ctx: Context, a: MeasuredModel, b: MeasuredModel) -> list[SpanDifference]:
-    """Where the two differ most on held-out text, where both were evaluated token by token."""
+    """Return the largest differences on held-out text, if both were evaluated token by token."""
     ours, theirs = (side.measured.get(EVALUATION) for side in (a, b))
     if ours and theirs and ours.named(TOKENS) and theirs.named(TOKENS):
         with suppress(MissingError):  # no document in common: every one stands among the unpaired
@@ -111,7 +111,7 @@ def _spans(ctx: Context, a: MeasuredModel, b: MeasuredModel) -> list[SpanDiffere
 
 
 class _Findings:
-    """What is kept of every measure while the next is read: lines, and a few of its items."""
+    """Lines and a few items of every measure, collected while measures are read."""
 
     def __init__(self) -> None:
         self.lines: list[Difference] = []
@@ -145,7 +145,7 @@ class _Findings:
 
 
 def _of_models(ctx: Context, a: Manifest, b: Manifest, found: _Findings) -> dict[str, Any]:
-    """What the two are and came of, and why they differ where that can be said."""
+    """Return facts about both models, the changes between them, and explanations of the differences."""
     ours, theirs = (ancestry(ctx.refs, one) for one in (a, b))
     losses = tuple(side["run"].stats.get("final_loss_ema") if "run" in side else None for side in (ours, theirs))
     same = cut_alike(ctx.store, a, b)
@@ -158,7 +158,7 @@ def _of_models(ctx: Context, a: Manifest, b: Manifest, found: _Findings) -> dict
 
 
 def alone(checkpoint: Manifest) -> Manifest:
-    """The comparison of a model that has nothing to be compared with yet: no line."""
+    """Return the comparison of a model without a reference yet: no lines."""
     step = Step(name=ASSET, version=VERSION, params={"seed": SEED})
     stats = {"models": {"a": _model(checkpoint)}, "lines": [], "seed": SEED}
     return context.manifest(ASSET, step, {"a/checkpoint": checkpoint}, [], stats)
@@ -179,7 +179,7 @@ MOST_SEEN = 200
 
 
 def extremes(pairs: Pairs, most: int = MOST) -> dict[str, list[dict[str, Any]]]:
-    """Items that speak most for each model: `a` and `b`, the largest first; by what they add to the difference.
+    """Return the items that contribute most to the difference in favor of each model, `a` and `b`, largest first.
 
     An item has `item`, `source`, `slices`, `status`, `gain` (in the measure's units: bits or points), `per_weight`
     and both values per weight.
@@ -196,7 +196,7 @@ def extremes(pairs: Pairs, most: int = MOST) -> dict[str, list[dict[str, Any]]]:
 
 
 def seen_items(pairs: Pairs, most: int = MOST_SEEN) -> tuple[list[dict[str, Any]], int]:
-    """The first contaminated and suspected items by name, and how many there are."""
+    """Return the first contaminated and suspected items by name, and their number."""
     held = pairs.rows.filter(pa.array(pairs.seen()))
     listed = [
         {"kind": pairs.kind, "measure": pairs.measure, "item": row["item"], "status": row["status"],

@@ -36,7 +36,7 @@ class ModelChange(Frozen):
 def changes(refs: Refs, a: Manifest, b: Manifest) -> list[ModelChange]:
     """Differences between two checkpoints, steps first, then recipe, then data.
 
-    An asset that differs only because what it reads differs has no line of its own.
+    An asset that differs only because its inputs differ is not listed.
     """
     ours, theirs = ancestry(refs, a), ancestry(refs, b)
     if not a.inputs or not b.inputs:
@@ -45,7 +45,7 @@ def changes(refs: Refs, a: Manifest, b: Manifest) -> list[ModelChange]:
 
 
 def cut_alike(store: Store, a: Manifest, b: Manifest) -> bool:
-    """True if two checkpoints have the same tokenizer."""
+    """Return True if two checkpoints have the same tokenizer."""
     ours, theirs = (one.named(TOKENIZER) for one in (a, b))
     if not (ours and theirs):
         return ours == theirs
@@ -53,7 +53,7 @@ def cut_alike(store: Store, a: Manifest, b: Manifest) -> bool:
 
 
 def ancestry(refs: Refs, manifest: Manifest) -> dict[str, Manifest]:
-    """Manifests that a checkpoint came of, itself too, by asset; those that are gone are left out."""
+    """Return the ancestry of a checkpoint, including itself, by asset; missing manifests are omitted."""
     found, waiting = {manifest.asset: manifest}, [manifest]
     while waiting:
         for name, digest in sorted(waiting.pop().inputs.items()):
@@ -80,7 +80,7 @@ def _steps(a: Mapping[str, Manifest], b: Mapping[str, Manifest]) -> Iterator[Mod
 
 
 def _recipe(a: Mapping[str, Manifest], b: Mapping[str, Manifest]) -> Iterator[ModelChange]:
-    """Parameters of every stage that differ."""
+    """Yield the parameters that differ, by stage."""
     for asset in sorted(set(a) & set(b)):
         ours, theirs = (dict(flat(side[asset].params)) for side in (a, b))
         for name in sorted(set(ours) | set(theirs)):
@@ -91,7 +91,7 @@ def _recipe(a: Mapping[str, Manifest], b: Mapping[str, Manifest]) -> Iterator[Mo
 
 
 def _data(a: Mapping[str, Manifest], b: Mapping[str, Manifest]) -> Iterator[ModelChange]:
-    """Assets that only one has, sources whose files differ, and stages of another version."""
+    """Yield assets of only one model, sources whose files differ, and stages of another version."""
     for asset in sorted(set(a) ^ set(b)):
         yield ModelChange(sort=DATA, where=asset, a=_held(a.get(asset)), b=_held(b.get(asset)))
     for asset in sorted((set(a) & set(b)) - _SAID_ELSEWHERE):
@@ -103,7 +103,7 @@ def _data(a: Mapping[str, Manifest], b: Mapping[str, Manifest]) -> Iterator[Mode
 
 
 def _reads_the_same(ours: Manifest, theirs: Manifest, a: Mapping[str, Manifest], b: Mapping[str, Manifest]) -> bool:
-    """Whether what two manifests read is the same, so that they differ by themselves; or differs outside."""
+    """Return True if the shared inputs of two manifests are the same."""
     shared = [name for name in set(ours.inputs) & set(theirs.inputs) if name in a and name in b]
     return all(ours.inputs[name] == theirs.inputs[name] for name in shared)
 
@@ -118,7 +118,7 @@ def _version(manifest: Manifest) -> str:
 
 
 def flat(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
-    """Leaves of nested mappings and lists with their dotted names."""
+    """Yield the leaves of nested mappings and lists with their dotted names."""
     if isinstance(value, Mapping) and value:
         for key, below in value.items():
             yield from flat(below, f"{name}.{key}" if name else str(key))
@@ -141,7 +141,7 @@ SNAPSHOTS = "snapshots"
 
 
 def weights(ctx: Context, folder: Path) -> Manifest:
-    """The model in a folder, copied into the store.
+    """Copy the model in a folder into the store.
 
     Raises:
         MissingError: the folder lacks weights in safetensors, a configuration or a tokenizer.
@@ -167,7 +167,7 @@ def weights(ctx: Context, folder: Path) -> Manifest:
 
 
 def open_file(folder: Path, name: str) -> IO[bytes]:
-    """A file of the folder. A link may lead to a file of the same folder, or of the download cache that it is in.
+    """Open a file of the folder. A link may lead to a file of the same folder, or of the download cache around it.
 
     Raises:
         SourceError: it leads elsewhere, is off limits (`storage.off_limits`), or cannot be read.

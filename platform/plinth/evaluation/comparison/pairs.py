@@ -43,12 +43,12 @@ class Pairs:
     """One measure on both models.
 
     Args:
-        kind: what was measured, such as `slices`; a key of the measurement's `headings`.
-        measure: its name within the kind.
-        rows: of `ROWS`, sorted by item.
-        fewer_is_better: as of bits.
-        ratio: values are sums over `weight`, as bits over bytes; else values are averaged.
-        only_a, only_b: items that the other model has no value for; they are in no difference.
+        kind: kind of measure, such as `slices`; a key of the measurement's `headings`.
+        measure: name within the kind.
+        rows: table with the schema `ROWS`, sorted by item.
+        fewer_is_better: True for bits.
+        ratio: True if values are sums over `weight`, as bits over bytes; otherwise values are averaged.
+        only_a, only_b: number of unpaired items, which enter no difference.
     """
 
     kind: str
@@ -60,37 +60,37 @@ class Pairs:
     only_b: int = 0
 
     def column(self, name: str) -> NDArray[np.float64]:
-        """Values of a column of numbers, [N]."""
+        """Return a column of numbers, [N]."""
         found: NDArray[np.float64] = self.rows[name].to_numpy()
         return found
 
     def clusters(self) -> NDArray[np.int64]:
-        """The cluster of each row, [N], numbered as they appear."""
+        """Return the cluster of each row, [N], numbered by first appearance."""
         found: NDArray[np.int64] = _encoded(self.rows["cluster"])[0]
         return found
 
     def seen(self) -> NDArray[np.bool_]:
-        """Whether training text held each item, or nearly, [N]."""
+        """Return True for each item that is contaminated or suspected, [N]."""
         known = pc.is_in(self.rows["status"], value_set=pa.array(SEEN))
         found: NDArray[np.bool_] = known.to_numpy()
         return found
 
     def where(self, kept: NDArray[np.bool_]) -> Pairs:
-        """The same of some rows."""
+        """Return the pairs of some rows."""
         return Pairs(self.kind, self.measure, self.rows.filter(pa.array(kept)), self.fewer_is_better, self.ratio)
 
 
 def align(kind: str, measure: str, a: pa.Table, b: pa.Table, *, fewer_is_better: bool, ratio: bool) -> Pairs:
-    """Rows of both models by item, as pairs; the n-th of an item that occurs again goes with the other's n-th.
+    """Return the rows of both models paired by item; the n-th occurrence of an item pairs with the other's n-th.
 
-    An item whose value is not finite, or whose ratio has nothing below, is one that has no value.
+    An item whose value is not finite, or whose weight is 0, has no value.
 
     Args:
-        a, b: with columns `item` and `value`, perhaps others of `ROWS`, and `text`, which tells items apart that have
-            one name.
+        a, b: tables with columns `item` and `value`, optional others of `ROWS`, and `text`, which distinguishes items
+            of the same name.
 
     Raises:
-        IntegrityError: an item differs in weight, cluster or text: it is not the same.
+        IntegrityError: an item differs in weight, cluster or text.
     """
     count_a, count_b = a.num_rows, b.num_rows
     a, b = _valued(a, ratio), _valued(b, ratio)
@@ -124,7 +124,7 @@ def _cast(values: pa.Array | pa.ChunkedArray | NDArray[np.float64], kind: pa.Dat
 
 
 def _joined(a: pa.ChunkedArray, b: pa.ChunkedArray) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Rows of both sides that have the same item, by item."""
+    """Return the rows of both sides with the same item, by item."""
     codes, names = _encoded(pa.chunked_array([*a.chunks, *b.chunks], pa.string()))
     rank = np.empty(len(names), dtype=np.int64)
     rank[pc.sort_indices(names).to_numpy()] = np.arange(len(names))
@@ -135,13 +135,13 @@ def _joined(a: pa.ChunkedArray, b: pa.ChunkedArray) -> tuple[NDArray[np.int64], 
 
 
 def _encoded(names: pa.ChunkedArray) -> tuple[NDArray[np.int64], pa.Array]:
-    """Numbers of names in the order of their first, and the names."""
+    """Return codes of names by first appearance, and the names."""
     found = pa.chunked_array(names.chunks, names.type).combine_chunks().dictionary_encode()
     return found.indices.to_numpy().astype(np.int64), found.dictionary
 
 
 def _occurrence(codes: NDArray[np.int64]) -> NDArray[np.int64]:
-    """How often each code stood before, [N]."""
+    """Return the number of earlier occurrences of each code, [N]."""
     order = np.argsort(codes, kind="stable")
     ranked = codes[order]
     found = np.empty(len(codes), dtype=np.int64)
@@ -167,7 +167,7 @@ def _require_same(measure: str, a: pa.Table, b: pa.Table) -> None:
 
 
 def labelled(table: pa.Table, axes: dict[str, str]) -> pa.Array:
-    """Slices of every row: a label for each column of `axes` (name of the axis by column), such as `bucket web`."""
+    """Return the slices of every row: a label per column of `axes` (axis name by column), such as `bucket web`."""
     named = [
         pc.binary_join_element_wise(axis, pc.cast(table[column], pa.string()), " ") for column, axis in axes.items()
     ]
@@ -179,10 +179,10 @@ def labelled(table: pa.Table, axes: dict[str, str]) -> pa.Array:
 
 
 def largest_slices(pairs: Pairs, most: int) -> tuple[dict[str, NDArray[np.int64]], int]:
-    """Rows of each slice, the slices of an axis by weight; and how many slices were left out.
+    """Return the rows of the `most` largest slices per axis, by weight, and the number of slices omitted.
 
-    The axis is the first word of a label. A slice of all rows is the whole, and one of the same rows as another says
-    nothing more: both are left out without a count.
+    The axis is the first word of a label. A slice of all rows, and a slice with the same rows as another, are
+    redundant: they are omitted and not counted.
     """
     lists = pairs.rows["slices"].combine_chunks()
     owner = pc.list_parent_indices(lists).to_numpy().astype(np.int64)
@@ -204,13 +204,13 @@ def largest_slices(pairs: Pairs, most: int) -> tuple[dict[str, NDArray[np.int64]
 
 
 def part_table(store: Store, made: Manifest, name: str) -> pa.Table:
-    """A part by its name; without rows or columns where the asset has no such part."""
+    """Return a part by its name; an empty table if the asset has no such part."""
     parts = made.named(name)
     return read_table(store, parts[0]) if parts else pa.table({})
 
 
 def groups(column: str, *tables: pa.Table) -> Iterator[tuple[str, list[pa.Table]]]:
-    """The rows of each value of a column by name; none of a table that lacks the value, or has no columns."""
+    """Yield each value of a column with its rows in every table; no rows if a table lacks the value or the column."""
     known = [table for table in tables if column in table.schema.names]
     if known:
         every = [table if column in table.schema.names else known[0].slice(0, 0) for table in tables]
@@ -229,7 +229,7 @@ def chosen(
     text: str | None = None,
     slices: pa.Array | None = None,
 ) -> pa.Table:
-    """Items with their values, from columns of these names; status and weight where the table has them."""
+    """Return items with their values, from columns of these names; status and weight if the table has them."""
     names = {"item": item, "value": value, "weight": weight, "cluster": cluster, "text": text, "status": "status"}
     found = {to: table[name] for to, name in names.items() if name in table.schema.names}
     found |= {to: pc.cast(found[to], pa.float64()) for to in ("value", "weight") if to in found}
@@ -240,7 +240,7 @@ def chosen(
 def by_name(
     kind: str, name: str, measure: str, sides: Sequence[pa.Table], value: str, weight: str | None, **columns: str
 ) -> Iterator[Pairs]:
-    """Pairs of the items that have a value, by probe or family."""
+    """Yield the pairs of the items that have a value, by probe or family."""
     for group, own in groups(name, *sides):
         known = [side.filter(pc.is_valid(side[value])) for side in own]
         if any(len(side) for side in known):
@@ -256,16 +256,16 @@ Reader = Callable[[Store, Manifest, Manifest], Iterator[Pairs]]
 
 
 def reader(asset: str) -> Reader | None:
-    """The reader of an asset; None where it measures nothing that two models can be compared by."""
+    """Return the reader of an asset; None if it has no measure that can be compared."""
     found = measurement_of(asset)
     return found.pairs if found else None
 
 
 def read(store: Store, a: Mapping[str, Manifest], b: Mapping[str, Manifest]) -> Iterator[Pairs]:
-    """Pairs of every asset that both models were measured by, in the order of their names; measures without a pair too.
+    """Yield the pairs of every asset that measured both models, by name, including measures without a pair.
 
     Raises:
-        IntegrityError: both were measured on other items.
+        IntegrityError: the models were measured on different items.
     """
     for asset in sorted(set(a) & set(b)):
         if one := reader(asset):

@@ -25,7 +25,7 @@ class ScoredStream(NamedTuple):
 
     @property
     def scored(self) -> int:
-        """How many tokens are scored."""
+        """Number of scored tokens."""
         return len(self.ids) - self.first
 
 
@@ -101,7 +101,7 @@ def _stream(
 
 
 def _library_ends(tokenizer: Tokenizer, text: str) -> NDArray[np.int64]:
-    """For tokens that are spelt with stand-ins: the library's offsets, in characters, as bytes."""
+    """Return the library's offsets in bytes, for tokens with placeholder characters."""
     sizes = np.cumsum([0, *(len(character.encode()) for character in text)])
     made = tokenizer.encode(text, add_special_tokens=False)
     return np.asarray(sizes[[end for _, end in made.offsets]], dtype=np.int64)
@@ -135,7 +135,7 @@ def carried(sequence_tokens: int) -> int:
 
 
 def windows(tokens: int, sequence_tokens: int, first: int = 1) -> Iterator[ScoringWindow]:
-    """The windows over a stream of `tokens` tokens and the one before them, of which those from `first` on count.
+    """Return the windows over a stream of `tokens` tokens and the token before them; tokens from `first` on count.
 
     Where those that count fit into one window, what precedes them is cut at its beginning to fit too.
     """
@@ -201,7 +201,7 @@ class Row:
 
     @property
     def shared(self) -> bool:
-        """Whether it needs a mask."""
+        """True if it needs a mask."""
         return len(self.branches) > 1
 
 
@@ -217,7 +217,7 @@ class Batch:
         return sum(row.targets for row in self.rows)
 
     def arrays(self, multiple: int = 1) -> BatchArrays:
-        """The batch as a model takes it, its length a multiple of so many tokens."""
+        """Return the arrays of the batch, with its length rounded up to `multiple` tokens."""
         longest = -(-max(row.length for row in self.rows) // multiple) * multiple
         tokens = np.zeros((len(self.rows), longest), np.int64)
         positions, branches = np.zeros_like(tokens), np.full_like(tokens, -1)
@@ -240,7 +240,7 @@ class Batch:
 
 
 class BatchArrays(NamedTuple):
-    """Arrays of a batch; targets are in the order of their outputs, and `order` says which of the batch's each is."""
+    """Arrays of a batch; targets are in the order of their outputs, and `order` has their places in the batch."""
 
     tokens: I64  # [B, S]
     positions: I64  # [B, S]
@@ -252,7 +252,7 @@ class BatchArrays(NamedTuple):
 
 
 def plan(streams: Sequence[ScoredStream], sequence_tokens: int, batch_tokens: int = BATCH_TOKENS) -> list[Batch]:
-    """The batches that score streams.
+    """Return the batches that score streams.
 
     Args:
         streams: in any order.

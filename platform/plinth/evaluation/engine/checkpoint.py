@@ -94,7 +94,7 @@ class Checkpoint(NamedTuple):
         spread: bool = False,
         progress: Told = _silent,
     ) -> list[Generated]:
-        """Text after prompts; `progress` is told of prompts."""
+        """Generate text after prompts; `progress` counts prompts."""
         writer = Writer(self.model, self.tokenizer, self.start, self.ends, self.sequence_tokens, sampling)
         return writer.write(prompts, workers, spread, progress)
 
@@ -114,7 +114,7 @@ class Checkpoint(NamedTuple):
 
 
 def load(folder: Path, digests: Digests = None) -> Checkpoint:
-    """A model with its tokenizer, on the CPU in FP32, or as saved on the first CUDA device.
+    """Return a model with its tokenizer, on the CPU in FP32, or as saved on the first CUDA device.
 
     Args:
         digests: SHA-256 of its files, where they are known; compared on the bytes that are used.
@@ -149,7 +149,7 @@ def load(folder: Path, digests: Digests = None) -> Checkpoint:
 
 
 def _ids(found: Any) -> tuple[int, ...]:
-    """Of a field that holds one id, several, or none."""
+    """Return the ids of a field with one id, several, or none."""
     if found is None:
         return ()
     return tuple(int(one) for one in found) if isinstance(found, list) else (int(found),)
@@ -164,8 +164,8 @@ REPEATS = 3
 def measured(model: Decoder, sequence_tokens: int, workers: int) -> dict[str, Any]:
     """Seconds to the first token after a prompt, tokens per second after it, and memory; medians of a few times.
 
-    The prompt is half the training length, all threads work on one batch. `kv_bytes_per_token` is of the precision in
-    use here.
+    The prompt is half the training length, all threads work on one batch. `kv_bytes_per_token` depends on the
+    precision used here.
     """
     prompt, new = max(1, sequence_tokens // 2), max(2, min(NEW, sequence_tokens // 2))
     _forget_peak(model)
@@ -215,7 +215,7 @@ def _peak(model: Decoder) -> int:
 
 
 def _forget_peak(model: Decoder) -> None:
-    """What this process did before is not part of serving."""
+    """Reset the memory peak, which is not caused by serving."""
     if model.embed_tokens.is_cuda:
         torch.cuda.reset_peak_memory_stats()
         return

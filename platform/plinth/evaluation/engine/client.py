@@ -74,7 +74,7 @@ class ModelEngine:
 
     @classmethod
     def of(cls, ctx: Context, checkpoint: Manifest, **options: Any) -> ModelEngine:
-        """The engine of a checkpoint.
+        """Return the engine of a checkpoint.
 
         Raises:
             CheckpointError: the checkpoint lacks a file that is needed.
@@ -83,7 +83,7 @@ class ModelEngine:
 
     @classmethod
     def of_folder(cls, ctx: Context, folder: Path, **options: Any) -> ModelEngine:
-        """The engine of a model folder, ours or Hugging Face's."""
+        """Return the engine of a model folder, ours or Hugging Face's."""
         return cls(ctx, str(folder), Path(folder).absolute(), **options)  # its process has another working directory
 
     def __enter__(self) -> ModelEngine:
@@ -97,7 +97,7 @@ class ModelEngine:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """What the child says of the model: `device`, `sequence_tokens`. Waits until it is loaded."""
+        """Facts about the model from the child: `device`, `sequence_tokens`. Waits until the model is loaded."""
         while self._child.ready is None:
             try:
                 self._next()
@@ -161,7 +161,7 @@ class ModelEngine:
         return ModelChild(self.ctx.workspace.tmp, self._model, self._workers, self._digests)
 
     def _model(self, folder: Path) -> Path:
-        """A folder with weights, configuration and tokenizer."""
+        """Return a folder with weights, configuration and tokenizer."""
         made = folder / "model"
         if not isinstance(self._files, Path):
             checkout(self.ctx.store, self._files, made)
@@ -222,7 +222,7 @@ class ModelEngine:
                 done = line["done"]
 
     def _next(self) -> dict[str, Any]:
-        """The child's next line.
+        """Read the child's next line.
 
         Raises:
             PlinthError: what went wrong there.
@@ -234,7 +234,7 @@ class ModelEngine:
         return content
 
     def _named(self, kind: str, what: str, found: str | None, expected: str | None, remedy: str | None) -> PlinthError:
-        """The child's error, of its own class."""
+        """Return the child's error, of its own class."""
         cause = PlinthError(what, found=found, expected=expected)
         known = getattr(errors, kind, TrainingError)
         made: PlinthError = known(f"{self.name} could not be evaluated", found=cause, remedy=remedy)
@@ -254,7 +254,7 @@ class ModelEngine:
 
 
 def _needed(checkpoint: Manifest) -> tuple[Part, ...]:
-    """The files of the model; of one in several files, the index and all of them."""
+    """Return the files of the model, with the index if there are several."""
     found = {part.name: part for part in checkpoint.parts}
     required = required_files(found)
     lacking = [name for name in required if name not in found]
@@ -278,7 +278,7 @@ TAIL_LINES = 25
 
 
 class ModelKey(NamedTuple):
-    """What makes one process as good as another: where its files are, content of the model, threads."""
+    """Key of interchangeable processes: place of the files, content of the model, threads."""
 
     tmp: Path
     blobs: tuple[str, ...]
@@ -289,9 +289,9 @@ class ModelChild:
     """A process and its folder.
 
     Args:
-        tmp: where the folder is made.
-        model: puts the model into the folder; returns where it lies.
-        workers: threads.
+        tmp: parent of the new folder.
+        model: copies the model into the folder and returns its path.
+        workers: number of threads.
         digests: SHA-256 of the model's files by name, where they are known.
     """
 
@@ -315,7 +315,7 @@ class ModelChild:
 
     @property
     def idle(self) -> bool:
-        """Whether it lives and owes no answer."""
+        """True if the process is alive and has answered all requests."""
         return not self._owes and self.process.poll() is None
 
     def send(self, content: dict[str, Any]) -> None:
@@ -353,14 +353,14 @@ class ModelChild:
         return content
 
     def ended(self) -> str:
-        """How a process that is gone ended, with the end of its log."""
+        """Return how a process ended, with the end of its log."""
         code = self.process.wait()
         tail = "\n".join(self._log.read_text(errors="replace").splitlines()[-TAIL_LINES:])
         ended = f"signal {-code}" if code < 0 else f"exit code {code}"
         return f"the child process ended with {ended}\n{tail}".rstrip()
 
     def end(self) -> None:
-        """It holds nothing that would be lost."""
+        """Kill the process, which holds no state."""
         self.process.kill()
         self.process.wait()
         for stream in (self.process.stdin, self.process.stdout):
@@ -378,7 +378,7 @@ class SpareChild:
         atexit.register(self.end)
 
     def take(self, key: ModelKey | None) -> ModelChild | None:
-        """The idle process, if it is the one wanted. Of another model it ends: two would need twice the memory."""
+        """Return the idle process if it has this model; otherwise end it, to save memory."""
         kept, self._kept = self._kept, None
         if kept is None or kept[0] != os.getpid():
             return None

@@ -38,7 +38,7 @@ Forward = Callable[..., Tensor]
 
 
 class StreamScores(NamedTuple):
-    """Of each stream: total -log2 p and whether every token is the most probable one; and -log2 p of every token."""
+    """Scores by stream: total -log2 p, True if every token is the most probable one, and -log2 p of every token."""
 
     bits: NDArray[np.float64]  # [streams]
     greedy: NDArray[np.bool_]  # [streams]
@@ -65,7 +65,7 @@ def score(
         device, dtype: of the model's activations.
         workers: threads; one where the device is not the CPU.
         batch_tokens: tokens of a batch, if not `tokens_of_batch`.
-        progress: told of what is done.
+        progress: callback for progress.
 
     Raises:
         TrainingError: a probability is not a number.
@@ -111,7 +111,7 @@ def run(
 def collect(
     streams: Sequence[ScoredStream], batches: Iterable[Batch], answers: Iterable[NDArray[np.float32]]
 ) -> StreamScores:
-    """The answers to batches, by stream.
+    """Return the answers to batches, by stream.
 
     Raises:
         TrainingError: a probability is not a number.
@@ -157,7 +157,7 @@ class Writer:
         model, tokenizer: of a checkpoint.
         start: the token that documents begin with.
         ends: tokens that end a document.
-        sequence_tokens: the training length; prompt and text are together at most so long.
+        sequence_tokens: the training length, which limits prompt and text together.
         sampling: how tokens are chosen.
     """
 
@@ -182,7 +182,7 @@ class Writer:
         spread: bool = False,
         progress: Callable[[int, int], None] | None = None,
     ) -> list[Generated]:
-        """What comes after each prompt; `progress(prompts done, prompts in all)`.
+        """Generate text after each prompt; calls `progress(prompts done, all prompts)`.
 
         With `spread` all threads work on a batch that is the only one, and sums may round otherwise.
         """
@@ -215,7 +215,7 @@ class Writer:
         return max(1, min(self.sampling.max_tokens, self.sequence_tokens - min(length, self.sequence_tokens // 2)))
 
     def _draws(self, ids: Sequence[Sequence[int]]) -> list[np.random.Generator]:
-        """A generator for each prompt, by seed, content, and how often the same came before."""
+        """Return a generator for each prompt, by seed, content and number of earlier equal prompts."""
         seen: Counter[bytes] = Counter()
         found = []
         for one in ids:
@@ -247,7 +247,7 @@ class Writer:
         ]
 
     def _choose(self, logits: Tensor, draws: Sequence[np.random.Generator]) -> list[int]:
-        """A token for each row of logits [B, V]."""
+        """Draw a token for each row of logits [B, V]."""
         if self.sampling.temperature == 0:
             return [int(token) for token in logits.argmax(-1).tolist()]
         chances = torch.softmax(logits.double() / self.sampling.temperature, -1)

@@ -42,7 +42,7 @@ class Scores(NamedTuple):
     token_bits: NDArray[np.float64] | None = None  # [all tokens]
 
     def of(self, document: int) -> TokenBits:
-        """The tokens of one document; scores must have been asked for by token."""
+        """Return the tokens of one document; requires scores by token."""
         assert self.ends is not None, "scores without per_token=True"
         assert self.token_bits is not None
         last = int(self.tokens[: document + 1].sum())
@@ -64,7 +64,7 @@ Prompt = str | tuple[int, ...]
 
 
 class Sampling(Frozen):
-    """How text is written after a prompt. At temperature 0 the most probable token is taken."""
+    """Sampling parameters for text generation. Temperature 0 is greedy decoding."""
 
     max_tokens: int = Field(128, ge=1, description="Tokens written at most.")
     temperature: float = Field(0.0, ge=0, description="Divides logits; 0: the most probable token.")
@@ -74,7 +74,7 @@ class Sampling(Frozen):
 
 
 class Generated(NamedTuple):
-    """What was written after a prompt."""
+    """Text generated after a prompt."""
 
     text: str  # without the stop string
     tokens: tuple[int, ...]  # all that were written, without the token that ends a document
@@ -86,40 +86,40 @@ _IDS = pa.list_(pa.int64())
 
 
 def write_texts(path: Path, texts: Sequence[str]) -> None:
-    """A table of texts."""
+    """Return a table of texts."""
     pq.write_table(pa.table({"text": pa.array(texts, pa.large_string())}), path)
 
 
 def read_texts(path: Path) -> list[str]:
-    """The texts of such a table."""
+    """Return the texts of such a table."""
     found: list[str] = pq.read_table(path)["text"].to_pylist()
     return found
 
 
 def write_requests(path: Path, requests: Sequence[Request]) -> None:
-    """A table of requests; each side is text or ids."""
+    """Return a table of requests; each side is text or ids."""
     sides = zip(*requests, strict=True) if requests else ((), ())
     _write_prompts(path, dict(zip(Request._fields, sides, strict=True)))
 
 
 def read_requests(path: Path) -> list[Request]:
-    """The requests of such a table."""
+    """Return the requests of such a table."""
     table = pq.read_table(path)
     return [Request(*pair) for pair in zip(*(_prompts(table, side) for side in Request._fields), strict=True)]
 
 
 def write_prompts(path: Path, prompts: Sequence[Prompt]) -> None:
-    """A table of prompts; each is text or ids."""
+    """Return a table of prompts; each is text or ids."""
     _write_prompts(path, {"prompt": prompts})
 
 
 def read_prompts(path: Path) -> list[Prompt]:
-    """The prompts of such a table."""
+    """Return the prompts of such a table."""
     return _prompts(pq.read_table(path), "prompt")
 
 
 def write_scores(path: Path, scores: Scores) -> None:
-    """A row per document; values of its tokens are lists."""
+    """Return a table with a row per document; values of its tokens are lists."""
     columns: dict[str, Any] = {"tokens": scores.tokens, "bits": scores.bits}
     if scores.ends is not None:
         columns |= {name: _lists(scores, name) for name in ("ends", "token_bits")}
@@ -127,29 +127,29 @@ def write_scores(path: Path, scores: Scores) -> None:
 
 
 def read_scores(path: Path) -> Scores:
-    """The scores of such a table."""
+    """Return the scores of such a table."""
     return Scores(**_arrays(pq.read_table(path)))
 
 
 def write_likelihoods(path: Path, found: Likelihoods) -> None:
-    """A row per request; values of its tokens are lists."""
+    """Return a table with a row per request; values of its tokens are lists."""
     columns = found._asdict() | {"token_bits": _lists(found, "token_bits")}
     pq.write_table(pa.table(columns), path)
 
 
 def read_likelihoods(path: Path) -> Likelihoods:
-    """The answers of such a table."""
+    """Return the answers of such a table."""
     return Likelihoods(**_arrays(pq.read_table(path)))
 
 
 def write_generated(path: Path, found: Sequence[Generated]) -> None:
-    """A row per prompt."""
+    """Return a table with a row per prompt."""
     names = Generated._fields
     pq.write_table(pa.table({name: pa.array([getattr(one, name) for one in found]) for name in names}), path)
 
 
 def read_generated(path: Path) -> list[Generated]:
-    """The rows of such a table."""
+    """Return the rows of such a table."""
     rows = pq.read_table(path).to_pylist()
     return [Generated(**row | {"tokens": tuple(row["tokens"])}) for row in rows]
 

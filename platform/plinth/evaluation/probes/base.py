@@ -59,9 +59,9 @@ class ProbeItem(NamedTuple):
 
     @property
     def text(self) -> str:
-        """What training must not hold: prompt, right and wrong answers, without the examples.
+        """Text that training must not contain: prompt, right and wrong answers, without the examples.
 
-        Wrong answers belong to it: a page that states the same fact in its own words is no copy of the item.
+        It includes wrong answers, because a page that states the same fact in its own words is not a copy of the item.
         """
         return "\n".join((self.prompt + self.gold, *self.wrong))
 
@@ -90,7 +90,7 @@ def to_table(items: Sequence[ProbeItem]) -> pa.Table:
 
 
 def from_table(table: pa.Table) -> list[ProbeItem]:
-    """The items of a table with `SCHEMA`, in order."""
+    """Return the items of a table with `SCHEMA`, in order."""
     rows = table.select(list(ProbeItem._fields)).to_pylist()
     return [ProbeItem(**row | {"wrong": tuple(row["wrong"])}) for row in rows]
 
@@ -128,10 +128,10 @@ class Probe:
 
 
 def items_of(probe: Probe) -> list[ProbeItem]:
-    """The items of a probe, under its name and family.
+    """Return the items of a probe, under its name and family.
 
     Raises:
-        ExtensionError: its code fails, or makes what are no items.
+        ExtensionError: its code fails, or makes invalid items.
     """
     try:
         made = list(probe.build())
@@ -160,7 +160,7 @@ def _faults(probe: Probe, made: Sequence[object]) -> Iterator[str]:
 
 
 def fault_of(one: ProbeItem) -> str:
-    """What keeps an item from being scored; empty where nothing does."""
+    """Return the reason why an item cannot be scored; "" if it can."""
     texts = [getattr(one, field) for field in TEXTS]
     if not isinstance(one.wrong, tuple) or not all(isinstance(text, str) for text in (*texts, *one.wrong)):
         return f"{', '.join(TEXTS)} are texts, and `wrong` is a tuple of texts"
@@ -236,7 +236,7 @@ def table(pattern: str, rows: str) -> list[Cloze]:
 
 
 def items(family: str, template: str, facts: Sequence[Cloze], examples: str = "") -> list[ProbeItem]:
-    """The items of one template, named by their place in it."""
+    """Return the items of one template, named by their place in it."""
     made = []
     for place, fact in enumerate(facts):
         name = f"{family}/{template}/{place:02d}"
@@ -260,7 +260,7 @@ def items(family: str, template: str, facts: Sequence[Cloze], examples: str = ""
 
 
 def with_examples(family: str, template: str, facts: Sequence[Cloze], count: int = 2) -> list[ProbeItem]:
-    """The items of a template whose last facts are the examples before every other, and are not scored."""
+    """Return the items of a template whose last facts are the examples before every other, and are not scored."""
     shown = "".join(f"{one.prompt}{one.gold}\n" for one in facts[-count:])
     return items(family, template, facts[:-count], shown)
 
@@ -273,12 +273,12 @@ T = TypeVar("T")
 
 
 def words(text: str) -> list[str]:
-    """A list of words, as it reads best in a source file."""
+    """Split a list of words."""
     return text.split()
 
 
 def number(name: str, low: int, high: int) -> int:
-    """A number of low … high, both included."""
+    """Return a number from low to high, both included."""
     return low + int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "big") % (high - low + 1)
 
 
@@ -295,5 +295,5 @@ def shuffled(name: str, values: Sequence[T]) -> list[T]:
 
 
 def some(name: str, values: Sequence[T], count: int) -> list[T]:
-    """So many different ones of the values."""
+    """Return `count` different values."""
     return shuffled(name, values)[:count]

@@ -244,7 +244,7 @@ def _lines(rows: str, after: str) -> list[Cloze]:
 
 
 def _table(pattern: str, before: str, rows: str, after: str = "") -> list[Cloze]:
-    """Facts of lines `subject => answer`; what stands before and after an answer belongs to it."""
+    """Return facts from lines `subject => answer`; `before` and `after` enclose each answer."""
     pairs = (row.split(" => ") for row in rows.strip().splitlines())
     return [Cloze(pattern.format(subject), f"{before}{answer}{after}") for subject, answer in pairs]
 

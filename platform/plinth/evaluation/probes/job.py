@@ -61,7 +61,7 @@ def run(ctx: Context, checkpoint: Manifest, sets: Manifest, compared: Manifest) 
 
 
 def _answers(ctx: Context, checkpoint: Manifest, sets: Manifest) -> Part:
-    """What the model says of every item that fits it."""
+    """Score every item that fits the training length."""
     items = probe_sets.load(ctx.store, sets)
     with ModelEngine.of(ctx, checkpoint, label=ASSET) as engine:  # loads the model meanwhile
         fit = _fitting(ctx, checkpoint, items)
@@ -120,7 +120,7 @@ Row = Mapping[str, Any]
 
 
 def measured(items: Sequence[ProbeItem], scores: Sequence[ItemScore | None]) -> list[dict[str, Any]]:
-    """Rows of items, still without a status; None is the score of an item that was not asked."""
+    """Return rows of items, without a status; None is the score of an item that was not scored."""
     return [_row(one, score) for one, score in zip(items, scores, strict=True)]
 
 
@@ -146,7 +146,7 @@ def statistics_of(rows: Sequence[Row]) -> dict[str, Any]:
 
 
 def estimates(row: Row) -> dict[str, Mapping[str, Any]]:
-    """The estimates of a probe's statistics, by name."""
+    """Return the estimates of a probe's statistics, by name."""
     return {name: found for name, found in row.items() if isinstance(found, Mapping) and "low" in found}
 
 
@@ -194,7 +194,7 @@ def _numbers(rows: Sequence[Row]) -> dict[str, Any]:
 
 
 def _short(rows: Sequence[Row]) -> dict[str, Any]:
-    """A template: its items are alike, so its interval says nothing of other templates."""
+    """Summarize a template. Its items are similar, so its interval does not apply to other templates."""
     bits, control, size = ([float(row[name]) for row in rows] for name in ("bits", "control_bits", "bytes"))
     signal = statistics.ratio_difference(control, bits, size, seed=SEED, draws=TEMPLATE_DRAWS)
     shown = {"items": len(rows), "bits_per_byte": round(math.fsum(bits) / math.fsum(size), 6)}

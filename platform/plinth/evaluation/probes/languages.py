@@ -199,7 +199,7 @@ def _numbers(language: Language) -> list[Cloze]:
 
 
 def _nouns(language: Language) -> list[Cloze]:
-    """A noun in English, with its translation; the last two stand before the others as examples."""
+    """Return a noun in English, with its translation; the last two stand before the others as examples."""
     words = [word.replace("_", " ") for word in language.nouns.split()]
     return [
         Cloze(f"The English word {english} is in {language.name}", f" {word}")
@@ -208,7 +208,7 @@ def _nouns(language: Language) -> list[Cloze]:
 
 
 def _sentences(language: Language) -> list[Cloze]:
-    """The end of a sentence after its beginning; wrong ends have the same words in another order."""
+    """Return the end of a sentence after its beginning; wrong ends have the same words in another order."""
     made, join = [], " " if language.spaced else ""
     sentences = [sentence.split(" ") for sentence in language.sentences.split("|")]
     for number, sentence in enumerate(sentences):

@@ -28,7 +28,7 @@ ROMAN = ((100, "C"), (90, "XC"), (50, "L"), (40, "XL"), (10, "X"), (9, "IX"), (5
 
 
 def in_words(number: int) -> str:
-    """An English number of 0 … 99."""
+    """Return the English number word of 0 to 99."""
     if number < 20:
         return UNITS[number]
     ten, one = divmod(number, 10)
@@ -36,7 +36,7 @@ def in_words(number: int) -> str:
 
 
 def in_roman(number: int) -> str:
-    """A Roman number of 1 … 100."""
+    """Return the Roman numeral of 1 to 100."""
     found = ""
     for value, letters in ROMAN:
         while number >= value:
@@ -45,7 +45,7 @@ def in_roman(number: int) -> str:
 
 
 def _sentence(template: str, key: str, name: str, thing: str) -> tuple[str, int]:
-    """A prompt and its number, of numbers drawn by the key."""
+    """Return a prompt and its number, from numbers drawn by the key."""
     a, b, c = base.number(f"{key}/a", 12, 79), base.number(f"{key}/b", 11, 39), base.number(f"{key}/c", 3, 9)
     match template:
         case "add_digits":
@@ -142,7 +142,7 @@ MATHS_PROBE = Probe(MATHS, "Arithmetic, sequences, comparisons, numbers in words
 
 
 def _first(source: Iterator[Cloze]) -> list[Cloze]:
-    """The first facts with different prompts."""
+    """Return the first facts with different prompts."""
     found: dict[str, Cloze] = {}
     while len(found) < ITEMS + EXAMPLES:
         one = next(source)
@@ -201,14 +201,14 @@ Asked = tuple[str, str, tuple[str, ...], str]
 
 
 def sentence(name: str) -> str:
-    """A sentence of English words."""
+    """Return a sentence of English words."""
     first, second = base.some(name, ADJECTIVES, 2)
     noun, other = base.some(name, NOUNS, 2)
     return f"The {first} {noun} {base.one(name, VERBS)} the {second} {other} {base.one(name, PLACES)}."
 
 
 def filler(name: str, size: int) -> str:
-    """Sentences of together at least so many bytes."""
+    """Return sentences with at least `size` bytes in total."""
     found: list[str] = []
     while sum(map(len, found)) + len(found) < size:
         found.append(sentence(f"{name}/filler/{len(found)}"))

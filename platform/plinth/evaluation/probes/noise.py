@@ -18,7 +18,7 @@ LAST, FEWEST = 5, 3
 
 
 class Worth(NamedTuple):
-    """What a probe is worth in a run.
+    """Signal and noise of a probe in a run.
 
     Attributes:
         signal: score less control.
@@ -36,12 +36,12 @@ class Worth(NamedTuple):
 
     @property
     def decides(self) -> bool:
-        """Whether the probe may stop a run or close a gate: a positive signal, above a noise that is known."""
+        """True if the probe may stop a run or close a gate: a positive signal, above a noise that is known."""
         return self.signal > 0 and self.snr is not None and self.snr >= 1
 
 
 def worth(signal: float, scores: Sequence[float], seeds: Sequence[float] = ()) -> Worth:
-    """The worth of a probe.
+    """Return the worth of a probe.
 
     Args:
         signal: its signal at the last checkpoint, in the unit of the scores.

@@ -51,7 +51,7 @@ def run(ctx: Context, params: Probes) -> Manifest:
     """Build or read every probe.
 
     Returns:
-        Manifest of one part a probe with `base.SCHEMA`, and `rejects.parquet`. Statistics: `sets` (by name
+        Manifest with one part per probe with `base.SCHEMA`, and `rejects.parquet`. Statistics: `sets` (by name
         family, items, templates, bytes, rejects, digest of the items).
 
     Raises:
@@ -98,8 +98,8 @@ def load(store: Store, made: Manifest) -> list[ProbeItem]:
 
 
 def statuses(store: Store, compared: Manifest) -> dict[tuple[str, str], str]:
-    """By probe and item what the comparison with training text says: clean, contaminated, suspected, undecided (too
-    short to tell) or common (all of its text is common in training text)."""
+    """Return the contamination status by probe and item: clean, contaminated, suspected, undecided (too short) or
+    common (all of its text is common in training text)."""
     (part,) = compared.named(comparison.FILE)
     rows = read_table(store, part, ["set", "item", "status", "why"]).to_pylist()
     return {
@@ -157,7 +157,7 @@ MOST_CHARACTERS = 100_000
 
 
 class BadLine(NamedTuple):
-    """A line that is no item."""
+    """An invalid line."""
 
     line: int
     reason: str
@@ -171,11 +171,11 @@ class Read(NamedTuple):
 
 
 def read(name: str, given: UserProbe, data: bytes) -> Read:
-    """The items of a file, examples before their prompts.
+    """Return the items of a file, examples before their prompts.
 
     Raises:
-        SourceError: no more items than examples, or the file is no text.
-        RejectRateError: too many lines are no items.
+        SourceError: no more items than examples, or the file is not text.
+        RejectRateError: too many lines are invalid.
     """
     found = read_lines(name, given, data)
     lines = len(found.items) + len(found.rejects)
@@ -222,7 +222,7 @@ def _lines(data: bytes) -> Iterator[tuple[int, bytes]]:
 
 
 def _item(name: str, given: UserProbe, number: int, row: Any) -> ProbeItem:
-    """An item out of a line's content.
+    """Return an item from a line's content.
 
     Raises:
         ValueError: it is none, with the reason.
@@ -258,14 +258,14 @@ def _text(row: dict[str, Any], field: str) -> str:
 
 
 def _joined(prompt: str, space: str, answer: str) -> str:
-    """An answer with the white space that divides it from the prompt."""
+    """Return an answer with the white space that divides it from the prompt."""
     if space:
         return space + answer.lstrip()
     return f" {answer}" if re.match(r"\w", answer) and re.search(r"[\w.:;,?!)]$", prompt) else answer
 
 
 def _shuffled(prompt: str) -> str:
-    """The words of a prompt in another order, which follows from the prompt alone."""
+    """Return the words of a prompt in another order, which follows from the prompt alone."""
     words = prompt.split()
     mixed = base.shuffled(hashlib.sha256(prompt.encode()).hexdigest(), words)
     return " ".join(mixed if mixed != words else reversed(words))

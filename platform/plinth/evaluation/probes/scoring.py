@@ -16,14 +16,14 @@ from plinth.evaluation.probes.base import ProbeItem, pairs
 
 
 class ItemScore(NamedTuple):
-    """What a model makes of an item.
+    """Scores of an item.
 
     Attributes:
         bytes: UTF-8 bytes of the right answer.
         bits: of the right answer after the prompt.
         control_bits: of the right answer after the control.
         margin: bits per byte of the best wrong answer less those of the right one; not a number without wrong ones.
-        centred: accuracy centred on chance, (correct - r) / (1 - r) with r = 1 / answers: 1 or -1 / (answers - 1); not
+        centred: accuracy centered on chance, (correct - r) / (1 - r) with r = 1 / answers: 1 or -1 / (answers - 1); not
             a number without wrong answers. With shuffled answers (each wrong one in turn taken for the right one) a
             model is correct in (1 - correct) / (answers - 1) of them: the difference to that control is this number.
     """
@@ -36,7 +36,7 @@ class ItemScore(NamedTuple):
 
     @property
     def correct(self) -> bool:
-        """Whether the right answer is the likeliest; a tie is none."""
+        """True if the right answer is the likeliest; a tie is none."""
         return self.margin > 0
 
 
@@ -46,10 +46,10 @@ def requests(items: Iterable[ProbeItem]) -> list[tuple[str, str]]:
 
 
 def scored(items: Sequence[ProbeItem], bits: Sequence[float]) -> list[ItemScore]:
-    """The scores of items, from the bits of their `requests` in order.
+    """Return the scores of items, from the bits of their `requests` in order.
 
     Raises:
-        TrainingError: bits are missing, or are no numbers.
+        TrainingError: bits are missing or not finite.
     """
     wanted = sum(2 + len(one.wrong) for one in items)
     if len(bits) != wanted or not all(map(math.isfinite, bits)):
@@ -86,7 +86,7 @@ class ProbeScore(NamedTuple):
         bits_per_byte: of right answers, the ratio of the sums; the score that noise is measured of.
         signal: bits per byte of right answers after the control, less `bits_per_byte`: what the context is worth.
         margin: mean over items with wrong answers; not a number without any.
-        accuracy: the same of accuracy centred on chance.
+        accuracy: the same of accuracy centered on chance.
     """
 
     items: int
@@ -120,7 +120,7 @@ def _mean(values: Sequence[float]) -> float:
 
 
 def trusted(items: Iterable[ProbeItem], statuses: Mapping[tuple[str, str], str]) -> list[ProbeItem]:
-    """The items that a score may rest on: not those that training text was found to hold, or nearly.
+    """Return the items that are not contaminated, which scores may use.
 
     Args:
         statuses: by probe and item (`probe_sets.statuses`); an item without one counts as undecided.
@@ -129,8 +129,9 @@ def trusted(items: Iterable[ProbeItem], statuses: Mapping[tuple[str, str], str])
 
 
 def fitting(items: Sequence[ProbeItem], lengths: Sequence[int], most: int) -> list[bool]:
-    """Whether a model sees all of an item: what is asked for stands at the beginning of a long prompt, where a request
-    that is longer than the training length is cut off.
+    """Return True for each item that fits the training length.
+
+    Longer requests lose their beginning, which may contain the answer.
 
     Args:
         items: the items.

@@ -110,10 +110,10 @@ class ScoredItem:
 
 
 def choose_items(store: Store, protected: Manifest, sets: Mapping[str, Manifest], max_bytes: int) -> list[ScoredItem]:
-    """Items of every set and status, up to so many bytes of each, drawn by a hash of their text.
+    """Choose items of every set and status, up to `max_bytes` of each, by a hash of their text.
 
     Raises:
-        IntegrityError: the comparison is of other items.
+        IntegrityError: the comparison has other items.
     """
     groups: dict[tuple[str, str], list[ScoredItem]] = {}
     for one in _every(store, protected, sets):
@@ -167,7 +167,7 @@ _BY_COLUMN = {"uri": "documents.uri", "domain": "documents.domain", "language": 
 
 
 def labels(store: Store, ledger: Manifest, documents: pa.Table, slices: Mapping[str, str]) -> dict[str, list[str]]:
-    """The label of every document on every axis, and its `uri`.
+    """Return the label of every document on every axis, and its `uri`.
 
     Args:
         ledger: with a row for every document of the corpus.
@@ -203,8 +203,10 @@ def as_in_ledger(types: Mapping[str, pa.DataType]) -> dict[str, pa.DataType]:
 
 
 def from_other_stages(text: str, known: Sequence[str]) -> bool:
-    """Whether an expression names columns that the ledger has from elsewhere than `known`: from documents, or from
-    stages over all buckets, of which only the ledger itself tells."""
+    """Return True if an expression names ledger columns that are not in `known`.
+
+    These are columns of documents, or of stages over all buckets.
+    """
     try:
         nodes = list(ast.walk(syntax(text)))
     except (SyntaxError, ValueError, RecursionError, MemoryError):
@@ -214,7 +216,7 @@ def from_other_stages(text: str, known: Sequence[str]) -> bool:
 
 
 def read(text: str, types: Mapping[str, pa.DataType], where: str) -> Expression:
-    """A condition, checked, or a column alone, whose values are the slices.
+    """Return a condition, checked, or a column alone, whose values are the slices.
 
     Raises:
         RecipeError: it cannot be read, names a column that does not exist, or is a column of fractions or times.
@@ -285,7 +287,7 @@ def _parts(ledger: Manifest) -> tuple[Part, ...]:
 
 
 def _named(column: str) -> str:
-    """The ledger's `language__label` as an expression has it: `language.label`; a fixed column is of `documents`."""
+    """Return the name of a ledger column in expressions: `language__label` is `language.label`."""
     sidecar, found, name = column.partition("__")
     return f"{sidecar}.{name}" if found else f"{DOCUMENTS}.{column}"
 

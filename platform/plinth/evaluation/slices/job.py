@@ -51,7 +51,7 @@ def by_status(table: pa.Table) -> dict[str, dict[str, Any]]:
 
 
 def row(table: pa.Table, *, paired: bool = False) -> dict[str, Any]:
-    """Totals of some texts; `paired` compares the model with the baselines, which costs as much again for each.
+    """Return totals of some texts; `paired` also compares the model with each baseline, at the same cost per baseline.
 
     Returns:
         `bytes`, `documents`, `tokens`, `bits` (exact); `model`, `gzip`, `trigram` in bits per byte; `low` and `high` of
@@ -88,19 +88,19 @@ def _difference(bits: NDArray[np.float64], others: NDArray[np.float64], sizes: N
 
 
 def interval(row: Mapping[str, Any], digits: int = 4) -> str:
-    """The interval of a row, for people; `none` where nothing is known of the spread, as of one document."""
+    """Format the interval of a row; `none` if the spread is unknown, as for one document."""
     if statistics.DEGENERATE in row.get("flags", ()):
         return "none"
     return f"{row['low']:.{digits}f} to {row['high']:.{digits}f}"
 
 
 def exact_sum(bits: NDArray[np.float64]) -> float:
-    """The sum of multiples of `GRID`, by integers."""
+    """Return the exact sum of multiples of `GRID`."""
     return int(np.rint(bits / GRID).astype(np.int64).sum()) * GRID
 
 
 def worst(table: pa.Table, most: int = WORST) -> list[dict[str, Any]]:
-    """The documents that cost most more bits than their bytes do elsewhere in their bucket, most first.
+    """Return the documents with the most bits above the average of their bucket, most first.
 
     Returns:
         `id`, `bucket`, `uri`, `bytes`, `model` (bits per byte) and `excess_bits` of each.
@@ -121,7 +121,7 @@ def worst(table: pa.Table, most: int = WORST) -> list[dict[str, Any]]:
 
 
 def in_order(axis: str, slices: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """The names of an axis's slices as people read them: lengths from short to long, others by their text."""
+    """Return the names of an axis's slices in display order: lengths from short to long, others by text."""
     if axis == "length":
         return [name for name in LENGTHS if name in slices]
     return sorted(slices, key=lambda name: (name == OTHERS, -slices[name]["bytes"], name))
@@ -246,7 +246,7 @@ def run(
 
     Raises:
         CheckpointError: the checkpoint lacks a file that is needed, or does not load.
-        IntegrityError: the ledger is of other documents.
+        IntegrityError: the ledger has other documents.
         RecipeError: an expression of `slices` that does not fit the ledger.
         StageError: a bucket has no held-out text.
         TrainingError: the model could not be evaluated, with the end of its log.
@@ -282,7 +282,7 @@ def of_parent(ctx: Context, params: Evaluation, checkpoint: Manifest, curated: M
 
 
 def _scores(params: Evaluation) -> Step:
-    """What the model says, whatever slices are made of it."""
+    """Return the step of the scores, which do not depend on slices."""
     return Step(name=f"{ASSET}/scores", version=VERSION, params={**params.of_held_out(), "slices": {}})
 
 
@@ -294,7 +294,7 @@ def _measured(
     protected: Manifest | None,
     sets: Mapping[str, Manifest] | None,
 ) -> tuple[Part, ...]:
-    """What the model and the baselines say of documents, of their tokens, and of items, where there are any."""
+    """Score documents, their tokens, and items, if any, with the model and the baselines."""
     chosen = choice.choose_documents(ctx.store, curated, params.max_bytes_per_slice)
     asked = choice.choose_items(ctx.store, protected, sets, params.max_bytes_per_slice) if protected and sets else []
     with ModelEngine.of(ctx, checkpoint) as engine:  # loads the model meanwhile
@@ -312,7 +312,7 @@ def _measured(
 
 
 def _sliced(ctx: Context, params: Evaluation, ledger: Manifest, measured: Part) -> Part:
-    """The documents with their slices."""
+    """Return the documents with their slices."""
     table = read_table(ctx.store, measured)
     labels = choice.labels(ctx.store, ledger, table, params.slices)
     return write_table(ctx.store, tables.DOCUMENTS, tables.with_labels(table, labels), stats=measured.stats)

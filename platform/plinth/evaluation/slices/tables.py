@@ -59,12 +59,12 @@ ITEM_COLUMNS = pa.schema(
 
 
 def on_grid(bits: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Bits as multiples of `GRID`: at most 5e-7 bits a token away."""
+    """Round bits to multiples of `GRID`, with an error of at most 5e-7 bits per token."""
     return np.rint(bits / GRID) * GRID
 
 
 def by_text(scores: Scores) -> list[TokenBits]:
-    """The tokens of every text; scores were asked for by token."""
+    """Return the tokens of every text; requires scores by token."""
     assert scores.ends is not None, "scores without per_token=True"
     assert scores.token_bits is not None
     cuts = np.cumsum(scores.tokens)[:-1]
@@ -98,13 +98,13 @@ def with_labels(table: pa.Table, labels: Mapping[str, Sequence[str]]) -> pa.Tabl
 
 
 def items(asked: Sequence[ScoredItem], tokens: Sequence[TokenBits], trigram: Trigram) -> pa.Table:
-    """A row per item of a protected set."""
+    """Return a table with a row per item of a protected set."""
     names = {name: [getattr(each, name) for each in asked] for name in ITEM_COLUMNS.names[:3]}
     return _scored(pa.Table.from_pydict(names, pa.schema(list(ITEM_COLUMNS)[:3])), asked, tokens, trigram)
 
 
 def write_tokens(store: Store, tokens: Sequence[TokenBits]) -> Part:
-    """The tokens of every document."""
+    """Return the tokens of every document."""
     columns = [
         pa.array([np.diff(each.ends, prepend=0) for each in tokens], TOKEN_COLUMNS.field("bytes").type),
         pa.array([on_grid(each.bits) for each in tokens], TOKEN_COLUMNS.field("bits").type),
@@ -113,7 +113,7 @@ def write_tokens(store: Store, tokens: Sequence[TokenBits]) -> Part:
 
 
 def read_tokens(store: Store, part: Part) -> list[TokenBits]:
-    """What `write_tokens` has written."""
+    """Read the part of `write_tokens`."""
     table = read_table(store, part)
     pairs = zip(table["bytes"], table["bits"], strict=True)
     return [
@@ -122,7 +122,7 @@ def read_tokens(store: Store, part: Part) -> list[TokenBits]:
 
 
 def axes_of(table: pa.Table) -> dict[str, str]:
-    """The axes of a table of documents: name -> column."""
+    """Return the axes of a table of documents: name -> column."""
     own = [name for name in table.schema.names if name.startswith(AXIS)]
     return {name: name for name in BUILT_IN} | {name.removeprefix(AXIS): name for name in own}
 
@@ -130,7 +130,7 @@ def axes_of(table: pa.Table) -> dict[str, str]:
 def _scored(
     names: pa.Table, texts: Sequence[Document | ScoredItem], tokens: Sequence[TokenBits], trigram: Trigram
 ) -> pa.Table:
-    """The names of texts, with their sizes and the bits of the model and the baselines."""
+    """Return the names of texts, with their sizes and the bits of the model and the baselines."""
     columns: list[Any] = [[len(each.data) for each in texts], [len(each.bits) for each in tokens]]
     columns.append([float(on_grid(each.bits).sum()) for each in tokens])
     columns.append([float(gzip_bits(each.data)) for each in texts])
@@ -252,7 +252,7 @@ class SpanDifference:
     text: str = ""
 
     def facts(self) -> dict[str, Any]:
-        """The fields, without the text."""
+        """Return the fields, without the text."""
         return {name: value for name, value in asdict(self).items() if name != "text"}
 
     @property
@@ -262,7 +262,7 @@ class SpanDifference:
 
 
 def spans(a: TokenBits, b: TokenBits, span_bytes: int = SPAN_BYTES) -> Spans:
-    """The spans of one document under two models.
+    """Return the spans of one document under two models.
 
     Raises:
         ValueError: the tokens are of texts of different lengths.
@@ -276,7 +276,7 @@ def spans(a: TokenBits, b: TokenBits, span_bytes: int = SPAN_BYTES) -> Spans:
 def largest(
     store: Store, refs: Refs, a: Manifest, b: Manifest, most: int = MOST_SPANS, span_bytes: int = SPAN_BYTES
 ) -> list[SpanDifference]:
-    """The spans of held-out text on which two evaluated models differ most, in either direction, with their text.
+    """Return the spans of held-out text with the largest differences of two models, with their text.
 
     Args:
         a, b: manifests of the asset `evaluation`; documents that only one of them scored are left out.
@@ -291,7 +291,7 @@ def largest(
 def places(
     store: Store, a: Manifest, b: Manifest, most: int = MOST_SPANS, span_bytes: int = SPAN_BYTES
 ) -> list[SpanDifference]:
-    """The same without their text. Held are the spans found and a few documents.
+    """Return the spans without their text. Memory: the spans found and a few documents.
 
     Raises:
         MissingError, IntegrityError: as `largest`.
@@ -308,7 +308,7 @@ def places(
 
 
 def with_texts(store: Store, refs: Refs, made: Manifest, found: Sequence[SpanDifference]) -> list[SpanDifference]:
-    """Spans with their text, from the curated text that the evaluation was made of."""
+    """Add the text of spans, from the curated text of the evaluation."""
     if not found:
         return []
     wanted = {one.id for one in found}
@@ -363,7 +363,7 @@ def _scored_spans(store: Store, made: Manifest) -> Iterator[_Scored]:
 
 
 def _texts(store: Store, refs: Refs, made: Manifest) -> list[Document]:
-    """The documents that an evaluation scored, from the curated text that it was made of."""
+    """Return the documents that an evaluation scored, from its curated text."""
     curated = {
         key.removesuffix("/curated"): refs.load(digest)
         for key, digest in made.inputs.items()
@@ -373,7 +373,7 @@ def _texts(store: Store, refs: Refs, made: Manifest) -> list[Document]:
 
 
 def _joined(ends: NDArray[np.int64], span_bytes: int) -> NDArray[np.int64]:
-    """As many of these ends as leave spans of at least so many bytes; what remains at the end joins the last span."""
+    """Drop ends so that spans have at least `span_bytes`; the remainder joins the last span."""
     kept: list[int] = []
     for end in ends.tolist():
         if end - (kept[-1] if kept else 0) >= span_bytes:

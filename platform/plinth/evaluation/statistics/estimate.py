@@ -39,8 +39,8 @@ DIGITS = 12
 class Estimate(Frozen):
     """A value with its two-sided interval.
 
-    `n` are rows, `clusters` what was sampled; `p` is the probability of at least this much if there were no effect,
-    where the method tests. An interval without width, always flagged `DEGENERATE`, says nothing.
+    `n` is the number of rows, `clusters` the number of samples; `p` is the p-value of "no effect", if the method tests.
+    An interval without width, always flagged `DEGENERATE`, has no information.
 
     `unit` and `freedom` say what follows at other levels: distances from the truth are Student's t with `freedom`
     degrees, times `unit`; of exact tests of pairs, which have no freedom, `unit` is what one pair alone can differ by.
@@ -60,11 +60,11 @@ class Estimate(Frozen):
     flags: tuple[str, ...] = ()
 
     def excludes(self, value: float = 0.0) -> bool:
-        """Whether the interval rules a value out; one without width rules nothing out."""
+        """Return True if the interval excludes a value; an interval without width excludes none."""
         return self.low < self.high and not self.low <= value <= self.high
 
     def smallest_effect(self, power: float = 0.8, tests: int = 1) -> float | None:
-        """The true effect that such a measurement would find with this power; None where it could find none.
+        """Return the minimum detectable effect at this power; None if no effect is detectable.
 
         One of several `tests` must pass a stricter level (Bonferroni's, which is Holm's for the smallest p). Where the
         distribution at that level is not known, the interval's half width stands for its normal critical value.
@@ -86,13 +86,13 @@ class Estimate(Frozen):
 
 
 def _noncentral(critical: float, freedom: float, power: float) -> float:
-    """Standard errors at which Student's t exceeds its critical value with this power (Johnson and Welch 1940)."""
+    """Return the effect, in standard errors, that Student's t detects with this power (Johnson and Welch 1940)."""
     spread = math.sqrt(1 + critical**2 / (2 * freedom))
     return critical * (1 - 1 / (4 * freedom)) + normal_quantile(power) * spread
 
 
 def rounded(value: float) -> float:
-    """The value to `DIGITS` significant digits."""
+    """Round to `DIGITS` significant digits."""
     return float(f"{value:.{DIGITS}g}")
 
 
@@ -111,7 +111,7 @@ def checked(values: ArrayLike, like: Floats | None = None) -> Floats:
 
 
 def codes_of(clusters: Clusters, rows: int) -> NDArray[np.int64]:
-    """Number of each row's cluster, [N], clusters in the order of their labels.
+    """Return the number of each row's cluster, [N], clusters in the order of their labels.
 
     Raises:
         ValueError: another number of labels than of rows.
@@ -133,7 +133,7 @@ def sums(values: Floats, codes: NDArray[np.int64]) -> Floats:
 
 
 def spread(residuals: Floats, total: float, size: float) -> float:
-    """Standard error of a mean or ratio from residuals summed by cluster, [C], over the total of what divides.
+    """Return the standard error of a mean or ratio from residuals summed by cluster, [C], over the total weight.
 
     sqrt(C/(C-1) sum r^2) / total (Miller 2411.00640); exactly 0 of one cluster, and where it is rounding (`unrounded`).
 
@@ -147,7 +147,7 @@ def spread(residuals: Floats, total: float, size: float) -> float:
 
 
 def unrounded(error: float, size: float) -> float:
-    """The error, or exactly 0 where it is but the rounding of arithmetic with numbers of this size."""
+    """Return the error, or exactly 0 if it is only rounding of numbers of this size."""
     return error if error > ROUNDING * size else 0.0
 
 
@@ -169,7 +169,7 @@ def two_sided(t: float, freedom: float) -> float:
 def student(
     value: float, error: float, freedom: float, level: float, *, n: int, clusters: int, method: str, test: bool
 ) -> Estimate:
-    """An estimate whose error follows Student's t. Where the error is 0: flagged, and without any claim."""
+    """Return an estimate whose error follows Student's t; flagged and without p if the error is 0."""
     flags = (*((DEGENERATE,) if error == 0 else ()), *((FEW_CLUSTERS,) if clusters < FEW else ()))
     half = critical(level, freedom) * error if error else 0.0
     p = (two_sided(value / error, freedom) if error else 1.0) if test else None
@@ -249,10 +249,11 @@ def gamma_tail(a: float, x: float) -> float:
 
 
 class Sequential(Frozen):
-    """What was seen so far; immutable, so that it can be kept between looks.
+    """State of a sequential test; immutable, so that it can be stored between interim analyses.
 
     `effect` is tau: the size of effects, in standard deviations, that the test is sharpest for. Observations are one
-    per cluster: differences of documents, requests, items. Looks before observation `first_look` do not count.
+    per cluster: differences of documents, requests, items. Interim analyses before observation
+    `first_look` do not count.
     """
 
     effect: float = 0.2
@@ -265,7 +266,7 @@ class Sequential(Frozen):
     first_look: int = 2
 
     def add(self, values: ArrayLike) -> Sequential:
-        """This and further observations, in order; `p` as if one had looked after each.
+        """Return the state after further observations, in order; `p` as if analyzed after each.
 
         Raises:
             ValueError: a value that is not finite.
@@ -284,12 +285,12 @@ class Sequential(Frozen):
 
     @property
     def decided(self) -> bool:
-        """Whether "no effect" is ruled out at the level, at any look so far."""
+        """True if "no effect" was rejected at the level in any interim analysis so far."""
         return self.p <= 1 - self.level
 
     @property
     def exceeded(self) -> bool:
-        """Whether "at most 0" was ruled out at any look so far."""
+        """True if "at most 0" was rejected in any interim analysis so far."""
         return self.above <= 1 - self.level
 
     @property
@@ -388,7 +389,7 @@ def wealth(uniform: ArrayLike, starts: Sequence[int] = (0,)) -> Floats:
 
 
 def _bet(found: Floats) -> Floats:
-    """The same of one bet that begins with the first rank."""
+    """Return the log wealth of one bet that starts with the first rank."""
     bets = np.array(EPSILONS)[:, None]
     sides = [np.log(bets) + (bets - 1) * np.log(np.clip(one, 1e-12, 1.0)) for one in (found, 1 - found)]
     paths = np.concatenate([np.cumsum(one, axis=1) for one in sides])
@@ -397,7 +398,7 @@ def _bet(found: Floats) -> Floats:
 
 
 def exchangeable_p(reference: ArrayLike, later: ArrayLike, draws: ArrayLike, starts: Sequence[int] = (0,)) -> Floats:
-    """The always-valid p after each later value, [n]: the smallest so far, whoever looks when.
+    """Return the always-valid p after each later value, [n]: the smallest so far, valid under optional stopping.
 
     Raises:
         ValueError: as `ranks` and `wealth`.

@@ -54,7 +54,7 @@ def mean(values: ArrayLike, clusters: Clusters = None, *, level: float = 0.95) -
 def paired_difference(a: ArrayLike, b: ArrayLike, clusters: Clusters = None, *, level: float = 0.95) -> Estimate:
     """Mean of a - b, [N] both, row by row of the same item; p is of "no difference".
 
-    Where fewer than 25 clusters differ, all by as much, as right and wrong answers do, p is McNemar's exact one and the
+    If fewer than 25 clusters differ, all by the same amount (right or wrong answers), p is McNemar's exact p and the
     interval is Tango's, widened to 0 where p does not rule 0 out: 3 wins to 0 have p = 0.25, whatever their spread.
 
     Raises:
@@ -121,7 +121,7 @@ def _alike(values: NDArray[Any]) -> bool:
 
 
 def _few_pairs(contested: Floats, scale: float, n: int, clusters: int, level: float) -> Estimate:
-    """A difference that few clusters make, each of `scale` or -scale."""
+    """Estimate a difference of few clusters, each of `scale` or -scale."""
     wins, losses = int((contested > 0).sum()), int((contested < 0).sum())
     p = mcnemar(wins, losses)
     low, high = (scale * end for end in tango(wins, losses, clusters, level))
@@ -170,7 +170,7 @@ def ratio(
 ) -> Estimate:
     """Sum of numerators over sum of denominators, both [N].
 
-    With fewer than 10 clusters or more than 5,000 the interval is Student's, from the linearised standard error.
+    With fewer than 10 clusters or more than 5,000 the interval is Student's, from the linearized standard error.
 
     Raises:
         ValueError: no values, one that is not finite, labels of another number, or a sum of denominators not above 0.
@@ -213,7 +213,7 @@ def _ratio(
     test: bool,
     size: float,
 ) -> Estimate:
-    """The ratio; `size` as of `spread`."""
+    """Return the ratio; `size` as in `spread`."""
     below = checked(denominator, above)
     total = math.fsum(below)
     if total <= 0:
@@ -271,7 +271,7 @@ def _studentised(terms: Floats, value: float, seed: int, draws: int) -> Floats:
 
 
 def from_replicates(value: float, replicates: ArrayLike, *, n: int, seed: int, level: float = 0.95) -> Estimate:
-    """The percentile interval (Efron 1979) of a statistic of N items.
+    """Return the percentile interval (Efron 1979) of a statistic of N items.
 
     Args:
         value: of all items.
@@ -295,10 +295,10 @@ def from_replicates(value: float, replicates: ArrayLike, *, n: int, seed: int, l
 def prediction(
     value: float, replicates: ArrayLike, residuals: ArrayLike, *, n: int, seed: int, level: float = 0.8
 ) -> Estimate:
-    """The interval that a new observation falls into: a residual is drawn for each replicate and added to it.
+    """Return the interval that a new observation falls into: a residual is drawn for each replicate and added to it.
 
     Args:
-        value: foretold from all items.
+        value: prediction from all items.
         replicates: the same from samples of the items.
         residuals: of the items, as large as those of new ones.
         n: items.
@@ -430,7 +430,7 @@ def _rest(gaps: Floats, mean: Floats, runs: Floats, below: Floats) -> float:
 
 
 def _p(distance: float, half_width: Callable[[float], float]) -> float:
-    """The level at which the interval just reaches 0, by bisection of its logarithm."""
+    """Return the level at which the interval reaches 0, by bisection of its logarithm."""
     low, high = _LEAST, 0.0
     for _ in range(60):
         middle = (low + high) / 2

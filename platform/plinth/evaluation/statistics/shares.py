@@ -25,7 +25,7 @@ from plinth.evaluation.statistics.estimate import (
 
 
 def share(successes: int, n: int, *, level: float = 0.95) -> Estimate:
-    """A share with Wilson's interval (1927), of items that were sampled one by one.
+    """Return a share with Wilson's interval (1927), for items sampled independently.
 
     Raises:
         ValueError: no items, or more successes than items.
@@ -39,7 +39,7 @@ def share(successes: int, n: int, *, level: float = 0.95) -> Estimate:
 
 
 def upper_share(successes: int, n: int, *, level: float = 0.95) -> float:
-    """One-sided upper limit of a share that holds at least as often as `level` says (Clopper and Pearson 1934).
+    """Return the one-sided exact upper limit of a share at confidence `level` (Clopper and Pearson 1934).
 
     Raises:
         ValueError: as `share`.
@@ -58,11 +58,11 @@ def lower_share(successes: int, n: int, *, level: float = 0.95) -> float:
 
 
 def share_with_missing(successes: int, scored: int, missing: int, *, level: float = 0.95) -> Estimate:
-    """The share of all items, of which some have no score: with nothing assumed of those.
+    """Return the share of all items if some have no score, without assumptions on those.
 
     The value is the share of the scored. The interval holds whatever the missing would have scored: from Wilson's lower
     end with all of them wrong to his upper end with all of them right, at the critical value of Imbens and Manski
-    (2004), which lies between the one-sided one (many missing) and the two-sided one (none). That items are missing
+    (2004), which is between the one-sided one (many missing) and the two-sided one (none). That items are missing
     by chance is part of both ends; an interval of the scored alone, stretched, is too narrow.
 
     Raises:
@@ -171,10 +171,10 @@ def holm(p_values: ArrayLike) -> Floats:
 
 
 def smallest_effect(error: float, *, power: float = 0.8, alpha: float = 0.05) -> float:
-    """The smallest true effect that a two-sided test finds with this power, given the standard error of its estimate.
+    """Return the minimum detectable effect of a two-sided test at this power, from the standard error of its estimate.
 
     Raises:
-        ValueError: an error that is not above 0 says nothing of what could be seen; power or alpha is no probability.
+        ValueError: the standard error is not above 0, or power or alpha is not a probability.
     """
     _check_level(power, alpha)
     if not 0 < error < math.inf:
@@ -203,8 +203,8 @@ def sample_size(
         power, alpha: of the two-sided test.
 
     Raises:
-        ValueError: no effect, no variance, a variance below 0, or a number that is not finite; fewer than one sample an
-            item; power or alpha is no probability.
+        ValueError: no effect, no variance, a variance below 0, or a number that is not finite; fewer than one
+            sample per item; power or alpha is not a probability.
     """
     _check_level(power, alpha)
     variances = (variance, noise_a, noise_b)

@@ -51,7 +51,7 @@ def main(path: str) -> int:
 def isolate() -> bool:
     """Leave the network, where the system lets an ordinary process do so: in a namespace of its own there is none.
 
-    Elsewhere the libraries are told to stay offline, and a task with data outside the folder is refused by name.
+    On other systems the libraries are set to offline mode, and a task with data outside the folder is rejected.
     """
     import ctypes
 
@@ -65,7 +65,7 @@ def isolate() -> bool:
 
 
 def _lost(damaged: Sequence[DamagedLine], files: Sequence[str]) -> list[str]:
-    """The damaged lines of a task's data, as reasons."""
+    """Return the damaged lines of a task's data, as reasons."""
     names = {Path(file).as_posix() for file in files}
     return [f"{one.file}, line {one.line}: {one.reason}" for one in damaged if one.file in names]
 

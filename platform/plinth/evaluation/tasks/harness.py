@@ -33,7 +33,7 @@ DRAWS, FEW_DRAWS, MANY = 1000, 200, 1000
 
 
 def load(folder: Path, names: Sequence[str], damaged: list[DamagedLine]) -> dict[str, Task]:
-    """The tasks of these names (groups and tags by their members), or all of the folder, by name.
+    """Return the tasks of these names (groups and tags by their members), or all of the folder, by name.
 
     Where the first document of a file is such that the task cannot be made, it joins the damaged.
 
@@ -88,7 +88,7 @@ def _load(manager: TaskManager, name: str, folder: Path, damaged: list[DamagedLi
 
 
 def _require_inside(name: str, given: Mapping[str, Any] | None, folder: Path) -> None:
-    """What lies outside the folder has no digest in the task's identity."""
+    """Reject data outside the folder: its digest would not be part of the task's identity."""
     files = (given or {}).get("data_files") or []
     flat = list(files.values()) if isinstance(files, Mapping) else [files]
     named = [one for some in flat for one in ([some] if isinstance(some, str) else some)]
@@ -103,7 +103,7 @@ def _require_inside(name: str, given: Mapping[str, Any] | None, folder: Path) ->
 
 
 def _data_file(config: Mapping[str, Any], folder: Path) -> Path | None:
-    """The file of lines that a task's documents come from, if it is one."""
+    """Return the file of lines that a task's documents come from, if it is one."""
     files = (config.get("dataset_kwargs") or {}).get("data_files")
     split = config.get("test_split") or config.get("validation_split")
     file = files.get(split) if isinstance(files, Mapping) else files
@@ -121,7 +121,7 @@ def _without_first(data: Path, dropped: list[DamagedLine], folder: Path, error: 
 
 
 def local(task: Task) -> list[str]:
-    """The data files of a task's evaluated split, as its YAML names them; for counting what was damaged."""
+    """Return the data files of a task's evaluated split, as named in its YAML, to count damaged lines."""
     files = (task.config.dataset_kwargs or {}).get("data_files") or []
     split = task.config.test_split or task.config.validation_split
     found = files.get(split, []) if isinstance(files, Mapping) else files
@@ -131,11 +131,11 @@ def local(task: Task) -> list[str]:
 def run(
     name: str, task: Task, lm: CheckpointLM, params: Mapping[str, Any]
 ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """Ask a task's documents, the first `limit` that can be asked.
+    """Score the first `limit` valid documents of a task.
 
     Returns:
         Facts (`values` by `metric,filter`, as lm-evaluation-harness aggregates them, `replicates` over bootstrap
-        samples where they are no means, `aggregations`, `higher_is_better`, `version`, `output_type`, `fewshot`,
+        samples if they are not means, `aggregations`, `higher_is_better`, `version`, `output_type`, `fewshot`,
         `documents`, `damaged`), and rows of `exchange.ITEMS`.
     """
     _configure(task, params)
@@ -173,7 +173,7 @@ def _configure(task: Task, params: Mapping[str, Any]) -> None:
 
 
 def _documents(task: Task, limit: int | None) -> tuple[list[int], list[dict[str, Any]]]:
-    """Indices of the first documents that can be asked, and rows of those before them that cannot."""
+    """Return indices of the first valid documents, and rows of the invalid documents before them."""
     good: list[int] = []
     bad: list[dict[str, Any]] = []
     for index, document in enumerate(task.eval_docs):
@@ -188,7 +188,7 @@ def _documents(task: Task, limit: int | None) -> tuple[list[int], list[dict[str,
 
 
 def _refused(task: Task, document: Mapping[str, Any]) -> str | None:
-    """Why a document cannot be asked or judged, if so; answers are made up."""
+    """Return why a document cannot be scored, found with placeholder answers; None if it can."""
     try:
         context = task.fewshot_context(document, num_fewshot=0, gen_prefix=task.doc_to_prefix(document))
         asked = task.construct_requests(document, context, metadata=(task.config.task, 0, 1))
@@ -211,7 +211,7 @@ def _label(task: Task, document: Mapping[str, Any]) -> str | None:
 
 
 def _right(task: Task, document: Mapping[str, Any]) -> list[Any] | None:
-    """Indices of the right choices; None where the choices are contexts."""
+    """Return the indices of the right choices; None if the choices are contexts."""
     if task.multiple_input:
         return None
     found, choices = task.doc_to_target(document), task.doc_to_choice(document)
@@ -239,7 +239,7 @@ def _rows(task: Task, sample: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def damaged_row(reason: str, document: int | None = None) -> dict[str, Any]:
-    """The row of an item without a score."""
+    """Return the row of an item without a score."""
     empty = dict.fromkeys(("score", "weight", "bits", "bytes", "output"))
     return {"document": document, "hash": "", "filter": "", "metric": "", **empty, "reason": reason}
 
@@ -265,7 +265,7 @@ def _answer(task: Task, sample: Mapping[str, Any]) -> tuple[float | None, int | 
 
 
 def _score(value: Any) -> tuple[float | None, float | None]:
-    """A number, or numerator and denominator; else none."""
+    """Return a number, or numerator and denominator; otherwise None."""
     if isinstance(value, bool | int | float | np.number):
         return _number(value), None
     if isinstance(value, tuple) and len(value) == 2 and all(isinstance(one, int | float | np.number) for one in value):
@@ -274,7 +274,7 @@ def _score(value: Any) -> tuple[float | None, float | None]:
 
 
 def _number(value: Any) -> float | None:
-    """A finite number; what an aggregation over other things gives is none."""
+    """Return a finite number; None for other results of an aggregation."""
     try:
         found = float(value)
     except (TypeError, ValueError):
@@ -309,7 +309,7 @@ SUFFIXES = (".jsonl", ".ndjson")
 
 
 class DamagedLine(NamedTuple):
-    """A line that is no item: its file, its number from 1, and why."""
+    """A damaged line: its file, its number from 1, and the reason."""
 
     file: str
     line: int
@@ -356,7 +356,7 @@ def damaged(lines: Sequence[bytes]) -> dict[int, str]:
 
 
 def _usual(records: Sequence[dict[str, str]]) -> dict[str, str]:
-    """The type that most lines have, of each field that most lines have."""
+    """Return the type that most lines have, of each field that most lines have."""
     kinds: dict[str, Counter[str]] = {}
     for fields in records:
         for name, kind in fields.items():
@@ -379,7 +379,7 @@ def _fits(kind: str, usual: str) -> bool:
 
 
 def _kind(value: Any) -> str:
-    """The type of a JSON value as a table of them needs it to be alike."""
+    """Return the type of a JSON value, which must be the same in all rows of a table."""
     match value:
         case None:
             return "null"

@@ -45,14 +45,14 @@ Text = str | Sequence[int]
 
 
 class Answerer(Protocol):
-    """What `CheckpointLM` asks of a model; tokens are taken as they are, text follows the start of a document."""
+    """Model interface of `CheckpointLM`; tokens are used unchanged, text follows the start of a document."""
 
     def likelihoods(self, pairs: Sequence[tuple[Text, Text]]) -> list[tuple[float, bool]]:
         """Total -log2 p of each continuation after its prompt, and whether greedy decoding gives it."""
         ...
 
     def generate(self, prompts: Sequence[Sequence[int]], sampling: Mapping[str, Any]) -> list[str]:
-        """The text that follows each prompt; `sampling` has the fields of `Sampling`."""
+        """Return the text that follows each prompt; `sampling` has the fields of `Sampling`."""
         ...
 
 
@@ -81,7 +81,7 @@ class Channel:
 
     @classmethod
     def standard(cls, folder: Path) -> Channel:
-        """Over standard input and output; what anybody prints from here on goes to standard error."""
+        """Connect standard input and output; later prints go to standard error."""
         lines = os.fdopen(os.dup(1), "w", encoding="utf-8")
         os.dup2(2, 1)
         sys.stdout = sys.stderr
@@ -121,7 +121,7 @@ class Channel:
 
 
 def question(folder: Path, event: Mapping[str, Any]) -> dict[str, Any]:
-    """The parent's end: the content of a question."""
+    """Read the content of a request, in the parent."""
     path = join(folder, event["file"], "a question of the task process")
     found: dict[str, Any] = json.loads(path.read_text())
     path.unlink()
@@ -129,7 +129,7 @@ def question(folder: Path, event: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def answer(folder: Path, event: Mapping[str, Any], content: Any) -> str:
-    """The parent's end: write an answer; returns the line that announces it."""
+    """Write an answer, in the parent, and return the line that announces it."""
     name = f"answer-{event['file']}"
     join(folder, name, "a question of the task process").write_text(json.dumps(content))
     return json.dumps({"file": name}) + "\n"
@@ -187,7 +187,7 @@ def estimates(rows: Sequence[Mapping[str, Any]], facts: Mapping[str, Any], seed:
 
 
 def _linear(rows: Sequence[Mapping[str, Any]], aggregation: str, damaged: int, seed: int) -> Estimate | None:
-    """Of a mean or a ratio of sums; damaged items may have been right or wrong."""
+    """Estimate a mean or a ratio of sums; damaged items may have been right or wrong."""
     scores, weights = [row["score"] for row in rows], [row["weight"] for row in rows]
     if not rows or None in scores or aggregation not in LINEAR:
         return None
@@ -203,7 +203,7 @@ def _linear(rows: Sequence[Mapping[str, Any]], aggregation: str, damaged: int, s
 
 
 def _falling(found: Estimate, through: Callable[[float], float]) -> Estimate:
-    """The estimate of a falling function of a rate of log-likelihood, which is never above 0."""
+    """Return the estimate of a falling function of a rate of log-likelihood, which is never above 0."""
     low, high = through(min(found.high, 0.0)), through(found.low)
     return found.model_copy(update={"value": through(found.value), "low": low, "high": high})
 
@@ -254,7 +254,7 @@ def _step(params: TaskSet, more: Mapping[str, Any]) -> Step:
 
 
 class _Harness:
-    """One run of the child, and of the engine if anything is asked."""
+    """One run of the child, and of the engine if there are requests."""
 
     def __init__(self, ctx: Context, name: str, params: TaskSet, checkpoint: Manifest, files: Manifest) -> None:
         self.ctx, self.name, self.params, self.checkpoint, self.files = ctx, name, params, checkpoint, files
@@ -263,7 +263,7 @@ class _Harness:
         self._found: dict[str, tuple[Part, ...]] = {}
 
     def parts(self) -> tuple[Part, ...]:
-        """The part of every task, by name."""
+        """Return the part of every task, by name."""
         with named_failures(self.ctx.workspace.tmp):
             self.ctx.workspace.tmp.mkdir(parents=True, exist_ok=True)
         with (

@@ -67,7 +67,7 @@ class CheckpointLM(LM):  # type: ignore[misc]
         return [math.fsum(one) for one in sums]
 
     def generate_until(self, requests: list[Instance]) -> list[str]:
-        """The text after each context, up to a stop sequence."""
+        """Return the text after each context, up to a stop sequence."""
         groups: dict[str, list[int]] = {}
         for number, one in enumerate(requests):
             groups.setdefault(json.dumps(one.args[1] or {}, sort_keys=True), []).append(number)
@@ -108,7 +108,7 @@ class CheckpointLM(LM):  # type: ignore[misc]
 
 
 def _first(*values: int | Sequence[int] | None) -> int:
-    """The first id; a field of a configuration holds one, several or none."""
+    """Return the first id of a configuration field with one, several or no ids."""
     for value in values:
         if isinstance(value, int):
             return value

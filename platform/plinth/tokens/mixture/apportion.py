@@ -78,7 +78,7 @@ def floor_sum(n: int, modulus: int, slope: int, offset: int) -> int:
 
 
 def even_stride(modulus: int) -> int:
-    """A number g coprime to the modulus K whose multiples fill the circle evenly from the first on.
+    """Return a number g coprime to the modulus K whose multiples fill the circle evenly from the first on.
 
     Near K divided by the golden ratio, the one whose g / K has the smallest sum of partial quotients: that sum
     bounds the discrepancy of its multiples (Niederreiter 1992, "Random Number Generation and Quasi-Monte Carlo
@@ -148,13 +148,13 @@ class Ramp:
 
     With F(k) = the running sums over buckets of block k's exact counts, block k gives bucket j
     floor(F[j](k) + u(k)) - floor(F[j-1](k) + u(k)), u(k) = k g / Q mod 1: systematic sampling again, so every block
-    is full and each count is a neighbour of the exact one. F is linear in k, hence so are the arguments of the
+    is full and each count is next to the exact one. F is linear in k, hence so are the arguments of the
     floors, and counts before a block are sums of floors of lines. Over all blocks they are exact to a few sequences.
 
     Args:
-        blocks: K, how many blocks.
-        size: B, sequences of a block.
-        sequences: of the whole ramp, its tail included; the line ends there.
+        blocks: K, number of blocks.
+        size: B, sequences per block.
+        sequences: sequences of the whole ramp, including its tail; the line ends there.
         start, end: by bucket, running sums of the shares at the two ends in units of 1 / RAMP_UNIT of a sequence of a
             block; the last is B RAMP_UNIT.
     """
@@ -167,7 +167,7 @@ class Ramp:
 
     @classmethod
     def between(cls, start: Sequence[Fraction], end: Sequence[Fraction], size: int, sequences: int) -> Ramp:
-        """The ramp from shares to shares; both add up to 1."""
+        """Return the ramp from shares to shares; both add up to 1."""
         edges = [
             tuple(int(total * size * RAMP_UNIT + Fraction(1, 2)) for total in accumulate(at)) for at in (start, end)
         ]
@@ -229,7 +229,7 @@ TOLERANCE = 0.001
 
 
 def blocks_of(row: Mapping[str, Any], block_sequences: int, names: Sequence[str]) -> Blocks | Ramp:
-    """The full blocks of a leg, from its row in the manifest."""
+    """Return the full blocks of a leg, from its row in the manifest."""
     if "ramp" in row:
         start, end = (tuple(row["ramp"][at][name] for name in names) for at in ("start", "end"))
         return Ramp(row["blocks"], block_sequences, row["sequences"], start, end)
@@ -278,10 +278,11 @@ def audit(
 
 
 def shares_over_run(stats: Mapping[str, Any], points: int = 60) -> list[dict[str, Any]]:
-    """The mixture along the run in about `points` stretches: the recipe's shares (`asked`), the actual (`realised`).
+    """Return the mixture along the run in about `points` stretches: the recipe's shares (`asked`), the actual
+    (`realised`).
 
     Returns:
-        rows of first, stop (sequences), phase, asked, realised.
+        rows of first, stop (sequences), phase, `asked`, `realised`.
     """
     names = sorted(stats["buckets"])
     wide = max(1, stats["sequences"] // points)

@@ -44,10 +44,10 @@ def requested_sequences(legs: list[Leg]) -> Shares:
 
 
 def redistribute(legs: list[Leg], limits: Mapping[str, int], sequence_tokens: int) -> list[Leg]:
-    """The same legs with no stream above its limit, in sequences.
+    """Return the same legs with no stream above its limit, in sequences.
 
     Raises:
-        RecipeError: a leg has no stream left that may give more.
+        RecipeError: all streams of a leg are at their limits.
     """
     requested, settled = legs, set[str]()
     while True:
@@ -91,7 +91,7 @@ def require_within(params: Mixture, needed: Mapping[str, int], available: Text, 
 
 
 def _remedy(params: Mixture, name: str, needed: Mapping[str, int], available: Text, limits: Mapping[str, float]) -> str:
-    """The numbers that would do, for the first stream that has too little text."""
+    """Return values that would work, for the first stream that has too little text."""
     most = int(Fraction(repr(float(limits[name]))) * available[name])
     short = needed[name] - most
     per_epoch = max(1.0, limits[name])
@@ -154,7 +154,7 @@ def require_room(planted: Mapping[str, int], sequences: int, sequence_tokens: in
 
 
 def widened(legs: Sequence[Leg], planted: Mapping[str, int]) -> list[Leg]:
-    """The legs of a run's text with the planted sequences among them; the counts of a planted stream add up."""
+    """Return the legs of a run's text with the planted sequences among them; the counts of a planted stream add up."""
     if not planted:
         return list(legs)
     total, first, made = legs[-1].stop, 0, []

@@ -94,8 +94,9 @@ def plan(
     planted: Sequence[str] = (),
     replayed: Mapping[str, int] = MappingProxyType({}),
 ) -> dict[str, Any]:
-    """The mixture as arithmetic, from the sequences that each stream has; those of `planted` are all read, and of
-    `replayed` so many.
+    """Return the mixture as arithmetic, from the sequences that each stream has; all of `planted` are read, and the
+    given
+    number of each of `replayed`.
 
     Raises:
         RecipeError: as `run`.
@@ -149,7 +150,7 @@ def plan(
 
 
 def rows(mixture: Manifest) -> list[dict[str, Any]]:
-    """A row per phase and stream: weight, actual share, and the difference; for checks and plots."""
+    """Return a row per phase and stream: weight, actual share, and the difference; for checks and plots."""
     stats = mixture.stats
     made: list[dict[str, Any]] = []
     for phase, group in groupby(stats["phases"], key=lambda leg: leg["phase"]):
@@ -220,7 +221,7 @@ def _within(
 
 
 def _row(params: Mixture, leg: Leg, names: Sequence[str]) -> dict[str, Any]:
-    """A leg in whole numbers: counts of its full blocks and of its tail, as near to its shares as can be."""
+    """Return a leg in whole numbers: counts of its full blocks and of its tail, as near to its shares as possible."""
     exact = [leg.middle[name] for name in names]
     blocks = leg.size // params.block_sequences
     ramp = _ramp(params, leg, names) if leg.start != leg.end and blocks else None
@@ -257,7 +258,8 @@ def _ramp(params: Mixture, leg: Leg, names: Sequence[str]) -> Ramp:
 
 
 def _tail(exact: Sequence[Fraction], totals: Sequence[int], size: int) -> list[int]:
-    """Counts of the shorter block at the end: those that make the whole leg exact, unless one would be negative; else
+    """Return counts of the shorter block at the end: those that make the whole leg exact, unless one would be
+    negative; else
     its own shares."""
     rest = [whole - total for whole, total in zip(largest_remainder(exact, size), totals, strict=True)]
     return rest if min(rest) >= 0 else largest_remainder(exact, size - sum(totals))
@@ -294,7 +296,8 @@ def _packing(
 
 
 def _index(stream: Stream, shards: Mapping[str, Manifest]) -> dict[str, Any]:
-    """The stream's document index, named here so that a step is listed without opening manifests of all shards."""
+    """Return the stream's document index, named here so that a step is listed without opening manifests of all
+    shards."""
     parts = shards[stream.bucket].named(f"{stream.folder}index-")
     return {"tokens": stream.tokens, "parts": [part.model_dump(mode="json") for part in parts]}
 

@@ -45,7 +45,7 @@ class Selector:
         return len(self.values) + self.rest, self.bucket is not None
 
     def names(self, bucket: str, label: str, values: Mapping[str, str]) -> bool:
-        """Whether it names the stream of this bucket, label and values."""
+        """Return True if the key names the stream of this bucket, label and values."""
         if self.bucket not in (None, bucket) or (self.rest and label != REST):
             return False
         return all(values.get(axis) == value for axis, value in self.values.items())

@@ -27,7 +27,7 @@ Shares = dict[str, Fraction]
 
 
 def used_streams(phases: Sequence[Phase], names: Sequence[str]) -> list[str]:
-    """The streams that some phase gives a share, even without text.
+    """Return the streams with a share in any phase, even without text.
 
     Raises:
         RecipeError: a key names no stream, or a stream is named twice with the same precision.
@@ -58,7 +58,7 @@ def shares_at_ends(phase: Phase, text: Text, size: int, sequence_tokens: int) ->
 
 
 def without_text(phases: Sequence[Phase], empty: Collection[str]) -> tuple[Phase, ...]:
-    """The phases with no weight and no amount on buckets that ended without text: their share goes to the others.
+    """Return the phases without weights and amounts of buckets that ended without text: their share goes to the others.
 
     Raises:
         RecipeError: a phase has no other text.
@@ -88,7 +88,7 @@ def without_text(phases: Sequence[Phase], empty: Collection[str]) -> tuple[Phase
 def streams_by_key(
     where: str, listed: Iterable[str], names: Sequence[str], *, complete: bool = True
 ) -> dict[str, list[str]]:
-    """The streams of each key: every stream goes to the most precise one that names it.
+    """Return the streams of each key: every stream goes to the most precise key that names it.
 
     Args:
         complete: `names` has all streams; otherwise unused ones are left out, and a key may name none.
@@ -185,7 +185,7 @@ def _too_much(phase: Phase, requested: Fraction, size: int, sequence_tokens: int
 
 
 def _by_text(own: Sequence[str], text: Text) -> list[tuple[str, Fraction]]:
-    """A key's streams with their parts of it, which add up to 1; equal where none has any text."""
+    """Return a key's streams with their parts of it, which add up to 1; equal if none has any text."""
     whole = sum(text[name] for name in own)
     return [(name, Fraction(text[name], whole) if whole else Fraction(1, len(own))) for name in own]
 
@@ -213,12 +213,12 @@ def _tempered(phase: Phase, weighed: Shares) -> Shares:
 
 
 def group_of(stream: Stream, by: str) -> str:
-    """The group of a stream: itself, its bucket, or its value of an axis (empty where it has none)."""
+    """Return the group of a stream: itself, its bucket, or its value of an axis (empty if it has none)."""
     return stream.name if by == "stream" else stream.bucket if by == "bucket" else stream.values.get(by, "")
 
 
 def _exact(value: float) -> Fraction:
-    """The value as the decimal that was written."""
+    """Return the value as the decimal that was written."""
     return Fraction(repr(float(value)))
 
 
@@ -253,7 +253,7 @@ class Leg:
 
 
 def legs(phase: Phase, first: int, stop: int, text: Text, sequence_tokens: int) -> list[Leg]:
-    """The leg of a phase; none where it is too short for a sequence.
+    """Return the leg of a phase; none if it is too short for a sequence.
 
     Raises:
         RecipeError: as `shares_at_ends`, or a curriculum names a value that no stream has.
@@ -277,7 +277,7 @@ def _curriculum(phase: Phase, plan: Curriculum, shares: Shares) -> tuple[Shares,
 
 
 def _tilt(ranks: dict[str, int], shares: Shares) -> Shares:
-    """How early each ranked stream is, from 1 to -1: its value's middle place among all ranked text.
+    """Return the position of each ranked stream, from 1 (early) to -1: its value's middle place among all ranked text.
 
     Places are shares, not numbers, so that a rare value at an end does not hold the others together. Their weighted
     mean is the middle, so gains and losses cancel, and shares still add up to 1.

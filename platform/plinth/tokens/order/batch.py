@@ -66,7 +66,7 @@ class DocumentUse:
 def documents_of_step(
     ctx: Context, mixture: Manifest, shards: Mapping[str, Manifest] | None, step: int, batches: int | Steps
 ) -> list[BatchSequence]:
-    """The sequences of a step's global batch with their documents, in the order of the batch.
+    """Return the sequences of a step's global batch with their documents, in the order of the batch.
 
     Args:
         shards: of the mixture's buckets, to be compared with those of the mixture; None to compare nothing and to
@@ -156,7 +156,7 @@ class _Stream:
 
 
 def _open(ctx: Context, mixture: Manifest, shards: Mapping[str, Manifest] | None, stream: str) -> _Stream:
-    """The index and the layout of a stream, from the parts that the mixture names."""
+    """Open the index and the layout of a stream, from the parts that the mixture names."""
     if shards is not None:
         _require_same(mixture, shards, bucket_of(stream))
     named = mixture.stats["buckets"][stream]["index"]
@@ -165,7 +165,7 @@ def _open(ctx: Context, mixture: Manifest, shards: Mapping[str, Manifest] | None
 
 
 def _documents(stream: _Stream, indices: NDArray[np.int64]) -> Iterator[tuple[DocumentPiece, ...]]:
-    """The documents of sequences of a stream: one search for all of them."""
+    """Yield the documents of sequences of a stream, with one search for all of them."""
     pieces = stream.layout.pieces(indices)
     starts, lengths = pieces.starts, pieces.tokens.astype(np.int64)
     first = _positions(pieces, stream.layout.width)
@@ -221,12 +221,12 @@ class DrawnCopy(NamedTuple):
 
 
 def draws(ctx: Context, mixture: Manifest, shards: Manifest, canaries: Manifest, steps: Steps) -> list[DrawnCopy]:
-    """Every planted copy with its steps, in the order of the stream.
+    """Return every planted copy with its steps, in the order of the stream.
 
     Args:
-        shards: of the bucket `canaries`.
-        canaries: what they were made of.
-        steps: of the run.
+        shards: shards of the bucket `canaries`.
+        canaries: manifest from which these derive.
+        steps: steps of the run.
     """
     reader = ShardReader(ctx.store, shards)
     layout = open_layout(ctx.store, ctx.refs.load, mixture, BUCKET, reader.tokens)
@@ -258,7 +258,7 @@ def require_drawn(copies: Sequence[DrawnCopy]) -> None:
 
 
 def seen_through(copies: Sequence[DrawnCopy], step: int, skipped: Sequence[int] = ()) -> dict[int, int]:
-    """Copies of each canary trained on by the end of a step, without those of skipped steps."""
+    """Count the copies of each canary trained on by the end of a step, without those of skipped steps."""
     left_out = set(skipped)
     counts = Counter(one.canary for one in copies for taken in one.steps if taken <= step and taken not in left_out)
     return dict(counts)

@@ -83,11 +83,11 @@ class Order:
 
     @property
     def repeats(self) -> bool:
-        """Whether the run sees some sequence more than once."""
+        """True if the run sees any sequence more than once."""
         return any(needed > held for needed, held in zip(self._needed, self.available, strict=True))
 
     def epochs(self, position: int) -> dict[str, float]:
-        """Times that each stream has been read before a position; within a block, where it is read evenly.
+        """Return the passes over each stream before a position; within a block, where it is read evenly.
 
         Raises:
             MissingError: it is not inside the run.
@@ -102,13 +102,13 @@ class Order:
         return {name: (before + share * count) / held for name, before, count, held in rows if held}
 
     def steps(self, batches: int | Steps) -> Steps:
-        """The steps of a run: as given, or of one constant global batch."""
+        """Return the steps of a run: as given, or with one constant global batch."""
         if isinstance(batches, Steps):
             return batches
         return constant(self.sequences, self.sequence_tokens, batches)
 
     def step_window(self, step: int, batches: int | Steps) -> PositionWindow:
-        """The sequences of a step as columns.
+        """Return the sequences of a step as columns.
 
         Raises:
             MissingError: the run has no such step.
@@ -116,7 +116,7 @@ class Order:
         return self._window(self.steps(batches).positions(step))
 
     def window(self, first: int, stop: int) -> PositionWindow:
-        """The sequences at positions `first` to `stop` as columns.
+        """Return the sequences at positions `first` to `stop` as columns.
 
         Raises:
             MissingError: they are not all inside the run.
@@ -144,7 +144,7 @@ class Order:
         return streams, epochs, indices
 
     def refs(self, window: PositionWindow) -> list[SequenceRef]:
-        """The rows of a window as records."""
+        """Return the rows of a window as records."""
         columns = (window.positions, window.streams, window.epochs, window.indices)
         rows = zip(*(column.tolist() for column in columns), strict=True)
         width = self.sequence_tokens
@@ -201,7 +201,7 @@ class Order:
         return phase.full.counts(block) if block < phase.full.blocks else list(phase.tail)
 
     def _before(self, phase: _Phase, block: int) -> list[int]:
-        """The ordinals that a block begins with."""
+        """Return the ordinals that a block begins with."""
         return [drawn + more for drawn, more in zip(phase.drawn, phase.full.before(block), strict=True)]
 
     def _columns(
@@ -237,7 +237,7 @@ class Order:
         return phase.first + low * self.block_sequences + slot
 
     def _shuffled(self, phase: int) -> tuple[str | int, ...]:
-        """The key of the permutations of a phase's blocks; the number of the block follows."""
+        """Return the key of the permutations of a phase's blocks; the number of the block follows."""
         return "block", self.seed, phase
 
     def _make_permutation(self, stream: int, epoch: int) -> Permutation:
@@ -320,7 +320,7 @@ class Permutation:
 
 
 def numbered(size: int, key: tuple[str | int, ...], numbers: Iterable[int]) -> UInts:
-    """The parameters of `Permutation(size, *key, number)` for each number, [n, columns]."""
+    """Return the parameters of `Permutation(size, *key, number)` for each number, [n, columns]."""
     begin = fingerprint.canonical(list(key))[:-1]
     return _parameters(size, [b"%s,%d]" % (begin, number) for number in numbers])
 
@@ -390,11 +390,11 @@ class PoissonSteps(Steps):
 
     @property
     def rate(self) -> float:
-        """The probability with which a step takes a sequence."""
+        """Sampling rate: probability that a step includes a given sequence."""
         return self.stretches[0].batch / self.used
 
     def positions(self, step: int) -> NDArray[np.int64]:
-        """The positions that a step takes, ascending.
+        """Return the positions that a step takes, ascending.
 
         Raises:
             MissingError: the run has no such step.

@@ -60,7 +60,7 @@ class RunChange(Frozen):
         return tuple(name for name, value in given.items() if value is not None)
 
     def entry(self, schedule: str) -> Change:
-        """This change as an entry of one of them."""
+        """Return this change as an entry of one of the schedules."""
         kinds: dict[str, type[Change]] = {
             "batch_schedule": BatchChange,
             "length_schedule": LengthChange,
@@ -161,7 +161,7 @@ def lengths(training: Schedules) -> Iterator[tuple[tuple[str | int, ...], int]]:
 
 
 def _out_of_order(changes: Sequence[Change]) -> Iterator[tuple[int, str]]:
-    """Changes listed before an earlier one, as far as the recipe alone shows: index and message."""
+    """Yield changes listed before an earlier one, if the recipe alone shows it: index and message."""
     for unit in ("from_tokens", "from_step"):
         listed = [(index, getattr(change, unit)) for index, change in enumerate(changes)]
         points = [(index, point) for index, point in listed if point is not None]
@@ -220,7 +220,7 @@ class Steps:
 
     @property
     def batches(self) -> tuple[int, ...]:
-        """Every global batch of the run, in order of size."""
+        """Distinct global batch sizes of the run, ascending."""
         return tuple(sorted({stretch.batch for stretch in self.stretches}))
 
     def take(self, step: int) -> tuple[int, int]:
@@ -233,7 +233,7 @@ class Steps:
         return stretch.first_position + (step - stretch.first_step) * stretch.batch, stretch.batch
 
     def positions(self, step: int) -> NDArray[np.int64]:
-        """The positions that a step takes, ascending.
+        """Return the positions that a step takes, ascending.
 
         Raises:
             MissingError: the run has no such step.
@@ -286,7 +286,7 @@ class Steps:
         return (self.used if step == self.total else self.take(step)[0]) * self.sequence_tokens
 
     def step_of(self, position: int) -> tuple[int, int] | None:
-        """The step that takes a position, and its row there; None for the few at the end that none takes.
+        """Return the step that takes a position, and its row there; None for the few at the end that none takes.
 
         Raises:
             MissingError: the order has no such position.
@@ -301,7 +301,7 @@ class Steps:
         return stretch.first_step + step, row
 
     def through(self, step: int) -> list[list[int]]:
-        """The stretches that begin before `step`: first step, batch and length of each."""
+        """Return the stretches that begin before `step`: first step, batch and length of each."""
         return [[each.first_step, each.batch, each.length] for each in self.stretches if each.first_step < step]
 
     def _at(self, step: int) -> StepRange:
@@ -315,7 +315,7 @@ class Steps:
 
 
 def constant(sequences: int, sequence_tokens: int, batch: int) -> Steps:
-    """Steps of one global batch from beginning to end."""
+    """Return steps of one global batch from beginning to end."""
     return Steps(sequences, sequence_tokens, (StepRange(0, 0, batch, sequence_tokens),))
 
 
@@ -328,7 +328,7 @@ def schedule(
     lengths: tuple[LengthChange, ...] = (),
     amendments: tuple[Amendment, ...] = (),
 ) -> Steps:
-    """The steps of a run whose batch and length follow schedules.
+    """Return the steps of a run whose batch and length follow schedules.
 
     A change holds from the first step that begins at or after its point. An amendment replaces every change that was
     scheduled after it, of the batch if it names one, of the length if it names one.
@@ -376,7 +376,7 @@ def _misplaced_change(name: str, index: int, change: Change, why: str) -> Mispla
 
 
 def _effect(change: Change, now: StepRange, sequence_tokens: int) -> int:
-    """The first step at or after the change's point, were nothing else to change before."""
+    """Return the first step at or after the change's point, if nothing else changed before."""
     if change.from_step is not None:
         return change.from_step - 1
     position = -(-(change.from_tokens or 0) // sequence_tokens)

@@ -32,7 +32,7 @@ class BufferPool:
         self._lock = threading.Lock()
 
     def take(self, shape: tuple[int, int]) -> NDArray[Any]:
-        """An array of this shape; its values are undefined."""
+        """Return an array of this shape; its values are undefined."""
         with self._lock:
             if self._arrays and self._arrays[0].shape != shape:
                 self._arrays = []
@@ -96,7 +96,7 @@ class CompactBatch:
         return len(self.tokens)
 
     def part(self, first: int, stop: int) -> tuple[NDArray[Any], NDArray[np.int32], NDArray[np.int32] | None]:
-        """The columns of some of the sequences, tokens as a view."""
+        """Return the columns of some of the sequences, tokens as a view."""
         width = self.tokens.shape[1]
         low, high = self.starts.searchsorted([first * width, stop * width]).tolist()
         starts = self.starts[low:high] - np.int32(first * width)
@@ -106,7 +106,7 @@ class CompactBatch:
         return self.tokens[first:stop], starts, self.unscored[low:high] - np.int32(first * (width - 1))
 
     def unbroken(self, length: int) -> bool:
-        """Whether every row is of one document, in rows of `length` tokens."""
+        """Return True if every row has one document, in rows of `length` tokens."""
         if len(self.starts) == len(self):
             return True
         return bool((self.starts % self.tokens.shape[1] % length == 0).all())
@@ -120,7 +120,8 @@ class CompactBatch:
         return counts
 
     def expanded(self) -> ExpandedBatch:
-        """The same sequences with a value per token, in memory of expanded batches that nobody refers to any more."""
+        """Return the same sequences with a value per token, in memory of expanded batches without any reference
+        left."""
         rows, width = self.tokens.shape
         tokens, segments = _POOL.take((rows, width)), _POOL.take((rows, width))
         np.copyto(tokens, self.tokens)  # uint32 too: ids are below 2^31
@@ -134,7 +135,7 @@ class CompactBatch:
 
 
 def split_rows(array: NDArray[Any], length: int) -> NDArray[Any]:
-    """[B, S + 1] as rows of `length` + 1 tokens, [B S / length, length + 1]: neighbours share a token."""
+    """Return [B, S + 1] as rows of `length` + 1 tokens, [B S / length, length + 1]: adjacent rows share a token."""
     if array.shape[1] == length + 1:
         return array
     windows = np.lib.stride_tricks.sliding_window_view(array, length + 1, axis=1)[:, ::length]
@@ -174,7 +175,7 @@ DUPLICATE_N, TOP_N = 8, 4
 
 
 def row_facts(batch: CompactBatch) -> NDArray[np.float64]:
-    """The facts of every sequence, [B, FACTS]; a row that is too short for an n-gram repeats nothing."""
+    """Return the facts of every sequence, [B, FACTS]; a row that is too short for an n-gram repeats nothing."""
     facts = np.zeros((len(batch), len(FACTS)))
     size = 1 << max(4, int(2 * batch.tokens.shape[1] - 1).bit_length())
     fill = facts_u16 if batch.tokens.dtype == np.uint16 else facts_u32

@@ -47,9 +47,10 @@ class SequenceGather:
     Streams are numbered as given, and their tokens are counted through from one to the next.
 
     Args:
-        readers: of each stream; all hold ids of one tokenizer.
-        contiguous: every sequence is one piece, whose end-of-text tokens separate its documents; otherwise a piece is
-            of one document.
+        readers: reader of each stream; all have ids of one tokenizer.
+            contiguous: True if every sequence is one piece, whose end-of-text tokens separate its documents; otherwise
+                a
+                piece has one document.
 
     Raises:
         MissingError, IntegrityError: on first touch: a shard is absent, torn, or (with `verify`) changed.
@@ -239,12 +240,12 @@ class Loader:
         return self.schedule.total
 
     def batches(self, first_step: int = 0, stop_step: int | None = None) -> Iterator[RankBatch]:
-        """This rank's batches of the steps `first_step` to `stop_step` (None: to the end of the run)."""
+        """Yield this rank's batches of the steps `first_step` to `stop_step` (None: to the end of the run)."""
         made = map(self.batch, range(first_step, self.steps if stop_step is None else stop_step))
         return prefetched(made, self.prefetch)
 
     def batch(self, step: int) -> RankBatch:
-        """This rank's batch of one step.
+        """Return this rank's batch of one step.
 
         Raises:
             MissingError: the run has no such step.
@@ -261,7 +262,7 @@ class Loader:
         return RankBatch(tokens, starts, unscored, step, streams, int((pieces.tokens - pieces.context).sum()))
 
     def at(self, first: int, stop: int) -> CompactBatch:
-        """The sequences at positions of the order, whatever steps take them.
+        """Return the sequences at positions of the order, for any steps.
 
         Raises:
             MissingError: they are not all inside the run.
@@ -273,7 +274,7 @@ class Loader:
         return CompactBatch(tokens, starts, unscored if self._joint.padded else None)
 
     def pieces(self, step: int) -> Iterator[tuple[ShardReader, NDArray[np.int64], PackedPieces]]:
-        """What this rank reads in a step: by stream, its reader, rows of the batch, and their pieces.
+        """Yield the data that this rank reads in a step: by stream, its reader, rows of the batch, and their pieces.
 
         Raises:
             MissingError: the run has no such step.
@@ -289,7 +290,7 @@ class Loader:
             self._pieces_of_all(step)
 
     def _pieces_of_all(self, step: int) -> PackedPieces:
-        """The pieces of all ranks: from the indices of the whole step, so that ranks need not communicate."""
+        """Return the pieces of all ranks: from the indices of the whole step, so that ranks need not communicate."""
         window = self.order.step_window(step, self.schedule)
         return self._joint.pieces(window.streams, window.indices)
 
@@ -349,7 +350,8 @@ T = TypeVar("T")
 
 
 def prefetched(made: Iterator[T], depth: int) -> Iterator[T]:
-    """The same items, made up to `depth` ahead by a thread that ends with its consumer; on demand where that is 0."""
+    """Yield the same items, computed up to `depth` ahead by a thread that ends with its consumer; on demand if that is
+    0."""
     if not depth:
         yield from made
         return

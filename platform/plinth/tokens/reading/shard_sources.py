@@ -38,11 +38,11 @@ class ShardSource:
 def open_shards(
     local: Store, shards: Iterable[Manifest], reading: Reading, blocks: Manifest | None = None
 ) -> ShardSource:
-    """The streams of these shard sets. Digests are compared once: when a shard is fetched, or first read; those of
+    """Open the streams of these shard sets. Digests are compared once: when a shard is fetched, or first read; those of
     spans whenever a span is fetched.
 
     Args:
-        local: the workspace's store; shards are read from it where `reading` names no remote.
+        local: the workspace's store; shards are read from it if `reading` names no remote.
         blocks: the block digests of the shards (`tokens.shards.reader`), in the workspace's store; without them
             nothing is read by spans.
 
@@ -125,7 +125,7 @@ class SpanReader(ShardReader):
         return tokens, np.cumsum(counts) - counts
 
     def _ranges(self, start: int, count: int) -> Iterator[tuple[int, int, int]]:
-        """The byte ranges of a span: shard, first byte and end."""
+        """Yield the byte ranges of a span: shard, first byte and end."""
         width, stop = self.dtype.itemsize, start + count
         while start < stop:
             shard = bisect_right(self._starts, start) - 1
@@ -261,7 +261,7 @@ class ShardsAhead:
 
 @contextmanager
 def shards_ahead(loader: Loader, first_step: int, stop_step: int, threads: int) -> Iterator[Callable[[int], None]]:
-    """What a step requires (`ShardsAhead.require`) of the shards from `first_step` on; nothing without threads, or
+    """Yield the check of a step's shards (`ShardsAhead.require`) from `first_step` on; a no-op without threads, or
     where tokens are fetched by spans."""
     if not threads or not all(reader.mapped for reader in loader.readers):
         yield lambda step: None
@@ -274,7 +274,7 @@ def shards_ahead(loader: Loader, first_step: int, stop_step: int, threads: int) 
 
 
 def proved_batches(loader: Loader, first_step: int, stop_step: int, threads: int) -> Iterator[RankBatch]:
-    """The batches of these steps, each made when its shards are proved.
+    """Yield the batches of these steps, each once its shards are verified.
 
     Raises:
         MissingError, IntegrityError, StorageError: a shard is absent, has changed, or cannot be fetched.

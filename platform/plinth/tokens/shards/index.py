@@ -69,7 +69,7 @@ class _Mapping:
 
 
 def map_file(path: Path | str) -> NDArray[np.uint8]:
-    """The bytes of a file, read only, without holding it open.
+    """Map the bytes of a file, read only, without keeping it open.
 
     Raises:
         OSError: it cannot be opened or mapped.
@@ -96,7 +96,7 @@ def write_mapped(store: Store, name: str, batch: pa.RecordBatch, stats: dict[str
 
 
 def map_columns(store: Store, part: Part, what: str) -> tuple[NDArray[np.uint8], list[int]]:
-    """The bytes of a part that `write_mapped` wrote, and where its buffers begin.
+    """Return the bytes of a part that `write_mapped` wrote, and where its buffers begin.
 
     Raises:
         MissingError, IntegrityError: absent, torn, or not such a file.
@@ -148,7 +148,7 @@ BATCH_DOCUMENTS = 1 << 16
 
 
 class DocumentSpan(NamedTuple):
-    """Where a document lies in its stream, end-of-text included, and where its text lies."""
+    """Place of a document in its stream, end-of-text included, and of its text."""
 
     id: str  # hexadecimal
     start: int
@@ -175,11 +175,11 @@ class DocumentSpans:
         return self.ids, self.starts, self.tokens, self.parts, self.rows
 
     def take(self, rows: slice | NDArray[Any]) -> DocumentSpans:
-        """Some of the documents."""
+        """Return some of the documents."""
         return DocumentSpans(*(column[rows] for column in self.columns))
 
     def records(self) -> list[DocumentSpan]:
-        """The documents as records."""
+        """Return the documents as records."""
         names = self.ids.tobytes().hex()
         ids = [names[at : at + 32] for at in range(0, len(names), 32)]
         return list(map(DocumentSpan, ids, *(column.tolist() for column in self.columns[1:])))
@@ -191,7 +191,7 @@ def write_index(store: Store, name: str, columns: Sequence[pa.Array], stats: dic
 
 
 def open_part(store: Store, part: Part) -> DocumentSpans:
-    """The documents of a part of the index, mapped.
+    """Map the documents of a part of the index.
 
     Raises:
         MissingError, IntegrityError: absent, torn, or no index.
@@ -206,7 +206,7 @@ def open_part(store: Store, part: Part) -> DocumentSpans:
 
 
 def open_lookup(store: Store, part: Part) -> IndexLookup:
-    """The same part, to find a few of its documents.
+    """Open the same part for look-ups of single documents.
 
     Raises:
         MissingError, IntegrityError: absent, torn, or no index.
@@ -242,7 +242,7 @@ class DocumentIndex:
         return self._open[number]
 
     def within(self, starts: NDArray[np.int64], stops: NDArray[np.int64]) -> tuple[NDArray[np.int64], DocumentSpans]:
-        """The documents that have tokens in ranges of the stream.
+        """Return the documents that have tokens in ranges of the stream.
 
         Args:
             starts, stops: [m] of each range; none is empty.
@@ -276,7 +276,7 @@ class DocumentIndex:
             yield from _cut(self.part(number))
 
     def find(self, id_: bytes, part: int | None = None) -> list[DocumentSpan]:
-        """The documents of an id, of one curated part or of all."""
+        """Return the documents of an id, of one curated part or of all."""
         wanted = np.frombuffer(id_, np.uint64)
         found = []
         for number in self._covering(part):
@@ -354,14 +354,14 @@ class IndexLookup:
         return first, begin + int(block.searchsorted(stop, "left"))
 
     def values(self, first: int, stop: int) -> list[bytes]:
-        """The bytes of each column in rows `first` to `stop`."""
+        """Return the bytes of each column in rows `first` to `stop`."""
         found = [os.pread(self._file, (stop - first) * width, at + first * width) for at, width in self._columns]
         if len(found[0]) != (stop - first) * self._columns[0][1]:
             raise self._short()
         return found
 
     def _around(self, token: int) -> tuple[int, NDArray[np.int64]]:
-        """A block of starts that has the document of a token of this part, and the block's first row."""
+        """Return a block of starts that has the document of a token of this part, and the block's first row."""
         low, high, below, above = 0, self._rows, self._first, self._stop
         for tried in count():
             bisect = tried > 2 and tried % 2

@@ -85,7 +85,8 @@ class Reading(Frozen):
     )
 
     def by_spans(self, shards_bytes: int) -> bool:
-        """Whether shards of so many bytes are read by spans from the remote, rather than fetched whole or opened in the
+        """Return True if shards of this size are read by spans from the remote, rather than fetched whole or opened in
+        the
         workspace's store."""
         if self.remote is None or self.fetch != "auto":
             return self.remote is not None and self.fetch == "span"
@@ -139,7 +140,7 @@ def label_of(values: Mapping[str, str | None]) -> str:
 
 
 def name_of(bucket: str, label: str = "") -> str:
-    """A stream's name."""
+    """Return a stream's name."""
     return f"{bucket}/{label}" if label else bucket
 
 
@@ -162,7 +163,7 @@ def parse(name: str) -> Stream:
 
 
 def streams_of(shards: Manifest) -> tuple[Stream, ...]:
-    """The streams of a `{bucket}/shards` manifest with their counts, in order of name; at least one."""
+    """Return the streams of a `{bucket}/shards` manifest with their counts, in order of name; at least one."""
     bucket = shards.asset.rsplit("/", 1)[0]
     labels: Mapping[str, Mapping[str, int]] | None = shards.stats.get("streams")
     if labels is None:
@@ -187,7 +188,7 @@ def stream_of(shards: Manifest, name: str) -> Stream:
 
 
 def streams_of_all(shards: Mapping[str, Manifest] | Iterable[Manifest]) -> tuple[Stream, ...]:
-    """The streams of several shard sets, in order of name."""
+    """Return the streams of several shard sets, in order of name."""
     manifests: Sequence[Manifest] = list(shards.values() if isinstance(shards, Mapping) else shards)
     return tuple(sorted((one for made in manifests for one in streams_of(made)), key=lambda stream: stream.name))
 

@@ -86,7 +86,7 @@ class ShardReader:
         return np.concatenate([np.empty(0, self.dtype), *spans]), np.cumsum(counts) - counts
 
     def shard(self, number: int) -> Tokens:
-        """A shard, mapped; at its first touch its digest is compared."""
+        """Map a shard; at its first touch its digest is compared."""
         tokens = self._maps.get(number)
         if tokens is None:
             path = self._store.open_path(self.shards[number].blob)
@@ -94,7 +94,7 @@ class ShardReader:
         return tokens
 
     def index_batches(self) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
-        """Starts and lengths of all documents, in stream order, at most `BATCH_DOCUMENTS` at a time."""
+        """Yield starts and lengths of all documents, in stream order, at most `BATCH_DOCUMENTS` at a time."""
         return ((own.starts, own.tokens) for own in self.index.batches())
 
     def _span(self, start: int, count: int) -> Tokens:
@@ -107,7 +107,7 @@ class ShardReader:
 
 
 def open_streams(store: Store, shards: Mapping[str, Manifest] | Iterable[Manifest]) -> dict[str, ShardReader]:
-    """A reader for every stream of these shard sets, by the stream's name."""
+    """Return a reader for every stream of these shard sets, by the stream's name."""
     manifests = shards.values() if isinstance(shards, Mapping) else shards
     return {stream.name: ShardReader(store, made, stream.name) for made in manifests for stream in streams_of(made)}
 
@@ -144,7 +144,7 @@ BLOCKS = Step(name="tokens.shards.blocks", version="1", params={"block_bytes": B
 
 
 def prepare(ctx: Context, shards: Mapping[str, Manifest]) -> Manifest:
-    """The block digests of every shard of these shard sets, a part each, named by the shard's SHA-256.
+    """Write the block digests of every shard of these shard sets, one part per shard, named by the shard's SHA-256.
 
     Raises:
         MissingError, IntegrityError: a shard is absent, or has changed.
@@ -159,7 +159,7 @@ def prepare(ctx: Context, shards: Mapping[str, Manifest]) -> Manifest:
 
 
 def shard_blobs(shards: Manifest) -> list[Blob]:
-    """The shards of every stream of a shard set."""
+    """Return the shards of every stream of a shard set."""
     return [part.blob for stream in streams_of(shards) for part in shards.named(f"{stream.folder}shard-")]
 
 
@@ -186,7 +186,7 @@ class BlockDigests:
                 raise unproved(f"shard {blob.sha256}")
 
     def widened(self, blob: Blob, first: int, stop: int) -> tuple[int, int]:
-        """The whole blocks that bytes `first` to `stop` of a shard lie in."""
+        """Return the range of whole blocks that contains bytes `first` to `stop` of a shard."""
         return first // BLOCK_BYTES * BLOCK_BYTES, min(-(-stop // BLOCK_BYTES) * BLOCK_BYTES, blob.bytes)
 
     def compare(self, blob: Blob, first: int, data: bytes, where: str) -> None:
@@ -216,7 +216,7 @@ class BlockDigests:
 
 
 def unproved(what: str) -> MissingError:
-    """The refusal of spans that nothing proves."""
+    """Return the error for spans that have no block digests."""
     return MissingError(
         f"{what} cannot be read by spans: it has no list of block digests",
         remedy="submit the run again, which makes the list, or set training.reading.fetch: shard",
@@ -224,7 +224,7 @@ def unproved(what: str) -> MissingError:
 
 
 def _listed(store: Store, blob: Blob) -> tuple[Part, ...]:
-    """The list of one shard, whose own SHA-256 is compared in the same pass."""
+    """Write the list of one shard, whose own SHA-256 is compared in the same pass."""
     digests, rest = bytearray(), b""
 
     def take(chunk: bytes) -> None:

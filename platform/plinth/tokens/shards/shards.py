@@ -54,7 +54,7 @@ def run(
     curated: Manifest,
     sidecars: Mapping[str, Manifest] | None = None,
 ) -> Manifest:
-    """Tokenise a bucket's training documents and cut their streams into shards.
+    """Tokenize a bucket's training documents and cut their streams into shards.
 
     Args:
         sidecars: manifests of this bucket by stage, those that `axes.sidecars_of(params.axes)` names.
@@ -100,7 +100,7 @@ def _cuts(
     lengths: Sequence[Part],
     streams: Sequence[StreamAssignment],
 ) -> list[Part]:
-    """The shards of every stream, named and placed."""
+    """Write the shards of every stream, named and placed."""
     if not tasks:
         return []
     width = np.dtype(tasks[0].dtype).itemsize
@@ -151,7 +151,7 @@ def _cut_staged(
 
 
 def _indexes(ctx: Context, asset: str, streams: Sequence[StreamAssignment]) -> list[Part]:
-    """The index of every stream, in parts of whole curated parts."""
+    """Write the index of every stream, in parts of whole curated parts."""
     items, names = [], []
     for stream in streams:
         start = 0
@@ -239,7 +239,7 @@ def even_sizes(tokens: int, tokens_per_shard: int) -> list[int]:
 
 
 def slices(sources: Sequence[TokenSlice], sizes: Sequence[int], width: int) -> list[list[TokenSlice]]:
-    """The slices of the parts' tokens that make each shard.
+    """Return the slices of the parts' tokens that form each shard.
 
     Args:
         sources: all tokens that each part gives to the stream, in order.
@@ -317,7 +317,7 @@ def _copy(store: Store, piece: TokenSlice, out: IO[bytes]) -> None:
 
 
 def _gather(store: Store, piece: TokenSlice, chosen: DocumentChoice, out: IO[bytes]) -> None:
-    """The bytes `offset` to `offset + length` of the chosen documents, one after another."""
+    """Copy the bytes `offset` to `offset + length` of the chosen documents, one after another."""
     tokens, kept = _lengths(store, chosen)
     if not piece.length:
         return
@@ -345,7 +345,7 @@ def _lengths(store: Store, chosen: DocumentChoice) -> tuple[NDArray[np.int64], N
 
 
 def _runs(begins: NDArray[np.int64], ends: NDArray[np.int64]) -> Iterator[tuple[int, int]]:
-    """Ranges with adjacent ones joined: neighbours of one stream are copied at once."""
+    """Yield ranges with adjacent ones joined: consecutive documents of one stream are copied at once."""
     breaks = np.flatnonzero(begins[1:] != ends[:-1]) + 1
     firsts, lasts = np.append(0, breaks), np.append(breaks, len(begins)) - 1
     yield from zip(begins[firsts].tolist(), ends[lasts].tolist(), strict=True)
@@ -379,7 +379,7 @@ def assign_streams(
     lengths: list[Part],
     sidecars: Mapping[str, Manifest],
 ) -> list[StreamAssignment]:
-    """The bucket's streams in order of label."""
+    """Return the bucket's streams in order of label."""
     if not params.axes:
         whole = tuple((i, DocumentChoice(part), part.rows, int(part.stats["tokens"])) for i, part in enumerate(lengths))
         return [StreamAssignment("", whole)]
@@ -406,7 +406,7 @@ def assign_streams(
 
 
 def _merged(counted: Sequence[Mapping[str, Mapping[str, int]]], least: int) -> dict[str, str]:
-    """The stream of every label: itself, or `other` where its tokens in all parts are too few."""
+    """Return the stream of every label: itself, or `other` if its tokens in all parts are too few."""
     totals: dict[str, int] = {}
     for part in counted:
         for label, count in part.items():

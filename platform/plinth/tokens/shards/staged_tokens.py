@@ -46,24 +46,24 @@ _POWERS = 2 ** np.arange(63, dtype=np.int64)
 
 
 def column_of(axis: str) -> str | None:
-    """The sidecar's column of an axis; None where a column of the document gives the value."""
+    """Return the sidecar's column of an axis; None if a column of the document gives the value."""
     return AXES.get(axis, axis)
 
 
 def sidecars_of(axes: tuple[str, ...]) -> tuple[str, ...]:
-    """The stages of a bucket that these axes are read from: annotators, and what places their rows."""
+    """Return the stages of a bucket that these axes are read from: annotators, and stages that place their rows."""
     named = {column.split(".")[0] for axis in axes if (column := column_of(axis))}
     placed = {VERDICTS, DOCUMENTS} if named or COPIES in axes else {DOCUMENTS} if "source" in axes else set()
     return tuple(sorted(named | placed))
 
 
 def length_class(tokens: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The smallest power of two that each document fits in, [documents]."""
+    """Return the smallest power of two that each document fits in, [documents]."""
     return _POWERS[np.searchsorted(_POWERS, tokens, side="left")]
 
 
 def copies_class(sizes: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The largest power of two that each cluster of duplicates reaches, [documents]; 1 for a document alone."""
+    """Return the largest power of two that each cluster of duplicates reaches, [documents]; 1 for a document alone."""
     return _POWERS[np.searchsorted(_POWERS, np.maximum(sizes, 1), side="right") - 1]
 
 
@@ -85,14 +85,14 @@ def run(
     lengths: list[Part],
     sidecars: Mapping[str, Manifest],
 ) -> list[Part]:
-    """A part of labels (`SCHEMA`) beside every curated part; stats: `streams`, by label documents and tokens.
+    """Write a part of labels (`SCHEMA`) for every curated part; stats: `streams`, by label documents and tokens.
 
     Args:
-        lengths: tokens of the documents, a part beside every curated part.
+        lengths: tokens of the documents, one part for every curated part.
         sidecars: manifests of this bucket by stage: those that `sidecars_of` names.
 
     Raises:
-        RecipeError: a column that cannot name a stream.
+        RecipeError: a column is not usable as a stream's name.
         IntegrityError: a sidecar does not belong to the curated text.
     """
     parts = curated.named("part-")
@@ -164,7 +164,7 @@ def _values(store: Store, task: _Task, axis: str, tokens: NDArray[np.int64]) -> 
 
 
 def _sidecar_column(store: Store, task: _Task, column: str) -> list[pa.Array]:
-    """A sidecar's column for the documents that are trained on, as strings."""
+    """Return a sidecar's column for the documents that are trained on, as strings."""
     side, _, name = column.partition(".")
     assert task.verdicts is not None
     as_strings = _to_strings(column)
@@ -252,11 +252,11 @@ class StagedTokens:
         return f"tokens-{self.bucket}-{self.blob.sha256}.bin"
 
     def exists(self, store: Store) -> bool:
-        """Whether the file exists with its recorded length."""
+        """Return True if the file exists with its recorded length."""
         return store.has_scratch(self.name, self.blob.bytes)
 
     def open_path(self, store: Store) -> Path:
-        """The path for reading.
+        """Return the path for reading.
 
         Raises:
             MissingError: the file does not exist.
@@ -284,7 +284,7 @@ class PublishedTokens:
 
 @dataclass(frozen=True)
 class TokeniseTask:
-    """A curated part to tokenise; `staged` and `published` are set when its tokens are restored."""
+    """A curated part to tokenize; `staged` and `published` are set when its tokens are restored."""
 
     bucket: str
     tokenizer: Blob
@@ -369,7 +369,7 @@ def _length_batches(store: Store, curated: Part, lengths: Sequence[int]) -> Iter
 
 @contextmanager
 def _writer(store: Store, bucket: str) -> Iterator[tuple[IO[bytes], list[StagedTokens]]]:
-    """A stream to write tokens to; the list has their record once the block has ended without an error."""
+    """Open a stream to write tokens to; the list has their record once the block has ended without an error."""
     made: list[StagedTokens] = []
     with store.staging(".bin") as path:
         with named_failures(path), path.open("wb") as stream:

@@ -91,7 +91,7 @@ def run(
 
 
 def failures(params: TokenizerParameters, stats: Mapping[str, Any]) -> list[str]:
-    """A line for every bound of the recipe that the measured statistics break."""
+    """Return a line for every bound of the recipe that the measured statistics break."""
     bounds = {bucket: _limit(params, facts) for bucket, facts in stats["buckets"].items()}
     lines = [
         *_too_many("bucket ", stats["buckets"], bounds),
@@ -108,7 +108,8 @@ def failures(params: TokenizerParameters, stats: Mapping[str, Any]) -> list[str]
 
 
 def unjudged(params: TokenizerParameters, stats: Mapping[str, Any]) -> list[str]:
-    """A line for every bucket and every bound without text to measure, and for a vocabulary that stayed small."""
+    """Return a line for every bucket and every bound without text to measure, and for a vocabulary that stayed
+    small."""
     lines = [
         f"bucket {bucket}: not measured, it has no curated text"
         for bucket, facts in stats["buckets"].items()
@@ -130,7 +131,7 @@ def unjudged(params: TokenizerParameters, stats: Mapping[str, Any]) -> list[str]
 
 
 def _limit(params: TokenizerParameters, facts: Mapping[str, Any]) -> float:
-    """The limit of a bucket: the mean of the limits of its scripts, weighted by words and characters."""
+    """Return the limit of a bucket: the mean of the limits of its scripts, weighted by words and characters."""
     limits = {name: params.max_fertility_by_script.get(name, UNSPACED_FERTILITY) for name in facts["scripts"]}
     allowed = params.max_fertility * facts["spaced"]
     allowed += sum(limits[name] * count for name, count in facts["scripts"].items())
@@ -285,7 +286,7 @@ class _Chosen:
 
 
 def _chosen(store: Store, task: AuditTask) -> list[_Chosen]:
-    """The documents that come first by hash, in documents' order, within the budget."""
+    """Return the documents that come first by hash, in documents' order, within the budget."""
     lines, sizes = [np.empty(0, np.uint64)], [np.empty(0, np.int64)]
     for batch in iter_batches(store, task.curated, ["id", "text"]):
         lines.append(sample_keys(batch.column("id")))

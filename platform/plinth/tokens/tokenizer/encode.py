@@ -52,7 +52,7 @@ _DIGITS = {"single": r"\p{N}", "triples": r"\p{N}{1,3}", "runs": r" ?\p{N}+"}
 
 
 def pipeline(params: TokenizerParameters, model: Any = None) -> Tokenizer:
-    """The words and the decoder of a kind around a model; around an empty one when none is given."""
+    """Return the words and the decoder of a kind around a model; around an empty one if none is given."""
     tokenizer = Tokenizer(model or models.BPE())
     if params.kind == "bpe-bytes":
         tokenizer.pre_tokenizer = _byte_words(params)
@@ -64,7 +64,7 @@ def pipeline(params: TokenizerParameters, model: Any = None) -> Tokenizer:
 
 
 def words(params: TokenizerParameters) -> str:
-    """The pattern of a word, in the regular expressions of the tokenizers library."""
+    """Return the pattern of a word, in the regular expressions of the tokenizers library."""
     letters, signs = r"'(?:s|t|re|ve|m|ll|d)| ?[\p{L}\p{M}]+", r" ?[^\s\p{L}\p{M}\p{N}]+"
     return "|".join((letters, _DIGITS[params.digits], signs, r"\s*[\r\n]+", r"\s+(?!\S)", r"\s+"))
 
@@ -87,10 +87,10 @@ MAX_WORD_BYTES = 2**16
 
 
 class WordPattern(NamedTuple):
-    """How a pipeline cuts words.
+    """Word splitting of a pipeline.
 
     Attributes:
-        letters: classes that make a word together.
+        letters: classes that form a word together.
         alone: class whose characters are split off first and end the words on either side; 0 for none.
         group: digits of one word; 0 for any number, with the space before them.
         lines: line ends close a word of white space.
@@ -103,7 +103,7 @@ class WordPattern(NamedTuple):
 
 
 def pattern_of(pre_tokenizer: Any) -> WordPattern | None:
-    """The pattern of one of our pipelines, or None for any other pre-tokenizer."""
+    """Return the pattern of one of our pipelines, or None for any other pre-tokenizer."""
     return _patterns().get(bytes(pre_tokenizer.__getstate__())) if pre_tokenizer is not None else None
 
 
@@ -124,7 +124,7 @@ def _patterns() -> dict[bytes, WordPattern]:
 
 @cache
 def classes() -> U8:
-    """The class of every code point, [0x110000]."""
+    """Return the class of every code point, [0x110000]."""
     table = np.zeros(0x110000, dtype=np.uint8)
     for bit, name in ((LETTER, r"\p{L}"), (MARK, r"\p{M}"), (NUMBER, r"\p{N}"), (SPACE, r"\s")):
         _mark(table, bit, pre_tokenizers.Split(Regex(f"{name}+"), "isolated"))
@@ -162,7 +162,7 @@ _SEAM_REACH = 2**16
 
 
 def load(store: Store, blob: Blob) -> Tokenizer:
-    """A tokenizer from the store, verified; special tokens are never read out of text.
+    """Load a tokenizer from the store, verified; special tokens are never read from text.
 
     Raises:
         MissingError, IntegrityError: absent, changed, or not a tokenizer.
@@ -193,7 +193,7 @@ def parallel(on: bool) -> Iterator[None]:
 
 
 def encode_texts(tokenizer: Tokenizer, texts: Iterable[str], dtype: str) -> Iterator[NDArray[np.unsignedinteger]]:
-    """The token ids of each text, in order, without any end-of-text. Memory is one batch and one text."""
+    """Yield the token ids of each text, in order, without any end-of-text. Memory is one batch and one text."""
     for ids, first in encode_columns(tokenizer, _columns(texts), dtype):
         yield from np.split(ids, first[1:-1]) if len(first) > 1 else ()
 
@@ -201,7 +201,7 @@ def encode_texts(tokenizer: Tokenizer, texts: Iterable[str], dtype: str) -> Iter
 def encode_columns(
     tokenizer: Tokenizer, columns: Iterable[pa.Array], dtype: str
 ) -> Iterator[tuple[NDArray[np.unsignedinteger], NDArray[np.int64]]]:
-    """The token ids of each column of texts in one array, and where each text's begin: [texts + 1].
+    """Return the token ids of each column of texts in one array, and where each text's begin: [texts + 1].
 
     Our own pipelines are encoded word by word from a table (`encoder`), others by the library.
     """
@@ -239,7 +239,7 @@ def _by_library(tokenizer: Tokenizer, texts: Iterable[str], dtype: str) -> Itera
 
 
 def pieces(text: str, limit: int = BATCH_CHARACTERS) -> list[str]:
-    """A text in pieces of at most `limit` characters that tokenise as the whole does.
+    """Split a text into pieces of at most `limit` characters that tokenize as the whole does.
 
     They are cut between two words. Only where no word ends for 65,536 characters is one cut inside, which
     may change the tokens at the cut, never the text they stand for.
@@ -391,7 +391,7 @@ def _slices(offsets: I64) -> Iterator[tuple[int, int]]:
 
 
 def _grown(array: Any, size: int) -> Any:
-    """The array with space for `size` items, its contents kept."""
+    """Return the array with space for `size` items, its contents kept."""
     if array.size >= size:
         return array
     larger = np.zeros(max(size, 2 * array.size), array.dtype)
@@ -404,7 +404,9 @@ def scan(
     data: U8, offsets: I64, table: U8, letters: int, alone: int, group: int, lines: bool, slots: U64, starts: I64,
     known: U8, held: int, words: I32, counts: I64,
 ) -> tuple[int, int]:  # fmt: skip
-    """Number every word of the texts and add new ones. Returns how many words the table has, and how many the texts.
+    """Give every word of the texts a number, adding new ones to the table.
+
+    Returns the number of words in the table, and in the texts.
 
     After `table`: `WordPattern`.
     """

@@ -75,7 +75,7 @@ def sample(
 
 
 def shares(available: Mapping[str, int], budget: int, weights: Mapping[str, float] | None = None) -> dict[str, int]:
-    """The budget by weight; the share that a small bucket cannot fill goes to the others, by their weights."""
+    """Divide the budget by weight; the share that a small bucket cannot fill goes to the others, by their weights."""
     exact = {bucket: Fraction((weights or {}).get(bucket, 1.0)) for bucket in available}
     granted = {bucket: 0 for bucket in available if not exact[bucket]}
     waiting = sorted(set(available) - set(granted), key=lambda bucket: (available[bucket] / exact[bucket], bucket))
@@ -87,7 +87,7 @@ def shares(available: Mapping[str, int], budget: int, weights: Mapping[str, floa
 
 
 def sampled_texts(store: Store, sampled: BucketSample) -> Iterator[str]:
-    """Sampled texts in documents' order, exactly up to the budget; the last is cut between two characters."""
+    """Yield sampled texts in documents' order, exactly up to the budget; the last is cut between two characters."""
     left = sampled.budget_bytes
     for part in sampled.parts:
         for batch in iter_batches(store, part, ["text"]):
@@ -100,13 +100,13 @@ def sampled_texts(store: Store, sampled: BucketSample) -> Iterator[str]:
 
 
 def sample_keys(ids: pa.Array) -> NDArray[np.uint64]:
-    """The rank of documents in a sample, by a hash of their 16-byte ids."""
+    """Return the rank of documents in a sample, by a hash of their 16-byte ids."""
     words = np.frombuffer(ids.buffers()[1], dtype="<u8")[2 * ids.offset : 2 * (ids.offset + len(ids)) : 2]
     return mix64(words ^ _SALT)
 
 
 def _bins(ids: pa.Array) -> NDArray[np.int32]:
-    """The hash bin of each id: 64 bins to every halving of the hash range, low hashes first."""
+    """Return the hash bin of each id: 64 bins to every halving of the hash range, low hashes first."""
     floats = sample_keys(ids).astype(np.float64).astype(np.float32)
     return (floats.view(np.uint32) >> np.uint32(17)).astype(np.int32)  # exponent and six bits of mantissa
 
@@ -150,7 +150,7 @@ def _sum(store: Store, parts: Iterable[Part]) -> Counter[int]:
 
 
 def _cut(bins: Mapping[int, int], budget: int) -> int:
-    """The lowest bin up to which the bins hold the budget; -1 when there is nothing to hold."""
+    """Return the lowest bin up to which the bins fill the budget; -1 if there is nothing."""
     cut = -1
     for key, size in sorted(bins.items()):
         if budget <= 0:
@@ -160,7 +160,8 @@ def _cut(bins: Mapping[int, int], budget: int) -> int:
 
 
 def mix64(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """A bijection of 64-bit words whose every output bit depends on every input bit (Steele, Lea and Flood 2014)."""
+    """Apply a bijection of 64-bit words whose every output bit depends on every input bit (Steele, Lea and Flood
+    2014)."""
     mixed = values >> np.uint64(30)
     mixed ^= values
     mixed *= np.uint64(0xBF58476D1CE4E5B9)

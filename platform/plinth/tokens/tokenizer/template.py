@@ -26,7 +26,7 @@ def pad_token(tokenizer: str, end: int) -> tuple[int, str] | None:
 
 
 def beginning_with(tokenizer: str, first: int, name: str) -> str:
-    """A tokenizer that puts one token before each text, and no other; of what it did before, byte offsets stay."""
+    """Return a tokenizer that puts one token before each text, and no other; it keeps its byte offsets otherwise."""
     described = json.loads(tokenizer)
     special, texts = {"SpecialToken": {"id": name, "type_id": 0}}, ("A", "B")
     single, second = ([special, {"Sequence": {"id": text, "type_id": at}}] for at, text in enumerate(texts))
@@ -42,12 +42,13 @@ def beginning_with(tokenizer: str, first: int, name: str) -> str:
 
 
 def same_tokenizer(store: Store, a: Blob, b: Blob) -> bool:
-    """True if two tokenizers cut text alike: their files are equal but for the tokens that are put around a text."""
+    """Return True if two tokenizers split text alike: their files are equal except for the tokens added around a
+    text."""
     return a.sha256 == b.sha256 or _cutting(store.read_bytes(a)) == _cutting(store.read_bytes(b))
 
 
 def _cutting(data: bytes) -> object:
-    """How a tokenizer cuts text; the bytes of a file that is none."""
+    """Return a tokenizer's settings for splitting text; the bytes of a file that is not a tokenizer."""
     try:
         return {name: value for name, value in json.loads(data).items() if name != "post_processor"}
     except (ValueError, AttributeError):
@@ -55,7 +56,7 @@ def _cutting(data: bytes) -> object:
 
 
 def _processors(described: dict[str, Any] | None) -> list[dict[str, Any]]:
-    """The post-processors of a tokenizer, one after another."""
+    """Return the post-processors of a tokenizer, one after another."""
     if described is None:
         return []
     return list(described["processors"]) if described["type"] == "Sequence" else [described]

@@ -66,7 +66,7 @@ class _Task:
 
 
 def step(params: TokenizerParameters) -> Step:
-    """The training step; the audit's bounds are no part of its identity."""
+    """Return the training step; the audit's bounds are not part of its identity."""
     return Step(
         name="tokens.tokenizer",
         version=VERSION,
@@ -101,7 +101,7 @@ def run(ctx: Context, params: TokenizerParameters, curated: Mapping[str, Manifes
 
 
 def of_model(ctx: Context, model: Manifest) -> Manifest:
-    """The tokenizer of the model that a run begins from or learns from (the asset `initial` or `teacher`), as a
+    """Publish the tokenizer of the model that a run begins or learns from (the asset `initial` or `teacher`), as a
     manifest of this stage. `vocab_size` counts the rows of their embeddings, which may be more than there are tokens.
 
     Raises:
@@ -120,7 +120,7 @@ def of_model(ctx: Context, model: Manifest) -> Manifest:
 
 
 def load(store: Store, tokenizer: Manifest) -> Tokenizer:
-    """The tokenizer of a manifest, verified. Special tokens are never read out of text.
+    """Load the tokenizer of a manifest, verified. Special tokens are never read from text.
 
     Raises:
         MissingError, IntegrityError: absent, changed, or not a tokenizer.
@@ -133,7 +133,7 @@ def train(params: TokenizerParameters, corpus: Iterable[str] | Callable[[], Iter
     """Train on texts. The same texts give the same bytes, on any number of threads.
 
     Args:
-        corpus: the texts, or a function that returns them anew: kinds with an alphabet read them twice.
+        corpus: the texts, or a function that returns a new iterator: kinds with an alphabet read them twice.
 
     Raises:
         StageError: too little text for the vocabulary.
@@ -148,7 +148,7 @@ def train(params: TokenizerParameters, corpus: Iterable[str] | Callable[[], Iter
 
 
 def short_runs(text: str) -> list[str]:
-    """The text in pieces, cut within runs of `MAX_RUN` characters or more; almost always the text itself."""
+    """Split the text within runs of `MAX_RUN` characters or more; almost always return the text itself."""
     longest = max(map(len, text.split()), default=0)
     if longest < MAX_RUN and not _BLANKS.search(text):  # ten times faster than a search for the cuts
         return [text]
@@ -191,13 +191,13 @@ _BYTE_NAME = re.compile(r"(?<=<)(?=0x[0-9A-F]{2}>)")
 
 
 def choose(texts: Iterable[str], coverage: float, most: int) -> list[str]:
-    """The commonest characters that make up a share of all, at most `most`, in code-point order.
+    """Choose the most common characters that make up a share of all, at most `most`, in code-point order.
 
     Ties are broken by code point. Printable ASCII is always among them.
 
     Args:
         coverage: share of the texts' characters, as in SentencePiece (Kudo and Richardson 2018).
-        most: how many characters to choose, if ASCII has not taken as many already.
+        most: maximum number of characters, unless ASCII alone exceeds it.
     """
     seen: Counter[str] = Counter()
     for text in texts:
@@ -230,14 +230,14 @@ def prepared(texts: Iterable[str], alphabet: Iterable[str]) -> Iterator[str]:
 
 
 def train_bytes(params: TokenizerParameters, texts: Iterable[str]) -> Tokenizer:
-    """Merges of bytes; special tokens first, then the bytes, then the merges."""
+    """Train merges of bytes; special tokens first, then the bytes, then the merges."""
     tokenizer = pipeline(params)
     _train_bpe(tokenizer, texts, params, params.vocab_size, params.special_tokens, pre_tokenizers.ByteLevel.alphabet())
     return tokenizer
 
 
 def train_characters(params: TokenizerParameters, texts: Iterable[str], alphabet: Sequence[str]) -> Tokenizer:
-    """Merges of characters; special tokens first, then the 256 bytes, the alphabet and the merges.
+    """Train merges of characters; special tokens first, then the 256 bytes, the alphabet and the merges.
 
     Args:
         alphabet: characters that have tokens; all others are written in bytes.
@@ -299,7 +299,7 @@ BYTE_SCORE = -1e6
 
 
 def train_unigram(params: TokenizerParameters, texts: Iterable[str], alphabet: Sequence[str]) -> Tokenizer:
-    """The likeliest pieces of the texts' words; special tokens first, then the 256 bytes, then the pieces.
+    """Train the most probable pieces of the texts' words; special tokens first, then the 256 bytes, then the pieces.
 
     Args:
         alphabet: characters that have pieces; all others are written in bytes.

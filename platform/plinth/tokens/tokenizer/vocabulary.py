@@ -30,10 +30,10 @@ _BYTE_TOKEN = re.compile(r"<0x([0-9A-F]{2})>")
 
 
 def token_bytes(tokenizer: Tokenizer) -> list[bytes]:
-    """The bytes of every token id; empty for special tokens.
+    """Return the bytes of every token id; empty for special tokens.
 
     Raises:
-        ValueError: when a token of a byte-level vocabulary is not spelt in its alphabet.
+        ValueError: when a token of a byte-level vocabulary is not spelled in its alphabet.
     """
     special = tokenizer.get_added_tokens_decoder()
     spelt = _byte_level if isinstance(tokenizer.decoder, decoders.ByteLevel) else _characters
@@ -42,7 +42,7 @@ def token_bytes(tokenizer: Tokenizer) -> list[bytes]:
 
 
 def byte_ids(tokenizer: Tokenizer) -> list[int]:
-    """The ids that write characters without a token byte by byte; none in a byte-level vocabulary."""
+    """Return the ids that write characters without a token byte by byte; none in a byte-level vocabulary."""
     if isinstance(tokenizer.decoder, decoders.ByteLevel):
         return []
     return [index for name in BYTE_TOKENS if (index := tokenizer.token_to_id(name)) is not None]
@@ -153,7 +153,7 @@ DEAD_TOKENS = {
 
 
 def vocabulary_facts(tokenizer: Tokenizer, counts: NDArray[np.int64], documents: NDArray[np.int64]) -> dict[str, Any]:
-    """A vocabulary and how often a sample used it.
+    """Describe a vocabulary and its use in a sample.
 
     Args:
         counts: [vocabulary] occurrences of each token.
@@ -183,7 +183,7 @@ def vocabulary_facts(tokenizer: Tokenizer, counts: NDArray[np.int64], documents:
 
 
 def failures(params: TokenizerParameters, found: dict[str, Any]) -> list[str]:
-    """A line for every property of the vocabulary that breaks a bound of the recipe."""
+    """Return a line for every property of the vocabulary that breaks a bound of the recipe."""
     lines = []
     if found["byte_tokens"] != 256:
         lines.append(f"{found['byte_tokens']} of 256 bytes are in the vocabulary: some text cannot be encoded")

@@ -55,17 +55,17 @@ _NAME = re.compile(r"step-(\d{8})")
 
 
 def name(step: int) -> str:
-    """Directory name of the checkpoint of a step."""
+    """Return the directory name of the checkpoint of a step."""
     return f"step-{step:08d}"
 
 
 def path(run: RunDirectory, step: int) -> Path:
-    """Directory of the checkpoint of a step, whether or not it exists."""
+    """Return the directory of the checkpoint of a step, even if it does not exist."""
     return run.checkpoints / name(step)
 
 
 def committed(run: RunDirectory) -> list[int]:
-    """Steps with a commit record, oldest first."""
+    """Return the steps with a commit record, oldest first."""
     if not run.checkpoints.exists():
         return []
     records = (file for file in run.checkpoints.glob("step-*.json") if _NAME.fullmatch(file.stem))
@@ -73,15 +73,15 @@ def committed(run: RunDirectory) -> list[int]:
 
 
 def kept(run: RunDirectory) -> list[int]:
-    """Committed steps whose folder is there, oldest first."""
+    """Return the committed steps that still have a folder, oldest first."""
     return [step for step in committed(run) if (run.checkpoints / name(step)).is_dir()]
 
 
 def stage(run: RunDirectory, step: int) -> Path:
-    """An empty directory to write the checkpoint of a step into.
+    """Return an empty directory for the checkpoint of a step.
 
     Raises:
-        DiskFullError: when there is clearly no room for another checkpoint of the size of the last one.
+        DiskFullError: there is clearly no room for a checkpoint of the size of the last one.
     """
     folder = run.staging / name(step)
     _require_space(run)
@@ -96,13 +96,14 @@ def commit(
 ) -> Commit:
     """Make the staged files of a step the committed checkpoint of that step.
 
-    `files` and `ranks` are what was written, when the writers have hashed and flushed it already: files of the run,
-    and what each rank's writer states of its own. No file is read then.
+    Args:
+        files: files of the run that the writers have already hashed and flushed. If given, no file is read.
+        ranks: the report of each rank's writer about its own files.
 
     Raises:
         CheckpointError: the folder does not hold the files that the writers reported.
         DiskFullError, WorkspaceError, StorageError: nothing becomes visible.
-        SignatureError: no trainer's key is on this machine; nothing becomes visible.
+        SignatureError: this machine has no trainer's key; nothing becomes visible.
     """
     staged, target = run.staging / name(step), path(run, step)
     with named_failures(staged):
@@ -135,14 +136,14 @@ def _folders(staged: Path) -> list[Path]:
 
 
 def _accounts(run: RunDirectory, step: int) -> dict[str, bytes]:
-    """What a checkpoint keeps of its run beside its state, by file: the trainer's statements, and looks at probes."""
+    """Return the files of a checkpoint about its run, next to the state: the trainer's statements and probe scores."""
     looks = probe_curves.kept(*_looks_before(run, step), run.events, step)
     own = {attempts.BUNDLE: attempts.bundle(run), probe_curves.LOOKS: looks}
     return {item: content for item, content in own.items() if content is not None}
 
 
 def _looks_before(run: RunDirectory, step: int) -> tuple[bytes | None, int]:
-    """Looks that the newest earlier checkpoint keeps, unchanged, and its step; 0 where there is no such checkpoint."""
+    """Return the probe scores in the newest earlier checkpoint, unchanged, and its step; step 0 if there is none."""
     for earlier in reversed([known for known in committed(run) if known < step]):
         with contextlib.suppress(CheckpointError, OSError):
             stated = {file.path: file.sha256 for file in read_root(run, earlier).files}
@@ -154,7 +155,7 @@ def _looks_before(run: RunDirectory, step: int) -> tuple[bytes | None, int]:
 
 
 def verify(run: RunDirectory, step: int, beat: Beat = silent) -> Path:
-    """Compare every byte of a committed checkpoint with its record, in this process; returns its directory.
+    """Compare every byte of a committed checkpoint with its record, in this process, and return its directory.
 
     Raises:
         CheckpointError: not committed by a trainer, torn, changed, or with files that the manifests do not name.
@@ -173,13 +174,13 @@ def verify(run: RunDirectory, step: int, beat: Beat = silent) -> Path:
 
 
 def verify_share(run: RunDirectory, step: int, index: int, count: int, beat: Beat = silent) -> None:
-    """Compare the bytes that reader `index` of `count` answers for; together the readers compare every listed byte.
+    """Compare the bytes in the share of reader `index` of `count`; together the readers compare every listed byte.
 
-    Those are the files of ranks `index`, `index + count`, …: its own rank's where the counts are equal. The first
-    reader answers for the files of the run; `state.json`, which all read, is compared by all.
+    A share is the files of ranks `index`, `index + count`, …: its own rank's if the counts are equal. The first reader
+    also compares the files of the run. All readers compare `state.json`, which all of them read.
 
     Raises:
-        CheckpointError, SignatureError: as `verify`; a file that no manifest names is not looked for.
+        CheckpointError, SignatureError: as `verify`, except that files missing from the manifests are not detected.
     """
     folder, root = path(run, step), read_root(run, step)
     files = [file for file in root.files if index == 0 or file.path == STATE]
@@ -204,7 +205,8 @@ def _compare(step: int, folder: Path, files: Sequence[File], beat: Beat, threads
 
 
 def digests(run: RunDirectory, step: int, folder: str = "") -> dict[str, str]:
-    """SHA-256 of a checkpoint's files, or those of one of its folders by name there, for whoever hashes what it loads.
+    """Return SHA-256 of a checkpoint's files, or those in one of its folders by file name, for callers that hash on
+    load.
 
     Files that only ranks read have none.
 
@@ -217,7 +219,7 @@ def digests(run: RunDirectory, step: int, folder: str = "") -> dict[str, str]:
 
 
 def listed_files(run: RunDirectory, step: int) -> list[File]:
-    """The files of a committed checkpoint, as a trainer stated them; only manifests are read.
+    """Return the files of a committed checkpoint, as the trainer signed them. Only manifests are read.
 
     Raises:
         CheckpointError: not committed by a trainer, or a manifest has changed.
@@ -228,7 +230,7 @@ def listed_files(run: RunDirectory, step: int) -> list[File]:
 
 
 def rank_manifests(run: RunDirectory, step: int, ranks: Sequence[RankFiles]) -> list[RankManifest]:
-    """The manifests of some ranks.
+    """Return the manifests of some ranks.
 
     Raises:
         CheckpointError: one has changed or is missing.
@@ -237,7 +239,7 @@ def rank_manifests(run: RunDirectory, step: int, ranks: Sequence[RankFiles]) -> 
 
 
 def read_root(run: RunDirectory, step: int) -> CheckpointRoot:
-    """The root of a committed checkpoint, whose signature is verified.
+    """Return the root of a committed checkpoint and verify its signature.
 
     Raises:
         CheckpointError: not committed by a trainer, changed, or in the form of an earlier version.
@@ -259,7 +261,7 @@ def read_root(run: RunDirectory, step: int) -> CheckpointRoot:
 
 
 def is_valid(run: RunDirectory, step: int) -> bool:
-    """Whether the checkpoint of a step is committed and every byte is as recorded."""
+    """Return True if the checkpoint of a step is committed and every byte matches its record."""
     try:
         verify(run, step)
     except CheckpointError:
@@ -270,10 +272,11 @@ def is_valid(run: RunDirectory, step: int) -> bool:
 def newest_valid(
     run: RunDirectory, check: Callable[[RunDirectory, int], object] = verify
 ) -> tuple[int | None, list[tuple[int, CheckpointError]]]:
-    """The newest committed step that `check` does not refuse, and the newer ones that it did, with the reason.
+    """Return the newest committed step that passes `check`, and the newer ones that failed, with the reason.
 
     Raises:
-        CheckpointError: checkpoints are committed but none verifies; training must not start over unasked.
+        CheckpointError: checkpoints are committed but none verifies; training must not silently
+            start over.
     """
     refused: list[tuple[int, CheckpointError]] = []
     for step in reversed(committed(run)):
@@ -294,17 +297,17 @@ def newest_valid(
 
 
 def refuse(run: RunDirectory, step: int) -> None:
-    """Rename the commit record: the checkpoint no longer counts, its bytes stay until the step is saved again."""
+    """Rename the commit record: the checkpoint is ignored, its bytes stay until the step is saved again."""
     record_path(run, step).rename(run.checkpoints / f"{name(step)}.refused.json")
 
 
 def refused(run: RunDirectory) -> list[int]:
-    """Steps whose checkpoint was refused, oldest first."""
+    """Return the steps with a refused checkpoint, oldest first."""
     return sorted(int(file.name[5:13]) for file in run.checkpoints.glob("step-*.refused.json"))
 
 
 def delete(run: RunDirectory, step: int) -> None:
-    """Delete a checkpoint: first its record, since a half-deleted directory must not count.
+    """Delete a checkpoint, its record first, so that a half-deleted directory is ignored.
 
     Raises:
         WorkspaceError, StorageError: it cannot be deleted, or a folder of the run is a link.
@@ -317,12 +320,12 @@ def delete(run: RunDirectory, step: int) -> None:
 
 
 def uploaded_path(run: RunDirectory, step: int) -> Path:
-    """The note that a checkpoint is complete in the remote store: a copy of its commit record."""
+    """Return the path of the note that a checkpoint is complete in the remote store: a copy of its commit record."""
     return run.checkpoints / f"{name(step)}.uploaded.json"
 
 
 def is_uploaded(run: RunDirectory, step: int) -> bool:
-    """Whether this very checkpoint, not an earlier one of the same step, is in the remote store."""
+    """Return True if this very checkpoint, not an earlier one of the same step, is in the remote store."""
     note = uploaded_path(run, step)
     return note.exists() and note.read_bytes() == record_path(run, step).read_bytes()
 
@@ -346,7 +349,7 @@ def clean(run: RunDirectory) -> None:
 
 
 def size_of_last(run: RunDirectory) -> int:
-    """Bytes of the newest committed checkpoint, or 0."""
+    """Return the bytes of the newest committed checkpoint, or 0."""
     steps = committed(run)
     try:
         return stated_bytes(run, steps[-1]) if steps else 0
@@ -355,18 +358,18 @@ def size_of_last(run: RunDirectory) -> int:
 
 
 def stated_bytes(run: RunDirectory, step: int) -> int:
-    """Bytes of a checkpoint, as its record says; not verified."""
+    """Return the bytes of a checkpoint according to its record; unverified."""
     return commit_record.stated(record_path(run, step).read_bytes(), name(step)).bytes
 
 
 def read_state(run: RunDirectory, step: int) -> dict[str, Any]:
-    """`state.json` of a checkpoint that has been verified."""
+    """Return `state.json` of a checkpoint that has been verified."""
     state: dict[str, Any] = json.loads((path(run, step) / STATE).read_bytes())
     return state
 
 
 def record_path(run: RunDirectory, step: int) -> Path:
-    """The commit record of the checkpoint of a step."""
+    """Return the path of the commit record of a step."""
     return run.checkpoints / f"{name(step)}.json"
 
 

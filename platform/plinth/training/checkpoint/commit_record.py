@@ -32,7 +32,7 @@ TIMELINE = "urn:plinth:checkpoint-timeline:v1"
 
 
 class Commit(Frozen):
-    """What a commit record states."""
+    """Content of a commit record."""
 
     run: str
     step: int = Field(ge=0)
@@ -42,7 +42,7 @@ class Commit(Frozen):
 
 
 def trainer_of(run: RunDirectory) -> Signer:
-    """This machine's key to commit checkpoints of a run: a job asks for it before it trains a step.
+    """Return this machine's key for commits of a run. A job loads it before its first step, to fail early.
 
     Raises:
         SignatureError: no root is pinned here, or there is no key as trainer.
@@ -51,7 +51,7 @@ def trainer_of(run: RunDirectory) -> Signer:
 
 
 def seal(run: RunDirectory, step: int, manifest_sha256: str, size: int) -> tuple[Commit, bytes]:
-    """What is stated, and the bytes of the record.
+    """Return the commit and the bytes of its signed record.
 
     Raises:
         SignatureError: as `trainer_of`, or the key cannot be used.
@@ -63,11 +63,11 @@ def seal(run: RunDirectory, step: int, manifest_sha256: str, size: int) -> tuple
 
 
 def verified(run: RunDirectory, step: int, data: bytes, where: str) -> Commit:
-    """What a record states that a trainer signed for this step of this run.
+    """Return the content of a record after checking that a trainer signed it for this step of this run.
 
     Raises:
-        CheckpointError: not signed, by somebody else, about another run or step.
-        SignatureError: no root is pinned here, so that nothing can be verified.
+        CheckpointError: not signed, signed by another key, or about another run or step.
+        SignatureError: no root is pinned here, so nothing can be verified.
     """
     trust = _trust(run)
     try:
@@ -83,7 +83,7 @@ def verified(run: RunDirectory, step: int, data: bytes, where: str) -> Commit:
 
 
 def seal_timeline(run: RunDirectory, step: int, events: bytes) -> bytes:
-    """The record of a timeline as it is uploaded beside a checkpoint: what the run's stability is told from later.
+    """Sign the timeline that is uploaded with a checkpoint. The run's stability is later judged from it.
 
     Raises:
         SignatureError: as `seal`.
@@ -96,8 +96,8 @@ def require_timeline(run: RunDirectory, step: int, events: bytes, data: bytes, w
     """Check that a trainer signed this very timeline, for this step of this run.
 
     Raises:
-        CheckpointError: not signed, by somebody else, or another one.
-        SignatureError: no root is pinned here, so that nothing can be verified.
+        CheckpointError: not signed, signed by another key, or another timeline.
+        SignatureError: no root is pinned here, so nothing can be verified.
     """
     trust = _trust(run)
     try:
@@ -109,10 +109,10 @@ def require_timeline(run: RunDirectory, step: int, events: bytes, data: bytes, w
 
 
 def stated(data: bytes, where: str) -> Commit:
-    """What a record says; nothing is verified. For sizes in lists.
+    """Return the content of a record; unverified. Use it for sizes in lists only.
 
     Raises:
-        CheckpointError: it is no record.
+        CheckpointError: the data is not a record.
     """
     try:
         return _commit(dsse.unverified(_envelope(data, where), where), where)

@@ -50,11 +50,11 @@ Beat = Callable[[], object]
 
 
 def silent() -> None:
-    """The beat of a phase that nobody watches."""
+    """Do nothing: the beat of a phase without a watchdog."""
 
 
 class File(Frozen):
-    """One file of a checkpoint, by its path inside the directory; one of the two digests."""
+    """One file of a checkpoint, by its path inside the directory, with one of the two digests."""
 
     path: str
     bytes: int = Field(ge=0)
@@ -69,33 +69,33 @@ class File(Frozen):
 
     @property
     def digest(self) -> str:
-        """The digest that it has, in hexadecimal."""
+        """Digest of the file, in hexadecimal."""
         return self.sha256 or self.blake3 or ""
 
     def hasher(self) -> Any:
-        """An empty hash of its kind."""
+        """Return an empty hash of the file's kind."""
         return hashlib.sha256() if self.sha256 is not None else blake3()
 
     def entry(self) -> dict[str, Any]:
-        """Its entry in a list of files."""
+        """Return the file's entry in a list of files."""
         return self.model_dump(mode="json", exclude_none=True)
 
 
 def hasher_of(path: str) -> Any:
-    """An empty hash of the kind that a file of a checkpoint gets when it is written."""
+    """Return an empty hash of the kind that a new file of a checkpoint gets."""
     return blake3() if path.startswith(_OF_RANKS) else hashlib.sha256()
 
 
 def made(path: str, size: int, digest: str) -> File:
-    """The record of a file that was written with the hash of `hasher_of`."""
+    """Return the record of a file that was written with the hash of `hasher_of`."""
     return File(path=path, bytes=size, **{"blake3" if path.startswith(_OF_RANKS) else "sha256": digest})
 
 
 def files_of(entries: Sequence[Any], where: str, reserved: Iterable[str] = (MANIFEST,)) -> list[File]:
-    """The files that a list names, by names that stay below its directory.
+    """Return the files of a list, with names that stay below its directory.
 
     Raises:
-        CheckpointError: an entry is no file, or a name is unsafe or stands there twice.
+        CheckpointError: an entry is not a file, or a name is unsafe or occurs twice.
     """
     try:
         files = [File.model_validate(entry) for entry in entries]
@@ -109,7 +109,7 @@ def files_of(entries: Sequence[Any], where: str, reserved: Iterable[str] = (MANI
 
 
 def path_in(folder: Path, item: str) -> Path:
-    """The path of a listed file.
+    """Return the path of a listed file.
 
     Raises:
         CheckpointError: it leaves the folder, by its name or by a link.
@@ -118,12 +118,12 @@ def path_in(folder: Path, item: str) -> Path:
 
 
 def listed(folder: Path) -> list[str]:
-    """Paths of all files below a directory, sorted."""
+    """Return the paths of all files below a directory, sorted."""
     return sorted(str(file.relative_to(folder)) for file in folder.rglob("*") if file.is_file())
 
 
 def hash_files(folder: Path, names: Sequence[str], *, flush: bool) -> list[File]:
-    """The named files, hashed side by side by the kind of `hasher_of`; `flush` waits until their bytes are on disk."""
+    """Hash the named files in parallel, by the kind of `hasher_of`; `flush` waits until their bytes are on disk."""
 
     def one(item: str) -> File:
         size, digest = _hash(path_in(folder, item), hasher_of(item), flush, silent)
@@ -134,7 +134,7 @@ def hash_files(folder: Path, names: Sequence[str], *, flush: bool) -> list[File]
 
 
 def differing(folder: Path, files: Sequence[File], beat: Beat = silent, threads: int = 1) -> tuple[File, str] | None:
-    """The first of the files whose bytes are not as listed, and what they are; None when all are.
+    """Return the first file whose bytes differ from the list, and its actual content; None if all match.
 
     Raises:
         CheckpointError: a name leaves the folder by a link.
@@ -153,7 +153,7 @@ def differing(folder: Path, files: Sequence[File], beat: Beat = silent, threads:
 
 
 def require_total(folder: Path, files: Mapping[str, int], count: int, size: int) -> None:
-    """Check that a folder holds as many files and bytes as the writers reported, and those of `files` by name.
+    """Check the number of files and bytes in a folder against the writers' report, and the sizes of `files` by name.
 
     Raises:
         CheckpointError: they differ.
@@ -192,8 +192,9 @@ RANKS = "ranks"
 
 
 class RankFiles(Frozen):
-    """What the root states of a rank: its manifest, the files in it by number and bytes, and those of the model, so
-    that whoever registers these can show by the root alone that they were committed."""
+    """Entry of a rank in the root: its manifest, the number and bytes of its files, and its model files. The model
+    files are listed so that a registration can show by the root alone that they were committed.
+    """
 
     rank: int = Field(ge=0)
     bytes: int = Field(ge=0)  # of the manifest
@@ -213,7 +214,7 @@ class RankFiles(Frozen):
 
 
 class CheckpointRoot(Frozen):
-    """What `manifest.json` states."""
+    """Content of `manifest.json`."""
 
     step: int = Field(ge=0)
     files: tuple[File, ...]  # of the run
@@ -221,17 +222,17 @@ class CheckpointRoot(Frozen):
 
     @property
     def total_bytes(self) -> int:
-        """Of every file but the root."""
+        """Bytes of all files except the root."""
         return sum(file.bytes for file in self.files) + sum(one.bytes + one.file_bytes for one in self.ranks)
 
     @property
     def total_files(self) -> int:
-        """How many files there are but the root."""
+        """Number of files except the root."""
         return len(self.files) + sum(1 + one.files for one in self.ranks)
 
 
 class RankManifest(Frozen):
-    """What the manifest of a rank states."""
+    """Content of a rank's manifest."""
 
     rank: int
     files: tuple[File, ...]
@@ -239,17 +240,17 @@ class RankManifest(Frozen):
 
 
 def of_model(files: Sequence[File]) -> tuple[File, ...]:
-    """Those of a rank's files that leave the run."""
+    """Return those of a rank's files that leave the run."""
     return tuple(file for file in files if file.path.startswith(MODEL))
 
 
 def manifest_path(rank: int) -> str:
-    """The path of a rank's manifest in its checkpoint."""
+    """Return the path of a rank's manifest in its checkpoint."""
     return f"{RANKS}/rank-{rank:05d}.json"
 
 
 def root_bytes(root: CheckpointRoot) -> bytes:
-    """The content of `manifest.json`."""
+    """Return the content of `manifest.json`."""
     content: dict[str, Any] = {"form": FORM, "step": root.step, "files": [file.entry() for file in root.files]}
     if root.ranks:
         content["ranks"] = [one.model_dump(mode="json", exclude_none=True) for one in root.ranks]
@@ -257,17 +258,17 @@ def root_bytes(root: CheckpointRoot) -> bytes:
 
 
 def manifest_bytes(manifest: RankManifest) -> bytes:
-    """The content of a rank's manifest."""
+    """Return the content of a rank's manifest."""
     pieces = {name: list(piece) for name, piece in manifest.pieces.items()}
     files = [file.entry() for file in manifest.files]
     return fingerprint.canonical({"form": FORM, "rank": manifest.rank, "files": files, "pieces": pieces})
 
 
 def read_root(data: bytes, checkpoint: str) -> CheckpointRoot:
-    """The root in the bytes of `manifest.json`, whose digest was compared.
+    """Return the root in the bytes of `manifest.json`, whose digest was compared.
 
     Raises:
-        CheckpointError: it is none, of an earlier form, or names what leaves the directory.
+        CheckpointError: not a root, in an earlier format, or with names outside the directory.
     """
     where = f"{checkpoint}: {MANIFEST}"
     content = _content(data, where)
@@ -281,10 +282,10 @@ def read_root(data: bytes, checkpoint: str) -> CheckpointRoot:
 
 
 def read_manifest(data: bytes, expected: RankFiles, checkpoint: str) -> RankManifest:
-    """A rank's manifest, whose bytes are compared with what the root states.
+    """Compare a rank's manifest with its entry in the root and return it.
 
     Raises:
-        CheckpointError: it has changed, is another rank's, or names what leaves the directory.
+        CheckpointError: it has changed, belongs to another rank, or names files outside the directory.
     """
     where, found = f"{checkpoint}: {expected.path}", hashlib.sha256(data).hexdigest()
     if found != expected.sha256:
@@ -311,7 +312,7 @@ def read_manifest(data: bytes, expected: RankFiles, checkpoint: str) -> RankMani
 
 
 def manifest_in(folder: Path, expected: RankFiles, checkpoint: str) -> RankManifest:
-    """A rank's manifest in the directory of a checkpoint.
+    """Return a rank's manifest in the directory of a checkpoint.
 
     Raises:
         CheckpointError: as `read_manifest`, or it is missing.
@@ -329,7 +330,7 @@ def manifest_in(folder: Path, expected: RankFiles, checkpoint: str) -> RankManif
 
 
 def every_file(root: CheckpointRoot, manifests: Sequence[RankManifest], checkpoint: str) -> list[File]:
-    """All files of a checkpoint but the root, sorted by path.
+    """Return all files of a checkpoint except the root, sorted by path.
 
     Raises:
         CheckpointError: two manifests name the same file.
@@ -341,7 +342,7 @@ def every_file(root: CheckpointRoot, manifests: Sequence[RankManifest], checkpoi
 
 
 def share(root: CheckpointRoot, index: int, count: int) -> tuple[RankFiles, ...]:
-    """The ranks of a checkpoint whose files reader `index` of `count` answers for: its own where counts are equal."""
+    """Return the ranks whose files reader `index` of `count` must check: its own if the counts are equal."""
     return root.ranks[index::count]
 
 

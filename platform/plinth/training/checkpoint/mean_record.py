@@ -32,7 +32,7 @@ AVERAGE, PARENT = "average", "checkpoint/"
 
 
 class MeanParent(Frozen):
-    """A committed checkpoint of a mean: its step, its share, and the digest that its commit record names."""
+    """A parent checkpoint of a mean: its step, its share, and the digest in its commit record."""
 
     step: int = Field(ge=1)
     weight: float = Field(gt=0)
@@ -40,7 +40,7 @@ class MeanParent(Frozen):
 
 
 class MeanRecord(Frozen):
-    """What is stated of a mean."""
+    """Content of the statement about a mean."""
 
     run: str
     checkpoint: str = Field(description="Digest of the manifest.")
@@ -51,12 +51,12 @@ class MeanRecord(Frozen):
 
 
 def is_mean(one: Manifest) -> bool:
-    """Whether a manifest says that it is a mean of checkpoints."""
+    """Return True if a manifest is marked as a mean of checkpoints."""
     return one.asset == "checkpoint" and one.step == AVERAGE
 
 
 def in_words(mean: Manifest) -> str:
-    """What a mean is of, for people: `mean of the weights of steps 900, 950, 1000`."""
+    """Describe a mean in words: `mean of the weights of steps 900, 950, 1000`."""
     params = mean.params
     steps, shares = ", ".join(str(one) for one in params["steps"]), params["weights"]
     kept = params["of"] == "ema"
@@ -86,15 +86,15 @@ def state(run: RunDirectory, mean: Manifest) -> None:
 
 
 def path(run: RunDirectory, digest: str) -> Path:
-    """The statement of the mean with this digest."""
+    """Return the path of the statement about the mean with this digest."""
     return run.means / f"{digest[:16]}.json"
 
 
 def require(run: RunDirectory, mean: Manifest) -> MeanRecord:
-    """The statement of a mean of this run that lies beside it.
+    """Return the stored statement of a mean of this run.
 
     Raises:
-        LineageError: nobody stated it, or it is about another one.
+        LineageError: there is no statement, or it is about another mean.
         SignatureError: no trainer signed it.
     """
     target = path(run, mean.digest)
@@ -104,7 +104,7 @@ def require(run: RunDirectory, mean: Manifest) -> MeanRecord:
 
 
 def opened(envelope: Any, authority: Authority, mean: Manifest) -> MeanRecord:
-    """What a trainer stated of this very manifest: its files, and the parents that it names.
+    """Return the trainer's statement about this very manifest: its files and its parents.
 
     Raises:
         LineageError: it is about another mean.

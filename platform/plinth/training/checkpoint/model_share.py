@@ -43,10 +43,10 @@ class WholeParameter(NamedTuple):
 def divide(
     stages: Iterable[tuple[Sequence[WholeParameter], Sequence[int]]], least: int = LEAST_FILE_BYTES
 ) -> dict[str, int]:
-    """The rank that writes each parameter.
+    """Return the rank that writes each parameter.
 
     Args:
-        stages: parameters that some ranks hold between them, and these ranks.
+        stages: the parameters of each stage, and its ranks.
         least: bytes below which a file is not divided further.
     """
     found = {}
@@ -63,7 +63,9 @@ def divide(
 
 
 def file_names(division: Mapping[str, int]) -> dict[int, str]:
-    """The file of each rank that writes: numbered in rank order, as `transformers` numbers them; one alone is whole."""
+    """Return the file name of each rank that writes: numbered in rank order like in `transformers`, unnumbered if
+    alone.
+    """
     writers = sorted(set(division.values()))
     if len(writers) == 1:
         return {writers[0]: WEIGHTS}
@@ -72,7 +74,7 @@ def file_names(division: Mapping[str, int]) -> dict[int, str]:
 
 
 def index_text(division: Mapping[str, int], total_bytes: int) -> dict[str, str]:
-    """The file that says which file holds which tensor, by its name; none where one file holds all."""
+    """Return the index file that maps tensors to files, by its name; empty if one file holds all tensors."""
     names = file_names(division)
     if len(names) == 1:
         return {}
@@ -90,18 +92,18 @@ def index_text(division: Mapping[str, int], total_bytes: int) -> dict[str, str]:
 
 
 class ModelDivision(NamedTuple):
-    """Every parameter of the model, in order, and the rank that writes it."""
+    """All parameters of the model, in order, and the rank that writes each."""
 
     writers: dict[str, int]
     bytes: int
 
     def share(self, rank: int) -> list[str]:
-        """The parameters that a rank writes."""
+        """Return the parameters that a rank writes."""
         return [name for name, writer in self.writers.items() if writer == rank]
 
 
 def division_of(engine: TrainingEngine) -> ModelDivision:
-    """The division of the engine's model; the same on every rank, and computed without the others, once."""
+    """Return the division of the engine's model: the same on every rank, computed once and without communication."""
     config = engine.config
     size = next(engine.module.parameters()).element_size()
     return _division(config.model, config.vocab_size, config.parallel, config.ranks, size)
@@ -122,9 +124,9 @@ def _division(model: Model, vocab_size: int, parallel: Parallel, ranks: int, ele
 
 
 def share(engine: TrainingEngine, division: ModelDivision, beat: Beat = silent) -> Iterator[tuple[str, Tensor]]:
-    """Whole parameters of this rank's share, one at a time; all ranks must walk through theirs together.
+    """Yield whole parameters of this rank's share, one at a time. All ranks must iterate together.
 
-    What this rank holds whole is its own memory, not a copy; anything else is on the CPU.
+    Parameters that this rank holds whole are its own memory, not a copy; others are on the CPU.
     """
     for name, parameter in engine.module.named_parameters():
         plain = plain_name(name)
@@ -137,7 +139,7 @@ def share(engine: TrainingEngine, division: ModelDivision, beat: Beat = silent) 
 
 
 def _at(engine: TrainingEngine, parameter: Any, writer: int) -> Tensor | None:
-    """The whole parameter on the rank that writes it, None elsewhere."""
+    """Return the whole parameter on the rank that writes it, None elsewhere."""
     topology, here = engine.topology, engine.rank.index == writer
     if hasattr(parameter, "ds_tensor"):
         return _ranges_at(parameter, topology.replicas, topology.replica_ranks, writer, engine.rank.device)
@@ -150,7 +152,7 @@ def _at(engine: TrainingEngine, parameter: Any, writer: int) -> Tensor | None:
 def _ranges_at(
     parameter: Any, group: ProcessGroup | None, members: list[int], writer: int, device: torch.device
 ) -> Tensor | None:
-    """A parameter that ZeRO-3 divides, flattened and padded, into equal ranges."""
+    """Assemble a parameter that ZeRO-3 divides, flattened and padded, into equal ranges."""
     own = parameter.ds_tensor.data.view(-1).to(device)
     here = dist.get_rank() == writer
     if group is None:
@@ -165,7 +167,7 @@ def _ranges_at(
 
 
 def _shards_at(part: Tensor, axis: int, group: ProcessGroup, members: list[int], writer: int) -> Tensor | None:
-    """A parameter that tensor ranks divide along an axis, unevenly where it does not fit."""
+    """Assemble a parameter that tensor ranks divide along an axis, unevenly if the size is not divisible."""
     if writer not in members:
         return None
     sizes = torch.zeros(len(members), dtype=torch.int64, device=part.device)

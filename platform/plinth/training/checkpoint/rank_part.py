@@ -54,7 +54,7 @@ class TensorsFile(Frozen):
 
 
 class Lead(Frozen):
-    """Data that the leading rank's writer needs to commit."""
+    """Data that the leading rank's writer needs for the commit."""
 
     ranks: int
     state: Mapping[str, Any]  # of `state.json`, without digests
@@ -84,7 +84,7 @@ class WritePlan(Frozen):
 
 
 class RankPart(Frozen):
-    """What the leading writer needs of a rank: the digest of its list of files, and of what its engine holds."""
+    """Report of a rank to the leading writer: the digest of its file list, and of its engine's state."""
 
     files: RankFiles
     parameters: Mapping[str, str]  # line of each parameter of its share (`tensor_line`)
@@ -93,20 +93,20 @@ class RankPart(Frozen):
 
 
 def parts_folder(run: RunDirectory, step: int) -> Path:
-    """Folder of the parts: the record of each rank's files."""
+    """Return the folder of the parts, which holds the record of each rank's files."""
     return run.staging / f"{checkpoint.name(step)}.parts"
 
 
 def part_path(run: RunDirectory, step: int, rank: int) -> Path:
-    """The part of one rank."""
+    """Return the path of one rank's part."""
     return parts_folder(run, step) / f"rank-{rank:05d}.json"
 
 
 def write(plan: WritePlan, block: memoryview, do: Do = at_once) -> RankPart:
-    """Write and flush the files of a rank, then its part. Most of the work is done in pieces, by `do`.
+    """Write and flush the files of a rank, then its part. `do` runs most of the work in pieces.
 
     Raises:
-        DiskFullError, WorkspaceError, StorageError: as the operating system refuses.
+        DiskFullError, WorkspaceError, StorageError: the operating system refused.
     """
     folder = plan.directory.staging / checkpoint.name(plan.step)
     files = []
@@ -142,7 +142,7 @@ def write(plan: WritePlan, block: memoryview, do: Do = at_once) -> RankPart:
 
 
 class Timing(NamedTuple):
-    """Seconds that a save has taken before its files were begun, and when it began (`time.monotonic`)."""
+    """Seconds of a save before its files were started, and its start time (`time.monotonic`)."""
 
     begun: float
     stall_s: float
@@ -150,13 +150,13 @@ class Timing(NamedTuple):
 
 
 def missing(plan: WritePlan, lead: Lead) -> list[int]:
-    """Ranks whose part is not there yet; none when the checkpoint can be committed."""
+    """Return the ranks whose part is missing; empty when the checkpoint can be committed."""
     ranks = range(lead.ranks)
     return [rank for rank in ranks if not part_path(plan.directory, plan.step, rank).exists()]
 
 
 def commit(plan: WritePlan, lead: Lead, timing: Timing) -> Commit:
-    """Commit the parts of all ranks, log it on the timeline, and delete the checkpoints that retention does not keep.
+    """Commit the parts of all ranks, log it on the timeline, and delete checkpoints by the retention policy.
 
     Raises:
         DiskFullError, WorkspaceError, StorageError, CheckpointError, SignatureError: nothing was committed.
@@ -189,7 +189,7 @@ def commit(plan: WritePlan, lead: Lead, timing: Timing) -> Commit:
 
 
 def _state_text(lead: Lead, parts: Sequence[RankPart]) -> str:
-    """`state.json`, with the digests of the parts."""
+    """Return `state.json`, with the digests of the parts."""
     lines = {name: line for part in parts for name, line in part.parameters.items()}
     proof = {
         "parameters_sha256": digest_of_lines(lines[name] for name in sorted(lines)),
@@ -210,7 +210,7 @@ def _path_of(file: File) -> str:
 
 
 def _line(tensor: Tensor, block: memoryview, do: Do) -> str:
-    """`tensor_line` of a tensor in the block."""
+    """Return the `tensor_line` of a tensor in the block."""
     digest, end = blake3(), tensor.at + tensor.bytes
     for at in range(tensor.at, end, tensor_file.CHUNK_BYTES):
         do(partial(digest.update, block[at : min(at + tensor_file.CHUNK_BYTES, end)]))
@@ -218,12 +218,12 @@ def _line(tensor: Tensor, block: memoryview, do: Do) -> str:
 
 
 def tensor_line(name: str, dtype: str, shape: Sequence[int], digest: str) -> str:
-    """What stands for a tensor in a digest of several: its name, dtype, shape, and the BLAKE3 of its bytes."""
+    """Return the line of a tensor in a digest of several: name, dtype, shape, and the BLAKE3 of its bytes."""
     return f"{name} {dtype} {tuple(shape)} {digest}\n"
 
 
 def digest_of_lines(lines: Iterable[str]) -> str:
-    """SHA-256 over the lines of tensors, in order."""
+    """Return SHA-256 over the lines of tensors, in order."""
     total = hashlib.sha256()
     for line in lines:
         total.update(line.encode())

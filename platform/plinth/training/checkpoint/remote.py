@@ -52,21 +52,21 @@ TRIES = 3
 
 
 class OtherNodes(Protocol):
-    """The other nodes of a job, each of which can fetch a share of a checkpoint."""
+    """The other nodes of a job; each can fetch a share of a checkpoint."""
 
     @property
     def count(self) -> int:
-        """Nodes, the one that asks included."""
+        """Number of nodes, including the calling one."""
 
     def begin(self, step: int) -> None:
-        """Have each fetch its share."""
+        """Tell each node to fetch its share."""
 
     def failed(self) -> list[int]:
-        """Wait for them; the nodes whose share is not there."""
+        """Wait for the nodes; return those whose share is missing."""
 
 
 class _There(NamedTuple):
-    """A checkpoint in a bucket: its verified record and root."""
+    """Verified record and root of a checkpoint in a bucket."""
 
     name: str
     where: str
@@ -88,12 +88,12 @@ class RemoteCheckpoints:
         self.client: Any = boto3.client("s3", config=boto3.session.Config(**patience, retries=retries))
 
     def upload(self, run: RunDirectory, step: int) -> int:
-        """Copy a committed checkpoint; returns its bytes. Doing it again does no harm.
+        """Copy a committed checkpoint and return its bytes. The copy is idempotent.
 
         Raises:
             MissingError: the checkpoint is gone.
             IntegrityError: a file differs from the manifest, as read here or as stored there.
-            StorageError: the bucket cannot be reached, or refuses.
+            StorageError: the bucket is unreachable or refuses.
         """
         folder, name = checkpoint.path(run, step), checkpoint.name(step)
         try:
@@ -115,10 +115,10 @@ class RemoteCheckpoints:
         return commit_record.stated(record, name).bytes
 
     def withdraw(self, step: int) -> bool:
-        """Delete the commit record of a step, so that the checkpoint no longer counts; returns whether there was one.
+        """Delete the commit record of a step, so that the checkpoint is ignored; return True if there was one.
 
         Raises:
-            StorageError: the bucket cannot be reached, or refuses.
+            StorageError: the bucket is unreachable or refuses.
         """
         if step not in self.steps():
             return False
@@ -127,7 +127,7 @@ class RemoteCheckpoints:
         return True
 
     def steps(self) -> list[int]:
-        """Steps with a commit record there, oldest first."""
+        """Return the steps with a commit record in the bucket, oldest first."""
         pattern = re.compile(rf"{re.escape(self.prefix)}/step-(\d{{8}})\.json")
         with _named(self.bucket):
             pages = self.client.get_paginator("list_objects_v2").paginate(
@@ -138,18 +138,18 @@ class RemoteCheckpoints:
 
     def download(self, run: RunDirectory, step: int, others: OtherNodes | None = None) -> None:
         """Download a checkpoint and commit it here: first its record, whose signature is verified, then the lists of
-        its files, then these, every byte compared.
+        its files, then the files, every byte compared.
 
         Args:
-            run: its directory.
-            step: of the checkpoint.
-            others: nodes that fetch a share each into the same directory; what one of them fails to fetch is fetched
-                here.
+            run: directory of the run.
+            step: step of the checkpoint.
+            others: nodes that each fetch a share into the same directory; files that a node fails to fetch are
+                fetched here.
 
         Raises:
             CheckpointError: no trainer signed its record or its timeline, it differs from them, or a part is gone.
             SignatureError: no root of trust is pinned on this machine.
-            StorageError: the bucket cannot be reached.
+            StorageError: the bucket is unreachable.
         """
         name, target = checkpoint.name(step), checkpoint.path(run, step)
         staged = checkpoint.stage(run, step)
@@ -176,7 +176,7 @@ class RemoteCheckpoints:
         write_bytes(checkpoint.record_path(run, step), there.record)
 
     def fetch(self, run: RunDirectory, step: int, index: int, count: int) -> None:
-        """Fetch the share of node `index` of `count` into the directory that the first one has staged.
+        """Fetch the share of node `index` of `count` into the directory that the first node has staged.
 
         Raises:
             CheckpointError, SignatureError, StorageError: as `download`.
@@ -186,7 +186,7 @@ class RemoteCheckpoints:
             self._fetch(pool, self._there(run, step), staged, index, count, run.events)
 
     def _there(self, run: RunDirectory, step: int) -> _There:
-        """The record and the root of a checkpoint in the bucket, verified."""
+        """Return the verified record and root of a checkpoint in the bucket."""
         name = checkpoint.name(step)
         record, where = self._get(f"{name}.json"), f"s3://{self.bucket}/{self.prefix}/{name}.json"
         expected = commit_record.verified(run, step, record, where).manifest_sha256
@@ -198,7 +198,7 @@ class RemoteCheckpoints:
     def _fetch(
         self, pool: ThreadPoolExecutor, there: _There, staged: Path, index: int, count: int, events: Path
     ) -> None:
-        """The files of a node's share of the ranks; the first node's also those of the run."""
+        """Fetch the files in a node's share of the ranks; the first node also fetches those of the run."""
         beat, ranks = Pulse(events), digest_tree.share(there.root, index, count)
         manifests = list(pool.map(lambda one: self._get_manifest(one, staged, there.name), ranks))
         files = [*there.root.files] if index == 0 else []
@@ -207,7 +207,7 @@ class RemoteCheckpoints:
         list(pool.map(lambda file: self._get_file(f"{there.name}/{file.path}", staged, file, beat), largest_first))
 
     def _put_file(self, path: Path, key: str, file: File) -> None:
-        """Upload a file in parts; the object exists only if all its bytes have the manifest's digest."""
+        """Upload a file in parts. The object exists only if all its bytes match the manifest's digest."""
         where = {"Bucket": self.bucket, "Key": f"{self.prefix}/{key}"}
         if file.bytes <= PART_BYTES:
             data = _read(path, file)
@@ -241,12 +241,12 @@ class RemoteCheckpoints:
         _require_same(answer, checksum, key)
 
     def _get(self, key: str, most: int | None = None) -> bytes:
-        """An object, or as much of it as one byte more than expected."""
+        """Return an object, truncated to one byte more than expected."""
         data: bytes = self._body(key).read(None if most is None else most + 1)
         return data
 
     def _body(self, key: str) -> Any:
-        """Content of an object, as a stream; one that is gone takes its checkpoint with it, and no other."""
+        """Return the content of an object as a stream. A missing object invalidates its checkpoint, and no other."""
         try:
             return self.client.get_object(Bucket=self.bucket, Key=f"{self.prefix}/{key}")["Body"]
         except self.client.exceptions.NoSuchKey as error:
@@ -263,7 +263,7 @@ class RemoteCheckpoints:
         return found
 
     def _get_file(self, key: str, folder: Path, file: File, beat: Beat) -> None:
-        """A file, compared with its digest; a line that breaks is tried again from the beginning of the file."""
+        """Fetch a file and compare its digest; a broken connection is retried from the beginning of the file."""
         for left in reversed(range(TRIES)):
             try:
                 found = self._received(key, folder, file, beat)
@@ -294,7 +294,7 @@ class RemoteCheckpoints:
 
 
 def _broken_lines() -> tuple[type[Exception], ...]:
-    """Errors of a connection that was cut, or that brought nothing for the client's read timeout."""
+    """Return the errors of a connection that was cut or that timed out."""
     from botocore.exceptions import HTTPClientError, IncompleteReadError
     from urllib3.exceptions import HTTPError
 
@@ -302,7 +302,7 @@ def _broken_lines() -> tuple[type[Exception], ...]:
 
 
 class _named:
-    """Context that turns errors of boto3 into a StorageError."""
+    """Context that converts errors of boto3 to a StorageError."""
 
     def __init__(self, bucket: str) -> None:
         self.bucket = bucket
@@ -344,7 +344,7 @@ def _require_digest(path: Path, found: str, file: File) -> None:
 
 
 def _require_same(answer: dict[str, Any], checksum: str, key: str) -> None:
-    """Compare with the server's SHA-256; a server that returns none is checked when the checkpoint is read."""
+    """Compare with the server's SHA-256. If the server returns none, the check happens when the checkpoint is read."""
     found = answer.get("ChecksumSHA256", checksum)
     if found != checksum:
         raise IntegrityError(f"{key} did not arrive as it was sent", found=found, expected=checksum)

@@ -29,14 +29,14 @@ from plinth.training.telemetry.timeline import Pulse, RankFailure, Timeline
 # Does not belong here: which checkpoint is a candidate (selection), the comparison (checkpoint.verify_share).
 
 class SharedVerification:
-    """The ranks of a run, as they verify its checkpoints together. Its public methods are collectives."""
+    """The ranks of a run during shared verification of checkpoints. Its public methods are collectives."""
 
     def __init__(self, config: RunConfig, rank: Rank) -> None:
         self.config, self.rank = config, rank
         self._pulse = Pulse(config.directory.events)
 
     def select(self, events: Timeline) -> tuple[int | None, list[Intervention]]:
-        """The newest checkpoint that no rank refuses, and the rollbacks of the run; the same on every rank.
+        """Return the newest checkpoint that no rank refuses, and the rollbacks of the run; the same on every rank.
 
         Raises:
             CheckpointError: checkpoints are committed, and none can be trusted; on every rank.
@@ -53,10 +53,10 @@ class SharedVerification:
         return chosen
 
     def verify(self, step: int, run: RunDirectory | None = None) -> None:
-        """Verify one committed checkpoint, of this run or of another.
+        """Verify one committed checkpoint of this run or of another.
 
         Raises:
-            CheckpointError, SignatureError: that of the first rank that refuses it; on every rank.
+            CheckpointError, SignatureError: the error of the first rank that refuses it; on every rank.
         """
         failure: RankFailure | None = None
         try:
@@ -70,12 +70,12 @@ class SharedVerification:
             raise first.error()
 
     def _ask(self, run: RunDirectory, step: int) -> None:
-        """On the leading rank: have every rank verify its share of a candidate."""
+        """Tell every rank to verify its share of a candidate (leading rank only)."""
         _sent(step)
         self.verify(step)
 
     def _answer(self) -> tuple[int | None, list[Intervention]]:
-        """On the others: verify candidates until the choice comes; a refusal is the leading rank's to act on."""
+        """Verify candidates until the leading rank has chosen. The leading rank handles refusals."""
         while True:
             said = _sent(None)
             if isinstance(said, RankFailure):
@@ -90,7 +90,7 @@ class SharedVerification:
 
 
 def _sent(value: Any) -> Any:
-    """The leading rank's value, on every rank."""
+    """Broadcast the leading rank's value to every rank."""
     box = [value]
     dist.broadcast_object_list(box, src=0)
     return box[0]
@@ -102,10 +102,10 @@ def _sent(value: Any) -> Any:
 # optimizer (its bias correction) goes on.
 
 def restore(engine: TrainingEngine) -> None:
-    """Put the parent's state into an engine whose run keeps it; nothing for any other. A collective.
+    """Restore the parent's optimizer state if the recipe keeps it; otherwise do nothing. A collective.
 
     Raises:
-        CheckpointError: the parent's checkpoint is not here, was changed, or lacks a parameter's state.
+        CheckpointError: the parent's checkpoint is missing, was changed, or lacks a parameter's state.
         SignatureError: no root of trust is pinned on this machine.
     """
     begun = engine.config.initial
@@ -124,7 +124,7 @@ def restore(engine: TrainingEngine) -> None:
 
 
 def _require_same_kind(ours: Optimizer, theirs: Optimizer) -> None:
-    """Another optimizer, or one without a mean of the weights, has other tensors in its state."""
+    """Refuse another optimizer, or one without a mean of the weights, since the tensors of its state differ."""
     kinds = [(one.kind, dict(one.options), one.ema_decay is not None) for one in (ours, theirs)]
     if kinds[0] != kinds[1]:
         found, expected = (f"{kind} {options or ''}{' with a mean of weights' * mean}" for kind, options, mean in kinds)
@@ -137,7 +137,7 @@ def _require_same_kind(ours: Optimizer, theirs: Optimizer) -> None:
 
 
 def _verify(engine: TrainingEngine, run: RunDirectory, step: int) -> None:
-    """Every rank compares its share of the checkpoint with its record; a refusal is raised everywhere."""
+    """Compare this rank's share of the checkpoint with its record; a refusal is raised on every rank."""
     try:
         SharedVerification(engine.config, engine.rank).verify(step, run)
     except CheckpointError as error:

@@ -82,14 +82,14 @@ class Saver:
         self._stage(layout, len(text))
 
     def poll(self) -> None:
-        """Receive the writer's answer without waiting. Not a collective; call it as often as you like."""
+        """Receive the writer's answer without waiting. Not a collective; call it at any rate."""
         self._receive(wait=False)
 
     def drain(self) -> None:
         """Return once the last save is committed.
 
         Raises:
-            DiskFullError, StorageError, CheckpointError: it could not be.
+            DiskFullError, StorageError, CheckpointError: the commit failed.
         """
         self._receive(wait=True)
         if self._on_any_rank(self.failed):
@@ -111,7 +111,7 @@ class Saver:
         self._arena.close()
 
     def _prepare_staging(self, step: int) -> None:
-        """An empty staging directory; checkpoints that only wait for their upload go when the disk is short."""
+        """Create an empty staging directory; if the disk is short, delete checkpoints that await their upload."""
         policy, always = self.config.checkpoints, {self.config.audit_step, self.config.total_steps}
         if policy.upload is not None:
             removed = selection.free_space(self.run, policy, always, checkpoint.size_of_last(self.run))
@@ -120,9 +120,9 @@ class Saver:
         checkpoint.stage(self.run, step)
 
     def _stage(self, layout: StagingLayout, plan_bytes: int) -> None:
-        """Copy the state and order the writer to save: on CPUs beside the next step, as far as its update.
+        """Copy the state and order the writer to save. On CPUs the copy overlaps with the next step, up to its update.
 
-        On GPUs the copy to page-locked memory runs at the speed of the bus, at once.
+        On GPUs the copy to page-locked memory runs at bus speed, at once.
         """
         writer, timing, order = self._writer, self._timing, (layout.bytes, plan_bytes, self._arena.size)
         assert writer is not None
@@ -141,7 +141,7 @@ class Saver:
             order_save(time.monotonic() - timing.begun - timing.wait_s - stall_s)
 
     def _before_update(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        """Hook of an update, which changes what is copied."""
+        """Wait for the copy before an update, which changes the state."""
         with self.engine.clock.within("checkpoint"):
             self.wait_until_copied()
 
@@ -164,7 +164,7 @@ class Saver:
         self._raise_together(failure)
 
     def _piecewise(self, work: Callable[[], object]) -> None:
-        """Do a piece of a long write."""
+        """Run a piece of a long write."""
         work()
         self._pulse()
 
@@ -180,7 +180,7 @@ class Saver:
         return WriterClient(self.run.root, self.rank.index, self._arena.fd)
 
     def _receive(self, wait: bool) -> None:
-        """Receive the writer's answer to the save under way, if there is one."""
+        """Receive the writer's answer to the save in progress, if there is one."""
         if self._copying is not None:
             if not wait and self._copying.is_alive():
                 return
@@ -211,7 +211,7 @@ class Saver:
             self.events.append("save_failed", step=step, **failure, durable=True)
 
     def _on_any_rank(self, value: bool) -> bool:
-        """Whether it is true on any rank; a barrier too."""
+        """Return True if the value is true on any rank. Also a barrier."""
         box = torch.tensor(int(value), device=self.rank.device)
         dist.all_reduce(box, op=dist.ReduceOp.MAX)
         return bool(box.item())

@@ -25,10 +25,10 @@ from plinth.training.telemetry.timeline import Timeline, timeline
 def select_checkpoint(
     config: RunConfig, events: Timeline, check: Callable[[RunDirectory, int], object] = checkpoint.verify
 ) -> tuple[int | None, list[Intervention]]:
-    """On the leading rank: clean up, then the newest checkpoint that `check` does not refuse.
+    """Clean up, then return the newest checkpoint that passes `check`, and the rollbacks. Leading rank only.
 
-    A checkpoint that was saved within or after a window, before that window was left out, was trained on it. Its
-    state lacks the rollback, and it is refused.
+    A checkpoint is refused if its step is within or after a skipped window and it was saved before the skip: it was
+    trained on the data of that window.
 
     Raises:
         CheckpointError: checkpoints are committed, and none can be trusted.
@@ -53,13 +53,13 @@ def select_checkpoint(
 
 
 def rollbacks_of(config: RunConfig) -> list[Intervention]:
-    """Every rollback of the run, from its timeline."""
+    """Return all rollbacks of the run, from its timeline."""
     events = timeline(config.directory.events).of("intervention")
     return [Intervention.of(event) for event in events if event["action"] == "rollback"]
 
 
 def _unknown_rollback(config: RunConfig, step: int, rollbacks: list[Intervention]) -> Intervention | None:
-    """The rollback whose window a checkpoint's parameters have seen."""
+    """Return the rollback whose window a checkpoint was trained on; None if there is none."""
     known = {made["number"] for made in checkpoint.read_state(config.directory, step)["monitor"]["guard"]["rollbacks"]}
     return next((made for made in rollbacks if made.first <= step and made.number not in known), None)
 
@@ -71,7 +71,7 @@ def _unknown_rollback(config: RunConfig, step: int, rollbacks: list[Intervention
 
 
 def kept(policy: Checkpoints, steps: list[int], scores: dict[int, float], always: set[int]) -> set[int]:
-    """Steps to keep of those committed (oldest first); by `scores` lower is better."""
+    """Return the committed steps to keep (oldest first); lower `scores` are better."""
     staying = set(steps[-policy.keep_last :]) | (always & set(steps))
     if policy.keep_every:
         staying |= {step for step in steps if step % policy.keep_every == 0}
@@ -82,9 +82,9 @@ def kept(policy: Checkpoints, steps: list[int], scores: dict[int, float], always
 
 
 def retain(run: RunDirectory, policy: Checkpoints, always: set[int]) -> list[int]:
-    """Delete what the policy does not keep; returns the deleted steps.
+    """Delete the checkpoints that the policy does not keep; return the deleted steps.
 
-    Where checkpoints are uploaded, one that is not yet there stays, whatever its age.
+    If checkpoints are uploaded, a checkpoint that is not in the bucket yet stays, whatever its age.
     """
     steps = checkpoint.committed(run)
     staying = kept(policy, steps, scores(run, steps) if policy.keep_best else {}, always)
@@ -95,7 +95,7 @@ def retain(run: RunDirectory, policy: Checkpoints, always: set[int]) -> list[int
 
 
 def free_space(run: RunDirectory, policy: Checkpoints, always: set[int], needed: int) -> list[int]:
-    """Delete checkpoints that only wait for their upload, oldest first, until so many bytes are free."""
+    """Delete checkpoints that only wait for their upload, oldest first, until `needed` bytes are free."""
     steps = checkpoint.committed(run)
     staying = kept(policy, steps, scores(run, steps) if policy.keep_best else {}, always)
     deleted = []
@@ -109,9 +109,9 @@ def free_space(run: RunDirectory, policy: Checkpoints, always: set[int], needed:
 
 
 def scores(run: RunDirectory, steps: list[int]) -> dict[int, float]:
-    """The score of each checkpoint: the mean bits per byte of its held-out slices, or else its smoothed loss.
+    """Return the score of each checkpoint: the mean bits per byte of its held-out slices, or else its smoothed loss.
 
-    Slices decide as soon as one checkpoint has them; one without then has no score.
+    If any checkpoint has slices, only slices decide, and checkpoints without them have no score.
     """
     monitors = {step: checkpoint.read_state(run, step).get("monitor", {}) for step in steps}
     by_slices = {step: fmean(monitor["slices"].values()) for step, monitor in monitors.items() if monitor.get("slices")}

@@ -88,7 +88,7 @@ class Captured:
     """One rank's contribution to a checkpoint: views of live memory until they are copied.
 
     Attributes:
-        pieces: the range of each parameter's state that it has, of the engine's own state.
+        pieces: range of each parameter's state in the engine's own state.
     """
 
     tensors: dict[str, Tensor]
@@ -97,41 +97,41 @@ class Captured:
 
 
 def key_of(share: Share, kind: str, start: int) -> str:
-    """The name of a piece in its file."""
+    """Return the name of a piece in its file."""
     return f"{share.name}/{kind}/{share.shard}/{start}"
 
 
 def file_name(rank: int) -> str:
-    """The name of the file that a rank writes."""
+    """Return the name of the file that a rank writes."""
     return f"rank-{rank:05d}.safetensors"
 
 
 def metadata_of(captured: Captured) -> dict[str, str]:
-    """The metadata of a file, in the form of safetensors."""
+    """Return the metadata of a file, as in safetensors."""
     return {"plinth": json.dumps({"format": FORMAT, **captured.header}, sort_keys=True)}
 
 
 def write(captured: Captured, folder: Path, rank: int) -> None:
-    """Write one rank's file. Plain CPU work once the tensors are on the CPU; any thread or process may do it."""
+    """Write one rank's file. Plain CPU work if the tensors are on the CPU; any thread or process may call it."""
     folder.mkdir(parents=True, exist_ok=True)
     tensors = {key: tensor.detach().cpu().contiguous() for key, tensor in captured.tensors.items()}
     save_file(tensors, folder / file_name(rank), metadata=metadata_of(captured))
 
 
 class ShardedState:
-    """The pieces in some of a checkpoint's files, by default in all; only requested pieces are read.
+    """The pieces in all of a checkpoint's files, or in some; only requested pieces are read.
 
-    Into memory of the host they are read without another copy of them.
+    Pieces for host memory are read into it directly, without another copy.
 
     Args:
-        stack: holds the files open.
-        folder: of the files.
-        ranks: whose files to open.
+        stack: keeps the files open.
+        folder: folder of the files.
+        ranks: ranks whose files are opened.
         beat: called after each file and piece.
-        files: to open instead, whatever their names.
+        files: files to open instead, with any names.
 
     Raises:
-        CheckpointError: no file, or one that is not of this form.
+        CheckpointError: there is no file, or one has another format.
     """
 
     def __init__(
@@ -157,16 +157,16 @@ class ShardedState:
             raise CheckpointError(f"no engine state in {folder}", expected="rank-00000.safetensors and its like")
 
     def kinds_of(self, name: str) -> set[str]:
-        """Master weights, and the optimizer's moments of one parameter by their names."""
+        """Return the kinds of state of one parameter: master weights, and the optimizer's moments by name."""
         return self._kinds.get(name, set())
 
     @property
     def names(self) -> set[str]:
-        """The names of the parameters."""
+        """Names of the parameters."""
         return {name for name, _ in self._ranges}
 
     def shape_of(self, name: str) -> tuple[int, ...]:
-        """The shape of a whole parameter."""
+        """Return the shape of a whole parameter."""
         shards = [(shard, shape) for (one, shard), shape in self._shapes.items() if one == name]
         dim = shards[0][0].dim
         sizes = list(shards[0][1])
@@ -174,7 +174,7 @@ class ShardedState:
         return tuple(sizes)
 
     def fill(self, target: Tensor, share: Share, kind: str, held: FilledTensors | None = None) -> None:
-        """Copy the numbers of a share into `target` [elements], and enter it in `held`.
+        """Copy the numbers of a share into `target` [elements], and record it in `held`.
 
         Raises:
             CheckpointError: some are missing.
@@ -189,7 +189,7 @@ class ShardedState:
             held.filled(target.data_ptr(), target.numel() * target.element_size())
 
     def whole(self, name: str, kind: str) -> Tensor:
-        """One whole parameter's state, on the CPU, in the shape of the parameter.
+        """Return one whole parameter's state on the CPU, in the shape of the parameter.
 
         Raises:
             CheckpointError: some of it is missing.
@@ -211,7 +211,7 @@ class ShardedState:
     def _copy(
         self, target: Tensor, start: int, name: str, kind: str, shard: Shard, held: FilledTensors | None = None
     ) -> None:
-        """Fill `target` with the elements from `start` on of a flattened shard."""
+        """Fill `target` with the elements of a flattened shard, beginning at `start`."""
         done, stop = start, start + target.numel()
         for first, last, key in self._ranges[name, kind][shard]:
             end = min(last, stop)
@@ -258,7 +258,7 @@ class _Piece(NamedTuple):
     place: tensor_file.TensorPlace
 
     def read(self, target: Tensor, first: int, held: FilledTensors | None, beat: Callable[[], object]) -> None:
-        """Elements from `first` on into `target`, on the host straight into its memory.
+        """Read elements into `target`, beginning at `first`; for host tensors directly into their memory.
 
         Raises:
             CheckpointError: the file has become shorter.
@@ -296,12 +296,12 @@ Table = npt.NDArray[Any]
 
 
 def covers(held: Mapping[str, tuple[int, int, int, int, int]], wanted: Mapping[str, Piece]) -> bool:
-    """Whether the pieces that one rank wrote hold all that is wanted."""
+    """Return True if the pieces of one rank contain all wanted pieces."""
     return all(name in held and _within(Piece(*held[name]), want) for name, want in wanted.items())
 
 
 def table_of(manifests: Iterable[RankManifest]) -> Table:
-    """The pieces of some ranks."""
+    """Return the table of the pieces of some ranks."""
     tables = [np.zeros(0, ROW)]
     keys: dict[str, int] = {}
     for manifest in manifests:
@@ -316,9 +316,9 @@ def table_of(manifests: Iterable[RankManifest]) -> Table:
 
 
 def ranks_for(table: Table, wanted: Mapping[str, Piece]) -> list[int]:
-    """The ranks whose files hold something that is wanted, in order.
+    """Return the ranks whose files hold any of the wanted pieces, in order.
 
-    Where nobody wrote that very shard, the whole parameter is needed.
+    If no rank wrote that very shard, the whole parameter is needed.
     """
     ordered = table[np.argsort(table["name"], kind="stable")]
     found: set[int] = set()

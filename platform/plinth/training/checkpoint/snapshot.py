@@ -43,7 +43,7 @@ from plinth.training.telemetry.timeline import Pulse
 
 
 def plan(engine: TrainingEngine, step: int, monitor: dict[str, Any], mode: str) -> tuple[WritePlan, StagingLayout]:
-    """The write plan of this rank for the checkpoint after `step`, and its tensors, which the engine still owns.
+    """Return the write plan of this rank for the checkpoint after `step`, and its tensors, which the engine still owns.
 
     A collective. Copy the tensors (`StagingLayout.copy`) before the next update of the optimizer changes them.
     """
@@ -100,7 +100,7 @@ _TEXTS: WeakKeyDictionary[TrainingEngine, dict[Model, dict[str, str]]] = WeakKey
 
 
 def _texts(engine: TrainingEngine, step: int, division: model_share.ModelDivision) -> dict[str, str]:
-    """Files beside the tensors. They are made once: training waits for them."""
+    """Return the text files that accompany the tensors. They are cached, since training waits for them."""
     config, held = engine.config, _TEXTS.setdefault(engine, {})
     model = config.model_at(step)
     if model not in held:
@@ -111,7 +111,7 @@ def _texts(engine: TrainingEngine, step: int, division: model_share.ModelDivisio
 
 
 def _described(config: RunConfig, precision: str, step: int) -> dict[str, str]:
-    """Files that describe the tensors and the data that they were trained on."""
+    """Return files that describe the tensors and their training data."""
     dtype = {"bf16": "bfloat16", "fp16": "float16"}.get(precision, "float32")
     model = hf_config(config.model_at(step), config.vocab_size, config.sequence_tokens, dtype, config.end_of_text)
     return {
@@ -122,13 +122,13 @@ def _described(config: RunConfig, precision: str, step: int) -> dict[str, str]:
 
 
 def load(engine: TrainingEngine, step: int) -> dict[str, Any]:
-    """Put the state of a *verified* checkpoint into the engine and the generators; returns its `state.json`.
+    """Load the state of a *verified* checkpoint into the engine and the generators, and return its `state.json`.
 
-    A collective. On the layout of ranks that saved it, everything is compared; on another, the whole parameters, since
-    every rank's share of the rest is another.
+    A collective. If the layout of ranks is the one that saved it, everything is compared; otherwise only the whole
+    parameters, since each rank's share of the rest differs.
 
     Raises:
-        ResumeError: the checkpoint is of another run or precision.
+        ResumeError: the checkpoint belongs to another run or precision.
         CheckpointError: the loaded state differs from the saved one; on every rank.
     """
     config, beat = engine.config, Pulse(engine.config.directory.events)
@@ -156,10 +156,10 @@ def load(engine: TrainingEngine, step: int) -> dict[str, Any]:
 def ranks_needed(
     engine: TrainingEngine, step: int, beat: Beat = silent, other: RunDirectory | None = None
 ) -> list[int]:
-    """The ranks whose files of the state this rank must open: its own, where it wrote all that it now holds.
+    """Return the ranks whose state files this rank must open: only its own if it wrote all that it now needs.
 
-    A collective. Otherwise the ranks read a share of the manifests each, and exchange what is in them. `other` is the
-    run of the checkpoint, where it is not the engine's.
+    A collective. Otherwise each rank reads a share of the manifests, and the ranks exchange their content. `other` is
+    the run of the checkpoint if it is not the engine's.
     """
     run, rank = other or engine.config.directory, engine.rank
     root, wanted = checkpoint.read_root(run, step), universal.pieces_of(engine)
@@ -177,7 +177,7 @@ DIGESTS = ("parameters_sha256", "optimizer_sha256", "rng_sha256")
 
 
 class _Own(NamedTuple):
-    """What one rank adds to the digests."""
+    """One rank's part of the digests."""
 
     parameters: dict[str, str]
     optimizer_sha256: str
@@ -185,10 +185,11 @@ class _Own(NamedTuple):
 
 
 def digests(engine: TrainingEngine, held: FilledTensors | None = None) -> dict[str, Any]:
-    """Digests of the whole parameters, each hashed by the rank whose share it is, and of every rank's optimizer state
-    and generators.
+    """Return digests of the whole parameters, each hashed by the rank that writes it, and of every rank's optimizer
+    state and generators.
 
-    A collective. The first belongs to no layout. `held` has the optimizer's state, hashed while it was filled.
+    A collective. The digest of the parameters is independent of the layout. `held` has the optimizer's state, hashed
+    while it was filled.
     """
     beat = Pulse(engine.config.directory.events)
     share = model_share.share(engine, model_share.division_of(engine), beat)
@@ -207,19 +208,19 @@ def digests(engine: TrainingEngine, held: FilledTensors | None = None) -> dict[s
 
 
 def recorded_digests(run: RunDirectory, step: int) -> dict[str, Any]:
-    """The digests that the checkpoint of `step` was saved with."""
+    """Return the digests that were saved with the checkpoint of `step`."""
     state = checkpoint.read_state(run, step)
     return {part: state[part] for part in DIGESTS}
 
 
 def parameters_digest(parameters: Iterable[tuple[str, Tensor]]) -> str:
-    """SHA-256 over names, dtypes, shapes and BLAKE3 of whole parameters, by name: as `digests` has it."""
+    """Return SHA-256 over names, dtypes, shapes and BLAKE3 of whole parameters, by name, as in `digests`."""
     lines = {name: line_of(name, tensor) for name, tensor in parameters}
     return digest_of_lines(lines[name] for name in sorted(lines))
 
 
 def generators() -> dict[str, Any]:
-    """State of every random generator of this process, as JSON."""
+    """Return the state of every random generator of this process, as JSON."""
     version, words, gauss = random.getstate()
     name, keys, *rest = np.random.get_state(legacy=True)
     state: dict[str, Any] = {
@@ -248,7 +249,7 @@ def _byte_tensor(text: str) -> Tensor:
 
 
 def _gathered(value: Any, joined: Callable[[list[Any]], Any]) -> Any:
-    """The values of all ranks, in rank order, put together on every rank."""
+    """Gather the values of all ranks, in rank order, and join them on every rank."""
     values: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(values, value)
     return joined(values)
@@ -262,7 +263,7 @@ def require_same_run(config: RunConfig, precision: str, state: Mapping[str, Any]
     """Refuse a state from which this run cannot continue exactly.
 
     Raises:
-        ResumeError: of another run or precision.
+        ResumeError: the state belongs to another run or precision.
     """
     name = checkpoint.name(state["step"])
     if state["identity"] != identity(config, state["step"]):

@@ -41,7 +41,7 @@ GROWTH = 1 << 20
 
 
 class Span(NamedTuple):
-    """Bytes of one storage that are needed, and a tensor that has the storage."""
+    """Required bytes of one storage, and a tensor that has the storage."""
 
     begin: int
     end: int
@@ -49,7 +49,7 @@ class Span(NamedTuple):
 
 
 class StagingLayout:
-    """The place of every tensor in the block: what is needed of a storage, once, and nothing that lies between."""
+    """Place of every tensor in the block: required bytes of each storage, once and without gaps."""
 
     def __init__(self, tensors: Iterable[Tensor]) -> None:
         self.tensors = [tensor if tensor.is_contiguous() else tensor.contiguous() for tensor in tensors]
@@ -69,7 +69,7 @@ class StagingLayout:
             self.spans += spans
 
     def describe(self, index: int, name: str) -> rank_part.Tensor:
-        """The tensor at a place of the list, under a name."""
+        """Describe the tensor at an index of the list, under a name."""
         tensor = self.tensors[index]
         key, begin, end = _place(tensor)
         begins, starts = self._starts[key]
@@ -84,7 +84,7 @@ class StagingLayout:
         )
 
     def copy(self, block: Tensor) -> None:
-        """Copy every span to its place in a block of bytes on the CPU, and wait until they are there."""
+        """Copy every span to its place in a block of bytes on the CPU, and wait for the end."""
         at = 0
         for span in self.spans:
             size = span.end - span.begin
@@ -97,12 +97,12 @@ class StagingLayout:
 
 
 class BackgroundCopy(Thread):
-    """A copy beside training. Nothing of the state may change before `wait` has returned.
+    """Copy of the state in a background thread. The state must not change before `wait` has returned.
 
     Args:
-        layout: of the state.
-        block: to copy to.
-        then: called on this thread when all is copied, with the seconds that a caller has waited for it.
+        layout: layout of the state.
+        block: destination.
+        then: called on this thread after the copy, with the seconds that a caller has waited for it.
     """
 
     def __init__(self, layout: StagingLayout, block: Tensor, then: Callable[[float], None]) -> None:
@@ -113,7 +113,7 @@ class BackgroundCopy(Thread):
         self._error: BaseException | None = None
 
     def run(self) -> None:
-        """Copy, with no need of the interpreter's lock but between storages."""
+        """Copy; the interpreter's lock is needed only between storages."""
         try:
             assert self._layout is not None
             self._layout.copy(self._block)
@@ -124,7 +124,7 @@ class BackgroundCopy(Thread):
             self._error = error
 
     def wait(self) -> None:
-        """Return when the copy is made; raises its exception."""
+        """Wait for the end of the copy; raise its exception."""
         if self._waited_from is None:
             self._waited_from = time.monotonic()
         self.join()
@@ -133,7 +133,7 @@ class BackgroundCopy(Thread):
 
 
 class Arena:
-    """A block of shared memory that grows with the state; one descriptor for its whole life."""
+    """Block of shared memory that grows with the state and keeps one descriptor."""
 
     def __init__(self) -> None:
         self.fd = os.memfd_create("plinth-checkpoint", os.MFD_CLOEXEC)
@@ -142,7 +142,7 @@ class Arena:
         self._pinned = 0
 
     def reserve(self, size: int) -> Tensor:
-        """At least so many bytes, as a tensor [size] of uint8; what was in it may be lost."""
+        """Return the block as a tensor [size] of uint8 with at least `size` bytes. Its old content may be lost."""
         if size > self.size:
             self._unpin()
             size = -(-size // GROWTH) * GROWTH + GROWTH
@@ -158,7 +158,7 @@ class Arena:
         self._map[at : at + len(data)] = data
 
     def close(self) -> None:
-        """Give the memory back, once the writer has it no more."""
+        """Free the memory once the writer has released it."""
         self._unpin()
         os.close(self.fd)
 
@@ -174,7 +174,7 @@ class Arena:
 
 
 def _merged(needed: list[Span]) -> list[Span]:
-    """The same bytes of one storage as spans that are apart, ascending."""
+    """Merge spans of one storage into disjoint spans, ascending."""
     spans: list[Span] = []
     for one in sorted(needed, key=lambda span: (span.begin, span.end)):
         if spans and one.begin <= spans[-1].end:
@@ -185,14 +185,14 @@ def _merged(needed: list[Span]) -> list[Span]:
 
 
 def _place(tensor: Tensor) -> tuple[tuple[str, int], int, int]:
-    """The storage of a contiguous tensor, and the range of bytes within it."""
+    """Return the storage of a contiguous tensor, and the range of bytes within it."""
     storage = tensor.untyped_storage()
     begin = int(tensor.storage_offset()) * tensor.element_size()
     return (str(tensor.device), storage.data_ptr()), begin, begin + int(tensor.numel()) * tensor.element_size()
 
 
 def _runtime() -> Any:
-    """The CUDA runtime, which has no types."""
+    """Return the CUDA runtime, which has no types."""
     return torch.cuda.cudart()  # type: ignore[no-untyped-call]
 
 
@@ -204,20 +204,20 @@ def _runtime() -> Any:
 # Does not belong here: which tensors (snapshot), the reading (sharded_state).
 
 def tensors_digest(tensors: Iterable[Tensor], beat: Beat = silent) -> str:
-    """SHA-256 over tensors in order; equal to what a writer computes from the staged memory."""
+    """Return SHA-256 over tensors in order; equal to the writer's digest of the staged memory."""
     return digest_of_lines(line_of(str(index), tensor, beat) for index, tensor in enumerate(tensors))
 
 
 def line_of(name: str, tensor: Tensor, beat: Beat = silent) -> str:
-    """The line of a tensor in a digest of several."""
+    """Return the line of a tensor in a digest of several."""
     return _Hashed(tensor).line(name, beat)
 
 
 class FilledTensors:
-    """Tensors that are filled, from front to back in whatever pieces, and hashed as they are.
+    """Tensors that are hashed while they are filled, front to back, in pieces of any size.
 
-    The result is that of `tensors_digest` after the last piece: a tensor on a device, and one of which a part was
-    filled again after it was hashed, is hashed then.
+    The result equals `tensors_digest` after the last piece. Tensors on a device, and tensors with a part that was
+    filled again after it was hashed, are hashed at the end.
     """
 
     def __init__(self) -> None:
@@ -226,16 +226,16 @@ class FilledTensors:
         self._addresses: list[int] = []
 
     def follow(self, tensors: Iterable[Tensor]) -> None:
-        """Begin with tensors, none of which is filled."""
+        """Start with unfilled tensors."""
         self._tensors = [_Hashed(tensor) for tensor in tensors]
         on_host = (one for one in self._tensors if one.tensor.is_cpu and one.tensor.is_contiguous())
         self._by_address = sorted(on_host, key=lambda one: one.address)
         self._addresses = [one.address for one in self._by_address]
 
     def filled(self, address: int, size: int) -> None:
-        """Hash so many bytes of a tensor, which were filled, and what lies before them and was not.
+        """Hash `size` filled bytes of a tensor, and any bytes before them that have not been hashed.
 
-        What is on a device, or of no tensor that is followed, is passed over.
+        Memory on a device, or of a tensor that is not followed, is ignored.
         """
         index = bisect_right(self._addresses, address) - 1
         if index >= 0 and address + size <= self._addresses[index] + self._by_address[index].bytes:
@@ -243,12 +243,12 @@ class FilledTensors:
             self._by_address[index].reach(begin, begin + size)
 
     def digest(self, beat: Beat = silent) -> str:
-        """SHA-256 over the tensors in order."""
+        """Return SHA-256 over the tensors in order."""
         return digest_of_lines(one.line(str(index), beat) for index, one in enumerate(self._tensors))
 
 
 class _Hashed:
-    """A tensor whose first bytes are hashed."""
+    """A tensor with a hashed prefix."""
 
     def __init__(self, tensor: Tensor) -> None:
         self.tensor, self.address, self.bytes = tensor, tensor.data_ptr(), tensor.numel() * tensor.element_size()
@@ -256,13 +256,13 @@ class _Hashed:
         self._data: Any = None  # its bytes, from the first use on
 
     def reach(self, begin: int, end: int) -> None:
-        """The bytes from `begin` to `end` have come: hash all up to there, or all at last where some come again."""
+        """Hash up to `end` once the bytes from `begin` to `end` are filled; hash refilled tensors at the end."""
         self._again |= begin < self._done
         if not self._again:
             self._hash(end, silent)
 
     def line(self, name: str, beat: Beat) -> str:
-        """Its line, once no more changes."""
+        """Return the tensor's line after its last change."""
         if self._again:
             self._digest, self._done = blake3(), 0
         self._hash(self.bytes, beat)
@@ -278,5 +278,5 @@ class _Hashed:
 
 
 def bytes_of(tensor: Tensor) -> Any:
-    """The tensor's memory, of one on the host without a copy."""
+    """Return the tensor's memory, on the host without a copy."""
     return tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data

@@ -33,7 +33,7 @@ _SCALER = ("cur_scale", "cur_iter", "last_overflow_iter", "cur_hysteresis")
 
 
 class _Slot(NamedTuple):
-    """The place of one parameter's range in the flat tensors that the optimizer steps."""
+    """Place of one parameter's range in the flat tensors that the optimizer steps."""
 
     start: int  # first element of the flattened parameter
     flat: Tensor  # master weights
@@ -42,14 +42,14 @@ class _Slot(NamedTuple):
 
 
 def layout_of(config: RunConfig) -> dict[str, int]:
-    """The division of state and sums over ranks. Equal layouts resume bit for bit."""
+    """Return the division of state and sums over ranks. Equal layouts resume bit for bit."""
     parallel = config.parallel
     degrees = {name: int(getattr(parallel, name)) for name in ("zero_stage", "tensor", "pipeline", "sequence")}
     return {"ranks": config.ranks, "micro_batch_sequences": config.micro_batch_sequences, **degrees}
 
 
 def capture(engine: TrainingEngine) -> Captured:
-    """This rank's contribution to a checkpoint: views of the engine's memory. No collective."""
+    """Return this rank's contribution to a checkpoint: views of the engine's memory. Not a collective."""
     tensors: dict[str, Tensor] = {}
     shapes: dict[str, list[int]] = {}
     pieces: dict[str, Piece] = {}
@@ -74,7 +74,7 @@ def capture(engine: TrainingEngine) -> Captured:
 
 
 def _kinds_by_group(outer: Any) -> list[dict[str, list[str]]]:
-    """Kinds of state of every parameter whose group has memory here, also where this rank's range of it is empty."""
+    """Return the kinds of state of every parameter whose group has memory here, also if this rank's range is empty."""
     inner, found = outer.basic_optimizer, list[dict[str, list[str]]]()
     for flat, group in _flats(outer):
         kinds = sorted(_moments(inner, flat))
@@ -85,7 +85,7 @@ def _kinds_by_group(outer: Any) -> list[dict[str, list[str]]]:
 
 
 def pieces_of(engine: TrainingEngine) -> dict[str, Piece]:
-    """The ranges of each parameter's state that this rank holds."""
+    """Return the range of each parameter's state that this rank holds."""
     return {
         share.name: Piece(*share.shard, share.start, share.start + size)
         for share in shares(engine)
@@ -100,14 +100,14 @@ def restore(
     beat: Callable[[], object] = int,
     held: FilledTensors | None = None,
 ) -> None:
-    """Load a state that any layout has written into this engine; a collective.
+    """Load state from any layout into this engine. A collective.
 
     Args:
-        engine: as it was opened.
-        folder: of the state's files.
-        ranks: those whose files this rank needs; by default it opens all.
+        engine: a newly opened engine.
+        folder: folder of the state's files.
+        ranks: ranks whose files this rank needs; all by default.
         beat: called after each piece.
-        held: gets the digest of the optimizer's state.
+        held: receives the digest of the optimizer's state.
 
     Raises:
         CheckpointError: a file cannot be read, or some of a parameter's state is missing.
@@ -129,14 +129,14 @@ def restore(
 
 
 def masters_of(engine: TrainingEngine) -> Captured:
-    """Of `capture`, the master weights alone."""
+    """Return only the master weights of `capture`."""
     captured = capture(engine)
     masters = {key: values for key, values in captured.tensors.items() if key.split("/")[1] == MASTER}
     return Captured(masters, {"shapes": captured.header["shapes"]})
 
 
 def replace_masters(engine: TrainingEngine, file: Path, beat: Callable[[], object] = int) -> None:
-    """Give the engine other master weights, from a file with all of them; its optimizer's state stays. A collective.
+    """Replace the engine's master weights from a file with all of them; keep the optimizer's state. A collective.
 
     Raises:
         CheckpointError: the file cannot be read, or lacks some of a parameter.
@@ -149,7 +149,7 @@ def replace_masters(engine: TrainingEngine, file: Path, beat: Callable[[], objec
 
 
 def shares(engine: TrainingEngine) -> Iterator[Share]:
-    """This rank's part of each parameter's state, in the order of the module."""
+    """Yield this rank's part of each parameter's state, in the order of the module."""
     outer, inner = engine.deepspeed.optimizer, engine.deepspeed.basic_optimizer
     masters = _unfused_masters(outer)
     for name, parameter in engine.module.named_parameters():
@@ -169,12 +169,12 @@ def shares(engine: TrainingEngine) -> Iterator[Share]:
 
 
 def plain_name(name: str) -> str:
-    """A parameter's name without the parts that `torch.compile` and activation checkpointing add."""
+    """Return a parameter's name without the parts that `torch.compile` and activation checkpointing add."""
     return name.replace("_orig_mod.", "").replace("_checkpoint_wrapped_module.", "")
 
 
 def _slot(outer: Any, parameter: Any, masters: Mapping[int, Tensor]) -> _Slot | None:
-    """This rank's range of a parameter, or None when others hold it all."""
+    """Return this rank's range of a parameter, or None if it is entirely on other ranks."""
     if hasattr(outer, "fp32_partitioned_groups_flat"):  # ZeRO-3: every parameter divided evenly, the end padded
         group, offset, padded = outer.grad_position[outer.get_param_id(parameter)]
         start = padded * dist.get_rank(outer.dp_process_group)
@@ -191,7 +191,7 @@ def _slot(outer: Any, parameter: Any, masters: Mapping[int, Tensor]) -> _Slot | 
 
 
 def _unfused_masters(outer: Any) -> dict[int, Tensor]:
-    """Without ZeRO in reduced precision: the FP32 master of each parameter, by the parameter's id."""
+    """Return the FP32 master of each parameter by the parameter's id, without ZeRO in reduced precision."""
     if hasattr(outer, "fp32_partitioned_groups_flat"):
         return {}
     pairs = zip(getattr(outer, "fp16_groups", []), getattr(outer, "fp32_groups", []), strict=True)
@@ -204,12 +204,12 @@ def _moments(inner: Any, flat: Tensor) -> dict[str, Tensor]:
 
 
 def _is_copy(engine: TrainingEngine, shard: Shard) -> bool:
-    """Whether another rank has, and writes, the same numbers: what tensor ranks do not divide."""
+    """Return True if another rank has and writes the same numbers: parameters that tensor ranks do not divide."""
     return shard == WHOLE and engine.topology.place.tensor > 0
 
 
 def _written_range(engine: TrainingEngine, share: Share) -> tuple[int, int]:
-    """The range of a share that this rank writes: without ZeRO the replicas hold the same, and write a part each."""
+    """Return the range of a share that this rank writes. Without ZeRO each replica writes one part."""
     size = share.state[MASTER].numel()
     if share.copy:
         return 0, 0
@@ -221,7 +221,7 @@ def _written_range(engine: TrainingEngine, share: Share) -> tuple[int, int]:
 
 
 def _flats(outer: Any) -> list[tuple[Tensor, dict[str, Any]]]:
-    """The tensors that the optimizer steps, and their groups; ZeRO-3 takes them from the groups between steps."""
+    """Return the tensors that the optimizer steps, and their groups; ZeRO-3 empties its groups between steps."""
     groups, three = outer.basic_optimizer.param_groups, getattr(outer.optimizer, "fp32_partitioned_groups_flat", None)
     if three:
         return [(flat, groups[outer.optimizer.sub_group_to_group_id[number]]) for number, flat in enumerate(three)]
@@ -233,7 +233,7 @@ def _optimizer_step(inner: Any) -> int:
 
 
 def _prepare(outer: Any, step: int, pieces: ShardedState) -> None:
-    """Give the optimizer the state it would have after `step` steps; the moments' numbers come later."""
+    """Create the optimizer state after `step` steps; the numbers of the moments are filled in later."""
     inner = outer.basic_optimizer
     counts_in_tensors = not type(inner).__module__.startswith("deepspeed")
     for flat, group in _flats(outer):
@@ -249,16 +249,16 @@ def _prepare(outer: Any, step: int, pieces: ShardedState) -> None:
 
 
 def _scaler(outer: Any) -> Any:
-    """The object that holds the loss scale."""
+    """Return the object that holds the loss scale."""
     return getattr(outer, "loss_scale_config", None) or getattr(outer, "loss_scaler", None) or _NoLossScaler()
 
 
 class _NoLossScaler:
-    """No loss is scaled."""
+    """Placeholder if no loss is scaled."""
 
 
 def _refresh_weights(outer: Any) -> None:
-    """The weights of the forward pass from their masters; a collective."""
+    """Refresh the weights of the forward pass from their masters. A collective."""
     if hasattr(outer, "fp32_partitioned_groups_flat"):
         for group in range(len(outer.fp32_partitioned_groups_flat)):
             outer._reassign_or_swap_out_partitioned_parameters(group)

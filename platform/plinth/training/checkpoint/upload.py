@@ -37,7 +37,7 @@ LAST_TRIES = 4
 
 
 class UploadLoop:
-    """Copies committed checkpoints; one per run."""
+    """Upload loop of one run's committed checkpoints."""
 
     def __init__(self, config: RunConfig, remote: RemoteCheckpoints) -> None:
         self.config, self.run, self.remote = config, config.directory, remote
@@ -46,7 +46,7 @@ class UploadLoop:
         self._withdrawn: set[int] = set()
 
     def follow(self) -> bool:
-        """Upload until asked to finish; returns whether everything is there."""
+        """Upload until ordered to finish; return True if everything is in the bucket."""
         while True:
             self._withdraw()
             waiting = [step for step in checkpoint.committed(self.run) if not checkpoint.is_uploaded(self.run, step)]
@@ -102,7 +102,7 @@ class UploadLoop:
 
 
 class Uploader:
-    """The process that uploads, as the supervisor sees it."""
+    """The upload process, as the supervisor sees it."""
 
     def __init__(self, config: RunConfig, config_path: Path) -> None:
         self._config, self._path = config, config_path
@@ -110,13 +110,13 @@ class Uploader:
         self._started = float("-inf")
 
     def keep_alive(self) -> None:
-        """Start the process; start it again when it has ended, not too often."""
+        """Start the process, or restart it after it has ended, at a limited rate."""
         alive = self._process is not None and self._process.poll() is None
         if not alive and time.monotonic() - self._started > FIRST_PAUSE_S * 30:
             self._start()
 
     def finish(self, hurry: Callable[[], bool]) -> None:
-        """Upload the rest, then end the process; with `hurry`, within the grace of the recipe."""
+        """Upload the rest, then end the process; with `hurry`, within the recipe's grace period."""
         if self._process is None or self._process.poll() is not None:
             self._start()
         process = self._process
@@ -140,10 +140,10 @@ class Uploader:
 
 
 def restore(config: RunConfig, others: OtherNodes | None = None) -> int | None:
-    """Download the newest whole checkpoint of the bucket and commit it here, with `others`; returns its step.
+    """Download the newest whole checkpoint of the bucket, commit it here with `others`, and return its step.
 
     Raises:
-        StorageError: the bucket cannot be reached: the run may have begun, and it must not begin twice.
+        StorageError: the bucket is unreachable: the run may have started, and it must not start twice.
         CheckpointError: there are checkpoints, and all differ from their records.
     """
     assert config.checkpoints.upload is not None
@@ -163,13 +163,13 @@ def restore(config: RunConfig, others: OtherNodes | None = None) -> int | None:
 
 
 def fetch_command(config_path: Path, step: int, node: int, nodes: int) -> list[str]:
-    """The command that fetches a node's share of a checkpoint."""
+    """Return the command that fetches a node's share of a checkpoint."""
     words = ("--fetch", *map(str, (step, node, nodes)))
     return processes.python("plinth.training.checkpoint.upload", str(config_path), *words)
 
 
 def main() -> int:
-    """Follow the run named on the command line, or fetch a share; returns 0 when everything is there."""
+    """Follow the run named on the command line, or fetch a share; return 0 if everything is transferred."""
     config = configuration.load(sys.argv[1])
     assert config.checkpoints.upload is not None
     remote = RemoteCheckpoints(config.checkpoints.upload, config.run_id)

@@ -50,7 +50,7 @@ HEARTBEAT_S = 0.5
 
 
 class WriterClient:
-    """The process that writes, as its rank sees it."""
+    """The writer process, as its rank sees it."""
 
     def __init__(self, root: Path, rank: int, descriptor: int) -> None:
         module = "plinth.training.checkpoint.writer"
@@ -80,7 +80,7 @@ class WriterClient:
         self._write("")
 
     def answer(self, timeout_s: float) -> dict[str, Any] | None:
-        """Its answer, or None when it has none yet; the end of the process is an answer too."""
+        """Return the writer's answer, or None if there is none yet; the end of the process is an answer too."""
         line = self._line(timeout_s)
         if line is not None:
             return dict(json.loads(line))
@@ -101,7 +101,7 @@ class WriterClient:
         return self._process.poll() is None
 
     def made_progress(self) -> bool:
-        """Whether it has written or computed since the last call (Linux; elsewhere: whether it lives)."""
+        """Return True if it has written or computed since the last call (Linux; elsewhere: if it is alive)."""
         try:
             fields = Path(f"/proc/{self._process.pid}/stat").read_text().rpartition(")")[2].split()
             written = Path(f"/proc/{self._process.pid}/io").read_text().split("wchar: ")[1].split()[0]
@@ -137,7 +137,7 @@ POLL_S = 0.02
 
 
 def main() -> int:
-    """Serve one rank until its end of the pipe is closed; returns the exit status."""
+    """Serve one rank until its end of the pipe is closed, and return the exit status."""
     run, rank, descriptor = RunDirectory(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
@@ -176,8 +176,9 @@ def _serve(memory: memoryview, order: dict[str, Any], idle: Idle) -> None:
 
 
 def _report_failure(plan: WritePlan, failure: dict[str, Any]) -> None:
-    """Report a failure to the leading writer, which waits for this part: by a file, or, on a full disk, by ending,
-    which releases the lock."""
+    """Report a failure to the leading writer, which waits for this part: by a file or, on a full disk, by exiting,
+    which releases the lock.
+    """
     path = failed_path(plan, plan.rank)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -187,7 +188,7 @@ def _report_failure(plan: WritePlan, failure: dict[str, Any]) -> None:
 
 
 def wait_for_parts(plan: WritePlan, lead: Lead) -> None:
-    """Wait until the parts of all ranks are there, however long their writers take.
+    """Wait until the parts of all ranks are complete, without a time limit.
 
     Raises:
         PlinthError: the error that another writer reported.
@@ -207,33 +208,33 @@ def wait_for_parts(plan: WritePlan, lead: Lead) -> None:
 
 
 def failed_path(plan: WritePlan, rank: int) -> Path:
-    """File by which a writer reports to the leading one that its part will not come."""
+    """Return the file by which a writer reports to the leading one that its part will not arrive."""
     return rank_part.part_path(plan.directory, plan.step, rank).with_suffix(".failed")
 
 
 def lock_path(run: RunDirectory, rank: int) -> Path:
-    """Held by the writer of a rank while it lives."""
+    """Return the lock that the writer of a rank holds while it lives."""
     return run.writers / f"rank-{rank:05d}.lock"
 
 
 def hold(run: RunDirectory, rank: int) -> int:
-    """Take the lock of a rank's writer; returns its descriptor. The file then holds its number and host."""
+    """Take the lock of a rank's writer and return its descriptor. The file then holds its process id and host."""
     return atomic.take(lock_path(run, rank), owner=f"{os.getpid()} {socket.gethostname()}")
 
 
 def is_alive(run: RunDirectory, rank: int) -> bool:
-    """Whether the writer of a rank lives."""
+    """Return True if the writer of a rank is alive."""
     return atomic.held(lock_path(run, rank))
 
 
 def alive(run: RunDirectory) -> list[int]:
-    """Ranks whose writers live."""
+    """Return the ranks with a live writer."""
     found = [int(path.stem.removeprefix("rank-")) for path in sorted(run.writers.glob("rank-*.lock"))]
     return [rank for rank in found if is_alive(run, rank)]
 
 
 def wait_until_gone(run: RunDirectory, timeout_s: float) -> list[int]:
-    """Wait for the writers of ranks that have ended; returns those that live on after `timeout_s` seconds."""
+    """Wait for the writers of ranks that have ended; return those still alive after `timeout_s` seconds."""
     until = time.monotonic() + timeout_s
     while (left := alive(run)) and time.monotonic() < until:
         time.sleep(POLL_S)
@@ -274,7 +275,7 @@ TIMEOUT_S = 10.0
 
 
 class Idle:
-    """Does pieces of work one after the other; each should be short, as a rank may wait for its end."""
+    """Runner of small pieces of work, one after the other; each should be short, as a rank may wait for its end."""
 
     def __init__(self, urgent: Callable[[], bool], timeout_s: float = TIMEOUT_S) -> None:
         self._urgent, self._timeout_s = urgent, timeout_s
@@ -282,11 +283,11 @@ class Idle:
         self.begin()
 
     def begin(self) -> None:
-        """Begin new work, for which no rank waits yet."""
+        """Start new work that no rank waits for yet."""
         self._until, self._hurries = time.monotonic() + self._timeout_s, False
 
     def __call__(self, work: Callable[[], object]) -> None:
-        """Do a piece; its exception is raised here."""
+        """Run a piece; raise its exception here."""
         self._hurries = self._hurries or time.monotonic() > self._until or self._urgent()
         if self._hurries:
             work()
@@ -295,7 +296,7 @@ class Idle:
 
 
 def _give_way() -> None:
-    """Put this thread into the class; systems that have none leave it at the priority of its process."""
+    """Put this thread into the class; on systems without it, keep the priority of its process."""
     with contextlib.suppress(AttributeError, OSError):
         os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
 

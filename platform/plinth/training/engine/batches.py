@@ -48,7 +48,7 @@ Ready = SimpleQueue[StepBatch | BaseException | None]
 
 
 def replica_batches(config: RunConfig, rank: int, opened: Callable[[], Batches]) -> Batches:
-    """The batches of a rank, read once in its replica; a collective of all ranks.
+    """Return the batches of a rank, read once per replica. A collective of all ranks.
 
     Args:
         opened: opens the batches of this rank's replica; called by the first rank of each replica only.
@@ -62,10 +62,10 @@ def replica_batches(config: RunConfig, rank: int, opened: Callable[[], Batches])
 
 
 class ReplicaBatches:
-    """Batches that one rank of a group reads and all of them take, from any step on.
+    """Batches that one rank of a group reads and all of its ranks take, beginning at any step.
 
     Args:
-        group: of the replica, with gloo, used by nothing else.
+        group: the replica's gloo group, used by nothing else.
         source: the batches, on the group's first rank; None on the others.
     """
 
@@ -74,7 +74,7 @@ class ReplicaBatches:
         self._before: threading.Thread | None = None
 
     def __call__(self, first_step: int) -> Iterator[StepBatch]:
-        """The batches from a step on. An error of the reader is raised on every rank of the replica."""
+        """Yield the batches, beginning at a step. An error of the reader is raised on every rank of the replica."""
         wanted, ready = Wanted(), Ready()
         for _ in range(DEPTH):
             wanted.put(True)
@@ -85,7 +85,7 @@ class ReplicaBatches:
         return _taken(thread, wanted, ready)
 
     def _work(self, before: threading.Thread | None, first_step: int, wanted: Wanted, ready: Ready) -> None:
-        """Send or receive a batch for each that is wanted, once the stream before this one has ended."""
+        """Send or receive one batch per request, once the previous stream has ended."""
         if before is not None:
             before.join()
         source = None if self._source is None else self._source(first_step)
@@ -102,14 +102,14 @@ class ReplicaBatches:
                 source.close()
 
     def _exchanged(self, item: StepBatch | Exception | None) -> StepBatch | Exception | None:
-        """The first rank's item, on every rank."""
+        """Broadcast the first rank's item to every rank."""
         box = [item]
         dist.broadcast_object_list(box, group=self._group, group_src=0)
         return box[0]
 
 
 def _next(source: Iterator[StepBatch]) -> StepBatch | Exception | None:
-    """The next batch, None at the end, or the reader's error in a form that can be sent."""
+    """Return the next batch, None at the end, or the reader's error in a form that can be sent."""
     try:
         return next(source, None)
     except PlinthError as error:
@@ -119,7 +119,7 @@ def _next(source: Iterator[StepBatch]) -> StepBatch | Exception | None:
 
 
 def _taken(thread: threading.Thread, wanted: Wanted, ready: Ready) -> Iterator[StepBatch]:
-    """The batches of a thread, which makes one more for each that is taken."""
+    """Yield the batches of a thread and request one more per batch taken."""
     try:
         while True:
             item = ready.get()
@@ -149,7 +149,7 @@ class ModelInput(NamedTuple):
 
     Attributes:
         inputs, targets: ids [B S / l, l], int64; a target that is not scored is `IGNORED`.
-        segments: [B S / l, l] int32, equal numbers are of one document; None where they were not requested.
+        segments: [B S / l, l] int32, one number per document; None if not requested.
     """
 
     inputs: Tensor
@@ -158,7 +158,7 @@ class ModelInput(NamedTuple):
 
 
 def expand_batch(rows: CompactBatch, length: int, device: torch.device, *, segments: bool) -> ModelInput:
-    """Ids of 64 bits on a device, in rows of `length` tokens; with `segments`, the document of each token."""
+    """Return ids of 64 bits on a device, in rows of `length` tokens; with `segments`, also documents by token."""
     width = rows.tokens.shape[1]
     ids = to_device(signed(rows.tokens), device).long()
     if rows.tokens.itemsize == 2:
@@ -174,14 +174,14 @@ def expand_batch(rows: CompactBatch, length: int, device: torch.device, *, segme
 
 
 def _segments(rows: CompactBatch, device: torch.device) -> Tensor:
-    """[B, S + 1] how many documents of the sequence have begun: one more than their numbers in `Expanded`."""
+    """Return the number of documents of the sequence that have started [B, S + 1]: one more than in `Expanded`."""
     begins = torch.zeros(rows.tokens.shape, dtype=torch.int32, device=device)
     begins.view(-1)[to_device(rows.starts, device).long()] = 1
     return begins.cumsum(1, dtype=torch.int32)
 
 
 def _mask_of_runs(runs: np.ndarray, shape: torch.Size, device: torch.device) -> Tensor:
-    """Positions of the flat array that lie in runs (begin and end, ascending, apart or adjacent), as bool."""
+    """Return a bool mask of the positions of the flat array in runs (begin and end, ascending, disjoint)."""
     edges = torch.zeros(shape.numel() + 1, dtype=torch.int32, device=device)
     places = to_device(runs, device).long()
     edges.index_add_(0, places[:, 0], torch.ones_like(places[:, 0], dtype=torch.int32))
@@ -194,11 +194,11 @@ def _cut(array: Tensor, length: int) -> Tensor:
 
 
 def signed(array: np.ndarray) -> np.ndarray:
-    """Integers as signed ones of the same width and bits."""
+    """Return the integers as signed ones of the same width and bits."""
     return array.view(_SIGNED[array.itemsize])
 
 
 def to_device(array: np.ndarray, device: torch.device) -> Tensor:
-    """On a device, without a wait: from pageable memory a copy of more than 64 KB may wait for the device."""
+    """Copy to a device without waiting; a pageable copy of more than 64 KB may wait for the device."""
     held = torch.from_numpy(array)
     return (held.pin_memory() if device.type == "cuda" else held).to(device, non_blocking=True)

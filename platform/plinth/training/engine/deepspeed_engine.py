@@ -28,11 +28,11 @@ from plinth.training.parameters.parallel import with_settings
 
 
 def initialize(*, bucket: int, device_norm: bool, **given: Any) -> Any:
-    """The engine of `deepspeed.initialize`, mended.
+    """Return the engine of `deepspeed.initialize` with the fixes of this module.
 
     Args:
-        bucket: elements of a bucket where gradients are reduced without ZeRO.
-        device_norm: nothing reads norm and overflow on the host.
+        bucket: elements of a bucket for reduction of gradients without ZeRO.
+        device_norm: True if nothing reads norm and overflow on the host.
         given: arguments of `deepspeed.initialize`.
     """
     import deepspeed
@@ -74,7 +74,7 @@ def _own_engine(bucket: int) -> Iterator[None]:
 
 
 def _leave_norm_out(outer: Any) -> None:
-    """Where no setting leaves DeepSpeed's norm and overflow out, replace them by what it takes for fine."""
+    """Replace DeepSpeed's norm and overflow by constants that it accepts, if no setting disables them."""
     if hasattr(outer, "_get_norm_groups"):  # ZeRO-3
         outer._get_norm_groups = lambda: [0.0]
     elif getattr(outer, "cpu_offload", False):  # ZeRO-1 and ZeRO-2
@@ -83,8 +83,9 @@ def _leave_norm_out(outer: Any) -> None:
 
 
 def _release_reduced(outer: Any) -> None:
-    """ZeRO-1 and ZeRO-2: let go of gradients as soon as they are reduced, where this rank's sum of them lies elsewhere
-    or is another rank's. DeepSpeed keeps those that fill more than a bucket until the backward pass ends."""
+    """Release gradients in ZeRO-1 and ZeRO-2 as soon as they are reduced, if this rank keeps its sum elsewhere or
+    another rank has it. DeepSpeed keeps those larger than a bucket until the backward pass ends.
+    """
     reduce = outer.reduce_ipg_grads
 
     def reduced(comm_dtype: torch.dtype | None = None) -> None:
@@ -98,7 +99,7 @@ def _release_reduced(outer: Any) -> None:
 
 
 def _order_by_streams(outer: Any) -> None:
-    """GPUs: streams wait for each other where DeepSpeed would make the host wait."""
+    """Make GPU streams wait for each other where DeepSpeed would make the host wait."""
     stream = getattr(outer, "reduce_and_partition_stream", None)
     if stream is not None:  # ZeRO-3
         outer.reduce_and_partition_stream = _AwaitedStream.of(stream)
@@ -107,7 +108,7 @@ def _order_by_streams(outer: Any) -> None:
 
 
 class _AwaitedStream(torch.cuda.Stream):
-    """A stream; who would synchronise the host with it makes the current stream wait instead."""
+    """Stream whose `synchronize` makes the current stream wait instead of the host."""
 
     @classmethod
     def of(cls, stream: Any) -> _AwaitedStream:
@@ -119,10 +120,10 @@ class _AwaitedStream(torch.cuda.Stream):
 
 
 def _end_backward_without_wait(outer: Any) -> None:
-    """ZeRO-1 and ZeRO-2: reduce what is left, let the stream of the backward pass wait for it, then go on as DeepSpeed
-    does without overlap: with its buckets empty, it has nothing to reduce.
+    """Reduce the remaining gradients in ZeRO-1 and ZeRO-2, make the stream of the backward pass wait for it, then
+    continue as DeepSpeed does without overlap: its buckets are empty, so it has nothing to reduce.
 
-    A gradient that fills more than a bucket is released while the other stream still reads it: it is recorded there.
+    A gradient larger than a bucket is released while the other stream still reads it, so it is recorded there.
     """
     epilogue, average = outer.independent_gradient_partition_epilogue, outer.average_tensor
 
@@ -143,7 +144,7 @@ def _end_backward_without_wait(outer: Any) -> None:
 
 
 def _gather_persistent_on_stream(outer: Any) -> None:
-    """ZeRO-3: parameters too small to be divided between steps are gathered together, which the stream awaits."""
+    """Gather the parameters that ZeRO-3 does not divide between steps together, on the stream."""
     kept, finish = outer.persistent_parameters, outer._post_step
     if not kept or torch.distributed.get_world_size(outer.dp_process_group) == 1:
         return
@@ -162,23 +163,23 @@ def _gather_persistent_on_stream(outer: Any) -> None:
 def deepspeed_config(
     config: RunConfig, precision: str, parameters: int, *, theirs: bool = False, gpu: bool = False
 ) -> dict[str, Any]:
-    """The configuration for `deepspeed.initialize`.
+    """Return the configuration for `deepspeed.initialize`.
 
-    To DeepSpeed sequence ranks are data ranks that see other sequences, so that its batch counts them; ours does
-    not. Unless `theirs`, DeepSpeed neither measures the gradient nor clips it: both are done on the device
-    (`device_measurements`). Without ZeRO it has no FP32 accumulation for BF16: there it is told that the run is FP32,
-    and `master_weights` has the rest.
+    DeepSpeed sees sequence ranks as data ranks with other sequences, so its batch size counts them; ours does not.
+    Unless `theirs`, DeepSpeed neither measures nor clips the gradient: both happen on the device
+    (`device_measurements`). Without ZeRO it has no FP32 accumulation for BF16, so the configuration declares FP32, and
+    `master_weights` does the rest.
 
     Args:
-        config: of the run.
+        config: configuration of the run.
         precision: resolved, never `auto`.
-        parameters: of this rank; no bucket is larger.
-        theirs: whether norm, clipping and overflow are DeepSpeed's: in FP16, whose loss factor depends on them, and
-            with an optimizer that cannot keep an update back.
-        gpu: whether this rank computes on one.
+        parameters: number of parameters of this rank, an upper bound of a bucket.
+        theirs: True if DeepSpeed does norm, clipping and overflow: in FP16, whose loss scale needs them, and with an
+            optimizer that cannot withhold an update.
+        gpu: True if this rank computes on a GPU.
 
     Raises:
-        TrainingError: the recipe's block `deepspeed` sets what the engine owns.
+        TrainingError: the recipe's block `deepspeed` sets a key that the engine owns.
     """
     settings: dict[str, Any] = {
         "train_batch_size": config.steps.batch(0) * config.parallel.sequence,
@@ -201,8 +202,9 @@ def deepspeed_config(
 
 
 def sums_gradients(config: RunConfig, precision: str) -> bool:
-    """Whether gradients are divided by the number of replicas after their sum: DeepSpeed's ZeRO-2 would divide them
-    before, in BF16, where a division by 3 rounds."""
+    """Return True if gradients are divided by the number of replicas after their sum. DeepSpeed's ZeRO-2 would divide
+    them before it, in BF16, where a division by 3 rounds.
+    """
     return precision == "bf16" and config.parallel.zero_stage == 2
 
 
@@ -223,7 +225,9 @@ def _zero(config: RunConfig, parameters: int, gpu: bool) -> dict[str, Any]:
 
 
 def _norm(config: RunConfig, theirs: bool) -> dict[str, Any]:
-    """DeepSpeed can leave its norm out in ZeRO-1 and ZeRO-2 without offload; elsewhere `deepspeed_engine` does."""
+    """Return DeepSpeed's norm settings. It can disable its norm in ZeRO-1 and ZeRO-2 without offload; elsewhere this
+    module replaces it.
+    """
     parallel = config.parallel
     left_out = not theirs and parallel.zero_stage in (1, 2) and parallel.offload == "none"
     return {"compute_grad_norm": False} if left_out else {}

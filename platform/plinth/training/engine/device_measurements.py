@@ -32,15 +32,15 @@ class DeviceGradients:
     """Measures the gradient of a step and clips it when the optimizer's step begins."""
 
     def __init__(self, engine: Any, clip: float, *, stage: int, counts_all: bool, replicas: int, summed: bool) -> None:
-        """Of one engine.
+        """Attach to one engine.
 
         Args:
-            engine: DeepSpeed's, initialised.
-            clip: norm above which a gradient is scaled down to it.
-            stage: of ZeRO.
-            counts_all: whether this rank counts what tensor ranks hold alike.
-            replicas: ranks that average their gradients.
-            summed: gradients are sums over replicas, not yet means.
+            engine: DeepSpeed's engine, initialized.
+            clip: maximum norm; larger gradients are scaled down to it.
+            stage: ZeRO stage.
+            counts_all: True if this rank counts parameters that tensor ranks replicate.
+            replicas: number of ranks that average their gradients.
+            summed: True if gradients are sums over replicas, not yet means.
         """
         self._engine, self._clip, self._stage, self._counts_all = engine, clip, stage, counts_all
         self._copies, self._shrink = (replicas if stage == 0 else 1), (replicas if summed else 1)
@@ -49,7 +49,7 @@ class DeviceGradients:
         engine.basic_optimizer.register_step_pre_hook(self._scale)
 
     def measure(self) -> None:
-        """After the last backward pass of a step; a collective of all ranks, for which nobody waits."""
+        """Measure after the last backward pass of a step. A collective of all ranks without a host wait."""
         norms = list(self._norms())
         device = self._engine.device
         total = torch.stack([n.to(device) for n in norms]).double().square().sum() if norms else _zero(device)
@@ -59,7 +59,7 @@ class DeviceGradients:
             self._host = HostCopy(self.norm)
 
     def _norms(self) -> Iterator[Tensor]:
-        """FP32 norms of this rank's gradients, by parameter."""
+        """Yield the FP32 norms of this rank's gradients, by parameter."""
         outer = self._engine.optimizer
         if self._stage == 0:
             yield from _foreach_norm(
@@ -82,7 +82,7 @@ class DeviceGradients:
         return self._counts_all or hasattr(parameter, "shard")
 
     def _scale(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        """Hook at the beginning of the optimizer's step; ZeRO begins one for each of its groups."""
+        """Scale the gradient at the beginning of the optimizer's step; ZeRO takes one step per group."""
         assert self.norm is not None
         gradients = [p.grad for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
         if not gradients:
@@ -95,7 +95,7 @@ class DeviceGradients:
 
 
 class HostCopy:
-    """A tensor on its way to the host, for which nobody waits before it is read."""
+    """Copy of a tensor to the host, without a wait until it is read."""
 
     def __init__(self, source: Tensor) -> None:
         self._event: Any = None
@@ -107,25 +107,25 @@ class HostCopy:
             self._event.record()
 
     def read(self) -> Tensor:
-        """The tensor on the host; waits for it."""
+        """Wait for the tensor on the host and return it."""
         if self._event is not None:
             self._event.synchronize()
         return self._values
 
 
 def keeps_back(optimizer: Any) -> bool:
-    """Whether an optimizer leaves everything as it is where its `found_inf` is 1, as PyTorch's fused ones do."""
+    """Return True if an optimizer changes nothing when its `found_inf` is 1, as PyTorch's fused ones do."""
     return all(group.get("fused") for group in optimizer.param_groups)
 
 
 def state_device(optimizer: Any) -> torch.device:
-    """Where the tensors lie that a beginning step changes."""
+    """Return the device of the tensors that a step changes."""
     device: torch.device = next(p.device for group in optimizer.param_groups for p in group["params"])
     return device
 
 
 def outer_offloads(outer: Any) -> bool:
-    """Whether DeepSpeed keeps the optimizer's state on the host."""
+    """Return True if DeepSpeed keeps the optimizer's state on the host."""
     return bool(getattr(outer, "cpu_offload", False) or getattr(outer, "offload_optimizer", False))
 
 
@@ -169,23 +169,23 @@ _MAX_ABS, _LOGIT = range(2)
 
 @dataclass(frozen=True)
 class LayerStatistics:
-    """Statistics of one step over all ranks."""
+    """Layer statistics of one step over all ranks."""
 
     step: int
     names: tuple[str, ...]  # R: "embedding", "0" … "L-1", "head"
     values: npt.NDArray[np.float32]  # [R, C]; NaN where nothing was measured
 
     def column(self, name: str) -> npt.NDArray[np.float32]:
-        """One of `COLUMNS` for every row [R]."""
+        """Return one of `COLUMNS` for every row [R]."""
         values: npt.NDArray[np.float32] = self.values[:, COLUMNS.index(name)]
         return values
 
     def named(self, name: str) -> dict[str, float]:
-        """One of `COLUMNS` by row; rows where nothing was measured are left out."""
+        """Return one of `COLUMNS` by row, without rows that were not measured."""
         return {row: float(x) for row, x in zip(self.names, self.column(name), strict=True) if not math.isnan(x)}
 
     def event(self) -> dict[str, Any]:
-        """The fields of an event: a list per column, one number per row; null where JSON has no number for it."""
+        """Return the fields of an event: one list per column, one number per row; null if JSON cannot represent it."""
         columns = {
             name: [float(f"{value:.6g}") if np.isfinite(value) else None for value in self.column(name).tolist()]
             for name in COLUMNS
@@ -194,19 +194,19 @@ class LayerStatistics:
 
 
 class LayerMonitor:
-    """The statistics of a model. Attach once, before or after DeepSpeed takes the model.
+    """Layer statistics of a model. Attach once, before or after DeepSpeed takes the model.
 
     In every step: `begin(step)`, forward and backward, `end()`; then `at(step)`. All ranks do so together.
     """
 
     def __init__(self, module: nn.Module, layers: int, every: int, *, ranks: int = 1, tensor_ranks: int = 1) -> None:
-        """Hooks into `module`, a `Decoder` or the part of one that a rank holds.
+        """Attach hooks to `module`, a `Decoder` or the part of one that a rank holds.
 
         Args:
             layers: blocks of the whole model.
-            every: measures steps that are multiples of it; 0 measures none and hooks nothing.
-            ranks: in the process group, over which sums and maxima are taken; 1: this rank's numbers stand alone.
-            tensor_ranks: over which parameters marked `model_parallel` are divided.
+            every: interval of measured steps; 0 measures none and adds no hooks.
+            ranks: size of the process group of sums and maxima; 1: this rank's numbers alone.
+            tensor_ranks: number of ranks that divide parameters marked `model_parallel`.
         """
         self.every, self.ranks, self.tensor_ranks = every, ranks, tensor_ranks
         self.names = ("embedding", *map(str, range(layers)), "head")
@@ -221,7 +221,7 @@ class LayerMonitor:
             self._attach(module)
 
     def begin(self, step: int) -> None:
-        """Call before step `step`: it is measured if `every` divides it."""
+        """Start step `step`; it is measured if `every` divides it."""
         self._step, self._active = step, bool(self.every) and step % self.every == 0
         self.again()
 
@@ -233,7 +233,7 @@ class LayerMonitor:
             self._maxima.zero_()
 
     def end(self) -> None:
-        """Call after the last backward pass of the step: the sum over ranks begins. Waits for nothing on GPUs."""
+        """Start the sum over ranks after the last backward pass of the step. Does not wait on GPUs."""
         if not self._active:
             return
         self._active = False
@@ -252,16 +252,16 @@ class LayerMonitor:
         self._sent.append((self._step, values, arrived))
 
     def latest(self) -> LayerStatistics | None:
-        """The newest measurement that has reached the host, or None before the first. Waits for nothing."""
+        """Return the newest measurement that has reached the host, or None before the first. Does not wait."""
         while self._sent and (self._sent[0][2] is None or self._sent[0][2].query()):
             self._receive()
         return self._latest
 
     def at(self, step: int) -> LayerStatistics | None:
-        """The measurement of exactly this step, or None where that step was not measured.
+        """Return the measurement of exactly this step, or None if it was not measured.
 
-        To be called when the step's loss has been read on the host, for then the measurement has arrived too; in the
-        order of steps.
+        Call it in the order of steps, after the step's loss has been read on the host: then the measurement has arrived
+        too.
         """
         while self._sent and self._sent[0][0] <= step:
             self._receive()
@@ -294,7 +294,7 @@ class LayerMonitor:
         self._maxima = torch.zeros(len(self.names), 2, dtype=torch.float64, device=device)
 
     def _gradients(self, row: int, parameters: list[nn.Parameter]) -> None:
-        """Add the squared norms of these parameters' gradients, when autograd hands them over."""
+        """Add the squared norms of these parameters' gradients, when autograd has computed them."""
 
         def adder(weight: int) -> Callable[[Tensor], None]:
             def add(gradient: Tensor) -> None:
@@ -348,18 +348,18 @@ class LayerMonitor:
 
 
 def blocks(module: nn.Module) -> Iterator[Any]:
-    """The decoder blocks within a module, however it wraps them."""
+    """Yield the decoder blocks within a module, through any wrappers."""
     return (part for part in module.modules() if isinstance(part, Block))
 
 
 def _longest(x: Tensor) -> Tensor:
-    """Largest norm of a row of each head: [B, H, S, E] to [H]."""
+    """Return the largest norm of a row of each head: [B, H, S, E] to [H]."""
     longest: Tensor = torch.linalg.vector_norm(x, dim=-1, dtype=torch.float32).amax(dim=(0, 2))
     return longest
 
 
 def _table(raw: npt.NDArray[np.float64]) -> npt.NDArray[np.float32]:
-    """[R, 7] of sums, counts and maxima to [R, C]."""
+    """Convert [R, 7] of sums, counts and maxima to [R, C]."""
     sums, maxima = raw[:, :5], raw[:, 5:]
     backwards = np.where(sums[:, _BACKWARDS] > 0, sums[:, _BACKWARDS], np.nan)
     elements = np.where(sums[:, _ELEMENTS] > 0, sums[:, _ELEMENTS], np.nan)

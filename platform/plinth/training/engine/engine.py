@@ -54,7 +54,7 @@ OVERFLOWS = 64
 
 @dataclass(frozen=True)
 class PassHooks:
-    """What training hooks do within the passes of a step; see `RankHook`."""
+    """Callbacks of training hooks within the passes of a step; see `RankHook`."""
 
     inputs: tuple[Callable[[StepBatch, int, ModelInput, bool], Mapping[str, Any]], ...] = ()
     loss: tuple[Callable[[Tensor, ModelInput], Tensor], ...] = ()
@@ -93,7 +93,7 @@ class TrainingEngine:
             scaler.raise_error_at_min_scale = False  # the guard judges an overflow at the least factor
 
     def _open(self, model: Decoder, groups: Groups, mpu: ModelParallelUnit | None) -> None:
-        """Give the model its weights and an optimizer, and hand both to DeepSpeed."""
+        """Initialize the model's weights and an optimizer, and pass both to DeepSpeed."""
         config, stage = self.config, self.config.parallel.zero_stage
         own_masters = self.precision == "bf16" and stage == 0
         made = None if own_masters else self._optimizer(groups)
@@ -136,7 +136,7 @@ class TrainingEngine:
         )
 
     def _model(self) -> Decoder:
-        """This rank's part of the model, without its weights."""
+        """Return this rank's part of the model, without its weights."""
         config = self.config
         model = divided_decoder(config.model, config.vocab_size, self.topology, self.rank.device, self.dtype)
         model.attend_by(config.parallel.attention)
@@ -146,7 +146,7 @@ class TrainingEngine:
         return model
 
     def _initialise(self, model: Decoder, settings: dict[str, Any], mpu: ModelParallelUnit | None) -> None:
-        """Give this rank's part its weights: no rank makes or reads more than its share and one parameter."""
+        """Initialize this rank's part: no rank creates or reads more than its share plus one parameter."""
         with weight_source(self.config) as initial:
             if self.config.parallel.zero_stage == 3:
                 partition_initialised(model, initial, settings, mpu)
@@ -154,21 +154,21 @@ class TrainingEngine:
                 initialise(model, initial)
 
     def _unit(self) -> ModelParallelUnit | None:
-        """The process groups that DeepSpeed uses when others divide the model too."""
+        """Return the process groups that DeepSpeed uses if other ranks divide the model too."""
         return ModelParallelUnit(self.topology) if self.topology.tensor is not None else None
 
     def rotate_at(self, step: int) -> None:
-        """Take the rotary positions of a step: nothing else of the model's configuration may change in a run."""
+        """Set the rotary positions of a step: nothing else of the model's configuration may change in a run."""
         if self.config.rotary_schedule:
             decoder = next(one for one in self.module.modules() if isinstance(one, Decoder))  # whatever wraps it
             decoder.config = self.config.model_at(step)
 
     def train_step(self, batch: StepBatch, lr: float) -> tuple[Tensor, Tensor]:
-        """One optimizer step; returns this rank's mean loss and the global gradient norm (FP64 scalars, on the device).
+        """Take one optimizer step; return this rank's mean loss and the global gradient norm (FP64 scalars, on the
+        device).
 
-        Nothing of it is read on the host. `on_gradient` gets the loss when the gradient is complete and the
-        update not yet made. In FP16 a step whose gradient overflows is taken again with a smaller factor, so that
-        every step trains its batch.
+        The host reads nothing. `on_gradient` receives the loss when the gradient is complete, before the update. In
+        FP16 a step whose gradient overflows is repeated with a smaller loss scale, so that every step trains its batch.
         """
         self._set_rate(lr)
         total = self._attempt(batch) if self.hooks.gradient is None else self._hooked_attempt(batch)
@@ -180,7 +180,7 @@ class TrainingEngine:
         return total, self.gradient_norm()
 
     def _attempt(self, batch: StepBatch) -> Tensor:
-        """Forward, backward and update; the mean loss of this rank."""
+        """Run forward, backward and update; return the mean loss of this rank."""
         accumulate(self.deepspeed, len(batch))
         self.stats.again()
         self.stats.gradient_scale = self._loss_scale / len(batch)
@@ -205,7 +205,7 @@ class TrainingEngine:
         return total
 
     def _hooked_attempt(self, batch: StepBatch) -> Tensor:
-        """The same with the gradient that a hook makes."""
+        """Run a step like `_attempt`, with the gradient of a hook."""
         assert self.hooks.gradient is not None
         accumulate(self.deepspeed, 1)
         self.clock.enter("forward")  # and backward, of one sequence after the other
@@ -216,14 +216,14 @@ class TrainingEngine:
         return total
 
     def _step(self, total: Tensor | None) -> None:
-        """DeepSpeed's step after a backward pass; with the loss of the step where its gradient is complete."""
+        """Run DeepSpeed's step after a backward pass; `total` is the loss of the step if its gradient is complete."""
         if total is not None:
             self._complete(total)
         self.clock.enter("optimizer")
         self.deepspeed.step()
 
     def _complete(self, total: Tensor) -> None:
-        """The gradient of the step is complete, and the update not yet made."""
+        """Handle the complete gradient of the step, before the update."""
         if self.gradients is not None:
             self.gradients.measure()
         for hook in self.hooks.after_backward:
@@ -232,13 +232,13 @@ class TrainingEngine:
             self.on_gradient(total)
 
     def sequence_loss(self, batch: StepBatch, rows: CompactBatch) -> Tensor:
-        """The loss of some rows of a step, by the model alone."""
+        """Return the loss of some rows of a step, by the model alone."""
         loss: Tensor = self.module(*self._on_device(rows, batch.length), whole=rows.unbroken(batch.length))
         return loss
 
     @contextmanager
     def evaluating(self) -> Iterator[None]:
-        """Context for `loss_of`; a collective. No gradient is computed, and z-loss is left out."""
+        """Return a context for `loss_of`. A collective. No gradient is computed, and z-loss is left out."""
         self.module.eval()
         try:
             with torch.no_grad():
@@ -247,34 +247,34 @@ class TrainingEngine:
             self.module.train()
 
     def loss_of(self, tokens: Any, scored: Any) -> Tensor:
-        """This rank's mean loss over the targets that count (FP32, on the device), 0 where none does.
+        """Return this rank's mean loss over the scored targets (FP32, on the device), 0 if there are none.
 
         Args:
-            tokens: [M, S + 1], a row of one document.
-            scored: which targets count [M, S].
+            tokens: [M, S + 1], one document per row.
+            scored: mask of scored targets [M, S].
         """
         rows = CompactBatch.of(tokens, None, scored)
         loss: Tensor = self.deepspeed(*self._on_device(rows, tokens.shape[1] - 1), whole=True)
         return loss
 
     def arranged(self, tokens: Tensor, *, layout: Layout) -> Tensor:
-        """`Decoder.arranged` over the live model: of the targets of a layout -ln p and whether it is the most probable
-        token [N, 2] (FP32, on the device).
+        """Run `Decoder.arranged` on the live model: per target of a layout, -ln p and 1 if it is the most probable
+        token, [N, 2] (FP32, on the device).
 
-        Sequence ranks return zeros for the targets of others, and stages of a pipeline before the last for all.
+        Sequence ranks return zeros for the targets of others, and pipeline stages before the last for all targets.
         """
         found: Tensor = self.deepspeed(tokens, layout=layout)
         return found
 
     @property
     def dtype(self) -> torch.dtype:
-        """Of parameters and activations."""
+        """Dtype of parameters and activations."""
         return DTYPES[self.precision]
 
     def gradient_norm(self) -> Tensor:
-        """Global norm of the gradient of this step, before clipping; known when the optimizer's step begins.
+        """Return the global norm of this step's gradient before clipping; known when the optimizer's step starts.
 
-        Infinite where DeepSpeed measures it and has found an overflow.
+        Infinite if DeepSpeed measures it and has found an overflow.
         """
         if self.gradients is not None:
             assert self.gradients.norm is not None
@@ -288,17 +288,17 @@ class TrainingEngine:
 
     @property
     def _loss_scale(self) -> float:
-        """The factor of the loss in FP16; 1 in other precisions."""
+        """Loss scale in FP16; 1 in other precisions."""
         return float(self.deepspeed.optimizer.loss_scale) if self.precision == "fp16" else 1.0
 
     @property
     def _least_scale(self) -> float:
-        """The FP16 factor that an overflow no longer makes smaller."""
+        """Minimum FP16 loss scale; an overflow does not lower it further."""
         scale = self.config.parallel.loss_scale
         return scale.static or float(scale.minimum)
 
     def parameters(self) -> Iterator[tuple[str, Tensor]]:
-        """Whole parameters in order, one at a time, on the CPU; every rank must walk through them together."""
+        """Yield whole parameters in order, one at a time, on the CPU; all ranks must iterate together."""
         import deepspeed
 
         for name, parameter in self.module.named_parameters():
@@ -306,7 +306,7 @@ class TrainingEngine:
                 yield name, gathered(parameter, self.topology).cpu().clone()
 
     def optimizer_tensors(self) -> Iterator[Tensor]:
-        """This rank's share of master weights and optimizer state, in a fixed order, not copied."""
+        """Yield this rank's share of master weights and optimizer state, in a fixed order, without a copy."""
         outer, inner = self.deepspeed.optimizer, self.deepspeed.basic_optimizer
         masters = getattr(outer, "fp32_partitioned_groups_flat", None)  # ZeRO-3 empties its groups between steps
         if masters is None:
@@ -326,10 +326,10 @@ class TrainingEngine:
 
 
 def accumulate(engine: Any, micro_batches: int) -> None:
-    """Make the next optimizer step one of this many micro batches.
+    """Set the number of micro batches of the next optimizer step.
 
-    DeepSpeed counts micro batches over the whole run and takes the multiples of the accumulation as boundaries: where
-    the global batch changes they would no longer meet, so the count begins anew in every step.
+    DeepSpeed counts micro batches over the whole run and takes multiples of the accumulation as boundaries. If the
+    global batch changes, these no longer match, so the count restarts in every step.
     """
     if micro_batches != engine.gradient_accumulation_steps():
         engine.set_train_batch_size(micro_batches * engine.train_micro_batch_size_per_gpu() * engine.dp_world_size)

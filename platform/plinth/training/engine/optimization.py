@@ -33,9 +33,10 @@ from plinth.training.parameters.optimizers import OPTIMIZERS, Groups, MuonOption
 
 
 def learning_rate(optimizer: Optimizer, tokens: int, total_tokens: int) -> float:
-    """Peak-group rate of the optimizer step that ends at `tokens` (1 … total_tokens); other groups are multiples.
+    """Return the peak group's rate for the optimizer step that ends at `tokens` (1 … total_tokens); other groups are
+    multiples.
 
-    Tokens are of any unit, so long as both are of the same.
+    Both arguments may have any unit, as long as it is the same.
     """
     warmup = math.ceil(optimizer.warmup(total_tokens))
     if tokens <= warmup:
@@ -47,7 +48,7 @@ def learning_rate(optimizer: Optimizer, tokens: int, total_tokens: int) -> float
 
 
 def _share(optimizer: Optimizer, tokens: int, total_tokens: int, done: float) -> float:
-    """The remaining share of the span between peak and minimum: 1 after warm-up, 0 at the end."""
+    """Return the remaining share of the span between peak and minimum: 1 after warm-up, 0 at the end."""
     if optimizer.schedule == "cosine":
         return 0.5 * (1 + math.cos(math.pi * done))
     if optimizer.schedule == "linear":
@@ -78,7 +79,7 @@ _EMBEDDINGS = ("embed_tokens", "lm_head")
 def parameter_groups(
     optimizer: Optimizer, model: Model, parameters: Iterable[tuple[str, nn.Parameter]]
 ) -> list[dict[str, Any]]:
-    """Groups for the optimizer, in a fixed order, of named parameters as `Decoder` names them."""
+    """Return the parameter groups for the optimizer, in a fixed order, from parameters named as in `Decoder`."""
     groups: dict[tuple[float, float, bool], dict[str, Any]] = {}
     hidden_factor = _hidden_factor(optimizer, model)
     for name, parameter in parameters:
@@ -100,14 +101,14 @@ def _hidden_factor(optimizer: Optimizer, model: Model) -> float | None:
 
 
 def lr_factor(optimizer: Optimizer, model: Model, name: str, parameter: nn.Parameter) -> float:
-    """The factor of the schedule's rate for a parameter."""
+    """Return the factor of the schedule's rate for a parameter."""
     if _is_embedding(name):
         return optimizer.embedding_lr_factor
     return 1 / model.width_multiplier if parameter.dim() >= 2 else 1.0
 
 
 def weight_decay(optimizer: Optimizer, name: str, parameter: nn.Parameter) -> float:
-    """The recipe's decay of a parameter."""
+    """Return the recipe's weight decay for a parameter."""
     if parameter.dim() < 2:
         return 0.0
     if _is_embedding(name) and optimizer.embedding_weight_decay is not None:
@@ -164,7 +165,7 @@ SCALES: dict[str, Callable[[int, int], float]] = {
 
 
 def orthogonal(matrix: Tensor) -> Tensor:
-    """The nearest orthogonal matrix, roughly: singular values between about 0.7 and 1.2, in BF16.
+    """Return an approximation of the nearest orthogonal matrix: singular values between about 0.7 and 1.2, in BF16.
 
     Args:
         matrix: [rows, columns] in BF16; overwritten.
@@ -180,12 +181,12 @@ def orthogonal(matrix: Tensor) -> Tensor:
 
 
 def make(groups: Groups, optimizer: Optimizer, options: MuonOptions) -> Muon:
-    """Muon, with its options of the recipe."""
+    """Create Muon from the recipe's options."""
     return Muon(groups, options)
 
 
 class Muon(torch.optim.Optimizer):
-    """Groups with `hidden_matrices` are stepped by Muon, all others by PyTorch's fused AdamW."""
+    """Muon for groups with `hidden_matrices`, PyTorch's fused AdamW for all others."""
 
     def __init__(self, groups: Groups, options: MuonOptions) -> None:
         super().__init__(groups, {"fused": True})  # `found_inf` is honoured
@@ -199,7 +200,7 @@ class Muon(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
-        """One update of the parameters that have a gradient; a collective where matrices lie on several ranks."""
+        """Update the parameters that have a gradient. A collective if matrices are divided over several ranks."""
         bad = getattr(self, "found_inf", None)
         self._step_others(bad)
         for group in self.param_groups:
@@ -225,7 +226,7 @@ class Muon(torch.optim.Optimizer):
             self._step_wave(wave, tensors, group, bad)
 
     def _step_wave(self, wave: Wave, flat: tuple[Tensor, ...], group: dict[str, Any], bad: Tensor | None) -> None:
-        """Update matrices whose parts travel together: to the rank that multiplies each, and back."""
+        """Update matrices of one wave: send the parts to the rank that multiplies each matrix, and back."""
         weights, gradient, momentum = ([all_[one.held] for one in wave.matrices] for all_ in flat)
         ahead = [self._look_ahead(v, g, bad) for v, g in zip(momentum, gradient, strict=True)]
         whole = wave.gather(ahead)
@@ -234,7 +235,7 @@ class Muon(torch.optim.Optimizer):
             self._apply(one, w, update, group, bad)
 
     def _look_ahead(self, v: Tensor, g: Tensor, bad: Tensor | None) -> Tensor:
-        """Take a gradient into the momentum; what is made orthogonal, in BF16."""
+        """Add a gradient to the momentum; return the input of the orthogonalization, in BF16."""
         new = v.lerp(g, 1 - self._momentum)
         v.copy_(_unless(bad, new, v))
         return g.lerp(new, self._momentum).bfloat16()
@@ -285,7 +286,7 @@ class HeldMatrix(NamedTuple):
 
 
 class Wave(NamedTuple):
-    """Matrices whose parts travel at once."""
+    """Matrices whose parts are sent together."""
 
     matrices: tuple[HeldMatrix, ...]
     owners: tuple[int, ...]  # rank in the group that has each whole
@@ -293,7 +294,9 @@ class Wave(NamedTuple):
     group: Any  # None: nothing travels
 
     def gather(self, parts: Sequence[Tensor]) -> dict[int, Tensor]:
-        """The whole matrices that this rank owns, by index, from every rank's parts [elements] of all; a collective."""
+        """Gather the whole matrices that this rank owns, by index, from the parts [elements] of all ranks. A
+        collective.
+        """
         whole, transfers = dict[int, Tensor](), list[dist.P2POp]()
         for index, (one, owner) in enumerate(zip(self.matrices, self.owners, strict=True)):
             if owner == self.rank:
@@ -311,7 +314,7 @@ class Wave(NamedTuple):
         return {index: flat.view(self.matrices[index].shape) for index, flat in whole.items()}
 
     def scatter(self, whole: dict[int, Tensor], like: Sequence[Tensor]) -> list[Tensor]:
-        """This rank's part of every matrix, from those that each owns [elements]; a collective."""
+        """Return this rank's part of every matrix from the whole matrices [elements] of their owners. A collective."""
         parts, transfers = [torch.empty_like(part) for part in like], list[dist.P2POp]()
         for index, (one, owner) in enumerate(zip(self.matrices, self.owners, strict=True)):
             for span in one.ranges:
@@ -331,13 +334,13 @@ class Wave(NamedTuple):
 
 
 class MatrixDivision:
-    """The waves of every flat tensor; a tensor that is no flat one is a whole matrix."""
+    """The waves of every flat tensor; a tensor that is not flat is a whole matrix."""
 
     def __init__(self) -> None:
         self._waves: dict[Tensor, list[Wave]] = {}
 
     def waves(self, flat: Tensor) -> list[Wave]:
-        """The matrices of a tensor that the optimizer steps, in an order that all ranks share."""
+        """Return the matrices of a tensor that the optimizer steps, in an order that all ranks share."""
         if flat not in self._waves:
             rows, columns = flat.shape  # without ZeRO
             whole = HeldRange(0, 0, flat.numel())
@@ -345,7 +348,7 @@ class MatrixDivision:
         return self._waves[flat]
 
     def follow(self, outer: Any, groups: Sequence[dict[str, Any]]) -> None:
-        """Learn where DeepSpeed's optimizer has put the matrices of the groups with `hidden_matrices`."""
+        """Find the place of the `hidden_matrices` groups in DeepSpeed's optimizer."""
         hidden = [index for index, group in enumerate(groups) if group.get("hidden_matrices")]
         if hasattr(outer, "fp32_partitioned_groups_flat"):
             self._waves = dict(_divided_each(outer, hidden))
@@ -361,7 +364,7 @@ def _alone(one: HeldMatrix, rank: int) -> Wave:
 
 
 def _end_to_end(members: Sequence[Tensor], offsets: Sequence[int], share: int, group: Any) -> list[Wave]:
-    """ZeRO-1 and ZeRO-2: rank r holds the elements from r x share on."""
+    """Divide for ZeRO-1 and ZeRO-2: rank r holds the elements that begin at r x share."""
     rank = dist.get_rank(group)
     waves, across = list[Wave](), list[HeldMatrix]()
     for member, offset in zip(members, offsets, strict=True):
@@ -384,7 +387,7 @@ def _end_to_end(members: Sequence[Tensor], offsets: Sequence[int], share: int, g
 
 
 def _divided_each(outer: Any, hidden: Sequence[int]) -> Iterator[tuple[Tensor, list[Wave]]]:
-    """ZeRO-3: rank r holds the elements of each matrix from r x its share on, the last share padded."""
+    """Divide for ZeRO-3: rank r holds the elements of each matrix from r x its share on, the last share padded."""
     group = outer.dp_process_group
     rank, world = dist.get_rank(group), dist.get_world_size(group)
     for sub_group, members in enumerate(outer.fp16_groups):

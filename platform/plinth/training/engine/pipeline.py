@@ -26,10 +26,12 @@ from plinth.training.parallel.topology import ModelParallelUnit, Topology
 
 
 class StageExchange:
-    """Sends to, and receives from, the stages before and after this one."""
+    """Sends to and receives from the previous and next stages."""
 
     def __init__(self, stage: PipelineStage, ranks: Sequence[int], like: Tensor, device: torch.device) -> None:
-        """`ranks`: global ranks of the pipeline, first stage first. `like`: activations, without memory."""
+        """Set up the exchange. `ranks`: global ranks of the pipeline, first stage first. `like`: activations, without
+        memory.
+        """
         self._before = None if stage.first else ranks[stage.index - 1]
         self._after = None if stage.last else ranks[stage.index + 1]
         self._like, self._device = like, device
@@ -42,7 +44,7 @@ class StageExchange:
         backward_from: bool = False,
         backward_to: Tensor | None = None,
     ) -> tuple[Tensor | None, Tensor | None]:
-        """Send and receive; returns the activations from the stage before and the gradient from the one after."""
+        """Send and receive; return the activations of the previous stage and the gradient of the next one."""
         operations: list[dist.P2POp] = []
         x = self._receive(operations, self._before) if forward_from else None
         gradient = self._receive(operations, self._after) if backward_from else None
@@ -62,7 +64,7 @@ class StageExchange:
 class ReceivedGradient(torch.autograd.Function):
     """A loss whose gradient with respect to a stage's output is the one received from the next stage.
 
-    Whatever factor is put on this loss is ignored: the last stage's loss carries accumulation and loss scale.
+    Any factor on this loss is ignored: the last stage's loss carries accumulation and loss scale.
     """
 
     @staticmethod
@@ -76,7 +78,7 @@ class ReceivedGradient(torch.autograd.Function):
 
 
 class TiedEmbedding:
-    """The embedding matrix where it is used twice: owned by the first stage, borrowed by the last."""
+    """A tied embedding matrix: owned by the first stage, borrowed by the last."""
 
     def __init__(self, model: Decoder, ranks: Sequence[int], device: torch.device, dtype: torch.dtype) -> None:
         self._model, self._stage, self._ranks = model, model.division.stage, ranks
@@ -88,7 +90,7 @@ class TiedEmbedding:
             model.borrowed_embedding = borrowed
 
     def _add(self, borrowed: Tensor) -> None:
-        """Micro batches are added in FP32, as DeepSpeed adds those of its own parameters."""
+        """Add a micro batch's gradient in FP32, as DeepSpeed does for its own parameters."""
         assert borrowed.grad is not None
         if self._gradient is None:
             self._gradient = torch.zeros_like(borrowed, dtype=torch.float32)
@@ -96,7 +98,7 @@ class TiedEmbedding:
         borrowed.grad = None
 
     def send_weights(self) -> None:
-        """The last stage receives the weights that the first has now, from a step or from a checkpoint."""
+        """Send the first stage's current weights, from a step or a checkpoint, to the last stage."""
         operations: list[dist.P2POp] = []
         if self._stage.first:
             _send(operations, self._model.embed_tokens.detach(), self._ranks[-1])
@@ -105,7 +107,7 @@ class TiedEmbedding:
         _wait(operations)
 
     def send_gradient(self, outer: Any) -> None:
-        """The last stage's gradient is added to the first's, where DeepSpeed's optimizer `outer` has it."""
+        """Add the last stage's gradient to the first's, in the place where DeepSpeed's optimizer `outer` keeps it."""
         operations: list[dist.P2POp] = []
         if self._stage.last:
             _send(operations, self._gradient, self._ranks[0])
@@ -129,7 +131,7 @@ def _wait(operations: list[dist.P2POp]) -> None:
 
 
 def _accumulated(outer: Any, parameter: Any) -> Tensor:
-    """The tensor in which DeepSpeed has added up the gradient of a parameter."""
+    """Return the tensor in which DeepSpeed has accumulated the gradient of a parameter."""
     if hasattr(outer, "get_gradient_for_reduction"):
         return cast(Tensor, outer.get_gradient_for_reduction(parameter))
     return cast(Tensor, parameter.grad)
@@ -157,7 +159,7 @@ def _accumulated(outer: Any, parameter: Any) -> Tensor:
 # when a step begins and sends its gradient when the backward passes end: no second state, and no two copies that drift.
 
 def open_engine(config: RunConfig, rank: Rank, hooks: PassHooks = NO_HOOKS) -> TrainingEngine:
-    """The engine for the run's `parallel:` block, with the hooks of the run; a collective.
+    """Open the engine for the run's `parallel:` block, with the hooks of the run. A collective.
 
     Raises:
         TrainingError: this machine cannot run the block.
@@ -167,7 +169,7 @@ def open_engine(config: RunConfig, rank: Rank, hooks: PassHooks = NO_HOOKS) -> T
 
 
 class PipelineEngine(TrainingEngine):
-    """The `TrainingEngine` of one stage. `parameters` and losses are those of the whole model, on every rank."""
+    """`TrainingEngine` of one pipeline stage. `parameters` and losses cover the whole model, on every rank."""
 
     def __init__(self, config: RunConfig, rank: Rank, hooks: PassHooks) -> None:
         super().__init__(config, rank, hooks)
@@ -202,7 +204,7 @@ class PipelineEngine(TrainingEngine):
         return total
 
     def _schedule(self, batch: StepBatch) -> Tensor:
-        """All forward and backward passes of a step; the mean loss on the last stage, zero elsewhere."""
+        """Run all forward and backward passes of a step; return the mean loss on the last stage, zero elsewhere."""
         total = torch.zeros((), dtype=torch.float64, device=self.rank.device)
         waiting: deque[tuple[Tensor | None, Tensor]] = deque()
         count, weights = len(batch), batch.weights(self.config.data_ranks)
@@ -255,7 +257,7 @@ class PipelineEngine(TrainingEngine):
             yield
 
     def loss_of(self, tokens: Any, scored: Any) -> Tensor:
-        """Like `TrainingEngine.loss_of` on the last stage; zero elsewhere."""
+        """Return the loss as `TrainingEngine.loss_of` on the last stage, zero elsewhere."""
         rows = CompactBatch.of(tokens, None, scored)
         y = self._passed_on(tokens.shape, *self._on_device(rows, tokens.shape[1] - 1), whole=True)
         return y if self._stage.last else torch.zeros((), device=self.rank.device)
@@ -266,7 +268,7 @@ class PipelineEngine(TrainingEngine):
         return y if self._stage.last else torch.zeros(len(layout.targets), 2, device=self.rank.device)
 
     def _passed_on(self, shape_of_tokens: Sequence[int], *inputs: Any, **asked: Any) -> Tensor:
-        """One forward pass over all stages: what this one makes of the activations of the stage before."""
+        """Run one forward pass over all stages; return this stage's output for the previous stage's activations."""
         exchange = StageExchange(self._stage, self._ranks, self._activations(shape_of_tokens), self.rank.device)
         x = exchange(forward_from=True)[0]
         y: Tensor = self.deepspeed(*inputs, x=x, **asked)
@@ -274,14 +276,15 @@ class PipelineEngine(TrainingEngine):
         return y
 
     def _activations(self, shape_of_tokens: Sequence[int]) -> Tensor:
-        """Activations between stages without memory: [B, S/n, D] in the precision of the model, where tokens are
-        […, B, S + 1] and n ranks share a sequence."""
+        """Return activations between stages without memory: [B, S/n, D] in the precision of the model, for tokens […,
+        B, S + 1] and n ranks that share a sequence.
+        """
         *_, micro, length = shape_of_tokens
         shape = micro, (length - 1) // self.config.parallel.sequence, self.config.model.dim
         return torch.empty(shape, dtype=self._dtype, device="meta")
 
     def parameters(self) -> Iterator[tuple[str, Tensor]]:
-        """Whole parameters in the order of the undivided model, one at a time, on the CPU; a collective."""
+        """Yield whole parameters in the order of the undivided model, one at a time, on the CPU. A collective."""
         with torch.device("meta"):
             undivided = Decoder(self.config.model, self.config.vocab_size)
         ours = dict(self.module.named_parameters())
@@ -296,7 +299,7 @@ class PipelineEngine(TrainingEngine):
 
 
 class PipelineUnit(ModelParallelUnit):
-    """To DeepSpeed the ranks of one replica, over stages and tensor ranks, are a model-parallel group."""
+    """Model-parallel group, for DeepSpeed, of the ranks of one replica: stages and tensor ranks."""
 
     def __init__(self, topology: Topology) -> None:
         super().__init__(topology)

@@ -33,7 +33,9 @@ DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 def precision_of(config: RunConfig, device: torch.device) -> str:
-    """`auto` is BF16 where the device computes in it, and FP32 on CPUs that would emulate it, 3 to 4 times slower."""
+    """Resolve `auto`: BF16 if the device supports it natively, and FP32 on CPUs that would emulate it, 3 to 4 times
+    slower.
+    """
     if config.precision != "auto":
         return config.precision
     if device.type == "cuda":
@@ -45,7 +47,7 @@ def precision_of(config: RunConfig, device: torch.device) -> str:
 
 
 def require_device(precision: str, device: torch.device) -> None:
-    """Refuse a precision that this device lacks; DeepSpeed's own check, with a remedy.
+    """Refuse a precision that this device lacks: DeepSpeed's own check, with a remedy.
 
     Raises:
         TrainingError: the device has no FP16 arithmetic.
@@ -62,7 +64,7 @@ def require_device(precision: str, device: torch.device) -> None:
 
 
 def require_gradient(path: AttentionPath, device: torch.device) -> None:
-    """Refuse a path of attention that this device does not train with.
+    """Refuse an attention backend that this device cannot train with.
 
     Raises:
         TrainingError: FlexAttention on a CPU.
@@ -96,13 +98,14 @@ CAPABILITIES = {"tensorwise": (8, 9), "rowwise": (9, 0), "rowwise_with_gw_hp": (
 
 
 def require_float8(config: RunConfig, precision: str, device: torch.device) -> None:
-    """Refuse FP8 where it cannot be computed.
+    """Refuse FP8 if it cannot be computed.
 
     Args:
-        precision: of the run, resolved.
+        precision: resolved precision of the run.
 
     Raises:
-        TrainingError: the device has no FP8 arithmetic, the run is not in BF16, or a micro batch does not divide.
+        TrainingError: the device has no FP8 arithmetic, the run is not in BF16, or the tokens of a micro batch are not
+            divisible.
     """
     kind = config.float8
     if kind == "none":
@@ -132,10 +135,10 @@ def require_float8(config: RunConfig, precision: str, device: torch.device) -> N
 
 
 def convert(model: Decoder, kind: str, *, emulate: bool = False) -> None:
-    """Let the linear layers of the blocks multiply in FP8.
+    """Convert the linear layers of the blocks to FP8 products.
 
     Args:
-        emulate: the same rounding by products in FP32, on any device.
+        emulate: True for the same rounding by products in FP32, on any device.
 
     Raises:
         MissingError: torchao is not installed.
@@ -146,7 +149,7 @@ def convert(model: Decoder, kind: str, *, emulate: bool = False) -> None:
 
 
 def divides(module: nn.Module, name: str = "") -> bool:
-    """Whether the kernels take a linear layer."""
+    """Return True if the kernels support a linear layer."""
     return isinstance(module, nn.Linear) and not (module.in_features % MULTIPLE or module.out_features % MULTIPLE)
 
 
@@ -164,7 +167,7 @@ AMPERE = (8, 0)
 
 @dataclass(frozen=True)
 class Rank:
-    """This process among the ranks of the run."""
+    """Place of this process among the ranks of the run."""
 
     index: int
     world: int
@@ -172,14 +175,14 @@ class Rank:
 
     @property
     def leads(self) -> bool:
-        """Whether this rank writes the timeline and commits checkpoints."""
+        """True if this rank writes the timeline and commits checkpoints."""
         return self.index == 0
 
 
 def join(config: RunConfig) -> Rank:
     """Join the process group named by RANK, LOCAL_RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT.
 
-    Everything random is seeded, and kernels are deterministic unless the run says otherwise.
+    All random generators are seeded, and kernels are deterministic unless the run disables it.
     """
     rank, local = int(os.environ["RANK"]), int(os.environ["LOCAL_RANK"])
     cuda = torch.cuda.is_available()
@@ -204,12 +207,12 @@ def join(config: RunConfig) -> Rank:
 
 
 def _set_determinism(deterministic: bool, *, compiles: bool) -> None:
-    """Deterministic kernels, or an error by the name of the operation that has none.
+    """Set deterministic kernels, or fail with an error that names the unsupported operation.
 
-    `use_deterministic_algorithms` sets Inductor's flag too, and imports Inductor for it, a fifth of the time a rank
-    needs to start: only a run that compiles needs that.
+    `use_deterministic_algorithms` sets Inductor's flag too, and imports Inductor for it, a fifth of a rank's start-up
+    time: only a run that compiles needs that.
 
-    Not `warn_only`: with it, the gradients of flash and memory-efficient attention stay as they are, and cuDNN's
+    Not `warn_only`: with it, the gradients of flash and memory-efficient attention stay nondeterministic, and cuDNN's
     attention is chosen (ATen, transformers/cuda: attention_backward.cu, sdp_utils.cpp).
     """
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS sums in a fixed order; read at its first use
@@ -222,10 +225,10 @@ def _set_determinism(deterministic: bool, *, compiles: bool) -> None:
 
 
 def _set_matmul(kind: str, device: torch.device) -> None:
-    """Products of FP32 matrices on this device.
+    """Set the precision of FP32 matrix products on this device.
 
     Raises:
-        TrainingError: it has no TF32.
+        TrainingError: the device has no TF32.
     """
     if kind == "tf32" and (device.type != "cuda" or torch.cuda.get_device_capability(device) < AMPERE):
         raise TrainingError(
@@ -238,14 +241,14 @@ def _set_matmul(kind: str, device: torch.device) -> None:
 
 
 def seed(value: int) -> None:
-    """Seed every generator a rank may draw from."""
+    """Seed every generator that a rank may draw from."""
     random.seed(value)
     np.random.seed(value % 2**32)
     torch.manual_seed(value)
 
 
 def leave() -> None:
-    """Leave the process group, so that nothing of it outlives the rank."""
+    """Leave the process group, so that no part of it outlives the rank."""
     if torch.distributed.is_initialized():
         torch.distributed.barrier()
         torch.distributed.destroy_process_group()
@@ -253,8 +256,9 @@ def leave() -> None:
 
 @contextmanager
 def _without(name: str) -> Iterator[None]:
-    """Hide a package: DeepSpeed's autotuner, which is not used, would import MLflow, and that is most of the time a
-    rank needs to start."""
+    """Hide a package. DeepSpeed's autotuner, which is not used, would import MLflow, and that is most of a rank's
+    start-up time.
+    """
     if name in sys.modules:
         yield
         return
@@ -267,8 +271,9 @@ def _without(name: str) -> Iterator[None]:
 
 @contextmanager
 def _nothing_compiled() -> Iterator[None]:
-    """Leave functions as they are that DeepSpeed would compile: it imports its Muon to see whether an optimizer is that
-    one, and decorating its kernels loads Inductor, a quarter of the time a rank needs to start."""
+    """Disable compilation during DeepSpeed's import. It imports its Muon to check an optimizer's type, and decorating
+    its kernels loads Inductor, a quarter of a rank's start-up time.
+    """
     from deepspeed.runtime import compiler
 
     kept, compiler.compile = compiler.compile, lambda: compiler.dummy_decorator
@@ -279,16 +284,16 @@ def _nothing_compiled() -> Iterator[None]:
 
 
 class _DeferredDynamo(ModuleType):
-    """Stands for `torch._dynamo` in a process that compiles nothing; any other attribute loads the real module."""
+    """Placeholder for `torch._dynamo` in a process that compiles nothing; any other attribute loads the real module."""
 
     @staticmethod
     def disable(fn: Any, *args: Any, **options: Any) -> Any:
-        """Nothing traces `fn`, so that it is what is called."""
+        """Return `fn` itself, since nothing traces it."""
         return fn
 
     @staticmethod
     def graph_break() -> None:
-        """There is no graph."""
+        """Do nothing: there is no graph."""
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") and name != "__path__":  # what looks through all modules needs no compiler
@@ -299,14 +304,15 @@ class _DeferredDynamo(ModuleType):
 
 
 def defer_dynamo() -> None:
-    """Load TorchDynamo only when something compiles. An optimizer imports it to leave its graph, which is a quarter of
-    the CPU time that a rank needs to start."""
+    """Load TorchDynamo only when something compiles. An optimizer imports it to break its graph, which is a quarter of
+    the CPU time of a rank's start-up.
+    """
     if "torch._dynamo" not in sys.modules:
         torch._dynamo = sys.modules["torch._dynamo"] = _DeferredDynamo("torch._dynamo")
 
 
 def import_deepspeed(cuda: bool) -> Any:
-    """DeepSpeed, quiet, and on CPUs without operators that are compiled at first use."""
+    """Import DeepSpeed quietly, and on CPUs without operators that are compiled at first use."""
     warnings.filterwarnings("ignore", category=FutureWarning, module="torch.distributed")
     logging.getLogger("DeepSpeed").setLevel(logging.ERROR)
     with _without("mlflow"):

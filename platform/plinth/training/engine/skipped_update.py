@@ -47,7 +47,7 @@ _BROKEN = slice(_TRACE + 1, _TRACE + 1 + len(TEXT_RULES))
 _NORM, _SKIPPED = range(_BROKEN.stop, _BROKEN.stop + 2)
 @dataclass(frozen=True)
 class Shared:
-    """The numbers of a step that all ranks share, once the host has read them."""
+    """The numbers of a step that all ranks share, read on the host."""
 
     loss: float  # mean over ranks
     grad_norm: float
@@ -60,7 +60,7 @@ class Shared:
 
 
 class UpdateSkipper:
-    """Shares a step's numbers among ranks and keeps back its update when they are bad."""
+    """Shares a step's numbers among ranks and skips its update when they are bad."""
 
     def __init__(self, engine: TrainingEngine) -> None:
         self.engine, self.device = engine, engine.rank.device
@@ -84,15 +84,16 @@ class UpdateSkipper:
         trace: int = 0,
         broken: Sequence[int] = NONE_BROKEN,
     ) -> None:
-        """Before a step: its limits, and this rank's fingerprint, signal, the seconds of its last step, on the leading
-        rank the newest request for a trace, and the rows that break the bound of each rule of screening."""
+        """Prepare a step: its limits, and this rank's fingerprint, signal, and seconds of its last step; on the leading
+        rank the newest trace request; and the number of rows that violate each rule of screening.
+        """
         self._limits, self._summed, self._bad, self._flag = limits, None, None, None
         asked = [float(pending == number) for number in SIGNALS]
         numbers = [0.0, *map(float, words), seconds, 1.0, *asked, trace, *broken]
         self._words = torch.tensor(numbers, dtype=torch.float64)
 
     def result(self, loss: Tensor, norm: Tensor) -> PendingNumbers:
-        """After a step: everything in one vector on its way to the host."""
+        """Start the copy of all numbers of a step to the host, in one vector."""
         if self._summed is None:  # an engine that makes gradient and update in one
             self._share(loss)
         assert self._summed is not None
@@ -108,7 +109,7 @@ class UpdateSkipper:
         self._summed = summed
 
     def _judge(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        """Hook at the beginning of the optimizer's step; ZeRO-3 begins several in a step, which share one verdict."""
+        """Judge at the beginning of the optimizer's step. ZeRO-3 takes several per step, which share one verdict."""
         if self._bad is None:
             norm, summed = self.engine.gradient_norm(), self._summed
             loss = norm if summed is None else summed[_LOSS] / summed[_RANKS]
@@ -124,13 +125,13 @@ class UpdateSkipper:
 
 
 class PendingNumbers:
-    """The numbers of a step on their way to the host; reading waits for them."""
+    """Pending copy of a step's numbers to the host; reading waits for it."""
 
     def __init__(self, values: Tensor) -> None:
         self._copy = HostCopy(values)
 
     def read(self) -> Shared:
-        """The one read of a step."""
+        """Read the numbers: the only read of a step."""
         values = self._copy.read().tolist()
         ranks = values[_RANKS]
         return Shared(
@@ -166,7 +167,7 @@ class Measured:
 
 @dataclass(frozen=True)
 class Launched:
-    """One step in flight: the numbers that the host has, and those still on the device."""
+    """One step in flight: the numbers on the host, and those still on the device."""
 
     step: int
     lr: float
@@ -176,7 +177,7 @@ class Launched:
     timed_step: int
 
     def read(self) -> Measured:
-        """Wait for the device; the only time the host does in a step."""
+        """Wait for the device; the only wait of the host in a step."""
         shared = self.result.read()
         return Measured(
             self.step,

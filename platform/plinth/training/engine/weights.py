@@ -41,7 +41,7 @@ BLOCK_ROWS = 4096
 
 @contextmanager
 def weight_source(config: RunConfig) -> Iterator[WeightSource]:
-    """The run's initial weights: drawn from its seed, or read from what it begins from.
+    """Open the run's initial weights: drawn from its seed, or read from files.
 
     Raises:
         CheckpointError: the files do not hold the parameters of the model.
@@ -61,7 +61,9 @@ def weight_source(config: RunConfig) -> Iterator[WeightSource]:
 
 
 def parent_rows(store: Store, tokenizer: Manifest, initial: Manifest, vocab_size: int) -> NDArray[np.int64]:
-    """The parent's row of each token of the run's vocabulary [vocab_size], by the token's text; -1: it has none."""
+    """Return the parent's row of each token of the run's vocabulary [vocab_size], by the token's text; -1 if it has
+    none.
+    """
     (ours,), (theirs,) = tokenizer.named(TOKENIZER), initial.named(TOKENIZER)
     known = load_tokenizer(store, theirs.blob).get_vocab()
     rows = np.full(vocab_size, -1, dtype=np.int64)
@@ -71,14 +73,14 @@ def parent_rows(store: Store, tokenizer: Manifest, initial: Manifest, vocab_size
 
 
 class SavedInitial:
-    """The initial weights of a run that begins from files.
+    """Initial weights of a run that starts from files.
 
     Args:
         stack: closes the files.
-        rows: the parent's row of each token [vocabulary], where vocabularies differ.
+        rows: parent's row of each token [vocabulary], if vocabularies differ.
 
     Raises:
-        CheckpointError: with every tensor that is missing or unknown; a shape is compared when its tensor is read.
+        CheckpointError: tensors are missing or unknown; the error lists all. Shapes are compared when a tensor is read.
     """
 
     def __init__(
@@ -92,7 +94,7 @@ class SavedInitial:
         self._require(config)
 
     def fill(self, target: Tensor, name: str, role: Role, placement: Placement) -> None:
-        """Write the values of a part into `target`, in its precision and on its device; as `Initial.fill`."""
+        """Write the values of a part into `target`, in its precision and on its device, as `Initial.fill`."""
         if self._rows is not None and role == "embedding":
             self._fill_rows(target, self._tensor(name, (self._vocabulary, placement.shape[1])), placement)
             return
@@ -104,8 +106,9 @@ class SavedInitial:
             target.copy_(tensor[rows, placement.column : placement.column + target.shape[1]])
 
     def _fill_rows(self, target: Tensor, tensor: Any, placement: Placement) -> None:
-        """The rows of tokens that the parent knows, and the mean of the parent's rows [V, D] for others, block by block
-        in FP64: the same on every rank."""
+        """Fill the rows of tokens that the parent knows, and the mean of the parent's rows [V, D] for others, block by
+        block in FP64: the same on every rank.
+        """
         assert self._rows is not None
         wanted = torch.from_numpy(self._rows[placement.row : placement.row + target.shape[0]])
         count, width = tensor.get_shape()
@@ -132,7 +135,7 @@ class SavedInitial:
         return self._open[part.name]
 
     def _located(self) -> dict[str, Part]:
-        """The file of each tensor."""
+        """Return the file of each tensor."""
         try:
             if INDEX not in self._parts:
                 return dict.fromkeys(self._file(self._parts[WEIGHTS]).keys(), self._parts[WEIGHTS])
@@ -175,7 +178,7 @@ class SavedInitial:
 
 
 def master_weights(groups: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The groups with an FP32 master in place of each parameter, whose gradient becomes FP32."""
+    """Return the groups with an FP32 master in place of each parameter, whose gradient becomes FP32."""
     return [{**group, "params": [_master(parameter) for parameter in group["params"]]} for group in groups]
 
 
@@ -185,7 +188,7 @@ def _master(parameter: nn.Parameter) -> nn.Parameter:
 
 
 class MasterWeights:
-    """Ties the masters of an optimizer to the parameters that they are masters of.
+    """Links the masters of an optimizer to their parameters.
 
     The optimizer gets DeepSpeed's names for both (`fp16_groups`, `fp32_groups`), by which checkpoints find them.
     """
@@ -197,7 +200,7 @@ class MasterWeights:
         optimizer.register_step_pre_hook(self._lend)
 
     def follow(self) -> None:
-        """Take over the new weights after each step; to be called after others that look at it with its gradients."""
+        """Copy the new weights after each step; call it after other hooks that read the optimizer's gradients."""
         self._optimizer.register_step_post_hook(self._update)
 
     def _pairs(self) -> Iterator[tuple[Any, Tensor]]:
@@ -227,14 +230,14 @@ EMA = "ema"
 
 
 def step_weight(optimizer: Optimizer, tokens: int) -> float:
-    """The share of the new weights in the mean after a step of so many tokens."""
+    """Return the weight of the new weights in the mean after a step of `tokens` tokens."""
     if optimizer.ema_decay is None:
         return 0.0
     return float(1 - optimizer.ema_decay ** (tokens / (optimizer.ema_tokens or tokens)))
 
 
 class WeightAverage:
-    """Follows an optimizer; `weight` is that of the step that comes."""
+    """Exponential mean that follows an optimizer; `weight` applies to the next step."""
 
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
         self.weight = 0.0
@@ -242,7 +245,7 @@ class WeightAverage:
 
     @torch.no_grad()
     def _follow(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        """Hook at the end of the optimizer's step, of which ZeRO takes several, each for a part of the parameters."""
+        """Update at the end of the optimizer's step. ZeRO takes several, each for a part of the parameters."""
         bad = getattr(optimizer, "found_inf", None)
         for flat in (flat for group in optimizer.param_groups for flat in group["params"]):
             state = optimizer.state.get(flat)

@@ -46,7 +46,7 @@ from plinth.training.trainer import Trainer
 
 @dataclass
 class Replayed:
-    """Steps and states of the replay; `states` by the step of each commit on the way."""
+    """Steps and states of the replay; `states` by the step of each commit in between."""
 
     steps: dict[int, dict[str, Any]] = field(default_factory=dict)
     skipped: list[int] = field(default_factory=list)
@@ -61,7 +61,7 @@ def replay(config: RunConfig, rank: Rank, start: int | None = None) -> None:
     leading rank writes the evidence.
 
     Raises:
-        MissingError: no two checkpoints are committed between which to replay.
+        MissingError: there are no two committed checkpoints to replay between.
         CheckpointError, ResumeError: one of them cannot be trusted.
     """
     first, commits = span(config, start)
@@ -77,15 +77,16 @@ def replay(config: RunConfig, rank: Rank, start: int | None = None) -> None:
 
 
 def _differs(config: RunConfig, rank: Rank, first: int, found: Replayed) -> bool:
-    """Whether the leading rank finds a difference; a collective."""
+    """Return True if the leading rank finds a difference. A collective."""
     differs = [rank.leads and not compare(config, first, found)["bit_exact"]]
     torch.distributed.broadcast_object_list(differs, src=0)
     return bool(differs[0])
 
 
 def _measure(trainer: Trainer, first: int, commits: list[int]) -> dict[str, Any]:
-    """Replay once more: the measured numbers of each step, and how far the state at the end is from that of the first
-    replay, beside the distance of the first replay to the original; a collective."""
+    """Replay once more. Return the measured numbers of each step, and the distance of the final state to that of the
+    first replay, with the distance of the first replay to the original. A collective.
+    """
     engine = trainer.engine
     before = share_of(engine)
     again = _replay(trainer, first, commits)
@@ -124,7 +125,7 @@ def _replay(trainer: Trainer, first: int, commits: list[int]) -> Replayed:
 
 
 def _layout(config: RunConfig, step: int) -> dict[str, int]:
-    """The layout of the ranks that saved a checkpoint."""
+    """Return the layout of the ranks that saved a checkpoint."""
     layout: dict[str, int] = checkpoint.read_state(config.directory, step)["layout"]
     return layout
 
@@ -134,7 +135,7 @@ def _step(measured: Measured, loss_ema: float | None) -> dict[str, Any]:
 
 
 def compare(config: RunConfig, first: int, found: Replayed) -> dict[str, Any]:
-    """The evidence: original beside replayed, and whether all of it is equal."""
+    """Return the evidence: original and replayed values, and True for each if they are equal."""
     history, last = timeline(config.directory.events), max(found.states)
     steps = [_compared(history.steps.get(step, {}), step, again) for step, again in found.steps.items()]
     skipped = sorted(step for step in history.skipped if first < step <= last)
@@ -181,7 +182,7 @@ def compare(config: RunConfig, first: int, found: Replayed) -> dict[str, Any]:
 
 
 def write(config: RunConfig, evidence: Mapping[str, Any]) -> None:
-    """Store the evidence as the newest, and beside all earlier ones; log it on the timeline."""
+    """Store the evidence as the newest, keep all earlier evidence, and log it on the timeline."""
     run = config.directory
     data = json.dumps(evidence, indent=1, sort_keys=True).encode() + b"\n"
     number = len(list(run.audits.glob("*.json"))) + 1 if run.audits.exists() else 1
@@ -200,7 +201,7 @@ def write(config: RunConfig, evidence: Mapping[str, Any]) -> None:
 
 
 def _compared(original: Mapping[str, Any], step: int, again: Mapping[str, Any]) -> dict[str, Any]:
-    """One step, original beside replayed; a timeline that lacks the step differs in everything."""
+    """Compare one step, original and replayed; a step that the timeline lacks differs in everything."""
     pairs = {
         name: {"original": original.get(name, False if name == "vetoed" else None), "replayed": again[name]}
         for name in COMPARED
@@ -209,7 +210,7 @@ def _compared(original: Mapping[str, Any], step: int, again: Mapping[str, Any]) 
 
 
 def _commit(config: RunConfig, step: int, again: Mapping[str, Any]) -> dict[str, Any]:
-    """The state of one commit, original beside replayed; the monitor and the guard only where they differ."""
+    """Compare the state of one commit, original and replayed; list the monitor and the guard only if they differ."""
     expected = checkpoint.read_state(config.directory, step)
     parts: dict[str, Any] = {
         part: {"original": expected[part], "replayed": again[part], "equal": expected[part] == again[part]}
@@ -224,8 +225,9 @@ def _commit(config: RunConfig, step: int, again: Mapping[str, Any]) -> dict[str,
 
 
 def _monitor_at(monitor: Mapping[str, Any], step: int) -> dict[str, Any]:
-    """The monitor without rollbacks of later windows, which a replay has from its beginning, and without the
-    held-out slices, which it does not look at."""
+    """Return the monitor without rollbacks of later windows, which a replay has from its beginning, and without the
+    held-out slices, which it does not evaluate.
+    """
     guard = monitor["guard"]
     made = [rollback for rollback in guard["rollbacks"] if rollback["window"][0] <= step]
     known = {name: value for name, value in monitor.items() if name != "slices"}
@@ -233,8 +235,9 @@ def _monitor_at(monitor: Mapping[str, Any], step: int) -> dict[str, Any]:
 
 
 def _repeatable_interventions(history: History, first: int, last: int) -> Iterator[dict[str, Any]]:
-    """Interventions that a replay of these steps makes again: not rollbacks, whose steps it leaves out, and not
-    those of steps that a rollback took back or of the clock."""
+    """Yield the interventions that a replay of these steps repeats: without rollbacks, whose steps it skips, and
+    without interventions on steps that a rollback discarded or of the throughput rule.
+    """
     for event in history.of("intervention"):
         again = event["action"] != "rollback" and event["rule"] != "throughput"
         if again and first < event["step"] <= last and event["step"] in history.steps:
@@ -248,14 +251,13 @@ def _comparable(event: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _largest_difference(steps: list[dict[str, Any]], name: str) -> float:
-    """Largest absolute difference of a number over all compared steps that have it twice."""
+    """Return the largest absolute difference of a number over all compared steps that have it twice."""
     pairs = ((row[name]["original"], row[name]["replayed"]) for row in steps)
     return max((abs(a - b) for a, b in pairs if isinstance(a, float) and isinstance(b, float)), default=0.0)
 
 
 def _relative_difference(steps: list[dict[str, Any]], name: str) -> float:
-    """Largest difference of a number over all compared steps, as a share of the recorded one; infinite where one of two
-    is missing."""
+    """Return the largest relative difference of a number over all compared steps; infinite if one of two is missing."""
     pairs = [(row[name]["original"], row[name]["replayed"]) for row in steps]
     if not all(isinstance(one, float) for pair in pairs for one in pair):
         return math.inf
@@ -263,7 +265,9 @@ def _relative_difference(steps: list[dict[str, Any]], name: str) -> float:
 
 
 def _parameter_difference(engine: TrainingEngine, step: int) -> float:
-    """Largest absolute difference to the parameters of a checkpoint, each compared by one rank; a collective."""
+    """Return the largest absolute difference to the parameters of a checkpoint, each compared by one rank. A
+    collective.
+    """
     division = model_share.division_of(engine)
     wanted = {hf_name(name) for name in division.share(engine.rank.index)}
     found = torch.zeros((), dtype=torch.float64)
@@ -291,13 +295,16 @@ METHOD: Final = (
 
 
 def share_of(engine: TrainingEngine) -> list[Tensor]:
-    """A copy of this rank's master weights and optimizer state, on the CPU: as large as its part of a checkpoint."""
+    """Return a copy of this rank's master weights and optimizer state, on the CPU: as large as its part of a
+    checkpoint.
+    """
     return [tensor.detach().to("cpu", copy=True) for tensor in engine.optimizer_tensors()]
 
 
 def distance(engine: TrainingEngine, other: list[Tensor]) -> float:
-    """How far the state of all ranks is from copies of `share_of`: of any tensor, the norm of the difference over the
-    larger norm, 0 … 2. A collective."""
+    """Return the distance of the state of all ranks to copies of `share_of`: the largest norm of a tensor's difference
+    over the larger norm, 0 … 2. A collective.
+    """
     found = [_relative(now.detach(), then) for now, then in zip(engine.optimizer_tensors(), other, strict=True)]
     largest = torch.tensor(max(found, default=0.0), dtype=torch.float64, device=engine.rank.device)
     dist.all_reduce(largest, dist.ReduceOp.MAX)
@@ -314,7 +321,7 @@ def _relative(now: Tensor, then: Tensor) -> float:
 
 
 def hardware(engine: TrainingEngine) -> list[str]:
-    """What each rank computes on and with, in their order; a collective."""
+    """Return the device and libraries of each rank, in rank order. A collective."""
     device = engine.rank.device
     if device.type == "cuda":
         version = torch.cuda.nccl.version()  # type: ignore[no-untyped-call]

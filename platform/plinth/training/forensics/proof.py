@@ -64,12 +64,12 @@ class MeasuredBound(Frozen):
 
     @property
     def holds(self) -> bool:
-        """A bound of a whole would allow anything, so it allows nothing."""
+        """True if the difference is within the bound. A bound of 1 or more would allow anything, so it never holds."""
         return self.difference <= self.bound < 1
 
 
 class Tolerance(Frozen):
-    """What a proof of the class `measured` rests on."""
+    """Basis of a proof of the class `measured`."""
 
     bounds: Mapping[str, MeasuredBound]
     hardware: tuple[str, ...]
@@ -78,18 +78,19 @@ class Tolerance(Frozen):
 
     @property
     def holds(self) -> bool:
-        """Every bound holds, and what is decided is the same."""
+        """True if every bound holds and all decisions are the same."""
         return not self.faults
 
     @property
     def largest(self) -> float:
-        """The largest relative bound."""
+        """Largest relative bound."""
         return max(one.bound for one in self.bounds.values())
 
 
 class ResumeProof(Frozen):
-    """What the evidence shows: steps compared, why they are not bit-equal, a sentence each, and the tolerance that was
-    measured where they are not."""
+    """Result of the verification: number of compared steps, reasons why they are not bit-equal, one sentence each, and
+    the measured tolerance if they are not.
+    """
 
     compared_steps: int
     faults: tuple[str, ...]
@@ -97,12 +98,12 @@ class ResumeProof(Frozen):
 
     @property
     def bit_exact(self) -> bool:
-        """Something was compared, and all of it is equal and about this checkpoint."""
+        """True if something was compared, and all of it is equal and about this checkpoint."""
         return not self.faults and self.compared_steps > 0
 
     @property
     def classes(self) -> tuple[ToleranceClass, ...]:
-        """The classes of proof that the evidence gives."""
+        """Classes of proof that the evidence supports."""
         if self.bit_exact:
             return ("bit-equal", "measured")
         within = self.tolerance is not None and self.tolerance.holds and self.compared_steps > 0
@@ -114,11 +115,11 @@ def examined(evidence: Mapping[str, Any], *, step: int, parameters_sha256: str) 
 
     Args:
         evidence: content of `resume.json`.
-        step: of the checkpoint.
+        step: step of the checkpoint.
         parameters_sha256: digest of its parameters, from its manifest.
 
     Returns:
-        A proof with faults where the evidence lacks what it must list.
+        A proof with faults if the evidence is incomplete.
     """
     try:
         skeleton = tuple(_skeleton(evidence, step))
@@ -136,7 +137,7 @@ def examined(evidence: Mapping[str, Any], *, step: int, parameters_sha256: str) 
 
 
 def _skeleton(evidence: Mapping[str, Any], step: int) -> Iterator[str]:
-    """Faults of what no tolerance excuses: which steps were compared, left out, and acted upon."""
+    """Yield faults that no tolerance excuses: in compared steps, skipped steps and interventions."""
     skipped, acted = evidence["skipped_steps"], evidence["interventions"]
     listed = sorted({int(row["step"]) for row in evidence["steps"]} | set(skipped["replayed"]))
     expected = list(range(int(evidence["from_step"]) + 1, int(evidence["to_step"]) + 1))
@@ -152,7 +153,7 @@ def _skeleton(evidence: Mapping[str, Any], step: int) -> Iterator[str]:
 
 
 def _differences(evidence: Mapping[str, Any]) -> Iterator[str]:
-    """Every number and every state that is not the same."""
+    """Yield every number and every state that differs."""
     acted = evidence["interventions"]
     if _decisions(acted["original"]) == _decisions(acted["replayed"]) and acted["original"] != acted["replayed"]:
         yield "values of interventions differ"
@@ -170,7 +171,7 @@ def _another(evidence: Mapping[str, Any], parameters: str, side: str) -> Iterato
 
 
 def _tolerance(evidence: Mapping[str, Any], faults: tuple[str, ...]) -> Tolerance:
-    """The tolerance that the evidence measured, counted again from the steps of both replays."""
+    """Return the tolerance of the evidence, recomputed from the steps of both replays."""
     measured, rows = evidence["tolerance"], evidence["steps"]
     state = MeasuredBound(difference=measured["state"]["original"], spread=measured["state"]["repeated"])
     least = RESOLUTION if state.spread > 0 else 0.0
@@ -189,7 +190,7 @@ def _tolerance(evidence: Mapping[str, Any], faults: tuple[str, ...]) -> Toleranc
 
 
 def _of_steps(rows: list[Mapping[str, Any]], name: str, least: float) -> MeasuredBound:
-    """The largest relative differences of a number over all steps; of two replays at least `least`."""
+    """Return the largest relative differences of a number over all steps; between two replays at least `least`."""
     pairs = [row[name] for row in rows]
     return MeasuredBound(
         difference=max(relative(pair["original"], pair["replayed"]) for pair in pairs),
@@ -198,7 +199,7 @@ def _of_steps(rows: list[Mapping[str, Any]], name: str, least: float) -> Measure
 
 
 def relative(first: float, second: float) -> float:
-    """The difference of two numbers as a share of the larger, at most `WHOLLY`; that, where only one is finite."""
+    """Return the difference of two numbers as a share of the larger, at most `WHOLLY`, also if only one is finite."""
     if first == second or (math.isnan(first) and math.isnan(second)):
         return 0.0
     found = abs(first - second) / max(abs(first), abs(second))
@@ -206,7 +207,7 @@ def relative(first: float, second: float) -> float:
 
 
 def _undecided(evidence: Mapping[str, Any]) -> Iterator[str]:
-    """Decisions that are not the same."""
+    """Yield the decisions that differ."""
     for row in evidence["steps"]:
         exact = [name for name in COMPARED if name not in MEASURED]
         if different := [name for name in exact if row[name]["original"] != row[name]["replayed"]]:
@@ -221,7 +222,7 @@ def _undecided(evidence: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _decisions(value: Any) -> Any:
-    """A record without its measured numbers: fractions, also those that are written as text."""
+    """Return a record without its measured numbers: floats, also those written as text."""
     if isinstance(value, Mapping):
         return {name: _decisions(inner) for name, inner in value.items()}
     if isinstance(value, (list, tuple)):
@@ -240,7 +241,7 @@ def _fraction(text: str) -> bool:
 
 
 def _equal(part: Mapping[str, Any]) -> bool:
-    """Digests are compared; the monitor's state is listed only where it differs."""
+    """Return True if all digests are equal; the monitor's state is listed only if it differs."""
     if "replayed" in part:
         return bool(part["original"] == part["replayed"])
     return part["equal"] is True
@@ -250,12 +251,12 @@ def _equal(part: Mapping[str, Any]) -> bool:
 # command line can check first; then ranks are started, and end when it is done.
 
 def span(config: RunConfig, start: int | None = None) -> tuple[int, list[int]]:
-    """The newest checkpoint committed up to `start`, and the committed ones after it, in order.
+    """Return the newest checkpoint committed up to `start`, and the committed ones after it, in order.
 
-    By default the one that is kept for the audit; an earlier one where a stopping rule ended the run before it.
+    By default `start` is the one kept for the audit, or an earlier one if a stopping rule ended the run before it.
 
     Raises:
-        MissingError: there is none, or none after it.
+        MissingError: there is no such checkpoint, or none after it.
     """
     start = min(config.audit_step, last_step(config) - 1) if start is None else start
     steps = checkpoint.committed(config.directory)
@@ -282,7 +283,7 @@ def audit(config: RunConfig, start: int | None = None) -> dict[str, Any]:
 
     Raises:
         LaunchError: the run is training.
-        MissingError: no two checkpoints are committed between which to replay.
+        MissingError: there are no two committed checkpoints to replay between.
         TrainingError: a rank failed.
     """
     span(config, start)

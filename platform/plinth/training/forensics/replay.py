@@ -56,8 +56,8 @@ class SequenceLosses:
 
     Attributes:
         tokens: [S + 1].
-        losses: [S] of the targets, which are tokens 1 to S; NaN where one is not scored.
-        gradient: norm of this sequence's own gradient, when asked for.
+        losses: [S], losses of the targets, which are tokens 1 to S; NaN if not scored.
+        gradient: norm of this sequence's own gradient, if requested.
     """
 
     row: int
@@ -67,11 +67,11 @@ class SequenceLosses:
 
 
 def checkpoint_before(config: RunConfig, step: int, wanted: int | None = None) -> int:
-    """The newest committed checkpoint that has not learnt from `step`, or the one wanted; verified.
+    """Verify and return the newest committed checkpoint that was not trained on `step`, or the requested one.
 
     Raises:
         MissingError: there is none.
-        CheckpointError: it is not what was committed.
+        CheckpointError: it differs from what was committed.
     """
     steps = checkpoint.committed(config.directory)
     fitting = [one for one in steps if (one == wanted if wanted is not None else one < step)]
@@ -87,10 +87,10 @@ def checkpoint_before(config: RunConfig, step: int, wanted: int | None = None) -
 
 
 def load(config: RunConfig, step: int) -> Decoder:
-    """The model of a checkpoint that has been verified, FP32, on the GPU if there is one.
+    """Load the model of a verified checkpoint, FP32, on the GPU if there is one.
 
     Raises:
-        CheckpointError: its tensors are not those of the run's model.
+        CheckpointError: its tensors do not match the run's model.
     """
     device = "cuda" if torch.cuda.is_available() else "cpu"
     with torch.device("meta"):
@@ -101,15 +101,15 @@ def load(config: RunConfig, step: int) -> Decoder:
 
 
 def batch_of(config: RunConfig, step: int) -> StepBatch:
-    """The whole batch of a step, one sequence to a micro batch."""
+    """Return the whole batch of a step, one sequence per micro batch."""
     alone = {"launch": Launch(ranks=1), "parallel": Parallel(), "micro_batch_sequences": 1}
     return next(iter(batches_of(config.model_copy(update=alone), 0)(step)))
 
 
 def rows(model: Decoder, batch: StepBatch, *, gradients: bool = False) -> Iterator[SequenceLosses]:
-    """Every sequence of a batch with the loss of each of its tokens.
+    """Yield every sequence of a batch with the loss of each of its tokens.
 
-    A sequence that is cut into shorter rows is scored in those rows, as it was trained.
+    A sequence that is cut into shorter rows is scored in those rows, as in training.
     """
     device = next(model.parameters()).device
     for row, own in enumerate(batch.micro):
@@ -122,13 +122,13 @@ def rows(model: Decoder, batch: StepBatch, *, gradients: bool = False) -> Iterat
 
 
 def _losses(model: Decoder, inputs: Tensor, segments: Tensor | None, targets: Tensor) -> Tensor:
-    """[rows, length] in nats."""
+    """Return losses [rows, length] in nats."""
     logits = model(inputs, segments)
     return functional.cross_entropy(logits.flatten(0, 1).float(), targets.flatten(), reduction="none").view_as(targets)
 
 
 def _gradient(model: Decoder, losses: Tensor, targets: Tensor) -> float:
-    """Norm of the gradient of a sequence's mean loss."""
+    """Return the norm of the gradient of a sequence's mean loss."""
     model.zero_grad(set_to_none=True)
     (losses.sum() / (targets != IGNORED).sum().clamp(min=1)).backward()  # type: ignore[no-untyped-call]
     norms = [parameter.grad.norm() for parameter in model.parameters() if parameter.grad is not None]
@@ -155,7 +155,7 @@ class ScoredDocument:
     """A document's tokens in one row, with their losses.
 
     Attributes:
-        losses: of the targets that are its tokens, NaN where one is not scored.
+        losses: losses of the targets that are its tokens, NaN if not scored.
         start: place of the first of these targets in the row.
         gradient: gradient norm of the whole row.
     """
@@ -176,13 +176,13 @@ class ScoredDocument:
 
 
 def scored(seen: StepDocument, row: npt.NDArray[np.float32], gradient: float | None = None) -> ScoredDocument:
-    """A document's part of a row of losses [S]; target t of the row is token t + 1."""
+    """Return a document's part of a row of losses [S]; target t of the row is token t + 1."""
     start = max(0, seen.first - 1)
     return ScoredDocument(seen, row[start : max(start, seen.first + seen.tokens - 1)], start, gradient)
 
 
 def typical(documents: Iterable[ScoredDocument]) -> dict[str, float]:
-    """Median loss by bucket; the empty name has that of all documents."""
+    """Return the median loss by bucket; the empty name has that of all documents."""
     by_bucket: dict[str, list[float]] = defaultdict(list)
     for document in documents:
         if document.targets:
@@ -197,12 +197,12 @@ def rank(
     text: Callable[[ScoredDocument, int, int], str] | None = None,
     most: int | None = None,
 ) -> dict[str, Any]:
-    """Documents, sources and buckets by excess, the largest first.
+    """Rank documents, sources and buckets by excess, the largest first.
 
     Args:
-        usual: as `typical` gives it.
-        text: the text of targets `first` to `last` of a document, for its worst spans.
-        most: documents that are listed; all when None.
+        usual: typical losses, from `typical`.
+        text: returns the text of targets `first` to `last` of a document, for its worst spans.
+        most: maximum number of listed documents; all when None.
     """
     targets = max(1, sum(document.targets for document in documents))
     counted = [document for document in documents if document.targets]
@@ -225,7 +225,7 @@ def rank(
 def worst_spans(
     document: ScoredDocument, text: Callable[[ScoredDocument, int, int], str] | None
 ) -> list[dict[str, Any]]:
-    """The spans of `SPAN` targets with the largest mean loss, which do not overlap."""
+    """Return the non-overlapping spans of `SPAN` targets with the largest mean loss."""
     losses = np.nan_to_num(document.losses, nan=0.0)
     width = min(SPAN, len(losses))
     means = np.convolve(losses, np.ones(width) / width, mode="valid")
@@ -263,7 +263,7 @@ def _row(document: ScoredDocument, usual: Mapping[str, float], targets: int) -> 
 
 
 def _grouped(rows: Sequence[Mapping[str, Any]], names: tuple[str, ...]) -> list[dict[str, Any]]:
-    """Sums over documents of one source or bucket, the largest excess first."""
+    """Return sums over documents of one source or bucket, the largest excess first."""
     groups: dict[tuple[str, ...], list[Mapping[str, Any]]] = defaultdict(list)
     for row in rows:
         groups[tuple(row[name] for name in names)].append(row)
@@ -292,7 +292,7 @@ GRADIENT_ROWS = 64
 
 
 def replay(config: RunConfig, step: int, wanted: int | None = None) -> dict[str, Any]:
-    """Loss by document of a step's batch, the highest first.
+    """Return the loss by document of a step's batch, the highest first.
 
     Raises:
         MissingError: no such step, no checkpoint before it, or its manifests are gone.
@@ -307,7 +307,7 @@ def replay(config: RunConfig, step: int, wanted: int | None = None) -> dict[str,
 
 
 def blame(config: RunConfig, step: int, wanted: int | None = None, baseline: int = BASELINE) -> dict[str, Any]:
-    """Documents, sources and buckets of a step by their excess of its loss.
+    """Return documents, sources and buckets of a step by their excess of its loss.
 
     Raises:
         As `replay`.
@@ -321,9 +321,10 @@ def blame(config: RunConfig, step: int, wanted: int | None = None, baseline: int
 
 
 def baseline_steps(step: int, count: int, without: Collection[int] = ()) -> list[int]:
-    """Steps spread evenly over the last `REACH` before `step` that are not `without`; those after where there are none.
+    """Return steps spread evenly over the last `REACH` before `step` that are not `without`; later ones if there are
+    none.
 
-    A bad step among them would pass for typical: the second step of a window would be excused by the first.
+    A bad step among them would count as typical: the second step of a window would be excused by the first.
     """
     before = list(islice((other for other in range(step - 1, 0, -1) if other not in without), REACH))
     if not before:
@@ -333,7 +334,9 @@ def baseline_steps(step: int, count: int, without: Collection[int] = ()) -> list
 
 
 def suspect_steps(history: History) -> set[int]:
-    """Steps that were left out, kept back, or in the window of a rule that suspects the batch."""
+    """Return the steps that were skipped, had their update skipped, or are in the window of a rule that suspects the
+    batch.
+    """
     interventions = [event for event in history.events if event["event"] == "intervention"]
     windows = [event["window"] for event in interventions if event["rule"] in OF_BATCH]
     kept_back = {step for step, event in history.steps.items() if event.get("vetoed")}
@@ -341,7 +344,7 @@ def suspect_steps(history: History) -> set[int]:
 
 
 class _View:
-    """The losses of the run's batches under the parameters of one checkpoint."""
+    """Losses of the run's batches under the parameters of one checkpoint."""
 
     def __init__(self, config: RunConfig, at: int) -> None:
         self.config, self.at = config, at
@@ -352,7 +355,7 @@ class _View:
         self._tokens: dict[tuple[int, int], Any] = {}
 
     def documents(self, step: int, *, gradients: bool = False) -> Iterator[ScoredDocument]:
-        """The documents of a step with their losses, in the order of the batch."""
+        """Yield the documents of a step with their losses, in the order of the batch."""
         seen = self.documents_of.of_step(step)
         for row in rows(self.model, batch_of(self.config, step), gradients=gradients):
             self._tokens[step, row.row] = row.tokens
@@ -360,13 +363,13 @@ class _View:
                 yield scored(document, row.losses, row.gradient)
 
     def text(self, document: ScoredDocument, first: int, last: int) -> str:
-        """The text of tokens `first` to `last` of a document's row."""
+        """Return the text of tokens `first` to `last` of a document's row."""
         tokens = self._tokens[document.seen.step, document.seen.row][first:last]
         text: str = self._tokenizer.decode(tokens.tolist(), skip_special_tokens=False)
         return text
 
     def about(self, step: int) -> dict[str, Any]:
-        """The fields that every answer begins with."""
+        """Return the first fields of every answer."""
         history = timeline(self.config.directory.events)
         trained = history.steps.get(step)
         taken_back = [event for event in history.undone if event["step"] == step]
@@ -382,7 +385,7 @@ class _View:
 
 
 def main() -> int:
-    """Print the answer as JSON; returns the exit status."""
+    """Print the answer as JSON and return the exit status."""
     parser = argparse.ArgumentParser(prog="python -m plinth.training.forensics.replay", description=__doc__)
     parser.add_argument("what", choices=("replay", "blame"))
     parser.add_argument("config", help="runs/<run_id>/config.json")

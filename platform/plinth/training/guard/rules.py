@@ -31,8 +31,8 @@ class Finding(Frozen):
     """A rule that found a step suspicious.
 
     Attributes:
-        value, threshold: of the step; of a rule of screening, shares of its rows.
-        bound: of a row, where a rule judges rows.
+        value, threshold: values of the step; for a rule of screening, shares of its rows.
+        bound: bound of a row, if the rule judges rows.
     """
 
     rule: Rule
@@ -46,9 +46,9 @@ class TrainedStep(Frozen):
     """One trained step, as all ranks saw it.
 
     Attributes:
-        vetoed: whether the update was not made.
-        screened: the rules of screening that found its batch suspicious.
-        gradients, activations: of each layer, when they were measured.
+        vetoed: True if the update was skipped.
+        screened: rules of screening that found its batch suspicious.
+        gradients, activations: values of each layer, if measured.
     """
 
     step: int
@@ -65,10 +65,10 @@ class TrainedStep(Frozen):
 
 
 class Limits(Frozen):
-    """A step whose loss or gradient norm is above its limit is suspicious. Infinite: not judged yet.
+    """Limits of a step: a higher loss or gradient norm is suspicious. Infinite: not judged yet.
 
     Attributes:
-        rows: that may break a bound of screening.
+        rows: maximum number of rows that may violate a bound of screening.
     """
 
     loss: float = math.inf
@@ -77,15 +77,15 @@ class Limits(Frozen):
 
 
 class Intervention(Frozen):
-    """An act of the guard, as the timeline has it.
+    """An intervention of the guard, as on the timeline.
 
     Attributes:
-        step: at which it was decided.
-        first, last: the steps concerned; a rollback leaves them out.
-        factor: of the learning rate from `last` on.
-        bound: of a row, where a rule judges rows.
-        number: of the run's interventions of this action, from 1.
-        reason: why a harder action was taken than that of the rule.
+        step: step of the decision.
+        first, last: range of affected steps; a rollback skips them.
+        factor: factor of the learning rate after `last`.
+        bound: bound of a row, if the rule judges rows.
+        number: number among the run's interventions of this action, from 1.
+        reason: reason for a more severe action than the rule's.
     """
 
     step: int
@@ -102,12 +102,12 @@ class Intervention(Frozen):
     reason: str = ""
 
     def event(self) -> dict[str, Any]:
-        """The fields of its event."""
+        """Return the fields of its event."""
         return self.model_dump(mode="json", exclude={"first", "last"}) | {"window": [self.first, self.last]}
 
     @classmethod
     def of(cls, event: Mapping[str, Any]) -> Intervention:
-        """The intervention of an event; numbers that JSON cannot hold are text there."""
+        """Return the intervention of an event; numbers that JSON cannot represent are text there."""
         first, last = event["window"]
         fields = {name: event[name] for name in cls.model_fields if name in event}
         return cls(
@@ -147,7 +147,7 @@ class Rolling:
 
     @property
     def values(self) -> list[float]:
-        """Oldest first."""
+        """Values, oldest first."""
         return list(self._values)
 
     @property
@@ -181,9 +181,9 @@ LAYER_WINDOW, LAYER_MINIMUM = 32, 4
 
 
 def limits(policy: GuardParameters, losses: Rolling, norms: Rolling) -> Limits:
-    """Limits above which a step is suspicious: level and `sigmas` robust deviations of the steps before it.
+    """Return the limits above which a step is suspicious: level plus `sigmas` robust deviations of the previous steps.
 
-    A spread of nearly nothing would make every ripple a spike, so loss has to rise by nats and norm by a ratio too.
+    If the spread is almost 0, every ripple would be a spike, so loss must also rise by nats and norm by a ratio.
     """
     if len(losses) < policy.min_steps:
         return Limits()
@@ -195,7 +195,7 @@ def limits(policy: GuardParameters, losses: Rolling, norms: Rolling) -> Limits:
 
 
 def judge(seen: TrainedStep, limit: Limits) -> list[Finding]:
-    """Findings about the loss and the global gradient norm of a step."""
+    """Return the findings about the loss and the global gradient norm of a step."""
     if not seen.finite:
         value = seen.loss if not math.isfinite(seen.loss) else seen.grad_norm
         return [Finding(rule="nonfinite", value=value, threshold=math.inf)]
@@ -210,7 +210,7 @@ def judge(seen: TrainedStep, limit: Limits) -> list[Finding]:
 def judge_layers(
     rule: LayerRule, name: Rule, measured: Mapping[str, float] | None, history: dict[str, Rolling]
 ) -> Finding | None:
-    """The layer that is furthest out of its own range, if any; the measurement joins its history."""
+    """Return the layer furthest out of its own range, if any; the measurement is added to its history."""
     worst: Finding | None = None
     for layer, value in (measured or {}).items():
         window = history.setdefault(layer, Rolling(LAYER_WINDOW))
@@ -233,14 +233,14 @@ WARM_UP = 10
 
 
 class ThroughputRule:
-    """Judges the seconds of every step, by token: batches may grow."""
+    """Judges the seconds per token of every step, since batches may grow."""
 
     def __init__(self, policy: Throughput, window_steps: int) -> None:
         self.policy, self._window = policy, Rolling(window_steps)
         self._seen = self._streak = 0
 
     def record(self, step: int, tokens: int, seconds: float) -> list[Intervention]:
-        """Judge a step; the interventions it leads to."""
+        """Judge a step; return the interventions."""
         self._seen += 1
         if self.policy.action == "off" or self._seen <= WARM_UP or seconds <= 0:
             return []
@@ -286,10 +286,11 @@ NONE_BROKEN = (0,) * len(TEXT_RULES)
 
 
 def values(policy: BatchScreening, batch: CompactBatch, streams: Sequence[str] = ()) -> NDArray[np.float64]:
-    """What the rules judge of every sequence, [B, TEXT_RULES]: its facts, and 1 where its stream is a named one.
+    """Return the values that the rules judge for every sequence, [B, TEXT_RULES]: its facts, and 1 if its stream is
+    named.
 
     Args:
-        streams: the name of each sequence's stream; none where a source has no streams.
+        streams: name of each sequence's stream; empty if a source has no streams.
     """
     named = np.zeros(len(batch))
     if policy.streams and streams:
@@ -301,7 +302,7 @@ def values(policy: BatchScreening, batch: CompactBatch, streams: Sequence[str] =
 
 
 def breaking(policy: BatchScreening, found: NDArray[np.float64]) -> NDArray[np.bool_]:
-    """Which sequences break the bound of each rule, [B, TEXT_RULES]."""
+    """Return a mask of the sequences that violate the bound of each rule, [B, TEXT_RULES]."""
     duplicate, top, entropy = (found[:, FACTS.index(fact)] for fact in FACTS)
     return np.column_stack(
         [
@@ -314,21 +315,21 @@ def breaking(policy: BatchScreening, found: NDArray[np.float64]) -> NDArray[np.b
 
 
 def count_broken(policy: BatchScreening, batch: CompactBatch, streams: Sequence[str] = ()) -> tuple[int, ...]:
-    """How many sequences break the bound of each rule."""
+    """Return the number of sequences that violate the bound of each rule."""
     return tuple(breaking(policy, values(policy, batch, streams)).sum(axis=0).tolist())
 
 
 def limit_of(policy: BatchScreening | None, rows: int) -> float:
-    """How many of a batch's rows may break a bound before its update is kept back."""
+    """Return the maximum number of a batch's rows that may violate a bound before its update is skipped."""
     return math.inf if policy is None or policy.action == "warn" else policy.rows * rows
 
 
 def findings(policy: BatchScreening, counts: Sequence[int], rows: int) -> tuple[Finding, ...]:
-    """The rules that find a batch suspicious: of each the share of rows that break its bound.
+    """Return the rules that find a batch suspicious, each with the share of rows that violate its bound.
 
     Args:
-        counts: rows of all ranks that break the bound of each rule.
-        rows: of all ranks.
+        counts: number of rows of all ranks that violate the bound of each rule.
+        rows: number of rows of all ranks.
     """
     return tuple(
         Finding(rule=rule, value=broken / rows, threshold=policy.rows, bound=bound(policy, rule))
@@ -338,15 +339,15 @@ def findings(policy: BatchScreening, counts: Sequence[int], rows: int) -> tuple[
 
 
 def bound(policy: BatchScreening, rule: str) -> float | None:
-    """The bound of a row; None for streams, which are named or not."""
+    """Return the bound of a row; None for streams, which have no bound."""
     return None if rule == "streams" else getattr(policy, rule)
 
 
 def require_streams(policy: BatchScreening, streams: Sequence[str]) -> None:
-    """Refuse a name that no stream of the run has.
+    """Refuse a stream name that the run does not have.
 
     Raises:
-        RecipeError: it would never find anything.
+        RecipeError: the name would never match.
     """
     unknown = [name for name in policy.streams if not any(fnmatchcase(stream, name) for stream in streams)]
     if unknown:
@@ -361,7 +362,7 @@ def require_streams(policy: BatchScreening, streams: Sequence[str]) -> None:
 def broken_rows(
     policy: BatchScreening, batch: CompactBatch, streams: Sequence[str], rule: Any
 ) -> list[tuple[int, float]]:
-    """The sequences that break the bound of a rule, with their numbers, the furthest out first."""
+    """Return the sequences that violate the bound of a rule, with their values, the most extreme first."""
     found, place = values(policy, batch, streams), TEXT_RULES.index(rule)
     rows = np.flatnonzero(breaking(policy, found)[:, place]).tolist()
     rows.sort(key=lambda row: (found[row, place] if rule == "entropy" else -found[row, place], row))

@@ -56,18 +56,18 @@ class Guard:
     # -- before a step
 
     def leaves_out(self, step: int) -> Intervention | None:
-        """The rollback whose window holds this step."""
+        """Return the rollback whose window contains this step."""
         return next((made for made in reversed(self.rollbacks) if made.first <= step <= made.last), None)
 
     def update_limits(self, step: int, in_flight: int = 0, rows: int = 0) -> Limits:
-        """Limits above which the update of the next step is not made: of rules that skip; of all just after a window.
+        """Return the limits of the next step's update: of rules that skip, and of all rules just after a window.
 
-        A window ends where the guard was sure, not where the bad data ends. With good parameters again, the
-        steps after it show themselves: they are on probation until two pass.
+        A window ends where the guard was sure, not where the bad data ends. With the parameters restored, bad steps
+        after the window are detectable: steps are on probation until two pass.
 
         Args:
-            in_flight: steps before this one that are trained and not recorded yet, fewer than `LAG`.
-            rows: of the step's batch, in sequences.
+            in_flight: number of trained steps before this one that are not recorded yet, fewer than `LAG`.
+            rows: number of rows in the step's batch, in sequences.
         """
         if not self.policy.enabled:
             return Limits()
@@ -80,7 +80,7 @@ class Guard:
         )
 
     def factor(self, step: int) -> float:
-        """The factor of a step's learning rate."""
+        """Return the factor of a step's learning rate."""
         steps, factor = self.policy.lr_steps, 1.0
         for made in self.lowered:
             if made.last + LAG <= step and (not steps or step < made.last + LAG + steps):
@@ -93,7 +93,7 @@ class Guard:
     # -- after a step
 
     def record(self, seen: TrainedStep) -> list[Intervention]:
-        """Judge a trained step; the interventions it leads to, the hardest last."""
+        """Judge a trained step; return the interventions, the most severe last."""
         if not self.policy.enabled:
             return []
         found = [*seen.screened, *(() if self.kept_back(seen) else self._judge(seen))]
@@ -106,7 +106,7 @@ class Guard:
         return self._hardest(made)
 
     def kept_back(self, seen: TrainedStep) -> bool:
-        """Whether screening kept an update back; then loss and gradient say nothing, and are not judged."""
+        """Return True if screening skipped an update; then loss and gradient are not judged."""
         return seen.vetoed and any(self.policy.rule(finding.rule).action != "warn" for finding in seen.screened)
 
     def set_rollbacks(self, made: Iterable[Intervention]) -> None:
@@ -116,7 +116,7 @@ class Guard:
     # -- state
 
     def state(self) -> dict[str, Any]:
-        """The state from which a resumed run decides as this one would; JSON."""
+        """Return the state from which a resumed run makes the same decisions; JSON."""
         return {
             "losses": self._losses.values,
             "norms": self._norms.values,
@@ -132,7 +132,7 @@ class Guard:
 
     @classmethod
     def restored(cls, policy: GuardParameters, state: Mapping[str, Any]) -> Guard:
-        """The guard in the saved state `state`."""
+        """Return the guard in the saved state `state`."""
         guard = cls(policy)
         guard._losses = Rolling(policy.window_steps, state["losses"])
         guard._norms = Rolling(policy.window_steps, state["norms"])
@@ -150,7 +150,7 @@ class Guard:
     # -- inside
 
     def _judge(self, seen: TrainedStep) -> list[Finding]:
-        """Findings about loss and gradient."""
+        """Return findings about loss and gradient."""
         by_layer = (
             judge_layers(self.policy.layer_gradient, "layer_gradient", seen.gradients, self._gradients),
             judge_layers(self.policy.activations, "activations", seen.activations, self._activations),
@@ -158,15 +158,16 @@ class Guard:
         return [*judge(seen, self._next_limits[0]), *(finding for finding in by_layer if finding is not None)]
 
     def _on_probation(self, step: int) -> bool:
-        """Whether a step is soon after a window, or after one whose update was skipped there: after each, two have to
-        pass, and what becomes of a step is known `LAG` steps later."""
+        """Return True if a step is soon after a window, or after a skipped update on probation: after each, two steps
+        must pass, and the outcome of a step is known `LAG` steps later.
+        """
         ends = [made.last for made in self.rollbacks if made.last < step]
         return any(step <= end + LAG + 1 for end in ends) or any(
             skipped + LAG <= step <= skipped + LAG + 1 for skipped in self._on_probation_skipped
         )
 
     def _hardest(self, made: list[Intervention]) -> list[Intervention]:
-        """All warnings, then only the hardest of what acts: two rules that see one thing do not act twice."""
+        """Return all warnings, then only the most severe action: two rules that see one problem must not act twice."""
         warnings = [one for one in made if one.action == "warn"]
         acting = [one for one in made if one.action != "warn"]
         if not acting:
@@ -177,7 +178,7 @@ class Guard:
         return [*warnings, hardest]
 
     def _update_streaks(self, seen: TrainedStep, found: list[Finding]) -> None:
-        """Lengthen the streaks of the rules that found something; end those of the others that could have."""
+        """Lengthen the streaks of rules with findings; end the streaks of other rules that judged the step."""
         unjudged = set(self._streaks) - set(TEXT_RULES) if self.kept_back(seen) else _unmeasured(seen)
         going_on = {finding.rule for finding in found} | unjudged
         self._streaks = {rule: streak for rule, streak in self._streaks.items() if rule in going_on}
@@ -188,7 +189,7 @@ class Guard:
             self._skipped = [step for step in self._skipped if step > recent] + [seen.step]
 
     def _decide(self, seen: TrainedStep, finding: Finding) -> Intervention | None:
-        """The intervention that the policy makes of a finding now, if any."""
+        """Return the intervention that the policy takes for a finding now, if any."""
         rule = self.policy.rule(finding.rule)
         if rule.action == "off":
             return None
@@ -209,7 +210,7 @@ class Guard:
         return self._intervention(seen, finding, rule.action)
 
     def _skip(self, seen: TrainedStep, finding: Finding, rule: GuardRule) -> Intervention:
-        """The update was not made, so nothing is spoilt and nothing has to be undone."""
+        """Return a skip: the update was not applied, so nothing must be undone."""
         self._streaks.pop(finding.rule, None)
         reason = ""
         if rule.action != "skip":
@@ -219,7 +220,7 @@ class Guard:
         return self._bounded(made, self.policy.max_skipped_updates, "too many updates were not made")
 
     def _roll_back(self, seen: TrainedStep, finding: Finding) -> Intervention:
-        """Leave out everything from where any rule first found something to this step."""
+        """Return a rollback that skips everything from the first finding of any rule to this step."""
         acting = (rule for rule in self._streaks if rule not in TEXT_RULES and self.policy.rule(rule).action != "off")
         onset = min(self._streaks[rule][0] for rule in acting)
         first, last = max(1, onset - self.policy.skip_before), seen.step + self.policy.skip_after
@@ -243,7 +244,7 @@ class Guard:
 
 
 def _unmeasured(seen: TrainedStep) -> set[str]:
-    """Rules that a step without measurements by layer neither confirms nor ends."""
+    """Return the rules that a step without measurements by layer neither confirms nor ends."""
     rules = {"layer_gradient": seen.gradients, "activations": seen.activations}
     return {rule for rule, measured in rules.items() if measured is None}
 

@@ -66,7 +66,7 @@ class _Leave(torch.autograd.Function):
 
 
 class _Exchange(torch.autograd.Function):
-    """Divide axis `divided` over the group and put together axis `joined`."""
+    """Divide axis `divided` over the group and join axis `joined`."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, group: ProcessGroup, divided: int, joined: int) -> Tensor:
@@ -79,7 +79,7 @@ class _Exchange(torch.autograd.Function):
 
 
 def _exchanged(x: Tensor, group: ProcessGroup, divided: int, joined: int) -> Tensor:
-    """One all-to-all; parts are joined in rank order."""
+    """Run one all-to-all; parts are joined in rank order."""
     size = dist.get_world_size(group)
     sent = torch.stack(x.chunk(size, dim=divided)).contiguous()
     received = torch.empty_like(sent)
@@ -88,7 +88,7 @@ def _exchanged(x: Tensor, group: ProcessGroup, divided: int, joined: int) -> Ten
 
 
 def summed(x: Tensor, group: ProcessGroup) -> Tensor:
-    """The sum over the group, in a tensor of its own."""
+    """Return the sum over the group, in a new tensor."""
     if torch.compiler.is_compiling():  # the same collective in the form that graphs have
         total: Tensor = functional_collectives.all_reduce(x, "sum", group)
         return total
@@ -98,25 +98,25 @@ def summed(x: Tensor, group: ProcessGroup) -> Tensor:
 
 
 def enter_region(x: Tensor, group: ProcessGroup) -> Tensor:
-    """`x` of every rank of the group is the same; each computes a part of what depends on it."""
+    """Enter a region: `x` is the same on every rank of the group, and each computes a part of its dependents."""
     entered: Tensor = _Enter.apply(x, group)  # type: ignore[no-untyped-call]
     return entered
 
 
 def leave_region(x: Tensor, group: ProcessGroup) -> Tensor:
-    """The parts of all ranks, added."""
+    """Return the sum of the parts of all ranks."""
     left: Tensor = _Leave.apply(x, group)  # type: ignore[no-untyped-call]
     return left
 
 
 def scatter_heads(x: Tensor, group: ProcessGroup) -> Tensor:
-    """Some tokens of all heads [B, H, S/n, E] to all tokens of some heads [B, H/n, S, E]."""
+    """Exchange some tokens of all heads [B, H, S/n, E] for all tokens of some heads [B, H/n, S, E]."""
     exchanged: Tensor = _Exchange.apply(x, group, 1, 2)  # type: ignore[no-untyped-call]
     return exchanged
 
 
 def gather_heads(x: Tensor, group: ProcessGroup) -> Tensor:
-    """All tokens of some heads [B, H/n, S, E] to some tokens of all heads [B, H, S/n, E]."""
+    """Exchange all tokens of some heads [B, H/n, S, E] for some tokens of all heads [B, H, S/n, E]."""
     exchanged: Tensor = _Exchange.apply(x, group, 2, 1)  # type: ignore[no-untyped-call]
     return exchanged
 
@@ -158,7 +158,7 @@ class SequenceGroup(SequenceRanks):
 
 
 def division_of(topology: Topology) -> Division:
-    """The part of a decoder that the rank of a topology holds."""
+    """Return the part of a decoder that the rank of a topology holds."""
     return Division(
         stage=PipelineStage(topology.place.pipeline, topology.shape.pipeline),
         tensor=TensorRanks() if topology.tensor is None else TensorGroup(topology.tensor),
@@ -177,7 +177,7 @@ def division_of(topology: Topology) -> Division:
 def divided_decoder(
     config: Model, vocab_size: int, topology: Topology, device: torch.device | str, dtype: torch.dtype
 ) -> Decoder:
-    """The part of the decoder that this rank holds, without its weights."""
+    """Return the part of the decoder that this rank holds, without its weights."""
     model = empty(config, vocab_size, division_of(topology), device, dtype)
     declared, ranks = declarations(model), model.division.tensor
     for name, parameter in model.named_parameters():
@@ -191,12 +191,12 @@ def divided_decoder(
 
 
 def _total(gradient: Tensor, ranks: TensorRanks) -> Tensor:
-    """The sum over tensor ranks, in FP32: rounded once."""
+    """Return the sum over tensor ranks, in FP32: rounded once."""
     return ranks.total(gradient.float()).to(gradient.dtype)
 
 
 def gathered(parameter: Tensor, topology: Topology) -> Tensor:
-    """The undivided parameter, detached; a collective over the tensor ranks."""
+    """Return the undivided parameter, detached. A collective over the tensor ranks."""
     shard, value = getattr(parameter, "shard", None), parameter.detach()
     return value if shard is None or topology.tensor is None else _gathered(value, shard[0], topology.tensor)
 
@@ -223,7 +223,7 @@ def wrap_blocks(blocks: Iterable[Block], parallel: Parallel) -> None:
 
     `before` and `after` are compiled as whole graphs that all blocks share, one for each row length, in training and in
     validation: shapes are constants in them. A block that cannot be compiled is an error, and so is a run with more
-    shapes than `SHAPES`; PyTorch would go on without compiling.
+    shapes than `SHAPES`; PyTorch would continue without compiling.
 
     Recomputation is PyTorch's non-reentrant checkpoint (Chen et al., arXiv:1604.06174): the same kernels on the same
     inputs, so gradients are the same bit for bit. Nothing in a block is random, so generators are left alone.
@@ -248,13 +248,13 @@ def wrap_blocks(blocks: Iterable[Block], parallel: Parallel) -> None:
 
 
 def partition_initialised(model: nn.Module, initial: WeightSource, settings: dict[str, Any], mpu: Any) -> None:
-    """Divide an empty, undivided model over the ranks of ZeRO-3, each range with its values; a collective.
+    """Divide an empty, undivided model over the ranks of ZeRO-3, each range with its values. A collective.
 
     Args:
-        model: its parameters become DeepSpeed's.
+        model: model whose parameters become DeepSpeed's.
         initial: the weights.
-        settings: those of `deepspeed.initialize`.
-        mpu: as there.
+        settings: settings of `deepspeed.initialize`.
+        mpu: `mpu` of `deepspeed.initialize`.
     """
     from deepspeed.runtime.zero.partition_parameters import Init
 

@@ -40,17 +40,17 @@ class RankPlace(NamedTuple):
 
     @property
     def leads(self) -> bool:
-        """Whether this rank is the first of its replica, the ranks that see the same sequences."""
+        """True if this rank is the first of its replica, the ranks that see the same sequences."""
         return self.pipeline == self.sequence == self.tensor == 0
 
 
 def shape_of(parallel: Parallel, ranks: int) -> RankPlace:
-    """Ranks along each axis."""
+    """Return the number of ranks along each axis."""
     return RankPlace(parallel.data_ranks(ranks), parallel.pipeline, parallel.sequence, parallel.tensor)
 
 
 def place_of(parallel: Parallel, ranks: int, rank: int) -> RankPlace:
-    """Coordinates of a rank."""
+    """Return the coordinates of a rank."""
     coordinates, rest = [], rank
     for size in reversed(shape_of(parallel, ranks)):
         rest, coordinate = divmod(rest, size)
@@ -59,7 +59,7 @@ def place_of(parallel: Parallel, ranks: int, rank: int) -> RankPlace:
 
 
 def ranks_of(parallel: Parallel, ranks: int, axes: tuple[Axis, ...]) -> list[list[int]]:
-    """The groups of ranks that differ along `axes` only, in rank order; every rank is in exactly one."""
+    """Return the groups of ranks that differ along `axes` only, in rank order; every rank is in exactly one."""
     shape = shape_of(parallel, ranks)
     fixed = [range(1) if axis in axes else range(size) for axis, size in zip(AXES, shape, strict=True)]
     free = [range(size) if axis in axes else range(1) for axis, size in zip(AXES, shape, strict=True)]
@@ -77,7 +77,7 @@ def _number(shape: RankPlace, place: tuple[int, ...]) -> int:
 
 
 class Topology:
-    """The process groups of this rank. Made once, after the ranks have joined; a collective.
+    """The process groups of this rank. Created once, after the ranks have joined. A collective.
 
     A group of one rank is None: nothing is sent in it.
     """
@@ -94,15 +94,15 @@ class Topology:
 
     @property
     def replica_ranks(self) -> list[int]:
-        """The ranks of `replicas`."""
+        """Ranks of `replicas`."""
         return self.members(("data", "sequence"))
 
     def members(self, axes: tuple[Axis, ...]) -> list[int]:
-        """The ranks that differ from this one along `axes` only, this one included."""
+        """Return the ranks that differ from this one along `axes` only, including this one."""
         return next(group for group in ranks_of(self.parallel, self.ranks, axes) if self.rank in group)
 
     def group_of(self, axes: tuple[Axis, ...]) -> ProcessGroup | None:
-        """The ranks that differ from this one along `axes` only; a collective of all ranks."""
+        """Return the group of the ranks that differ from this one along `axes` only. A collective of all ranks."""
         import torch.distributed as dist
 
         mine = None
@@ -118,7 +118,7 @@ class Topology:
 class ModelParallelUnit:
     """Megatron's `mpu`, as DeepSpeed calls it: the ranks that hold the same parameters, and those that divide them.
 
-    To DeepSpeed sequence ranks are data ranks: they hold the same parameters and different gradients.
+    DeepSpeed treats sequence ranks as data ranks: they hold the same parameters and different gradients.
     """
 
     def __init__(self, topology: Topology) -> None:
@@ -156,7 +156,7 @@ class ModelParallelUnit:
 
 
 def _alone(topology: Topology) -> Any:
-    """A group of this rank only, since None means the whole world to DeepSpeed. A collective."""
+    """Return a group of this rank only, since None means the whole world to DeepSpeed. A collective."""
     import torch.distributed as dist
 
     return [dist.new_group([rank]) for rank in range(topology.ranks)][topology.rank]
@@ -177,7 +177,7 @@ def _alone(topology: Topology) -> Any:
 # Does not belong here: bytes (plinth.operation.memory), or how DeepSpeed is brought to it (training.engine).
 
 class GradientPath(Frozen):
-    """How gradients are accumulated and reduced; `plinth run plan` prints it."""
+    """Accumulation and reduction of gradients; `plinth run plan` prints it."""
 
     accumulation_dtype: str
     communication_dtype: str
@@ -185,14 +185,14 @@ class GradientPath(Frozen):
     overlapped: bool  # with the backward pass
 
     def text(self) -> str:
-        """One line for people."""
+        """Return one line for people."""
         dtypes = f"accumulated in {self.accumulation_dtype}, sent in {self.communication_dtype}"
         when = "while the backward pass goes on" if self.overlapped else "after the backward pass"
         return f"{dtypes}, reduced {self.reduced}, {when}"
 
 
 def gradient_path(parallel: Parallel, *, gpu: bool) -> GradientPath:
-    """The path of a block that can run, on a GPU or a CPU."""
+    """Return the gradient path of a valid block, on a GPU or a CPU."""
     return GradientPath(
         accumulation_dtype="fp32",
         communication_dtype=communication_dtype(parallel),
@@ -202,17 +202,19 @@ def gradient_path(parallel: Parallel, *, gpu: bool) -> GradientPath:
 
 
 def communication_dtype(parallel: Parallel) -> str:
-    """Of gradients on the wire."""
+    """Return the dtype of gradients in communication."""
     return "fp32" if parallel.communication_dtype == "auto" else parallel.communication_dtype
 
 
 def overlaps(parallel: Parallel, *, gpu: bool) -> bool:
-    """Whether gradients are reduced while the backward pass goes on; by default where that helps."""
+    """Return True if gradients are reduced during the backward pass; by default if that helps."""
     if parallel.overlap_communication is not None:
         return parallel.overlap_communication
     return gpu and can_overlap(parallel) and parallel.offload == "none"
 
 
 def can_overlap(parallel: Parallel) -> bool:
-    """ZeRO-0 reduces with one call at the end, and so does a pipeline, whose stages still add to gradients."""
+    """Return True if reduction can overlap. ZeRO-0 reduces with one call at the end, and so does a pipeline, whose
+    stages still add to gradients.
+    """
     return parallel.zero_stage > 0 and parallel.pipeline == 1

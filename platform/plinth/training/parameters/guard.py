@@ -19,14 +19,14 @@ _CONFIRMATIONS = "Suspicious steps in a row before anything is done."
 
 
 class GuardRule(OneValue):
-    """An intervention, and the suspicious steps in a row before it."""
+    """An intervention, and the number of consecutive suspicious steps before it."""
 
     action: Action = Field("warn", description=_ACTION)
     confirmations: int = internal(1, ge=1, description=_CONFIRMATIONS)
 
 
 class Nonfinite(GuardRule):
-    """The loss or the gradient is NaN or infinite. The update of such a step is never made, whatever the action."""
+    """The loss or the gradient is NaN or infinite. The update of such a step is always skipped, whatever the action."""
 
     action: Action = Field("rollback", description=_ACTION)
 
@@ -52,7 +52,7 @@ class GradientSpike(GuardRule):
 
 
 class LateRule(GuardRule):
-    """A rule that judges when the update has been made already."""
+    """A rule that judges after the update."""
 
     @model_validator(mode="after")
     def _too_late(self) -> LateRule:
@@ -69,8 +69,9 @@ class LayerRule(LateRule):
 
 
 class PlateauRule(LateRule):
-    """A rule of 0.3 that no recipe can set (`training.stopping.plateau` ends a run): in the dump, so that runs which
-    were begun before go on."""
+    """Rule of 0.3 that recipes cannot set (`training.stopping.plateau` ends a run). It stays in the dump, so that runs
+    of 0.3 can be resumed.
+    """
 
     action: Literal["off"] = Field("off", description=_ACTION)
     steps: Literal[1000] = internal(1000, description="Of the rule that was.")
@@ -78,7 +79,7 @@ class PlateauRule(LateRule):
 
 
 class Throughput(GuardRule):
-    """Steps take much longer than they did. A clock decides, so it may only warn or stop."""
+    """Steps are much slower than before. Wall-clock time decides, so it may only warn or stop."""
 
     confirmations: int = internal(10, ge=1, description=_CONFIRMATIONS)
     ratio: float = internal(0.5, gt=0, lt=1, description="Share of the recent level of tokens per second.")
@@ -91,7 +92,7 @@ class Throughput(GuardRule):
 
 
 class BatchScreening(Frozen):
-    """Judges the text of a batch before its update: rules over its rows, which are the sequences of the mixture."""
+    """Rules over the rows of a batch, the sequences of the mixture, judged before its update."""
 
     action: Literal["warn", "skip", "stop"] = Field(
         "skip", description="warn, skip (the update is not made), or stop, of a batch with too many such rows."
@@ -112,7 +113,7 @@ class BatchScreening(Frozen):
     @field_validator("streams", mode="before")
     @classmethod
     def _listed(cls, given: Any) -> Any:
-        """A recipe's list, which is no JSON any more once the guard's own validator has had it."""
+        """Return a recipe's list, which is no longer JSON after the guard's own validator."""
         return tuple(given) if isinstance(given, list) else given
 
     @model_validator(mode="after")
@@ -157,7 +158,7 @@ class GuardParameters(Frozen):
     max_lowered: int = internal(4, ge=0, description="How often the learning rate is lowered; one more stops the run.")
 
     def rule(self, name: str) -> GuardRule:
-        """The policy of a rule, also of one of screening."""
+        """Return the policy of a rule, including screening rules."""
         own: GuardRule | None = getattr(self, name, None)
         return own or GuardRule(action="off" if self.screening is None else self.screening.action)
 
@@ -177,7 +178,7 @@ class GuardParameters(Frozen):
 # Rules that end a run early. A rule that is not set does not apply.
 
 class Plateau(OneValue):
-    """Losses that no longer fall: the improvement still to be expected, at its most hopeful, is too small."""
+    """Losses have stopped falling: even the upper bound of the expected improvement is too small."""
 
     window_tokens: int = Field(
         ge=1, description="Tokens over which the slope is fitted; the next so many must promise 0.005 nats."
@@ -195,7 +196,7 @@ class Plateau(OneValue):
 
 
 class Regression(OneValue):
-    """A probe that the run has unlearnt: worse than at its best, beyond noise."""
+    """A probe has regressed: worse than its best, beyond noise."""
 
     bits_per_byte: float = Field(
         gt=0,
@@ -234,6 +235,6 @@ class Stopping(Frozen):
 
     @property
     def asked(self) -> bool:
-        """Whether any rule is set."""
+        """True if any rule is set."""
         rules = (self.tokens, self.seconds, self.money, self.epochs, self.plateau, self.regression)
         return any(rule is not None for rule in rules)

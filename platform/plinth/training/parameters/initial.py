@@ -16,7 +16,7 @@ REPLAYED: Final = "replay-"
 
 
 class InitialWeights(Frozen):
-    """Weights to begin from, instead of random ones: give one of `release`, `checkpoint` and `folder`."""
+    """Initial weights, instead of random ones: give one of `release`, `checkpoint` and `folder`."""
 
     release: str | None = Field(
         None, description="`NAME@champion` or `NAME/VERSION`; proved as `plinth verify` does before it is used."
@@ -54,7 +54,7 @@ class InitialWeights(Frozen):
 
     @classmethod
     def named(cls, target: str) -> InitialWeights:
-        """A release or a checkpoint, by a name that says which: only a release's has an `@` or a `/`."""
+        """Parse a release or a checkpoint from a name: only a release's name has an `@` or a `/`."""
         return cls(release=target) if "@" in target or "/" in target else cls(checkpoint=target)
 
     @model_validator(mode="after")
@@ -75,7 +75,7 @@ class InitialWeights(Frozen):
 
 
 class InitialState(Frozen):
-    """The resolved source of a run's first weights: the digest of the manifest `initial`, and how it is used."""
+    """Resolved source of a run's initial weights: the digest of the manifest `initial`, and its use."""
 
     manifest: str
     optimizer: Literal["fresh", "kept"] = "fresh"

@@ -33,7 +33,7 @@ Float8 = Literal["none", "tensorwise", "rowwise", "rowwise_with_gw_hp"]
 
 
 class Optimizer(Frozen):
-    """Optimizer, and its rate with warm-up, stable phase and decay by tokens."""
+    """Optimizer, and its learning rate with warm-up, stable phase and decay by tokens."""
 
     kind: str = Field(
         "adamw",
@@ -107,11 +107,11 @@ class Optimizer(Frozen):
         return self
 
     def warmup(self, total_tokens: int) -> float:
-        """Tokens that warm up."""
+        """Return the number of warm-up tokens."""
         return self.warmup_fraction * total_tokens
 
     def decay(self, total_tokens: int) -> float:
-        """Tokens that decay at the end of WSD."""
+        """Return the number of decay tokens at the end of WSD."""
         return self.decay_fraction * total_tokens
 
     def _apart(self) -> None:
@@ -128,7 +128,7 @@ class Optimizer(Frozen):
 
 
 class MuonOptions(Frozen):
-    """Muon: momentum, made orthogonal by Newton and Schulz (Jordan et al. 2024, kellerjordan.github.io/posts/muon)."""
+    """Muon: momentum, orthogonalized by Newton and Schulz (Jordan et al. 2024, kellerjordan.github.io/posts/muon)."""
 
     momentum: float = Field(0.95, ge=0, lt=1, description="Share of the momentum that stays.")
     scale: Literal["rms", "spectral"] = Field(
@@ -154,14 +154,14 @@ class OptimizerKind:
     """An optimizer that a recipe can name.
 
     Attributes:
-        name: in the recipe, `training.optimizer.kind`.
-        params: what `training.optimizer.options` may hold.
-        make: an optimizer for groups, from the recipe's block and the options. Each group has `lr`, `weight_decay`,
-            `betas` and `eps`, and `lr_factor`, by which the schedule's rate is multiplied. A group whose state has no
-            `step` says so by `counts_steps`, false.
-        hidden_factor: for an optimizer that treats the matrices of blocks apart: the factor of their rate, from the
-            options and muP's width multiplier. They are groups of their own, with `hidden_matrices` true.
-        elementwise: whether each element is updated by itself, so that tensor ranks and offload can divide the work.
+        name: name in the recipe, `training.optimizer.kind`.
+        params: model of `training.optimizer.options`.
+        make: creates an optimizer for groups, from the recipe's block and the options. Each group has `lr`,
+            `weight_decay`, `betas`, `eps`, and `lr_factor`, by which the schedule's rate is multiplied. A group whose
+            state has no `step` sets `counts_steps` to false.
+        hidden_factor: for an optimizer that treats the matrices of blocks separately: the factor of their rate, from
+            the options and muP's width multiplier. They are separate groups, with `hidden_matrices` true.
+        elementwise: True if each element is updated independently, so tensor ranks and offload can divide the work.
     """
 
     name: str
@@ -199,25 +199,25 @@ OPTIMIZERS = Catalogue(
 
 
 def origin_of(optimizer: Optimizer) -> str | None:
-    """The package of an optimizer that is not built in: part of a run's identity."""
+    """Return the package of an optimizer that is not built in: part of a run's identity."""
     origin = None if optimizer.kind in OPTIMIZERS.built_in else OPTIMIZERS.origin(optimizer.kind)
     return None if origin is None else str(origin)
 
 
 def options_of(optimizer: Optimizer) -> Any:
-    """The options of the recipe's block, as its kind takes them.
+    """Return the options of the recipe's block, validated by its kind.
 
     Raises:
-        RecipeError: no such optimizer, or options that it does not take.
+        RecipeError: no such optimizer, or invalid options.
     """
     return OPTIMIZERS.parameters(optimizer.kind, optimizer.options, "training.optimizer.options")
 
 
 def make_optimizer(groups: Groups, optimizer: Optimizer, origin: str | None) -> torch.optim.Optimizer:
-    """The optimizer of a run, on a rank.
+    """Create the optimizer of a run, on a rank.
 
     Raises:
-        TrainingError: this machine has another version of the package than the one that the run was prepared with.
+        TrainingError: this machine has another version of the package than the run was prepared with.
         ExtensionError, RecipeError: it cannot be used.
     """
     kind = OPTIMIZERS.find(optimizer.kind)
@@ -235,7 +235,7 @@ def make_optimizer(groups: Groups, optimizer: Optimizer, origin: str | None) -> 
 def problems_with_division(
     optimizer: Optimizer, parallel: Parallel, model: Model, precision: str
 ) -> Iterator[Refusal]:
-    """The reasons for which an optimizer cannot run on a division, by key of `training.parallel`."""
+    """Yield the reasons why an optimizer cannot run on a division, by key of `training.parallel`."""
     kind = OPTIMIZERS.find(optimizer.kind)
     apart = {
         f"the optimizer {optimizer.kind}": kind.hidden_factor is not None,
@@ -274,7 +274,7 @@ def problems_with_division(
 # what its last step used. (Xiong et al. 2023, arXiv:2309.16039, raise theta; Peng et al. 2023, arXiv:2309.00071, YaRN.)
 
 class RotaryChange(Frozen):
-    """Rotary positions from a step on; what is left out stays as it is."""
+    """Rotary positions that begin at a step; omitted keys do not change."""
 
     from_step: int = Field(ge=1, description="First step of the change, counted from 1.")
     rope_theta: float | None = Field(None, gt=0, description="Base of the rotary frequencies from there on.")
@@ -282,8 +282,9 @@ class RotaryChange(Frozen):
 
 
 class TrainingChange(RunChange):
-    """A change of batch, rows or rotary positions from a step on. With a `reason` it amends a run that has begun: it
-    holds for steps not taken yet, and replaces what is scheduled for later."""
+    """A change of batch, rows or rotary positions that begins at a step. With a `reason` it amends a started run: it
+    applies to steps not taken yet, and replaces later scheduled changes.
+    """
 
     rope_theta: float | None = Field(
         None, gt=0, description="Base of the rotary frequencies from there on; left out, it stays. Never amended."
@@ -324,7 +325,7 @@ def require_in_order(changes: Sequence[RotaryChange]) -> None:
 
 
 def model_at(model: Model, changes: Sequence[RotaryChange], step: int) -> Model:
-    """The model as `step` trains it (steps count from 1; 0 is before the first)."""
+    """Return the model at `step` (steps count from 1; 0 is before the first)."""
     for change in changes:
         if change.from_step <= step:
             set_here = {name: getattr(change, name) for name in ("rope_theta", "rope_scaling")}

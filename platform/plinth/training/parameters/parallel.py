@@ -28,7 +28,9 @@ BUCKET = 2**25
 
 
 class LossScale(Frozen):
-    """FP16 only: gradients are multiplied so that small ones survive (Micikevicius et al., arXiv:1710.03740)."""
+    """Loss scale in FP16 only: gradients are multiplied so that small ones survive (Micikevicius et al.,
+    arXiv:1710.03740).
+    """
 
     static: float = Field(0.0, ge=0, description="A fixed factor; 0 finds it while training.")
     initial_power: int = Field(16, ge=0, le=32, description="The first factor is 2 to this power.")
@@ -38,7 +40,7 @@ class LossScale(Frozen):
 
 
 class Parallel(Frozen):
-    """Ranks = data x tensor x pipeline x sequence; the ranks left by the last three are data parallel."""
+    """Ranks = data x tensor x pipeline x sequence; the data ranks are those left by the other three."""
 
     zero_stage: Literal[0, 1, 2, 3] = Field(
         1, description="DeepSpeed ZeRO: what is divided over ranks; 1 optimizer state, 2 gradients, 3 parameters too."
@@ -75,18 +77,18 @@ class Parallel(Frozen):
 
     @property
     def model_ranks(self) -> int:
-        """Ranks that hold one replica of the model between them."""
+        """Ranks that together hold one replica of the model."""
         return self.tensor * self.pipeline * self.sequence
 
     def data_ranks(self, ranks: int) -> int:
-        """Ranks that see different sequences, of all ranks."""
+        """Return the number of ranks that see different sequences."""
         return ranks // self.model_ranks
 
 
 def problems(
     parallel: Parallel, model: Model, *, ranks: int, sequence_tokens: int, precision: str
 ) -> Iterator[Refusal]:
-    """The reasons for which this block cannot run, by key; none when it can."""
+    """Yield the reasons why this block cannot run, by key; none if it can."""
     yield from _degrees(parallel, model, ranks, sequence_tokens)
     yield from _zero(parallel, precision)
     yield from _offload(parallel)
@@ -112,11 +114,12 @@ def problems(
 
 
 def not_with(parallel: Parallel, *, float8: bool = False, undivided: Collection[str] = ()) -> list[str]:
-    """Keys of a block whose values do not go with the rest of a run.
+    """Return the keys of a block whose values are incompatible with the rest of a run.
 
     Args:
-        float8: scales are of whole matrices, and a layer keeps its weight for the backward pass.
-        undivided: keys that a training hook needs at their least (`TrainingHook.undivided`).
+        float8: True for FP8, whose scales cover whole matrices, and whose layers keep their weight for the backward
+            pass.
+        undivided: keys that a training hook needs at their minimum (`TrainingHook.undivided`).
     """
     refused = {
         "tensor": parallel.tensor > 1 and (float8 or "tensor" in undivided),
@@ -129,7 +132,7 @@ def not_with(parallel: Parallel, *, float8: bool = False, undivided: Collection[
 
 
 def _communication(parallel: Parallel, precision: str) -> Iterator[Refusal]:
-    """Settings of the exchange of gradients that would round them, or would do nothing."""
+    """Yield settings of the exchange of gradients that would round them, or would have no effect."""
     if precision != "auto" and parallel.communication_dtype not in ("auto", "fp32", precision):
         yield (
             "communication_dtype",
@@ -176,7 +179,7 @@ def _degrees(parallel: Parallel, model: Model, ranks: int, sequence_tokens: int)
 
 
 def _zero(parallel: Parallel, precision: str) -> Iterator[Refusal]:
-    """Combinations of a ZeRO stage that DeepSpeed 0.19 refuses or computes wrongly."""
+    """Yield combinations with a ZeRO stage that DeepSpeed 0.19 refuses or computes wrongly."""
     if parallel.zero_stage == 0 and precision == "fp16":
         yield (
             "zero_stage",
@@ -316,7 +319,7 @@ OTHERS = frozenset(
 
 
 def problems_with_settings(block: Mapping[str, Any]) -> Iterator[Refused]:
-    """The settings of a block that are refused, by key."""
+    """Yield the refused settings of a block, by key."""
     known = {name for name in {*OWNED, *HARMLESS, *OTHERS} if "." not in name}
     for name in block:
         if name not in known:
@@ -329,10 +332,10 @@ def problems_with_settings(block: Mapping[str, Any]) -> Iterator[Refused]:
 
 
 def with_settings(own: Mapping[str, Any], block: Mapping[str, Any]) -> dict[str, Any]:
-    """The engine's configuration and the block's settings.
+    """Return the engine's configuration with the block's settings.
 
     Raises:
-        TrainingError: the block has one that is refused.
+        TrainingError: the block has a refused setting.
     """
     for path, reason in problems_with_settings(block):
         raise TrainingError(f"training.deepspeed.{'.'.join(path)} is refused", found=block[path[0]], expected=reason)
@@ -344,7 +347,7 @@ def with_settings(own: Mapping[str, Any], block: Mapping[str, Any]) -> dict[str,
 
 
 def identified_settings(block: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings that can change a number of the run."""
+    """Return the settings that can change a number of the run."""
     kept: dict[str, Any] = {}
     for name, value in block.items():
         if name in HARMLESS:
@@ -358,7 +361,7 @@ def identified_settings(block: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _paths(block: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
-    """Keys of the block, and of the sections in it."""
+    """Yield the keys of the block and of its sections."""
     for name, value in block.items():
         yield (name,)
         yield from ((name, key) for key in value) if isinstance(value, Mapping) else ()

@@ -25,7 +25,7 @@ from plinth.training.parameters.parallel import Parallel, not_with
 # Checkpoints.
 
 class Average(Frozen):
-    """The checkpoint that is evaluated and released is a mean of committed ones, instead of the last."""
+    """A mean of committed checkpoints is evaluated and released, instead of the last one."""
 
     last: int = Field(1, ge=1, description="Of the newest so many.")
     steps: tuple[int, ...] = Field((), description="Of these; left out: of the newest `last`.")
@@ -41,7 +41,7 @@ class Average(Frozen):
 
 
 class Checkpoints(Frozen):
-    """Interval of checkpoints, and those that are kept."""
+    """Checkpoint interval and retention."""
 
     every_steps: int = Field(100, ge=1, description="Steps between two checkpoints.")
     mode: Literal["async", "sync"] = internal(
@@ -96,7 +96,7 @@ class Validation(Frozen):
 # Statistics of a run besides loss and speed. Not part of its identity: measuring changes nothing.
 
 class Telemetry(Frozen):
-    """What is measured besides loss and speed."""
+    """Measurements other than loss and speed."""
 
     layers_every: int = internal(
         10, ge=0, description="Steps between measurements of gradient norm and activations by layer; 0: never."
@@ -124,7 +124,7 @@ class Telemetry(Frozen):
 # The sinks of a run, as a recipe sets them. Not part of identity.
 
 class Sinks(Frozen):
-    """Where a run's numbers go besides its timeline, page and MLflow."""
+    """Sinks of a run's numbers, in addition to its timeline, page and MLflow."""
 
     tensorboard: bool = Field(
         False, description="Write event files into the run's `sinks/tensorboard` (extra `tensorboard`)."
@@ -139,7 +139,7 @@ class Sinks(Frozen):
 
     @property
     def any(self) -> bool:
-        """Whether there is any sink."""
+        """True if there is any sink."""
         return self.tensorboard or bool(self.wandb) or self.prometheus
 
 @extended("training")
@@ -212,7 +212,7 @@ class Training(Frozen):
 
     @model_validator(mode="after")
     def _scheduled(self) -> Training:
-        """`changes` as the schedules that stages know."""
+        """Convert `changes` to the schedules that stages know."""
         for name in {schedule for change in self.changes for schedule in change.schedules}:
             entries = (change.entry(name) for change in self.changes if name in change.schedules)
             # within validation, before the record is in use
@@ -221,7 +221,7 @@ class Training(Frozen):
         return self
 
     def place(self, key: tuple[str | int, ...]) -> tuple[str | int, ...]:
-        """The key in a recipe of what a schedule has at a key of its own: `changes` holds the entries of all three."""
+        """Return the recipe key for a key of a schedule: `changes` holds the entries of all three."""
         indices = [index for index, change in enumerate(self.changes) if key[0] in change.schedules]
         return ("changes", indices[int(key[1])], *key[2:]) if indices else key
 
@@ -245,7 +245,7 @@ class Training(Frozen):
 
     @model_validator(mode="after")
     def _hooks_fit(self) -> Training:
-        """Ask the training hooks of the recipe about the rest of it. The recipe's checks name one that is unusable."""
+        """Let the training hooks of the recipe check the rest of it. The recipe's checks name unusable hooks."""
         for hook, params in hooks.asked(self, usable=True):
             for problem in hook.problems(self, params):
                 raise ValueError(problem)

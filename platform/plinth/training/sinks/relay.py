@@ -37,7 +37,7 @@ from plinth.training.telemetry.timeline import Event, TimelineReader
 # The sinks of a timeline: TensorBoard, Weights & Biases, Prometheus.
 
 class SinkRow(NamedTuple):
-    """The numbers of an event at the step that the run had come to."""
+    """Numbers of an event at the current step of the run."""
 
     seq: int
     time: float
@@ -47,21 +47,21 @@ class SinkRow(NamedTuple):
 
 
 class TimelineSink(Protocol):
-    """One tool. What it raises is printed, and the same rows come again."""
+    """One tool. Its exceptions are printed, and the same rows are retried."""
 
     def go_back(self, step: int) -> None:
-        """Rows from this step on that were written before do not count any more."""
+        """Discard rows that were written from this step on."""
 
     def write(self, row: SinkRow) -> None: ...
 
     def flush(self) -> None:
-        """Return when all rows are where another process finds them."""
+        """Return when all rows are visible to other processes."""
 
     def close(self) -> None: ...
 
 
 class SinkSource(NamedTuple):
-    """How a sink is opened, which may fail and is tried again."""
+    """A sink's name and how to open it; opening may fail and is retried."""
 
     name: str
     open: Callable[[], TimelineSink]
@@ -69,12 +69,12 @@ class SinkSource(NamedTuple):
 
 
 def folder(config: RunConfig) -> Path:
-    """Where sinks keep their marks and files."""
+    """Return the folder for bookmarks and files of sinks."""
     return config.directory.root / "sinks"
 
 
 def sources_of(config: RunConfig) -> list[SinkSource]:
-    """The sinks of the run's recipe."""
+    """Return the sinks of the run's recipe."""
     place = folder(config)
     chosen = (config.sinks.tensorboard, bool(config.sinks.wandb), config.sinks.prometheus)
     known = (
@@ -88,8 +88,8 @@ def sources_of(config: RunConfig) -> list[SinkSource]:
 class TensorBoardFiles:
     """Event files of TensorBoard, by its own writer: `tensorboard --logdir FOLDER` shows them.
 
-    A step that comes again replaces the one before: a restart mark (`SessionLog.START`) at a step tells TensorBoard
-    that all from that step on is out of date.
+    A repeated step replaces the earlier one: a restart marker (`SessionLog.START`) at a step tells TensorBoard that all
+    later steps are out of date.
     """
 
     def __init__(self, logdir: Path) -> None:
@@ -116,13 +116,13 @@ class TensorBoardFiles:
 
 
 class WandbRun:
-    """The run of this id, by W&B's own client; one that exists is continued. The key is W&B's own (`wandb login`,
-    WANDB_API_KEY).
+    """W&B run with this run's id, by W&B's own client; an existing run is continued. The key is W&B's own (`wandb
+    login`, WANDB_API_KEY).
 
-    W&B's rows cannot be replaced. Its row number is the `seq` of the event, which rises over all restarts, and the step
-    is a column that charts are drawn over (`define_metric`): so a step that comes again is a row of its own, marked
-    `redone`. A row that a killed relay had handed over comes again under its own number, which W&B drops for a run that
-    it knows.
+    W&B's rows cannot be replaced. Its row number is the `seq` of the event, which increases over all restarts, and the
+    step is a column that charts use as x axis (`define_metric`). So a repeated step is a new row, marked `redone`. A
+    row that a killed relay had already sent is sent again under its own number, which W&B drops for a run that it
+    knows.
     """
 
     def __init__(self, config: RunConfig, folder: Path) -> None:
@@ -144,7 +144,7 @@ class WandbRun:
         self._run.define_metric("*", step_metric="step")
 
     def go_back(self, step: int) -> None:
-        """Nothing: its rows stay, and those that come again are marked."""
+        """Do nothing: its rows stay, and repeated ones are marked."""
 
     def write(self, row: SinkRow) -> None:
         redone = {"redone": 1.0} if row.redone else {}
@@ -152,27 +152,27 @@ class WandbRun:
         self._run.log({"step": row.step, **row.values, **redone}, step=row.seq, commit=True)
 
     def flush(self) -> None:
-        """W&B's own process writes; a row is with it once `log` returns."""
+        """Do nothing: W&B's own process writes, and has a row once `log` returns."""
 
     def close(self) -> None:
         self._run.finish()
 
 
 class PrometheusFile:
-    """The metrics of a run as a file of Prometheus' text format, for node_exporter's textfile collector; it is replaced
-    as a whole.
+    """Metrics of a run in Prometheus' text format, for node_exporter's textfile collector; the file is replaced as a
+    whole.
 
-    Names are those of `run_metrics`; `plinth_last_event_timestamp_seconds` says how old the numbers are.
+    Names are those of `run_metrics`; `plinth_last_event_timestamp_seconds` shows the age of the numbers.
     """
 
     def __init__(self, config: RunConfig, path: Path) -> None:
         self._follower, self._path = RunFollower(config), path
 
     def go_back(self, step: int) -> None:
-        """Nothing: only the last numbers are kept."""
+        """Do nothing: only the last numbers are kept."""
 
     def write(self, row: SinkRow) -> None:
-        """Nothing: the follower reads the timeline itself, whose events without numbers count as well."""
+        """Do nothing: the follower reads the timeline itself, including events without numbers."""
 
     def flush(self) -> None:
         self._follower.poll()
@@ -188,7 +188,7 @@ LAST_S = 60.0
 
 
 class Mark(NamedTuple):
-    """The event of the last step that was flushed, that step, and where the run was before it."""
+    """Event of the last flushed step, that step, and the run's position before it."""
 
     seq: int = 0
     at: int = 0
@@ -197,7 +197,7 @@ class Mark(NamedTuple):
 
 
 class Feed:
-    """One sink's way along a timeline."""
+    """Progress of one sink along a timeline."""
 
     def __init__(self, config: RunConfig, source: SinkSource) -> None:
         self.source, self._path = source, folder(config) / f"{source.name}.json"
@@ -209,7 +209,7 @@ class Feed:
         self._written, self._again = 0, True  # the last event flushed; whether all from the mark on comes again
 
     def advance(self) -> int:
-        """Write and flush what is new; returns how many events had numbers."""
+        """Write and flush new rows; return the number of events with numbers."""
         self._kept += [event for event in self._reader.poll() if event["seq"] >= self._mark.seq]
         events = [event for event in self._kept if self._again or event["seq"] > self._written]
         if not events:
@@ -231,7 +231,7 @@ class Feed:
         return written
 
     def close(self) -> None:
-        """Let go of the sink."""
+        """Close the sink."""
         if self._sink is not None:
             self._sink.close()
 
@@ -254,7 +254,7 @@ class Feed:
 
 
 def start(config: RunConfig, path: Path) -> subprocess.Popen[bytes] | None:
-    """The relay of a job, if its recipe has sinks."""
+    """Start the relay of a job, if its recipe has sinks."""
     if not config.sinks.any:
         return None
     command = processes.python("plinth.training.sinks.relay", str(path))
@@ -265,7 +265,7 @@ def start(config: RunConfig, path: Path) -> subprocess.Popen[bytes] | None:
 
 
 def end(relay: subprocess.Popen[bytes] | None) -> None:
-    """Let it write what is left, and end it."""
+    """Let the relay write the remaining rows, and end it."""
     if relay is None:
         return
     if relay.stdin is not None:
@@ -279,7 +279,7 @@ def end(relay: subprocess.Popen[bytes] | None) -> None:
 
 
 def follow(feeds: Sequence[Feed], over: Callable[[float], bool]) -> None:
-    """Feed sinks until `over`, which waits for so many seconds, and once more."""
+    """Feed sinks until `over`, which waits for the given seconds, and once more."""
     said: dict[str, str] = {}
     last = over(0.0)
     while True:
@@ -298,7 +298,7 @@ def follow(feeds: Sequence[Feed], over: Callable[[float], bool]) -> None:
 
 
 def main() -> int:
-    """Relay the run named on the command line, until the standard input ends."""
+    """Relay the run named on the command line, until standard input closes."""
     parser = argparse.ArgumentParser(prog="python -m plinth.training.sinks.relay", description=__doc__)
     parser.add_argument("config", help="runs/<run_id>/config.json")
     parser.add_argument("--once", action="store_true", help="relay what is there, and end")
@@ -313,7 +313,7 @@ def main() -> int:
 
 
 def _say(said: dict[str, str], name: str, what: str) -> None:
-    """Once for as long as it is the same."""
+    """Print a message once while it stays the same."""
     if said.get(name) != what:
         said[name] = what
         print(f"sink {name} has not taken its numbers, the next try follows: {what}", file=sys.stderr, flush=True)

@@ -40,9 +40,9 @@ class Metric(Frozen):
     """One metric.
 
     Attributes:
-        unit: as the end of its name has it; empty for plain numbers and ratios.
-        source: the file, record or event that it comes from.
-        part: of the exporter; it is collected, and fails, together with the others of its part.
+        unit: suffix of its name; empty for plain numbers and ratios.
+        source: file, record or event that it comes from.
+        part: part of the exporter; its metrics are collected, and fail, together.
     """
 
     name: str = Field(pattern=r"^plinth_[a-z0-9_]+$")
@@ -64,21 +64,21 @@ class MetricSample(NamedTuple):
 
 
 class Families(Collector):
-    """Samples for prometheus_client, by metric in the order of a table; a metric without samples is left out.
+    """Samples for prometheus_client, by metric in the order of a table; metrics without samples are left out.
 
     Args:
         metrics: the table.
-        samples: gives the samples now.
+        samples: returns the current samples.
     """
 
     def __init__(self, metrics: Mapping[str, Metric], samples: Callable[[], Iterable[MetricSample]]) -> None:
         self._metrics, self._samples = metrics, samples
 
     def collect(self) -> list[Family]:
-        """Families of metrics.
+        """Return families of metrics.
 
         Raises:
-            KeyError: a sample of a metric that the table does not have.
+            KeyError: a sample of a metric that is not in the table.
         """
         found: dict[str, CounterMetricFamily | GaugeMetricFamily] = {}
         for name, labels, value in self._samples():
@@ -246,11 +246,11 @@ COUNTED_FROM_0: Final = ("restart", "checkpoint", "intervention")
 
 
 class MetricState:
-    """The values of one run.
+    """Metric values of one run.
 
     Args:
         run: its id.
-        flops_per_token: of training, exact; 0: not stated.
+        flops_per_token: exact training FLOPs per token; 0: unknown.
     """
 
     def __init__(self, run: str, ranks: int = 1, planned: int = 0, flops_per_token: float = 0.0) -> None:
@@ -265,7 +265,7 @@ class MetricState:
         self._counts, self._when = Counter[str](), dict[str, float]()
 
     def add(self, event: Mapping[str, Any]) -> None:
-        """Take the next event of the timeline."""
+        """Add the next event of the timeline."""
         kind, now = str(event["event"]), float(event["time"])
         self.last = max(self.last, now)
         named = PROGRAM_ERROR if kind == "device_error" and not is_hardware_error(event) else kind
@@ -288,18 +288,18 @@ class MetricState:
         self._add_numbers(event)
 
     def lose(self) -> None:
-        """Take that the job is gone without an end on the timeline: it has failed, until another one starts."""
+        """Record that the job is gone without an end on the timeline: it has failed, until another one starts."""
         self.active, self._failed = False, True
 
     def add_devices(self, event: Mapping[str, Any]) -> None:
-        """Take the newest sample of a node's GPUs."""
+        """Add the newest sample of a node's GPUs."""
         for gpu in event["gpus"]:
             for name, metric in GPU.items():
                 if gpu.get(name) is not None:
                     self._gpus[metric.name, str(event["host"]), str(gpu["gpu"])] = float(gpu[name])
 
     def samples(self) -> Iterator[MetricSample]:
-        """The values now; of a run whose job has ended those that say how."""
+        """Yield the current values; for a run with an ended job only those about its end."""
         yield self._of("active", float(self.active))
         yield self._of("failed", float(self._failed))
         yield self._of("ranks", float(self._ranks))
@@ -335,7 +335,7 @@ class MetricState:
                 self._nested[NESTED[head].name, rest] = value
 
     def _time(self) -> tuple[float, dict[str, float]]:
-        """Rank-seconds held, and by cause, as the account stands."""
+        """Return rank-seconds held, in total and by cause."""
         if self._ledger is None:
             ledger = self._account.ledger()
             causes = {str(cause): seconds for cause, seconds in ledger.rank_s.items() if cause != "queue"}
@@ -358,14 +358,14 @@ class RunFollower:
 
     @property
     def read_bytes(self) -> int:
-        """Bytes read until now."""
+        """Bytes read so far."""
         return self._events.read_bytes + sum(reader.read_bytes for reader in self._devices.values())
 
     def poll(self) -> None:
-        """Take what is new.
+        """Read new events and samples.
 
         Raises:
-            ValueError: a line is no event.
+            ValueError: a line is not an event.
         """
         for event in self._events.poll():
             self.state.add(event)
@@ -384,12 +384,12 @@ MARKED = frozenset(
 
 
 def scalars(event: Mapping[str, Any]) -> dict[str, float]:
-    """The numbers of an event by name, the same in every sink; empty where it has none that a sink draws.
+    """Return the numbers of an event by name, the same in every sink; empty if sinks draw none of them.
 
     step        its numbers under their own names; `parts/forward`, `besides/save`, `device_memory/peak` and the like
     evaluated   `heldout/SLICE`; `probe/NAME` (bits per byte), `probe/NAME/control` and the like
     checkpoint  `checkpoint/seconds`, `checkpoint/bytes`, `checkpoint/stall_s`, `checkpoint/wait_s`
-    others      `events/KIND`: 1, where something happened that a page marks
+    others      `events/KIND`: 1 for kinds of events that pages mark
 
     Text such as `inf` is left out.
     """

@@ -46,7 +46,7 @@ SUM: Final = "all_reduce"
 
 
 class HostCheck(Frozen):
-    """One check of a node, with what was seen."""
+    """One check of a node, with its evidence."""
 
     name: str
     outcome: HostOutcome
@@ -54,7 +54,9 @@ class HostCheck(Frozen):
 
 
 class HostReport(Frozen):
-    """All checks of a node. `host` is the scheduler's name for it, `offset_s` seconds that node 0's clock is ahead."""
+    """All checks of a node. `host` is the scheduler's name for it, `offset_s` is how many seconds node 0's clock is
+    ahead.
+    """
 
     node: int
     host: str
@@ -62,24 +64,24 @@ class HostReport(Frozen):
     offset_s: float | None = None
 
     def also(self, check: HostCheck) -> HostReport:
-        """The same with one more check."""
+        """Return the report with one more check."""
         return self.model_copy(update={"checks": (*self.checks, check)})
 
     @property
     def failed(self) -> tuple[HostCheck, ...]:
-        """Those that it does not pass."""
+        """Failed checks."""
         return tuple(check for check in self.checks if check.outcome == "fail")
 
 
 def this_host() -> str:
-    """This machine's name: the scheduler's where it gives one."""
+    """Return this machine's name: the scheduler's if it sets one."""
     import socket
 
     return os.environ.get(HOST_VARIABLE) or socket.gethostname()
 
 
 def of_this_node(config: RunConfig) -> Iterator[HostCheck]:
-    """Disk, memory, clock and GPUs of this machine."""
+    """Yield the checks of disk, memory, clock and GPUs of this machine."""
     wanted = config.supervision.host_checks
     yield disk(config.directory.root, wanted)
     yield memory(wanted)
@@ -88,7 +90,7 @@ def of_this_node(config: RunConfig) -> Iterator[HostCheck]:
 
 
 def disk(folder: Path, wanted: HostChecks) -> HostCheck:
-    """Room in the run's folder; bytes that are written there come back the same, fast enough."""
+    """Check free space in the run's folder, and that written bytes are read back unchanged, fast enough."""
     free = shutil.disk_usage(folder).free
     if free < wanted.free_bytes:
         return _check("disk", "fail", f"{free:,} bytes free in {folder}, at least {wanted.free_bytes:,} wanted")
@@ -106,7 +108,7 @@ def disk(folder: Path, wanted: HostChecks) -> HostCheck:
 
 
 def memory(wanted: HostChecks) -> HostCheck:
-    """Memory that is free now."""
+    """Check the memory that is free now."""
     import psutil
 
     free = int(psutil.virtual_memory().available)
@@ -114,7 +116,7 @@ def memory(wanted: HostChecks) -> HostCheck:
 
 
 def clock(folder: Path, wanted: HostChecks) -> HostCheck:
-    """This clock against that of the file system that all nodes see."""
+    """Compare this clock with that of the file system that all nodes share."""
     try:
         with tempfile.NamedTemporaryFile(dir=folder) as file:
             before = time.time()
@@ -126,7 +128,9 @@ def clock(folder: Path, wanted: HostChecks) -> HostCheck:
 
 
 def gpus(config: RunConfig, wanted: HostChecks) -> HostCheck:
-    """As many GPUs as the launch asks for, cool, with their full clocks, without errors; those of other jobs aside."""
+    """Check that the requested number of GPUs is present, cool, at full clocks, without errors. GPUs of other jobs are
+    ignored.
+    """
     asked = asked_gpus(config.launch)
     try:
         import pynvml
@@ -148,7 +152,7 @@ def gpus(config: RunConfig, wanted: HostChecks) -> HostCheck:
 
 
 def faults(nvml: Any, gpu: Any, temperature_c: float) -> Iterator[str]:
-    """What is wrong with a GPU (its handle), as NVML says it; a sensor that it has not says nothing."""
+    """Yield the faults of a GPU (by its handle) from NVML; missing sensors are ignored."""
 
     def asked(question: Callable[[], Any]) -> Any:
         try:
@@ -173,7 +177,7 @@ def faults(nvml: Any, gpu: Any, temperature_c: float) -> Iterator[str]:
 
 
 def asked_gpus(launch: Launch) -> int:
-    """GPUs of a node that the launch asks for; 0 where it names none (the local launcher never does)."""
+    """Return the GPUs per node that the launch requests; 0 if it names none (the local launcher never does)."""
     if launch.kind == "ray":
         return int(launch.ray.resources.get("GPU", 0))
     if launch.kind == "kubernetes":
@@ -184,10 +188,10 @@ def asked_gpus(launch: Launch) -> int:
 
 
 def with_clocks(reports: Sequence[HostReport], clock_s: float) -> list[HostReport]:
-    """Reports with each node's clock against the median of all; of two nodes, the second against the first.
+    """Return reports with each node's clock against the median of all; of two nodes, the second against the first.
 
     Args:
-        clock_s: seconds by which one may differ.
+        clock_s: maximum difference, in seconds.
     """
     known = [one.offset_s for one in reports if one.offset_s is not None]
     if len(known) < 2:
@@ -204,10 +208,10 @@ def with_clocks(reports: Sequence[HostReport], clock_s: float) -> list[HostRepor
 
 
 def judged(reports: Sequence[HostReport]) -> tuple[list[HostReport], str]:
-    """The nodes to exclude, and why the job fails where no node is at fault alone.
+    """Return the nodes to exclude, and the reason why the job fails if no single node is at fault.
 
-    A check that all of several nodes fail is left out: another node would fail it too. So is a sum that did not come
-    where a node has failed something else, or never began: the sum waited for that one.
+    A check that all of several nodes fail is ignored, since another node would fail it too. A missing sum is ignored if
+    another node has failed something else, or never started: the sum waited for that node.
     """
     known = [one for one in reports if one.host]
     if len(known) < len(reports) or any(check.name != SUM for one in known for check in one.failed):
@@ -225,7 +229,7 @@ def judged(reports: Sequence[HostReport]) -> tuple[list[HostReport], str]:
 
 
 def _comes_back(folder: Path, count: int) -> bool:
-    """Whether random bytes, flushed to the disk and dropped from this file's pages, are read back the same."""
+    """Return True if random bytes, flushed to the disk and dropped from this file's pages, are read back the same."""
     sent, got = hashlib.sha256(), hashlib.sha256()
     with tempfile.NamedTemporaryFile(dir=folder) as file:
         for begin in range(0, count, _BLOCK):
@@ -242,7 +246,7 @@ def _comes_back(folder: Path, count: int) -> bool:
 
 
 def _noted(config: RunConfig) -> Iterator[str]:
-    """Errors of GPUs of this machine that earlier jobs of the run have noted since it was started."""
+    """Yield GPU errors of this machine that earlier jobs of the run have logged since its boot."""
     import psutil
 
     host, begun = {this_host(), os.uname().nodename}, psutil.boot_time()
@@ -271,12 +275,12 @@ def _check(name: str, outcome: HostOutcome, evidence: str) -> HostCheck:
 
 
 def replaces(launch: Launch) -> bool:
-    """Whether the launcher itself starts the job again without the excluded machines."""
+    """Return True if the launcher itself restarts the job without the excluded machines."""
     return launch.kind == "slurm" or (launch.kind == "ray" and launch.nodes > 1)
 
 
 def exclude(run: RunDirectory, reports: list[HostReport]) -> str:
-    """Write down machines with the evidence of each; returns it in a line."""
+    """Record machines with the evidence of each; return it in one line."""
     events, path = Timeline(run.events), run.root / EXCLUDED
     known = excluded_hosts(run.root)
     for one in reports:

@@ -76,7 +76,7 @@ class Leader:
 
     @property
     def count(self) -> int:
-        """Nodes of the job."""
+        """Number of nodes of the job."""
         return self._place.nodes
 
     def begin(self, step: int) -> None:
@@ -87,20 +87,20 @@ class Leader:
                 node.follow(self._order.id)
 
     def check(self, port: int) -> list[RemoteRank]:
-        """Order the other nodes to check themselves, and what lies between them and node 0's port."""
+        """Order the other nodes to check themselves and their connection to node 0's port."""
         self._publish(id=uuid.uuid4().hex, check=port, address=self._place.address, port=0, signals=(), fetch=None)
         for node in self._nodes:
             node.follow(self._order.id)
         return [RemoteRank(node, 0) for node in self._nodes]
 
     def failed(self) -> list[int]:
-        """The nodes whose share of the checkpoint has not come, once each has ended or is lost."""
+        """Return the nodes whose share of the checkpoint is missing, once each has ended or is lost."""
         nodes = self._nodes if self._away else []
         codes = {node.node: RemoteRank(node, 0).wait() for node in nodes}
         return [number for number, code in codes.items() if code != 0]
 
     def hosts(self) -> tuple[HostFacts, ...]:
-        """The machines of the other nodes, in their order, as they have said; those that are silent are left out."""
+        """Return the reported machines of the other nodes, in order, without nodes that have not reported."""
         until = time.monotonic() + min(HOSTS_S, self._place.lease_s)
         while self._away:
             found = [node.host(self._order.session) for node in self._nodes]
@@ -110,7 +110,7 @@ class Leader:
         return ()
 
     def asked_to_stop(self) -> int:
-        """The signal that another node received, or 0."""
+        """Return the signal that another node received, or 0."""
         return next((node.asked_to_stop for node in self._nodes if node.asked_to_stop), 0) if self._away else 0
 
     def signal(self, number: int) -> None:
@@ -141,7 +141,7 @@ class Leader:
 
 
 class RemoteNode:
-    """Another node as node 0 sees it."""
+    """Another node, as node 0 sees it."""
 
     def __init__(
         self, leader: Leader, files: NodeFiles, node: int, patience: Callable[[HeartbeatReader], float]
@@ -156,16 +156,16 @@ class RemoteNode:
 
     @property
     def acknowledged(self) -> bool:
-        """Whether it has reported on the order, or will not."""
+        """True if it has reported on the order, or never will."""
         return self._latest().order == self._order or self._lost
 
     @property
     def asked_to_stop(self) -> int:
-        """The signal that it received, or 0."""
+        """Signal that it received, or 0."""
         return self._latest().asked_to_stop
 
     def code(self, index: int) -> int | None:
-        """The exit status of one of its ranks, None while it runs."""
+        """Return the exit status of one of its ranks, None while it runs."""
         codes = self._latest().codes
         code = codes[index] if index < len(codes) else None
         return NODE_LOST if code is None and self._lost else code
@@ -174,7 +174,7 @@ class RemoteNode:
         self._leader.signal(number)
 
     def host(self, session: str) -> HostFacts | None:
-        """The machine that it is, once it follows the orders of this session."""
+        """Return the node's machine facts, once it follows the orders of this session."""
         report = read(self._path, NodeReport)
         return report.host if report is not None and report.session == session else None
 
@@ -191,17 +191,17 @@ class RemoteNode:
 
 
 class RemoteRank:
-    """A rank on another node, with the interface of a process that `watch` needs."""
+    """A rank on another node, with the process interface that `watch` needs."""
 
     def __init__(self, node: RemoteNode, index: int) -> None:
         self._node, self._index = node, index
 
     def poll(self) -> int | None:
-        """Its exit status, None while it runs, `NODE_LOST` when its node is lost."""
+        """Return its exit status, None while it runs, `NODE_LOST` if its node is lost."""
         return self._node.code(self._index)
 
     def wait(self) -> int:
-        """Its exit status, once it has ended."""
+        """Wait for the rank to end and return its exit status."""
         while (code := self.poll()) is None:
             time.sleep(POLL_S)
         return code
@@ -226,7 +226,7 @@ class Follower:
         on_stop(self._stop)
 
     def follow(self) -> int:
-        """Execute orders until one ends the job; returns the exit status. Without node 0: 75, for another try."""
+        """Execute orders until one ends the job; return the exit status. Without node 0: 75, for another try."""
         try:
             while True:
                 silent_s = self._leader.age_s()
@@ -243,11 +243,11 @@ class Follower:
             self._end_ranks()
 
     def start(self, order: NodeOrder, rank: int) -> Process:
-        """One rank of this node."""
+        """Start one rank of this node."""
         return start_rank(self.config, self._path, self.place, order, rank, self._lock_fd)
 
     def fetch(self, step: int) -> subprocess.Popen[bytes]:
-        """The process that fetches this node's share of a checkpoint; it is reported on as a rank is."""
+        """Start the process that fetches this node's share of a checkpoint; it is reported on like a rank."""
         command = fetch_command(self._path, step, self.place.node, self.place.nodes)
         process: subprocess.Popen[bytes] = processes.start(command, *processes.STORES, *processes.KEYS)
         return process
@@ -284,12 +284,12 @@ class Follower:
             self._last_report = report
 
     def _waited_too_long(self) -> bool:
-        """Whether node 0 has not acted on a request to stop that this node reported."""
+        """Return True if node 0 has not acted on a request to stop from this node."""
         grace_s = self.config.supervision.grace_s
         return bool(self._asked_to_stop) and time.monotonic() - self._asked_at > 2 * grace_s
 
     def _without_leader(self) -> int:
-        """The exit status without node 0, which may have finished before this node started."""
+        """Return the exit status without node 0, which may have finished before this node started."""
         try:
             status = json.loads(self.config.directory.result.read_bytes())["status"]
         except FileNotFoundError:
@@ -313,7 +313,7 @@ class Follower:
 
 
 def follow(config: RunConfig, config_path: Path, place: NodePlace) -> int:
-    """Supervise one of the further nodes to the end; returns the exit status."""
+    """Supervise one of the other nodes to the end; return the exit status."""
     return Follower(config, config_path, place).follow()
 
 
@@ -326,10 +326,10 @@ SLACK_S = 90.0
 def checked_hosts(
     config: RunConfig, config_path: Path, place: NodePlace, leader: Leader, stop: Callable[[], bool]
 ) -> list[HostReport]:
-    """The reports of all nodes, in their order; put on the timeline as `hosts_checked`.
+    """Return the reports of all nodes, in order, and log them on the timeline as `hosts_checked`.
 
     Args:
-        stop: called while waiting; True ends it, and then reports may be missing.
+        stop: called while waiting; True ends the wait, and reports may be missing.
     """
     wanted = config.supervision.host_checks
     begun = time.monotonic()
@@ -365,9 +365,10 @@ def _together(
 
 
 def _report(files: NodeFiles, node: int) -> HostReport:
-    """What a node has written. One that began and found nothing within the bound has failed: its disk or a GPU hangs.
+    """Return the report of a node. A node that started and reported no check in time has failed: its disk or a GPU
+    hangs.
 
-    Of one that never began nothing is known, not even its name: whether it is lost, its heartbeat says.
+    For a node that never started nothing is known, not even its name: its heartbeat shows if it is lost.
     """
     found = read(files.host_checks(node), HostReport)
     if found is None:

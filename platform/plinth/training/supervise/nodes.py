@@ -57,7 +57,7 @@ class NodePlace(Frozen):
 
     @classmethod
     def of(cls, environment: Mapping[str, str], config: RunConfig) -> NodePlace:
-        """The place that the scheduler's environment variables give.
+        """Return this node's place from the scheduler's environment variables.
 
         Raises:
             LaunchError: the allocation has another number of nodes than the run needs.
@@ -74,13 +74,15 @@ class NodePlace(Frozen):
         return place
 
     def ranks(self, config: RunConfig, node: int | None = None) -> range:
-        """The ranks of a node, by default of this one."""
+        """Return the ranks of a node, by default of this one."""
         count = config.launch.ranks_per_node
         first = (self.node if node is None else node) * count
         return range(first, first + count)
 
     def silence_limit_s(self, config: RunConfig, heard: HeartbeatReader) -> float:
-        """Seconds without a heartbeat after which a node is lost; before its first one it may still be starting."""
+        """Return the seconds without a heartbeat after which a node is lost; before the first one it may still be
+        starting.
+        """
         return self.lease_s if heard.session else max(self.lease_s, config.supervision.hang_s)
 
 
@@ -100,8 +102,9 @@ class NodeOrder(Frozen):
 
 
 class NodeReport(Frozen):
-    """A node's report on an order: the exit status of each of its ranks, a signal that it received itself, and what
-    machine it is. `session` is that of the order."""
+    """A node's report on an order: the exit status of each of its ranks, a signal that it received itself, and its
+    machine facts. `session` is that of the order.
+    """
 
     order: str
     session: str = ""
@@ -111,7 +114,7 @@ class NodeReport(Frozen):
 
 
 class NodeFiles:
-    """The paths of `nodes/`."""
+    """Paths of `nodes/`."""
 
     def __init__(self, run: RunDirectory) -> None:
         self.root = run.root / "nodes"
@@ -131,7 +134,7 @@ class NodeFiles:
 
 
 def read(path: Path, record: type[_Record]) -> _Record | None:
-    """The record in a file, or None when there is none."""
+    """Return the record in a file, or None if there is none."""
     with contextlib.suppress(FileNotFoundError):
         return record.model_validate_json(path.read_bytes())
     return None
@@ -143,7 +146,7 @@ def write(path: Path, record: Frozen) -> None:
 
 
 class Heartbeat:
-    """Raises a number in a file, from a thread, for as long as this process lives."""
+    """Increases a number in a file, from a thread, while this process lives."""
 
     def __init__(self, path: Path, session: str) -> None:
         self._path, self._session = path, session
@@ -160,7 +163,9 @@ class Heartbeat:
 
 
 class HeartbeatReader:
-    """Seconds since another node's heartbeat last rose, and its session. Opens the file each time, as NFS requires."""
+    """Seconds since another node's heartbeat last increased, and its session. Opens the file each time, as NFS
+    requires.
+    """
 
     def __init__(self, path: Path) -> None:
         self._path, self._changed, self._read_at = path, time.monotonic(), 0.0
@@ -190,7 +195,7 @@ def start_rank(
 
 
 def rank_environment(config: RunConfig, place: NodePlace, order: NodeOrder, rank: int) -> dict[str, str]:
-    """The environment variables of one rank of this node; it signs what it saw, so it may use the trainer's key."""
+    """Return the environment of one rank of this node. It may use the trainer's key, to sign its own statements."""
     here = place.ranks(config)
     given = {
         **rank_watch.environment(config.directory),
@@ -222,7 +227,7 @@ _STARTER: list[RankStarter] = [_interpreter]
 
 
 def start_ranks_by(starter: RankStarter) -> None:
-    """Let another way start the ranks of this process: of a rehearsal, in which torch is loaded already."""
+    """Set the function that starts the ranks of this process, such as for a rehearsal with torch already loaded."""
     _STARTER[:] = [starter]
 
 

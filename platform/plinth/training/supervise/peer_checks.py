@@ -28,10 +28,10 @@ _LINE = 128
 
 
 class TimeExchange:
-    """Node 0's end: answers with its time, and with the port of the rendezvous.
+    """Node 0's side: answers with its time, and with the port of the rendezvous.
 
     Args:
-        port: to listen on; rendezvous: where all nodes add.
+        port: port to listen on; rendezvous: port at which all nodes add.
     """
 
     def __init__(self, port: int, rendezvous: int) -> None:
@@ -52,7 +52,7 @@ class TimeExchange:
 
 
 def exchanged(address: str, port: int, until: float) -> tuple[float, float, int]:
-    """Offset of node 0's clock and round trip, in seconds, and the port of the rendezvous.
+    """Return the offset of node 0's clock and the round trip, in seconds, and the port of the rendezvous.
 
     Raises:
         OSError: node 0 cannot be reached before `until` (monotonic).
@@ -83,7 +83,7 @@ def _connected(address: str, port: int, until: float) -> socket.socket:
 
 
 def summed(address: str, port: int, node: int, nodes: int, until: float) -> HostCheck:
-    """Numbers of all nodes, added by a collective: the sum that arithmetic gives."""
+    """Add numbers of all nodes by a collective and compare the sum with the expected one."""
     import torch
     from torch import distributed
 
@@ -108,7 +108,7 @@ def summed(address: str, port: int, node: int, nodes: int, until: float) -> Host
 
 
 def _between(report: HostReport, nodes: int, address: str, port: int, wanted: HostChecks, until: float) -> HostReport:
-    """The report with what happens between nodes."""
+    """Return the report with the checks between nodes."""
     from plinth.processes import free_port
 
     if report.node == 0:
@@ -127,13 +127,14 @@ def _between(report: HostReport, nodes: int, address: str, port: int, wanted: Ho
 
 
 def _unfinished(report: HostReport) -> HostReport:
-    """The report of a node whose sum has not come: a collective that hangs takes this process with it (NCCL's watchdog
-    aborts it), which nobody else would notice."""
+    """Return the report of a node whose sum is missing: a hanging collective kills this process (NCCL's watchdog aborts
+    it), and no other process would notice.
+    """
     return report.also(HostCheck(name=SUM, outcome="fail", evidence="it has not come within the bound"))
 
 
 def main() -> int:
-    """Check this node and write its report; 0 whatever was found."""
+    """Check this node and write its report; return 0 for any outcome."""
     path, node, nodes, address, port = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), *sys.argv[4:6]
     config = configuration.load(path)
     wanted = config.supervision.host_checks

@@ -48,7 +48,7 @@ class Process(Protocol):
 
 
 class LastChange:
-    """Seconds since a file last changed, by the monotonic clock: a wall clock that is set back cannot make it hang."""
+    """Seconds since a file last changed, by the monotonic clock: setting the wall clock back cannot cause a hang."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -76,15 +76,15 @@ def watch(
     on_poll: Callable[[], None],
     on_hang: Callable[[], None],
 ) -> str:
-    """Wait until every rank has ended; returns why they were ended, or an empty string.
+    """Wait until every rank has ended; return the reason why they were ended, or an empty string.
 
     Args:
-        ranks: the processes of this attempt.
-        timeline: the file whose changes show that they still work.
-        supervision: how long to wait for what.
-        asked_to_stop: the signal to forward, or 0.
-        on_poll: called several times a second.
-        on_hang: called before ranks that hang are ended, when each has been asked what it waits for.
+        ranks: processes of this attempt.
+        timeline: file whose changes show their progress.
+        supervision: time limits.
+        asked_to_stop: returns the signal to forward, or 0.
+        on_poll: called several times per second.
+        on_hang: called before hanging ranks are ended, after each got the signal to dump its state.
     """
     deadline = float("inf")  # when the remaining ranks are killed
     signalled, pulse = False, LastChange(timeline)
@@ -109,7 +109,7 @@ def watch(
 
 
 def describe_exit(rank: int, code: int) -> str:
-    """The end of a rank in words."""
+    """Describe the end of a rank in words."""
     if code == NODE_LOST:
         return f"the node of rank {rank} {NODE_SILENT}"
     if code == EXIT_PARTNER_LOST:
@@ -145,7 +145,9 @@ _FRAME = re.compile(r'^  File "([^"]+)", line (\d+) in (.+)$', re.MULTILINE)
 
 
 def environment(run: RunDirectory) -> dict[str, str]:
-    """Variables of a rank that have its flight recorder on, and dumped into the run's directory by NCCL's watchdog."""
+    """Return the environment variables that enable a rank's flight recorder and let NCCL's watchdog dump it into the
+    run's directory.
+    """
     prefix = str(run.hangs.absolute() / "nccl-rank-")
     return {
         "TORCH_FR_BUFFER_SIZE": "2000",
@@ -156,14 +158,14 @@ def environment(run: RunDirectory) -> dict[str, str]:
 
 
 def prepare(run: RunDirectory) -> None:
-    """Remove answers to an earlier question, so that each one found is new."""
+    """Remove earlier answers, so that each answer found later is new."""
     run.hangs.mkdir(exist_ok=True)
     for path in run.hangs.glob("rank-*"):
         path.unlink()
 
 
 def collect(run: RunDirectory, ranks: int) -> dict[str, Any]:
-    """Wait for the ranks' answers, move them into a folder of their own; the fields of event `hang`."""
+    """Wait for the ranks' answers, move them into a new folder, and return the fields of event `hang`."""
     until = time.monotonic() + ANSWER_S
     while len(list(run.hangs.glob("rank-*.json"))) < ranks and time.monotonic() < until:
         time.sleep(0.1)
@@ -180,11 +182,11 @@ def collect(run: RunDirectory, ranks: int) -> dict[str, Any]:
 
 
 def examine(entries: Mapping[int, Sequence[Mapping[str, Any]]], ranks: int) -> dict[str, Any]:
-    """Which ranks wait in which collective, which have not come to it, and which have not answered.
+    """Return which ranks wait in which collective, which have not reached it, and which have not answered.
 
     Args:
-        entries: of each rank that answered, its flight recorder.
-        ranks: of the run.
+        entries: flight recorder of each rank that answered.
+        ranks: number of ranks of the run.
     """
     waiting: dict[tuple[str, str, int, bool], list[int]] = defaultdict(list)
     reached: dict[tuple[str, int], int] = {}  # group and rank -> its last collective
@@ -219,7 +221,7 @@ def examine(entries: Mapping[int, Sequence[Mapping[str, Any]]], ranks: int) -> d
 
 
 def innermost(stack: Path) -> str:
-    """Where the main thread of a rank is, which faulthandler lists last: `file.py:10 function`."""
+    """Return the position of a rank's main thread, which faulthandler lists last: `file.py:10 function`."""
     try:
         blocks = stack.read_text().split("\n\n")
     except OSError:
@@ -229,7 +231,7 @@ def innermost(stack: Path) -> str:
 
 
 def spans(ranks: Sequence[int]) -> str:
-    """Ranks as a short text: `0-6,8`."""
+    """Return ranks as a short text: `0-6,8`."""
     found: list[list[int]] = []
     for rank in sorted(ranks):
         if found and found[-1][1] == rank - 1:
@@ -254,7 +256,7 @@ RECORDERS = {"nccl": "_dump_nccl_trace_json", "gloo": "_dump_fr_trace_json"}
 
 
 def install(run: RunDirectory, rank: int) -> None:
-    """Answer from now on. To be called by the main thread."""
+    """Install the answer to SIGUSR1. Call it on the main thread."""
     receive, send = os.pipe()
     os.set_blocking(send, False)
     signal.signal(signal.SIGUSR1, _nothing)
@@ -277,13 +279,13 @@ def dump(folder: Path, rank: int) -> None:
 
 
 def _new(path: Path) -> IO[str]:
-    """A new file, never what a link in its place leads to."""
+    """Open a new file, never the target of a link in its place."""
     path.unlink(missing_ok=True)
     return path.open("x")
 
 
 def recorded() -> list[dict[str, Any]]:
-    """What the flight recorder knows of each collective, in the order of their launch by backend."""
+    """Return the flight recorder's entry for each collective, in the order of their launch by backend."""
     from torch._C import _distributed_c10d
 
     found: list[dict[str, Any]] = []
@@ -302,4 +304,4 @@ def _answer(receive: int, folder: Path, rank: int) -> None:
 
 
 def _nothing(number: int, frame: FrameType | None) -> None:
-    """Python's own handler, without which the signal would not wake the thread."""
+    """Do nothing: without a Python handler the signal would not wake the thread."""

@@ -34,7 +34,7 @@ Ending = Literal["finished", "stopped", "failed"]
 
 
 class JobResult(Frozen):
-    """The content of `result.json`."""
+    """Content of `result.json`."""
 
     status: Ending
     step: int
@@ -51,10 +51,10 @@ TIMEOUT_S = 30.0
 
 
 def hold(path: Path) -> int:
-    """Take the run's lock; returns its descriptor, inheritable and held until every holder has ended.
+    """Take the run's lock; return its descriptor, inheritable and held until every holder has ended.
 
     Raises:
-        LaunchError: another supervisor, or a rank of one, is alive.
+        LaunchError: another supervisor, or one of its ranks, is alive.
     """
     fd = atomic.try_take(path, wait_s=TIMEOUT_S)
     if fd is None:
@@ -82,17 +82,17 @@ READ_S = 2.0
 
 
 class Allowance(Frozen):
-    """What a run's jobs may take, all of them together."""
+    """Rank-seconds granted to all jobs of a run together."""
 
     rank_s: float = Field(ge=0, description="Rank-seconds.")
     price_per_rank_hour: float = Field(ge=0)
 
 
 def read_allowance(path: Path) -> Allowance | None:
-    """The grant of a run, or None where no limit applies.
+    """Return the grant of a run, or None if there is no limit.
 
     Raises:
-        TrainingError: the file is not one.
+        TrainingError: the file is not a grant.
     """
     try:
         return Allowance.model_validate_json(path.read_bytes())
@@ -103,7 +103,7 @@ def read_allowance(path: Path) -> Allowance | None:
 
 
 def write_allowance(path: Path, granted: Allowance | None) -> None:
-    """Replace the grant of a run, or take it away."""
+    """Replace the grant of a run, or remove it."""
     if granted is None:
         path.unlink(missing_ok=True)
     else:
@@ -111,10 +111,10 @@ def write_allowance(path: Path, granted: Allowance | None) -> None:
 
 
 class AllowanceWatch:
-    """Of the job that begins now.
+    """Watch of the allowance for the job that starts now.
 
     Args:
-        before_s: rank-seconds that the run's earlier jobs took.
+        before_s: rank-seconds of the run's earlier jobs.
     """
 
     def __init__(self, config: RunConfig, granted: Allowance, before_s: float) -> None:
@@ -126,14 +126,14 @@ class AllowanceWatch:
 
     @classmethod
     def of(cls, config: RunConfig) -> AllowanceWatch | None:
-        """For a job whose start is on the timeline; None where nothing is granted and nothing is limited."""
+        """Create the watch for a job whose start is on the timeline; None if there is no grant and no limit."""
         granted = read_allowance(config.directory.allowance)
         if granted is None:
             return None
         return cls(config, granted, account(read_events(config.directory.events), config.ranks).held_rank_s)
 
     def spent(self) -> bool:
-        """Whether the job must leave now; the timeline says so once, and when a mark is passed."""
+        """Return True if the job must leave now; log that once, and each passed share."""
         now, ranks = time.monotonic(), self._config.ranks
         if now - self._read > READ_S:
             self._read, self.granted = now, read_allowance(self._config.directory.allowance) or self.granted
@@ -174,7 +174,7 @@ BEFORE_A_JOB = ("submitted",)
 
 
 class Loss(NamedTuple):
-    """Work after the last commit."""
+    """Work since the last commit."""
 
     from_step: int
     steps: int
@@ -204,23 +204,23 @@ class LostWork:
         self._restarting = False
 
     def begin(self) -> None:
-        """A new attempt starts."""
+        """Start a new attempt."""
         self.update()
         self._begun, self._failure = time.monotonic(), None
 
     def update(self) -> None:
-        """Read new events of the timeline. Call often: an event counts as of the time it is read."""
+        """Read new events of the timeline. Call it often: an event is dated by the time it is read."""
         for event in self._reader.poll():
             self._record(event, time.monotonic())
 
     @property
     def failure(self) -> RankFailure | None:
-        """The error that a rank of this attempt named, if it could still write it."""
+        """Error that a rank of this attempt reported, if it could still write it."""
         self.update()
         return self._failure
 
     def lose(self, *, audit: bool) -> Loss:
-        """Add what this attempt has done since the last commit; an audit's work is only time."""
+        """Add this attempt's work since the last commit; an audit's work is only time."""
         self.update()
         now = time.monotonic()
         committed = _committed(self.run)
@@ -230,7 +230,7 @@ class LostWork:
         return self._add(Loss(committed, len(done), seconds))
 
     def lose_vanished(self) -> Loss | None:
-        """Add what a job lost whose supervisor was killed; nothing when the last one ended in order."""
+        """Add the lost work of a job with a killed supervisor; None if the last one ended in order."""
         history = timeline(self.run.events)
         kinds = [event["event"] for event in history.events if event["event"] not in BEFORE_A_JOB]
         if not kinds or kinds[-1] in JOB_ENDS:

@@ -83,7 +83,7 @@ class Supervisor:
             signal.signal(number, self._stop)
 
     def supervise(self) -> JobResult:
-        """Train, then audit, restarting within bounds; returns how it ended."""
+        """Train, then audit, restarting within bounds; return the end of the job."""
         try:
             trainer_of(self.run)  # a run that could commit nothing ends here, not at its first checkpoint
             self._take_over()
@@ -96,7 +96,7 @@ class Supervisor:
                 self.uploader.finish(lambda: bool(self.asked_to_stop))
 
     def _excluded(self) -> JobResult | None:
-        """How the job ends where a machine is not fit to train; None where all are."""
+        """Return the end of the job if a machine is not fit to train; None if all are."""
         if not self.config.supervision.host_checks.enabled or self.asked_to_stop:
             return None
         reports = checked_hosts(self.config, self.config_path, self.place, self.leader, self._on_check)
@@ -109,7 +109,7 @@ class Supervisor:
         return self._result("stopped" if replaces(self.config.launch) else "failed", f"not fit: {reason}")
 
     def _on_check(self) -> bool:
-        """Whether the checks are to end: somebody has asked to stop."""
+        """Return True if the checks must end because of a request to stop."""
         self._watch_allowance()
         self.asked_to_stop = self.asked_to_stop or self.leader.asked_to_stop()
         return bool(self.asked_to_stop)
@@ -146,7 +146,7 @@ class Supervisor:
                 return "stopped", self.overspent or "a signal was received between two attempts"
 
     def _attempt(self, audit: bool) -> tuple[int, str]:
-        """Start all ranks and wait for them; returns the status to act on and the reason in words."""
+        """Start all ranks and wait for them; return the status to act on and the reason in words."""
         self.lost.begin()
         rank_watch.prepare(self.run)
         self.first_failed = []
@@ -169,13 +169,13 @@ class Supervisor:
         return self._verdict(codes)
 
     def _state(self, audit: bool) -> None:
-        """Sign what this attempt trains with, before its ranks begin: the code on the disk may have changed since."""
+        """Sign the statement of this attempt before its ranks start: the code on the disk may have changed since."""
         hosts, counts = (this_host(), *self.leader.hosts()), {"ranks": self.config.ranks, "nodes": self.place.nodes}
         attempts.state(self.run, self.config_path.read_bytes(), self.config.key, **counts, hosts=hosts, audit=audit)
 
     @property
     def overspent(self) -> str:
-        """Why the job is stopped, where its allowance is spent."""
+        """Reason to stop the job if its allowance is spent; otherwise empty."""
         return self.allowance.reason if self.allowance is not None else ""
 
     def _watch_allowance(self) -> None:
@@ -196,7 +196,7 @@ class Supervisor:
             self.uploader.keep_alive()
 
     def _on_hang(self) -> None:
-        """Put on the timeline who waits for whom; a disk that is full is no reason to leave the ranks hanging."""
+        """Log on the timeline which ranks wait for which; even on a full disk, hanging ranks must be ended."""
         try:
             self.events.append("hang", **rank_watch.collect(self.run, self.config.ranks), durable=True)
         except (OSError, PlinthError) as error:
@@ -217,7 +217,9 @@ class Supervisor:
                 self.events.append("downloaded", step=restored, source=self.config.checkpoints.upload, durable=True)
 
     def _clean(self) -> None:
-        """Let writers commit what every rank had staged; then delete half-written ones, which may fill the disk."""
+        """Let writers commit the state that every rank had staged; then delete half-written files, which may fill the
+        disk.
+        """
         self.run.require_no_links()
         for rank in writer.wait_until_gone(self.run, self.config.supervision.hang_s):
             writer.end(self.run, rank)
@@ -228,7 +230,7 @@ class Supervisor:
         return start_rank(self.config, self.config_path, self.place, order, rank, self.lock_fd)
 
     def _verdict(self, codes: list[int]) -> tuple[int, str]:
-        """One status for all ranks: a named failure explains the others, which lost a partner."""
+        """Return one status for all ranks: a named failure explains the others, which lost a partner."""
         named = [code for code in codes if code in NAMED]
         if named:
             self.failure = self.lost.failure
@@ -245,7 +247,7 @@ class Supervisor:
         return (EXIT_PREEMPTED, "") if EXIT_PREEMPTED in codes else (0, "")
 
     def _record_loss(self, event: str, reason: str, audit: bool, **more: float) -> None:
-        """Put the cost of the failure on the timeline: steps since the last commit, and seconds spent on them."""
+        """Log the cost of the failure on the timeline: steps since the last commit, and seconds spent on them."""
         lost = self.lost.lose(audit=audit)
         self.events.append(
             event,
@@ -264,7 +266,7 @@ class Supervisor:
         return min(MAX_BACKOFF_S, self.config.supervision.backoff_s * 2.0 ** (self.restarts - 1))
 
     def _back_off(self) -> bool:
-        """Wait, longer after each restart; returns False when asked to stop meanwhile."""
+        """Wait, longer after each restart; return False if a stop was requested meanwhile."""
         until = time.monotonic() + self._backoff_s
         while time.monotonic() < until and not self.asked_to_stop:
             self._watch_allowance()
@@ -289,7 +291,7 @@ class Supervisor:
 
 
 def main() -> int:
-    """Supervise the run named on the command line; returns the exit status."""
+    """Supervise the run named on the command line; return the exit status."""
     private.apply_mask()
     path = Path(sys.argv[1])
     config = configuration.load(path)

@@ -55,14 +55,14 @@ _clocks: list[StepClock] = []
 
 
 def measure(clock: StepClock) -> None:
-    """Count communication on this clock from now on, in place of any other."""
+    """Count communication on this clock from now on, instead of any other."""
     _clocks[:] = [clock]
     install()
 
 
 @functools.cache
 def install() -> None:
-    """Have the functions measured. Before `init_distributed` of DeepSpeed, which keeps some of them."""
+    """Instrument the functions. Call it before DeepSpeed's `init_distributed`, which keeps references to some."""
     for name in COLLECTIVES:
         setattr(dist, name, _measured(getattr(dist, name)))
     dist.Work.wait = _measured(dist.Work.wait)  # type: ignore[method-assign]
@@ -72,8 +72,9 @@ def install() -> None:
 
 
 def _computes() -> bool:
-    """Whether this thread is the one that trains, or one of autograd's, which Python has not started: others exchange
-    batches or states beside it."""
+    """Return True if this thread is the training thread, or a thread of autograd, which Python has not started. Other
+    threads exchange batches or states in the background.
+    """
     thread = threading.current_thread()
     return thread is threading.main_thread() or isinstance(thread, threading._DummyThread)
 
@@ -109,7 +110,7 @@ OWN_PARTS = {"input": ("data",), "host": ("host",), "compute": ("forward", "back
 
 
 class RankScore(NamedTuple):
-    """A rank, its own seconds a step, its score, and its own seconds by `OWN_PARTS`."""
+    """A rank, its own seconds per step, its score, and its own seconds by `OWN_PARTS`."""
 
     rank: int
     own_s: float
@@ -120,10 +121,10 @@ class RankScore(NamedTuple):
 def scores(
     own_s: Sequence[float], like: Sequence[int], parts: Sequence[Sequence[float]] | None = None
 ) -> list[RankScore]:
-    """The score of each rank that has measured anything, the slowest first.
+    """Return the score of each rank that has measured anything, the slowest first.
 
     Args:
-        own_s: by rank; 0 where nothing was measured.
+        own_s: own seconds by rank; 0 if nothing was measured.
         like: by rank, a number that ranks with the same work share.
         parts: by rank, the seconds of its own time's parts.
     """
@@ -140,7 +141,7 @@ def scores(
 
 
 class StragglerDetector:
-    """One rank's part in it. The constructor and `send` are collectives."""
+    """One rank's side of the detection. The constructor and `send` are collectives."""
 
     def __init__(self, config: RunConfig, rank: Any) -> None:
         self._telemetry, self._rank, self._world = config.telemetry, rank, config.ranks
@@ -157,7 +158,7 @@ class StragglerDetector:
             self._per_node = config.launch.ranks_per_node
 
     def record(self, time: StepTime) -> None:
-        """Add a step that was read; not the first of an attempt, in which kernels are chosen and compiled."""
+        """Add a step that was read, except the first of an attempt, in which kernels are selected and compiled."""
         self._read += 1
         if self._read == 1:
             return
@@ -165,7 +166,7 @@ class StragglerDetector:
         self._own.append((time.own_s, *own))
 
     def send(self, step: int) -> None:
-        """After launching a step: gather, if it is time. Waits for nothing on GPUs."""
+        """Gather after launching a step, if it is time. Does not wait on GPUs."""
         if not self.every or step % self.every:
             return
         numbers = 1 + len(OWN_PARTS)
@@ -182,12 +183,12 @@ class StragglerDetector:
         self._sent.append((step, gathered, arrived))
 
     def forget(self) -> None:
-        """Other steps come next, after a rollback."""
+        """Forget the measurements, since other steps come next after a rollback."""
         self._sent.clear()
         self._own.clear()
 
     def at(self, step: int) -> list[RankScore]:
-        """The scores gathered after this step, the slowest first; empty where none were."""
+        """Return the scores gathered after this step, the slowest first; empty if there are none."""
         while self._sent and self._sent[0][0] < step:
             self._sent.popleft()
         if not self._sent or self._sent[0][0] != step:
@@ -199,8 +200,9 @@ class StragglerDetector:
         return scores([row[0] for row in rows], self._like, [row[1:] for row in rows])
 
     def changed(self, found: Sequence[RankScore]) -> dict[str, Any] | None:
-        """Fields of an event when other ranks are slow than when last asked, None otherwise; to be called where the
-        run is led."""
+        """Return fields of an event if the slow ranks have changed since the last call, None otherwise. Call it on the
+        leading rank.
+        """
         slow = [one for one in found if one.score < self._telemetry.straggler_score]
         ranks = tuple(sorted(one.rank for one in slow))
         if not found or ranks == self._slow:

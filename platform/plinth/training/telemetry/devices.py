@@ -25,9 +25,11 @@ COUNTERS = {
 
 
 def memory_of(device: Any) -> dict[str, Any]:
-    """Fields of a step's event: `host_memory_bytes`, the most that the process has held, and on GPUs `device_memory` in
-    bytes: held by tensors, held by the allocator, the most held by tensors since the process began, and how often the
-    allocator had to give memory back and try again. Counters of the host: nothing waits for the device."""
+    """Return the memory fields of a step's event: `host_memory_bytes`, the peak of the process, and on GPUs
+    `device_memory` in bytes: held by tensors, held by the allocator, the peak of tensors since the process started, and
+    the number of times the allocator had to free memory and retry. These are counters of the host: nothing waits for
+    the device.
+    """
     fields: dict[str, Any] = {"host_memory_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024}
     if device.type == "cuda":
         import torch
@@ -58,7 +60,7 @@ _XID, _UNCORRECTED = 0x8, 0x2  # nvmlEventTypeXidCriticalError, nvmlEventTypeDou
 
 
 def is_hardware_error(event: Mapping[str, Any]) -> bool:
-    """Whether an event `device_error` is of the GPU itself, and not of the program that ran on it."""
+    """Return True if an event `device_error` is a fault of the GPU itself, not of its program."""
     return event.get("xid") not in XIDS_OF_PROGRAMS
 
 
@@ -66,10 +68,10 @@ class DeviceMonitor:
     """Samples the GPUs of this node, and waits for their errors.
 
     Args:
-        run: of the run that they train.
+        run: directory of the run.
         node: number of this node.
         every_s: seconds between two samples; 0: no samples, only errors.
-        nvml: the module `pynvml`, or one like it.
+        nvml: the module `pynvml`, or a substitute.
     """
 
     def __init__(self, run: RunDirectory, node: int, every_s: float, nvml: Any) -> None:
@@ -81,7 +83,7 @@ class DeviceMonitor:
         self._watched = sum(self._watch(handle) for handle in self._handles.values())
 
     def run(self, stop: Callable[[], bool] = lambda: False) -> None:
-        """Sample and wait until it is stopped."""
+        """Sample and wait until `stop` returns True."""
         due = 0.0
         while not stop():
             if self._every_s and time.monotonic() >= due:
@@ -90,7 +92,7 @@ class DeviceMonitor:
             self._wait_for_error()
 
     def sample(self) -> list[dict[str, Any]]:
-        """Of each GPU what it says now: percent, watts, degrees Celsius, bytes, counts; None where it says nothing."""
+        """Return the current values of each GPU: percent, watts, degrees Celsius, bytes, counts; None if missing."""
         nvml, ecc = self._nvml, (self._nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, self._nvml.NVML_VOLATILE_ECC)
         questions: dict[str, Callable[[Any], Any]] = {
             "utilisation": lambda gpu: nvml.nvmlDeviceGetUtilizationRates(gpu).gpu,
@@ -111,7 +113,7 @@ class DeviceMonitor:
             return None
 
     def _watch(self, handle: Any) -> bool:
-        """Ask for the errors of a GPU; whether it has any to tell."""
+        """Register for the errors of a GPU; return True if it reports any."""
         try:
             known = self._nvml.nvmlDeviceGetSupportedEventTypes(handle) & (_XID | _UNCORRECTED)
             if known:
@@ -139,7 +141,7 @@ class DeviceMonitor:
 
 
 def start(run: RunDirectory, node: int, every_s: float) -> threading.Thread | None:
-    """Monitor the GPUs of this node until the process ends; None where there are none, which is said once."""
+    """Monitor the GPUs of this node until the process ends; return None if there are none, which is logged once."""
     try:
         import pynvml
 
@@ -157,7 +159,7 @@ def start(run: RunDirectory, node: int, every_s: float) -> threading.Thread | No
 
 
 def read_samples(run: RunDirectory) -> list[Event]:
-    """All samples of all nodes, in the order of their times."""
+    """Return all samples of all nodes, in the order of their times."""
     found = [event for path in sorted(run.devices.glob("node-*.jsonl")) for event in read_events(path)]
     return sorted(found, key=lambda event: float(event["time"]))
 
@@ -174,7 +176,7 @@ def _say_nothing_is_monitored(why: str) -> None:
 
 
 def chosen(nvml: Any, visible: str | None) -> Iterable[tuple[int, Any]]:
-    """Index and handle of the GPUs of this job: those that CUDA_VISIBLE_DEVICES names, by index or by UUID."""
+    """Yield index and handle of the GPUs of this job: those in CUDA_VISIBLE_DEVICES, by index or by UUID."""
     handles = {index: nvml.nvmlDeviceGetHandleByIndex(index) for index in range(nvml.nvmlDeviceGetCount())}
     names = [name.strip() for name in visible.split(",")] if visible else []
     return [(i, h) for i, h in handles.items() if not names or _named(nvml, names, i, h)]

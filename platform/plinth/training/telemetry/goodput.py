@@ -49,11 +49,11 @@ CAUSES: tuple[Cause, ...] = get_args(Cause)
 
 
 class AttemptTime(Frozen):
-    """One start of a run's ranks; the first of a job has its queue, the last its end.
+    """One start of a run's ranks; the first of a job includes its queue, the last its end.
 
     Attributes:
-        job: number of the job, from 1; attempt: of this start within the job, from 0.
-        ranks: that it held, or waited for.
+        job: number of the job, from 1; attempt: number of this start within the job, from 0.
+        ranks: number of ranks that it held, or waited for.
         begin, end: Unix seconds.
         rank_us: rank-microseconds by cause; they add up to `ranks × (end - begin)`.
     """
@@ -72,8 +72,8 @@ class TimeSpan(NamedTuple):
     Args:
         attempt: index in the ledger's `attempts`.
         begin_us: microseconds since the epoch of the events' clock.
-        us: its length; below 0 where a step was longer by its own clock than between two events: the sum is exact.
-        step: of which it is a part; None of time between steps.
+        us: its length; below 0 if a step was longer by its own clock than between two events: the sum is exact.
+        step: step that contains it; None between steps.
     """
 
     attempt: int
@@ -84,7 +84,7 @@ class TimeSpan(NamedTuple):
 
 
 class GoodputLedger(Frozen):
-    """Where the rank-seconds of a run went, or of several."""
+    """Rank-seconds of a run, or of several, by attempt and cause."""
 
     attempts: tuple[AttemptTime, ...] = ()
     lost_steps: int = 0
@@ -111,17 +111,17 @@ class GoodputLedger(Frozen):
 
     @property
     def held_s(self) -> float:
-        """Seconds of the clock in which ranks were held."""
+        """Wall-clock seconds in which ranks were held."""
         return sum((sum(one.rank_us.values()) - one.rank_us.get("queue", 0)) / one.ranks for one in self.attempts) / 1e6
 
     @property
     def goodput(self) -> float:
-        """Share of what was held that advanced the run."""
+        """Share of the held rank-seconds that advanced the run."""
         held = self.held_rank_s
         return self.rank_us["goodput"] / 1e6 / held if held else 0.0
 
     def percentages(self, digits: int = 1) -> dict[Cause, float]:
-        """Every cause that has a share, in percent of all rank-seconds; rounded so that they add up to 100 exactly."""
+        """Return every cause with a share, in percent of all rank-seconds, rounded so that they sum to 100."""
         found = {cause: us for cause, us in self.rank_us.items() if us}
         total, units = sum(found.values()), 100 * 10**digits
         if not total:
@@ -134,7 +134,7 @@ class GoodputLedger(Frozen):
 
 
 def merged(ledgers: Iterable[GoodputLedger]) -> GoodputLedger:
-    """Of several runs together."""
+    """Merge the ledgers of several runs."""
     many = list(ledgers)
     attempts = tuple(attempt for one in many for attempt in one.attempts)
     return GoodputLedger(attempts=attempts, lost_steps=sum(one.lost_steps for one in many))

@@ -45,13 +45,13 @@ Event = Mapping[str, Any]
 
 
 class GoodputAccount:
-    """Takes the events of a run one after the other; `ledger` is the account after any of them.
+    """Takes the events of a run in order; `ledger` is the account after any of them.
 
     Args:
-        ranks: of a job that waits in a queue and has not said how many it holds.
-        bounded: keep no order of the time (`spans`), and no step that lies before all checkpoints that are kept here:
-            for who follows a run for months. A resume from an earlier one, which only a bucket has, loses no more of
-            them.
+        ranks: number of ranks of a queued job that has not reported how many it holds.
+        bounded: True to keep neither the order of time (`spans`) nor steps before all kept checkpoints, for processes
+            that follow a run for months. A resume from an earlier checkpoint, which only a bucket has, then reassigns
+            no more of them.
     """
 
     def __init__(self, ranks: int = 1, *, bounded: bool = False) -> None:
@@ -64,7 +64,7 @@ class GoodputAccount:
         self._job: TimedAttempt | None = None  # the attempt under way
 
     def add(self, event: Event) -> None:
-        """Take the next event of the timeline."""
+        """Add the next event of the timeline."""
         kind = str(event["event"])
         if kind == "devices":  # samples of a node, which a page shows among the events
             return
@@ -79,10 +79,10 @@ class GoodputAccount:
             self._forget(kind, event)
 
     def ledger(self, until: float | None = None) -> GoodputLedger:
-        """The account as it stands.
+        """Return the current account.
 
         Args:
-            until: Unix seconds, where a job still waits in its queue: it has done so until then.
+            until: Unix seconds of the end of the queue time, if a job is still queued.
         """
         waiting = self._job
         if until is not None and waiting is not None and waiting.stage == "queue":
@@ -101,12 +101,12 @@ class GoodputAccount:
         return GoodputLedger(attempts=made, lost_steps=self._lost_steps)
 
     def spans(self) -> Iterator[TimeSpan]:
-        """The same time in order, each piece with its cause: their sums are the ledger's, but for roundings."""
+        """Yield the time in order, each piece with its cause: their sums are the ledger's, up to rounding."""
         for number, one in enumerate(self._attempts):
             yield from one.spans(number)
 
     def _begin(self, kind: str) -> None:
-        """A job begins with this event; without a submission it comes from its scheduler's queue, or is the first."""
+        """Start a job with this event; without a submission it comes from its scheduler's queue, or is the first."""
         again = kind in ("vanished", "job_started") and bool(self._attempts)
         since = self._attempts[-1].now if again else self._now
         self._jobs += 1
@@ -121,7 +121,7 @@ class GoodputAccount:
         return self._job
 
     def _between_jobs(self, kind: str) -> None:
-        """Whatever job there was has ended, with its last event if with none of its own."""
+        """Close any previous job, with its last event if it has no final one."""
         if self._job is not None and (self._job.stage != "queue" or kind == "submitted"):
             self._job.settle("redone work" if self._job.stage == "training" else self._job.unnamed)
             self._job = None
@@ -163,7 +163,7 @@ class GoodputAccount:
             self._lose_after(int(event["from_step"]), "redone work")
 
     def _run_started(self, job: TimedAttempt, event: Event) -> None:
-        """The ranks are up; a checkpoint was verified before, where one was chosen, and is loaded from now on."""
+        """Record that the ranks are up; if a checkpoint was chosen, it has been verified and is loaded next."""
         job.ranks = self._ranks = int(event["ranks"])
         verified = min(round(float(event.get("verified_s", 0.0)) * 1e6), max(0, job.open))
         job.name({"restore": verified})
@@ -194,7 +194,7 @@ class GoodputAccount:
         job.in_loop = job.open
 
     def _failed(self, job: TimedAttempt, kind: str, event: Event) -> None:
-        """The ranks of an attempt have ended badly."""
+        """Record that the ranks of an attempt have failed."""
         node, phase = NODE_SILENT in str(event.get("reason", "")), event.get("phase", "train")
         causes: list[tuple[bool, Cause]] = [
             (job.hung, "hang"),
@@ -212,7 +212,7 @@ class GoodputAccount:
             following.since["idle"] = round(float(event.get("backoff_s", 0.0)) * 1e6)
 
     def _forget(self, kind: str, event: Event) -> None:
-        """Steps up to the earliest checkpoint that is kept are taken back by nothing."""
+        """Forget steps up to the earliest kept checkpoint, which nothing can discard."""
         if kind == "checkpoint":
             self._checkpoints.add(int(event["step"]))
             return
@@ -226,7 +226,7 @@ class GoodputAccount:
             self._lose(self._steps.pop(later), cause)
 
     def _lose(self, turn: StepTurn, cause: Cause, *, counted: bool = True) -> None:
-        """All time of a step's turn has another cause from now on."""
+        """Assign all time of a step's turn to another cause."""
         for before, us in turn.by_cause.items():
             turn.attempt.named[before] -= us
         turn.attempt.named[cause] += turn.by_cause.total()
@@ -235,7 +235,7 @@ class GoodputAccount:
 
 
 def _named_time(event: Event, since: Mapping[Cause, int]) -> tuple[Counter[Cause], Counter[Cause]]:
-    """Microseconds of a step by cause, and of what lay before it, which an earlier version left to the events."""
+    """Return microseconds of a step by cause, and of the time before it, which earlier versions left to the events."""
     parts, besides = Counter[Cause](), Counter[Cause]()
     if "parts" not in event:
         waited = round(waited_s(event) * 1e6)
@@ -250,7 +250,7 @@ def _named_time(event: Event, since: Mapping[Cause, int]) -> tuple[Counter[Cause
 
 
 def _shorten(named: Counter[Cause], room: int) -> None:
-    """Cut to the time that there is."""
+    """Cut to the available time."""
     over = named.total() - room
     for cause in sorted(named, key=lambda one: -named[one]):
         cut = min(max(0, over), named[cause])
@@ -259,12 +259,12 @@ def _shorten(named: Counter[Cause], room: int) -> None:
 
 
 def account(events: Iterable[Event], ranks: int = 1, until: float | None = None) -> GoodputLedger:
-    """The ledger of a timeline, or of the beginning of one.
+    """Return the ledger of a timeline, or of a prefix of one.
 
     Args:
-        events: in order.
-        ranks: of a job that never started.
-        until: Unix seconds, of a job that still waits in its queue.
+        events: events in order.
+        ranks: number of ranks of a job that never started.
+        until: Unix seconds of the end of the queue time, if a job is still queued.
     """
     taken = GoodputAccount(ranks)
     for event in events:
@@ -276,7 +276,7 @@ def account(events: Iterable[Event], ranks: int = 1, until: float | None = None)
 class TimedAttempt:
     """Microseconds of one attempt.
 
-    `named` is what has a cause; `since`, what an event after the last step or phase would name if none followed.
+    `named` is time with a cause; `since` is the cause of the events since the last step or phase, if no step follows.
     """
 
     job: int
@@ -297,24 +297,24 @@ class TimedAttempt:
 
     @property
     def open(self) -> int:
-        """Time that nothing accounts for yet; below 0 where clocks differ."""
+        """Time that nothing accounts for yet; below 0 if clocks differ."""
         return self.now - self.begin - self.named.total()
 
     @property
     def unnamed(self) -> Cause:
-        """The cause of time after which nothing has happened yet."""
+        """Cause of time after which nothing has happened yet."""
         by_stage: dict[str, Cause] = {"queue": "queue", "restore": "restore", "training": "other"}
         return by_stage.get(self.stage, "start")
 
     def name(self, by_cause: Mapping[Cause, int], turn: StepTurn | None = None) -> None:
-        """The next time that has no cause yet has these."""
+        """Assign causes to the next unassigned time."""
         for cause, us in by_cause.items():
             self.named[cause] += us
             if self.ordered:
                 self.order.append(_Named(cause, us, turn))
 
     def settle(self, cause: Cause) -> None:
-        """A phase is over: name all of its time, that since the last step by the events in it or by this cause."""
+        """End a phase: assign all of its time, and the time since the last step by its events or to this cause."""
         self.name(self._divided(cause))
         self.since.clear()
         self.in_loop = 0
@@ -332,7 +332,7 @@ class TimedAttempt:
         return found
 
     def result(self) -> dict[Cause, int]:
-        """Microseconds by cause as far as they are known now."""
+        """Return the microseconds by cause known so far."""
         found = Counter(self.named)
         found.update(self._divided(self.unnamed))
         if self.first is not None and (longer := self._compiling()):
@@ -341,14 +341,14 @@ class TimedAttempt:
         return _without_debts(found)
 
     def _compiling(self) -> int:
-        """What the first step takes longer than the median of those that follow."""
+        """Return the excess of the first step over the median of later steps."""
         if self.first is None or not self.computing:
             return 0
         median = self.computing[(len(self.computing) - 1) // 2]  # the lower of two
         return max(0, self.first.by_cause["goodput"] - median)
 
     def add_turn(self, turn: StepTurn) -> None:
-        """Add a turn; what is known after it takes no longer for all that came before."""
+        """Add a turn; the amount known after it does not grow with the number of earlier turns."""
         if self.first is None:
             self.first = turn
         else:
@@ -356,7 +356,7 @@ class TimedAttempt:
         self.name(turn.by_cause, turn)
 
     def spans(self, number: int) -> Iterator[TimeSpan]:
-        """Its time in order; of a step that was lost, all parts have the cause of that."""
+        """Yield its time in order; all parts of a lost step have the cause of the loss."""
         left, at = self._compiling(), self.begin
         rest = (_Named(cause, us, None) for cause, us in self._divided(self.unnamed).items())
         for cause, us, turn in (*self.order, *rest):
@@ -383,7 +383,7 @@ class StepTurn:
 
 
 class _Named(NamedTuple):
-    """Time in the order in which it was named, which is that in which it passed."""
+    """Time in the order in which it was named, which is chronological."""
 
     cause: Cause
     us: int
@@ -391,7 +391,7 @@ class _Named(NamedTuple):
 
 
 def _without_debts(found: Counter[Cause]) -> dict[Cause, int]:
-    """The same total without a cause below 0: the largest pays what a microsecond of rounding took from another."""
+    """Return the same total without a negative cause: the largest cause absorbs a microsecond of rounding."""
     debt = sum(us for us in found.values() if us < 0)
     positive = {cause: found[cause] for cause in CAUSES if found[cause] > 0}
     while debt:

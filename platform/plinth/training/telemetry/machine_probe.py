@@ -30,7 +30,7 @@ BUFFER = {"cpu": 1 << 28, "cuda": 1 << 30}
 
 
 def best_s(action: Callable[[], Any], clock: Callable[[Callable[[], Any]], float]) -> float:
-    """Seconds of the fastest of many repetitions, the first apart: it loads kernels."""
+    """Return the seconds of the fastest of many repetitions, without the first, which loads kernels."""
     clock(action)
     begun, found = time.perf_counter(), list[float]()
     while len(found) < LEAST or time.perf_counter() - begun < SECONDS:
@@ -39,7 +39,9 @@ def best_s(action: Callable[[], Any], clock: Callable[[Callable[[], Any]], float
 
 
 def largest_side(most: int, seconds: Callable[[int], float]) -> int:
-    """Largest side, up to `most`, whose product takes less than LONGEST_S: twice the side takes eight times as long."""
+    """Return the largest side, up to `most`, whose product takes less than LONGEST_S: twice the side takes eight times
+    as long.
+    """
     side = most // 8
     seconds(side)  # loads kernels
     while side < most and 8 * seconds(side) < LONGEST_S:
@@ -48,14 +50,14 @@ def largest_side(most: int, seconds: Callable[[int], float]) -> int:
 
 
 def on_host(action: Callable[[], Any]) -> float:
-    """Seconds by the host's clock."""
+    """Return seconds by the host's clock."""
     begun = time.perf_counter()
     action()
     return time.perf_counter() - begun
 
 
 def on_device(action: Callable[[], Any]) -> float:
-    """Seconds between two events around the action on the current stream of the current device."""
+    """Return seconds between two events around the action on the current stream of the current device."""
     make: Callable[..., Any] = torch.cuda.Event
     first, last = make(enable_timing=True), make(enable_timing=True)
     first.record()
@@ -66,7 +68,7 @@ def on_device(action: Callable[[], Any]) -> float:
 
 
 def speed(device: torch.device, name: str) -> dict[str, Any]:
-    """The fields of `DeviceSpeed`."""
+    """Return the fields of `DeviceSpeed`."""
     clock = on_device if device.type == "cuda" else on_host
     flops = {}
     for precision, dtype in _precisions(device).items():
@@ -83,7 +85,7 @@ def speed(device: torch.device, name: str) -> dict[str, Any]:
 
 
 def _product(device: torch.device, dtype: torch.dtype, side: int) -> Callable[[], Any]:
-    """A product of random matrices: constants flip fewer bits, draw less power and let clocks rise."""
+    """Create a product of random matrices: constants flip fewer bits, draw less power and let clocks rise."""
     left, right = (torch.randn(side, side, device=device).to(dtype) for _ in range(2))
     return partial(torch.mm, left, right, out=torch.empty_like(left))
 
@@ -98,7 +100,7 @@ def _precisions(device: torch.device) -> dict[str, torch.dtype]:
 
 
 def _buffer(device: torch.device) -> int:
-    """Bytes of a buffer: less where memory is short, because a run may hold the device."""
+    """Return the bytes of a buffer: fewer if memory is short, because a run may hold the device."""
     free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else BUFFER["cpu"] * 4
     return int(min(BUFFER[device.type], free // 4))
 

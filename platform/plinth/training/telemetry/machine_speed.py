@@ -28,23 +28,23 @@ TIMEOUT_S = 300.0
 
 
 class Roof(Frozen):
-    """The most that one rank's device can do, as measured."""
+    """Peak speed of one rank's device, as measured."""
 
     flops_per_s: float
     bytes_per_s: float
 
     @property
     def ridge(self) -> float:
-        """FLOPs for a byte above which arithmetic is the limit."""
+        """FLOPs per byte above which arithmetic is the limit."""
         return self.flops_per_s / self.bytes_per_s
 
     def attainable(self, intensity: float) -> float:
-        """FLOP/s at so many FLOPs for a byte."""
+        """Return the attainable FLOP/s at `intensity` FLOPs per byte."""
         return min(self.flops_per_s, intensity * self.bytes_per_s)
 
 
 class DeviceSpeed(Frozen):
-    """One GPU, or the processors of a machine together."""
+    """One GPU, or all processors of a machine together."""
 
     kind: str = Field(description="cpu or cuda.")
     index: int = Field(0, ge=0)
@@ -60,7 +60,7 @@ class MachineSpeed(Frozen):
     devices: tuple[DeviceSpeed, ...]
 
     def roof(self, kind: str, precision: str, launch: Launch) -> tuple[Roof, DeviceSpeed] | None:
-        """The roof of one rank, and the device it comes from: the slowest GPU, or this rank's share of the processors.
+        """Return the roof of one rank, and its device: the slowest GPU, or this rank's share of the processors.
 
         None: no such device, or the precision was not measured on it.
         """
@@ -74,7 +74,7 @@ class MachineSpeed(Frozen):
 
 
 def this_machine() -> str:
-    """The fingerprint of this machine."""
+    """Return the fingerprint of this machine."""
     try:
         torch = metadata.version("torch")
     except metadata.PackageNotFoundError:
@@ -83,7 +83,7 @@ def this_machine() -> str:
 
 
 def machine_of(host: HostFacts) -> str:
-    """The fingerprint of a machine that stated what it is when ranks began there."""
+    """Return the fingerprint of a machine from its facts at the start of ranks."""
     return _fingerprint(host.hardware, host.libraries.get("torch", ""))
 
 
@@ -92,7 +92,7 @@ def _fingerprint(processors: tuple[object, ...], torch: str) -> str:
 
 
 def known(workspace: Workspace, machine: str) -> MachineSpeed | None:
-    """What was measured of a machine; None: nothing yet.
+    """Return the measured speed of a machine; None if it was not measured yet.
 
     Raises:
         IntegrityError: the file is damaged.
@@ -111,7 +111,7 @@ def known(workspace: Workspace, machine: str) -> MachineSpeed | None:
 
 
 def measure(workspace: Workspace) -> MachineSpeed:
-    """Measure this machine, and keep the result in place of an earlier one.
+    """Measure this machine, and replace an earlier result.
 
     Raises:
         WorkerError: the probe failed, or torch is not installed.

@@ -31,7 +31,7 @@ _REQUEST = re.compile(r"(\d{4,})\.json")
 
 
 class ProfileRequest(Frozen):
-    """Steps to trace, on some ranks. Number 0 is that of the recipe."""
+    """Steps to trace, on some ranks. Number 0 is the recipe's."""
 
     number: int
     first: int
@@ -39,18 +39,18 @@ class ProfileRequest(Frozen):
     ranks: tuple[int, ...] = (0,)
 
     def trace(self, run: RunDirectory, rank: int) -> Path:
-        """Where the trace of a rank lies."""
+        """Return the path of a rank's trace."""
         return run.profiles / f"{self.number:04d}-steps-{self.first}-{self.last}-rank-{rank:04d}.json.gz"
 
 
 def submit(config: RunConfig, done: int, first: int, last: int, ranks: tuple[int, ...] = (0,)) -> ProfileRequest:
-    """Ask a run, whether its ranks are up or not, for a trace of steps that it has not taken yet.
+    """Request a trace of steps that a run has not taken yet, with or without live ranks.
 
     Args:
-        done: the last step that it has taken (`job.reached`).
+        done: last step taken (`job.reached`).
 
     Raises:
-        MissingError: the run has no such steps or ranks, or has taken them.
+        MissingError: the run has no such steps or ranks, or has taken the steps.
     """
     run = config.directory
     _require(config, first, last, ranks)
@@ -77,7 +77,7 @@ def submit(config: RunConfig, done: int, first: int, last: int, ranks: tuple[int
 
 
 def latest(run: RunDirectory) -> int:
-    """The number of the newest request, 0 where there is none."""
+    """Return the number of the newest request, 0 if there is none."""
     try:
         names = os.listdir(run.profiles)
     except FileNotFoundError:
@@ -86,10 +86,10 @@ def latest(run: RunDirectory) -> int:
 
 
 def load(config: RunConfig, number: int) -> ProfileRequest | None:
-    """A request by its number, or None where there is none.
+    """Return a request by its number, or None if there is none.
 
     Raises:
-        TrainingError: the file is no request.
+        TrainingError: the file is not a request.
     """
     if number == 0:
         steps = config.telemetry.profile_steps
@@ -119,7 +119,7 @@ LOOK_S = 1.0
 
 
 class StepProfiler:
-    """The traces of one rank."""
+    """Traces of one rank."""
 
     def __init__(self, config: RunConfig, rank: Any) -> None:
         self._config, self._rank = config, rank
@@ -131,25 +131,25 @@ class StepProfiler:
         self._add(0)
 
     def asked(self) -> int:
-        """On the leading rank: the number of the newest request that this process has seen on the disk."""
+        """Return the number of the newest request on the disk, on the leading rank."""
         if self._rank.leads and time.monotonic() - self._looked > LOOK_S:
             self._looked = time.monotonic()
             self._newest = latest(self._config.directory)
         return self._newest if self._rank.leads else 0
 
     def learn(self, number: int) -> None:
-        """On every rank, with the numbers of a step: the newest request that the leading rank has seen."""
+        """Receive, on every rank with the numbers of a step, the newest request that the leading rank has seen."""
         for each in range(self._known + 1, number + 1):
             self._add(each)
         self._known = max(self._known, number)
 
     @property
     def waits(self) -> bool:
-        """Whether steps are to be traced that have not begun."""
+        """True if steps to trace have not started yet."""
         return bool(self._waiting)
 
     def before(self, step: int) -> None:
-        """Begin to record before launching a step, if it is asked for."""
+        """Start recording before launching a step, if requested."""
         for request in list(self._waiting):
             if request.last < step:
                 self._waiting.remove(request)
@@ -159,7 +159,7 @@ class StepProfiler:
                 self._active = request, step, self._record(request)
 
     def span(self, step: int) -> AbstractContextManager[Any]:
-        """Names what a step launches in the trace."""
+        """Return a context that names the launches of a step in the trace."""
         if self._active is None or self._active[2] is None:
             return nullcontext()
         from torch.profiler import record_function
@@ -167,11 +167,11 @@ class StepProfiler:
         return record_function(f"step {step}")
 
     def ends(self, step: int) -> bool:
-        """Whether recording ends with this step."""
+        """Return True if recording ends with this step."""
         return self._active is not None and self._active[0].last == step
 
     def finish(self) -> dict[str, Any]:
-        """End recording and write this rank's trace; the fields of an event."""
+        """End recording and write this rank's trace; return the fields of an event."""
         assert self._active is not None
         (request, first, recording), self._active = self._active, None
         begun = time.monotonic()
@@ -190,14 +190,15 @@ class StepProfiler:
         }
 
     def missed(self) -> list[dict[str, Any]]:
-        """Requests whose steps were all taken before the ranks knew of them, once: fields of events. What an earlier
-        attempt has traced is not missed."""
+        """Return event fields of requests whose steps were all taken before the ranks received them, once. Steps that
+        an earlier attempt has traced are not missed.
+        """
         lost = [one for one in self._missed if not one.trace(self._config.directory, one.ranks[0]).exists()]
         self._missed = []
         return [{"number": one.number, "first": one.first, "last": one.last, "files": []} for one in lost]
 
     def forget(self) -> None:
-        """The ranks go back to an earlier step: what is being recorded is thrown away."""
+        """Discard the current recording when the ranks go back to an earlier step."""
         if self._active is not None and self._active[2] is not None:
             self._active[2].stop()
         self._active = None

@@ -37,7 +37,7 @@ BESIDES = ("save", "evaluation", "loading", "profile", "exchange")
 
 
 class ClockMarks(Protocol):
-    """A source of moments, of which the time between two can be read later."""
+    """A source of time marks; the time between two can be read later."""
 
     def now(self) -> Any: ...
 
@@ -47,7 +47,7 @@ class ClockMarks(Protocol):
 
 
 class HostMarks:
-    """Moments of the host's clock."""
+    """Marks of the host's clock."""
 
     def now(self) -> float:
         return time.perf_counter()
@@ -59,7 +59,7 @@ class HostMarks:
 
 
 class DeviceMarks:
-    """CUDA events on the stream that was current when this object was made. They are used again once read."""
+    """CUDA events on the stream that was current when this object was created. They are reused once read."""
 
     def __init__(self, device: Any) -> None:
         import torch
@@ -82,19 +82,19 @@ class DeviceMarks:
 
 @dataclass(frozen=True)
 class StepTime:
-    """Seconds of one step by part, and of what lay between the step before and it."""
+    """Seconds of one step by part, and of the work between the previous step and it."""
 
     parts: dict[str, float] = field(default_factory=dict)
     besides: dict[str, float] = field(default_factory=dict)
 
     @property
     def seconds(self) -> float:
-        """Of the whole step."""
+        """Seconds of the whole step."""
         return sum(self.parts.values())
 
     @property
     def own_s(self) -> float:
-        """Without the parts in which a rank waits for others, or for its checkpoint."""
+        """Seconds without the parts in which a rank waits for others, or for its checkpoint."""
         return self.seconds - self.parts.get("communication", 0.0) - self.parts.get("checkpoint", 0.0)
 
 
@@ -105,7 +105,7 @@ class StepMarks:
         self._marks, self._begun, self._end = marks, begun, end
 
     def read(self) -> StepTime:
-        """The step's time. To be called once."""
+        """Return the step's time. Call it once."""
         found: dict[str, float] = defaultdict(float)
         moments = [mark for _, mark in self._begun] + [self._end]
         for (part, first), second in zip(self._begun, moments[1:], strict=True):
@@ -118,7 +118,7 @@ class StepMarks:
 
 
 class StepClock:
-    """What a rank is doing, from its first step on; before `begin` nothing is measured."""
+    """Current activity of a rank, beginning at its first step; before `begin` nothing is measured."""
 
     def __init__(self, marks: ClockMarks) -> None:
         self._marks = marks
@@ -126,22 +126,24 @@ class StepClock:
 
     @classmethod
     def of(cls, device: Any) -> StepClock:
-        """The clock of a torch device."""
+        """Return the clock of a torch device."""
         return cls(DeviceMarks(device) if device.type == "cuda" else HostMarks())
 
     def begin(self) -> None:
-        """The first step begins, unless the clock runs already."""
+        """Start the first step, unless the clock runs already."""
         if not self._begun:
             self._begun = [("host", self._marks.now())]
 
     def enter(self, part: str) -> None:
-        """From here on it is this part."""
+        """Start this part."""
         if self._begun and self._begun[-1][0] != part:
             self._begun.append((part, self._marks.now()))
 
     @contextmanager
     def within(self, part: str) -> Iterator[None]:
-        """Inside it is this part, afterwards again the one before; between two steps, no part of a step."""
+        """Switch to this part inside the context, and back to the previous one afterward; between two steps, outside of
+        steps.
+        """
         before = self._begun[-1][0] if self._begun else part
         if before == part or before in BESIDES:
             yield
@@ -153,7 +155,7 @@ class StepClock:
             self.enter(before)
 
     def end(self) -> StepMarks:
-        """The step ends, and the next begins with the host."""
+        """End the step; the next one starts with the host part."""
         end = self._marks.now()
         done, self._begun = StepMarks(self._marks, self._begun, end), [("host", end)]
         return done
@@ -187,11 +189,11 @@ _BREAKS = frozenset({"job_started", "run_started", "resumed", "rolled_back", "re
 
 
 class SlowRank(Frozen):
-    """A rank that was last found slower than its like.
+    """A rank that was last found slower than comparable ranks.
 
     Attributes:
-        part: of its own time, which exceeds the leading rank's most; of the leading rank the largest.
-        own_s: seconds of a step that it spends by itself; part_s: of them in that part; leading_s: the leading rank's.
+        part: part of its own time with the largest excess over the leading rank's; for the leading rank the largest.
+        own_s: own seconds per step; part_s: seconds in that part; leading_s: the leading rank's.
     """
 
     rank: int
@@ -211,15 +213,15 @@ class SlowRank(Frozen):
 
 
 class MeanStep(Frozen):
-    """The mean of a run's steps, of its leading rank.
+    """Mean of a run's steps on its leading rank.
 
     Attributes:
-        steps: by number, each once for every time that it was taken and follows another.
-        seconds: by part; they add up to `seconds_together`.
-        wall_s: between the events of two steps, without what is no part of a step.
-        device, precision: of the last attempt.
-        slow_ranks: the slowest first.
-        waited_s: of the communication, what the leading rank waited for slow ranks.
+        steps: step numbers, once for every time that a step was taken after another.
+        seconds: seconds by part; they add up to `seconds_together`.
+        wall_s: seconds between the events of two steps, without work outside of steps.
+        device, precision: values of the last attempt.
+        slow_ranks: slow ranks, the slowest first.
+        waited_s: part of the communication in which the leading rank waited for slow ranks.
     """
 
     steps: tuple[int, ...]
@@ -236,12 +238,12 @@ class MeanStep(Frozen):
 
     @property
     def unaccounted(self) -> float:
-        """Share of the wall clock that no part has; below 0 where parts exceed it."""
+        """Share of wall-clock time in no part; below 0 if the parts exceed it."""
         return 1 - self.seconds_together / self.wall_s if self.wall_s > 0 else 0.0
 
 
 class StepSeconds(NamedTuple):
-    """One step by part, and the time between its event and that of the step before, without what is no part of it."""
+    """One step by part, and the time between its event and the previous step's, without work outside of steps."""
 
     number: int
     seconds: Counter[StepPart]
@@ -249,7 +251,7 @@ class StepSeconds(NamedTuple):
 
 
 def following_steps(events: Iterable[Mapping[str, Any]]) -> Iterator[StepSeconds]:
-    """The steps that follow another and state their parts, each as often as it was taken."""
+    """Yield the steps that follow another and report their parts, once for every time that they were taken."""
     before: float | None = None  # when the step before was written
     for event in events:
         if event["event"] in _BREAKS:
@@ -266,10 +268,10 @@ def following_steps(events: Iterable[Mapping[str, Any]]) -> Iterator[StepSeconds
 
 
 def mean_step(events: Iterable[Mapping[str, Any]]) -> MeanStep:
-    """The mean step of a timeline, or of the beginning of one.
+    """Return the mean step of a timeline, or of a prefix of one.
 
     Raises:
-        MissingError: no two steps that state their parts follow each other.
+        MissingError: there are no two consecutive steps that report their parts.
     """
     device, precision, compared = "", "", list[Mapping[str, Any]]()
 
@@ -308,8 +310,9 @@ def mean_step(events: Iterable[Mapping[str, Any]]) -> MeanStep:
 
 
 def _waited(steps: Iterable[StepSeconds], compared: Sequence[Mapping[str, Any]]) -> Iterator[float]:
-    """Seconds of each step that the leading rank waited for a slower one. An event is of the steps before it, and holds
-    from the first of them until the first of the next event's."""
+    """Yield the seconds of each step that the leading rank waited for a slower one. An event covers the steps before
+    it: from the first of them until the first of the next event's.
+    """
     since = [(int(event.get("step", 0)) - int(event.get("over_steps", 0)) - 1, event["ranks"]) for event in compared]
     for step in steps:
         ranks = next((ranks for begin, ranks in reversed(since) if begin < step.number), ())

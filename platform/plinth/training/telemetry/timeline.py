@@ -112,7 +112,7 @@ class Timeline:
         return record
 
     def _find_end(self, fd: int) -> int:
-        """Cut a torn last line, learn the last `seq`; returns where the next line starts."""
+        """Cut a torn last line, read the last `seq`, and return the start of the next line."""
         size = os.fstat(fd).st_size
         if size == self._size:
             return size
@@ -133,7 +133,7 @@ class Timeline:
 
 
 def _write_whole(fd: int, line: bytes, end: int) -> None:
-    """All of the line or none of it, also when the disk fills in the middle."""
+    """Write the whole line or nothing, even if the disk fills during the write."""
     try:
         written = os.pwrite(fd, line, end)
         if written != len(line):
@@ -144,12 +144,12 @@ def _write_whole(fd: int, line: bytes, end: int) -> None:
 
 
 def _plain(fields: dict[str, Any]) -> dict[str, Any]:
-    """JSON has no infinity: such values are written as text, so that a reader sees them."""
+    """Write infinite values, which JSON lacks, as text, so that a reader sees them."""
     return {k: str(v) if isinstance(v, float) and not math.isfinite(v) else v for k, v in fields.items()}
 
 
 def read_events(path: Path, after_seq: int = 0) -> Iterator[Event]:
-    """Events in order, those up to `after_seq` skipped; a torn last line is not an event.
+    """Yield events in order, except those up to `after_seq`; a torn last line is not an event.
 
     Raises:
         IntegrityError: a line within the file is not an event.
@@ -175,7 +175,7 @@ def read_events(path: Path, after_seq: int = 0) -> Iterator[Event]:
 
 
 def last_event(path: Path) -> Event | None:
-    """The last event, from the end of the file; None where there is none that can be read."""
+    """Return the last event, from the end of the file; None if there is no readable one."""
     try:
         with path.open("rb") as stream:
             stream.seek(max(0, path.stat().st_size - _TAIL_BYTES))
@@ -187,22 +187,22 @@ def last_event(path: Path) -> Event | None:
 
 
 def waited_s(step: Mapping[str, Any]) -> float:
-    """Seconds of a step that waited for its batch; of the host where an earlier version wrote no parts."""
+    """Return the seconds of a step spent waiting for its batch; the host's if an earlier version wrote no parts."""
     return float(step["parts"].get("data", 0.0) if "parts" in step else step.get("data_wait_s", 0.0))
 
 
 def saved_s(step: Mapping[str, Any]) -> float:
-    """Seconds of a step that waited for the copy of a checkpoint, which that checkpoint's stall has too."""
+    """Return the seconds of a step spent waiting for a checkpoint's copy, also included in that checkpoint's stall."""
     return float(step.get("parts", {}).get("checkpoint", 0.0))
 
 
 def host_memory_bytes(step: Mapping[str, Any]) -> int:
-    """The most memory that the leading rank's process has held; earlier versions named it otherwise."""
+    """Return the peak memory of the leading rank's process, also under its earlier name."""
     return int(step["host_memory_bytes"] if "host_memory_bytes" in step else step.get("memory_bytes", 0))
 
 
 def put_before(path: Path, earlier: bytes) -> None:
-    """Put an earlier timeline of the run, from elsewhere, before the few events that are here; a new file.
+    """Prepend an earlier timeline of the run, from elsewhere, to the few events here, in a new file.
 
     Raises:
         DiskFullError, WorkspaceError, StorageError: as the operating system refuses.
@@ -214,14 +214,14 @@ def put_before(path: Path, earlier: bytes) -> None:
 
 
 class TimelineReader:
-    """Follows a growing timeline; each call of `poll` reads only what is new, and all of one that was replaced."""
+    """Follows a growing timeline; each call of `poll` reads only new lines, and all of a replaced file."""
 
     def __init__(self, path: Path) -> None:
         self.path, self._offset, self._file = path, 0, 0
         self.read_bytes = 0  # until now; a torn last line is read again
 
     def poll(self) -> list[Event]:
-        """Whole events written since the last call."""
+        """Return whole events written since the last call."""
         try:
             with self.path.open("rb") as stream:
                 file = os.fstat(stream.fileno()).st_ino
@@ -239,7 +239,7 @@ class TimelineReader:
 
 @dataclass
 class History:
-    """A timeline read: one value per step, and all other events."""
+    """A timeline in memory: one value per step, and all other events."""
 
     steps: dict[int, Event] = field(default_factory=dict)
     events: list[Event] = field(default_factory=list)  # everything but steps
@@ -270,18 +270,18 @@ class History:
         self.steps[step] = event
 
     def _take_back(self, first: int) -> None:
-        """Steps from `first` on are trained anew, on other parameters: they need not repeat themselves."""
+        """Discard steps from `first` on: they are trained again, on other parameters, and may differ."""
         self.undone += [event for step, event in self.steps.items() if step >= first]
         self.steps = {step: event for step, event in self.steps.items() if step < first}
         self.skipped = {step for step in self.skipped if step < first}
 
     def of(self, kind: str) -> list[Event]:
-        """Events of one kind, in order."""
+        """Return the events of one kind, in order."""
         return [event for event in self.events if event["event"] == kind]
 
 
 def timeline(path: Path) -> History:
-    """The history of a run; of a step that was written twice the later line counts."""
+    """Return the history of a run; the later line of a repeated step is valid."""
     found = History()
     for event in read_events(path):
         found.add(event)
@@ -329,24 +329,24 @@ LABELS: Final[Mapping[str, str]] = {
 
 
 class RunFigures(NamedTuple):
-    """Figures of a run, finished or under way; None before its first step. Undone steps of a rollback do not count."""
+    """Figures of a live or finished run; None before its first step. Steps discarded by a rollback are excluded."""
 
     final_loss: float | None = None
     median_step_s: float | None = None
     median_tokens_per_s: float | None = None
 
     def known(self) -> dict[str, float]:
-        """The figures that are known, by name."""
+        """Return the known figures, by name."""
         return {name: value for name, value in self._asdict().items() if value is not None}
 
     def rounded(self) -> dict[str, str]:
-        """The figures that are known, by name, with the digits that people compare."""
+        """Return the known figures, by name, rounded for comparison."""
         forms = {"final_loss": "{:.3f}", "median_step_s": "{:.3f}", "median_tokens_per_s": "{:,.0f}"}
         return {name: forms[name].format(value) for name, value in self.known().items()}
 
 
 def of_history(history: History) -> RunFigures:
-    """The figures of a timeline that was read whole."""
+    """Return the figures of a whole timeline."""
     steps = list(history.steps.values())
     losses = list(_finite("loss", steps[-FINAL_STEPS:]))
     seconds, speeds = list(_finite("step_s", steps)), list(_finite("tokens_per_s", steps))
@@ -358,7 +358,7 @@ def of_history(history: History) -> RunFigures:
 
 
 def of_events(events: Iterable[Mapping[str, Any]]) -> RunFigures:
-    """The same, of events in order."""
+    """Return the figures of events in order."""
     history = History()
     for event in events:
         history.add(Event(event))
@@ -367,7 +367,7 @@ def of_events(events: Iterable[Mapping[str, Any]]) -> RunFigures:
 
 
 def _finite(name: str, steps: Iterable[Event]) -> Iterator[float]:
-    """Values of a field; a step whose value is not finite, which a timeline has as text, is left out."""
+    """Yield the values of a field, without non-finite ones, which a timeline has as text."""
     values = (step.get(name) for step in steps)
     yield from (float(value) for value in values if isinstance(value, int | float) and math.isfinite(value))
 
@@ -389,12 +389,12 @@ class RankFailure(Frozen):
 
     @classmethod
     def of(cls, error: PlinthError) -> RankFailure:
-        """The failure that an error names."""
+        """Return the failure of an error."""
         found, expected = (None if value is None else str(value) for value in (error.found, error.expected))
         return cls(kind=type(error).__name__, what=error.what, found=found, expected=expected, remedy=error.remedy)
 
     def error(self) -> PlinthError:
-        """The error again, of its own class, so that its exit status is kept."""
+        """Return the error in its own class, so that its exit status is kept."""
         kind = getattr(errors, self.kind, TrainingError)
         raised: PlinthError = kind(self.what, found=self.found, expected=self.expected, remedy=self.remedy)
         return raised

@@ -43,8 +43,8 @@ class HeldoutSlice:
     """Held-out documents of one bucket.
 
     Attributes:
-        bytes: UTF-8 bytes of all documents, which bits are counted over.
-        streams: of each document the end-of-text token, then its tokens.
+        bytes: UTF-8 bytes of all documents, the denominator of bits per byte.
+        streams: per document the end-of-text token, then its tokens.
     """
 
     name: str
@@ -53,7 +53,7 @@ class HeldoutSlice:
 
 
 def prepare(ctx: Context, params: Validation, curated: Mapping[str, Manifest], trained: Manifest) -> Manifest:
-    """Choose and tokenise the text, or find an earlier result for the same text.
+    """Select and tokenize the text, or return an earlier result for the same text.
 
     Args:
         ctx: workspace and machinery.
@@ -61,12 +61,12 @@ def prepare(ctx: Context, params: Validation, curated: Mapping[str, Manifest], t
         curated: `curated` by bucket.
         trained: `tokenizer`.
 
-    Stats: `slices` (name -> documents, bytes, tokens), `without_text` (buckets that have none held out), `end_of_text`.
+    Stats: `slices` (name -> documents, bytes, tokens), `without_text` (buckets without held-out text), `end_of_text`.
 
     Raises:
-        RecipeError: a slice names no bucket of the recipe.
-        StageError: no held-out text in a slice that is named, or in any.
-        TrainingError: the tokenizer loses text.
+        RecipeError: a slice is not a bucket of the recipe.
+        StageError: no held-out text in a named slice, or in any.
+        TrainingError: the tokenizer is lossy.
     """
     unknown = sorted(set(params.slices) - set(curated))
     if unknown:
@@ -88,7 +88,7 @@ def prepare(ctx: Context, params: Validation, curated: Mapping[str, Manifest], t
 
 
 def load(store: Store, made: Manifest) -> list[HeldoutSlice]:
-    """The slices of a manifest that `prepare` has made, by name.
+    """Return the slices of a manifest from `prepare`, by name.
 
     Raises:
         MissingError, IntegrityError: absent from the store, or changed.
@@ -119,7 +119,7 @@ def _tokenised(ctx: Context, params: Validation, wanted: Mapping[str, Manifest],
 
 
 def _chosen(store: Store, name: str, curated: Manifest, params: Validation) -> list[Document]:
-    """A bucket's documents; none where it has no held-out text and the recipe does not name the bucket."""
+    """Return a bucket's documents; none if it has no held-out text and the recipe does not name the bucket."""
     try:
         return choose_documents(store, {name: curated}, params.bytes_per_slice)
     except StageError:

@@ -30,7 +30,7 @@ FIT = 4
 
 
 class ProbeLook(NamedTuple):
-    """One probe at one look."""
+    """One probe at one evaluation."""
 
     step: int
     tokens: int
@@ -40,24 +40,25 @@ class ProbeLook(NamedTuple):
 
     @property
     def signal(self) -> float:
-        """How many bits per byte the context saves."""
+        """Bits per byte that the context saves."""
         return self.control - self.score
 
 
 class ProbeCurves:
-    """Looks by probe, out of a growing timeline: of a step that came again the later one counts, and of looks at other
-    items, once these have changed, none."""
+    """Scores by probe, from a growing timeline. For a repeated step the later scores are valid, and once the items
+    change, scores of other items are dropped.
+    """
 
     def __init__(self) -> None:
         self.looks: dict[str, list[ProbeLook]] = {}
         self._set = ""
 
     def require_set(self, items: str) -> None:
-        """Say of which items the looks are that stand here already."""
+        """Set the items of the existing scores."""
         self._set = items
 
     def add(self, event: Mapping[str, Any]) -> None:
-        """Take an event; those without probes are passed over."""
+        """Add an event; events without probes are ignored."""
         if event["event"] != "evaluated" or not event.get("probes"):
             return
         if event["probe_set"] != self._set:
@@ -69,7 +70,7 @@ class ProbeCurves:
 
 
 def curves(events: Iterable[Mapping[str, Any]]) -> dict[str, list[ProbeLook]]:
-    """Looks by probe, in order."""
+    """Return scores by probe, in order."""
     found = ProbeCurves()
     for event in events:
         found.add(event)
@@ -77,20 +78,20 @@ def curves(events: Iterable[Mapping[str, Any]]) -> dict[str, list[ProbeLook]]:
 
 
 def value(looks: Sequence[ProbeLook], seeds: Sequence[float] = ()) -> Worth:
-    """What a probe is worth at its last look; a curve that still moves has its local slope taken out of the noise.
+    """Return the worth of a probe at its last evaluation; the noise of a moving curve is taken without its local slope.
 
     Args:
-        looks: of one run, in order; at least one.
-        seeds: last scores of runs that differ by seed alone, this one among them.
+        looks: scores of one run, in order; at least one.
+        seeds: last scores of runs that differ only by seed, including this one.
     """
     return worth(looks[-1].signal, detrended(looks[-LAST:]), seeds)
 
 
 def detrended(looks: Sequence[ProbeLook]) -> list[float]:
-    """Scores without the straight line through them, over tokens, about their mean.
+    """Return scores without the straight line through them, over tokens, about their mean.
 
     Deviations are widened by sqrt((n - 1) / (n - 2)), so that their standard deviation is the residual standard error
-    of the fit: the line costs a degree of freedom. Fewer than `FIT` looks are left as they are: there a slope counts as
+    of the fit: the line costs a degree of freedom. Fewer than `FIT` scores are left unchanged: then a slope counts as
     noise, which makes the ratio too low rather than too high.
     """
     scores = [look.score for look in looks]
@@ -118,13 +119,13 @@ Looks = Mapping[str, list[ProbeLook]]
 
 
 def kept(before: bytes | None, after: int, events: Path, step: int) -> bytes | None:
-    """Content of the file; None where nothing was looked at.
+    """Return the content of the file; None if there are no scores.
 
     Args:
-        before: the same file of an earlier checkpoint, whose bytes were verified; None without one.
+        before: the same file of an earlier checkpoint, with verified bytes; None without one.
         after: step of that checkpoint; 0 without one.
         events: the timeline.
-        step: of the checkpoint to be committed.
+        step: step of the checkpoint to be committed.
     """
     curves = ProbeCurves()
     if before is not None:
@@ -138,10 +139,10 @@ def kept(before: bytes | None, after: int, events: Path, step: int) -> bytes | N
 
 
 def read(data: bytes) -> Looks:
-    """Looks by probe, oldest first.
+    """Return scores by probe, oldest first.
 
     Raises:
-        LineageError: it is no such file.
+        LineageError: the data is not such a file.
     """
     try:
         return of(json.loads(data)["looks"])
@@ -150,12 +151,12 @@ def read(data: bytes) -> Looks:
 
 
 def of(content: Mapping[str, Iterable[Iterable[Any]]]) -> dict[str, list[ProbeLook]]:
-    """Looks by probe, from plain data."""
+    """Return scores by probe, from plain data."""
     return {name: [ProbeLook(*look) for look in own] for name, own in content.items()}
 
 
 def _evaluated(events: Path) -> Iterator[dict[str, Any]]:
-    """Events of looks; other lines, and those that were torn, are passed over without being read."""
+    """Yield the events with scores; other lines, and torn ones, are skipped without parsing."""
     if not events.exists():
         return
     with events.open("rb") as stream:
@@ -177,8 +178,9 @@ _OWN = {"run_id", "key", "recipe", "workspace", "seed", "provenance", "batches",
 
 
 def over_seeds(config: RunConfig, looks: dict[str, list[ProbeLook]]) -> dict[str, list[float]]:
-    """By probe its score at the run's last look, in this run and in those with another seed that scored the same items
-    after as many tokens; empty where there is none."""
+    """Return, by probe, its score at the run's last evaluation, in this run and in runs with another seed that scored
+    the same items after the same number of tokens; empty if there are none.
+    """
     found: dict[str, list[float]] = defaultdict(list)
     for run in _others(config):
         for name, own in curves(read_events(run.events)).items():

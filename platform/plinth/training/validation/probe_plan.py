@@ -53,13 +53,13 @@ STREAM_SCHEMA = pa.schema(
 
 
 class Budget(NamedTuple):
-    """What a run may spend on probes.
+    """Probe budget of a run.
 
     Attributes:
-        share: of the run's training.
-        tokens: that the run trains.
-        looks: at held-out text; probes are scored at every one of them or at every so many.
-        sequence_tokens: of a window at most.
+        share: share of the run's training.
+        tokens: number of tokens that the run trains.
+        looks: number of held-out evaluations; probes are scored at every n-th of them.
+        sequence_tokens: maximum length of a window.
     """
 
     share: float
@@ -69,12 +69,12 @@ class Budget(NamedTuple):
 
     @property
     def scored_tokens(self) -> float:
-        """Tokens that may be scored in the whole run."""
+        """Maximum number of scored tokens in the whole run."""
         return self.share * self.tokens / COST
 
 
 class Choice(NamedTuple):
-    """The items of every look, their streams, and how many looks at held-out text lie between two of them."""
+    """Items of every evaluation, their streams, and the interval in held-out evaluations."""
 
     items: list[ProbeItem]
     streams: list[ScoredStream]
@@ -83,7 +83,7 @@ class Choice(NamedTuple):
 
 
 class ProbePlan(NamedTuple):
-    """What ranks score."""
+    """Items and streams that ranks score."""
 
     items: list[ProbeItem]
     streams: list[ScoredStream]
@@ -94,18 +94,18 @@ class ProbePlan(NamedTuple):
 def prepare(
     ctx: Context, budget: Budget, items: Sequence[ProbeItem], sources: Mapping[str, Manifest], trained: Manifest
 ) -> Manifest:
-    """Choose and tokenise the items, or find an earlier result for the same ones.
+    """Select and tokenize the items, or return an earlier result for the same ones.
 
     Args:
         ctx: workspace and machinery.
-        budget: what they may cost.
-        items: that training text does not hold, of all probes.
-        sources: what the items come from.
+        budget: maximum cost.
+        items: items of all probes that are not in the training text.
+        sources: sources of the items.
         trained: `tokenizer`.
 
-    Stats: `probes` (name -> items, of so many), `too_long` (items that do not fit a sequence, and are not asked offline
-    either), `set` (digest of what is asked), `every` (looks at held-out text from one to the next), `tokens` (of a
-    look), `share` (of the run's training, as counted).
+    Stats: `probes` (name -> items, and total), `too_long` (items longer than a sequence, which are not scored offline
+    either), `set` (digest of the items), `every` (interval in held-out evaluations), `tokens` (per evaluation), `share`
+    (computed share of the run's training).
     """
     step = Step(name="run.probes", version=VERSION, params=budget._asdict())
     inputs = {**sources, "tokenizer": trained}
@@ -126,7 +126,7 @@ def prepare(
 
 
 def scorable(ctx: Context, probes: Mapping[str, Manifest]) -> list[ProbeItem]:
-    """The items that training text does not hold, out of the assets `probe_sets` and `protected`."""
+    """Return the items that are not in the training text, from the assets `probe_sets` and `protected`."""
     from plinth.evaluation.probes import probe_sets
 
     items = probe_sets.load(ctx.store, probes["probe_sets"])
@@ -134,12 +134,13 @@ def scorable(ctx: Context, probes: Mapping[str, Manifest]) -> list[ProbeItem]:
 
 
 def choose(items: Sequence[ProbeItem], streams: Sequence[ScoredStream], budget: Budget) -> Choice:
-    """As many items as there is money for, and as many looks; no item where not even one look is paid for.
+    """Choose the maximum number of items and evaluations within the budget; no items if it does not cover one
+    evaluation.
 
     Args:
-        items: all of them.
-        streams: of their `scoring.requests`, in order.
-        budget: what they may cost.
+        items: all items.
+        streams: streams of their `scoring.requests`, in order.
+        budget: maximum cost.
     """
     own = list(_by_item(items, streams))
     ranks = _ranks(items)
@@ -159,7 +160,7 @@ def choose(items: Sequence[ProbeItem], streams: Sequence[ScoredStream], budget: 
 
 
 def load(store: Store, made: Manifest) -> ProbePlan:
-    """What a manifest that `prepare` has made asks of the model.
+    """Return the items and streams of a manifest from `prepare`.
 
     Raises:
         MissingError, IntegrityError: absent from the store, or changed.
@@ -200,7 +201,9 @@ def _by_item(items: Sequence[ProbeItem], streams: Sequence[ScoredStream]) -> Ite
 
 
 def _ranks(items: Sequence[ProbeItem]) -> list[int]:
-    """The place of each item within its probe, by a hash of its name: fewer items are a part of more."""
+    """Return the rank of each item within its probe, by a hash of its name: smaller selections are subsets of larger
+    ones.
+    """
     places: dict[str, list[tuple[bytes, int]]] = {}
     for number, one in enumerate(items):
         name = hashlib.blake2b(f"{one.probe}\n{one.item}".encode(), digest_size=16).digest()
@@ -213,5 +216,5 @@ def _ranks(items: Sequence[ProbeItem]) -> list[int]:
 
 
 def _tokens(streams: Sequence[ScoredStream], sequence_tokens: int) -> int:
-    """Tokens that one look computes, padding included."""
+    """Return the tokens that one evaluation computes, including padding."""
     return sum(len(one.rows) * max(row.length for row in one.rows) for one in plan(streams, sequence_tokens))

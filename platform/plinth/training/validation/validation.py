@@ -42,14 +42,14 @@ if TYPE_CHECKING:
 # Nothing is drawn at random, no gradient is made and no parameter changes.
 
 class ProbeResult(NamedTuple):
-    """One look.
+    """One evaluation of the probes.
 
     Attributes:
-        items: the scores of every item; none when the model has diverged.
-        probes: by probe the numbers of an event.
-        digest: of what was asked.
+        items: scores of every item; none if the model has diverged.
+        probes: numbers of an event, by probe.
+        digest: digest of the items.
         not_finite: probes without a finite number.
-        seconds: what it took.
+        seconds: duration.
     """
 
     items: list[ItemScore]
@@ -59,12 +59,12 @@ class ProbeResult(NamedTuple):
     seconds: float
 
     def event(self) -> dict[str, object]:
-        """The fields of an event, unrounded: they are those of the offline score to the last bit."""
+        """Return the fields of an event, unrounded: they equal the offline score bit for bit."""
         return {"probes": self.probes, "probe_set": self.digest, "probe_seconds": round(self.seconds, 4)}
 
 
 class ProbeScorer:
-    """Scores the probes of a run; does nothing where the run has none."""
+    """Scores the probes of a run; does nothing if the run has none."""
 
     def __init__(self, config: RunConfig) -> None:
         self.config = config
@@ -86,11 +86,11 @@ class ProbeScorer:
         self._batches = plan(self.streams, config.sequence_tokens, tokens_of_batch(device))
 
     def due(self, step: int) -> bool:
-        """Whether to score after this step: at every so many of the looks, the last among them."""
+        """Return True if probes are scored after this step: at every n-th held-out evaluation, and at the last."""
         return step in self._steps
 
     def score(self, engine: TrainingEngine) -> ProbeResult:
-        """Every probe under the engine's parameters; a collective."""
+        """Score every probe under the engine's parameters. A collective."""
         from plinth.evaluation.engine import inference
         from plinth.evaluation.probes import scoring
 
@@ -108,7 +108,7 @@ class ProbeScorer:
         return ProbeResult(items, probes, self.digest, [], time.monotonic() - begun)
 
     def _answers(self, engine: TrainingEngine) -> torch.Tensor:
-        """-ln p and whether it is the most probable token, of all targets of all batches in order [N, 2]."""
+        """Return -ln p, and 1 for the most probable token, of all targets of all batches in order [N, 2]."""
         from plinth.evaluation.engine.inference import run
 
         sizes = [one.targets for one in self._batches]
@@ -128,7 +128,7 @@ class ProbeScorer:
 
 
 def _shown(score: Any) -> dict[str, float | int]:
-    """A probe's numbers in an event; what it has none of is left out."""
+    """Return a probe's numbers in an event, without missing ones."""
     numbers = {
         "score": score.bits_per_byte,
         "control": score.bits_per_byte + score.signal,
@@ -150,9 +150,9 @@ HEARTBEAT_S = 1.0
 
 
 def dealt(engine: TrainingEngine, count: int) -> Iterator[int | None]:
-    """Numbers below `count` of this rank's replica, in order; None in a round in which it has none.
+    """Yield the numbers below `count` of this rank's replica, in order; None in a round in which it has none.
 
-    Every rank has as many rounds as every other: with ZeRO-3 each forward pass is a collective.
+    Every rank has the same number of rounds: with ZeRO-3 each forward pass is a collective.
     """
     place, shape = engine.topology.place, engine.topology.shape
     mine, shown = range(place.data, count, shape.data), time.monotonic()
@@ -178,21 +178,21 @@ LENGTHS = 8
 
 
 class Micro(NamedTuple):
-    """One forward pass: the windows of it, each of one document of the slice."""
+    """One forward pass: its windows, one document of the slice per window."""
 
     slice: int
     jobs: tuple[tuple[int, ScoringWindow], ...]
 
 
 class ValidationResult(NamedTuple):
-    """Bits per byte by slice (not finite when the model has diverged), and what it took."""
+    """Bits per byte by slice (not finite if the model has diverged), and the duration."""
 
     slices: dict[str, float]
     seconds: float
     probes: ProbeResult | None = None
 
     def event(self) -> dict[str, object]:
-        """The fields of an event; slices and probes without a finite number are listed by name."""
+        """Return the fields of an event; slices and probes without a finite number are listed by name."""
         finite = {name: round(value, 6) for name, value in self.slices.items() if math.isfinite(value)}
         lost = sorted(set(self.slices) - set(finite))
         fields: dict[str, object] = {"slices": finite, "probes": {}, "seconds": round(self.seconds, 4)}
@@ -204,7 +204,7 @@ class ValidationResult(NamedTuple):
 
 
 class Validator:
-    """Evaluates the held-out slices of a run, and scores its probes; does nothing where the recipe has none."""
+    """Evaluates the held-out slices of a run, and scores its probes; does nothing if the recipe has none."""
 
     def __init__(self, config: RunConfig) -> None:
         self.config = config
@@ -219,12 +219,13 @@ class Validator:
         self._micros = list(_plan(self.slices, config.sequence_tokens, config.micro_batch_sequences))
 
     def due(self, step: int) -> bool:
-        """Whether to evaluate after this step."""
+        """Return True if held-out text is evaluated after this step."""
         return self.config.validates_at(step)
 
     def evaluate(self, engine: TrainingEngine, step: int) -> ValidationResult:
-        """Bits per byte of every slice under the engine's parameters, as they are after `step`, and the probes where it
-        is their turn; a collective."""
+        """Return bits per byte of every slice under the engine's parameters after `step`, and the probe scores if they
+        are due. A collective.
+        """
         begun = time.monotonic()
         slices = self._bits_per_byte(self._nats(engine).tolist())
         took = time.monotonic() - begun
@@ -234,7 +235,7 @@ class Validator:
         return found
 
     def _nats(self, engine: TrainingEngine) -> torch.Tensor:
-        """Of each micro batch the sum over its targets, FP64, on every rank."""
+        """Return the sum over the targets of each micro batch, FP64, on every rank."""
         place, shape = engine.topology.place, engine.topology.shape
         totals = torch.zeros(len(self._micros), dtype=torch.float64, device=engine.rank.device)
         with engine.evaluating():
@@ -247,7 +248,7 @@ class Validator:
         return totals
 
     def state(self, step: int) -> dict[str, dict[str, float]]:
-        """The slices for a checkpoint of this step, if they were evaluated after this very step."""
+        """Return the slices for a checkpoint of this step, if they were evaluated after this very step."""
         if self._found is None or self._found[0] != step:
             return {}
         return {"slices": {name: value for name, value in self._found[1].slices.items() if math.isfinite(value)}}
@@ -259,7 +260,9 @@ class Validator:
         return {one.name: sum(own) / math.log(2) / one.bytes for one, own in zip(self.slices, sums, strict=True)}
 
     def _arrays(self, index: int | None) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.bool_]]:
-        """Tokens [M, S + 1] and which targets count [M, S]; for no micro batch, one that counts nothing."""
+        """Return tokens [M, S + 1] and a mask of scored targets [M, S]; without a micro batch, one with no scored
+        target.
+        """
         rows, unit = self.config.micro_batch_sequences, _unit(self.config)
         micro = None if index is None else self._micros[index]
         longest = unit if micro is None else max(window.length for _, window in micro.jobs)
@@ -275,7 +278,7 @@ class Validator:
 
 
 def _plan(slices: Sequence[HeldoutSlice], sequence_tokens: int, rows: int) -> Iterator[Micro]:
-    """Windows of like length together, so that little is padding; every micro batch of one slice."""
+    """Yield micro batches of windows of similar length, to reduce padding; each belongs to one slice."""
     for number, one in enumerate(slices):
         jobs = [
             (document, window)
@@ -288,7 +291,7 @@ def _plan(slices: Sequence[HeldoutSlice], sequence_tokens: int, rows: int) -> It
 
 
 def _unit(config: RunConfig) -> int:
-    """Lengths are multiples of this; sequence ranks must be able to divide them."""
+    """Return the required divisor of lengths, so that sequence ranks can divide them."""
     unit, ranks = config.sequence_tokens // LENGTHS, config.parallel.sequence
     return unit if unit and unit % ranks == 0 and config.sequence_tokens % unit == 0 else config.sequence_tokens
 

@@ -116,7 +116,7 @@ def aadhaar(text: str) -> bool:
 
 
 def niss(text: str) -> bool:
-    """A 2 stands before the number for people born from 2000 on."""
+    """Check the number; for people born from 2000 on, a 2 is put before it."""
     month, day = int(text[2:4]), int(text[4:6])
     checks = {97 - int(text[:9]) % 97, 97 - int("2" + text[:9]) % 97}
     return month <= 12 and day <= 31 and int(text[9:]) in checks
@@ -128,7 +128,7 @@ def nif(text: str) -> bool:
 
 
 def hetu(text: str) -> bool:
-    """The sign of the century stands at place 6."""
+    """Check the number; the sign of the century is at place 6."""
     day, month = int(text[:2]), int(text[2:4])
     return 1 <= day <= 31 and 1 <= month <= 12 and _HETU[int(text[:6] + text[7:10]) % 31] == text[10]
 
@@ -138,7 +138,7 @@ def tfn(text: str) -> bool:
 
 
 def ahv(text: str) -> bool:
-    """The check digit of EAN-13."""
+    """Check the check digit of EAN-13."""
     return weighted(text, (1, 3) * 6 + (1,)) % 10 == 0
 
 
@@ -219,7 +219,7 @@ _SIGNS = re.compile(rb"[ .-]")
 
 
 def number(raw: bytes, start: int, meaning: int) -> PiiHit | None:
-    """A number that begins with a digit; a British one in groups begins three bytes before."""
+    """Match a number that begins with a digit; a British one in groups begins three bytes before."""
     if meaning & words.NINO and raw[start - 1 : start] == b" ":
         found = lettered(raw, start - 3, meaning) if start >= 3 else None
         if found:
@@ -228,7 +228,7 @@ def number(raw: bytes, start: int, meaning: int) -> PiiHit | None:
 
 
 def lettered(raw: bytes, start: int, meaning: int) -> PiiHit | None:
-    """A number that begins with one, two or six capitals."""
+    """Match a number that begins with one, two or six capitals."""
     if raw[start - 1 : start].isalnum() and start:
         return None
     return _first(LETTERED, raw, start, meaning)

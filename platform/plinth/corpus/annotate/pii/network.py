@@ -66,7 +66,7 @@ UNICAST6 = ipaddress.ip_network("2000::/3")
 
 
 def email(raw: bytes, at: int) -> PiiHit | None:
-    """The address around the `@` at a byte, or the password of a URL that ends there."""
+    """Match the address around the `@` at a byte, or the password of a URL that ends there."""
     domain = DOMAIN.match(raw, at + 1, at + 1 + 600)
     host = domain[0] if domain else _other_domain(raw, at + 1)
     if not host:
@@ -85,7 +85,7 @@ def email(raw: bytes, at: int) -> PiiHit | None:
 
 
 def _local(raw: bytes, at: int) -> bytes:
-    """What stands before an `@` and can be a name: never a part of a word."""
+    """Return the text before an `@` that can be a name: never a part of a word."""
     window = raw[max(0, at - MAX_LOCAL - 4) : at]
     local = window[len(window.rstrip(LOCAL)) :]
     before = window[: len(window) - len(local)]
@@ -101,7 +101,7 @@ def _local(raw: bytes, at: int) -> bytes:
 
 
 def _named(character: str) -> bool:
-    """Whether a character can stand in a name, and not in the sentence that runs on into it."""
+    """Return True if a character can be in a name, and not in the sentence that runs on into it."""
     if character.isascii():
         return ord(character) in LOCAL
     return _letter(character) and not UNSPACED.match(character)
@@ -112,13 +112,13 @@ def _letter(character: str) -> bool:
 
 
 def _other_domain(raw: bytes, start: int) -> bytes:
-    """A domain with letters outside ASCII."""
+    """Match a domain with letters outside ASCII."""
     match = OTHER_DOMAIN.match(raw[start : start + 256].decode("utf-8", "ignore"))
     return match[0].encode() if match else b""
 
 
 def dotted(raw: bytes, start: int) -> PiiHit | None:
-    """An IPv4 address; `private_ip` where it is not public."""
+    """Match an IPv4 address; `private_ip` if it is not public."""
     match = DOTTED.match(raw, start)
     if match is None or all(int(number) < SMALL for number in match[0].split(b".")):
         return None
@@ -128,7 +128,7 @@ def dotted(raw: bytes, start: int) -> PiiHit | None:
 
 
 def hexes(raw: bytes, start: int) -> PiiHit | None:
-    """An IPv6 address."""
+    """Match an IPv6 address."""
     match = HEXES.match(raw, start)
     return _address(match) if match and len(match[0]) > 4 else None
 
@@ -202,7 +202,7 @@ MIN_ENTROPY = 3.3
 
 
 def run(raw: bytes, start: int) -> PiiHit | None:
-    """A key that begins with a long run of letters, digits, `_` and `-`."""
+    """Match a key that begins with a long run of letters, digits, `_` and `-`."""
     if raw.startswith(b"eyJ", start):
         return _jwt(raw, start)
     for name, first, form in FORMS:
@@ -214,7 +214,7 @@ def run(raw: bytes, start: int) -> PiiHit | None:
 
 
 def pem(raw: bytes, start: int) -> PiiHit | None:
-    """A private key between its lines; the first line alone where the last is missing."""
+    """Match a private key between its lines; the first line alone if the last is missing."""
     match = PEM.match(raw, start, start + 60)
     if match is None:
         return None
@@ -259,14 +259,14 @@ def _assigned(raw: bytes, start: int) -> PiiHit | None:
 
 
 def _formed(name: str, text: bytes) -> bool:
-    """Whether a value of a published form is a key: `sk-` also begins class names and slugs, which are words."""
+    """Return True if a value of a published form is a key: `sk-` also begins class names and slugs, which are words."""
     if not _disordered(text) or FORMED_EXAMPLE.search(text):
         return False
     return name != "model_api_key" or _unworded(text) or (len(text) >= 32 and bool(HEX.match(text)))
 
 
 def _random(text: bytes) -> bool:
-    """Whether a value looks random and is no example."""
+    """Return True if a value looks random and is not an example."""
     return _disordered(text) and not EXAMPLE.search(text)
 
 
@@ -275,7 +275,7 @@ def _disordered(text: bytes) -> bool:
 
 
 def _unworded(text: bytes) -> bool:
-    """Whether a value has digits, is less than half words, and is not a short digest."""
+    """Return True if a value has digits, is less than half words, and is not a short digest."""
     if len(text) < 32 and HEX.match(text):
         return False
     words = sum(map(len, WORDS.findall(text)))

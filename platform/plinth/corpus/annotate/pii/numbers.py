@@ -33,7 +33,7 @@ class PiiHit(NamedTuple):
 
 
 def labelled(raw: bytes, start: int) -> bool:
-    """Whether the words right before a number say that it is a part's, an order's, a file's."""
+    """Return True if the words right before a number mark it as the number of a part, an order or a file."""
     return bool(_LABELLED.search(raw, max(0, start - 40), start))
 
 
@@ -43,7 +43,7 @@ def weighted(digits: str, weights: Sequence[int]) -> int:
 
 
 def luhn(digits: str) -> bool:
-    """Whether the last digit is the check digit of the others (ISO/IEC 7812-1, annex B)."""
+    """Return True if the last digit is the check digit of the others (ISO/IEC 7812-1, annex B)."""
     total = 0
     for position, character in enumerate(reversed(digits)):
         value = int(character) * (2 if position % 2 else 1)
@@ -71,7 +71,7 @@ _SHUFFLE = (
 
 
 def verhoeff(digits: str) -> bool:
-    """Whether the last digit is Verhoeff's check digit of the others."""
+    """Return True if the last digit is Verhoeff's check digit of the others."""
     state = 0
     for position, digit in enumerate(reversed(digits)):
         state = int(_PRODUCT[state][int(_SHUFFLE[position % 8][int(digit)])])
@@ -140,7 +140,7 @@ PHONE_WORDS = frozenset(word.lower().encode() for word in MEANINGS[PHONE].split(
 
 
 def card(raw: bytes, start: int, meaning: int) -> PiiHit | None:
-    """A payment card."""
+    """Match a payment card."""
     match = CARD.match(raw, start)
     if match is None:
         return None
@@ -151,12 +151,12 @@ def card(raw: bytes, start: int, meaning: int) -> PiiHit | None:
 
 
 def issued(digits: str) -> bool:
-    """Whether an issuer has cards that begin so and are as long."""
+    """Return True if an issuer has cards with this prefix and length."""
     return any(len(digits) in lengths and first <= digits[: len(first)] <= last for first, last, lengths in ISSUERS)
 
 
 def iban(raw: bytes, start: int) -> PiiHit | None:
-    """An international bank account number, with or without gaps after every four characters."""
+    """Match an international bank account number, with or without gaps after every four characters."""
     size = IBAN_LENGTHS.get(raw[start : start + 2].decode("latin-1"), 0)
     match = IBAN.match(raw, start)
     if match is None or not size:
@@ -178,7 +178,7 @@ def iban_valid(text: str) -> bool:
 
 
 def phone(raw: bytes, start: int, end: int, meaning: int) -> PiiHit | None:
-    """A telephone number that begins at `start`, or at the `+` or bracket before it."""
+    """Match a telephone number that begins at `start`, or at the `+` or bracket before it."""
     before = raw[start - 1 : start]
     if before == b"+":
         return _international(raw, start, end, bool(meaning & PHONE))
@@ -225,7 +225,8 @@ def _international(raw: bytes, start: int, end: int, named: bool) -> PiiHit | No
 
 
 def _trunk(raw: bytes, first: int, start: int, end: int) -> PiiHit | None:
-    """An area code with its mark, and a number: of nine digits at least, no path, no tax number (`021/815/08150`)."""
+    """Match an area code with its mark, and a number: of at least nine digits, not a path or a tax number
+    (`021/815/08150`)."""
     before = raw[first - 1 : first] if first else b""
     if before.isalnum() or before in (b"/", b"=", b"-", b"_", b".") or labelled(raw, first):
         return None
@@ -255,7 +256,7 @@ def _national(raw: bytes, first: int, start: int, end: int) -> PiiHit | None:
 
 
 def named(raw: bytes, start: int) -> bool:
-    """Whether the nearest word before is one for telephones."""
+    """Return True if the nearest word before is a word for telephones."""
     at = start
     for _ in range(3):
         match = LAST_WORD.search(raw, max(0, at - 40), at)

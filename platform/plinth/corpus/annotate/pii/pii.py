@@ -82,7 +82,7 @@ class PreparedPii:
 
 
 def resources(params: PiiParams) -> tuple[str, ...]:
-    """The list that is the pipeline."""
+    """Return the list that contains the pipeline."""
     return (f"lists/{params.ner}",) if params.ner else ()
 
 
@@ -92,7 +92,7 @@ def prepare(params: PiiParams, files: Files) -> PiiParams | PreparedPii:
 
 
 def annotate(batch: pa.RecordBatch, given: PiiParams | PreparedPii) -> pa.RecordBatch:
-    """Counts by kind, their sum, their number by 1000 characters, and the spans (in code points).
+    """Count by kind; return the counts, their sum, their number per 1000 characters, and the spans (in code points).
 
     Spans are sorted and disjoint: where two overlap the earlier, then the longer, stays.
     """
@@ -132,7 +132,7 @@ def _patterns(
 
 
 def _hits(raw: bytes, kinds: list[int], starts: list[int], ends: list[int], meanings: list[int]) -> Iterator[PiiHit]:
-    """The hits that the rules accept; further places of a kind inside an accepted hit are skipped."""
+    """Yield the hits that the rules accept; further places of a kind inside an accepted hit are skipped."""
     reached = [0] * (1 + max(kinds, default=0))
     for kind, start, end, meaning in zip(kinds, starts, ends, meanings, strict=True):
         if start >= reached[kind]:
@@ -249,11 +249,11 @@ PIECE = 50_000
 
 
 def load(name: str, files: Mapping[str, Path]) -> Any:
-    """The pipeline of a list, made whole again from its parts.
+    """Load the pipeline of a list, reassembled from its parts.
 
     Raises:
         MissingError: spaCy is not installed.
-        StageError: the files are no pipeline that this spaCy can load.
+        StageError: the installed spaCy cannot load the files as a pipeline.
     """
     try:
         spacy = import_module("spacy")

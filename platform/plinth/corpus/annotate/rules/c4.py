@@ -131,7 +131,7 @@ def _has(found: c4.CitedLines, fact: int) -> Bools:
 
 
 def _first(*rules: tuple[int, Bools]) -> U8:
-    """The number of the first rule that catches a line."""
+    """Return the number of the first rule that catches a line."""
     why = np.zeros(rules[0][1].size, dtype=np.uint8)
     for number, caught in reversed(rules):
         why[caught] = number
@@ -145,7 +145,7 @@ def _paper(found: c4.CitedLines, min_words: int) -> tuple[U8, Bools, Bools]:
 
 
 def _dclm(found: c4.CitedLines, min_words: int) -> tuple[U8, Bools, Bools]:
-    """The same order, but an empty line is kept, and white space may follow the end."""
+    """Catch lines in the same order, but keep empty lines, and allow white space after the end."""
     empty = _has(found, c4.EMPTY)
     ended = _has(found, c4.BARE_ENDED) & ~_has(found, c4.BARE_DOTS)
     return _ordered(found, ended | empty, (found.words < min_words) & ~empty)

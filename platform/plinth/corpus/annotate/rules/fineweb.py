@@ -57,7 +57,7 @@ _SCRIPTS = {"Hans": "Hani", "Hant": "Hani", "Kore": "Hang"}
 
 
 class LanguageLimits(Frozen):
-    """What a document of a language may be; shares of characters, lines or words."""
+    """Limits of a language for a document; shares of characters, lines or words."""
 
     label: str = Field(description="Language as `language.label` has it.")
     name: str = Field("", description="Language and script in FineWeb-2: ISO 639-3 and ISO 15924.")
@@ -75,7 +75,7 @@ class LanguageLimits(Frozen):
 
 
 def read(lines: Iterable[str], where: str) -> dict[str, LanguageLimits]:
-    """A line of JSON for each language, by label.
+    """Parse lines of JSON, one per language; return the limits by label.
 
     Raises:
         SourceError: a line cannot be read.
@@ -120,13 +120,13 @@ def _median(rows: list[LanguageLimits]) -> LanguageLimits:
 
 
 def limits_of(label: str, own: Mapping[str, LanguageLimits]) -> LanguageLimits | None:
-    """The limits of a language; None for English. Labels are those of lid.176, GlotLID and OpenLID (`zho_Hans`).
+    """Return the limits of a language; None for English. Labels are those of lid.176, GlotLID and OpenLID (`zho_Hans`).
 
-    A language in another script than the one whose limits there are has those of an unknown language: stop words of
+    A language in another script than the one with limits has those of an unknown language: stop words of
     another script would take all of it.
 
     Args:
-        own: those of a list, which come first.
+        own: limits of a list, which take precedence.
     """
     if label in own:
         return own[label]
@@ -155,10 +155,10 @@ _LEAST = 0.01
 
 
 def fit(label: str, texts: Sequence[str], removed: float = REMOVED, frequent: float = FREQUENT) -> LanguageLimits:
-    """The limits of a language.
+    """Fit the limits of a language.
 
     Args:
-        label: as `language.label` has it.
+        label: as in `language.label`.
         texts: documents of the reference in that language.
         removed: share of them beyond each limit.
         frequent: share of all words from which a word is a stop word.
@@ -202,7 +202,7 @@ def fit(label: str, texts: Sequence[str], removed: float = REMOVED, frequent: fl
 
 
 def _frequent(texts: Sequence[str], share: float) -> tuple[str, ...]:
-    """The most frequent words with a letter, by frequency and then by code points."""
+    """Return the most frequent words with a letter, by frequency and then by code points."""
     counts = Counter(word for text in texts for word in words(text) if any(map(str.isalpha, word)))
     ranked = sorted(counts, key=lambda word: (-counts[word], word))
     enough = sum(counts[word] >= share * counts.total() for word in ranked)
@@ -210,15 +210,15 @@ def _frequent(texts: Sequence[str], share: float) -> tuple[str, ...]:
 
 
 def fitted(ctx: Context, bucket: str, languages: Sequence[str], removed: float, documents: int) -> list[LanguageLimits]:
-    """Limits of the languages asked for; of none, of all that have enough documents, by label.
+    """Fit the limits of the given languages, by label; if none are given, of all that have enough documents.
 
     Args:
         removed: share of the reference beyond each limit.
-        documents: the first so many of a language, in the order of the bucket.
+        documents: maximum number of documents per language, the first in the order of the bucket.
 
     Raises:
         MissingError: the bucket has no documents, no languages, or none with enough text.
-        StageError: a language asked for has too few documents.
+        StageError: a given language has too few documents.
     """
     made = {"documents": ctx.refs.current(f"{bucket}/documents"), "language": ctx.refs.current(f"{bucket}/language")}
     texts: dict[str, list[str]] = {}
@@ -331,7 +331,7 @@ class PreparedLimits:
 
 
 def resources_fineweb2(params: FineWeb2Params) -> tuple[str, ...]:
-    """The list, when one is named."""
+    """Return the list, if one is named."""
     return (f"lists/{params.limits}",) if params.limits else ()
 
 
@@ -370,7 +370,7 @@ def annotate_fineweb2(batch: pa.RecordBatch, prepared: PreparedLimits) -> pa.Rec
 
 
 def _columns(texts: pa.Array, limits: Sequence[LanguageLimits]) -> list[pa.Array]:
-    """The columns of texts that have limits."""
+    """Compute the columns of texts that have limits."""
     lists, stops = _stop_words(limits)
     n = language_counts(texts, lists, stops)
     gopher = gopher_counts(texts)
@@ -401,7 +401,7 @@ def _columns(texts: pa.Array, limits: Sequence[LanguageLimits]) -> list[pa.Array
 
 
 def _stop_words(limits: Sequence[LanguageLimits]) -> tuple[I64, StopWords]:
-    """The list of each text, and the lists."""
+    """Return the list of each text, and the lists."""
     lists = {limit.label: limit.stop_words for limit in limits}
     rows = {label: row for row, label in enumerate(lists)}
     return np.array([rows[limit.label] for limit in limits], dtype=np.int64), stop_words(list(lists.values()))
@@ -414,7 +414,7 @@ def _of(limits: Sequence[LanguageLimits], name: str) -> F64:
 
 
 def _reached(values: F64, least: F64) -> F64:
-    """How far values reach a least value; 1 where nothing is asked for."""
+    """Return values as a share of a minimum; 1 where there is no minimum."""
     return np.divide(values, least, out=np.ones_like(values), where=least > 0)
 
 

@@ -130,7 +130,7 @@ class GopherDolmaParams(Frozen):
 def annotate_gopher_dolma(batch: pa.RecordBatch, params: GopherDolmaParams) -> pa.RecordBatch:
     """Words, their median length, shares of words and lines, and what repeats; see `plinth_text.rules.gopher`.
 
-    `duplicate_line_characters` is of characters that are no white space and so may pass 1.
+    `duplicate_line_characters` is a share of the characters other than white space, so it may exceed 1.
     """
     shares = gopher.dolma_shares(batch.column("text"), params.join_blank_lines)
     columns = [np.ascontiguousarray(column) for column in shares.T]
@@ -157,8 +157,9 @@ REPEATED_TOKENS_SCHEMA = pa.schema(
 
 
 def annotate_repeated_tokens(batch: pa.RecordBatch, params: NoParams) -> pa.RecordBatch:
-    """Tokens, how often the most repeated sequence of 1 to 13 tokens stands in a row, and the tokens of the longest
-    stretch that repeats; see `plinth_text.rules.gopher`."""
+    """Annotate with the tokens, the largest number of repeats in a row of a sequence of 1 to 13 tokens, and the tokens
+    of
+    the longest stretch that repeats; see `plinth_text.rules.gopher`."""
     found = gopher.periods(batch.column("text")).astype(np.int32)
     return pa.record_batch(
         [pa.array(np.ascontiguousarray(column)) for column in found.T], schema=REPEATED_TOKENS_SCHEMA
@@ -205,7 +206,7 @@ class PreparedSignals:
 
 
 def resources_redpajama(params: RedPajamaParams) -> tuple[str, ...]:
-    """The list, when one is named."""
+    """Return the list, if one is named."""
     return (f"lists/{params.stop_words}",) if params.stop_words else ()
 
 
@@ -232,7 +233,8 @@ def prepare_redpajama(params: RedPajamaParams, files: Files) -> PreparedSignals:
 
 
 def annotate_redpajama(batch: pa.RecordBatch, prepared: PreparedSignals) -> pa.RecordBatch:
-    """The signals by the names of their columns, rounded as published; see `plinth_text.rules.redpajama`."""
+    """Annotate with the signals by the names of their columns, rounded as published; see
+    `plinth_text.rules.redpajama`."""
     signals = np.round(redpajama.signals(batch.column("text"), prepared.stop_words or STOP_WORDS), PRECISION)
     columns = [np.ascontiguousarray(column) for column in signals.T]
     return pa.record_batch(

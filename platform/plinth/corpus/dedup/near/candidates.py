@@ -93,12 +93,12 @@ def find(ctx: Context, asset: str, groups: Sequence[Part], documents: int, parti
 
 
 def groups(ctx: Context, reader: RangeReader, mask: Part, range_rows: int) -> list[Part]:
-    """Runs of `GROUPS`: documents that share a band key.
+    """Return runs of `GROUPS`: documents that share a band key.
 
     Args:
         reader: of the index's band keys.
         mask: flat column of bytes: which documents are considered.
-        range_rows: band keys one reduce task holds.
+        range_rows: band keys per reduce task.
     """
     step = Step(name="dedup/minhash/groups", version=VERSION)
     return reduce(ctx, step, _group, reader, range_rows, "dedup/minhash groups", mask)
@@ -152,7 +152,7 @@ def _route(store: Store, task: _Route) -> tuple[Part, ...]:
 
 
 def read_partition(store: Store, routed: Sequence[Part], low: int, high: int) -> tuple[U64, U64]:
-    """Band keys and documents of the groups of a range of components; a group's rows are neighbours."""
+    """Return band keys and documents of the groups of a range of components; a group's rows are adjacent."""
     keys, documents = [np.empty(0, np.uint64)], [np.empty(0, np.uint64)]
     for part in routed:
         with sorted_runs.SortedRun(store, part, ROUTED) as opened:
@@ -164,7 +164,7 @@ def read_partition(store: Store, routed: Sequence[Part], low: int, high: int) ->
 
 @compiled
 def unite_u32(parent: Column, key: U64, at: U64, last: U64) -> None:
-    """Connect documents under equal neighbouring keys; the smaller number becomes the root."""
+    """Connect documents under equal adjacent keys; the smaller number becomes the root."""
 
 
 @compiled
@@ -223,12 +223,12 @@ def carry(
     found: CandidatePairs,
     needed: Sequence[Part | None] | None,
 ) -> tuple[Carried, ...]:
-    """The payload of all slots, in at most `run_tree.MOST_RUNS` pieces.
+    """Write the payload of all slots, in at most `run_tree.MOST_RUNS` pieces.
 
     Args:
-        step: of which the values are; its name begins with the stage's.
-        read: by slot, the part that has what is compared.
-        values: of some of its rows.
+        step: step that writes the values; its name begins with the stage's.
+        read: by slot, the part with the data to compare.
+        values: reads the values of some of its rows.
         needed: by slot, a run of the rows that are wanted; by default all that are in a component.
     """
     label = step.name.rsplit("/", 1)[0]
@@ -288,7 +288,7 @@ def _carry(store: Store, task: _Carry) -> tuple[Part, ...]:
 
 
 def _wanted(store: Store, task: _Carry) -> tuple[I64, U64]:
-    """The rows that are wanted and their components."""
+    """Return the wanted rows and their components."""
     if task.wanted is not None and task.wanted.rows == 0:
         return np.empty(0, np.int64), np.empty(0, np.uint64)
     column = sidecars.open_flat(store, task.components, task.width)
@@ -346,7 +346,7 @@ def _merge(store: Store, task: tuple[Carried, ...]) -> tuple[Part, ...]:
 def _range(
     opened: Sequence[sorted_runs.SortedRun], values: Sequence[U64], low: int, high: int
 ) -> tuple[U64, U64, U64, U64, U64, U64]:
-    """The columns of `PAYLOAD` for a range of components of several pieces, and their values, in order."""
+    """Read the columns of `PAYLOAD` for a range of components of several pieces, and their values, in order."""
     slices = [one.slice(low, high) for one in opened]
     held = [
         np.asarray(mine[int(start[0]) : int(start[0] + size.sum())] if start.size else mine[:0])
@@ -381,14 +381,14 @@ def checksum(values: U64) -> int:
 def load(
     store: Store, carried: Sequence[Carried], low: int, high: int, documents: U64, minima: int
 ) -> Iterator[Payload]:
-    """The payload of the components low <= c < high.
+    """Load the payload of the components low <= c < high.
 
     Args:
         documents: [N] numbers of the partition's documents, ascending.
         minima: length of a signature, where the values are signatures.
 
     Raises:
-        IntegrityError: values are not those that were written.
+        IntegrityError: values differ from those that were written.
     """
     wanted = []
     for one in carried:
@@ -420,4 +420,4 @@ def load(
 
 @compiled
 def spoilt(values: U64, start: I64, size: I64, check: U64) -> bool:
-    """Return whether a stretch of values has another checksum."""
+    """Return True if a stretch of values has a different checksum."""

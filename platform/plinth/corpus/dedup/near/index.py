@@ -43,7 +43,7 @@ LAYOUT = "layout.json"
 def run(
     ctx: Context, params: MinHash, documents: Mapping[str, Manifest], signatures: Mapping[str, Manifest]
 ) -> Manifest:
-    """The index of all documents.
+    """Build the index of all documents.
 
     Args:
         documents: `{b}/documents` by bucket.
@@ -78,12 +78,12 @@ def run(
 
 
 def identity(params: MinHash) -> dict[str, Any]:
-    """The parameters that band keys depend on; an index of another identity is never read."""
+    """Return the parameters that band keys depend on; an index of another identity is never read."""
     return {"version": VERSION, **params.signature(), "bands": params.bands, "rows": params.rows}
 
 
 def bands(ctx: Context, params: MinHash, places: Sequence[Slot]) -> list[Branch]:
-    """The band keys of every document that has words, as runs of (key, address)."""
+    """Return the band keys of every document that has words, as runs of (key, address)."""
     step = Step(name="dedup/index/bands", version=VERSION, params=identity(params))
     signed = [slot.sides["signatures"] for slot in places]
     items = [Item((part.blob.sha256,), _Bands(part, params), part.rows) for part in signed]
@@ -92,7 +92,7 @@ def bands(ctx: Context, params: MinHash, places: Sequence[Slot]) -> list[Branch]
 
 
 def digests(ctx: Context, places: Sequence[Slot]) -> list[Branch]:
-    """The digest of every document's folded text, as runs of (upper half, address, lower half)."""
+    """Return the digest of every document's folded text, as runs of (upper half, address, lower half)."""
     return tree(ctx, exact.DIGESTS, 3, exact.leaves(ctx, places))
 
 
@@ -119,13 +119,13 @@ def _bands(store: Store, task: _Bands) -> tuple[Part, ...]:
 
 
 def raw_signatures(column: Any, width: int) -> U32:
-    """The signatures [rows, width] of a column; rows without one hold anything."""
+    """Return the signatures [rows, width] of a column; rows without one are undefined."""
     raw = np.frombuffer(column.buffers()[1], dtype="<u4")[column.offset * width :]
     return raw[: len(column) * width].reshape(-1, width).astype(np.uint32, copy=False)
 
 
 def params_of(made: Manifest) -> MinHash:
-    """The parameters that an index was made with."""
+    """Return the parameters that an index was built with."""
     names = ("shingle_words", "shingle_characters", "max_characters", "seed", "bands", "rows")
     given = {name: made.params.get(name) for name in names}
     if given["shingle_words"] is None:
@@ -248,7 +248,7 @@ class NearIndex:
             yield from _addresses(at[other == np.uint64(low)], parts)
 
     def _bands(self, signed: U32) -> dict[Address, int]:
-        """How many band keys each document shares with a signature [1, K]."""
+        """Count the band keys that each document shares with a signature [1, K]."""
         counts: dict[Address, int] = {}
         for key in band_keys(signed, self.params.bands, self.params.rows)[0].tolist():
             for opened, parts in self._runs[BANDS]:
@@ -257,7 +257,7 @@ class NearIndex:
         return counts
 
     def _estimates(self, places: Sequence[Address], signed: U32) -> dict[Address, float]:
-        """The share of minima that the documents have in common with a signature [K]."""
+        """Return the share of minima that the documents have in common with a signature [K]."""
         parts = {slot: Part.model_validate(self.layout["documents"][slot]["signatures"]) for slot, _ in places}
         found = {}
         for at, row in _rows(self.ctx, parts, places, ["signature"]):
@@ -315,13 +315,13 @@ def _differing(one: Mapping[str, Any], other: Mapping[str, Any]) -> str:
 
 
 def open_published(ctx: Context, params: MinHash | None = None) -> NearIndex:
-    """The published index of a workspace, with the published documents.
+    """Open the published index of a workspace, with the published documents.
 
     Args:
-        params: by default those that the index was made with.
+        params: by default those that the index was built with.
 
     Raises:
-        MissingError: the index has not been made; and as `NearIndex`.
+        MissingError: the index does not exist; and as `NearIndex`.
     """
     made = ctx.refs.current(ASSET)
     buckets = [key.removesuffix("/documents") for key in made.inputs if key.endswith("/documents")]
@@ -330,9 +330,9 @@ def open_published(ctx: Context, params: MinHash | None = None) -> NearIndex:
 
 
 def fate(ctx: Context, match: Match) -> dict[str, Any]:
-    """The fate of a document: decision, reason, cluster and whether it survived each deduplication.
+    """Return the fate of a document: decision, reason, cluster and whether it survived each deduplication.
 
-    Keys are there where the stage is published and was made from the same documents: `decision`, `reason`,
+    A key is present if its stage is published and derives from the same documents: `decision`, `reason`,
     `cluster`, `cluster_size`, `exact_survivor`, `near_survivor`.
     """
     known: dict[str, Any] = {}

@@ -53,7 +53,7 @@ def signatures(texts: pa.Array, params: MinHash, a: U64, b: U64) -> tuple[U32, B
 
 
 def sets(texts: pa.Array, params: MinHash) -> list[U64]:
-    """The set of shingle hashes of every text, sorted."""
+    """Return the set of shingle hashes of every text, sorted."""
     texts = shortened(texts, params.max_characters)
     if params.shingle_characters is None:
         return ngram_sets(texts, params.shingle_words)
@@ -67,7 +67,7 @@ def sets(texts: pa.Array, params: MinHash) -> list[U64]:
 
 
 def shortened(texts: pa.Array, characters: int | None) -> pa.Array:
-    """Every text's first so many characters."""
+    """Cut every text after `characters`."""
     if characters is None or int(pc.max(pc.binary_length(texts)).as_py() or 0) <= characters:
         return texts
     return pc.utf8_slice_codeunits(texts, 0, characters)
@@ -128,7 +128,7 @@ class KnownSimilarities:
 
 
 def recall(ctx: Context, definition: Mapping[str, Any]) -> KnownSimilarities | None:
-    """The similarities cached under a definition, or None when there are none or the cache is damaged."""
+    """Return the similarities cached under a definition, or None if there are none or the cache is damaged."""
     parts = ctx.cache.get(_key(definition))
     if not parts or parts[0].rows == 0:
         return None
@@ -229,7 +229,7 @@ class Payload:
 
 
 def no_payload(count: int) -> Payload:
-    """The payload of passes that compare nothing."""
+    """Return the payload of passes that compare nothing."""
     return Payload(np.zeros(count, np.int64), np.zeros(count, np.int64), np.empty(0, np.uint64))
 
 
@@ -238,7 +238,7 @@ class Links:
     """The state of a partition.
 
     Args:
-        key, node: [R] band keys and indices of documents; the rows of a group are neighbours.
+        key, node: [R] band keys and indices of documents; the rows of a group are adjacent.
         high, low: [N] halves of the documents' ids.
         threshold: similarity that connects, compared in FP32.
     """
@@ -318,7 +318,7 @@ def walk(
 
 
 def _grown(table: U64, entries: int) -> U64:
-    """The table with room for so many values, at most half full."""
+    """Return the table with room for a number of values, at most half full."""
     size = table.size
     while size < 2 * entries:
         size *= 2
@@ -330,7 +330,7 @@ def _grown(table: U64, entries: int) -> U64:
 
 
 def _longer(values: U64, size: int) -> U64:
-    """The values with room for so many, and for twice as many as now."""
+    """Return the values with room for `size`, and for at least twice the current number."""
     if size <= values.size:
         return values
     return np.concatenate([values, np.empty(max(size, 2 * values.size) - values.size, dtype=np.uint64)])

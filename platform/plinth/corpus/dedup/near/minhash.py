@@ -116,8 +116,8 @@ def run(
         signatures: `{b}/minhash` by bucket, of the same parameters.
         exact_duplicates: `dedup/exact`.
         quality: `{b}/{annotation}` by bucket, of the annotation that `params.quality` names.
-        range_rows: band keys one reduce task holds; bears on memory alone.
-        partition_rows: documents one verifying task holds; bears on memory alone.
+        range_rows: band keys per reduce task; affects memory only.
+        partition_rows: documents per verifying task; affects memory only.
 
     Returns:
         Manifest of `{b}/part-*` with `clusters.SCHEMA`.
@@ -156,7 +156,7 @@ def run(
 
 
 def _partition_rows(params: MinHash, exact_duplicates: Manifest) -> int:
-    """How many documents' sets or signatures fit into `PARTITION_BYTES`."""
+    """Return the number of documents whose sets or signatures fit into `PARTITION_BYTES`."""
     considered = max(1, int(exact_duplicates.stats["considered"]))
     size = SET_BYTES_PER_BYTE * int(exact_duplicates.stats["considered_bytes"]) / considered
     if params.verify == "signature":
@@ -195,15 +195,15 @@ VERIFY_VERSION = "1"
 
 @dataclass(frozen=True)
 class Comparison:
-    """How candidates are compared.
+    """Comparison of candidates.
 
     Args:
-        asset: of the stage.
+        asset: asset of the stage.
         what: `SETS`, `SIGNATURES` or `COSINES` of `linking`.
         similarity: identity of the similarity of two documents.
         threshold: similarity that connects.
-        carry: step of the values that are compared.
-        values: of rows of the parts that are read.
+        carry: step that writes the compared values.
+        values: reads the values of rows of a part.
         minima: length of a signature.
     """
 
@@ -238,11 +238,11 @@ def cluster(
     found: CandidatePairs,
     ranks: Part,
 ) -> list[Part]:
-    """The members of all clusters of look-alikes, as runs by number of document.
+    """Return the members of all clusters of look-alikes, as runs by number of document.
 
     Args:
         survivors: identity of the ranks' rule.
-        read: by slot, the part that has what is compared.
+        read: by slot, the part with the data to compare.
         found: the candidates.
         ranks: from `clusters.build`.
     """
@@ -289,7 +289,7 @@ class _Partition:
 
 
 def _open(store: Store, task: _Partition) -> tuple[U64, Links]:
-    """The partition's documents by number, and its groups with cached similarities applied."""
+    """Open the partition: its documents by number, and its groups with cached similarities applied."""
     key, at = read_partition(store, task.routed, task.low, task.high)
     documents = np.unique(at)
     ranks = sidecars.open_flat(store, task.ranks, "<u8", clusters.WIDTH)
