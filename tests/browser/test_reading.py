@@ -11,7 +11,7 @@ import pytest
 from plinth.evaluation import statistics
 from plinth.evaluation.comparison.differences import Difference
 from plinth.records import Manifest
-from plinth.report import evaluation, release_pages
+from plinth.report import evaluation, release_pages, run_page
 from plinth.report import evaluation as evaluation_page
 from plinth.report.page import (
     Fact,
@@ -25,7 +25,6 @@ from plinth.report.page import (
     index_page,
     page,
 )
-from plinth.report.run_metrics import run_page
 from plinth_assets.measurements import evaluation_stage
 from plinth_ops.gamedays import play as gameday_page
 from plinth_ops.reviews import postmortem as incident_page

@@ -13,9 +13,9 @@ import pytest
 
 from plinth.compute.context import Context
 from plinth.recipe.load import load
+from plinth.report import run_page
 from plinth.report.page import IndexData, ReportData, index_page
 from plinth.report.page import page as results_page
-from plinth.report.run_metrics import run_page
 from plinth.storage.workspace import Workspace
 from plinth.training import config as configuration
 from plinth.training.config import RunConfig

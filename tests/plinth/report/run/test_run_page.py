@@ -14,7 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from plinth.report import run_metrics as metrics
-from plinth.report.run_metrics import Series, panels, run_metrics, run_page, sections
+from plinth.report import run_page
+from plinth.report import run_panels as panels
+from plinth.report import run_sections as sections
+from plinth.report.run_metrics import Series, run_metrics
 from plinth.report.run_panels import Panel, PanelLine, TimeAxis
 from plinth.report.run_sections import interventions
 from plinth.training.telemetry.goodput_account import account
