@@ -6,7 +6,7 @@ import difflib
 from collections.abc import Callable, Sequence
 from fnmatch import fnmatchcase
 
-from plinth.errors import MissingError
+from plinth.errors import ExtensionError, MissingError
 from plinth.extensions import Catalogue
 from plinth.recipe.recipe import Recipe
 from plinth_assets import (
@@ -66,7 +66,7 @@ def stages(recipe: Recipe) -> tuple[Stage, ...]:
     """Return all stages of the recipe, upstream first; a section that the recipe lacks has none.
 
     Raises:
-        ExtensionError: stages of another package cannot be loaded.
+        ExtensionError: stages of another package cannot be loaded, or two stages make the same asset.
     """
     has = recipe.mixture is not None
     makers: list[Callable[[Recipe], Sequence[Stage]]] = [make for make in OURS if has or make not in (*TOKENS, *MODEL)]
@@ -76,7 +76,15 @@ def stages(recipe: Recipe) -> tuple[Stage, ...]:
 
 def _upstream_first(given: Sequence[Stage]) -> tuple[Stage, ...]:
     """Return the stages in their order, each after its inputs."""
-    waiting, done = {stage.asset: stage for stage in given}, list[Stage]()
+    waiting, done = dict[str, Stage](), list[Stage]()
+    for stage in given:
+        if waiting.setdefault(stage.asset, stage) is not stage:
+            raise ExtensionError(
+                f"two stages make the asset {stage.asset!r}",
+                found=f"{waiting[stage.asset].description!r} and {stage.description!r}",
+                expected="one stage for each asset",
+                remedy="rename the asset of the added stage, or uninstall its package",
+            )
 
     def take(asset: str) -> None:
         if stage := waiting.pop(asset, None):

@@ -66,8 +66,9 @@ def tiles(ctx: Context, recipe: Recipe | None) -> Iterator[StateTile]:
     for label, state in parts:
         try:
             tile = state()
-        except PlinthError as error:
-            tile = StateTile(label=label, value="could not be read", note=error.what, standing="unknown")
+        except Exception as error:  # of any package: it hides no other
+            why = error.what if isinstance(error, PlinthError) else f"{type(error).__name__}: {error}"
+            tile = StateTile(label=label, value="could not be read", note=why, standing="unknown")
         if tile is not None:
             yield tile
 

@@ -20,6 +20,7 @@ import re
 import typing
 from collections.abc import Callable, Iterator, Mapping
 from importlib import import_module, metadata, util
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, Generic, TypeVar, cast
 
@@ -172,9 +173,7 @@ class Catalogue(Mapping[str, T], Generic[T]):
     def _load(self, entry: Entry) -> tuple[T, Origin | None]:
         module, _, attribute = entry.value.partition(":")
         try:
-            found: Any = import_module(module)
-            for step in attribute.split("."):
-                found = getattr(found, step)
+            found: Any = attrgetter(attribute)(import_module(module))
         except (Exception, SystemExit) as error:
             raise self._unusable(entry, "cannot be imported", f"{type(error).__name__}: {error}") from error
         faults = _faults(found, self._kind, entry.name)

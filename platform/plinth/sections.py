@@ -9,6 +9,7 @@ A model is extended when its module is imported, so the module of a section's mo
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -21,6 +22,8 @@ from plinth.extensions import Catalogue
 from plinth.records import Frozen
 
 M = TypeVar("M", bound=Frozen)
+#: Dotted key of a section: a field of pydantic begins with a letter.
+_NAME = re.compile(r"([a-z][a-z0-9_]*\.)+[a-z][a-z0-9_]*")
 
 
 def no_problems(recipe: Any) -> tuple[()]:
@@ -48,26 +51,70 @@ class RecipeSection:
     dumped: bool = False
     problems: Callable[[Any], Iterable[tuple[tuple[str | int, ...], str]]] = no_problems
 
+    def __post_init__(self) -> None:
+        if not _NAME.fullmatch(self.name):
+            raise ValueError(f"section {self.name!r}: expected dotted lower-case names, such as evaluation.fairness")
 
-SECTIONS = Catalogue("plinth.sections", "section", RecipeSection, {})
 
+class Sections(Catalogue[RecipeSection]):
+    """Installed sections. Remembers the models that were extended, and sections that could not be added to one."""
 
-def usable() -> list[RecipeSection]:
-    """Return the usable sections of installed packages; a recipe with another one gets an error with the reason."""
-    found = []
-    for name in SECTIONS:
+    def __init__(self) -> None:
+        super().__init__("plinth.sections", "section", RecipeSection, {})
+        self._models = dict[str, frozenset[str]]()
+        self._left_out = dict[str, ExtensionError]()
+
+    def usable(self) -> list[RecipeSection]:
+        """Return the sections that were added to models; a recipe with another one gets an error with the reason."""
+        return [self[name] for name in self if self._is_loaded(name) and self._fault(name) is None]
+
+    def below(self, at: str, model: type[Frozen]) -> list[RecipeSection]:
+        """Return the sections to add to the model at a key, which takes no others later."""
+        self._models[at] = frozenset(model.model_fields)
+        self._left_out = {name: error for name, error in self._left_out.items() if name.rpartition(".")[0] != at}
+        names = [name for name in self if name.rpartition(".")[0] == at and self._fault(name) is None]
+        return [self[name] for name in names if self._is_loaded(name)]
+
+    def find(self, name: str) -> RecipeSection:
+        """Return a section that is part of the recipe.
+
+        Raises:
+            ExtensionError: it was left out: it could not be imported, its key is a key of Plinth, or no model takes it.
+        """
+        section = super().find(name)
+        if left_out := self._left_out.get(name):
+            raise left_out
+        if fault := self._fault(name):
+            raise ExtensionError(
+                f"the section {name!r} {fault}",
+                found=self.origin(name) or "a package of Plinth",
+                expected=f"a new key below {', '.join(sorted(self._models))}",
+                remedy="rename the section; see docs/extending.md",
+            )
+        return section
+
+    def _is_loaded(self, name: str) -> bool:
         try:
-            found.append(SECTIONS[name])
-        except ExtensionError:
-            continue
-    return found
+            return name not in self._left_out and bool(self[name])
+        except ExtensionError as error:
+            self._left_out[name] = error
+            return False
+
+    def _fault(self, name: str) -> str | None:
+        at, _, key = name.rpartition(".")
+        if at not in self._models:
+            return f"is below {at}, which takes no sections"
+        return "has the key of a parameter of Plinth" if key in self._models[at] else None
+
+
+SECTIONS = Sections()
 
 
 def extended(at: str) -> Callable[[type[M]], type[M]]:
     """Decorate the model at a dotted key: add the sections below it as optional fields."""
 
     def extend(model: type[M]) -> type[M]:
-        below = [one for one in usable() if one.name.rpartition(".")[0] == at]
+        below = SECTIONS.below(at, model)
         if not below:
             return model
         fields: dict[str, Any] = {one.name.rpartition(".")[2]: _field(one) for one in below}

@@ -10,11 +10,11 @@ import pytest
 
 from plinth import processes
 from plinth.compute.context import Context, load, manifest
-from plinth.errors import CheckFailedError
+from plinth.errors import CheckFailedError, ExtensionError
 from plinth.operation.spending_ledger import Ledger, Limit
 from plinth.records import Step
 from plinth.storage.workspace import Workspace
-from plinth_assets import training
+from plinth_assets import catalog, training
 from plinth_assets.framework import Decision, Stage, Suite, between, data_docs, decide, docs_index, up_to_date
 from plinth_assets.framework.build import PlinthResource, Session, asset
 from plinth_jobs.instance import interruptible
@@ -41,6 +41,11 @@ def _stage(name: str, deps: tuple[str, ...] = (), *, value: int = 1, least: int 
         owner="someone@example.org",
         suite=suite,
     )
+
+
+def test_a_stage_that_makes_the_asset_of_another_is_refused() -> None:
+    with pytest.raises(ExtensionError, match="two stages make the asset 'a'"):
+        catalog._upstream_first([_stage("a"), _stage("b", ("a",)), _stage("a", value=2)])
 
 
 def _run(

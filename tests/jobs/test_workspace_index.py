@@ -23,7 +23,10 @@ from plinth_ops.gamedays.gameday import GameDayRecord, Instant, Outcome
 from plinth_registry import incidents
 from plinth_registry.mlflow.server import DATABASE
 from tests.jobs.conftest import RECIPE
+from tests.plinth.test_extensions import Site, site
 from tests.shared import copied
+
+__all__ = ["site"]
 
 
 @pytest.fixture
@@ -107,6 +110,14 @@ def test_a_part_that_cannot_be_read_is_unknown_and_hides_no_other(ctx: Context) 
     assert found["Service levels"].standing == "unknown"
     assert "objectives.yaml" in found["Service levels"].note
     assert found["Alerts, last 24 hours"].standing == "good"
+
+
+def test_a_tile_of_a_package_that_fails_is_unknown(ctx: Context, site: Site) -> None:
+    body = "from plinth_jobs.index_tiles import AddedTile\nBAD = AddedTile(name='bad', state=lambda ctx: 1 / 0)\n"
+    site.module("bad_tile.py", body)
+    site.install("acme-tiles", "bad", "bad_tile:BAD", "plinth.tiles")
+    bad = next(tile for tile in index_tiles.tiles(ctx, None) if tile.label == "Bad")
+    assert (bad.standing, bad.note) == ("unknown", "ZeroDivisionError: division by zero")
 
 
 def test_a_run_that_cannot_be_read_has_a_line(ctx: Context) -> None:

@@ -69,6 +69,33 @@ def test_a_section_of_a_package_that_is_absent_or_broken_is_refused_by_name(shed
     assert set(sections.extended("work")(Work).model_fields) == {"hours", "polish", "oil", "wax"}
 
 
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("work.hours", "the section 'work.hours' has the key of a parameter of Plinth"),
+        ("wrok.extra", "the section 'wrok.extra' is below wrok, which takes no sections"),
+        ("work._x", "the section 'work._x' of acme-extra 2.0 cannot be imported"),
+    ],
+)
+def test_a_section_that_no_model_can_take_is_named_and_changes_nothing(site: Site, name: str, why: str) -> None:
+    module = "extra_" + name.partition(".")[2]
+    site.module(f"{module}.py", MODULE.replace("work.polish", name))
+    site.install("acme-extra", name, f"{module}:POLISH", "plinth.sections")
+    assert set(sections.extended("work")(Work).model_fields) == {"hours"}
+    assert sections.refusal(name).startswith(why)
+    assert name not in {section.name for section in sections.SECTIONS.usable()}
+
+
+def test_a_section_whose_first_import_failed_is_refused_with_that_reason(site: Site) -> None:
+    once = "import builtins\nif not hasattr(builtins, 'tried'):\n    builtins.tried = 1\n    raise ImportError('first')"
+    once += "\n"
+    site.module("second_try.py", once + MODULE)
+    site.install("acme-late", "work.polish", "second_try:POLISH", "plinth.sections")
+    sections.extended("work")(Work)
+    assert "first" in str(sections.SECTIONS._left_out["work.polish"].found)
+    assert "cannot be imported" in sections.refusal("work.polish")
+
+
 def test_an_extended_model_can_be_pickled_under_its_own_name() -> None:
     from plinth.evaluation.parameters import Evaluation
 

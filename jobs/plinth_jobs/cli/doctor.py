@@ -172,6 +172,8 @@ def extensions() -> Iterator[MachineFinding]:
 
     ring = {one.name: one.value for one in entries() if (one.distribution, one.group) == (OWN, "plinth.catalogues")}
     known = {**CATALOGUES, **ring}
+    for module in ("plinth.recipe.recipe", "plinth.training.config"):
+        import_module(module)  # their models take sections
     for entry in entries():
         if entry.distribution == OWN:
             continue  # the ring's, which the tests of the ring load

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Iterator
+from operator import attrgetter
 from typing import Any
 
 import click
@@ -223,7 +224,7 @@ def load(entry: Entry) -> click.Command:
         problem = f"exists {len(claims)} times: {', '.join(f'{one.package} ({one.value})' for one in claims)}"
     else:
         try:
-            command = getattr(importlib.import_module(module), attribute)
+            command = attrgetter(attribute)(importlib.import_module(module))
         except (Exception, SystemExit) as error:
             if entry.distribution == OWN:
                 raise

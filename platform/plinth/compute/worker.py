@@ -5,7 +5,7 @@
     wait       for the workers that have answered or died
 
 Items and answers are bytes; what they hold is between the owner and the handler. Does not belong here: what happens
-to an item whose worker died (retries, item_stream).
+to an item whose worker died (retries, `ItemStream`).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Illegal content: lists of hashes, keywords and domains; records matched against them before anything is written.
 
 Files of one list of the recipe are distinguished by the beginning of their names; one entry per line
-(`lists.listfiles`):
+(`lists`):
 
     sha256…     64 hexadecimal digits: of a record as it came, of its normalized text, or of a media item
     simhash…    16 hexadecimal digits: SimHash of a text's word shingles (`plinth corpus quarantine hash` prints it)

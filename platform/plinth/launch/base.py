@@ -112,7 +112,7 @@ HANDLE = "handle.json"
 #: Written last by a job that has ended.
 RESULT = "result.json"
 
-#: Machines that the run may not be placed on again, one name a line (`training.supervise.exclusion`).
+#: Machines that the run may not be placed on again, one name a line (`training.supervise.host_checks`).
 EXCLUDED = "excluded_hosts"
 
 _LOG_TAIL_BYTES = 1 << 16

@@ -173,7 +173,7 @@ _SRUN = (
 
 
 def _requeue(directory: Path) -> list[str]:
-    """Return lines that requeue the job, never onto an excluded machine (`training.supervise.exclusion`).
+    """Return lines that requeue the job, never onto an excluded machine (`training.supervise.host_checks`).
 
     Slurm accepts a new list of excluded nodes only for a pending job: the job is requeued on hold, given the list and
         released. When it is requeued, Slurm sends this script SIGTERM and, after KillWait, SIGKILL; it keeps running

@@ -172,8 +172,8 @@ def _likeness(letters: set[str], target: str, uri: str) -> float:
 
 # Canaries, which are in no bucket's documents: planted copies, and those that the coin left out.
 #
-# A copy's URI is `canary://NUMBER/COPY` (`corpus.canaries.plant`). Of a canary that its coin left out there is no copy
-# and no row of curated text; of one that is planted, copies are counted from 0.
+# A copy's URI is `canary://NUMBER/COPY` (`corpus.planted_canaries`); copies are counted from 0. A canary that
+# its coin left out has no copy and no row of curated text.
 
 URI = re.compile(r"canary://(\d{1,9})/(\d{1,9})", re.ASCII)
 

@@ -19,7 +19,7 @@ from plinth.corpus.sources.parameters import Bucket, Documents, Illegal
 from plinth.errors import RecipeError
 from plinth.evaluation.parameters import Evaluation, Probes
 from plinth.records import Frozen, Name, internal
-from plinth.sections import extended, usable
+from plinth.sections import SECTIONS, extended
 from plinth.tokens.mixture.parameters import Mixture, nearest, problems
 from plinth.tokens.order import steps
 from plinth.tokens.order.steps import MisplacedChange, schedule
@@ -169,7 +169,7 @@ class Recipe(Frozen):
         else:
             problems += [*_phases(self, self.mixture), *_rates(self, self.mixture), *_batches(self, self.mixture)]
             problems += [*_parallel(self, self.mixture), *_canaries(self, self.mixture), *_begins(self)]
-        problems += [problem for section in usable() for problem in section.problems(self)]
+        problems += [problem for section in SECTIONS.usable() for problem in section.problems(self)]
         if problems:
             text = "; ".join(f"{'.'.join(map(str, key))}: {message}" for key, message in problems)
             raise PydanticCustomError("recipe", "{text}", {"text": text, "problems": problems})

@@ -1,7 +1,7 @@
 """Small named objects (references, step records, manifests) that several writers may write at once.
 
     Folder     files below a folder of this machine or of a shared file system; a lock makes each write conditional
-    S3Objects  objects below an `s3://` prefix (`s3_objects`); S3 makes each write conditional
+    S3Objects  objects below an `s3://` prefix; S3 makes each write conditional
 
 Every write says what it replaces: the object that was read, by its tag, or none. Nothing is overwritten unseen. A write
 of the bytes that are there already makes the object young again, so that nobody deletes for its age what somebody has

@@ -1,6 +1,6 @@
 #include "plinth_text/compiled/kernel.h"
 
-enum { GRAM = 16, STRIDE = 17 }; /* as in anchors.py */
+enum { GRAM = 16, STRIDE = 17 }; /* as in trace_index.py */
 
 /* Extend each hit in both directions; returns how many matches. `crossing`: how many hits meet an edge. */
 #define COMPARE(T)                                                                                             \

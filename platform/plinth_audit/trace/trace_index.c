@@ -1,6 +1,6 @@
 #include "plinth_text/compiled/kernel.h"
 
-enum { GRAM = 16, STRIDE = 17 }; /* as in anchors.py */
+enum { GRAM = 16, STRIDE = 17 }; /* as in trace_index.py */
 
 INLINE uint32_t finish_hash(uint64_t mixed) {
     mixed *= 0x94D049BB133111EBu;

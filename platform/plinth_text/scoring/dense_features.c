@@ -4,7 +4,7 @@
 #include "plinth_text/words/hash_sets.h"
 #include "plinth_text/words/word_hashes.h"
 
-/* Columns of counts, as in `features.py`. */
+/* Columns of counts, as in `__init__.py`. */
 enum {
     POINTS, LETTERS, UPPER, DIGITS, MARKS, BRACKETS, WIDE_POINTS, BLANKS, SHOUTS, CHUNKS, LINES, ENDED, SHORT, BULLETS,
     COPIES, COPIED, WORDS, DISTINCT, PAIRS, COMMON, LONGEST, COLUMNS,

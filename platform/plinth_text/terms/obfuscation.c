@@ -9,7 +9,7 @@
 
 enum {
     LONGEST = 24,   /* letters of the longest run of single letters in which terms are sought */
-    MIN_LETTERS = 3 /* of a term; as in `lexicon.py` */
+    MIN_LETTERS = 3 /* of a term; as in `__init__.py` */
 };
 
 /* By byte: true for a plain letter. */

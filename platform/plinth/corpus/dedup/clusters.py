@@ -1,7 +1,7 @@
 """Clusters and their survivors: from groups of documents to the columns that both deduplications write.
 
 The id of a cluster is the smallest id in it, and exactly one member survives: the one of the best rank
-(`rank_table`), ties go to the smallest id. All of it is a function of the members' ids and ranks, so neither the
+(`exact`), ties go to the smallest id. All of it is a function of the members' ids and ranks, so neither the
 order of parts nor the number of workers matters.
 """
 

@@ -1,6 +1,6 @@
 #include "plinth/corpus/dedup/crowds.h"
 
-enum { ALL_PAIRS = 64, NEIGHBOURS = 16 }; /* as in pairs.py */
+enum { ALL_PAIRS = 64, NEIGHBOURS = 16 }; /* as in semantic.py */
 
 /* Random signs [dimensions, count]: a function of the place alone. */
 KERNEL void random_planes(int64_t first, uint64_t row_factor, uint64_t column_factor, f32_rows_out out) {

@@ -1,7 +1,7 @@
 """Repeated passages of at least `n` words, as cuts: in other documents and in the same one.
 
     windows   every window of n words that is not the first of its words      `edits`
-    verify    windows joined to passages, compared word for word              `substring_verify`
+    verify    windows joined to passages, compared word for word              here
     sidecar   per part: the columns of `edits.SCHEMA`
 
 A word is cut if it is in a window of n words that occurred before in the order of bucket, part, row and word.

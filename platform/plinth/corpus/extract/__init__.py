@@ -10,6 +10,6 @@
     extractor      `Extractor`: batches of pages to the worker and back
 
 A parser written in C or Rust may loop for ever or overflow its stack on a hostile page, and nothing inside the
-same process can stop it. Pages therefore go to a worker (`compute.item_stream`): the page that ends it becomes a
+same process can stop it. Pages therefore go to a worker (`compute.worker.ItemStream`): the page that ends it becomes a
 reject, and the pages after it go to a new worker.
 """

@@ -2,7 +2,7 @@
 
 The preamble, comments, pictures, labels and entries of the index go; headings and captions are paragraphs; a footnote
 is a paragraph after its own. Of a citation only the place in the work is kept, of a reference nothing: their keys are
-no text. Macros that the file defines are expanded (`latex_macros`). Files that a source includes (`\\input`) are
+no text. Macros that the file defines are expanded. Files that a source includes (`\\input`) are
 records of their own, and nothing is opened.
 """
 

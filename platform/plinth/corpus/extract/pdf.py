@@ -13,7 +13,7 @@ from typing import Any
 
 from plinth.corpus.extract.page import FACT_CHARACTERS, ExtractionFailure, Text
 
-# Text out of PDF, by PDFium: paragraphs (`pdf_lines`), pages apart, tables as rows of words.
+# Text out of PDF, by PDFium: paragraphs, pages apart, tables as rows of words.
 #
 # A form feed stands between pages; what it cuts is mended when the text is normalised (`documents.boundaries`). Scans
 # without a layer of text give none.

@@ -1,6 +1,6 @@
 #include "plinth_text/words/chunks.h"
 
-enum { FIRES, FIRST, ALONE, FIRES_BYTES, FIRST_BYTES, ALONE_BYTES, TALLY_COLUMNS }; /* as in rule_kernels.py */
+enum { FIRES, FIRST, ALONE, FIRES_BYTES, FIRST_BYTES, ALONE_BYTES, TALLY_COLUMNS }; /* as in policy.py */
 
 /* Where a rule fires, in order, into `places`; returns how often. */
 static int64_t rule_places(const bool *row, int64_t size, int64_t *places) {

@@ -1,6 +1,6 @@
 #include "plinth_text/words/word_hashes.h"
 
-enum { SEED = 3, LEAST_SHARED = 2 }; /* as in match.py */
+enum { SEED = 3, LEAST_SHARED = 2 };
 static const double STRETCH = 1.5;
 
 /* (document, item, position) for every hit and every item that holds the n-gram. */

@@ -178,7 +178,7 @@ def _records(file: SourceFile) -> Iterator[tuple[int, dict[str, Any]]]:
 # counted   per part   how many documents hold each n-gram of the items, and each of their words (of a sample)
 # weighed   once       the index without n-grams that too many documents hold, its words with weights
 # found     per part   what its documents hold of the items (`comparison`)
-# items     once       every item with what was found of it, for evaluation to score apart (`item_table`)
+# items     once       every item with what was found of it, for evaluation to score apart
 # judged    per part   the sidecar
 #
 # Counts, and what is found, are added up in tables of which no task opens more than a bounded number. All is decided
@@ -213,7 +213,7 @@ def run(
         probes: `probe_sets`; a part `NAME.parquet` of it is the set `probes/NAME`.
 
     Returns:
-        Manifest of `{b}/part-*` with `SCHEMA`, and `items.parquet` (`item_table`): every item with its status.
+        Manifest of `{b}/part-*` with `SCHEMA`, and `items.parquet`: every item with its status.
         Statistics: `considered`, `suspects`, documents by reason; `sets` with items by status.
     """
     places = slots(documents, survivors=survivors, holdout=holdout)

@@ -2,7 +2,7 @@
 #pragma once
 #include "plinth_text/unicode/codepoints.h"
 
-/* Bits of a character's class, and the bytes from which a word is cut, as in words.py. */
+/* Bits of a character's class, and the bytes from which a word is cut, as in tokenizer.py. */
 enum { W_LETTER = 1, W_MARK = 2, W_NUMBER = 4, W_SPACE = 8, W_NUMERIC = 16 };
 enum { MAX_WORD_BYTES = 1 << 16 };
 

@@ -5,7 +5,7 @@ expects (RANK, LOCAL_RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT). DeepSpeed's ow
 on one machine, but takes ten seconds before it does, kills ranks on SIGTERM before they can save,
 and returns one exit status for all; a supervisor needs each.
 
-On several nodes there is one supervisor on each, and that of the first decides (nodes.py, follower.py).
+On several nodes there is one supervisor on each, and that of the first decides (nodes.py).
 Every attempt gets a port of its own, and a signed statement of what trains in it (attempts/). The run's lock is
 inherited by the ranks: a second supervisor cannot start while anything of the first is alive, and ranks die with their
 supervisor.

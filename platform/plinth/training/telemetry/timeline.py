@@ -42,7 +42,7 @@ One JSON object per line: `seq` (rises by one over all writers and restarts), `t
     profiled     traces of steps were written, or missed: no files (step, number, first, last, files, seconds)
     device_error a GPU's XID, or an ECC error that was not corrected (kind, xid, node, host, gpu, uuid; devices.py)
     evaluated    slices and probes of the model after so many tokens (step, tokens, slices: bits per byte, probes,
-                 seconds, not_finite); see validation.py, signals.py
+                 seconds, not_finite); see validation/, stopping.py
     stopped_by_rule   the stopping rules ended the run (step, reasons, signals: every rule's state)
     allowance    a part of the money granted to the run's jobs is spent (share, rank_s, granted_rank_s,
                  price_per_rank_hour)
