@@ -40,15 +40,13 @@ class Entry(NamedTuple):
 def entries() -> tuple[Entry, ...]:
     """Return every entry point of installed packages in groups that begin with `plinth.`, without those of absent ring
     packages."""
-    every = _entries(tuple(sys.path))
-    gone = _absent(every)
-    return tuple(entry for entry in every if entry.distribution != OWN or entry.top not in gone)
+    return _usable(tuple(sys.path))
 
 
 def absent(group: str) -> dict[str, str]:
     """Return members of a group that belong to absent ring packages: name -> package."""
-    every = _entries(tuple(sys.path))
-    gone = _absent(every)
+    path = tuple(sys.path)
+    every, gone = _entries(path), _absent(path)
     return {one.name: one.top for one in every if one.group == group and one.distribution == OWN and one.top in gone}
 
 
@@ -88,6 +86,14 @@ def _entries(path: tuple[str, ...]) -> tuple[Entry, ...]:
     return tuple(sorted(found, key=lambda entry: (entry.group, entry.name, entry.distribution)))
 
 
-def _absent(every: tuple[Entry, ...]) -> set[str]:
+@lru_cache(maxsize=4)
+def _absent(path: tuple[str, ...]) -> frozenset[str]:
     """Return packages of the ring that are absent."""
-    return {top for top in {one.top for one in every if one.distribution == OWN} if util.find_spec(top) is None}
+    ring = {entry.top for entry in _entries(path) if entry.distribution == OWN}
+    return frozenset(top for top in ring if util.find_spec(top) is None)
+
+
+@lru_cache(maxsize=4)
+def _usable(path: tuple[str, ...]) -> tuple[Entry, ...]:
+    gone = _absent(path)
+    return tuple(entry for entry in _entries(path) if entry.distribution != OWN or entry.top not in gone)
