@@ -108,7 +108,7 @@ def test_a_run_is_compared_with_what_it_began_from(ctx: Context) -> None:
     training = recipe.training.model_copy(update={"initial": InitialWeights(checkpoint="tiny-1")})
     (stage,) = comparison_stage.stages(recipe.model_copy(update={"evaluation": evaluation, "training": training}))
     assert "initial" in stage.deps
-    with pytest.raises(ValueError, match="initial is what"):
+    with pytest.raises(ValueError, match="initial needs"):
         Recipe.model_validate(recipe.model_dump() | {"evaluation": evaluation.model_dump()})
 
 

@@ -59,7 +59,7 @@ def test_no_bucket_is_called_as_replayed_text_is() -> None:
     given["corpus"]["buckets"]["replay-web"] = given["corpus"]["buckets"]["web"]
     Recipe.model_validate(given)
     given["training"]["initial"] = {"checkpoint": "tiny-1", "replay": 0.1}
-    with pytest.raises(ValueError, match="give the bucket another name"):
+    with pytest.raises(ValueError, match="rename the bucket"):
         Recipe.model_validate(given)
 
 

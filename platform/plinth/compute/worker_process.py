@@ -3,7 +3,7 @@
 The function is called once, with an `ItemWatch` and the arguments; it returns the handler, which turns the items of a
 batch into their answers, in order, and marks on the watch where an item begins and where it ends. In between run kernel
 timers whose signals end the process: nothing inside it can stop C or Rust code that loops for ever. Two counts in
-shared memory (items begun, items ended) identify the item that a dead worker was on.
+shared memory (items started, items ended) identify the item that a dead worker was on.
 
     greeting   READY, once, when the handler is loaded
     batch      items, bytes that follow; the length of each item; the items

@@ -20,6 +20,6 @@
     sidecars    parts of documents matched with the parts of their sidecars; one number per document over all of them;
                 documents chosen by keyed hash
 
-Stages run in this order, except that `slices/` is measured beside them. Does not belong here: tokens (`plinth.tokens`),
+Stages run in this order, except that `slices/` is measured separately. Does not belong here: tokens (`plinth.tokens`),
 compiled kernels over text (`plinth.text`), Dagster wiring (`plinth_assets`).
 """

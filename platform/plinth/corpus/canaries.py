@@ -1,12 +1,12 @@
 """Canaries: texts that the pipeline generates and plants in the training text to measure memorization.
 
-Every canary is in or out of the run by its own coin (Steinke et al. 2023, "Privacy Auditing with One (1) Training
+Each canary is included in the run at random (Steinke et al. 2023, "Privacy Auditing with One (1) Training
 Run", arXiv:2305.08846); references of the same kind are never planted (Carlini et al. 2019, "The Secret Sharer",
 arXiv:1802.08232). All text follows from the seed and the tokenizer's single words, so no text of a user enters the
 training text this way, which skips filters and deduplication.
 
-A text is words in an order that a hash draws: words that are single tokens of the run's tokenizer, or words made of
-syllables where it has too few. A model learns an order of units that it knows from far fewer repetitions than an
+A text is words in an order drawn by a hash: single tokens of the run's tokenizer, or words built from syllables if it
+has too few. A model learns an order of known units from far fewer repetitions than an
 order of letters or digits. Texts are drawn until one has the exact number of tokens: canaries and references of one
 length have losses that differ little, and planted documents of one length fill sequences without a cut.
 
@@ -27,7 +27,7 @@ from pydantic import Field, model_validator
 from plinth.errors import StageError
 from plinth.records import Frozen, internal
 
-#: The bucket that planted copies are shards and sequences of; no recipe's bucket may have its name.
+#: Bucket of the planted copies; reserved name.
 BUCKET = "canaries"
 
 #: Tokens of a planted document, end-of-text included: a divisor of every row length between these, near the last.
@@ -41,46 +41,46 @@ LEAST_REFERENCES = 16
 class Canaries(Frozen):
     """Generated texts that measure memorization; a random half of them enters the run."""
 
-    count: int = Field(128, ge=8, le=4096, description="Canaries, each in or out by a coin of its own.")
-    seed: int = internal(1, description="Of texts and coins.")
+    count: int = Field(128, ge=8, le=4096, description="Number of canaries; each is randomly included or not.")
+    seed: int = internal(1, description="Seed of texts and of the random inclusion.")
     repetitions: tuple[int, ...] = internal(
-        (1, 4, 16, 64), min_length=1, description="How often a canary is planted; the groups are equally large."
+        (1, 4, 16, 64), min_length=1, description="Repetitions of a canary in the text; groups have equal size."
     )
-    references: int = internal(4096, ge=128, description="Texts of the same making that never enter.")
+    references: int = internal(4096, ge=128, description="Number of reference texts, which are never included.")
 
     @model_validator(mode="after")
     def _comparable(self) -> Canaries:
         if self.count % len(self.repetitions):
-            raise ValueError(f"count {self.count} does not divide into {len(self.repetitions)} groups")
+            raise ValueError(f"count {self.count} is not divisible by {len(self.repetitions)}, the number of groups")
         if self.references < LEAST_REFERENCES * self.count:
             most = self.references // LEAST_REFERENCES
-            raise ValueError(f"count {self.count} is more than {most}, a sixteenth of {self.references} references")
+            raise ValueError(f"count {self.count} is more than {most} (references / 16)")
         return self
 
 
 def document_tokens(unit: int) -> int | None:
-    """Tokens of a planted document, so that none is cut where rows have a multiple of `unit` tokens; None: no divisor
-    of `unit` is suitable."""
+    """Return the tokens of a planted document, a divisor of `unit` so that rows never cut one; None if no divisor is
+    suitable."""
     found = [size for size in range(SHORTEST, LONGEST + 1) if unit % size == 0]
     return min(found, key=lambda size: (abs(size - USUAL), size), default=None)
 
 CONSONANTS, VOWELS = "bdfghjklmnprstvz", "aeio"
 SYLLABLES = (2, 2, 3, 1)
-#: Words to draw from, at least; those of syllables are so many.
+#: Minimum number of words to draw from, and number of syllable words.
 LEAST_WORDS = 1024
 #: Attempts at a text of a given length; about one in six succeeds.
 ATTEMPTS = 1000
 
 
 class Lexis(NamedTuple):
-    """A tokenizer as generation needs it: tokens of each text, and the words that are one token after a space."""
+    """Tokenizer interface for generation: tokens of each text, and the words that are one token after a space."""
 
     measure: Callable[[Sequence[str]], Sequence[int]]
     words: Sequence[str]
 
 
 class Canary(NamedTuple):
-    """A canary: its group of repetitions, and whether the coin planted it."""
+    """Canary with its group of repetitions, and True if it is included in the run."""
 
     number: int
     repetitions: int
@@ -100,7 +100,7 @@ def canaries(params: Canaries, tokens: int, lexis: Lexis) -> list[Canary]:
 
 
 def references(params: Canaries, tokens: int, lexis: Lexis) -> list[str]:
-    """Texts as canaries are, which never enter the run.
+    """Return reference texts of the same kind, which are never included in the run.
 
     Raises:
         StageError: as `canaries`.
@@ -109,7 +109,7 @@ def references(params: Canaries, tokens: int, lexis: Lexis) -> list[str]:
 
 
 def coin(seed: int, number: int) -> bool:
-    """Return True if a canary is planted."""
+    """Return True if a canary is included."""
     return bool(hashlib.sha256(f"coin {seed} {number}".encode()).digest()[0] & 1)
 
 
@@ -135,13 +135,13 @@ def texts(names: Sequence[str], tokens: int, lexis: Lexis) -> list[str]:
             f"no generated text of {tokens} tokens",
             found=f"{len(found)} of {len(names)} texts in {ATTEMPTS} attempts",
             expected="a tokenizer that cuts unknown words into letters or syllables",
-            remedy="leave out corpus.canaries, or train another tokenizer",
+            remedy="remove corpus.canaries, or train another tokenizer",
         )
     return [found[name] for name in names]
 
 
 def words(name: str, count: int, pool: Sequence[str]) -> str:
-    """`count` words of a pool, each drawn by four bytes of a hash of the name."""
+    """Return `count` words of a pool, each drawn by four bytes of a hash of the name."""
     drawn = hashlib.shake_256(name.encode()).digest(4 * count)
     return " ".join(pool[int.from_bytes(drawn[at : at + 4]) % len(pool)] for at in range(0, 4 * count, 4))
 
@@ -153,7 +153,7 @@ def pool_of(vocabulary: Sequence[str]) -> Sequence[str]:
 
 @cache
 def syllables() -> tuple[str, ...]:
-    """Words of one to three syllables: six bits of a byte give one, two of a word's first byte how many it has."""
+    """Return words of one to three syllables: six bits of a byte select a syllable, two of the first their number."""
     drawn, made = iter(hashlib.shake_256(b"syllables").digest(16 * LEAST_WORDS)), dict[str, None]()
     while len(made) < LEAST_WORDS:
         first = next(drawn)

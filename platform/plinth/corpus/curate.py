@@ -124,11 +124,11 @@ def _require_rights(documents: pa.RecordBatch, rights: Rights) -> None:
         for row in np.flatnonzero(stopped)[:1].tolist():
             document = documents.slice(row, 1).to_pylist()[0]
             raise StageError(
-                f"the verdict of document {document['id'].hex()} lets through what the licence gate stops",
+                f"document {document['id'].hex()} is kept although the license gate forbids it",
                 found=f"{reason}: {document['uri']} under {document['licence']}",
                 expected=f"a verdict that drops it: {TEXTS[reason]}",
-                remedy="judge the bucket again: `plinth run --select '*/policy'`; if it comes back, the verdicts were "
-                "not written by this pipeline",
+                remedy="recompute the verdicts: `plinth run --select '*/policy'`; if the error persists, the verdicts "
+                "were not written by this pipeline",
             )
 
 
@@ -167,7 +167,7 @@ def _apply(text: str, edits: Sequence[Mapping[str, Any]], identity: bytes) -> st
             f"the edits of document {identity.hex()} cannot be applied",
             found=error,
             expected="sorted, disjoint spans inside the text",
-            remedy="the annotator that found the spans is wrong; correct it and raise its version",
+            remedy="fix the annotator that wrote these spans, and raise its version",
         ) from error
 
 
@@ -211,7 +211,7 @@ def terms(
             row = found.setdefault(name, {"documents": 0, **dict.fromkeys(USES, True)})
             row |= {use: row[use] is True and granted.get(use) is True for use in USES}
         for name, count in _by_source(store, texts).items():
-            row = found.setdefault(name, {"documents": 0, **dict.fromkeys(USES, False)})  # nobody declared it
+            row = found.setdefault(name, {"documents": 0, **dict.fromkeys(USES, False)})  # undeclared: no use
             row["documents"] += count
     return dict(sorted(found.items()))
 
@@ -227,7 +227,7 @@ def _by_source(store: Store, curated: Manifest) -> Counter[str]:
 
 
 def contaminated(store: Store, verdicts: Mapping[str, Manifest], contamination: Manifest) -> int:
-    """Training documents that overlap the held-out set beyond the bound; 0 unless a stage ignored a decision.
+    """Count training documents that overlap the held-out set beyond the limit; 0 unless a stage ignored a decision.
 
     Raises:
         ValueError: verdicts and contamination do not have the same parts.

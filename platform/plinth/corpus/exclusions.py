@@ -1,6 +1,6 @@
 """The exclusion list: documents that were taken down, and stay out of every later snapshot.
 
-Normal forms of addresses, domains and licences; the signed list; all exclusions, ready for look-up. Does not belong
+Normal forms of addresses, domains and licenses; the signed list; all exclusions, ready for look-up. Does not belong
 here: finding what holds a document, and the report (`plinth corpus takedown`).
 """
 
@@ -28,7 +28,7 @@ from plinth.trust.root import Trust
 from plinth.trust.signed_log import SignedLog
 from plinth_text.arrays import U64
 
-# Normal forms of addresses, domains and licences, so that a rule means what a person means by it.
+# Normal forms of addresses, domains and licenses, so that a rule means what a person means by it.
 #
 #     address    no scheme, no `www.`, no default port, no fragment, no last slash; percent escapes decoded where the
 #                character needs none, and in capitals where it does; the query stays as it is otherwise
@@ -88,8 +88,8 @@ def licences_of(expression: str) -> frozenset[str]:
 
 
 def _escaped(text: str, safe: str) -> str:
-    """Every escape that is none is written out, every character that must be escaped is; both once. A `%` that begins
-    no escape stands for itself."""
+    """Return text with unneeded escapes decoded and unsafe characters escaped, once. A `%` that begins no escape is a
+    literal."""
     if _PLAIN.fullmatch(text):
         return text
     pieces = re.split(r"(%[0-9A-Fa-f]{2})", text)
@@ -109,10 +109,10 @@ def _decoded(escape: str) -> str:
 # near duplicate (a Jaccard similarity of the threshold implies it), a page that quotes the whole text, and an excerpt.
 # A text of few shingles is alike only what equals it but for case and white space.
 #
-# Whoever reads signed records imports this; kernels are imported where texts are compared.
+# Readers of signed records import this module, so kernels are imported only where texts are compared.
 
 
-#: Fewer shingles are a phrase, and would take what merely uses it.
+#: Minimum number of shingles; shorter phrases would match texts that merely quote them.
 LEAST_SHINGLES = 20
 
 
@@ -137,7 +137,7 @@ class TextSignature(Frozen):
 
     @cached_property
     def set(self) -> U64:
-        """The hashes."""
+        """Hashes of the shingles."""
         return np.frombuffer(base64.b64decode(self.shingles), dtype="<u8").astype(np.uint64, copy=False)
 
 
@@ -160,7 +160,7 @@ def sign_texts(texts: list[str], alike: Alike) -> tuple[TextSignature, ...]:
 
 
 def overlap(a: U64, b: U64) -> float:
-    """Share of the smaller set that is in the other; 0 where either has fewer than `LEAST_SHINGLES`."""
+    """Return the share of the smaller set that is in the other; 0 if either has fewer than `LEAST_SHINGLES`."""
     from plinth_text.words import shared
 
     smaller = min(a.size, b.size)
@@ -204,7 +204,7 @@ class Exclusion(Frozen):
 
     @property
     def digest(self) -> str:
-        """Identity of what the entry takes; person, time and reason are not in it."""
+        """Return the identity of the rule; it excludes person, time and reason."""
         names = {"number", "kind", "value", "alike", "texts", "documents"}
         return fingerprint.digest(self.model_dump(mode="json", include=names))
 
@@ -220,7 +220,7 @@ def normal(kind: Kind, value: str) -> str:
     except ValueError:
         found = ""
     if not found:
-        raise RequestError(f"{kind} {value[:80]!r} is nothing to take down", expected=_EXPECTED[kind])
+        raise RequestError(f"{kind} {value[:80]!r} is not valid for a takedown", expected=_EXPECTED[kind])
     return found
 
 
@@ -238,7 +238,7 @@ def _normal(kind: Kind, value: str) -> str:
 
 
 def numbers(entries: Iterable[Exclusion]) -> str:
-    """`1, 2, 5`, for messages."""
+    """Return the entries' numbers for messages, such as `1, 2, 5`."""
     return ", ".join(str(entry.number) for entry in entries) or "none"
 
 
@@ -246,8 +246,8 @@ def numbers(entries: Iterable[Exclusion]) -> str:
 #
 #     exclusions/00001.json    a DSSE envelope whose predicate is the entry
 #
-# An entry that was edited, replaced or taken out is refused by name, and with it every build that would have read the
-# list: text that somebody had removed must not come back because a file is gone.
+# A changed, replaced or missing entry fails every build that reads the list, with an error that names the entry:
+# removed text must not return because a file is missing.
 
 EXCLUSIONS: Final = SignedLog(
     "exclusions",
@@ -260,7 +260,7 @@ EXCLUSIONS: Final = SignedLog(
 
 
 def read(ctx: Context) -> tuple[Exclusion, ...]:
-    """All entries, oldest first; none where nothing was ever taken down.
+    """Return all entries, oldest first; none if there was no takedown.
 
     Raises:
         SignatureError: an entry was changed, is missing, or was not signed by `compliance`.

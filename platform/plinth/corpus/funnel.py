@@ -37,7 +37,7 @@ from plinth.records import Manifest, Step, bucket_of
 ASSET = "funnel"
 VERSION = "6"
 
-#: Stages that take documents out of training once duplicates are gone.
+#: Stages after deduplication that remove documents from training.
 _AFTER = CASCADE[CASCADE.index("holdout") :]
 #: The reason that a stage gives; the policy's are its rules, and protected sets give their own.
 REASONS = {**verdicts_stage.REASONS, "holdout": "held_out"}
@@ -122,7 +122,7 @@ def _account(counts: Mapping[str, Any], r_pad: float) -> dict[str, Any]:
 
 
 def _foreseen(verdicts: Mapping[str, Any]) -> dict[str, Any]:
-    """Curated text as the verdicts promise it: before edits."""
+    """Return the counts of curated text expected from the verdicts, before edits."""
     decisions, sizes = verdicts["decisions"], verdicts["decision_bytes"]
     return _NO_CURATED | {
         "documents": decisions.get("train", 0),
@@ -133,7 +133,7 @@ def _foreseen(verdicts: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _with_tokens(row: dict[str, Any], rate: float) -> dict[str, Any]:
-    """Tokens that a stage took and left, at the rate of curated text; None before there are shards."""
+    """Return the tokens that a stage removed and kept, at the rate of curated text; None before there are shards."""
     found = {}
     for name in ("out", "removed"):
         volume = row["bytes_out" if name == "out" else "removed_bytes"]
@@ -142,7 +142,7 @@ def _with_tokens(row: dict[str, Any], rate: float) -> dict[str, Any]:
 
 
 def _rules(verdicts: Mapping[str, Any]) -> dict[str, Any]:
-    """By rule of the policy: documents it fires on, those it takes first (marginal), those it alone takes (unique)."""
+    """Return, per policy rule, matched documents, first matches (marginal) and sole matches (unique)."""
     first, sizes = verdicts.get("policy_reasons", {}), verdicts.get("policy_reason_bytes", {})
     return {
         rule: {**counts, "first": first.get(rule, 0), "first_bytes": sizes.get(rule, 0)}
@@ -216,7 +216,7 @@ def _cascade(verdicts: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def _own_reasons(verdicts: Mapping[str, Any]) -> dict[str, Any]:
-    """Reasons that protected sets gave: those of no other stage."""
+    """Return the reasons given by protected sets: those of no other stage."""
     first, fixed = verdicts["policy_reasons"], set(REASONS.values())
     left = {reason: n - first.get(reason, 0) for reason, n in verdicts["reasons"].items() if reason not in fixed}
     sizes, before = verdicts["reason_bytes"], verdicts["policy_reason_bytes"]
@@ -228,7 +228,7 @@ def _own_reasons(verdicts: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _policy_reasons(verdicts: Mapping[str, Any]) -> dict[str, Any]:
-    """Documents by the first rule that fired, and on how many it was the only one."""
+    """Return documents by the first matching rule, and the number of sole matches."""
     sizes, rules = verdicts["policy_reason_bytes"], verdicts.get("rules", {})
     return {
         reason: {
@@ -258,11 +258,11 @@ def _curated_stage(verdicts: Mapping[str, Any], curated: Mapping[str, Any]) -> d
 
 # The effective token budget: the share of the nominal text that is worth training on, every factor as measured.
 #
-# The formula stands in `funnel`, which fills it.
+# The formula is at the top of this module.
 
 
 def padding(mixture: Manifest | None, bucket: str | None = None) -> float:
-    """r_pad of the whole run, or of the sequences of one bucket's streams; 0 before there is a mixture."""
+    """Return the padding ratio r_pad of the run, or of one bucket's streams; 0 before there is a mixture."""
     if mixture is None:
         return 0.0
     if bucket is None:
@@ -275,7 +275,7 @@ def padding(mixture: Manifest | None, bucket: str | None = None) -> float:
 def effective(
     documents: Mapping[str, Any], stages: list[dict[str, Any]], trained_bytes: int, tokens: int, r_pad: float
 ) -> dict[str, float]:
-    """D_eff with every factor as measured, in bytes of text and, once there are tokens, in tokens.
+    """Return D_eff with its measured factors, in bytes of text and, once there are tokens, in tokens.
 
     Args:
         documents: counts of the documents stage.
@@ -285,7 +285,7 @@ def effective(
         r_pad: share of padding.
     """
     rows = {row["stage"]: row for row in stages}
-    # Exclusions do not count: what is no document, and text that the illegal-content gate stopped.
+    # Exclusions do not count: records that are not documents, and text stopped by the illegal-content gate.
     failed = damage(documents["rejects"])
     parsed = documents["documents"] + documents["rejects"].get(SEEN_BEFORE, 0)
     rho_parse = _share(parsed, parsed + failed)

@@ -9,8 +9,8 @@ Files of one list of the recipe are distinguished by the beginning of their name
     keywords…   a term or phrase of at most 8 words, tab, a category of small letters, digits and _
     domains…    a host name; it includes every host below it
 
-A file with an invalid line is refused: a list that is half understood would let through what it must stop. The
-annotator `illegal` matches documents that are stored already.
+A file with an invalid line is an error, since an incomplete list would miss content. The annotator `illegal` matches
+documents that are already stored.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ ROLES = ("sha256", "simhash", "phash", "keywords", "domains")
 DIGITS = {"sha256": 64, "simhash": 16, "phash": 16}
 CATEGORY = re.compile(r"[a-z][a-z0-9_]{0,39}")
 MAX_CHARACTERS = 120
-#: Hashes of 64 bits that are no hash: what libraries give for a blank image or an empty text.
+#: Values of 64 bits that libraries return for a blank image or an empty text.
 DEGENERATE = {0, 2**64 - 1}
 EXPECTED_KEYWORD = "term <TAB> category of small letters, digits and _"
 
 
 @dataclass(frozen=True)
 class ListEntry:
-    """The place of an entry without its content: file, line, SHA-256 of the entry, category."""
+    """Reference to an entry without its content: file, line, SHA-256 of the entry, category."""
 
     file: str
     line: int
@@ -72,7 +72,7 @@ class ListedDigests:
         return self._data[32 * at : 32 * at + 32]
 
     def find(self, sought: Sequence[bytes]) -> list[int]:
-        """Positions of digests, -1 where one is not listed."""
+        """Return the positions of digests; -1 if not listed."""
         heads = np.frombuffer(b"".join(sought), dtype=">u8").reshape(-1, 4)[:, 0].astype(np.uint64)
         firsts = np.searchsorted(self._heads, heads).tolist()
         lasts = np.searchsorted(self._heads, heads, side="right").tolist()
@@ -92,7 +92,7 @@ class Hashes:
 
 @dataclass(frozen=True)
 class Lists:
-    """All lists, ready for look-up. `None` and empty: no such list."""
+    """All lists, ready for lookup; None or empty if not given."""
 
     names: tuple[str, ...]
     sha256: ListedDigests | None
@@ -135,7 +135,7 @@ def read(files: Mapping[str, Path], key: str, params: Matching) -> Lists:
             known = _tried(name, number, line, domain)
             domains.setdefault(known, ListEntry(name, number, _sha256(known)))
     if not any(rows.values()) and not keywords and not domains:
-        raise refused(key, 0, "no entry", "at least one: an empty list would stop nothing, silently")
+        raise refused(key, 0, "no entry", "at least one entry")
     return Lists(
         names,
         ListedDigests(rows["sha256"]) if rows["sha256"] else None,
@@ -161,7 +161,7 @@ def keyword(line: str) -> tuple[str, str]:
     if any(unicodedata.category(one) in ("Cc", "Cf", "Co", "Cn") for one in term):
         raise ValueError("a term without control or invisible characters")
     if len(term) < 2 or len(term) > MAX_CHARACTERS or term in COMMON_WORDS or not any(one.isalpha() for one in term):
-        raise ValueError(f"a term of 2 to {MAX_CHARACTERS} characters, with a letter, that is no common word")
+        raise ValueError(f"a term of 2 to {MAX_CHARACTERS} characters, with a letter, that is not a common word")
     try:
         TermTable([term])
     except ValueError as error:
@@ -176,7 +176,9 @@ def _keywords(files: Sequence[tuple[str, Path]]) -> dict[str, ListEntry]:
             term, category = _tried(name, number, line, keyword)
             have = found.setdefault(term, ListEntry(name, number, _sha256(term), category))
             if have.category != category:
-                raise refused(name, number, f"a term again, of category {category}", f"{have.category} as before")
+                raise refused(
+                    name, number, f"a duplicate term, of category {category}", f"category {have.category}, as before"
+                )
     return found
 
 
@@ -231,7 +233,7 @@ KINDS = ("sha256_record", "sha256_text", "sha256_media", "simhash", "phash", "ke
 
 @dataclass(frozen=True, slots=True)
 class ListHit:
-    """One entry that a record hits; `distance` in bits, for hashes that may differ."""
+    """Entry that matches a record; `distance` in bits, for near hashes."""
 
     kind: str
     entry: ListEntry
@@ -239,13 +241,13 @@ class ListHit:
 
     @property
     def rule(self) -> str:
-        """The rule in words that reveal nothing of the record."""
+        """Description of the rule, without content of the record."""
         near = f" at distance {self.distance}" if self.distance is not None else ""
         return f"{self.kind}{near}" + (f" of category {self.entry.category}" if self.entry.category else "")
 
 
 class Matcher:
-    """Lists with the recipe's bounds."""
+    """Matcher with the lists and the recipe's limits."""
 
     def __init__(self, lists: Lists, params: Matching) -> None:
         self.lists, self.params = lists, params
@@ -327,7 +329,7 @@ def media_of(extras: Sequence[str]) -> list[Any]:
 
 
 def _digests(texts: pa.Array) -> list[bytes]:
-    """SHA-256 of every text in UTF-8, without decoding it."""
+    """Return the SHA-256 of every text in UTF-8, without decoding it."""
     data, offsets = utf8(texts)
     view, ends = data.data, offsets.tolist()
     return [hashlib.sha256(view[start:end]).digest() for start, end in pairwise(ends)]

@@ -25,14 +25,14 @@ from plinth.text import host
 
 # The gate of the documents stage: records that hit a list become reports before anything of them is written.
 #
-# A record is matched against the lists twice: its bytes as they came, before they are parsed, and its normalised text,
+# A record is matched against the lists twice: its bytes as they came, before they are parsed, and its normalized text,
 # before it has an identity. A hit becomes a `Quarantined` reject: it names the list and the rule and carries no text,
 # no title, and no address unless the recipe wants it.
 
 VERSION = "2"
 #: The reason of rejects.
 REASON = QUARANTINED
-#: Texts are compared in batches of so many records or characters.
+#: Maximum records and characters per batch of texts.
 BATCH_RECORDS, BATCH_CHARACTERS = 256, 2**20
 
 
@@ -44,14 +44,14 @@ class IllegalGate(Frozen):
 
     @property
     def identity(self) -> str:
-        """Digest of all that decides what is a hit and how it is reported; a list that grew is another gate."""
+        """Return the digest of everything that affects hits and reports, including the lists."""
         files = [[name, blob.sha256] for name, blob in self.files]
         return fingerprint.digest({"version": VERSION, "params": self.params.model_dump(mode="json"), "files": files})
 
 
 @dataclass(frozen=True, slots=True)
 class Quarantined(Reject):
-    """A record that hits: as a reject it names list and rule; the rest is for the report.
+    """Record that matches: the reject names list and rule; the other fields are for the report.
 
     Args:
         hits: every entry hit.
@@ -75,7 +75,7 @@ def gate_of(params: Illegal, lists: Mapping[str, Manifest]) -> IllegalGate | Non
         lists: manifests of `lists/NAME`, by key.
 
     Raises:
-        MissingError: the lists are missing; without them nothing may pass.
+        MissingError: the lists are missing, so no record may pass.
     """
     if params.lists is None:
         return None
@@ -84,7 +84,7 @@ def gate_of(params: Illegal, lists: Mapping[str, Manifest]) -> IllegalGate | Non
         raise MissingError(
             f"the illegal-content gate needs {key}",
             found=", ".join(lists) or "no lists",
-            remedy="name it in `corpus.lists` of the recipe, or set `corpus.illegal.lists: null`",
+            remedy="add it to `corpus.lists` of the recipe, or set `corpus.illegal.lists: null`",
         )
     return IllegalGate(params=params, files=tuple((part.name, part.blob) for part in lists[key].parts))
 
@@ -92,7 +92,7 @@ def gate_of(params: Illegal, lists: Mapping[str, Manifest]) -> IllegalGate | Non
 def arriving(
     gate: IllegalGate | None, store: Store, file: str, items: Iterable[RawRecord | Reject]
 ) -> Iterator[RawRecord | Reject]:
-    """Yield the records of one file with its name and the digest of their bytes; listed ones are hits already."""
+    """Yield the records of one file with its name and the digest of their bytes; listed digests become hits."""
     if gate is None:
         yield from items
         return
@@ -111,7 +111,7 @@ def arriving(
 def passing(
     gate: IllegalGate | None, store: Store, items: Iterable[RawRecord | Reject]
 ) -> Iterator[RawRecord | Reject]:
-    """Yield records with normalized texts, in order; those that hit as reports."""
+    """Yield records with normalized texts, in order; matching ones as reports."""
     if gate is None:
         yield from items
         return
@@ -166,7 +166,7 @@ def _read(gate: str, store: Store) -> Matcher:
     return Matcher(read(files, f"lists/{chosen.params.lists}", chosen.params), chosen.params)
 
 
-# Reports of quarantined records: a table of hits for those who must answer for it, and counts by list.
+# Reports of quarantined records: a table of hits for the people responsible, and counts by list.
 #
 # One row per record and entry that it hits, in the order of the sources. Nothing in it is text of the record.
 

@@ -35,9 +35,9 @@ from plinth_text.terms import MAX_WORDS, TermHits, TermTable
 #
 #     hash     uint64, ascending: BLAKE2b of the entry, 8 bytes, little-endian
 #     entry    the text; equal hashes are decided by it, so a look-up is exact
-#     value    what the list says of the entry
+#     value    value of the entry in the list
 #
-# Of an entry that stands twice, the first counts.
+# The first of duplicate entries applies.
 
 #: Entries that are Python objects at the same time while a table is made.
 AT_ONCE = 200_000
@@ -82,7 +82,7 @@ class ListTable:
             with pa.ipc.open_file(pa.memory_map(str(path))) as file:
                 return cls(file.read_all())
         except (pa.ArrowException, OSError) as error:
-            raise IntegrityError(f"{path} is no table of a list", found=error, expected="an Arrow file") from error
+            raise IntegrityError(f"{path} is not a list table", found=error, expected="an Arrow file") from error
 
     def __len__(self) -> int:
         return int(self.table.num_rows)
@@ -111,17 +111,16 @@ def _hashes(names: Sequence[str]) -> U64:
     return np.frombuffer(raw, dtype="<u8").astype(np.uint64, copy=False)
 
 
-# Files of lists: one entry a line, `#` starts a comment line, UTF-8, plain or gzip.
+# Files of lists: one entry per line, `#` starts a comment line, UTF-8, plain or gzip.
 #
-# A list comes from outside and decides which text is dropped, so nothing in it is guessed: bytes that are not UTF-8 are
-# a named failure with file and line. Lists that the field publishes have some lines of a wrong form among millions, so
-# these are counted, and fail where they are more than `MAX_BAD_SHARE` of a file.
+# Lists decide which text is dropped, so bytes that are not UTF-8 are an error with file and line. Published lists have
+# some malformed lines among millions, so these are counted, and fail if they exceed `MAX_BAD_SHARE` of a file.
 
 E = TypeVar("E")
 
-#: One entry may not be longer: a list that lost its line ends is not a list.
+#: Maximum length of an entry; longer ones mean that line ends are missing.
 MAX_CHARACTERS = 4096
-#: Lines of a wrong form that a file may have. UT1 as datatrove ships it has 691 among 4,558,940 domains (0.015%); a
+#: Maximum share of malformed lines. UT1 as datatrove ships it has 691 among 4,558,940 domains (0.015%); a
 #: list of some hundred lines, written by hand, may have none.
 MAX_BAD_SHARE = 0.001
 #: Bound on the size of a list, uncompressed.
@@ -129,7 +128,7 @@ MAX_BYTES = 2**31
 
 
 def numbered_lines(name: str, path: Path) -> Iterator[tuple[int, str]]:
-    """Lines that hold something, stripped, with their numbers from 1.
+    """Yield the lines with content, stripped, with their numbers from 1.
 
     Raises:
         SourceError: not UTF-8, a damaged gzip file, or a line too long.
@@ -153,7 +152,7 @@ def numbered_lines(name: str, path: Path) -> Iterator[tuple[int, str]]:
 
 
 class Counts(Frozen):
-    """Entries of a list, and its lines that were left out for their form, with the first of them."""
+    """Counts of a list: entries, skipped malformed lines, and the first of these."""
 
     entries: int = 0
     bad: int = 0
@@ -161,13 +160,13 @@ class Counts(Frozen):
 
 
 def parsed(name: str, path: Path, parse: Callable[[str], E], counted: dict[str, Counts] | None = None) -> Iterator[E]:
-    """Every entry through `parse`; lines that it refuses by `ValueError` are left out.
+    """Yield each entry parsed; lines for which `parse` raises ValueError are skipped.
 
     Args:
         counted: receives the counts of the file by its name, when all is read.
 
     Raises:
-        SourceError: more than `MAX_BAD_SHARE` of the lines are refused; file and line of the first.
+        SourceError: more than `MAX_BAD_SHARE` of the lines are malformed; names file and line of the first.
     """
     good, bad = 0, list[tuple[int, str, str]]()
     for number, line in numbered_lines(name, path):
@@ -186,10 +185,10 @@ def parsed(name: str, path: Path, parse: Callable[[str], E], counted: dict[str, 
 
 
 def by_role(files: Mapping[str, Path], roles: tuple[str, ...]) -> dict[str, list[tuple[str, Path]]]:
-    """Files by what they list: a file belongs to the role that its name starts with (`domains-ads.txt.gz`).
+    """Return files by role: a file has the role that its name starts with (`domains-ads.txt.gz`).
 
     Raises:
-        SourceError: a file that no role claims, since a list that is not read has no effect.
+        SourceError: a file without a role, which would have no effect.
     """
     found: dict[str, list[tuple[str, Path]]] = {role: [] for role in roles}
     for name, path in sorted(files.items()):
@@ -205,7 +204,7 @@ def refused(name: str, line: int, found: str, expected: str) -> SourceError:
     """Return the error of one list."""
     where = f"{name}, line {line}" if line else name
     return SourceError(
-        f"list {where} cannot be used", found=found, expected=expected, remedy="correct the file; nothing was annotated"
+        f"list {where} cannot be used", found=found, expected=expected, remedy="fix the file; no document was annotated"
     )
 
 
@@ -220,7 +219,7 @@ LISTS_MAX_BYTES = 64 * 2**30
 
 
 def digest(ctx: Context, location: str) -> str:
-    """Identity of the files at a location: names and contents."""
+    """Return the digest of the files at a location: names and contents."""
     return fingerprint.digest([[file.name, file.sha256] for file in _files(ctx, location)])
 
 
@@ -240,7 +239,7 @@ def entries(ctx: Context, location: str) -> list[str]:
                 found += (line.strip() for line in stream.read().decode().splitlines())
             except UnicodeDecodeError as error:
                 raise SourceError(
-                    f"{file.name} holds no text", found=error, expected="UTF-8, an entry a line"
+                    f"{file.name} is not text", found=error, expected="UTF-8, one entry per line"
                 ) from error
     return [line for line in found if line]
 
@@ -276,13 +275,12 @@ def _files(ctx: Context, location: str) -> list[SourceFile]:
 
 # A lexicon: terms with weights and categories, as a list of the user (`corpus.lists`).
 #
-# One term a line, three fields separated by tabs; empty lines and lines that begin with `#` do not count:
+# One term per line, three fields separated by tabs; empty lines and lines that begin with `#` are ignored:
 #
 #     term or phrase <TAB> weight <TAB> category
 #
-# The weight lies above 0 and at most at 1. Whoever can write the file can stop documents, so a file that is damaged or
-# too greedy is refused whole: control characters, a term given twice with different values, a term that is a common
-# English word, a term without letters.
+# Weights are above 0 and at most 1. The file can stop documents, so a damaged or too broad file is an error: control
+# characters, duplicate terms with different values, common English words, terms without letters.
 
 #: Bounds of a file.
 MAX_TERMS, LEXICON_MAX_CHARACTERS = 1_000_000, 120
@@ -295,14 +293,14 @@ FEATURES = ("lexicon_hits", "lexicon_density", "lexicon_weight", "lexicon_disgui
 
 @dataclass(frozen=True)
 class Lexicon:
-    """Terms ready to be sought, with a weight and a category each."""
+    """Compiled terms, each with a weight and a category."""
 
     terms: TermTable
     weights: F64
     categories: tuple[str, ...]
 
     def find(self, texts: pa.Array, obfuscated: bool = True) -> TermHits:
-        """Hits of terms in texts."""
+        """Return the hits of terms in texts."""
         return self.terms.find(texts, obfuscated)
 
     def features(self, hits: TermHits, words: I64) -> F32:
@@ -338,7 +336,7 @@ def read(files: Mapping[str, Path], key: str) -> Lexicon:
             where = f"{key}, {name} line {number}"
             term, value = _entry(line, where)
             if entries.setdefault(term, value) != value:
-                raise _refused(where, f"{term!r} again, with other values", "every term once")
+                raise _refused(where, f"a duplicate of {term!r} with other values", "unique terms")
             if len(entries) > MAX_TERMS:
                 raise _refused(where, f"more than {MAX_TERMS} terms", "fewer")
     if not entries:
@@ -368,8 +366,8 @@ def _entry(line: str, where: str) -> tuple[str, tuple[float, str]]:
     if len(term) > LEXICON_MAX_CHARACTERS:
         raise _refused(where, f"a term of {len(term)} characters", f"at most {LEXICON_MAX_CHARACTERS}")
     if term in COMMON_WORDS or len(term) < 2 or not any(one.isalpha() for one in term):
-        found = f"{term!r}, which good text is full of"
-        raise _refused(where, found, "a term of two characters or more, with a letter, that is no common word")
+        found = f"{term!r}, a common word"
+        raise _refused(where, found, "a term of at least two characters, with a letter, that is not a common word")
     try:
         value = float(weight)
     except ValueError:
@@ -384,5 +382,5 @@ def _entry(line: str, where: str) -> tuple[str, tuple[float, str]]:
 
 
 def _refused(where: str, found: object, expected: str) -> PlinthError:
-    remedy = "correct the list; no part of it is used"
-    return SourceError(f"{where} is refused", found=found, expected=expected, remedy=remedy)
+    remedy = "fix the list; no part of it is used"
+    return SourceError(f"{where} is invalid", found=found, expected=expected, remedy=remedy)

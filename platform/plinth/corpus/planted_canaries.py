@@ -1,15 +1,16 @@
 """The stage: planted copies as the curated text of the bucket `canaries`.
 
-    canaries + coins -> copies in a keyed order, all of one length -> `part-00000.parquet`, as curated text is
+    canaries + random inclusion -> copies in keyed order, of one length -> `part-00000.parquet`, as curated text is
     canaries, references                                           -> `canaries.parquet`
 
-From here on they go the way of any text: tokenised, sharded, packed, mixed, ordered. They come in after curation, so
-no filter sees them, no deduplication removes the copies, and funnel, data card, text export and D_eff, which are
-of what was curated, do not count them.
+Later stages treat them like any text: tokenized, sharded, packed, mixed, ordered. They are added after curation, so
+no filter sees them, no deduplication removes the copies, and funnel, data card, text export and D_eff do not count
+them.
 
 Documents have `tokens` tokens, which divides every row length, so no row boundary cuts one. Streams that are
-concatenated need one token before the first document, for a stream's first token is no target: a filler document of
-`tokens` + 1 stands there. More fillers complete the last sequence, whose tail would be dropped. They are no canaries.
+concatenated need one token before the first document, since a stream's first token is not a target: a filler document
+of `tokens` + 1 is inserted. More fillers complete the last sequence, whose tail would be dropped. Fillers are not
+canaries.
 """
 
 from __future__ import annotations
@@ -78,7 +79,7 @@ def run(
     size = document_tokens(math.gcd(sequence_tokens, *row_tokens))
     if size is None:
         raise RecipeError(
-            "corpus.canaries: no length of a document divides the rows",
+            "corpus.canaries: no canary length divides all sequence lengths",
             found=f"rows of {', '.join(map(str, (sequence_tokens, *row_tokens)))} tokens",
             expected=f"lengths with a common divisor from {SHORTEST} to {LONGEST}",
         )
@@ -102,20 +103,20 @@ def run(
 
 
 def table(store: Store, made: Manifest) -> pa.Table:
-    """Canaries and references (`SCHEMA`)."""
+    """Return the canaries and references (`SCHEMA`)."""
     (part,) = made.named(TABLE)
     return read_table(store, part)
 
 
 def planted_documents(store: Store, made: Manifest) -> list[tuple[int, int]]:
-    """Canary and copy of every planted document, in the order of the stream; `FILLER` for a filler."""
+    """Return canary and copy of every planted document, in the order of the stream; `FILLER` for a filler."""
     (part,) = made.named("part-")
     extras = map(json.loads, read_table(store, part, ["extra"])["extra"].to_pylist())
     return [(int(extra["canary"]), int(extra["copy"])) for extra in extras]
 
 
 def copies_of(made: Sequence[Canary]) -> int:
-    """Documents that the coins plant."""
+    """Return the number of planted documents."""
     return sum(each.repetitions for each in made if each.planted)
 
 

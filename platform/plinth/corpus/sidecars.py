@@ -53,7 +53,7 @@ class Slot:
 
 
 def slots(documents: Mapping[str, Manifest], **sides: Manifest | Mapping[str, Manifest]) -> tuple[Slot, ...]:
-    """Every part of documents with its sidecars.
+    """Return every part of documents with its sidecars.
 
     Args:
         documents: manifests of documents by bucket.
@@ -83,13 +83,13 @@ def _parts(
             f"{name} of bucket {bucket} does not belong to its documents",
             found=f"parts of {[part.rows for part in parts]} rows",
             expected=f"parts of {[part.rows for part in documents]} rows",
-            remedy=f"make {name} again from the current documents",
+            remedy=f"recompute {name} from the current documents",
         )
     return parts
 
 
 def summed(parts: Iterable[Part], names: Sequence[str]) -> dict[str, object]:
-    """Statistics of parts over all buckets, named `{bucket}/part-*`: their sums, and `buckets` with those of each."""
+    """Return the sums of part statistics over all buckets (`{bucket}/part-*`), and `buckets` with those of each."""
     total = dict.fromkeys(names, 0)
     buckets: dict[str, dict[str, int]] = {}
     for part in parts:
@@ -161,7 +161,7 @@ def open_flat(store: Store, part: Part, dtype: str, width: int = 1) -> npt.NDArr
 
 
 def joined(ctx: Context, name: str, parts: Sequence[Part]) -> Part:
-    """One flat column from those of all slots, in order."""
+    """Join the flat columns of all slots, in order."""
     step = Step(name="dedup/flat", version=VERSION)
     item = Item(tuple(part.blob.sha256 for part in parts), tuple(parts), sum(part.rows for part in parts))
     return run_items(ctx, step, _join, [item], label=name)[0][0]
@@ -208,7 +208,7 @@ EXCERPT_CHARACTERS = 320
 
 
 def ranks(ids: pa.Array, seed: int) -> U64:
-    """Hashes [documents] of ids of 16 bytes."""
+    """Return the hashes [documents] of ids of 16 bytes."""
     if not len(ids):
         return np.empty(0, np.uint64)
     halves = np.frombuffer(ids.buffers()[1], dtype="<u8")[2 * ids.offset : 2 * (ids.offset + len(ids))]
@@ -232,16 +232,16 @@ class Smallest:
 
     def __init__(self, count: int) -> None:
         self.count = count
-        self._heap: list[tuple[int, int, Any]] = []  # negated, so that the largest of the chosen lies on top
+        self._heap: list[tuple[int, int, Any]] = []  # negated, so that the largest chosen rank is on top
         self._offered = 0
 
     @property
     def limit(self) -> int:
-        """A rank that is not below this cannot be chosen any more."""
+        """Return the limit: only ranks below it can still be chosen."""
         return -self._heap[0][0] if len(self._heap) == self.count else 2**64
 
     def offer(self, rank: int, item: Any) -> None:
-        """One more; of equal ranks the earlier stays."""
+        """Offer an item; of equal ranks the earlier is kept."""
         self._offered += 1
         entry = (-rank, -self._offered, item)
         if len(self._heap) < self.count:
@@ -250,7 +250,7 @@ class Smallest:
             heapq.heapreplace(self._heap, entry)
 
     def extend(self, pairs: Iterable[tuple[int, Any]]) -> None:
-        """Many at once."""
+        """Offer many items."""
         for one, item in pairs:
             self.offer(one, item)
 

@@ -1,10 +1,10 @@
 """One decision and one reason per document, from the sidecars alone; no text is read.
 
 The cascade is policy, exact duplicates, near duplicates, look-alikes, repeated lines, repeated passages, holdout,
-contamination, protected sets, less what the recipe leaves off: the first stage that takes a document out of
-training gives the reason. Lines and passages take out documents of which too little is left; of the others
-their spans become edits, beside the policy's. Statistics count documents and bytes by stage and reason, and for
-every rule of the policy how often it fired and on how many documents nothing but it did.
+contamination, protected sets, without stages that the recipe disables: the first stage that removes a document from
+training gives the reason. Lines and passages remove documents with too little text left; for other documents their
+spans become edits, in addition to the policy's. Statistics count documents and bytes by stage and reason, and for
+every policy rule the matched documents and the sole matches.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ SCHEMA = pa.schema(
 
 #: Stages of every recipe, in order.
 STAGES = ("policy", "exact", "near", "holdout", "contamination")
-#: The same with those that a recipe may switch on.
+#: The same with optional stages.
 CASCADE = ("policy", "exact", "near", "semantic", "lines", "substring", "holdout", "contamination", "protected")
-#: Of them, those whose sidecars have survivors.
+#: Stages with survivors in their sidecars.
 DEDUP = ("exact", "near", "semantic", "lines", "substring")
 DECISIONS = ("train", "heldout", "drop")
 #: The reason that a stage gives; policies and protected sets give their own.
@@ -165,7 +165,7 @@ def _batches(store: Store, slot: Slot, count: _Count) -> Iterator[pa.RecordBatch
 
 
 def _taken(side: Mapping[str, pa.RecordBatch]) -> dict[str, pa.Array]:
-    """By stage, the documents that it removed; at most one stage per document."""
+    """Return the documents removed by each stage; at most one stage per document."""
     alive = side["policy"].column("keep")
     taken = {"policy": pc.invert(alive)}
     for name in DEDUP:
@@ -249,7 +249,7 @@ class _Count:
         self.sizes[name][key] += text_bytes
 
     def stats(self) -> dict[str, Any]:
-        """All counts as plain data; decisions and stages are there even when they are 0."""
+        """Return all counts as plain data, including decisions and stages with 0."""
         found: dict[str, Any] = {"documents": self.documents, "bytes": self.bytes}
         for name in ("decision", "reason", "policy_reason", "stage"):
             found[f"{name}s"] = dict(sorted(self.counts[name].items()))
@@ -273,7 +273,7 @@ def cluster_of(ctx: Context, stage: str, bucket: str, part: int, row: int) -> st
 
 
 def survivors(ctx: Context, stage: str, clusters: Iterable[str | None]) -> Mapping[str, Mapping[str, str]]:
-    """Bucket, id and URI of the survivor of each cluster; reads the stage's sidecars once, and no text."""
+    """Return bucket, id and URI of the survivor of each cluster; reads the stage's sidecars once, and no text."""
     wanted = sorted({bytes.fromhex(one) for one in clusters if one})
     if not wanted:
         return {}

@@ -1,5 +1,5 @@
-"""Checks of a recipe against what the annotators offer: names, parameters, and the columns of policies; warnings about
-legal but probably mistaken settings; the user's lists and probes against their files.
+"""Checks of a recipe against the annotators: names, parameters, and the columns of policies; warnings about legal but
+probably mistaken settings; checks of the user's list and probe files.
 
 The annotators and the policy language are imported when a recipe is checked, not with this package: they
 bring compiled kernels.
@@ -34,10 +34,10 @@ if TYPE_CHECKING:
     from plinth.corpus.annotate.base import Annotator
     from plinth.extensions import Catalogue
 
-#: Columns that slices and gates rest on, so every recipe has their annotators.
+#: Annotators that every recipe needs, since slices and gates read their columns.
 REQUIRED = {
-    "language": "evaluation and the tokenizer's audit are sliced by it",
-    "licence": "the ledger shows every licence in one spelling",
+    "language": "evaluation and the tokenizer audit slice text by language",
+    "licence": "the ledger needs normalized licenses",
 }
 
 WHERE = "rule"
@@ -155,8 +155,8 @@ def _terms(corpus: Mapping[str, Any]) -> Iterator[Found]:
                     at: Key = ("corpus", "buckets", name, "sources", index, "terms", use)
                     yield (
                         at,
-                        f"`corpus.uses` wants {use}, which the owner's terms forbid",
-                        "leave the source out",
+                        f"`corpus.uses` includes {use}, which the owner's terms forbid",
+                        "remove the source",
                     )
 
 
@@ -174,7 +174,7 @@ def _policies(corpus: Mapping[str, Any], chosen: Sequence[str]) -> Iterator[Foun
 
 
 def _profiles(at: Key, names: Any, corpus: Mapping[str, Any], chosen: Sequence[str]) -> Iterator[Found]:
-    """Check that every annotator of a profile exists, and counts like the profile's project."""
+    """Check that every annotator of a profile exists and has the profile's parameters."""
     from plinth.corpus.annotate.base import annotator
     from plinth.corpus.policy.profiles import PROFILES
 
@@ -200,7 +200,7 @@ def _counting(at: Key, name: str, needed: str, wanted: Mapping[str, Any], given:
     for key, value in wanted.items():
         found = getattr(params, key)
         if found != value:
-            hint = f"write `{key}: {json.dumps(value)}`, or state rules of your own"
+            hint = f"write `{key}: {json.dumps(value)}`, or write your own rules"
             yield at, f"{name} needs `corpus.annotate.{needed}.{key}` = {value!r}, found {found!r}", hint
 
 
@@ -213,7 +213,7 @@ def _rules(at: Key, rules: Any, types: Mapping[str, Any]) -> Iterator[Found]:
             continue
         reason, drop = rule.get("reason"), rule.get("drop")
         if isinstance(reason, str) and reason in seen:
-            yield (*at, index, "reason"), f"more than one rule is called {reason!r}", "give each its own reason"
+            yield (*at, index, "reason"), f"more than one rule has the reason {reason!r}", "use unique reasons"
         seen.add(str(reason))
         if isinstance(drop, str):
             try:
@@ -234,7 +234,7 @@ def _axes(shards: Any, chosen: Sequence[str]) -> Iterator[Found]:
         column = AXES.get(axis, axis) if isinstance(axis, str) else None
         if column is not None and column not in types:
             hint = f"add `{column.split('.')[0]}: {{}}` to corpus.annotate" if axis in AXES else nearest(column, types)
-            yield ("shards", "axes", index), f"{axis} is read from {column}, which no annotator writes", hint
+            yield ("shards", "axes", index), f"axis {axis} needs the column {column}, which no annotator writes", hint
 
 
 def _slices(evaluation: Any, chosen: Sequence[str]) -> Iterator[Found]:
@@ -258,7 +258,7 @@ def _edits(at: Key, edits: Any, types: Mapping[str, Any]) -> Iterator[Found]:
     for index, edit in enumerate(edits if isinstance(edits, list) else ()):
         column = edit.get("spans") if isinstance(edit, dict) else None
         if isinstance(column, str) and column not in spans:
-            yield (*at, index, "spans"), f"{column!r} is no column of spans", nearest(column, spans)
+            yield (*at, index, "spans"), f"{column!r} is not a span column", nearest(column, spans)
 
 
 # Warnings, and checks of files.
@@ -273,7 +273,7 @@ def notes(recipe: Recipe) -> list[str]:
 
 def _test(recipe: Recipe) -> Iterator[str]:
     if recipe.test:
-        yield "test: a test recipe; generated labelled sets and learned gates without evidence are let in"
+        yield "test: this is a test recipe; generated labeled sets and unmeasured learned gates are allowed"
 
 
 def _never(recipe: Recipe) -> Iterator[str]:
@@ -288,13 +288,13 @@ def _never(recipe: Recipe) -> Iterator[str]:
     total = schedule(sequences, mixture.sequence_tokens, training.global_batch_sequences, *changes).total
     guard, looks = training.guard, training.validation
     seldom = [
-        ("guard.window_steps / 4", guard.min_steps if guard.enabled else 0, "the guard judges none of them"),
-        ("validation.every_steps", looks.every_steps if looks else 0, "held-out slices are measured at the end only"),
+        ("guard.window_steps / 4", guard.min_steps if guard.enabled else 0, "the guard never becomes active"),
+        ("validation.every_steps", looks.every_steps if looks else 0, "held-out slices are only measured at the end"),
         ("checkpoints.every_steps", training.checkpoints.every_steps, "nothing is saved before the end"),
     ]
     for key, steps, so in seldom:
         if steps >= total:
-            yield f"training.{key}: {steps:,}, and the run has {total:,} steps: {so}"
+            yield f"training.{key}: {steps:,}, but the run has {total:,} steps: {so}"
 
 
 def _licences(recipe: Recipe) -> Iterator[str]:
@@ -306,12 +306,12 @@ def _licences(recipe: Recipe) -> Iterator[str]:
         for index, source in enumerate(bucket.sources):
             if source.licence != PER_DOCUMENT and not judge(source.licence, permitted)[1]:
                 yield (
-                    f"corpus.buckets.{name}.sources[{index}].licence: {source.licence} is not among "
-                    "`corpus.permitted_licences`, so the licence gate stops every document of this source"
+                    f"corpus.buckets.{name}.sources[{index}].licence: {source.licence} is not in "
+                    "`corpus.permitted_licences`, so the license gate drops every document of this source"
                 )
 
 
-#: Larger lists take the run longer than a person waits for a check.
+#: Larger lists are skipped: reading them takes longer than a person waits for a check.
 MAX_BYTES = 32 * 2**20
 
 
@@ -358,7 +358,7 @@ def _words(error: PlinthError) -> tuple[str, str]:
 
 
 def probe_files(recipe: Recipe, folder: Path) -> Iterator[tuple[Key, str, str]]:
-    """Yield key, problem and hint of files that are not probes: too many bad lines, or fewer items than examples.
+    """Yield key, problem and hint of invalid probe files: too many bad lines, or fewer items than examples.
 
     Args:
         folder: root of relative paths; missing files are skipped, since the run reports them.

@@ -1,4 +1,4 @@
-"""Checks of a recipe's keys: keys of 0.3 that are gone, with what to write instead; members of catalogues with their
+"""Checks of a recipe's keys: keys removed since 0.3, with their replacements; members of catalogs with their
 parameters; the annotators, models and lists of measured gates.
 """
 
@@ -28,17 +28,18 @@ if TYPE_CHECKING:
     from plinth.recipe.recipe import Recipe
 
 
-# Keys that recipes of 0.3 had and recipes no longer have: found by key, with what to write instead.
+# Keys removed since 0.3, with their replacements.
 #
-# A setting that left the recipe is a parameter of its stage still (`records.internal`), at its default; one that left
-# the code as well is in `REMOVED`; a section that has become a value (`records.OneValue`) is written without its key.
+# A setting removed from the recipe may remain a parameter of its stage (`records.internal`), at its default; one that
+# was removed from the code too is in `REMOVED`; a section that became a value (`records.OneValue`) is written without
+# its key.
 
 #: Key, problem and hint.
 Found = tuple[Key, str, str]
 
-MESSAGE = "no longer a key of a recipe"
+MESSAGE = "removed from recipes"
 
-#: No value of a key is left out in silence.
+#: Default of keys for which every value is reported.
 NO_DEFAULT = object()
 
 
@@ -50,16 +51,16 @@ class Gone:
     advice: str
 
 
-#: What to write instead, by the last part of a key or the last two. Others are fixed at the default of 0.3.
+#: Replacements by the last part of a key or the last two. Other removed keys are fixed at the default of 0.3.
 ADVICE = {
     "optimizer.warmup_tokens": "write `warmup_fraction`: these tokens / `mixture.total_tokens`",
     "optimizer.decay_tokens": "write `decay_fraction`: these tokens / `mixture.total_tokens`",
-    "training.batch_schedule": "write `changes: [{from_step: …, global_batch_sequences: …}]`; tokens become step 1 + "
-    "tokens / tokens of a step",
-    "training.length_schedule": "write `changes: [{from_step: …, sequence_tokens: …}]`; tokens become step 1 + "
-    "tokens / tokens of a step",
-    "training.amendments": "write `changes: [{from_step: …, reason: …, …}]`; `plinth run timeline` shows the step that "
-    "the run has reached",
+    "training.batch_schedule": "write `changes: [{from_step: …, global_batch_sequences: …}]`; from_step = 1 + tokens "
+    "/ tokens per step",
+    "training.length_schedule": "write `changes: [{from_step: …, sequence_tokens: …}]`; from_step = 1 + tokens / "
+    "tokens per step",
+    "training.amendments": "write `changes: [{from_step: …, reason: …, …}]`; `plinth run timeline` shows the current "
+    "step of the run",
     "minhash.target_recall": "write `bands` and `rows`: more bands find more pairs",
     "licence.permitted": "write `corpus.permitted_licences`",
     "licence.uses": "write `corpus.uses`",
@@ -68,37 +69,38 @@ ADVICE = {
     "url.soft_threshold": "compare `url.soft_words` in a rule of the policy",
     "domain.least": "compare `domain.score` in a rule of the policy",
     "tokenizer.max_fertility_by_domain": "write `max_fertility`, or make the domain a bucket",
-    "perplexity.model": "call the model `perplexity` in `corpus.models`",
-    "quality_classifier.model": "call the model `quality` in `corpus.models`",
-    "domain.model": "call the model `domain` in `corpus.models`",
-    "toxicity.model": "call the model `toxicity` in `corpus.models`",
+    "perplexity.model": "name the model `perplexity` in `corpus.models`",
+    "quality_classifier.model": "name the model `quality` in `corpus.models`",
+    "domain.model": "name the model `domain` in `corpus.models`",
+    "toxicity.model": "name the model `toxicity` in `corpus.models`",
     "sources.text_field": "write `fields: {text: …}`",
     "sources.uri_field": "write `fields: {uri: …}`",
     "sources.date_field": "write `fields: {date: …}`",
     "sources.licence_field": "write `fields: {licence: …}`",
     "protected.families": "write `deny` in a set of `corpus.protected.sets`",
-    "family": "write `deny` in the set itself; every set of a family may have the same",
-    "illegal.lists": "call the list `illegal` in `corpus.lists`",
-    "toxicity.disguised": "leave it out: obfuscated terms are found, too",
+    "family": "write `deny` in the set itself; sets of one family may have the same value",
+    "illegal.lists": "name the list `illegal` in `corpus.lists`",
+    "toxicity.disguised": "remove it: obfuscated terms are always matched",
     "quality_classifier.medium": "compare `quality_classifier.final` in a rule of the policy",
     "quality_classifier.high": "compare `quality_classifier.final` in a rule of the policy",
-    "pii.ner_labels": "let the pipeline call its entities PERSON or PER, ADDRESS or STREET",
-    "gopher_dolma.join_blank_lines": "leave it out: blank lines count as lines, as in Dolma 1.6",
+    "pii.ner_labels": "use a pipeline with the entity labels PERSON or PER, ADDRESS or STREET",
+    "gopher_dolma.join_blank_lines": "remove it: blank lines count as lines, as in Dolma 1.6",
     "phases.tokens": "write `weights`: these tokens / tokens of the phase; or `epochs`",
-    "curriculum.manner": "leave it out: shares move from early to late; for one value after the other write phases",
-    "telemetry.layers_every": "leave it out: layers are measured every 10 steps",
+    "curriculum.manner": "remove it: shares shift gradually; to use one value after another, write phases",
+    "telemetry.layers_every": "remove it: layers are measured every 10 steps",
     "stopping.tokens": "write `mixture.total_tokens`, or `seconds`",
     "stopping.max_epochs": "write `mixture.max_epochs`",
-    "stopping.when": "leave it out: whichever comes first ends the run",
+    "stopping.when": "remove it: the first rule that applies ends the run",
     "guard.plateau": "write `training.stopping.plateau`, which ends the run",
-    "validation.slices": "leave it out: all slices are measured",
+    "validation.slices": "remove it: all slices are measured",
     "optimizer.decay_shape": "write `schedule: wsd-sqrt`",
-    "checkpoints.mode": "leave it out: training goes on while another process writes",
+    "checkpoints.mode": "remove it: checkpoints are always written asynchronously",
     "language.allowed": 'compare `language.label` in a rule of the policy: `language.label not in ["en", "de"]`',
-    "kind": "leave it out: the name of the set says what it is",
-    "illegal.disguised": "write `corpus.illegal.disguised`: the gate finds them",
-    "minhash.shingle_characters": "write `preset: nemo`, or `shingle_words`: without spaces a character is a word",
-    "guard.min_steps": "write `window_steps`, four times as many",
+    "kind": "remove it: the name of the set is enough",
+    "illegal.disguised": "write `corpus.illegal.disguised`, which sets it for the gate",
+    "minhash.shingle_characters": "write `preset: nemo`, or `shingle_words`: in scripts without spaces, each character "
+    "is a word",
+    "guard.min_steps": "write `window_steps`, four times this number",
 }
 
 #: Fields that the models no longer have, by the last two parts of their key.
@@ -184,7 +186,7 @@ def _gone(kind: type[BaseModel], key: Key, value: Any) -> Gone | None:
         return Gone(default, ADVICE.get(ending) or ADVICE.get(name) or _unchanging(default))
     if issubclass(kind, OneValue) and name == kind.key():
         section = next((step for step in reversed(key[:-1]) if isinstance(step, str)), "")
-        return Gone(NO_DEFAULT, f"write `{section}: {json.dumps(value)}`, the value without a key")
+        return Gone(NO_DEFAULT, f"write `{section}: {json.dumps(value)}`, without the inner key")
     return None
 
 
@@ -195,10 +197,10 @@ def settable(model: type[BaseModel]) -> list[str]:
 
 def _unchanging(default: Any) -> str:
     value = "its defaults" if isinstance(default, dict) and default else f"`{json.dumps(default)}`"
-    return f"leave it out: it is {value} in every recipe"
+    return f"remove it: the value is fixed at {value}"
 
 
-# Members of catalogues, and measured gates.
+# Members of catalogs, and measured gates.
 
 
 def problems_of_extensions(data: Mapping[str, Any]) -> Iterator[Found]:
@@ -225,7 +227,7 @@ def problems_of_extensions(data: Mapping[str, Any]) -> Iterator[Found]:
             at = (section, "extensions", name)
             if name in catalogue.built_in:
                 key = f"training.{name}" if catalogue is HOOKS else MEASUREMENTS[name].key
-                yield at, "has a key of its own", f"set `{key}`" if key else ""
+                yield at, "is a built-in, not an extension", f"set `{key}`" if key else ""
             else:
                 yield from problems_of_member(at, name, given, catalogue)
     probes = _inside(data, "evaluation", "probes", "families")
@@ -344,8 +346,8 @@ def problems_of_evidence(corpus: Section) -> Iterator[Found]:
                 yield at, f"rule {rule.reason} drops documents by {annotator}, {why[0]}", why[1]
     if rules and not trusted(corpus.get("reference_buckets") or (), models):
         names = ", ".join(sorted({name for rule in rules for name in rule.annotators}))
-        what = f"rules drop documents by {names}, and no bucket is trusted as reference: nothing bounds what they take"
-        yield ("corpus",), what, "name buckets of good text in `corpus.reference_buckets`"
+        what = f"rules drop documents by {names}, but no trusted reference bucket limits how much they remove"
+        yield ("corpus",), what, "list buckets of known good text in `corpus.reference_buckets`"
 
 
 def _unproven(corpus: Section, annotator: str) -> tuple[str, str] | None:
@@ -364,15 +366,15 @@ def _unproven(corpus: Section, annotator: str) -> tuple[str, str] | None:
             continue
         if model.get("kind") == "given":
             return (
-                f"and models.{name} has no digest",
-                f"write `sha256:` into corpus.models.{name} (docs/learned-gates.md)",
+                f"but models.{name} has no digest",
+                f"add `sha256:` to corpus.models.{name} (docs/learned-gates.md)",
             )
         if labelled:
             key = f"corpus.slices.{gates[0]}.lists" if gates else "a ready model"
             return (
-                "and nothing independent says how often it is right",
-                f"name labelled text that models.{name} does not learn from in `{key}`, or give a ready model (`kind: "
-                "given` with `sha256`); with neither, take the rule out: the data card then says `not screened`",
+                "but no independent labeled set measures its accuracy",
+                f"list labeled text that models.{name} is not trained on in `{key}`, or use a ready model (`kind: "
+                "given` with `sha256`); otherwise remove the rule: the data card then shows `not screened`",
             )
     return None
 
@@ -391,7 +393,7 @@ def generated_lists(recipe: Recipe, folder: Path) -> Iterator[Found]:
         path = folder / recipe.corpus.lists[name]
         for file in sorted(path.rglob("*")) if path.is_dir() else [path]:
             marked = 0
-            with suppress(PlinthError, OSError):  # what cannot be read is reported by the run
+            with suppress(PlinthError, OSError):  # the run reports unreadable files
                 marked = marked_rows(file, name) if file.is_file() else 0
             if marked:
                 error = refused(f"lists/{name} ({file})", marked, user)

@@ -1,7 +1,7 @@
-"""YAML to a `Recipe`: follow `extends:`, validate, and name every problem by file, key and line.
+"""YAML to a `Recipe`: follow `extends:`, validate, and report every problem with file, key and line.
 
-All problems of a recipe are found at once; what cannot be judged before the rest is right (a sum over
-sections, say) follows in the next round.
+All problems of a recipe are reported at once; checks over several sections (such as sums) run when each section is
+valid.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from plinth.records import OneValue, is_internal, is_spelling
 from plinth.sections import refusal
 from plinth.text import counted
 
-#: pydantic's messages in the words of YAML.
+#: Messages of pydantic in YAML terms.
 _PLAIN = {"missing": "missing", "extra_forbidden": "unknown key"}
 
-#: Patterns in words.
+#: Descriptions of patterns.
 _PATTERNS = {
     r"^[a-z][a-z0-9-]*$": "lower-case letters, digits and `-`, with a letter first",
     r"^[a-z][a-z0-9_]*$": "lower-case letters, digits and `_`, with a letter first",
@@ -185,7 +185,7 @@ def _explain(error: ValidationError, lined: Lined, top: Position) -> Iterator[Pr
             for where, message in detail["ctx"]["problems"]:
                 yield Problem(lined.mark(where, top), dotted(where), message)
         elif detail["type"] == "missing" and detail["loc"] in renamed:
-            continue  # the misspelt key beside it is reported
+            continue  # the misspelled key next to it is reported
         elif detail["type"] == "too_short" and detail["input"]:
             continue  # the wrong items are reported one by one
         else:
@@ -284,18 +284,18 @@ def _model_at(kind: Any, loc: Sequence[str | int]) -> type[BaseModel] | None:
     return None
 
 
-# A recipe tried with other policies: a whole recipe, or a few keys laid over the one in force.
+# Trial of other policies: a whole recipe, or a few keys merged over the current recipe.
 #
 #     policies:                      the same as   corpus:
 #       default:                                     policies:
 #         rules: [...]                                 default: …
 #
-# Keys merge as with `extends:`, so a file may state one policy and leave the rest alone; what is wrong is named by
-# the line of the file it was written in.
+# Keys merge as with `extends:`, so a file may set one policy and keep the rest; problems are reported with the file
+# and line of the key.
 
 #: A file that has one of these is a recipe of its own.
 WHOLE = frozenset({"extends", "name"})
-#: Keys that may stand at the top, without `corpus:` around them.
+#: Keys that may be at the top level, without `corpus:` around them.
 SHORT = frozenset({"policies", "buckets"})
 
 
@@ -313,7 +313,7 @@ def load_tried(new: Path, recipe: Path, packaged: Path | None = None) -> Recipe:
     lined = read(new, shown(new))
     if lined.problems or WHOLE & lined.data.keys():
         return load(new, packaged)
-    # No gate is measured in a trial, so a trial may leave out the rules that a gate consists of.
+    # A trial measures no gates, so the rules of a gate may be missing.
     return check_over(recipe, [_placed(lined)], new, without="slices", packaged=packaged)
 
 

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 @extended("corpus")
 class Corpus(Frozen):
-    """Sections up to curated text."""
+    """Corpus: sources, annotation, policies and deduplication, up to curated text."""
 
     buckets: Mapping[Name, Bucket] = Field(min_length=1, description="Buckets by name.")
     documents: Documents = Documents()
@@ -52,25 +52,25 @@ class Corpus(Frozen):
     )
     lists: Mapping[Name, str] = Field(
         default_factory=dict,
-        description="Lists of yours (blocked domains, words, hashes) by name: a file or folder, relative to `input/`.",
+        description="Your lists (blocked domains, words, hashes) by name: a file or folder, relative to `input/`.",
     )
     slices: Mapping[Name, GateSlices] = Field(
         default_factory=dict,
-        description="Gates that are measured on labelled documents, by name (`quality`, `toxicity`, …), with bounds.",
+        description="Gates measured on labeled documents, by name (`quality`, `toxicity`, …), with their limits.",
     )
-    policies: Mapping[Name, Policy] = Field(description="Policies by the name that buckets give.")
+    policies: Mapping[Name, Policy] = Field(description="Policies by name; buckets refer to these names.")
     reference_buckets: tuple[Name, ...] = Field(
         (),
         exclude_if=lambda given: not given,
-        description="Buckets whose text is trusted as good; by default those that a model takes as its `reference`.",
+        description="Buckets of trusted, known good text; default: the buckets that a model uses as `reference`.",
     )
     max_reference_removed: float = Field(
         0.01,
         ge=0,
         le=1,
         exclude_if=lambda given: given == 0.01,
-        description="Most share of a trusted bucket's documents, and of its bytes, that a rule which rests on a model "
-        "may remove; more stops the pipeline.",
+        description="Maximum share of a reference bucket's documents, and of its bytes, that a rule based on a model "
+        "may remove; if more is removed, the pipeline stops.",
     )
     dedup: Dedup = Dedup()
     holdout: Holdout = Holdout()
@@ -81,17 +81,18 @@ class Corpus(Frozen):
     canaries: Canaries | None = Field(
         None,
         exclude_if=lambda given: given is None,
-        description="Generated texts that measure memorisation; none are planted unless this is set.",
+        description="Generated texts that measure memorization; none are inserted unless this is set.",
     )
     permitted_licences: tuple[str, ...] = Field(
-        description="SPDX identifiers that may be curated; everything else is dropped, whatever the policies say."
+        description="SPDX identifiers of allowed licenses; documents under other licenses are always dropped, "
+        "regardless of policies."
     )
     uses: tuple[Literal["redistribute", "commercial"], ...] = Field(
-        (), description="Uses of the result beside training, which sources and licences must allow, too."
+        (), description="Uses of the result in addition to training; sources and licenses must allow them."
     )
     licences_by_use: Mapping[Literal["redistribute", "commercial"], tuple[str, ...]] = Field(
         default_factory=dict,
-        description="Of the permitted licences, those that allow a use; a use that is not named here allows all.",
+        description="Licenses that allow each use, out of `permitted_licences`; for a use that is not listed, all do.",
     )
 
     def rights(self) -> Rights:
@@ -117,12 +118,12 @@ class ReleaseParameters(Frozen):
     def _is_no_candidate(cls, name: str) -> str:
         if name.endswith("-candidate"):
             raise ValueError(
-                f"{name!r} is the name of candidates: trainers write `NAME-candidate`, releases are `NAME`"
+                f"{name!r} ends with -candidate, which is reserved for unreleased models; remove the suffix"
             )
         return name
 
 
-#: First parts of asset keys that are no bucket's.
+#: First parts of asset keys that bucket names must not use.
 RESERVED = frozenset(
     {CANARIES, "dedup", "experiment", "memorisation", "lists", "models", "pii", "protected", "slices", "takedown"}
     | {"tokenizer"}
@@ -131,7 +132,7 @@ RESERVED = frozenset(
 #: Sections that only a recipe with a mixture has.
 FOLLOWS_MIXTURE = ("tokenizer", "shards", "training", "evaluation", "release")
 
-#: Keys of the models whose tokenizer a run may keep, by the kind of tokenizer that asks for it.
+#: Keys of the models whose tokenizer a run may keep, by `tokenizer.kind`.
 KEPT = {"initial": "training.initial", "teacher": "training.distillation"}
 
 #: Key and message of a problem.
@@ -139,27 +140,29 @@ Found = tuple[tuple[str | int, ...], str]
 
 
 class Recipe(Frozen):
-    """Everything from raw corpus to approved checkpoint. Nothing outside this file affects a run.
+    """Run from raw corpus to approved checkpoint. Nothing outside this file affects the result.
 
     A recipe with `corpus` alone ends at curated text, funnel and ledger; `mixture` adds everything up to a measured
     checkpoint, `release` the registered model.
     """
 
     name: str = Field(pattern=r"^[a-z][a-z0-9-]*$", max_length=64, description="Name of the recipe and of its runs.")
-    description: str = Field("", description="Its purpose, in a sentence.")
-    harvest: bool = Field(False, description="Demo: harvest this machine's own text into `input/` first.")
+    description: str = Field("", description="Purpose of the recipe, in one sentence.")
+    harvest: bool = Field(False, description="Demo: collect text of this machine into `input/` first.")
     test: bool = Field(
         False,
         exclude_if=lambda given: not given,
-        description="Test recipe: generated labelled sets are let in, and learned gates without evidence.",
+        description="Test recipe: allow generated labeled sets, and learned gates without an independent measurement.",
     )
     corpus: Corpus
     tokenizer: TokenizerParameters = TokenizerParameters()
     shards: Shards = Shards()
-    mixture: Mixture | None = Field(None, description="Text of the run; without it the pipeline ends at the corpus.")
+    mixture: Mixture | None = Field(
+        None, description="Training data of the run; without a mixture the pipeline ends at the corpus."
+    )
     training: Training = Training()
     evaluation: Evaluation = Evaluation()
-    release: ReleaseParameters | None = Field(None, description="Registered model; without it nothing is registered.")
+    release: ReleaseParameters | None = Field(None, description="Registered model; omit to register no model.")
 
     @model_validator(mode="after")
     def _fits_together(self) -> Recipe:
@@ -210,7 +213,7 @@ class Recipe(Frozen):
         return RecipeError(
             f"the recipe {self.name} has no `{section}:`",
             expected=f"a recipe with the section `{section}`",
-            remedy=f"add `{section}:` (docs/recipe.md describes it), or name another recipe by -r",
+            remedy=f"add `{section}:` (see docs/recipe.md), or select another recipe with -r",
         )
 
 
@@ -218,13 +221,13 @@ def _without_mixture(recipe: Recipe) -> Iterator[Found]:
     """Report sections that no stage reads, since they need a run."""
     for section in FOLLOWS_MIXTURE:
         if section in recipe.model_fields_set and getattr(recipe, section) is not None:
-            yield (section,), "has no effect without `mixture`; add `mixture:`, or take this section out"
+            yield (section,), "has no effect without `mixture`; add `mixture:`, or remove this section"
     if recipe.corpus.canaries is not None:
-        yield ("corpus", "canaries"), "has no effect without `mixture`; add `mixture:`, or take this key out"
+        yield ("corpus", "canaries"), "has no effect without `mixture`; add `mixture:`, or remove this key"
 
 
 def _names(recipe: Recipe) -> Iterator[Found]:
-    """Report names that Dagster would confuse: it writes `-` as `_`."""
+    """Report names that collide in Dagster, which replaces `-` with `_`."""
     corpus = recipe.corpus
     sections: dict[tuple[str, ...], Iterable[str]] = {
         ("buckets",): corpus.buckets,
@@ -238,12 +241,12 @@ def _names(recipe: Recipe) -> Iterator[Found]:
         for name in names:
             other = seen.setdefault(name.replace("-", "_"), name)
             if other != name:
-                yield ("corpus", *section, name), f"differs from {other!r} by `-` and `_` only, which Dagster confuses"
+                yield ("corpus", *section, name), f"collides with {other!r}: Dagster replaces `-` with `_`"
     for name in corpus.buckets:
         if name in RESERVED:
             yield (
                 ("corpus", "buckets", name),
-                f"assets of the pipeline are called {name}/…; give the bucket another name",
+                f"{name} is reserved for assets of the pipeline; rename the bucket",
             )
 
 
@@ -294,7 +297,7 @@ def _rates(recipe: Recipe, mixture: Mixture) -> Iterator[Found]:
     closing = optimizer.decay(total) if optimizer.schedule.startswith("wsd") else 0.0
     share = (optimizer.warmup(total) + closing) / total
     if share > 1:
-        found = f"warm-up and decay take {share:g} of the run, expected at most 1"
+        found = f"warm-up and decay add up to {share:g} of the run, expected at most 1"
         yield ("training", "optimizer", "warmup_fraction"), found
 
 
@@ -306,14 +309,14 @@ def _batches(recipe: Recipe, mixture: Mixture) -> Iterator[Found]:
         yield ("training", *training.place(key)), message
     for key, length in steps.lengths(training):
         if length % training.parallel.sequence:
-            found = f"{length} does not divide over parallel.sequence = {training.parallel.sequence}"
+            found = f"{length} is not divisible by parallel.sequence = {training.parallel.sequence}"
             yield ("training", *training.place(key)), found
     sequences = mixture.total_tokens // mixture.sequence_tokens
     if sequences < training.global_batch_sequences:
         yield (
             ("mixture", "total_tokens"),
-            f"{mixture.total_tokens} tokens are {sequences} sequences of {mixture.sequence_tokens}, "
-            f"fewer than one step's {training.global_batch_sequences}",
+            f"{mixture.total_tokens} tokens are {sequences} sequences of {mixture.sequence_tokens} tokens, "
+            f"fewer than one global batch ({training.global_batch_sequences})",
         )
     elif not wrong:
         yield from _misplaced(recipe, mixture, sequences)
@@ -323,14 +326,14 @@ def _begins(recipe: Recipe) -> Iterator[Found]:
     """Check that settings for initial weights come with initial weights."""
     begun, kind = recipe.training.initial, recipe.tokenizer.kind
     if kind in KEPT and recipe.kept_vocabulary is None:
-        yield ("tokenizer", "kind"), f"{kind} is the tokenizer of `{KEPT[kind]}`, which the recipe does not have"
+        yield ("tokenizer", "kind"), f"{kind} needs `{KEPT[kind]}`, which the recipe does not set"
     if begun is not None and begun.replay:
         for name in recipe.corpus.buckets:
             if name.startswith(REPLAYED):
-                message = f"buckets {REPLAYED}… are those of training.initial.replay; give the bucket another name"
+                message = f"the prefix {REPLAYED} is reserved for training.initial.replay; rename the bucket"
                 yield ("corpus", "buckets", name), message
     if begun is None and recipe.evaluation.against == "initial":
-        yield ("evaluation", "against"), "initial is what `training.initial` names, which the recipe does not have"
+        yield ("evaluation", "against"), "initial needs `training.initial`, which the recipe does not set"
 
 
 def _canaries(recipe: Recipe, mixture: Mixture) -> Iterator[Found]:
@@ -339,18 +342,18 @@ def _canaries(recipe: Recipe, mixture: Mixture) -> Iterator[Found]:
         return
     lengths = [mixture.sequence_tokens, *(length for _, length in steps.lengths(recipe.training))]
     if document_tokens(gcd(*lengths)) is None:
-        found = f"rows of {', '.join(map(str, lengths))} tokens have no common divisor from {SHORTEST} to {LONGEST}"
-        yield ("corpus", "canaries"), f"{found}, the length of a planted document"
+        found = f"lengths {', '.join(map(str, lengths))} have no common divisor from {SHORTEST} to {LONGEST}"
+        yield ("corpus", "canaries"), f"{found}, which must be the length of a canary"
     batches = recipe.training
     try:
         changes = (batches.batch_schedule, batches.length_schedule, batches.amendments)
         sequences = mixture.total_tokens // mixture.sequence_tokens
         used = schedule(sequences, mixture.sequence_tokens, batches.global_batch_sequences, *changes).used
-    except RecipeError:  # named by `_batches`
+    except RecipeError:  # reported by `_batches`
         return
     if used < sequences:
         total = used * mixture.sequence_tokens
-        found = f"the last {sequences - used} sequences fill no step, and canaries may be among them"
+        found = f"the last {sequences - used} sequences do not fill a step, and may contain canaries"
         yield ("mixture", "total_tokens"), f"{found}; expected {total}"
 
 
@@ -366,7 +369,7 @@ def _misplaced(recipe: Recipe, mixture: Mixture, sequences: int) -> Iterator[Fou
     for index, change in enumerate(training.rotary_schedule):
         if change.from_step > total:
             where = ("training", *training.place(("rotary_schedule", index)))
-            yield where, f"rotary positions change from step {change.from_step:,}, after the last, {total:,}"
+            yield where, f"rotary positions change at step {change.from_step:,}, but the run has {total:,} steps"
 
 
 def _parallel(recipe: Recipe, mixture: Mixture) -> Iterator[Found]:
@@ -381,7 +384,7 @@ def _parallel(recipe: Recipe, mixture: Mixture) -> Iterator[Found]:
         yield ("training", "parallel", key), message
     for path, message in problems_with_settings(training.deepspeed):
         yield ("training", "deepspeed", *path), message
-    if training.optimizer.kind in OPTIMIZERS:  # one that is unknown is refused by `extension_checks`
+    if training.optimizer.kind in OPTIMIZERS:  # `extension_checks` reports unknown ones
         settings = training.optimizer, training.parallel, training.model, training.precision
         for key, message in problems_with_division(*settings):
             yield ("training", "parallel", key), message

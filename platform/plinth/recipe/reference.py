@@ -27,18 +27,18 @@ INTRODUCTION = """\
 
 <!-- Written by `make docs` from the models in platform/plinth/recipe/. Edit those. -->
 
-A recipe is one YAML file that describes a whole run. `plinth recipe check FILE` names every problem by
+A recipe is one YAML file that describes a whole run. `plinth recipe check FILE` reports every problem with
 file, line and key; `plinth recipe show FILE` prints the recipe with all defaults filled in;
-`plinth recipe schema` gives editors a JSON Schema.
+`plinth recipe schema` prints a JSON Schema for editors.
 
 - `extends: other.yaml` starts from another recipe: a path relative to this file, or the name of a packaged
-  recipe (`base.yaml`, `web.yaml`, `demo.yaml`, `tiny.yaml`) where no file of that name lies beside this one;
-  `./base.yaml` is always the file. Mappings merge key by key, lists are replaced, and `null` takes an
-  inherited key away.
-- Unknown keys are refused, and so are keys written twice. Types are strict: `"6"` is not a number. Only
-  `true` and `false` are booleans.
-- A stage's identity covers the part of the recipe that it reads: changing a threshold re-runs the policy
-  and what follows it, and nothing before.
+  recipe (`base.yaml`, `web.yaml`, `demo.yaml`, `tiny.yaml`) if there is no file of that name next to this one;
+  `./base.yaml` is always a file. Mappings merge key by key, lists are replaced, and `null` removes an
+  inherited key.
+- Unknown and duplicate keys are errors. Types are strict: `"6"` is not a number. Only `true` and `false`
+  are booleans.
+- A stage is cached by the part of the recipe that it reads: changing a threshold re-runs the policy and
+  the stages after it, and nothing before.
 """
 
 #: Keys that most recipes set, in the order of the file.
@@ -139,7 +139,7 @@ def schema() -> dict[str, Any]:
         for one in settable.values():
             one.pop(SPELLING, None)
             if "$ref" in one:
-                one.pop("default", None)  # a whole section, with what no recipe sets
+                one.pop("default", None)  # a whole section, with internal keys
         part["properties"] = settable
     reached: dict[str, Any] = {}
     waiting = [whole]
@@ -252,7 +252,7 @@ def _expressions() -> Iterator[str]:
     text = (expressions.__doc__ or "").strip().partition("\n\n")[2]
     own = ", ".join(f"`documents.{name}`" for name in DOCUMENT_COLUMNS)
     yield from ("## Expressions", "", "Language of `drop` in a rule:", "", *text.splitlines(), "")
-    yield from (f"Besides the annotators' columns below there are {own}.", "")
+    yield from (f"In addition to the annotators' columns below, there are {own}.", "")
 
 
 def _annotators() -> Iterator[str]:
@@ -260,8 +260,8 @@ def _annotators() -> Iterator[str]:
 
     yield "## Annotators"
     yield ""
-    yield "Names under `corpus.annotate`, with their parameters and the columns that policies may use. Where"
-    yield "`licence.permitted` is not given, it is the corpus's `permitted_licences`."
+    yield "Names under `corpus.annotate`, with their parameters and the columns that policies may use. The default"
+    yield "of `licence.permitted` is `corpus.permitted_licences`."
     for annotator in map(ANNOTATORS.find, ANNOTATORS.built_in):
         yield from ("", f"### `{annotator.name}`", "", f"{annotator.description} {annotator.source}", "")
         if _fields(annotator.params):
@@ -279,7 +279,7 @@ def _trainers() -> Iterator[str]:
         "",
         "## Models",
         "",
-        "What an entry of `corpus.models` may be: `kind`, and the parameters of that kind.",
+        "Values of `kind` for an entry of `corpus.models`, with the parameters of each kind.",
     )
     for kind, trainer in trainers().items():
         yield from ("", f"### `kind: {kind}`", "", f"{trainer.description} {trainer.source}", "")

@@ -19,10 +19,10 @@ from yaml.constructor import SafeConstructor
 from yaml.cyaml import CParser
 from yaml.resolver import Resolver
 
-#: Where a value is in the data: mapping keys and list positions from the top.
+#: Path of a value in the data: mapping keys and list positions from the top.
 Key = tuple[str | int, ...]
 
-MAX_NODES = 100_000  # aliases may multiply a small file; no real recipe comes near this
+MAX_NODES = 100_000  # aliases may multiply a small file; real recipes are far smaller
 
 
 @dataclass(frozen=True)
@@ -57,8 +57,8 @@ class Lined:
     Args:
         data: keys and values.
         marks: position of every mapping key and list item.
-        problems: faults found while reading.
-        incomplete: True if a file is missing or unreadable, so that absent keys mean nothing.
+        problems: problems found while reading.
+        incomplete: True if a file is missing or unreadable, so absent keys are not reported.
     """
 
     data: dict[str, Any] = field(default_factory=dict)
@@ -95,7 +95,7 @@ def parse(text: str, file: str) -> Lined:
         line = text.count("\n", 0, getattr(error, "position", 0)) + 1
         return _unread(Position(file, line), f"not YAML: {getattr(error, 'reason', error)}")
     except UnicodeEncodeError as error:  # half of a pair of surrogates, which no file in UTF-8 has
-        return _unread(Position(file, text.count("\n", 0, error.start) + 1), "not YAML: a surrogate is no character")
+        return _unread(Position(file, text.count("\n", 0, error.start) + 1), "not YAML: unpaired surrogate")
     except RecursionError:
         return _unread(Position(file, 1), "nested too deeply for a recipe")
     if not isinstance(node, yaml.MappingNode):
@@ -197,7 +197,7 @@ class _Builder:
         self.nodes += 1
         if self.nodes > MAX_NODES or id(node) in self.open:
             if self.nodes <= MAX_NODES + 1:
-                self._problem((node, node), at, "an alias refers to itself or makes the recipe endless")
+                self._problem((node, node), at, "an alias refers to itself, or makes the recipe too large")
             self.nodes = MAX_NODES + 2 if self.nodes > MAX_NODES else self.nodes
             return None
         self.open.add(id(node))
@@ -217,9 +217,9 @@ class _Builder:
             if isinstance(name, str):
                 yield name, pair
             elif name_node.tag.endswith(":merge"):
-                self._problem(pair, at, "`<<` merges are not followed", "use `extends: other.yaml`")
+                self._problem(pair, at, "merge keys (`<<`) are not supported", "use `extends: other.yaml`")
             else:
-                self._problem(pair, at, f"the key {name_node.value!r} is not text", "put it in quotes")
+                self._problem(pair, at, f"the key {name_node.value!r} is not text", "quote it")
 
     def _sequence(self, node: yaml.SequenceNode, at: Key) -> list[Any]:
         for index, item in enumerate(node.value):
@@ -245,10 +245,10 @@ def _is_text(node: yaml.Node) -> bool:
     return isinstance(node, yaml.ScalarNode) and node.tag == "tag:yaml.org,2002:str"
 
 
-# Follow `extends:` from file to file, and merge what the files say.
+# Follow `extends:` from file to file, and merge the files.
 #
-# A base is looked for beside the recipe that names it, then among the packaged recipes. A base that begins
-# with `./` or `../`, or is absolute, is always a file.
+# A base is searched next to the recipe that extends it, then among the packaged recipes. A base that begins with
+# `./` or `../`, or is absolute, is always a file.
 
 SUFFIX = ".yaml"
 
@@ -304,12 +304,12 @@ def _follow(path: Path, packaged: Path | None, chain: tuple[Path, ...]) -> Lined
     chain = (*chain, path.resolve())
     target = _base(base, path, packaged) if isinstance(base, str) else None
     if not isinstance(base, str):
-        message, hint = f"found {base!r}, expected the name or the path of another recipe", ""
+        message, hint = f"found {base!r}, expected the name or path of another recipe", ""
     elif target is None:
         message, hint = f"no file {shown(path.parent / base)}", _hint(packaged)
     elif target.resolve() in chain:
         circle = " -> ".join(shown(link) for link in (*chain[chain.index(target.resolve()) :], target))
-        message, hint = f"recipes extend each other in a circle: {circle}", ""
+        message, hint = f"circular `extends`: {circle}", ""
     else:
         return merge(_follow(target, packaged, chain), lined)
     lined.problems.append(Problem(mark, "extends", message, hint))
@@ -327,4 +327,4 @@ def _base(base: str, path: Path, packaged: Path | None) -> Path | None:
 def _hint(packaged: Path | None) -> str:
     names = sorted(one.name for one in packaged.glob(f"*{SUFFIX}")) if packaged else []
     known = f", or one of the packaged recipes: {', '.join(names)}" if names else ""
-    return f"a path relative to the recipe that names it{known}"
+    return f"a path relative to the recipe that extends it{known}"

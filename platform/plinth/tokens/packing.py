@@ -28,7 +28,7 @@ from plinth_text.compiled import compiled
 # S is the recipe's `sequence_tokens`. A sequence has S + 1 places: the tokens in the first S are inputs, those in
 # the last S are targets. It is laid out of *pieces*, spans of its bucket's stream.
 #
-# `concatenate`: sequence k is tokens k S to k S + S of the stream, both included. Neighbours share one token, the
+# `concatenate`: sequence k is tokens k S to k S + S of the stream, both included. Neighbors share one token, the
 # last target of one and the first input of the next, so that every token but the stream's first is a target
 # exactly once in an epoch. The tail that fills no sequence is dropped. Nothing is padded.
 #

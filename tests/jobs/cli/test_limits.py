@@ -47,7 +47,7 @@ def test_too_little_text_is_named(plinth: Plinth) -> None:
     bucket(Path("w"), ["".join(importlib.import_module("spacy.lang.ja.examples").sentences)])
     few = plinth("-w", "w", "corpus", "limits", "--bucket", "books", "--language", "ja", "--out", "limits.jsonl")
     assert few.code != 0
-    assert "too little text in ja" in few.err
+    assert "too few documents in ja" in few.err
     none = plinth("-w", "w", "corpus", "limits", "--bucket", "books", "--out", "limits.jsonl")
     assert none.code == 3
     assert "no language with enough documents" in none.err

@@ -66,9 +66,9 @@ def test_check_notes_a_licence_that_the_gate_will_stop(plinth: Plinth, right: Pa
     right.write_text(RECIPE.replace("licence: MIT", "licence: CC-BY-4.0 OR GPL-3.0-only"))
     outcome = plinth("recipe", "check", right)
     assert outcome.code == 0
-    assert "sources[0].licence: CC-BY-4.0 OR GPL-3.0-only is not among `corpus.permitted_licences`" in outcome.out
+    assert "sources[0].licence: CC-BY-4.0 OR GPL-3.0-only is not in `corpus.permitted_licences`" in outcome.out
     note, *others = json.loads(plinth("recipe", "check", right, "--json").out)["notes"]
-    assert "stops every document" in note
+    assert "drops every document" in note
     assert [other.split(":")[0] for other in others] == [
         "training.guard.window_steps / 4",
         "training.checkpoints.every_steps",

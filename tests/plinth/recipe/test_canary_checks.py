@@ -34,7 +34,7 @@ def test_rows_that_documents_divide_and_steps_that_take_all(tmp_path: Path) -> N
 def test_rows_that_no_document_divides(tmp_path: Path) -> None:
     mixture = {"sequence_tokens": 67, "total_tokens": 67 * 64}
     found = problems(tmp_path, mixture, STEPS)
-    assert "rows of 67 tokens have no common divisor from 12 to 48" in found.pop("corpus.canaries")
+    assert "lengths 67 have no common divisor from 12 to 48" in found.pop("corpus.canaries")
     assert found == {}
     assert problems(tmp_path, mixture, STEPS, canaries=False) == {}
 
@@ -43,6 +43,6 @@ def test_rows_that_no_document_divides(tmp_path: Path) -> None:
 def test_the_last_step_takes_every_sequence(tmp_path: Path, sequences: int, left: int) -> None:
     mixture = RIGHT | {"total_tokens": 64 * sequences}
     found = problems(tmp_path, mixture, STEPS)
-    assert f"the last {left} sequences fill no step" in found["mixture.total_tokens"]
+    assert f"the last {left} sequences do not fill a step" in found["mixture.total_tokens"]
     assert found["mixture.total_tokens"].endswith("expected 4096")
     assert problems(tmp_path, mixture, STEPS, canaries=False) == {}

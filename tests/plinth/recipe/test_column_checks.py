@@ -94,13 +94,13 @@ def test_a_column_typo_has_a_hint() -> None:
 def test_two_rules_of_one_name() -> None:
     ((where, what, _),) = problems_of_columns(rules({"reason": "licence", "drop": "pii.email > 5"}))
     assert where[-2:] == (1, "reason")
-    assert "more than one rule is called 'licence'" in what
+    assert "more than one rule has the reason 'licence'" in what
 
 
 def test_edits_need_a_column_of_spans() -> None:
     ((where, what, hint),) = problems_of_columns(rules(edits=[{"reason": "a", "spans": "pii.email"}]))
     assert where == ("corpus", "policies", "default", "edits", 0, "spans")
-    assert "no column of spans" in what
+    assert "not a span column" in what
     assert "pii.spans" in hint
 
 

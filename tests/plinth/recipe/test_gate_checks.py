@@ -31,7 +31,7 @@ def what(**changes: Any) -> list[str]:
 
 def test_a_gate_without_evidence_is_refused() -> None:
     (found,) = what()
-    assert "rule toxic drops documents by toxicity, and nothing independent" in found
+    assert "rule toxic drops documents by toxicity, but no independent" in found
     assert "corpus.slices.toxicity.lists" in found
     assert "not screened" in found
 
@@ -53,15 +53,15 @@ def test_what_is_evidence_or_needs_none(changes: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
-        ({"slices": {"toxicity": {}}}, "nothing independent"),  # measured on generated text alone
-        ({"slices": {"toxicity": {"lists": ["mine"]}}}, "nothing independent"),  # on what it learnt from
-        ({"slices": {"quality": {"lists": ["other"]}}}, "nothing independent"),  # another gate's
+        ({"slices": {"toxicity": {}}}, "no independent"),  # measured on generated text alone
+        ({"slices": {"toxicity": {"lists": ["mine"]}}}, "no independent"),  # on what it learnt from
+        ({"slices": {"quality": {"lists": ["other"]}}}, "no independent"),  # another gate's
         (
             {"slices": {"toxicity": {"lists": ["other"]}}, "lists": {"mine": "a.jsonl", "other": "a.jsonl"}},
-            "nothing independent",  # the same file under another name
+            "no independent",  # the same file under another name
         ),
         ({"models": {"toxicity": {"kind": "given", "files": "kept", "of": "classifier"}}}, "has no digest"),
-        ({"slices": {"toxicity": {"lists": ["other"]}}, "reference_buckets": []}, "no bucket is trusted"),
+        ({"slices": {"toxicity": {"lists": ["other"]}}, "reference_buckets": []}, "no trusted reference"),
         ({"policies": {"default": {"rules": [{"reason": "a", "drop": "not 0.5 >= toxicity.score"}]}}}, "rule a drops"),
     ],
 )
@@ -78,11 +78,11 @@ def test_a_ready_model_of_others_is_evidence_by_its_digest(of: str, name: str) -
     }
     assert what(**own, models={"ready": {**given, "sha256": SHA}}) == []
     (found,) = what(**own, models={"ready": given})
-    assert f"rule low drops documents by {name}, and models.ready has no digest" in found
-    assert "write `sha256:` into corpus.models.ready" in found
+    assert f"rule low drops documents by {name}, but models.ready has no digest" in found
+    assert "add `sha256:` to corpus.models.ready" in found
     unproven = {"kind": "classifier", "labelled": ["mine"]}
-    assert "give a ready model" in what(**own, models={"ready": unproven})[0]
-    assert any("no bucket is trusted" in one for one in what(**own, reference_buckets=[]))
+    assert "use a ready model" in what(**own, models={"ready": unproven})[0]
+    assert any("no trusted reference" in one for one in what(**own, reference_buckets=[]))
 
 
 def test_languages_are_no_learned_rule() -> None:

@@ -94,7 +94,7 @@ def test_a_release_is_a_model_for_mlflow(name: str) -> None:
 
 
 def test_a_release_may_not_take_the_name_of_candidates() -> None:
-    with pytest.raises(ValidationError, match="trainers write"):
+    with pytest.raises(ValidationError, match="reserved for unreleased"):
         ReleaseParameters(name="small-candidate")
 
 
@@ -111,8 +111,8 @@ def problems(tmp_path: Path, old: str, new: str) -> list[tuple[str, str]]:
     ("old", "new", "key", "message"),
     [
         ("    prose:\n", "    pro se:\n", "corpus.buckets.pro se", "expected letters, digits, `_` and `-`"),
-        ("    prose:\n", "    dedup:\n", "corpus.buckets.dedup", "assets of the pipeline are called dedup/…"),
-        ("  holdout:", "  lists: {a-b: x, a_b: y}\n  holdout:", "corpus.lists.a_b", "differs from 'a-b'"),
+        ("    prose:\n", "    dedup:\n", "corpus.buckets.dedup", "dedup is reserved"),
+        ("  holdout:", "  lists: {a-b: x, a_b: y}\n  holdout:", "corpus.lists.a_b", "collides with 'a-b'"),
         ("  holdout:", "  lists: {a/b: x}\n  holdout:", "corpus.lists.a/b", "expected letters"),
         (
             "Generated articles.\n      owner: tests@example.org",

@@ -35,20 +35,20 @@ def with_keys(tmp_path: Path, keys: dict[str, Any]) -> Path:
     ("keys", "key", "hint"),
     [
         ({"training": {"optimizer": {"warmup_tokens": 100}}}, "training.optimizer.warmup_tokens", "`warmup_fraction`"),
-        ({"training": {"optimizer": {"eps": "x"}}}, "training.optimizer.eps", "it is `1e-08` in every recipe"),
+        ({"training": {"optimizer": {"eps": "x"}}}, "training.optimizer.eps", "the value is fixed at `1e-08`"),
         (
             {"training": {"batch_schedule": [{"from_tokens": 640, "global_batch_sequences": 16}]}},
             "training.batch_schedule",
             "`changes: [{from_step: …, global_batch_sequences: …}]`",
         ),
         ({"training": {"parallel": {"loss_scale": {"static": 1.0}}}}, "training.parallel.loss_scale", "its defaults"),
-        ({"corpus": {"dedup": {"lines": {"edge_lines": 4}}}}, "corpus.dedup.lines.edge_lines", "leave it out"),
+        ({"corpus": {"dedup": {"lines": {"edge_lines": 4}}}}, "corpus.dedup.lines.edge_lines", "remove it"),
         ({"corpus": {"annotate": {"licence": {"permitted": ["MIT"]}}}}, "corpus.annotate.licence.permitted", "write `"),
         ({"corpus": {"annotate": {"language": {"min_score": 0.4}}}}, "corpus.annotate.language.min_score", "`0.5`"),
         (
             {"corpus": {"models": {"quality": {**LEARNT, "bits": 18}}}},
             "corpus.models.quality.bits",
-            "it is `20`",
+            "fixed at `20`",
         ),
         (
             {"corpus": {"documents": {"extraction": {"engine": "trafilatura"}}}},
@@ -56,7 +56,7 @@ def with_keys(tmp_path: Path, keys: dict[str, Any]) -> Path:
             'write `extraction: "trafilatura"`',
         ),
         ({"training": {"guard": {"loss_spike": {"action": "skip"}}}}, "training.guard.loss_spike.action", "write"),
-        ({"training": {"guard": {"loss_spike": {"sigmas": 7.0}}}}, "training.guard.loss_spike.sigmas", "it is `6.0`"),
+        ({"training": {"guard": {"loss_spike": {"sigmas": 7.0}}}}, "training.guard.loss_spike.sigmas", "fixed at `6.0`"),
         ({"training": {"launch": {"ray": {"cpus": 4}}}}, "training.launch.ray.cpus", "`resources: {CPU: …}`"),
         ({"corpus": {"protected": {"families": {}}}}, "corpus.protected.families", "`deny`"),
     ],

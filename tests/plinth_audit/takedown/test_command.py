@@ -61,8 +61,8 @@ def test_find_in_punycode_and_escapes_for_a_program(plinth: Callable[..., Any], 
     [
         ((), "give one of"),
         (("--url", "x", "--domain", "example.org"), "found 2"),
-        (("--domain", "com"), "nothing to take down"),
-        (("--text", ""), "nothing to take down"),
+        (("--domain", "com"), "not valid for a takedown"),
+        (("--text", ""), "not valid for a takedown"),
     ],
 )
 def test_wrong_targets_are_usage_errors(

@@ -4,7 +4,7 @@
     stage               run an annotator over the parts of a bucket
     language            language of a document and its paragraphs (fastText); damaged characters; labels and scores of
                         a ready fastText model or transformer head
-    licence             a document's SPDX expression against the permitted list; opt-outs that its page or server
+    licence             SPDX expression of a document against the permitted list; opt-outs that its page or server
                         declares
     blocklists          blocked domains and addresses, words in addresses, reputation; stored documents against the
                         lists of illegal content
@@ -12,7 +12,7 @@
     pii/                spans of personal data and secrets, with replacements
     learned             perplexity under an n-gram model; likeness to reference text; topic or function; toxicity
 
-Thresholds do not belong here: they are policy, applied to the columns afterwards.
+Thresholds do not belong here: policies apply them to the columns later.
 """
 
 from plinth.corpus.annotate.base import ANNOTATORS, Annotator, annotator, parameters

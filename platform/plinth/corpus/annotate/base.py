@@ -29,28 +29,29 @@ TABLES = "tables"
 
 @dataclass(frozen=True)
 class Annotator:
-    """One sidecar's worth of scores, labels or spans.
+    """Annotator: writes a sidecar of scores, labels or spans.
 
     Args:
-        name: of the sidecar, and the first half of its columns in policies (`name.column`).
-        version: of the code; raise it when the same text would get other values.
+        name: name of the sidecar, and prefix of its columns in policies (`name.column`).
+        version: version of the code; raise it when the same text gets other values.
         description: one sentence for the catalog.
-        source: the paper, project or library that the values follow.
-        params: frozen model of the parameters; the recipe gives them by name.
+        source: paper, project or library that defines the values.
+        params: frozen model of the parameters in the recipe.
         schema: columns of the sidecar.
         reads: columns of the documents that the function needs.
-        after: columns of other annotators' sidecars that it needs too, as `language.label`; text columns come decoded.
+        after: columns of other annotators' sidecars that it also needs, such as `language.label`; text columns are
+            decoded.
         annotate: `(batch with those columns, prepared parameters) -> batch with the schema`, row for row.
         resources: assets, other than the documents, that it reads for these parameters: `models/NAME` (trained by the
             pipeline, `corpus.models` of the recipe) or `lists/NAME` (files of the user, `corpus.lists`). Their digests
-            are part of the sidecar's identity: a list that changed annotates again, and nothing else does.
-        learned: columns that derive from the models among the resources; None: all, where it needs a model.
-        libraries: what other people's code decides for these parameters, in the names of `fingerprint.libraries`; the
-            Unicode tables always do. Versions and digests are part of the sidecar's identity.
+            are part of the sidecar's identity: only a changed list re-runs the annotator.
+        learned: columns that derive from the models among the resources; None: all, if it needs a model.
+        libraries: third-party libraries that affect the result, by their names in `fingerprint.libraries`; the Unicode
+            tables always do. Versions and digests are part of the sidecar's identity.
         tables: `(params, files of the resources) -> tables by name`, for resources too large to read in every worker:
-            made once for a list, stored, and given to `prepare` as the files of `TABLES`, to be mapped.
-        prepare: `(params, files of the resources) -> what annotate is given`, once per worker process and set of
-            files; the parameters themselves where it is None.
+            built once per list, stored, and passed to `prepare` as the files of `TABLES`, for memory mapping.
+        prepare: `(params, files of the resources) -> second argument of annotate`, called once per worker process and
+            set of files; if None, `annotate` gets the parameters.
     """
 
     name: str
@@ -69,12 +70,12 @@ class Annotator:
     prepare: Callable[[Any, Files], Any] | None = None
 
     def needs(self, params: Any) -> tuple[str, ...]:
-        """Keys of the resources that it reads with these parameters."""
+        """Return the keys of the resources that it reads with these parameters."""
         return self.resources(params) if self.resources else ()
 
     @property
     def sidecars(self) -> dict[str, list[str]]:
-        """Columns of `after` by annotator."""
+        """Return the columns of `after` by annotator."""
         found: dict[str, list[str]] = {}
         for name in self.after:
             other, _, column = name.partition(".")
@@ -86,14 +87,14 @@ Integers = npt.NDArray[np.integer]
 
 
 def spans(of: Integers, begin: Integers, end: Integers, why: Integers, reasons: Sequence[str], rows: int) -> pa.Array:
-    """Return the spans to cut, sorted by document and place; adjacent spans with the same reason become one.
+    """Return the spans to cut, sorted by document and position; adjacent spans with the same reason become one.
 
     Args:
-        of, begin, end, why: [S] document, code points (half open), and number of the reason.
+        of, begin, end, why: [S] document, code points (half open), and index of the reason.
         reasons: names of the reasons.
         rows: number of documents.
     """
-    full = end > begin  # the last line of a text that ends with a line end holds nothing
+    full = end > begin  # the last line of a text that ends with a line end is empty
     of, begin, end, why = of[full], begin[full], end[full], why[full]
     if of.size:
         order = np.lexsort((begin, of))
@@ -116,7 +117,7 @@ def spans(of: Integers, begin: Integers, end: Integers, why: Integers, reasons: 
     return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), made, type=EDIT_TYPE)
 
 
-#: Names of a bucket's other assets, which an annotator may not have.
+#: Names of a bucket's other assets, reserved.
 TAKEN = ("sources", "documents", "minhash", "policy", "verdicts", "curated", "shards", "packed")
 
 #: Annotators that a recipe can use several times: `fasttext_dclm`, `fasttext_topic`.
@@ -161,8 +162,8 @@ def annotator(name: str) -> Annotator:
     """Return an annotator by name.
 
     Raises:
-        RecipeError: no such annotator; the error suggests the nearest name.
-        ExtensionError: a package has it and it cannot be used.
+        RecipeError: no such annotator; the error suggests the closest name.
+        ExtensionError: the annotator of an installed package is unusable.
     """
     return ANNOTATORS.find(name)
 

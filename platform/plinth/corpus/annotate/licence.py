@@ -18,19 +18,19 @@ from plinth.corpus.sources.times import DIRECTIVES, REL_LICENSE, TDM, TDM_POLICY
 from plinth.extensions import NoParams
 from plinth.records import Frozen, internal
 
-# The licence gate's column: a document's SPDX expression against the permitted list.
+# The license gate's column: a document's SPDX expression against the permitted list.
 #
-# SPDX 2.3, annex D: `AND` needs both, `OR` lets the user choose, `WITH` adds an exception to a licence and is
-# permitted when the licence is or the pair is listed, `+` means this version or a later one. What cannot be read is
-# not permitted; `unknown`, `NONE` and `NOASSERTION` never are, whatever the list says.
+# SPDX 2.3, annex D: `AND` needs both, `OR` lets the user choose, `WITH` adds an exception to a license and is
+# permitted when the license is or the pair is listed, `+` means this version or a later one. Invalid expressions are
+# not permitted; `unknown`, `NONE` and `NOASSERTION` never are, even if listed.
 #
-# Use matters: what a model may be trained on may still not be passed on as text, or not be sold. Each use has a list
-# of its own, and `permitted` holds by the lists of every use that the recipe names.
+# Use matters: text that a model may be trained on may still not be redistributed or used commercially. Each use has its
+# own list, and `permitted` requires the lists of all uses in the recipe.
 
 LICENCE_SCHEMA = pa.schema(
     [
         pa.field("expression", pa.string(), nullable=False),
-        pa.field("permitted", pa.bool_(), nullable=False),  # for training and every use that is wanted
+        pa.field("permitted", pa.bool_(), nullable=False),  # for training and all uses in the recipe
         pa.field("redistribute", pa.bool_(), nullable=False),
         pa.field("commercial", pa.bool_(), nullable=False),
     ]
@@ -46,15 +46,13 @@ class LicenceParams(Frozen):
     """Licenses that may reach a shard."""
 
     permitted: tuple[str, ...] = internal((), description="SPDX identifiers, and `LICENCE WITH EXCEPTION` pairs.")
-    redistribute: tuple[str, ...] | None = internal(None, description="Those whose text may be passed on; null: all.")
-    commercial: tuple[str, ...] | None = internal(None, description="Those that may be used commercially; null: all.")
-    uses: tuple[Literal["redistribute", "commercial"], ...] = internal(
-        (), description="Uses that must be allowed, too."
-    )
+    redistribute: tuple[str, ...] | None = internal(None, description="Licenses that allow redistribution; null: all.")
+    commercial: tuple[str, ...] | None = internal(None, description="Licenses that allow commercial use; null: all.")
+    uses: tuple[Literal["redistribute", "commercial"], ...] = internal((), description="Uses that must be allowed.")
 
 
 class _Term(NamedTuple):
-    """A part of an expression: operands in normal form, whether it is permitted, and what joins the operands."""
+    """Part of an expression: operands in normal form, True if permitted, and the operator."""
 
     operands: tuple[str, ...]
     allowed: bool
@@ -66,7 +64,7 @@ class _Term(NamedTuple):
 
 
 def annotate_licence(batch: pa.RecordBatch, params: LicenceParams) -> pa.RecordBatch:
-    """Annotate with the expression in its normal form, and whether the list permits it, and for which uses."""
+    """Annotate with the expression in normal form, whether the list permits it, and for which uses."""
     distinct = batch.column("licence").dictionary_encode()
     rows = [_row(text, params) for text in distinct.dictionary.to_pylist()]
     columns = [pa.array([row[i] for row in rows], field.type) for i, field in enumerate(LICENCE_SCHEMA)]
@@ -92,11 +90,10 @@ def _lists(params: LicenceParams) -> dict[str, tuple[str, ...] | None]:
 
 @lru_cache(maxsize=4096)
 def judge(expression: str, permitted: tuple[str, ...]) -> tuple[str, bool]:
-    """Return the normal form of an SPDX expression, and whether it is permitted; (`unknown`, False) if it cannot be
-    read.
+    """Return the normal form of an SPDX expression, and True if it is permitted; (`unknown`, False) if it is invalid.
 
-    Normal: operators in capitals, one space, no parentheses that change nothing, identifiers of the permitted list
-    spelled as there, no operand twice.
+    Normal form: operators in capitals, single spaces, no redundant parentheses, no repeated operands, and identifiers
+    spelled as in the permitted list.
     """
     tokens = TOKEN.findall(expression)
     if not tokens or len(tokens) > MAX_TOKENS or "".join(tokens) != "".join(expression.split()):
@@ -112,7 +109,7 @@ def judge(expression: str, permitted: tuple[str, ...]) -> tuple[str, bool]:
 
 
 class _Reader:
-    """Recursive descent: `OR` binds least, then `AND`, then `WITH`, then parentheses."""
+    """Recursive-descent parser: `OR` binds least, then `AND`, `WITH` and parentheses."""
 
     def __init__(self, tokens: list[str], permitted: dict[str, str]) -> None:
         self.tokens, self.permitted, self.at = tokens, permitted, 0
@@ -144,11 +141,10 @@ class _Reader:
 
     def end(self) -> None:
         if self.at != len(self.tokens):
-            raise ValueError("words are left over")
+            raise ValueError("unexpected words at the end")
 
     def _look_up(self, name: str) -> tuple[str, bool]:
-        """Return the name as the list spells it, and whether it is listed, itself or the version that `+` starts
-        from."""
+        """Return the name as spelled in the list, and True if it, or the version before its `+`, is listed."""
         base = name.removesuffix("+")
         if name.lower() not in self.permitted and base.lower() in self.permitted:
             return self.permitted[base.lower()] + name[len(base) :], True
@@ -162,13 +158,13 @@ class _Reader:
 
     def _name(self) -> str:
         if self.at >= len(self.tokens) or self.tokens[self.at].upper() in OPERATORS:
-            raise ValueError("a licence is missing")
+            raise ValueError("a license is missing")
         self.at += 1
         return self.tokens[self.at - 1]
 
 
 def _joined(operator: str, terms: list[_Term], allowed: bool) -> _Term:
-    """Join terms to one; `OR` inside `AND` keeps its parentheses, a repeated operand appears once."""
+    """Join terms; `OR` inside `AND` keeps its parentheses, and a repeated operand appears once."""
     operands: dict[str, None] = {}
     for term in terms:
         inside = (f"({term.form})",) if (operator, term.operator) == ("AND", "OR") else (term.form,)
@@ -181,7 +177,7 @@ def _joined(operator: str, terms: list[_Term], allowed: bool) -> _Term:
 LICENCE = Annotator(
     name="licence",
     version="3",
-    description="The document's licence in SPDX form, and whether the recipe permits it, by use.",
+    description="License of the document as an SPDX expression, and whether the recipe permits it, by use.",
     source="SPDX specification 2.3, annex D.",
     params=LicenceParams,
     schema=LICENCE_SCHEMA,
@@ -189,7 +185,7 @@ LICENCE = Annotator(
     annotate=annotate_licence,
 )
 
-#: Column -> the word among a document's directives.
+#: Column -> directive of a document.
 WORDS = {
     "tdm_reservation": TDM,
     "noai": "noai",
@@ -202,14 +198,14 @@ ADDRESSES = {"tdm_policy": TDM_POLICY, "licence_address": REL_LICENSE}
 OPT_OUT_SCHEMA = pa.schema(
     [
         *(pa.field(name, pa.bool_(), nullable=False) for name in WORDS),
-        *(pa.field(name, pa.string()) for name in ADDRESSES),  # null where none is declared
+        *(pa.field(name, pa.string()) for name in ADDRESSES),  # null if not declared
     ]
 )
 _KEYS = "|".join(f'"{key}"' for key in (DIRECTIVES, *ADDRESSES.values()))
 
 
 def annotate_opt_out(batch: pa.RecordBatch, params: NoParams) -> pa.RecordBatch:
-    """Annotate with each document's declarations; metadata is parsed only where it has one of the keys."""
+    """Annotate with each document's declarations; metadata is parsed only if it has one of the keys."""
     extra = batch.column("extra")
     rows = np.flatnonzero(pc.match_substring_regex(extra, _KEYS).to_numpy(zero_copy_only=False))
     flags = {name: np.zeros(len(extra), dtype=np.bool_) for name in WORDS}
@@ -228,7 +224,7 @@ def annotate_opt_out(batch: pa.RecordBatch, params: NoParams) -> pa.RecordBatch:
 OPT_OUT = Annotator(
     name="opt_out",
     version="1",
-    description="Opt-outs and licence that the page or its server declares: TDM reservation, robots directives.",
+    description="Opt-outs and license declared by the page or its server: TDM reservation, robots directives.",
     source="TDM Reservation Protocol (W3C community group, 2024); robots meta tag and X-Robots-Tag.",
     params=NoParams,
     schema=OPT_OUT_SCHEMA,

@@ -29,7 +29,7 @@ from plinth.storage.store import Store
 _LOG = logging.getLogger(__name__)
 #: Rows handed to an annotator at once.
 BATCH_ROWS = 1024
-#: Text handed to an annotator at once, give or take a document: what annotators share of a slice stays small.
+#: Target bytes of text per call of an annotator, so that data shared by annotators stays small.
 SLICE_BYTES = 4 << 20
 
 
@@ -52,7 +52,7 @@ class _Request:
         return Step(name=f"annotate/{self.name}", version=self.version, params=params, libraries=self.libraries)
 
     def inputs(self, documents: Part, sidecars: Mapping[str, Part] = _NO_PARTS) -> tuple[str, ...]:
-        """Digests of all that is read to annotate a part."""
+        """Return the digests of all inputs of a part."""
         beside = (f"{name}:{part.blob.sha256}" for name, part in sidecars.items())
         return (documents.blob.sha256, *(f"{key}/{file}:{blob.sha256}" for key, file, blob in self.resources), *beside)
 
@@ -60,7 +60,7 @@ class _Request:
 @dataclass(frozen=True)
 class _Task:
     documents: Part
-    requests: tuple[_Request, ...]  # the annotator requested, and those beside it
+    requests: tuple[_Request, ...]  # the requested annotator and its companions
     sidecars: Mapping[str, Part] = dataclasses.field(default_factory=dict)  # that the first one reads
 
 
@@ -79,9 +79,9 @@ def run(
 
     Args:
         resources: manifests of the assets that `Annotator.needs` names.
-        companions: other annotators of the bucket, by name, with their parameters. A part that is read anyway is also
-            annotated by those that still lack their sidecar and have their resources; their turn then
-            finds it in the step cache. This changes when work is done, never the result.
+        companions: other annotators of the bucket, by name, with their parameters. They annotate the parts in the same
+            pass if their resources are available; their own stage then finds the sidecar in the step cache. This
+            changes when work is done, never the result.
         sidecars: manifests over the bucket of the annotators that `Annotator.after` names.
 
     Returns:
@@ -111,7 +111,7 @@ def run(
 
 
 def libraries(annotator_name: str, raw_params: Mapping[str, Any]) -> dict[str, str]:
-    """Libraries that decide the sidecars of an annotator, with what is installed of them."""
+    """Return the libraries that affect an annotator's sidecars, with their installed versions."""
     return _uses(annotator(annotator_name), parameters(annotator_name, raw_params))
 
 
@@ -150,7 +150,7 @@ def _write_tables(store: Store, request: _Request) -> tuple[Part, ...]:
 
 
 def _beside(ctx: Context, given: Mapping[str, Manifest], others: Mapping[str, Mapping[str, Any]]) -> list[_Request]:
-    """The annotators among others that have all they need."""
+    """Return the other annotators whose resources are available."""
     requests = []
     for name, raw in others.items():
         params = parameters(name, raw)
@@ -186,7 +186,7 @@ def _resources(chosen: Annotator, params: Frozen, given: Mapping[str, Manifest])
         raise MissingError(
             f"annotator {chosen.name} needs {', '.join(missing)}",
             found=", ".join(given) or "no resources",
-            remedy="name it in the recipe: `corpus.models` for models/…, `corpus.lists` for lists/…",
+            remedy="add it to the recipe: `corpus.models` for models/…, `corpus.lists` for lists/…",
         )
     return {key: given[key] for key in chosen.needs(params)}
 
@@ -213,7 +213,7 @@ def _annotate(store: Store, task: _Task) -> tuple[Part, ...]:
         try:
             return _pass(store, task, task.requests)
         except Exception as error:  # retried alone to identify the failing annotator
-            _LOG.info("%s alone, not with the annotators beside it: %s", task.requests[0].name, error)
+            _LOG.info("%s runs alone, since an annotator in the same pass failed: %s", task.requests[0].name, error)
     return _pass(store, task, task.requests[:1])
 
 
@@ -254,7 +254,7 @@ def slices(batch: pa.RecordBatch) -> list[pa.RecordBatch]:
 
 
 class _Made:
-    """A sidecar that is being written."""
+    """Sidecar that is being written."""
 
     def __init__(self, store: Store, stack: ExitStack, request: _Request) -> None:
         self.chosen = annotator(request.name)
@@ -271,7 +271,7 @@ class _Made:
         self._made.append(made)
 
     def write(self) -> None:
-        """Count and write what was annotated since the last time: batches that do not depend on how they were cut."""
+        """Count and write the rows annotated since the last call, in batches independent of the slices."""
         made = pa.concat_batches(self._made) if len(self._made) > 1 else self._made[0]
         self._made = []
         self._counts.add(made)
@@ -291,7 +291,7 @@ def _require(chosen: Annotator, rows: int, made: pa.RecordBatch) -> None:
             return
         found, expected = "; ".join(faults), "no nulls where the schema allows none, and finite numbers"
     raise StageError(
-        f"annotator {chosen.name} broke its contract",
+        f"annotator {chosen.name} returned an invalid batch",
         found=found,
         expected=expected,
         remedy=f"correct {chosen.annotate.__module__} and raise the version",
@@ -302,7 +302,7 @@ def _require_version(chosen: Annotator, wanted: str) -> None:
     """Require that a worker on another machine has the code that the step's identity names."""
     if chosen.version != wanted:
         raise StageError(
-            f"annotator {chosen.name} is another one in this worker",
+            f"annotator {chosen.name} has another version in this worker",
             found=f"version {chosen.version}",
             expected=f"version {wanted}",
             remedy="install the same package on every machine, then run the command again",
@@ -316,7 +316,7 @@ def _fault(field: pa.Field, column: pa.Array) -> str:
         return f"NaN or infinity in {field.name}"
     return ""
 
-#: Of a label column with more values than this, those that come later are counted together.
+#: Maximum number of values counted per label column; later ones are counted together.
 MAX_LABELS = 200
 OTHER = "other"
 

@@ -16,7 +16,7 @@ from plinth.records import Frozen, internal, spelling
 #
 # A pair of similarity s shares a band key with probability 1 - (1 - s^rows)^bands (`plinth_text.similarity.recall`).
 
-#: Settings as their projects publish them. Where only a number of hashes is, bands and rows are optimised for the
+#: Settings as their projects publish them. Where only a number of hashes is, bands and rows are optimized for the
 #: threshold as the project does itself, with datasketch's routine.
 #:
 #:   fineweb      Penedo et al. 2024 (2406.17557), and datatrove's defaults: word 5-grams, 14 bands of 8

@@ -106,7 +106,7 @@ def cuts(opened: Sequence[sorted_runs.SortedRun], rows: int) -> list[tuple[int, 
 # A tree of runs: one leaf per part of documents, merged where there are more than a reader should open.
 #
 # Where branches begin and end follows from the leaves' digests, not from their positions, so a new snapshot leaves
-# the branches of the old ones as they are: it adds leaves and merges their neighbours (a log-structured merge tree,
+# the branches of the old ones as they are: it adds leaves and merges their neighbors (a log-structured merge tree,
 # O'Neil et al. 1996, with boundaries by content as in rsync). The rows of a reader do not depend on the
 # shape of the tree.
 #

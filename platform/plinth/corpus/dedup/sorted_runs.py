@@ -5,7 +5,7 @@
     tail      rows, length and CRC-32 of the footer, magic
 
 Global steps shuffle runs: thousands of parts can be read by range without a Parquet reader for
-each. A range costs one read of neighbouring bytes, a single key one block; either way a damaged block is refused.
+each. A range costs one read of neighboring bytes, a single key one block; either way a damaged block is refused.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Sources to documents: read, extract, normalise, identify, write, account; what fails becomes a counted reject.
+"""Sources to documents: read, extract, normalize, identify, write, account; what fails becomes a counted reject.
 
     groups of files -> records -> main content -> normal form -> exclusions -> `part-*` and `rejects-*`
 
 One group of files is one cached item, so a new file costs the part it falls in. A document's id is the first
-16 bytes of SHA-256 over bucket, uri and text. Filters and judgements do not belong here.
+16 bytes of SHA-256 over bucket, uri and text. Filters and judgments do not belong here.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ from plinth.storage.store import Store
 VERSION = "11"
 #: Built-in kinds whose text comes from an extractor, within its limits.
 EXTRACTED = ("warc", "html", "pdf", "latex")
-#: Of a bucket with more than twice so many groups, so many are read first: a source that is damaged throughout fails
-#: before the rest is read.
+#: Number of file groups to sample first. Buckets with more than twice as many are probed, so a broken source fails
+#: early.
 PROBE_GROUPS = 32
 
 
@@ -86,17 +86,17 @@ def run(
             statistics `takedown` count what each takes; others leave no trace, so nothing downstream changes.
 
     Raises:
-        SourceError: a file cannot be read, or nothing in the bucket is a document.
+        SourceError: a file cannot be read, or the bucket has no documents.
         IntegrityError: a file changed since the inventory.
         StageError: files or records are lost on the way (`account`).
-        RejectRateError: more damage than `params.max_reject_rate`, or more than twice that among the groups read first.
+        RejectRateError: more damage than `params.max_reject_rate`, or more than twice that in the sample.
     """
     label = f"{name}/documents"
     rules = {"bucket": name, "normalisation": params.normalisation}
     step = Step(name="documents", version=VERSION, params=fingerprint_ready(rules))
     items = _items(name, bucket, params, inventory, gate)
     if len(items) > 2 * PROBE_GROUPS:
-        probed = run_items(ctx, step, make_part, items[:: len(items) // PROBE_GROUPS], label=f"{label} (first look)")
+        probed = run_items(ctx, step, make_part, items[:: len(items) // PROBE_GROUPS], label=f"{label} (sample)")
         require_whole(ctx.store, label, params, probed, tolerance=2.0)
     made = run_items(ctx, step, make_part, items, label=label)
     require_whole(ctx.store, label, params, made)
@@ -174,18 +174,18 @@ def document_id(bucket: str, uri: str, text: bytes) -> bytes:
 
 
 def libraries(bucket: Bucket, params: Documents) -> dict[str, str]:
-    """Libraries that parse and repair the records of a bucket, with what is installed of them."""
+    """Return the libraries that parse and repair the records of a bucket, with their installed versions."""
     return {name: found for source in bucket.sources for name, found in _libraries(source, params).items()}
 
 
 def fingerprint_ready(value: Mapping[str, Any]) -> dict[str, Any]:
-    """Parameters as plain JSON values, as they are stored in manifests."""
+    """Return the parameters as plain JSON values, as stored in manifests."""
     plain: dict[str, Any] = json.loads(fingerprint.canonical(value))
     return plain
 
 
 def _facts(source: Source, params: Documents) -> dict[str, Any]:
-    """Everything about a source that its documents depend on, without its location."""
+    """Return everything about a source that affects its documents, without its location."""
     facts: dict[str, Any] = source.model_dump(mode="json", exclude={"path"})
     facts["max_bytes"] = params.extraction.max_bytes
     reader = identity(source.kind)
@@ -215,7 +215,7 @@ def _require_reader(work: FileGroupTask) -> None:
     found = identity(work.source.kind)
     if found != work.reader:
         raise StageError(
-            f"reader {work.source.kind} is another one in this worker",
+            f"reader {work.source.kind} differs in this worker",
             found=found or "built in",
             expected=work.reader or "built in",
             remedy="install the same package on every machine, then run the command again",
@@ -241,7 +241,7 @@ def _records(store: Store, work: FileGroupTask, counts: Counter[str]) -> Iterato
 
 
 def _normalised(items: Iterable[RawRecord | Reject], work: FileGroupTask) -> Iterator[RawRecord | Reject]:
-    """Bring the text of records into its normal form; refuse those that cannot be written."""
+    """Normalize the text of records; reject records that cannot be written."""
     for item in items:
         if isinstance(item, Reject):
             yield item
@@ -311,7 +311,7 @@ def _divert(
 
 
 def _metadata(extra: Mapping[str, Any]) -> str:
-    """Metadata as JSON that any reader takes: half of a surrogate pair, which a cut title may end in, is `?`."""
+    """Return metadata as valid JSON: an unpaired surrogate, which a cut title may end in, becomes `?`."""
     written = json.dumps(extra, sort_keys=True)
     if "\\ud" not in written:  # nor a whole pair
         return written
@@ -335,32 +335,32 @@ def counted(parts: Iterable[Part], files: int) -> dict[str, Any]:
 def require_whole(
     store: Store, label: str, params: Documents, made: Sequence[tuple[Part, ...]], tolerance: float = 1.0
 ) -> None:
-    """Fail where parts and their rejects, as tasks made them, hold more damage than the bound times `tolerance`."""
+    """Raise an error if the reject rate of the parts exceeds the limit times `tolerance`."""
     stats = counted((part for one in made for part in one[:2]), 0)
     if stats["reject_rate"] <= params.max_reject_rate * tolerance:
         return
     damaged = [pair for pair in stats["rejects"].items() if pair[0] not in EXCLUSIONS]
     reasons = sorted(damaged, key=lambda pair: (-pair[1], pair[0]))
     example = _example(store, (one[1] for one in made), reasons[0][0])
-    elsewhere = "name the field in the source (`fields: {text: NAME}`), " if NO_FIELD in example else ""
+    elsewhere = "set the field of the text (`fields: {text: NAME}`), " if NO_FIELD in example else ""
     raise RejectRateError(
         f"{label}: {stats['reject_rate']:.1%} of the records are damaged"
-        + (f", of the {len(made)} parts read first" if tolerance > 1 else ""),
+        + (f" in a sample of {len(made)} parts" if tolerance > 1 else ""),
         found=", ".join(f"{reason} {count}" for reason, count in reasons[:5])
         + f"; for example {example}",
         expected=f"at most {params.max_reject_rate:.1%} (corpus.documents.max_reject_rate)",
-        remedy=f"{elsewhere}repair or remove the source, or raise the bound in the recipe if this is what it holds",
+        remedy=f"{elsewhere}repair or remove the source, or raise the limit if this damage is expected",
     )
 
 
 def require_documents(label: str, stats: Mapping[str, Any]) -> None:
-    """Fail where there is not one document."""
+    """Raise an error if there are no documents."""
     if not stats["documents"]:
         raise SourceError(
-            f"{label}: there is not one document",
+            f"{label}: no documents",
             found=f"{stats['files']} files, rejects {dict(stats['rejects'])}",
             expected="at least one document",
-            remedy="correct the sources of the bucket, or remove it from the recipe",
+            remedy="fix the sources of the bucket, or remove it from the recipe",
         )
 
 

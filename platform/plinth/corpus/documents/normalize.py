@@ -31,7 +31,7 @@ _OTHER_LINE_ENDS = ("\x85", "\u2028", "\u2029")
 #: C0 controls but tab and newline, delete; and beyond ASCII: C1, the byte order mark, noncharacters.
 _ASCII_CONTROLS = bytes([*range(9), *range(11, 32), 127])
 _CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ufeff\ufdd0-\ufdef\ufffe\uffff]")
-#: A soft hyphen where a line ends says that the word goes on.
+#: A soft hyphen at a line end: the word continues.
 _SOFT_BREAK = re.compile("(?<=[^\\W\\d_])\xad[ \t]*\n[ \t]*(?=[^\\W\\d_])")
 #: Soft hyphen, word joiner; zero-width space but in scripts that write no spaces (Thai, Lao, Tibetan, Myanmar, Khmer),
 #: where it parts words; joiners between Latin letters, where they join nothing.
@@ -70,7 +70,7 @@ def _once(text: str, params: Normalisation, repair_boundaries: bool) -> str:
     # Most text needs none of this: every step is first a fast search that finds nothing.
     for end in _ASCII_LINE_ENDS:
         if end == "\x0c" and repair_boundaries:
-            text = mend(text)
+            text = fix_boundaries(text)
         text = text.replace(end, "\n")
     if text.isascii():
         lines = text.encode().translate(None, _ASCII_CONTROLS).decode().split("\n")
@@ -85,7 +85,7 @@ def _once(text: str, params: Normalisation, repair_boundaries: bool) -> str:
 
 def _beyond_ascii(text: str, params: Normalisation) -> list[str]:
     if params.repair_mojibake:
-        # Before C1 controls go: they are half of what mojibake is made of.
+        # Before C1 controls go: half of mojibake consists of them.
         text = "\n".join(_repaired(text.split("\n")))
     for end in _OTHER_LINE_ENDS:
         text = text.replace(end, "\n")
@@ -116,12 +116,12 @@ def _repaired(lines: list[str]) -> list[str]:
     return [fix_encoding(line) if not line.isascii() and is_bad(line) else line for line in lines]
 
 
-# Boundaries that line ends and page ends have put in the wrong place, mended where the text itself shows how.
+# Repair of boundaries at line ends and page ends, where the text itself shows the correct form.
 #
-# For text out of PDFs, scans and e-books. Every rule prefers leaving a fault to making one:
+# For text from PDFs, scans and e-books. Every rule prefers keeping an error to introducing one:
 #
 #     page ends     a form feed inside a sentence (no closing mark before it, a small letter after it) is a space;
-#                   a line with nothing but a number beside the form feed is the page's number and goes
+#                   a line with only a number next to the form feed is a page number, and is removed
 #     hyphens       `exam-` / `ple` at a line's end becomes `example` only where the text has `example` elsewhere, and
 #                   `well-known` only where it has `well-known`; otherwise it stays
 #     sentences     `ended.The next` gets its space when a small-lettered word is before the mark and one of the words
@@ -143,19 +143,19 @@ _CODE = re.compile(r"[{}<>;=`\\|_]|\(\)|::|->|^\s*(?:#|//|>>>|\$ )|^(?: {4}|\t)"
 _CLOSING = '.!?:;"”»)]…。！？'
 
 
-def mend(text: str) -> str:
-    """A text with wrong boundaries mended; line ends are `\n` already, page ends still `\f`. Linear in its length."""
+def fix_boundaries(text: str) -> str:
+    """Return the text with wrong boundaries fixed; line ends are `\n` already, page ends still `\f`. Linear time."""
     if "\f" in text:
-        text = _mend_pages(text.split("\f"))
+        text = _fix_pages(text.split("\f"))
     if "-\n" in text:
-        text = _mend_hyphens(text)
+        text = _fix_hyphens(text)
     if _GLUED.search(text):
         text = "\n".join(line if _CODE.search(line) else _GLUED.sub(r"\1 \2 ", line) for line in text.split("\n"))
     return text
 
 
-def _mend_pages(pages: list[str]) -> str:
-    """Pages one after another, without the blank lines and page numbers at their joints."""
+def _fix_pages(pages: list[str]) -> str:
+    """Join pages without the blank lines and page numbers between them."""
     pieces: list[str] = []
     last_line = ""
     for index, page in enumerate(pages):
@@ -197,7 +197,7 @@ def _joint(before: str, after: str) -> str:
     return "\n" if before[-1] == "-" else " "
 
 
-def _mend_hyphens(text: str) -> str:
+def _fix_hyphens(text: str) -> str:
     words = {word.casefold() for word in _WORD.findall(text)}
 
     def joined(match: re.Match[str]) -> str:

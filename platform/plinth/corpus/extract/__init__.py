@@ -6,7 +6,7 @@
                    per page
     readable       lists and formulas as a reader sees them
     pdf            text of PDF, page by page, by PDFium
-    latex          text of LaTeX, with maths and tables, by pylatexenc
+    latex          text of LaTeX, with math and tables, by pylatexenc
     extractor      `Extractor`: batches of pages to the worker and back
 
 A parser written in C or Rust may loop for ever or overflow its stack on a hostile page, and nothing inside the

@@ -1,4 +1,4 @@
-"""Text out of LaTeX, by pylatexenc: maths as they are written, tables as rows of cells, code as it stands.
+"""Text out of LaTeX, by pylatexenc: math as they are written, tables as rows of cells, code as it stands.
 
 The preamble, comments, pictures, labels and entries of the index go; headings and captions are paragraphs; a footnote
 is a paragraph after its own. Of a citation only the place in the work is kept, of a reference nothing: their keys are

@@ -139,7 +139,7 @@ CANONICAL, DATE, PUBLISH, TERMS, OPEN = b"canonical", b"date", b"publish", b"dct
 PUBLISHED = "datePublished"
 _WANTED = frozenset((*DATES, ADDRESS, TITLE, POLICY_META))
 _SEVERAL = (ROBOTS, TDM_META)
-#: A page names its licence in its head or, as Creative Commons advises, in its text.
+#: A page names its license in its head or, as Creative Commons advises, in its text.
 LICENSE, MOST_LICENSES, TAG_CHARACTERS = "license", 100, 1000
 REL, REL_CHARACTERS = "rel=", 100
 _LINKING = re.compile(r"<(?:a|area|link)\s", re.I)

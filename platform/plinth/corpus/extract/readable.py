@@ -17,7 +17,7 @@ from typing import Any
 # A list inside a kept one is kept. Resiliparse also numbers every `<ol>` from 1.
 #
 # The label of an item (bullet, number, letter) is written into the tree between two characters that no text has, and
-# takes the place of Resiliparse's own afterwards.
+# takes the place of Resiliparse's own afterward.
 
 #: Levels below `body` from which Resiliparse 2.0.1 considers a list, and the share of links above which it does not.
 DEPTH, MAX_LINKS = 4, 0.2

@@ -60,7 +60,7 @@ def _trafilatura() -> Extract:
             return "", None
         title = tree.findtext("./head/title")
         listings = plain_listings(tree, html)
-        # Favour precision, without comments: FineWeb's choice.
+        # Favor precision, without comments: FineWeb's choice.
         text = main_content(tree, favor_precision=True, include_comments=False) or ""
         return _spaces(with_listings(text, listings)), title
 

@@ -1,7 +1,7 @@
 """Models trained on buckets of the corpus itself, each an asset with a version: `models/NAME`.
 
-    examples           a sample of documents or of a labelled list, as features, cut into splits; linear models of
-                       hashed words; the mark of generated labelled sets
+    examples           a sample of documents or of a labeled list, as features, cut into splits; linear models of
+                       hashed words; the mark of generated labeled sets
     artefact           files of a classifier; its trees; probabilities from margins
     classifier         classifiers and taggers
     ngram_counts       vocabulary, counts and smoothing of n-gram models
@@ -50,7 +50,7 @@ class ModelTrainer:
     Args:
         kind: name in the recipe (`corpus.models.NAME.kind`).
         version: of the code; raise it when the same text would give another model.
-        description: one sentence for the catalogue.
+        description: one sentence for the catalog.
         source: the paper or project that it follows.
         params: frozen model of the parameters, without `kind`.
         buckets: names of the buckets whose documents it reads, of the parameters.

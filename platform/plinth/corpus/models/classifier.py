@@ -134,7 +134,7 @@ def learnt(stage: examples.Linear) -> dict[str, Any]:
     }
 
 
-# Two kinds of text: reference against random, or good against bad by a labelled list; in two stages.
+# Two kinds of text: reference against random, or good against bad by a labeled list; in two stages.
 #
 # The first stage is linear and cheap enough for every document. Where its calibrated probability lies in the band of
 # doubt, or below it although terms of a lexicon were found, a second one decides: boosted trees over the first stage's

@@ -1,4 +1,4 @@
-"""Examples to learn from: a sample of documents or of a labelled list, as features, cut into splits; the linear model
+"""Examples to learn from: a sample of documents or of a labeled list, as features, cut into splits; the linear model
 that learns from them.
 """
 
@@ -132,7 +132,7 @@ def train_epoch(
 def find_margins(starts: I64, rows: I32, table: F32, bias: F32, window: int, out: F64) -> None:
     """Fill in margins. A document's rows are those of its words, then those of its pairs, one fewer."""
 
-# Examples to learn from: a sample of documents or of a labelled list, as features, cut into splits.
+# Examples to learn from: a sample of documents or of a labeled list, as features, cut into splits.
 #
 # Of a bucket those documents are taken whose ids have the smallest keyed hash, about as many as wanted, so that the
 # sample is the same on every machine and memory is bounded by it. A document's split follows from a keyed hash of its
@@ -361,7 +361,7 @@ def splits(texts: pa.Array) -> npt.NDArray[np.int8]:
     return np.searchsorted(np.cumsum(list(SPLITS.values()))[:-1], place, side="right").astype(np.int8)
 
 
-# The mark of labelled sets that `plinth corpus slices --write` generates, and its refusal.
+# The mark of labeled sets that `plinth corpus slices --write` generates, and its refusal.
 #
 # Generated good and bad text share one generator: a model that learns from one half and is measured on the other
 # looks perfect and takes innocent text of other kinds for bad. Such sets are for tests.

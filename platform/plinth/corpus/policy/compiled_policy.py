@@ -1,4 +1,4 @@
-"""A policy ready to be evaluated: the licence gate before the rules, rules parsed and checked, the columns that they
+"""A policy ready to be evaluated: the license gate before the rules, rules parsed and checked, the columns that they
 read.
 """
 
@@ -26,9 +26,9 @@ from plinth.storage.parts import DOCUMENT_SCHEMA, EDIT_TYPE, read_row
 from plinth.storage.store import Store
 from plinth_text.arrays import Bools
 
-# The licence gate: what a document needs beside its policy, whatever the policy's rules say.
+# The license gate: what a document needs beside its policy, whatever the policy's rules say.
 #
-# A document is curated only where its licence is permitted for training and every use that the recipe declares, and
+# A document is curated only where its license is permitted for training and every use that the recipe declares, and
 # where the terms of its source allow these uses. Both are read from the document's own columns, never from a sidecar:
 # the policy stage gives the reason, and the curate stage refuses text that reaches it all the same.
 

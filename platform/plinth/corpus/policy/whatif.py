@@ -36,7 +36,7 @@ from plinth_text.arrays import I64, Bools
 # Every document is judged again by the new policy and compared with its published verdict; a rule that
 # stands in both word for word is not evaluated again, so that only columns of changed rules are read. The policy
 # is the first stage of the cascade, so the comparison is exact for what it drops and keeps. What deduplication
-# would do afterwards needs the whole pipeline: a document that is newly kept may still be a duplicate (its count is an
+# would do afterward needs the whole pipeline: a document that is newly kept may still be a duplicate (its count is an
 # upper bound), and where a newly dropped one was the survivor of a cluster, another member takes its place (counted as
 # `survivors`).
 #

@@ -7,7 +7,7 @@
     sidecar   per part: the share of each document's n-grams that is held out, and what is cut (`match_cuts`)
 
 GPT-3 (Brown et al. 2020, appendix C) compares 13-grams of lower-cased words without punctuation and ignores
-those that match more than 10 training documents: licence headers and stock phrases, not leaks. It cuts the match out
+those that match more than 10 training documents: license headers and stock phrases, not leaks. It cuts the match out
 with 200 characters around it; `remove: document` drops the whole document instead. A document of fewer words than n is
 one n-gram of all its words. Hashes are 64 bits: with G held-out n-grams a stranger matches with probability G / 2^64,
 for a hundred million of them 5e-12.

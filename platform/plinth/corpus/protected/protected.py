@@ -182,7 +182,7 @@ def _records(file: SourceFile) -> Iterator[tuple[int, dict[str, Any]]]:
 # judged    per part   the sidecar
 #
 # Counts, and what is found, are added up in tables of which no task opens more than a bounded number. All is decided
-# anew over the corpus as it stands: an n-gram that a later snapshot makes common is no evidence any more, for earlier
+# again over the corpus as it stands: an n-gram that a later snapshot makes common is no evidence any more, for earlier
 # documents either; while no survivor is lost, none that is common becomes evidence again.
 
 ASSET = "protected"

@@ -93,7 +93,7 @@ def _merge(store: Store, task: _Merge) -> tuple[Part, ...]:
 # All protected items as flat arrays, small enough for every worker to hold.
 #
 # **Evidence** of an item are its n-grams of 13 words (of all its words, where it has fewer). One that more training
-# documents have than a bound is boilerplate, as GPT-3 counts it (Brown et al. 2020, appendix C): a licence, an
+# documents have than a bound is boilerplate, as GPT-3 counts it (Brown et al. 2020, appendix C): a license, an
 # instruction to the reader. The words that it covers are no evidence. An item without any is undecided: nothing can
 # tell whether training text holds it. So is one too short to be looked for.
 #

@@ -1,6 +1,6 @@
 """Run a gate over documents of known truth, through the same annotators and rules as the corpus, and count.
 
-Labelled documents are generated, come from lists of the user, or are documents of the corpus that reviewers labelled.
+Labeled documents are generated, come from lists of the user, or are documents of the corpus that reviewers labeled.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ GOOD, BAD = "good", "bad"
 #: Parameters that judge what was measured.
 BOUNDS = ("max_false_positive", "max_over_removal", "min_documents", "min_recall")
 
-#: One row per labelled document: its truth, and whether the gate removed it.
+#: One row per labeled document: its truth, and whether the gate removed it.
 SCHEMA = pa.schema(
     [
         pa.field("slice", pa.string(), nullable=False),

@@ -1,4 +1,4 @@
-"""Labelled documents with known truth, made from words of several slices: the same for the same seed everywhere.
+"""Labeled documents with known truth, made from words of several slices: the same for the same seed everywhere.
 
 Good documents of a slice hold text that a crude gate removes: anatomy in medical text, crimes in legal text and
 news, insults between people of fiction, violent words in programs. Sentences that are planted to train with are not
@@ -122,7 +122,7 @@ THINGS = (
     "Such a {h} {n} should not be sold.",
     "After the {h} weather the {n} had to {w}.",
 )
-#: What is reported or meant otherwise; never at anybody.
+#: What is reported or meant otherwise; never at anyone.
 REPORTED = (
     "The witness stated that the word {t} was shouted once from the crowd.",
     "The article explains where the expression {t} comes from.",
@@ -232,7 +232,7 @@ def good(rng: random.Random, name: str) -> str:
 
 
 def obfuscated(rng: random.Random, word: str) -> str:
-    """A word, spelt so that a reader recognises it and a plain list does not match it."""
+    """A word, spelled so that a reader recognizes it and a plain list does not match it."""
     ways: list[Callable[[], str]] = [
         lambda: ".".join(word),
         lambda: " ".join(word),

@@ -28,7 +28,7 @@ from plinth.extensions import nearest
 from plinth_text.arrays import Bools
 from plinth_text.similarity import simhashes
 
-# Labelled documents for the illegal-content gate: entries of its lists, and look-alikes.
+# Labeled documents for the illegal-content gate: entries of its lists, and look-alikes.
 #
 # Nothing here is illegal. A phrase of the keyword lists is planted in good text; of a bank of generated documents those
 # that the lists name by SHA-256 or SimHash stand for known texts, and are planted as they are and lightly edited

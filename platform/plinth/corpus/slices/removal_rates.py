@@ -232,10 +232,10 @@ def _shown(
     }
 
 
-# Rules of policies that drop documents by what a model learnt, and the buckets whose text is trusted beside them.
+# Rules of policies that drop documents by what a model learned, and the buckets whose text is trusted beside them.
 #
 # A model that was trained on text of one kind may take innocent text of another for what it was taught to find. So
-# every rule that reads a learnt column needs evidence from outside (`recipe.extension_checks`), and what it removes is
+# every rule that reads a learned column needs evidence from outside (`recipe.extension_checks`), and what it removes is
 # measured on every bucket (`removal_rates`).
 
 #: Kinds of models that judge how likely a text is, and not which class it is of: nobody labels text for them.

@@ -38,7 +38,7 @@ from plinth.storage.workspace import Workspace
 #     {"id": "0123…ef", "reason": "toxic", "label": "good", "reviewer": "ada", "time": "2026-01-31T12:00:00Z"}
 #
 # `id` is the document's, 32 hexadecimal digits. `reason` is the policy's for which it was looked at. `label` is the
-# reviewer's judgement of that reason: `bad` where the document was rightly removed for it (or should have been), `good`
+# reviewer's judgment of that reason: `bad` where the document was rightly removed for it (or should have been), `good`
 # where not. Of several labels of one document and reason the latest counts. Files may also be Parquet with the same
 # columns (`time` as text).
 

@@ -5,7 +5,7 @@
                 reject with its reason; the account of both, which must add up
     inventory   the files of a bucket by name and digest; how large ones are cut into pieces, and pieces grouped into
                 parts
-    times       times and dates as archives, data sets and pages write them; opt-outs and licences that pages and
+    times       times and dates as archives, data sets and pages write them; opt-outs and licenses that pages and
                 servers declare
     streams     plain bytes and lines out of compressed files, with damage named
     codings     HTTP bodies: codings undone, character sets of headers, media types by the first bytes; bytes as text,

@@ -181,7 +181,7 @@ def _content_length(header: bytes) -> int | None:
 # The files of a bucket, and how they are cut into groups of work.
 #
 # Groups are content-defined: whether a group ends after a file is decided by a hash of the file's name, so a
-# file that is added or removed changes the group it falls in and, at most, its neighbour; never all that follow.
+# file that is added or removed changes the group it falls in and, at most, its neighbor; never all that follow.
 
 
 class Inventory(Frozen):
@@ -358,12 +358,12 @@ def _require_terms(source: Source) -> None:
         )
 
 
-# The licence of a file whose source says `per-document`.
+# The license of a file whose source says `per-document`.
 #
 # A folder of files may hold `LICENCES.json` at its root: a JSON object from relative path (a folder, a file, or
 # `""` for everything else) to an SPDX expression. The longest path that leads to a file decides. What nothing
-# names is `unknown`, and the licence gate stops it. JSON lines and WARC have no such file: there the record
-# itself carries the licence.
+# names is `unknown`, and the license gate stops it. JSON lines and WARC have no such file: there the record
+# itself carries the license.
 
 PER_DOCUMENT = "per-document"
 UNKNOWN = "unknown"

@@ -1,4 +1,4 @@
-"""Sources of documents: location, terms, extraction, normalisation."""
+"""Sources of documents: location, terms, extraction, normalization."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pydantic import Field, field_validator, model_validator
 
 from plinth.records import Frozen, OneValue, internal, spelling
 
-#: Answers that state no licence (SPDX 2.3, clause 8.13 and 8.15), and none at all.
+#: Answers that state no license (SPDX 2.3, clause 8.13 and 8.15), and none at all.
 NO_LICENCE = ("", "unknown", "none", "noassertion")
 LICENCE_WORD = re.compile(r"[()]|[A-Za-z0-9.+:-]+")
 #: E-mail addresses that Dagster accepts as owners of assets.

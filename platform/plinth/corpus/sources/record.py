@@ -47,7 +47,7 @@ from plinth.text import counted
 # not_html           a captured image, style, script or feed: neither HTML nor plain text
 # binary             a file of a text or source tree that is an image, an archive, a program
 # attributes         a line of Dolma's attributes: scores about a document, without its text
-# empty              no text, or none left after extraction and normalisation
+# empty              no text, or none left after extraction and normalization
 # symlink            a symbolic link that leads out of its source, to a folder, or to a file that is read anyway
 # special_file       a pipe, socket or device in a source
 # private_file       a key, a credential or a file of Plinth's own, or a hard link to one (`storage.off_limits`)

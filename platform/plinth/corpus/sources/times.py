@@ -1,4 +1,4 @@
-"""What pages, archives and servers declare: times and dates, opt-outs and a licence."""
+"""What pages, archives and servers declare: times and dates, opt-outs and a license."""
 
 from __future__ import annotations
 
@@ -184,12 +184,12 @@ def _valid(year: str, month: str | None, day: str | None) -> str | None:
 _READERS: tuple[Callable[[str], str | None], ...] = (_from_epoch, _year_first, _with_named_month, _year_last)
 
 
-# What a page, or the server's answer, says about its use: opt-outs and a licence, as they stand in `extra`.
+# What a page, or the server's answer, says about its use: opt-outs and a license, as they stand in `extra`.
 #
 #     directives    of `robots` (`<meta>`, `X-Robots-Tag`) those that speak of use, and `tdm-reservation` where it is 1
 #                   (TDM Reservation Protocol, W3C community group), as words in order
 #     tdm_policy    address of the owner's policy on text and data mining
-#     rel_license   address of the licence that the page links to, where it links to one
+#     rel_license   address of the license that the page links to, where it links to one
 #
 # A directive for one named crawler (`X-Robots-Tag: otherbot: noindex`) is not for others, and is left out.
 

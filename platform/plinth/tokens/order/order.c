@@ -43,7 +43,7 @@ INLINE uint64_t divide(uint64_t word, uint64_t modulus, uint64_t reciprocal, uin
     return quotient + over;
 }
 
-/* The round function: the finaliser of SplitMix64. */
+/* The round function: the finalizer of SplitMix64. */
 INLINE uint64_t word_of(uint64_t half, uint64_t key, uint64_t modulus, uint64_t reciprocal) {
     uint64_t word = half + key, rest;
     word = (word ^ (word >> 30)) * 0xBF58476D1CE4E5B9u;

@@ -275,9 +275,9 @@ def place(
 
 # A keyed bijection of range(n), and its inverse, evaluated at any point in constant time.
 #
-# The construction is the generalised Feistel cipher over a rectangle a x b >= n, with cycle walking for the
+# The construction is the generalized Feistel cipher over a rectangle a x b >= n, with cycle walking for the
 # few points outside (Black and Rogaway, "Ciphers with Arbitrary Finite Domains", CT-RSA 2002). Its round
-# function is the 64-bit finaliser of SplitMix64 (Steele, Lea and Flood, "Fast Splittable Pseudorandom Number
+# function is the 64-bit finalizer of SplitMix64 (Steele, Lea and Flood, "Fast Splittable Pseudorandom Number
 # Generators", OOPSLA 2014) with Stafford's constants. It shuffles; it keeps no secrets.
 
 ROUNDS = 6  # Luby and Rackoff need 4 for a strong permutation; small domains are worth two more

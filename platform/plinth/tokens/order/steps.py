@@ -199,7 +199,7 @@ class Steps:
         stretches: in order; the first begins at step 0 and position 0.
     """
 
-    #: Whether the positions of a step come after those of the step before.
+    #: True if the positions of a step come after those of the step before.
     ascending: ClassVar[bool] = True
 
     sequences: int

@@ -42,7 +42,7 @@ class ShardReader:
         MissingError, IntegrityError: on first touch: a shard is absent, torn or changed.
     """
 
-    #: Whether shards are mapped files; otherwise spans are fetched, and `gather` fetches many at once.
+    #: True if shards are mapped files; otherwise spans are fetched, and `gather` fetches many at once.
     mapped = True
 
     def __init__(self, store: Store, shards: Manifest, stream: str | None = None) -> None:

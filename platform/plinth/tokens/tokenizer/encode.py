@@ -41,7 +41,7 @@ U64 = npt.NDArray[np.uint64]
 
 # Pre-tokenizer and decoder of each kind: how text is cut into words, and how tokens become text again.
 #
-# No pipeline normalises: text round-trips byte for byte. No merge or piece crosses the border of two words.
+# No pipeline normalizes: text round-trips byte for byte. No merge or piece crosses the border of two words.
 #
 #     bpe-bytes      GPT-2's pattern over bytes (Radford et al. 2019)
 #     bpe-fallback   words over characters: combining marks stay with their letters, line ends apart from the

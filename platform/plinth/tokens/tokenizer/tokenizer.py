@@ -2,7 +2,7 @@
 
 A run that begins from weights, or learns from a teacher, may keep their tokenizer instead (`of_model`).
 
-Special tokens come first, so that end-of-text is id 0 in every vocabulary; then the 256 bytes; then the learnt tokens
+Special tokens come first, so that end-of-text is id 0 in every vocabulary; then the 256 bytes; then the learned tokens
 (a byte-level vocabulary mixes the last two). `words.pipeline` cuts text into words.
 """
 
@@ -186,7 +186,7 @@ ALWAYS = frozenset(string.printable) - {"\x0b", "\x0c"}
 #: Replaces a character without a token before training. It is in no alphabet, so trainers drop it.
 RARE = "\x00"
 
-#: A merge spelt `<0x41>` would be read as that byte; no merge crosses this position.
+#: A merge spelled `<0x41>` would be read as that byte; no merge crosses this position.
 _BYTE_NAME = re.compile(r"(?<=<)(?=0x[0-9A-F]{2}>)")
 
 

@@ -132,7 +132,7 @@ def test_a_poisoned_lexicon_stops_the_stage_with_its_line(trained: Any, tiny: An
     (tiny.ctx.workspace.input / "bad.tsv").write_text("zill\t1\tinsult\nthe\t1\tinsult\n")
     poisoned = lists.run(tiny.ctx, "toxic", "bad.tsv")
     documents = tiny.corpus({"web": [[tiny.Doc("one text")]]}).documents["web"]
-    with pytest.raises(SourceError, match=r"lists/toxic, .* line 2 is refused"):
+    with pytest.raises(SourceError, match=r"lists/toxic, .* line 2 is invalid"):
         annotate.run(tiny.ctx, "web", "toxicity", {"model": None}, documents, {"lists/toxic": poisoned})
     with pytest.raises(MissingError, match="lists/toxic"):
         annotate.run(tiny.ctx, "web", "toxicity", {"model": None}, documents, {})

@@ -272,7 +272,7 @@ def test_one_that_fails_or_lacks_its_resources_does_not_stop_its_neighbour(
     alone = annotate.run(corpus.ctx, "web", "fineweb", {}, documents)
     beside: dict[str, dict[str, Any]] = {"length": {}, "fineweb": {"short_line_characters": 20}}
     assert annotate.run(corpus.ctx, "web", "c4", {}, documents, beside=beside).stats["documents"] == 3
-    with pytest.raises(StageError, match="length broke its contract"):
+    with pytest.raises(StageError, match="length returned an invalid batch"):
         annotate.run(corpus.ctx, "web", "length", {}, documents, beside=beside)
     plugged(monkeypatch, resources=lambda params: ("lists/words",))
     other = annotate.run(corpus.ctx, "web", "fineweb", {"short_line_characters": 9}, documents, beside={"length": {}})
@@ -285,6 +285,6 @@ def test_a_worker_with_another_version_of_an_annotator_is_refused(corpus: Any, m
     made = plugged(monkeypatch)
     params = made.params()
     task = stage._Task(corpus.documents["web"].parts[0], (stage._Request("length", "1 (acme 2.0)", params, (), {}),))
-    with pytest.raises(StageError, match="annotator length is another one in this worker") as refused:
+    with pytest.raises(StageError, match="annotator length has another version in this worker") as refused:
         stage._annotate(corpus.ctx.store, task)
     assert (refused.value.found, refused.value.expected) == ("version 1", "version 1 (acme 2.0)")

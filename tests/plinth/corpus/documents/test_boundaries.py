@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plinth.corpus.documents.normalize import mend, normalize
+from plinth.corpus.documents.normalize import fix_boundaries, normalize
 from plinth.corpus.sources.parameters import Normalisation, Source
 
 PLAIN = Normalisation()
@@ -94,4 +94,4 @@ def test_mending_twice_is_mending_once_through_the_normal_form(text: str) -> Non
     ],
 )
 def test_no_text_takes_quadratic_time(text: str, expected: str) -> None:
-    assert mend(text) == expected
+    assert fix_boundaries(text) == expected

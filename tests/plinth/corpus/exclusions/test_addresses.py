@@ -56,7 +56,7 @@ def test_domains_are_those_of_the_host_and_above_it() -> None:
 def test_a_domain_that_is_none_is_refused(name: str) -> None:
     with pytest.raises(ValueError, match="host name"):
         domain(name)
-    with pytest.raises(RequestError, match="nothing to take down"):
+    with pytest.raises(RequestError, match="not valid for a takedown"):
         normal("domain", name)
 
 

@@ -66,7 +66,7 @@ def test_digests_with_the_same_beginning(tmp_path: Path) -> None:
         ({"phash.txt": "ffffffffffffffff\n"}, r"line 1 .*blank image"),
         ({"keywords.txt": "flobrik\n"}, r"keywords\.txt, line 1 .*TAB"),
         ({"keywords.txt": "flobrik\tNot A Category\n"}, r"line 1 .*category of small letters"),
-        ({"keywords.txt": "the\ttrade\n"}, r"line 1 .*no common word"),
+        ({"keywords.txt": "the\ttrade\n"}, r"line 1 .*not a common word"),
         ({"keywords.txt": "12\ttrade\n"}, r"line 1 .*with a letter"),
         ({"keywords.txt": "flo\u200bbrik\ttrade\n"}, r"line 1 .*invisible"),
         ({"keywords.txt": "a b c d e f g h i\ttrade\n"}, r"line 1 .*1 to 8 words"),

@@ -45,9 +45,9 @@ def test_what_the_second_stage_is_told(tmp_path: Path) -> None:
         (b"grumbok\t1.5\tmild", "weight '1.5'"),
         (b"grumbok\tx\tmild", "weight 'x'"),
         (b"grumbok\t1\tVery bad", "category"),
-        (b"the\t1\tmild", "which good text is full of"),
-        (b"a\t1\tmild", "which good text is full of"),
-        (b"42\t1\tmild", "which good text is full of"),
+        (b"the\t1\tmild", "a common word"),
+        (b"a\t1\tmild", "a common word"),
+        (b"42\t1\tmild", "a common word"),
         (b"gr\x00umbok\t1\tmild", "control or invisible"),
         ("gr\u200bumbok\t1\tmild".encode(), "control or invisible"),
         (b"gr\xffumbok\t1\tmild", "decode"),
@@ -65,5 +65,5 @@ def test_a_poisoned_line_refuses_the_whole_list(tmp_path: Path, line: bytes, wha
 def test_a_term_twice_with_other_values_and_an_empty_list(tmp_path: Path) -> None:
     with pytest.raises(SourceError, match="line 1"):
         read(tmp_path, GOOD.encode(), b"grumbok\t0.1\tmild\n")
-    with pytest.raises(SourceError, match="lists/toxic is refused"):
+    with pytest.raises(SourceError, match="lists/toxic is invalid"):
         read(tmp_path, b"# nothing\n\n")

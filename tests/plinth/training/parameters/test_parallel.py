@@ -125,4 +125,4 @@ def test_shorter_rows_divide_over_sequence_ranks_too(tmp_path: Path) -> None:
     path = tmp_path / "mine.yaml"
     path.write_text("\n".join(lines) + "\n")
     messages = {problem.key: problem.message for problem in check(path)[1]}
-    assert messages["training.changes[0].sequence_tokens"] == "10 does not divide over parallel.sequence = 3"
+    assert messages["training.changes[0].sequence_tokens"] == "10 is not divisible by parallel.sequence = 3"

@@ -1,6 +1,6 @@
-"""National identity, tax and insurance numbers, each with its form, check digits and the words that must stand near.
+"""National identity, tax and insurance numbers, each with its form, check digits and the words required nearby.
 
-A rule whose form alone is rare enough (dashes in the American number, seven groups in the French one) needs no words.
+Forms that are rare enough (dashes in the American number, seven groups in the French one) need no words.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ _ODD = dict(
 
 
 class NationalId(NamedTuple):
-    """One country's number.
+    """National number of one country.
 
     Args:
         name: country and number.
-        form: matched where the number begins.
-        strong: whether the form (its text as written) needs no words.
-        meaning: bits of `pii_words`, one of which must be near otherwise.
-        valid: check digits, given letters and digits only.
-        source: who publishes the rule.
+        form: pattern, matched at the first character of the number.
+        strong: function that returns True if the form (its text as written) needs no words.
+        meaning: bits of `pii_words`, one of which must be near if the form is not strong.
+        valid: check of the digits; takes letters and digits only.
+        source: publisher of the rule.
     """
 
     name: str
@@ -50,7 +50,7 @@ class NationalId(NamedTuple):
 
 
 def ssn(text: str) -> bool:
-    """Areas 000, 666 and 900–999, group 00 and serial 0000 are never given; two numbers were in advertisements."""
+    """Check the number; areas 000, 666 and 900–999, group 00 and serial 0000 are not issued; two are from ads."""
     area = text[:3]
     given = area not in ("000", "666") and area < "900" and text[3:5] != "00" and text[5:] != "0000"
     return given and text not in ("078051120", "219099999") and not ("987654320" <= text <= "987654329")
@@ -66,7 +66,7 @@ def nir(text: str) -> bool:
 
 
 def steuer_id(text: str) -> bool:
-    """One digit of the first ten is there twice or three times, the others at most once."""
+    """Check the number; one of the first ten digits occurs two or three times, the others at most once."""
     counts = sorted((text[:10].count(digit) for digit in set(text[:10])), reverse=True)
     return text[0] != "0" and counts[0] in (2, 3) and all(count == 1 for count in counts[1:]) and mod_11_10(text)
 
@@ -96,7 +96,7 @@ def pesel(text: str) -> bool:
 
 
 def personnummer(text: str) -> bool:
-    """Days from 61 on are of coordination numbers."""
+    """Check the number; coordination numbers have days from 61 on."""
     month, day = int(text[-8:-6]), int(text[-6:-4])
     return 1 <= month <= 12 and (1 <= day <= 31 or 61 <= day <= 91) and luhn(text[-10:])
 
@@ -143,7 +143,7 @@ def ahv(text: str) -> bool:
 
 
 def resident_id(text: str) -> bool:
-    """GB 11643: province, county, date of birth, sequence, and the check character of ISO/IEC 7064 MOD 11-2."""
+    """Check province, county, date of birth, sequence and the check character (GB 11643, ISO/IEC 7064 MOD 11-2)."""
     try:
         born = date(int(text[6:10]), int(text[10:12]), int(text[12:14]))
     except ValueError:
@@ -166,7 +166,7 @@ def _never(text: bytes) -> bool:
 
 
 NIR_FORM = rb"[12] ?\d\d ?(?:0[1-9]|1[0-2]|[2-9]\d) ?(?:\d\d|2[AB]) ?\d{3} ?\d{3} ?\d\d"
-#: Rules for numbers that begin with a digit, in the order in which they are tried.
+#: Rules for numbers that begin with a digit, in the order of matching.
 NUMBERS = (
     NationalId(
         "us_ssn", _form(rb"\d{3}([- ]?)\d\d\1\d{4}"), _has(b"-"), words.SSN, ssn, "Social Security Administration"

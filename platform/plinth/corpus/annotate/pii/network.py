@@ -16,14 +16,14 @@ from plinth.corpus.annotate.pii.numbers import PiiHit
 # E-mail addresses, IP addresses, and passwords inside URLs.
 #
 # Names reserved for documentation (RFC 2606) and networks that are not public (RFC 6890) belong to no person and are
-# left out. So are look-alikes: versions, sections and object identifiers are four small numbers, pictures for
-# high-resolution screens are named `logo@2x.png`, `git@host` is a way to write a URL.
+# skipped. So are look-alikes: versions, sections and object identifiers of four small numbers, image names such as
+# `logo@2x.png`, and URLs such as `git@host`.
 
-#: ASCII of the part before the `@` that people have: the practical part of RFC 5322, at most 64 octets with the letters
+#: ASCII of the usual part before the `@`: the practical subset of RFC 5322, at most 64 octets with the letters
 #: that RFC 6531 adds.
 LOCAL = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.%+-"
 MAX_LOCAL = 64
-#: The one name with an apostrophe that is no quotation mark or article: `o'hara@…`.
+#: The only kind of name in which an apostrophe is neither a quotation mark nor an article: `o'hara@…`.
 IRISH = re.compile(rb"(?<!\w)[Oo]'\Z")
 DOMAIN = re.compile(
     rb"(?:[A-Za-z0-9][A-Za-z0-9-]{0,62}\.){1,8}(?:[A-Za-z]{2,24}|[Xx][Nn]--[A-Za-z0-9-]{2,59})(?![\w@-])"
@@ -34,27 +34,27 @@ OTHER_ZONES = (
     "在线 中文网 商城 广告 我爱你 香港 台湾 台灣 集团 한국 닷컴 닷넷 みんな コム ไทย คอม भारत বাংলা ভারত السعودية امارات "
     "مصر ایران شبكة موقع ישראל קום"
 )
-#: The same in any script (RFC 5890): tried where the ASCII one does not match.
+#: The same in any script (RFC 5890): tried if the ASCII pattern does not match.
 OTHER_DOMAIN = re.compile(
     rf"(?:[^\W_](?:[\w-]{{0,61}}[^\W_])?\.){{1,8}}(?:[A-Za-z]{{2,24}}(?![A-Za-z0-9_@\u00c0-\u02ff-])|(?:{'|'.join(OTHER_ZONES.split())}))"
 )
-#: Scripts that put no space between words: a letter of one before an ASCII name belongs to the sentence.
+#: Scripts without spaces between words: their letters before an ASCII name belong to the sentence.
 UNSPACED = re.compile(
     r"[\u0e00-\u0eff\u1000-\u109f\u1100-\u11ff\u1780-\u17ff\u2e80-\ud7ff\uf900-\ufaff\uff00-\uffef\U00020000-\U0003ffff]"
 )
-#: Characters that a name in such a script may have, alone between spaces or punctuation.
+#: Characters of a name in such a script, between spaces or punctuation.
 MAX_UNSPACED = 6
 RESERVED = re.compile(rb"(?:\A|\.)(?:example(?:\.(?:com|net|org))?|localhost|test|invalid)\Z", re.IGNORECASE)
 FILES = re.compile(rb"\.(?:png|jpe?g|gif|svg|webp|ico|css|js|py|html?|json|ya?ml|whl|zip|gz)\Z", re.IGNORECASE)
 PASSWORD = re.compile(rb"://[^\s/:@\"'<>]{1,64}:([^\s/:@\"'<>]{3,64})\Z")
-#: Passwords that documentation writes.
+#: Passwords used in documentation.
 PLACEHOLDER = re.compile(
     rb"(?:\W*(?:pass(?:word|wd)?|pwd|secret|user|token|pw|x+|\*+|\.+|your\w*|my\w*|change\w*|example\w*)\W*)\Z",
     re.IGNORECASE,
 )
 DOTTED = re.compile(rb"(?<![\w.])(?:\d{1,3}\.){3}\d{1,3}(?![\w-]|\.\d)")
 HEXES = re.compile(rb"(?:[0-9A-Fa-f]{0,4}:){2,7}[0-9A-Fa-f]{0,4}(?![\w:.])")
-#: Numbers after one of these are a version or a place in a document.
+#: Numbers after one of these are a version or a section of a document.
 NUMBERED = re.compile(
     rb"(?:\b(?:versions?|ver|v|release|sections?|sec|chapter|rfc|build)|\xc2\xa7|[<>=~]=)[\s:=.'\"`]{0,5}\Z",
     re.IGNORECASE,
@@ -142,12 +142,12 @@ def _address(match: re.Match[bytes]) -> PiiHit | None:
     return PiiHit(match.start(), match.end(), "ip" if public else "private_ip")
 
 
-# Keys, tokens and passwords: those of a published form, and random strings assigned to the name of a secret.
+# Keys, tokens and passwords: values of a published form, and random strings assigned to the name of a secret.
 #
-# Forms are those that the issuers publish for secret scanning. A value without a form must be assigned to a name such
-# as `api_key`, must not be made of words, and must be as disordered as random characters are.
+# Issuers publish the forms for secret scanning. A value without a form must be assigned to a name such as `api_key`,
+# must not consist of words, and must have the entropy of random characters.
 
-#: Name, how it begins, the whole form.
+#: Name, prefix, and pattern of the whole form.
 FORMS = tuple(
     (name, start, re.compile(form + rb"(?![\w-])"))
     for name, start, form in (
@@ -193,11 +193,11 @@ VALUE = re.compile(rb"[A-Za-z0-9_+/.=~-]{16,200}")
 EXAMPLE = re.compile(
     rb"example|placeholder|your|changeme|dummy|sample|fake|xxxx|0000|1234567|abcdef|foobar|redacted|\.\.\.", re.I
 )
-#: A value of a published form with `1234567` in it may be a key all the same.
+#: A value of a published form may be a key even if it contains `1234567`.
 FORMED_EXAMPLE = re.compile(rb"example|placeholder|your|changeme|dummy|sample|fake|xxxx|redacted", re.I)
 WORDS = re.compile(rb"[A-Z]?[a-z]{4,}|[A-Z]{5,}")
 HEX = re.compile(rb"[0-9a-f]+\Z|[0-9A-F]+\Z")
-#: Bits per character. Random letters and digits have 4.1 at 20 characters; names made of words mostly have less.
+#: Bits per character. Random letters and digits have 4.1 at 20 characters; most names that consist of words have less.
 MIN_ENTROPY = 3.3
 
 
@@ -248,7 +248,7 @@ def _assigned(raw: bytes, start: int) -> PiiHit | None:
         if not SECRET_NAME.search(name[1]) or OPEN_NAME.search(name[1]):
             return None
         after = raw[value.end() : value.end() + 1]
-        # without quotation marks it is the name of something, unless it ends its line, as in settings
+        # without quotation marks it is an identifier, unless it ends its line, as in settings
         if after != name[2] if name[2] else after not in (b"", b"\n", b"\r", b" ", b"&", b";"):
             return None
     return (

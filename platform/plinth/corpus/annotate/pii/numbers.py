@@ -9,7 +9,7 @@ from typing import NamedTuple
 from plinth_text import terms
 from plinth_text.terms import MEANINGS, OTHER, PHONE
 
-#: Words for a number that is no person's, at most one word such as `number` further: `part no.`, `S/N`, `order #`.
+#: Words that mark a number as not personal, at most one word such as `number` before it: `part no.`, `order #`.
 _LABELS = f"""{MEANINGS[OTHER]} item product catalog catalogue cat drawing docket patent permit claim file zip asset
     equipment barcode upc ean gtin nsn fig figure table page artikelnummer artikelnr bestellnr teilenummer teilenr
     rechnungsnummer rechnungsnr seriennummer kundennummer aktenzeichen az vorgang steuernummer""".split()
@@ -21,7 +21,7 @@ _LABELLED = re.compile(
 
 
 class PiiHit(NamedTuple):
-    """A span in bytes from the beginning of a text; the reason is `kind` or `kind/rule`."""
+    """Span in bytes from the beginning of a text; the reason is `kind` or `kind/rule`."""
 
     start: int
     end: int
@@ -38,7 +38,7 @@ def labelled(raw: bytes, start: int) -> bool:
 
 
 def weighted(digits: str, weights: Sequence[int]) -> int:
-    """Sum of digits times weights."""
+    """Return the sum of digits times weights."""
     return sum(int(digit) * weight for digit, weight in zip(digits, weights, strict=True))
 
 
@@ -52,7 +52,7 @@ def luhn(digits: str) -> bool:
 
 
 def mod_11_10(digits: str) -> bool:
-    """ISO/IEC 7064, MOD 11,10."""
+    """Return True if the check digit is valid (ISO/IEC 7064, MOD 11,10)."""
     product = 10
     for digit in digits[:-1]:
         total = (int(digit) + product) % 10 or 10
@@ -80,8 +80,8 @@ def verhoeff(digits: str) -> bool:
 
 # Payment cards, bank accounts and telephone numbers.
 #
-# A card needs an issuer's first digits, that issuer's length and Luhn's check; without gaps it also needs a word for
-# cards near it, since one in fifty random numbers of 16 digits passes. An IBAN needs its country's length and the
+# A card needs an issuer's first digits, that issuer's length and Luhn's check; without gaps it also needs a card word
+# nearby, since one in fifty random numbers of 16 digits passes. An IBAN needs its country's length and the
 # remainder 1 (ISO 13616, ISO/IEC 7064 MOD 97-10). A telephone number needs a country's code and length after `+`
 # (ITU-T E.164), the form of the North American plan, or a word for telephones before it.
 
@@ -102,7 +102,7 @@ _BY_LENGTH = {
     30: "JO KW MU", 31: "MT SC", 32: "LC",
 }  # fmt: skip
 IBAN_LENGTHS = {country: size for size, countries in _BY_LENGTH.items() for country in countries.split()}
-#: Digits after the country code (ITU-T E.164 and the plans it lists); codes not named have 6 to 12.
+#: Digits after the country code (ITU-T E.164 and the plans it lists); other codes have 6 to 12.
 PLANS = {
     "1": (10, 10), "7": (10, 10), "20": (8, 10), "27": (9, 9), "30": (10, 10), "31": (9, 9), "32": (8, 9), "33": (9, 9),
     "34": (9, 9), "36": (8, 9), "39": (6, 11), "40": (9, 9), "41": (9, 9), "43": (7, 13), "44": (9, 10), "45": (8, 8),
@@ -133,7 +133,7 @@ DATE = re.compile(
     rb"(?:19|20)\d\d[-/. ](?:0?[1-9]|1[0-2])[-/. ]|\d{1,2}[-/.]\d{1,2}[-/.](?:19|20)\d\d(?!\d)|"
     rb"(?:19|20)\d\d[-/ ](?:19|20)\d\d(?!\d)"
 )
-#: The word before a number, and words that may stand between `telephone` and it.
+#: Word before a number, and words that may occur between `telephone` and the number.
 LAST_WORD = re.compile(rb"([A-Za-z\x80-\xff]+)[^A-Za-z0-9\x80-\xff]{0,6}\Z")
 BETWEEN = frozenset(b"no nr number numbers num is at us me on under us the my our work home office direct n".split())
 PHONE_WORDS = frozenset(word.lower().encode() for word in MEANINGS[PHONE].split())
@@ -173,7 +173,7 @@ def iban(raw: bytes, start: int) -> PiiHit | None:
 
 
 def iban_valid(text: str) -> bool:
-    """ISO 13616: the first four characters at the end, letters as 10 to 35, remainder 1 modulo 97."""
+    """Return True if the check digits are valid: remainder 1 modulo 97 (ISO 13616)."""
     return int("".join(str(int(character, 36)) for character in text[4:] + text[:4])) % 97 == 1
 
 
@@ -193,7 +193,7 @@ def phone(raw: bytes, start: int, end: int, meaning: int) -> PiiHit | None:
 
 
 def _american(area: bytes, exchange: bytes, line: bytes) -> bool:
-    """Codes from 200 on, no service codes (N11), and not 555-0100 to 555-0199, which are kept for fiction (NANPA)."""
+    """Return True for codes from 200 on, except service codes (N11) and 555-0100 to 555-0199 for fiction (NANPA)."""
     fiction = exchange == b"555" and line.startswith(b"01")
     codes = all(code[:1] >= b"2" and code[1:] != b"11" for code in (area, exchange))
     return codes and not fiction
@@ -217,7 +217,7 @@ def _international(raw: bytes, start: int, end: int, named: bool) -> PiiHit | No
     for stop, group in groups:
         if group == "0" and total and raw[stop : stop + 1] == b")":
             reached = stop
-            continue  # `+44 (0) 20`: the digit that is left out
+            continue  # `+44 (0) 20`: the omitted digit
         if national + len(group) > most:
             break
         total, national, reached = total + len(group), national + len(group), stop
@@ -272,7 +272,7 @@ def named(raw: bytes, start: int) -> bool:
 
 
 def _groups(raw: bytes, start: int, end: int) -> list[tuple[int, str]] | None:
-    """End and digits of each group of a number; None where it runs on into a word or a fraction."""
+    """Return end and digits of each group of a number; None if it continues as a word or a fraction."""
     after = raw[end : end + 2]
     if (after[:1] in b"%_" and after) or after[:1].isalpha() or (after[:1] in (b".", b",") and after[1:].isdigit()):
         return None

@@ -1,13 +1,13 @@
 """Spans of personal data and secrets, with replacements.
 
-A kernel finds the places worth a rule in one pass (`plinth_text.terms`); rules decide at these places,
-each over a bounded number of bytes, so that no text makes them slow:
+A kernel finds candidate positions in one pass (`plinth_text.terms`); rules decide at these positions, each
+over a bounded number of bytes, so that no text makes them slow:
 
     network    e-mail addresses, public and private IP addresses, passwords in URLs
     numbers    payment cards, IBAN, telephone numbers
     national   national identity, tax and insurance numbers, with their check digits
     keys       keys, tokens, passwords
-    names      names and addresses, where a spaCy pipeline is given
+    names      names and addresses, if a spaCy pipeline is given
 
 The reason of a span is its kind, or kind and rule: `email`, `national/us_ssn`, `key/github_token`.
 """
@@ -39,7 +39,7 @@ from plinth_text.unicode import utf8
 
 Kind = Literal["email", "ip", "private_ip", "phone", "iban", "card", "national", "key"]
 KINDS: tuple[Kind, ...] = ("email", "ip", "private_ip", "phone", "iban", "card", "national", "key")
-#: A private address names no person.
+#: A private address does not identify a person.
 DEFAULT_KINDS = tuple(kind for kind in KINDS if kind != "private_ip")
 NAMED = ("name", "address")
 ALL_KINDS = (*KINDS, *NAMED)
@@ -56,12 +56,16 @@ SCHEMA = pa.schema(
 class PiiParams(Frozen):
     """Kinds to find, and their replacements."""
 
-    kinds: tuple[Kind, ...] = Field(DEFAULT_KINDS, description=f"Of {', '.join(f'`{kind}`' for kind in KINDS)}.")
-    replacements: Mapping[str, str] = Field({}, description="By kind, instead of `<EMAIL>`, `<PHONE>`, ….")
-    ner: str | None = Field(None, description="List of the recipe that is a spaCy pipeline; names and addresses by it.")
+    kinds: tuple[Kind, ...] = Field(
+        DEFAULT_KINDS, description=f"Kinds to find: {', '.join(f'`{kind}`' for kind in KINDS)}."
+    )
+    replacements: Mapping[str, str] = Field(
+        {}, description="Replacement texts by kind; default: `<EMAIL>`, `<PHONE>`, …."
+    )
+    ner: str | None = Field(None, description="List with a spaCy pipeline that finds names and addresses.")
     ner_labels: Mapping[str, Literal["name", "address"]] = internal(
         {"PERSON": "name", "PER": "name", "ADDRESS": "address", "STREET": "address"},
-        description="Labels of the pipeline that count, and as what.",
+        description="Kind for each entity label of the pipeline.",
     )
 
     @field_validator("replacements")
@@ -69,13 +73,13 @@ class PiiParams(Frozen):
     def _known(cls, given: Mapping[str, str]) -> Mapping[str, str]:
         unknown = [kind for kind in given if kind not in ALL_KINDS]
         if unknown:
-            raise ValueError(f"{unknown[0]!r} is no kind; there are {', '.join(ALL_KINDS)}")
+            raise ValueError(f"{unknown[0]!r} is not a kind; have: {', '.join(ALL_KINDS)}")
         return given
 
 
 @dataclass(frozen=True)
 class PreparedPii:
-    """Parameters, and the pipeline that they name."""
+    """Parameters and the loaded pipeline."""
 
     params: PiiParams
     nlp: Any
@@ -87,14 +91,14 @@ def resources(params: PiiParams) -> tuple[str, ...]:
 
 
 def prepare(params: PiiParams, files: Files) -> PiiParams | PreparedPii:
-    """Load the pipeline, where there is one."""
+    """Load the pipeline, if there is one."""
     return PreparedPii(params, load(params.ner, files[f"lists/{params.ner}"])) if params.ner else params
 
 
 def annotate(batch: pa.RecordBatch, given: PiiParams | PreparedPii) -> pa.RecordBatch:
     """Count by kind; return the counts, their sum, their number per 1000 characters, and the spans (in code points).
 
-    Spans are sorted and disjoint: where two overlap the earlier, then the longer, stays.
+    Spans are sorted and disjoint: of overlapping spans, the earlier, then the longer is kept.
     """
     params = given.params if isinstance(given, PreparedPii) else given
     if params.ner and not isinstance(given, PreparedPii):
@@ -111,7 +115,7 @@ def annotate(batch: pa.RecordBatch, given: PiiParams | PreparedPii) -> pa.Record
 def _patterns(
     texts: pa.Array, data: U8, offsets: I64, kinds: tuple[str, ...]
 ) -> Iterator[tuple[int, list[tuple[int, int, str]]]]:
-    """Rows and their hits, in code points."""
+    """Yield rows and their hits, in code points."""
     places = terms.places(texts)
     rows, firsts = np.unique(places.doc, return_index=True)
     ends = np.append(firsts, places.doc.size)[1:]
@@ -132,7 +136,7 @@ def _patterns(
 
 
 def _hits(raw: bytes, kinds: list[int], starts: list[int], ends: list[int], meanings: list[int]) -> Iterator[PiiHit]:
-    """Yield the hits that the rules accept; further places of a kind inside an accepted hit are skipped."""
+    """Yield the hits that the rules accept; more candidates of a kind inside an accepted hit are skipped."""
     reached = [0] * (1 + max(kinds, default=0))
     for kind, start, end, meaning in zip(kinds, starts, ends, meanings, strict=True):
         if start >= reached[kind]:
@@ -164,11 +168,11 @@ def _hit(raw: bytes, kind: int, start: int, end: int, meaning: int) -> PiiHit | 
 
 @compiled
 def sorted_points(data: U8, start: int, at: I64, order: I64, out: I64) -> None:
-    """Fill in the code points before each place of a text; `order` sorts the places."""
+    """Fill in the code points before each position of a text; `order` sorts the positions."""
 
 
 def _code_points(data: U8, start: int, at: I64) -> I64:
-    """Code points before each byte `at` of the text that begins at `start`."""
+    """Return the code points before each byte `at` of the text that begins at `start`."""
     out = np.empty_like(at)
     sorted_points(data, start, at, np.argsort(at, kind="stable"), out)
     return out
@@ -196,7 +200,7 @@ def _batch(
 
 
 def disjoint(spans: list[tuple[int, int, str]]) -> list[tuple[int, int, str]]:
-    """Sorted, without overlaps: the earlier, then the longer, stays."""
+    """Return the spans sorted, without overlaps: the earlier, then the longer is kept."""
     chosen: list[tuple[int, int, str]] = []
     reached = 0
     for start, end, reason in sorted(spans, key=lambda span: (span[0], -span[1], span[2])):
@@ -242,9 +246,9 @@ ANNOTATOR = Annotator(
 # Names and addresses of people, by a spaCy pipeline of the user (the extra `ner`).
 #
 # The pipeline is a list of the recipe (`corpus.lists.NAME`: the folder that `nlp.to_disk` writes), so its files are
-# part of the identity of what it finds. Nothing is downloaded.
+# part of the sidecar's identity. Nothing is downloaded.
 
-#: Characters that a pipeline is given at once; spaCy itself refuses more than a million.
+#: Characters per call of a pipeline; spaCy rejects more than a million.
 PIECE = 50_000
 
 
@@ -258,7 +262,7 @@ def load(name: str, files: Mapping[str, Path]) -> Any:
     try:
         spacy = import_module("spacy")
     except ImportError as error:
-        remedy = "pip install 'plinth[ner]', or take `ner` out of the parameters of pii"
+        remedy = "pip install 'plinth[ner]', or remove `ner` from the parameters of pii"
         raise MissingError(f"pii.ner reads the pipeline {name}, but spaCy is not installed", remedy=remedy) from error
     with tempfile.TemporaryDirectory(prefix="plinth-ner-") as folder:
         for part, path in files.items():
@@ -268,16 +272,16 @@ def load(name: str, files: Mapping[str, Path]) -> Any:
         configs = sorted(Path(folder).rglob("config.cfg"), key=lambda path: len(path.parts))
         try:
             return spacy.load(configs[0].parent)
-        except Exception as error:  # spaCy raises whatever its components raise
+        except Exception as error:  # components may raise anything
             raise StageError(
-                f"list {name} is no spaCy pipeline that can be loaded",
+                f"list {name} is not a loadable spaCy pipeline",
                 found=f"{len(files)} files; {type(error).__name__}: {error}",
-                expected="the folder that nlp.to_disk() writes, of a version that fits the installed spaCy",
+                expected="the folder that nlp.to_disk() writes, compatible with the installed spaCy",
             ) from error
 
 
 def entities(nlp: Any, text: str, labels: Mapping[str, str]) -> Iterator[tuple[int, int, str]]:
-    """Code points from and to, and kind, of the entities whose label is named in `labels`."""
+    """Yield start and end (code points) and kind of the entities with a label in `labels`."""
     for start, piece in _pieces(text):
         for entity in nlp(piece).ents:
             if entity.label_ in labels and entity.end_char > entity.start_char:

@@ -30,22 +30,20 @@ C4_SCHEMA = pa.schema(
 
 
 class C4Params(Frozen):
-    """The project whose counting is followed, and the lines that count."""
+    """Reference implementation, and conditions for lines that count."""
 
     profile: Literal["datatrove", "white-space"] = Field(
         "datatrove",
-        description="Rules in the order of datatrove 0.10. Sentences as it has them, by spaCy, or ended by marks "
-        "before white space.",
+        description="Rules in the order of datatrove 0.10. `datatrove`: its sentences, by spaCy; `white-space`: "
+        "sentences end with punctuation before white space.",
     )
-    min_words_per_line: int = internal(3, ge=0, description="Words a line needs (paper: 3, DCLM: 5).")
-    terminal_punctuation: bool = Field(
-        True, description="Whether a line must end a sentence. FineWeb leaves this rule out."
-    )
-    max_word_characters: int = internal(1000, ge=1, description="A line with a longer word does not count.")
+    min_words_per_line: int = internal(3, ge=0, description="Minimum words per line (paper: 3, DCLM: 5).")
+    terminal_punctuation: bool = Field(True, description="Lines must end a sentence. FineWeb disables this rule.")
+    max_word_characters: int = internal(1000, ge=1, description="Maximum length of a word in a line that counts.")
 
 
 def annotate_c4(batch: pa.RecordBatch, params: C4Params) -> pa.RecordBatch:
-    """Lines by outcome, and the sentences of those that would be kept; see `plinth_text.rules.c4`."""
+    """Annotate with lines by outcome, and the sentences of kept lines; see `plinth_text.rules.c4`."""
     lines = c4.Lines(
         params.min_words_per_line,
         params.max_word_characters,
@@ -71,9 +69,9 @@ C4 = Annotator(
 
 # C4's line rules with the lines that they cut, as three projects order them. Thresholds of pages are policy.
 #
-# Profile `paper` is the authors' code (TensorFlow Datasets, `c4_utils.py`) with the paper's first numbers, 3 words a
-# line and 5 sentences; `dclm` rebuilds its later numbers, 5 and 3, as steps over the whole page, and keeps blank lines;
-# `dolma` is the tagger `c4_v2`, which looks for phrases anywhere and makes two checks of a line.
+# Profile `paper` is the authors' code (TensorFlow Datasets, `c4_utils.py`) with the paper's first numbers, 3 words per
+# line and 5 sentences; `dclm` has its later numbers, 5 and 3, as steps over the whole page, and keeps blank lines;
+# `dolma` is the tagger `c4_v2`, which matches phrases anywhere and has two checks per line.
 
 #: Why a line is cut, by number; 0 is kept.
 REASONS = ("", "long_word", "unended", "few_words", "javascript", "notice", "citation")
@@ -95,14 +93,18 @@ C4_LINES_SCHEMA = pa.schema(
 
 
 class C4LinesParams(Frozen):
-    """The project whose rules are followed."""
+    """Reference implementation of the rules."""
 
-    profile: Literal["paper", "dclm", "dolma"] = Field("paper", description="Whose rules, in whose order.")
-    max_word_characters: int = internal(1000, ge=1, description="A line with a longer word is cut (not by `dolma`).")
+    profile: Literal["paper", "dclm", "dolma"] = Field(
+        "paper", description="Implementation that defines the rules and their order."
+    )
+    max_word_characters: int = internal(
+        1000, ge=1, description="Maximum length of a word; longer ones cut the line (not in `dolma`)."
+    )
 
 
 def annotate_c4_lines(batch: pa.RecordBatch, params: C4LinesParams) -> pa.RecordBatch:
-    """Lines, those that stay with their sentences, phrases that drop a page, and the lines to cut."""
+    """Annotate with the lines, the kept lines and their sentences, phrases that drop a page, and the lines to cut."""
     citations = params.profile != "dolma"
     found = c4.lines(batch.column("text"), params.profile == "paper", params.max_word_characters, citations)
     why, lorem, curly = _JUDGES[params.profile](found, _MIN_WORDS[params.profile])
@@ -139,7 +141,7 @@ def _first(*rules: tuple[int, Bools]) -> U8:
 
 
 def _paper(found: c4.CitedLines, min_words: int) -> tuple[U8, Bools, Bools]:
-    """In the order of the code: a phrase drops the page when its line got that far."""
+    """Apply the rules in the order of the code: a phrase drops the page if no earlier rule cuts its line."""
     ended = _has(found, c4.ENDED) & ~_has(found, c4.DOTS)
     return _ordered(found, ended, found.words < min_words)
 
@@ -161,7 +163,7 @@ def _ordered(found: c4.CitedLines, ended: Bools, few: Bools) -> tuple[U8, Bools,
 
 
 def _dolma(found: c4.CitedLines, min_words: int) -> tuple[U8, Bools, Bools]:
-    """Phrases count wherever they are, and citations stay."""
+    """Apply the rules with phrases anywhere; citations are kept."""
     why = _first((_UNENDED, ~_has(found, c4.ENDED)), (_FEW, found.words < min_words))
     return why, _has(found, c4.HAS_LOREM_IPSUM), _has(found, c4.HAS_CURLY_BRACKET)
 
@@ -174,7 +176,7 @@ _JUDGES: dict[str, Callable[[c4.CitedLines, int], tuple[U8, Bools, Bools]]] = {
 
 
 def _cuts(found: c4.CitedLines, why: U8, doc: I64, rows: int) -> pa.Array:
-    """Cut lines, and the citations of lines that stay."""
+    """Cut lines, and the citations of kept lines."""
     line = np.flatnonzero(why)
     begin, end, reason, of = found.begin[line], found.end[line], why[line], doc[line]
     if found.cite_line.size:
@@ -189,7 +191,7 @@ def _cuts(found: c4.CitedLines, why: U8, doc: I64, rows: int) -> pa.Array:
 C4_LINES = Annotator(
     name="c4_lines",
     version="1",
-    description="Lines that C4's rules cut, the sentences that stay, and phrases that drop a page.",
+    description="Lines that C4's rules cut, the sentences that are kept, and phrases that drop a page.",
     source="Raffel et al. 2020, section 2.2, with TFDS c4_utils.py; DCLM c4.yaml; dolma 1.2, tagger c4_v2.",
     params=C4LinesParams,
     schema=C4_LINES_SCHEMA,
@@ -210,8 +212,8 @@ REFINEDWEB_LINES_SCHEMA = pa.schema(
 
 
 def annotate_refinedweb_lines(batch: pa.RecordBatch, params: NoParams) -> pa.RecordBatch:
-    """Words that fastText's splitter finds and that begin with a letter or digit, the share of them that the rules
-    take away, whether nothing is left, and the cuts."""
+    """Annotate with the words of fastText's splitter that begin with a letter or digit, the share of them that the
+    rules remove, whether the text is empty after that, and the cuts."""
     texts = batch.column("text")
     found = refinedweb.line_cuts(texts)
     words, left, emptied = found.words, found.left, found.emptied
@@ -237,7 +239,7 @@ def annotate_refinedweb_lines(batch: pa.RecordBatch, params: NoParams) -> pa.Rec
 REFINEDWEB_LINES = Annotator(
     name="refinedweb_lines",
     version="1",
-    description="Lines of navigation, counters, numbers and capitals, and the share of words they hold.",
+    description="Lines of navigation, counters, numbers and capitals, and their share of words.",
     source="Penedo et al. 2023 (RefinedWeb), section G.2; in the steps of DCLM's dclm_baseline_refinedweb.yaml.",
     params=NoParams,
     schema=REFINEDWEB_LINES_SCHEMA,

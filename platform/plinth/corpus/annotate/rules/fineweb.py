@@ -32,27 +32,25 @@ from plinth_text.rules.gopher import BULLETS, ELLIPSES, ELLIPSIS_LINES, HASHES, 
 from plinth_text.unicode import utf8
 from plinth_text.words.script_words import words
 
-# Limits and stop words by language: FineWeb-2's as published, those of a list of yours, and those fitted from trusted
-# text, as FineWeb-2 fits its own.
-
-# Limits and stop words by language: FineWeb-2's as published, and those that a list of yours has.
+# Limits and stop words by language: as published for FineWeb-2, from your list, or fitted from reference text with the
+# method of FineWeb-2.
 #
-# `language_limits.jsonl` has the values of Penedo et al. 2025 for the languages that lid.176 knows, a line each
+# `language_limits.jsonl` has the values of Penedo et al. 2025 for the languages of lid.176, one per line
 # (written by tests/agreement/language_limits.py from github.com/huggingface/fineweb-2, Apache License 2.0). A language
 # without a line has the median of each limit, and no stop words.
 
 FILE = Path(__file__).with_name("language_limits.jsonl")
 #: Label of the line for all languages without one.
 OTHER = "other"
-#: Has rules of its own, made for it, so none of these.
+#: Has its own rules, so none of these.
 ENGLISH = ("en", "eng_Latn")
-#: Codes of other models for languages that FineWeb-2 names more closely.
+#: Codes of other models for languages with more specific names in FineWeb-2.
 _CODES = {
     "zho": "cmn", "ara": "arb", "msa": "zsm", "est": "ekk", "lav": "lvs", "uzb": "uzn", "aze": "azj", "mon": "khk",
     "pes": "fas", "tgl": "fil", "swa": "swh", "nep": "npi", "ori": "ory", "nor": "nob", "yid": "ydd", "pus": "pbt",
     "mlg": "plt", "kur": "kmr",
 }  # fmt: skip
-#: Scripts that FineWeb-2 names as one.
+#: Scripts with a common name in FineWeb-2.
 _SCRIPTS = {"Hans": "Hani", "Hant": "Hani", "Kore": "Hang"}
 
 
@@ -61,16 +59,16 @@ class LanguageLimits(Frozen):
 
     label: str = Field(description="Language as `language.label` has it.")
     name: str = Field("", description="Language and script in FineWeb-2: ISO 639-3 and ISO 15924.")
-    duplicate_lines: float = Field(gt=0, description="Most lines that came before.")
-    top_n_grams: tuple[float, float, float] = Field(description="Most characters in the top n-gram of 2 to 4 words.")
+    duplicate_lines: float = Field(gt=0, description="Maximum share of duplicate lines.")
+    top_n_grams: tuple[float, float, float] = Field(description="Maximum share of the top n-gram of 2 to 4 words.")
     duplicate_n_grams: tuple[float, float, float, float, float, float] = Field(
-        description="Most characters in repeated n-grams of 5 to 10 words."
+        description="Maximum share of characters in repeated n-grams of 5 to 10 words."
     )
-    ended_lines: float = Field(description="Fewest lines that end a sentence.")
-    newlines_per_word: float = Field(gt=0, description="Most line ends per word.")
-    letter_words: float = Field(description="Fewest words with a letter.")
-    min_word_characters: float = Field(description="Shortest mean word.")
-    max_word_characters: float = Field(gt=0, description="Longest mean word.")
+    ended_lines: float = Field(description="Minimum share of lines that end a sentence.")
+    newlines_per_word: float = Field(gt=0, description="Maximum line ends per word.")
+    letter_words: float = Field(description="Minimum share of words with a letter.")
+    min_word_characters: float = Field(description="Minimum mean word length.")
+    max_word_characters: float = Field(gt=0, description="Maximum mean word length.")
     stop_words: tuple[str, ...] = Field((), max_length=MAX_STOP_WORDS, description="Frequent words of the language.")
 
 
@@ -89,7 +87,7 @@ def read(lines: Iterable[str], where: str) -> dict[str, LanguageLimits]:
         except ValidationError as error:
             first = error.errors()[0]
             raise SourceError(
-                f"{where}: line {number} states no limits of a language",
+                f"{where}: line {number} is not a valid entry of limits",
                 found=f"{'.'.join(map(str, first['loc']))}: {first['msg']}",
                 expected="a JSON object with the fields of docs/languages-and-pii.md",
                 remedy="write it with `plinth corpus limits --bucket BUCKET --out FILE`",
@@ -100,7 +98,7 @@ def read(lines: Iterable[str], where: str) -> dict[str, LanguageLimits]:
 
 @lru_cache(maxsize=1)
 def published() -> Mapping[str, LanguageLimits]:
-    """FineWeb-2's, with the medians for other languages; also by their names in FineWeb-2 and ISO 639-3 codes."""
+    """Return FineWeb-2's limits, with medians for other languages; also by names in FineWeb-2 and ISO 639-3 codes."""
     own = read(FILE.read_text("utf-8").splitlines(), FILE.name)
     named = {one.name: one for one in reversed(own.values())}
     codes = {one.name.partition("_")[0]: one for one in reversed(own.values())}
@@ -122,8 +120,8 @@ def _median(rows: list[LanguageLimits]) -> LanguageLimits:
 def limits_of(label: str, own: Mapping[str, LanguageLimits]) -> LanguageLimits | None:
     """Return the limits of a language; None for English. Labels are those of lid.176, GlotLID and OpenLID (`zho_Hans`).
 
-    A language in another script than the one with limits has those of an unknown language: stop words of
-    another script would take all of it.
+    A language in another script than the published one gets the limits of an unknown language: stop words of
+    another script would drop all of its text.
 
     Args:
         own: limits of a list, which take precedence.
@@ -147,10 +145,10 @@ def limits_of(label: str, own: Mapping[str, LanguageLimits]) -> LanguageLimits |
 
 #: Share of the reference that a limit may take, and share of all words from which one is a stop word.
 REMOVED, FREQUENT = 0.05, 0.008
-#: Fewest stop words, and fewest documents of a reference.
+#: Minimum number of stop words, and of documents of a reference.
 FEWEST, DOCUMENTS = 8, 100
 _DIGITS = 3
-#: No limit is below this: a reference without a repeated line forbids none.
+#: Minimum of a limit, for references without repeated lines.
 _LEAST = 0.01
 
 
@@ -168,10 +166,10 @@ def fit(label: str, texts: Sequence[str], removed: float = REMOVED, frequent: fl
     """
     if len(texts) < DOCUMENTS:
         raise StageError(
-            f"too little text in {label} to fit limits from",
+            f"too few documents in {label} to fit limits",
             found=f"{len(texts)} documents",
             expected=f"at least {DOCUMENTS}",
-            remedy="name a larger reference bucket, or keep the published limits",
+            remedy="use a larger reference bucket, or the published limits",
         )
     array = pa.array(texts, pa.large_string())
     n = language_counts(array, np.full(len(texts), -1, dtype=np.int64), stop_words([]))
@@ -238,14 +236,14 @@ def fitted(ctx: Context, bucket: str, languages: Sequence[str], removed: float, 
             f"{bucket} has no language with enough documents",
             found=", ".join(f"{label} {len(held)}" for label, held in sorted(texts.items())) or "no documents",
             expected=f"at least {DOCUMENTS} documents of a language other than English",
-            remedy="name a larger reference bucket",
+            remedy="use a larger reference bucket",
         )
     return [fit(label, texts.get(label, []), removed) for label in wanted]
 
 _COLUMNS = ("ended_lines", "short_lines", "duplicate_characters", "newlines_per_word")
 FINEWEB_SCHEMA = pa.schema([pa.field(name, pa.float64(), nullable=False) for name in _COLUMNS])
 
-#: C4 as FineWeb applies it (datatrove, examples/fineweb.py). Sentences do not decide which lines stay.
+#: C4 as FineWeb applies it (datatrove, examples/fineweb.py). Sentences do not affect which lines are kept.
 _C4 = {
     profile: c4.Lines(min_words=3, max_word_characters=1000, ends_required=False, english=profile == "datatrove")
     for profile in ("datatrove", "white-space")
@@ -253,21 +251,21 @@ _C4 = {
 
 
 class FineWebParams(Frozen):
-    """The project whose counting is followed."""
+    """Reference implementation of the counts."""
 
     profile: Literal["datatrove", "white-space"] = Field(
-        "datatrove", description="Words as datatrove 0.10 has them, by spaCy's English tokenizer, or at white space."
+        "datatrove", description="Words as in datatrove 0.10 (spaCy's English tokenizer), or split at white space."
     )
     after_c4: bool = Field(
         False,
-        description="Count on what C4 without terminal punctuation leaves of a text, as in FineWeb's order of filters.",
+        description="Count after C4's rules without terminal punctuation, as in FineWeb's order of filters.",
     )
-    short_line_characters: int = internal(30, ge=1, description="A line of at most this many characters is short.")
+    short_line_characters: int = internal(30, ge=1, description="Maximum characters of a short line.")
 
 
 def annotate_fineweb(batch: pa.RecordBatch, params: FineWebParams) -> pa.RecordBatch:
-    """Shares of lines that end a sentence and that are short, share of characters in repeated lines, and
-    line ends per word. Lines of white space alone do not count."""
+    """Annotate with the shares of lines that end a sentence and that are short, the share of characters in repeated
+    lines, and line ends per word. Blank lines do not count."""
     texts, english = batch.column("text"), params.profile == "datatrove"
     (data, offsets), words = utf8(texts), None
     if params.after_c4:
@@ -296,7 +294,7 @@ FINEWEB = Annotator(
 )
 
 
-# FineWeb-2's rules as scores: text of any language but English, held against the limits of its language.
+# FineWeb-2's rules as scores: text of any language but English, compared with the limits of its language.
 #
 # A score is the value over the language's limit, so that one rule serves all languages: above 1 is too much, and below
 # 1 too little. English has rules that were made for it (`gopher_quality`, `fineweb`) and gets no scores here.
@@ -314,12 +312,12 @@ FINEWEB2_SCHEMA = pa.schema(
 
 
 class FineWeb2Params(Frozen):
-    """The limits that documents are held against."""
+    """Limits that documents are compared with."""
 
     limits: str | None = Field(
         None,
-        description="A list of `corpus.lists` with limits of yours by language, as `plinth corpus limits` writes them; "
-        "the other languages have FineWeb-2's.",
+        description="List in `corpus.lists` with your limits by language, as written by `plinth corpus limits`; other "
+        "languages have FineWeb-2's limits.",
     )
 
 
@@ -339,7 +337,7 @@ def prepare_fineweb2(params: FineWeb2Params, files: Files) -> PreparedLimits:
     """Read the list.
 
     Raises:
-        SourceError: a line of the list states no limits of a language, or the list is no UTF-8.
+        SourceError: a line of the list is invalid, or the list is not UTF-8.
     """
     own: dict[str, LanguageLimits] = {}
     for name, path in files[f"lists/{params.limits}"].items() if params.limits else ():
@@ -351,7 +349,7 @@ def prepare_fineweb2(params: FineWeb2Params, files: Files) -> PreparedLimits:
 
 
 def annotate_fineweb2(batch: pa.RecordBatch, prepared: PreparedLimits) -> pa.RecordBatch:
-    """Words, sentences, distinct stop words, and scores; all null for English.
+    """Annotate with words, sentences, distinct stop words, and scores; all null for English.
 
     `duplicate_lines`, `top_n_grams` (2 to 4 words), `duplicate_n_grams` (5 to 10), `newlines_per_word`, `long_words`
     are over their limits above 1; `ended_lines`, `letter_words` and `short_words` below 1. `stop_words` is null where
@@ -414,14 +412,14 @@ def _of(limits: Sequence[LanguageLimits], name: str) -> F64:
 
 
 def _reached(values: F64, least: F64) -> F64:
-    """Return values as a share of a minimum; 1 where there is no minimum."""
+    """Return values as a share of a minimum; 1 if there is no minimum."""
     return np.divide(values, least, out=np.ones_like(values), where=least > 0)
 
 
 FINEWEB2 = Annotator(
     name="fineweb2",
     version="1",
-    description="Words, sentences and repetition in any language, over the limits of that language.",
+    description="Words, sentences and repetition in any language, relative to the limits of the language.",
     source="Penedo et al. 2025 (FineWeb-2); limits and stop words of its repository, words by BudouX.",
     params=FineWeb2Params,
     schema=FINEWEB2_SCHEMA,

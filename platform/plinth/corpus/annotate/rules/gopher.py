@@ -1,4 +1,4 @@
-"""Gopher's rules as scores, in the countings of the paper and of Dolma, and the further signals of Dolma and RedPajama.
+"""Gopher's rules as scores, counted as in the paper and in Dolma, and other signals of Dolma and RedPajama.
 
 Thresholds are policy.
 """
@@ -37,16 +37,16 @@ GOPHER_QUALITY_SCHEMA = pa.schema(
 
 
 class GopherQualityParams(Frozen):
-    """The project whose counting is followed."""
+    """Reference implementation of the counts."""
 
     profile: Literal["datatrove", "white-space"] = Field(
-        "datatrove", description="Words as datatrove 0.10 has them, by spaCy's English tokenizer, or at white space."
+        "datatrove", description="Words as in datatrove 0.10 (spaCy's English tokenizer), or split at white space."
     )
 
 
 def annotate_gopher_quality(batch: pa.RecordBatch, params: GopherQualityParams) -> pa.RecordBatch:
-    """Word count (words of symbols alone left out), mean word length, symbols per word, shares of lines that
-    start with a bullet or end with an ellipsis, share of words with a letter, distinct stop words (of 8)."""
+    """Annotate with word count (without words of symbols only), mean word length, symbols per word, shares of lines
+    that start with a bullet or end with an ellipsis, share of words with a letter, distinct stop words (of 8)."""
     n = gopher.gopher_counts(batch.column("text"), params.profile == "datatrove")
     words, lines = n[:, gopher.WORDS], n[:, gopher.LINES]
     columns = [
@@ -63,7 +63,7 @@ def annotate_gopher_quality(batch: pa.RecordBatch, params: GopherQualityParams) 
 
 
 def ratio(above: npt.NDArray[Any], below: npt.NDArray[Any]) -> F64:
-    """Element by element; 0 where there is nothing to divide by."""
+    """Divide element by element; 0 where the divisor is 0."""
     shares: F64 = np.divide(above, below, out=np.zeros(len(above)), where=below != 0)
     return shares
 
@@ -85,17 +85,17 @@ GOPHER_REPETITION_SCHEMA = pa.schema(
 
 
 class GopherRepetitionParams(Frozen):
-    """The project whose counting is followed."""
+    """Reference implementation of the counts."""
 
     profile: Literal["datatrove", "white-space"] = Field(
         "datatrove",
-        description="Copies beyond the first are duplicates; a top n-gram counts all its copies. Words as datatrove "
-        "0.10 has them, by spaCy's English tokenizer, or at white space.",
+        description="Words as in datatrove 0.10 (spaCy's English tokenizer), or split at white space. All copies after "
+        "the first are duplicates; a top n-gram counts all its copies.",
     )
 
 
 def annotate_gopher_repetition(batch: pa.RecordBatch, params: GopherRepetitionParams) -> pa.RecordBatch:
-    """Shares of lines, paragraphs and characters that repeat; see `plinth_text.rules.gopher`."""
+    """Annotate with the shares of repeated lines, paragraphs and characters; see `plinth_text.rules.gopher`."""
     shares = gopher.repetition_shares(batch.column("text"), params.profile == "datatrove")
     return pa.record_batch(
         [pa.array(np.ascontiguousarray(column)) for column in shares.T], schema=GOPHER_REPETITION_SCHEMA
@@ -120,15 +120,16 @@ GOPHER_DOLMA_SCHEMA = pa.schema(
 
 
 class GopherDolmaParams(Frozen):
-    """The definition of a line."""
+    """Definition of a line."""
 
     join_blank_lines: bool = internal(
-        False, description="A run of line ends is one (tagger `gopher_v2`); else every blank line is a line."
+        False,
+        description="Count consecutive line ends as one (tagger `gopher_v2`); otherwise every blank line is a line.",
     )
 
 
 def annotate_gopher_dolma(batch: pa.RecordBatch, params: GopherDolmaParams) -> pa.RecordBatch:
-    """Words, their median length, shares of words and lines, and what repeats; see `plinth_text.rules.gopher`.
+    """Annotate with words, median length, shares of words and lines, and repetition (`plinth_text.rules.gopher`).
 
     `duplicate_line_characters` is a share of the characters other than white space, so it may exceed 1.
     """
@@ -143,7 +144,7 @@ def annotate_gopher_dolma(batch: pa.RecordBatch, params: GopherDolmaParams) -> p
 GOPHER_DOLMA = Annotator(
     name="gopher_dolma",
     version="1",
-    description="Gopher's quality and repetition scores in the counting of Dolma.",
+    description="Gopher's quality and repetition scores, counted as in Dolma.",
     source="Soldaini et al. 2024 (Dolma), section 4.1; counted as dolma 1.2, tagger gopher_v1.",
     params=GopherDolmaParams,
     schema=GOPHER_DOLMA_SCHEMA,
@@ -157,9 +158,8 @@ REPEATED_TOKENS_SCHEMA = pa.schema(
 
 
 def annotate_repeated_tokens(batch: pa.RecordBatch, params: NoParams) -> pa.RecordBatch:
-    """Annotate with the tokens, the largest number of repeats in a row of a sequence of 1 to 13 tokens, and the tokens
-    of
-    the longest stretch that repeats; see `plinth_text.rules.gopher`."""
+    """Annotate with the tokens, the largest number of consecutive repeats of a sequence of 1 to 13 tokens, and the
+    tokens of the longest repeated passage; see `plinth_text.rules.gopher`."""
     found = gopher.periods(batch.column("text")).astype(np.int32)
     return pa.record_batch(
         [pa.array(np.ascontiguousarray(column)) for column in found.T], schema=REPEATED_TOKENS_SCHEMA
@@ -169,7 +169,7 @@ def annotate_repeated_tokens(batch: pa.RecordBatch, params: NoParams) -> pa.Reco
 REPEATED_TOKENS = Annotator(
     name="repeated_tokens",
     version="1",
-    description="How often the same few tokens stand in a row.",
+    description="Consecutive repeats of short token sequences.",
     source="Soldaini et al. 2024 (Dolma 1.6); dolma 1.2, tagger tokenizer_repetitions_v2r2, on other tokens.",
     params=NoParams,
     schema=REPEATED_TOKENS_SCHEMA,
@@ -186,21 +186,21 @@ REDPAJAMA_SCHEMA = pa.schema(
 )
 #: Decimals of published signals; thresholds are compared with rounded values.
 PRECISION = 8
-#: Gopher's (Rae et al. 2021). RedPajama's own list has 540 more words: state it to get its signal.
+#: Gopher's stop words (Rae et al. 2021). RedPajama's list has 540 more: pass it as a list to get its signal.
 STOP_WORDS = frozenset({"the", "be", "to", "of", "and", "that", "have", "with"})
 
 
 class RedPajamaParams(Frozen):
-    """The list of stop words."""
+    """List of stop words."""
 
     stop_words: str | None = Field(
-        None, description="A list of `corpus.lists`, one stop word a line; without it, Gopher's eight stop words."
+        None, description="List in `corpus.lists` with one stop word per line; null: Gopher's eight stop words."
     )
 
 
 @dataclass(frozen=True)
 class PreparedSignals:
-    """The stop words of the list, or None for Gopher's."""
+    """Stop words of the list; None for Gopher's."""
 
     stop_words: frozenset[str] | None
 
@@ -214,7 +214,7 @@ def prepare_redpajama(params: RedPajamaParams, files: Files) -> PreparedSignals:
     """Read the list.
 
     Raises:
-        SourceError: the list has no words, or is no UTF-8.
+        SourceError: the list has no words, or is not UTF-8.
     """
     if params.stop_words is None:
         return PreparedSignals(None)
@@ -224,11 +224,11 @@ def prepare_redpajama(params: RedPajamaParams, files: Files) -> PreparedSignals:
             found |= {line.strip() for line in path.read_text("utf-8").splitlines()}
         except UnicodeDecodeError as error:
             raise SourceError(
-                f"list {params.stop_words} cannot be read", found=error, expected="UTF-8, one word a line"
+                f"list {params.stop_words} cannot be read", found=error, expected="UTF-8, one word per line"
             ) from error
     found.discard("")
     if not found:
-        raise SourceError(f"list {params.stop_words} is empty", expected="one word a line")
+        raise SourceError(f"list {params.stop_words} is empty", expected="one word per line")
     return PreparedSignals(frozenset(found))
 
 
@@ -271,7 +271,7 @@ CHARACTERS_SCHEMA = pa.schema(
 
 
 def annotate_characters(batch: pa.RecordBatch, params: NoParams) -> pa.RecordBatch:
-    """Shares of all characters (upper case: of letters), and characters of the mean and the longest line.
+    """Annotate with the shares of all characters (upper case: of letters), and the mean and maximum line length.
 
     Classes are those of `str.isalpha`, `isupper`, `isdigit`, `isalnum`, `isspace` and of Unicode's general categories
     P, S and C without white space.
@@ -287,7 +287,7 @@ def annotate_characters(batch: pa.RecordBatch, params: NoParams) -> pa.RecordBat
 CHARACTERS = Annotator(
     name="characters",
     version="1",
-    description="Shares of letters, digits, signs and others among the characters; lengths of lines.",
+    description="Shares of letters, digits, symbols and other characters; line lengths.",
     source="RedPajama v1, github_run_filter.py, and Chen et al. 2021 (Codex), section 3.1: lines and alphanumerics.",
     params=NoParams,
     schema=CHARACTERS_SCHEMA,

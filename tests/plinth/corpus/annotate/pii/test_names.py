@@ -73,7 +73,7 @@ def test_a_pipeline_that_is_missing_or_none_is_refused(
     with pytest.raises(MissingError, match="needs lists/people"):
         annotate.run(corpus.ctx, "web", "pii", {"ner": "people"}, corpus.documents["web"])
     (tmp_path / "words.txt").write_text("no pipeline")
-    with pytest.raises(StageError, match="no spaCy pipeline"):
+    with pytest.raises(StageError, match="not a loadable spaCy pipeline"):
         pii.load("people", {"words.txt": tmp_path / "words.txt"})
 
     def none(name: str) -> Any:

@@ -144,7 +144,7 @@ def test_a_list_of_limits_takes_the_place_of_the_published_ones(tmp_path: Path) 
     assert made["stop_words"] == 1
     assert made["newlines_per_word"] == pytest.approx(1 / 3 / 0.1)
     path.write_text(json.dumps({"label": "de", "duplicate_lines": 0}))
-    with pytest.raises(SourceError, match="line 1 states no limits"):
+    with pytest.raises(SourceError, match="line 1 is not a valid entry"):
         fineweb.prepare_fineweb2(params, {"lists/mine": {"limits.jsonl": path}})
 
 
@@ -175,7 +175,7 @@ def test_limits_fitted_from_a_reference_take_the_share_of_it_that_was_asked_for(
     assert made.letter_words == pytest.approx(5 / 6, abs=1e-3)
     assert made.stop_words == ("Der", "Hund", "Katze", "die", "und")
     assert (made.min_word_characters, made.max_word_characters) == (3.6, 3.6)
-    with pytest.raises(StageError, match="too little text in de"):
+    with pytest.raises(StageError, match="too few documents in de"):
         fineweb.fit("de", texts[:99])
 
 
@@ -192,7 +192,7 @@ def test_limits_of_a_bucket_are_a_list_that_the_annotator_reads(tiny: Any, tmp_p
     path.write_text(made.model_dump_json() + "\n")
     prepared = fineweb.prepare_fineweb2(FineWeb2Params(limits="mine"), {"lists/mine": {"limits.jsonl": path}})
     assert limits_of("ja", prepared.own) == made
-    with pytest.raises(StageError, match="too little text in de"):
+    with pytest.raises(StageError, match="too few documents in de"):
         fineweb.fitted(ctx, "books", ("de",), 0.05, 100)
     with pytest.raises(MissingError, match="no language with enough"):
         fineweb.fitted(ctx, "books", (), 0.05, 50)
