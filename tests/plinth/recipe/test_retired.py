@@ -56,7 +56,7 @@ def with_keys(tmp_path: Path, keys: dict[str, Any]) -> Path:
             'write `extraction: "trafilatura"`',
         ),
         ({"training": {"guard": {"loss_spike": {"action": "skip"}}}}, "training.guard.loss_spike.action", "write"),
-        ({"training": {"guard": {"loss_spike": {"sigmas": 7.0}}}}, "training.guard.loss_spike.sigmas", "fixed at `6.0`"),
+        ({"training": {"guard": {"loss_spike": {"sigmas": 7.0}}}}, "training.guard.loss_spike.sigmas", "at `6.0`"),
         ({"training": {"launch": {"ray": {"cpus": 4}}}}, "training.launch.ray.cpus", "`resources: {CPU: …}`"),
         ({"corpus": {"protected": {"families": {}}}}, "corpus.protected.families", "`deny`"),
     ],

@@ -29,7 +29,7 @@ from plinth_text.similarity import HashedLines, close_gaps, edge_lines, lines, p
 # Units of text that are compared with other documents: lines, paragraphs, lines at heads and feet.
 #
 # Every unit has a 128-bit key. The scope (a bucket, a domain, the corpus) and the kind of unit are mixed into it,
-# so that only what may be compared can be equal.
+# so that only comparable lines can be equal.
 
 BOILERPLATE, PARAGRAPH, LINE = 0, 1, 2
 
@@ -115,7 +115,7 @@ def salt_hashes(high: U64, salt: U64, kind: int, out: U64) -> None:
 
 ASSET = "dedup/lines"
 VERSION = "1"
-#: Of the runs on the way.
+#: Columns of the intermediate runs.
 RUNS_VERSION = "3"
 SCHEMA = edits.SCHEMA
 
@@ -171,7 +171,7 @@ def run(
     return manifest(ASSET, step, inputs, parts, edits.summary(parts, REASONS))
 
 
-#: What is read of the stage before.
+#: Columns read from the previous stage.
 _BEFORE = ("survivor", "text_bytes")
 
 
@@ -304,7 +304,7 @@ def _cut(repeated: _Repeated, units: Units, found: HashedLines, rows: I64) -> U8
     stays = line.astype(np.uint64) << np.uint64(1) | np.uint64(1)
     is_first = (repeated.row[where] == rows[units.doc[hit]].astype(np.uint64)) & (repeated.line[where] == stays)
     hit = hit[~is_first | (units.kind[hit] == BOILERPLATE)]
-    for reason in (LINE, PARAGRAPH, BOILERPLATE):  # the last one stands
+    for reason in (LINE, PARAGRAPH, BOILERPLATE):  # the last one wins
         covered = np.zeros(cut.size + 1, dtype=np.int64)
         mine = hit[units.kind[hit] == reason]
         np.add.at(covered, units.first[mine], 1)

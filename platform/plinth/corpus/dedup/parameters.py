@@ -51,7 +51,7 @@ def resolve(given: Mapping[str, Any]) -> dict[str, Any]:
             raise ValueError("`target_recall` needs `hashes`")
         return found
     if shape:
-        raise ValueError("give either `hashes`, or `bands` and `rows`")
+        raise ValueError("set either `hashes`, or `bands` and `rows`")
     threshold = DEFAULT_THRESHOLD if threshold is None else threshold
     if not isinstance(hashes, int) or not isinstance(threshold, int | float) or not 0 < threshold <= 1:
         return found  # the fields' own checks say what is wrong
@@ -82,7 +82,7 @@ def for_recall(threshold: float, hashes: int, target: float) -> tuple[int, int]:
     for rows in range(hashes, 0, -1):
         if recall(threshold, hashes // rows, rows) >= target:
             return hashes // rows, rows
-    raise ValueError(f"{hashes} hashes find no {target:.0%} of pairs at {threshold}")
+    raise ValueError(f"{hashes} hashes cannot reach a recall of {target:.0%} at similarity {threshold}")
 
 # The rest of the deduplication cascade: look-alikes by meaning (drops), repeated lines and passages (edits).
 #
@@ -92,9 +92,9 @@ def for_recall(threshold: float, hashes: int, target: float) -> tuple[int, int]:
 class Remainder(Frozen):
     """Least remainder of a document after cuts. Documents without cuts are never dropped."""
 
-    min_words: int = internal(20, ge=0, description="Fewer words left after cuts: the document is dropped.")
+    min_words: int = internal(20, ge=0, description="Minimum words after cuts; documents with fewer are dropped.")
     min_share: float = internal(
-        0.2, ge=0, le=1, description="A smaller share of its characters left after cuts: the document is dropped."
+        0.2, ge=0, le=1, description="Minimum share of characters after cuts; documents with less are dropped."
     )
 
 
@@ -106,20 +106,20 @@ class LineParameters(Remainder):
     """
 
     scope: Literal["bucket", "domain", "corpus"] = Field(
-        "corpus", description="Documents that are counted together. `domain` is the host of the URI, else the bucket."
+        "corpus", description="Scope of repetition. `domain` is the host of the URI, or the bucket if there is none."
     )
-    max_documents: int = internal(1, ge=1, description="A line may occur in so many documents and stay.")
+    max_documents: int = internal(1, ge=1, description="Maximum number of documents in which a line may occur.")
     units: tuple[Literal["line", "paragraph"], ...] = internal(
         ("line", "paragraph"), min_length=1, description="Lines, blocks between blank lines, or both."
     )
-    min_characters: int = Field(50, ge=1, description="Shorter lines and paragraphs stay (white space not counted).")
+    min_characters: int = Field(50, ge=1, description="Minimum characters to cut a line or paragraph, without spaces.")
     boilerplate_documents: int | None = internal(
         10,
         ge=1,
-        description="A line at the head or foot of more documents of one domain is boilerplate: every copy is cut. "
-        "`null`: no such rule.",
+        description="Maximum number of documents of a domain with the same header or footer line; all copies of more "
+        "common lines are cut. `null`: no limit.",
     )
-    edge_lines: int = internal(3, ge=1, description="How many lines, blank ones not counted, are a head or a foot.")
+    edge_lines: int = internal(3, ge=1, description="Lines of a header or footer, without blank lines.")
     exclude: tuple[str, ...] = Field((), description="Buckets that are neither cut nor counted (code, tables).")
 
 
@@ -144,22 +144,22 @@ class Semantic(Frozen):
     """
 
     buckets: tuple[str, ...] = Field(min_length=1, description="Buckets to compare, with each other too.")
-    threshold: float = Field(0.95, gt=0, le=1, description="Cosine similarity from which documents are the same.")
-    dimensions: int = internal(512, ge=16, le=4096, description="Length of our vectors.")
-    min_words: int = internal(30, ge=1, description="Shorter documents are not compared.")
+    threshold: float = Field(0.95, gt=0, le=1, description="Minimum cosine similarity of duplicates.")
+    dimensions: int = internal(512, ge=16, le=4096, description="Dimensions of the built-in vectors.")
+    min_words: int = internal(30, ge=1, description="Minimum words of compared documents.")
     recall: float = internal(
-        0.99, gt=0, lt=1, description="Share of pairs at the threshold that the search shall find, by its theory."
+        0.99, gt=0, lt=1, description="Expected recall of the search at the threshold."
     )
     vectors: str | None = Field(
         None,
-        description="Name of an entry of `corpus.lists`: Parquet files with columns `uri` and `embedding` (lists of "
-        "numbers, one length), from a model of yours. Documents without a vector are not compared.",
+        description="Name of a list in `corpus.lists`: Parquet files with columns `uri` and `embedding` (lists of "
+        "numbers of equal length), from your own model. Documents without a vector are not compared.",
     )
 
     @model_validator(mode="after")
     def _once(self) -> Self:
         if len(set(self.buckets)) < len(self.buckets):
-            raise ValueError("a bucket is named twice")
+            raise ValueError("duplicate bucket")
         return self
 
 
@@ -171,31 +171,31 @@ class MinHash(Frozen):
     """
 
     preset: Literal["fineweb", "marin", "nemo", "redpajama", "text-dedup"] | None = spelling(
-        None, description="A published setting (docs/deduplication.md); fields given beside it win."
+        None, description="Published setting (docs/deduplication.md); explicit fields override it."
     )
     hashes: int | None = Field(
-        None, ge=2, exclude=True, description="Hashes to divide into bands and rows; not with `bands` and `rows`."
+        None, ge=2, exclude=True, description="Number of hashes, divided into bands and rows automatically."
     )
     target_recall: float | None = internal(
         None,
         gt=0,
         lt=1,
         exclude=True,
-        description="With `hashes`: the fewest false candidates that find such a share of pairs at the threshold. "
-        "Without it false positives and negatives weigh the same, as datasketch optimises them.",
+        description="With `hashes`: minimize false candidates at this recall of pairs at the threshold. Without it, "
+        "false positives and negatives have equal weight, as in datasketch.",
     )
     shingle_words: int = Field(5, ge=1, description="Words per shingle.")
     shingle_characters: int | None = internal(None, ge=1, description="Characters per shingle, instead of words.")
     max_characters: int | None = internal(
-        500_000, ge=1, description="Of a longer text only so many characters are compared. `null`: all."
+        500_000, ge=1, description="Maximum characters of a text to compare. `null`: all."
     )
-    bands: int = Field(14, ge=1, description="More bands find less similar pairs.")
-    rows: int = Field(8, ge=1, description="Hashes per band; more find only more similar pairs.")
-    threshold: float = Field(0.8, gt=0, le=1, description="Similarity a pair must have.")
+    bands: int = Field(14, ge=1, description="Number of bands; more bands find less similar pairs.")
+    rows: int = Field(8, ge=1, description="Hashes per band; with more, only more similar pairs are found.")
+    threshold: float = Field(0.8, gt=0, le=1, description="Minimum similarity of duplicates.")
     verify: Literal["text", "signature"] = Field(
-        "text", description="True Jaccard similarity of the shingles, or its estimate by signatures, text unread."
+        "text", description="Compare exact Jaccard similarity (`text`), or its estimate from signatures."
     )
-    seed: int = internal(1, description="Of the hash permutations.")
+    seed: int = internal(1, description="Seed of the hash permutations.")
 
     @model_validator(mode="before")
     @classmethod
@@ -233,22 +233,22 @@ class Dedup(Frozen):
 
     minhash: MinHash = MinHash()
     keep: Literal["smallest_id", "longest", "earliest", "best_quality"] = Field(
-        "longest", description="Member that survives; ties go to the smallest id."
+        "longest", description="Cluster member that survives; ties go to the smallest id."
     )
     quality: str | None = Field(
-        None, pattern=r"^[^.]+\..+$", description="For `best_quality`: annotation and column, like `quality.score`."
+        None, pattern=r"^[^.]+\..+$", description="For `best_quality`: annotation column, such as `quality.score`."
     )
     prefer: tuple[str, ...] = Field(
-        (), max_length=255, description="Buckets whose members survive before those of others, best first."
+        (), max_length=255, description="Buckets whose members survive first, in order of preference."
     )
-    semantic: Semantic | None = Field(None, description="Look-alikes by vectors, in chosen buckets. `null`: off.")
-    lines: LineParameters | None = Field(None, description="Repeated lines and paragraphs become cuts. `null`: off.")
-    substring: Substring | None = Field(None, description="Repeated passages become cuts. `null`: off.")
+    semantic: Semantic | None = Field(None, description="Deduplication by vectors, in chosen buckets. `null`: off.")
+    lines: LineParameters | None = Field(None, description="Cut repeated lines and paragraphs. `null`: off.")
+    substring: Substring | None = Field(None, description="Cut repeated passages. `null`: off.")
 
     @model_validator(mode="after")
     def _has_quality(self) -> Self:
         if (self.keep == "best_quality") != (self.quality is not None):
-            raise ValueError("`keep: best_quality` and `quality: annotation.column` go together")
+            raise ValueError("`keep: best_quality` and `quality: annotation.column` require each other")
         return self
 
     def survivors(self) -> dict[str, Any]:

@@ -31,7 +31,7 @@ from plinth_text.arrays import U8, U64, Bools
 T = TypeVar("T")
 LEVEL_VERSION = "1"
 
-#: So many runs a reader opens at most; above that they merge, so many at a time.
+#: Maximum number of runs that a reader opens, and number of runs per merge.
 MOST_RUNS, LEVEL_FAN = 64, 32
 #: Rows that one merging task holds.
 MERGE_ROWS = 2_000_000

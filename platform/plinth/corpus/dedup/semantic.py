@@ -49,7 +49,7 @@ from plinth_text.similarity import SCALE
 #     keys    per part: `tables` SimHash keys and a sketch of every vector
 #     pairs   per range of keys: vectors that share a key and whose sketches are near; each pair is a group of its own
 #
-# A bit of a key says on which side of a random plane a vector lies; two vectors at angle a differ in it with
+# A bit of a key is the side of a random plane on which a vector is; two vectors at angle a differ in it with
 # probability a / π (Charikar 2002). The planes go through the mean of all vectors, for what every document has in
 # common (frequent words) would put all of them on one side. With b bits and L tables a pair at cosine t is found
 # with probability 1 − (1 − (1 − acos(t) / π)^b)^L; L is chosen for the recall wanted, b so that a key is

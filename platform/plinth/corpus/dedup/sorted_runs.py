@@ -52,7 +52,7 @@ class SortedRunWriter:
     def append(self, *columns: U64) -> None:
         """Rows that follow those appended so far."""
         if len(columns) != self.columns or len({column.size for column in columns}) != 1:
-            raise ValueError(f"{self.columns} columns of equal length are wanted")
+            raise ValueError(f"expected {self.columns} columns of equal length")
         self._waiting.append([np.asarray(column, dtype="<u8") for column in columns])
         self._waiting_rows += columns[0].size
         if self._waiting_rows >= BLOCK_ROWS:
@@ -223,7 +223,7 @@ class SortedRun:
                 f"run {self.part.name} ({self.part.blob.md5}) is another kind of run",
                 found=f"{self.kind} {self.identity}",
                 expected=f"{kind} {dict(identity) if identity is not None else ''}".rstrip(),
-                remedy="it was made by another version or with other parameters: run the stage that makes it again",
+                remedy="it was written by another version or with other parameters: run the stage again",
             )
         if self.rows != self.part.rows:
             raise self._damaged(f"{self.rows} rows", f"{self.part.rows} rows")

@@ -170,9 +170,8 @@ def _marks(cuts: list[_Cuts]) -> edits.Marks:
 #     proof     per part: its passages, but those whose first occurrence has another digest (none, unless 128-bit keys
 #               collided)
 #
-# So nothing is cut because hashes of windows collided: what is cut has been compared word for word, as far as
-# SHA-256 distinguishes words. Only `passages` reads text, of the documents that have spans, and it knows nothing of
-# other parts: the same spans are never looked up again.
+# So hash collisions of windows cut nothing: cut passages are compared by the SHA-256 of their words. Only `passages`
+# reads text, only of documents with spans, and independently of other parts.
 
 VERIFY_VERSION = "2"
 

@@ -66,7 +66,7 @@ def make(ctx: Context, params: Semantic, places: Sequence[Slot], files: Manifest
     Raises:
         SourceError: the user's vectors cannot be read, or differ in length.
     """
-    oldest = learnt(places)
+    oldest = training_documents(places)
     if files is None:
         source, made = _learned(ctx, params, places, oldest)
     else:
@@ -87,8 +87,8 @@ def make(ctx: Context, params: Semantic, places: Sequence[Slot], files: Manifest
 _LABEL = "dedup/semantic"
 
 
-def learnt(places: Sequence[Slot]) -> list[int]:
-    """Positions of each bucket's first parts: as many as have the largest power of two of its documents."""
+def training_documents(places: Sequence[Slot]) -> list[int]:
+    """Return the positions of each bucket's first parts, up to the largest power of two of its documents."""
     found = []
     for bucket in sorted({slot.bucket for slot in places}):
         mine = [i for i, slot in enumerate(places) if slot.bucket == bucket]

@@ -18,7 +18,7 @@ from plinth.corpus.sources.times import REL_LICENSE, TDM_POLICY, joined, spdx
 HANDLER = "plinth.corpus.extract.worker:extracting"
 #: For glibc: memory of one page serves the next instead of going back to the kernel each time.
 KEEP_MEMORY = (("MALLOC_MMAP_THRESHOLD_", str(2**28)), ("MALLOC_TRIM_THRESHOLD_", str(2**28)))
-#: A worker without pages for so long ends, to free its memory.
+#: Idle timeout of a worker, to free its memory.
 IDLE_S = 15.0
 #: One batch of ordinary pages fits.
 PIPE_BYTES = 1 << 20
@@ -69,8 +69,8 @@ class Extractor:
         return ExtractionFailure("extract_failed", f"{name} died of the page: {ended}")
 
 
-#: Pages travel to the extractor in batches of at most this many pages, and until they hold so many bytes, which a
-#: pipe takes in one turn; no more than so many records wait for a page among them.
+#: Maximum pages and bytes per batch sent to the extractor (a pipe takes these bytes at once), and maximum number of
+#: records that wait for a page of the batch.
 BATCH_PAGES, BATCH_BYTES, BATCH_RECORDS = 256, 900_000, 1024
 
 WEB = ("http://", "https://")

@@ -1,8 +1,8 @@
-"""Text out of LaTeX, by pylatexenc: math as they are written, tables as rows of cells, code as it stands.
+"""Text out of LaTeX, by pylatexenc: math as written, tables as rows of cells, code verbatim.
 
 The preamble, comments, pictures, labels and entries of the index go; headings and captions are paragraphs; a footnote
-is a paragraph after its own. Of a citation only the place in the work is kept, of a reference nothing: their keys are
-no text. Macros that the file defines are expanded. Files that a source includes (`\\input`) are
+is a paragraph after its own. Citations keep only the place in the work, and references are removed: their keys are not
+text. Macros that the file defines are expanded. Files that a source includes (`\\input`) are
 records of their own, and nothing is opened.
 """
 
@@ -206,7 +206,7 @@ def _renderer() -> Any:
     return renderers.LatexNodes2Text(math_mode="verbatim", keep_comments=False, latex_context=found)
 
 
-# Macros of a LaTeX file, expanded before it is parsed; and macros whose arguments are no text, taken out.
+# Macros of a LaTeX file, expanded before it is parsed; macros with arguments that are not text are removed.
 #
 # Definitions are `\newcommand` and its kin with arguments and defaults, `\def` without delimiters, `\let`,
 # `\DeclareMathOperator`, `\newenvironment` and `\newtheorem`. Those that program TeX are left alone, and so are names

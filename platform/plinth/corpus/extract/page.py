@@ -22,7 +22,7 @@ from plinth.corpus.sources.times import DIRECTIVES, REL_LICENSE, TDM_POLICY, dir
 #     answer     status, length of text, length of each fact; text and facts that are there
 
 CHARSET_BYTES = 255
-#: Metadata of a page, by the names in a document's `extra`, each of at most so many characters.
+#: Metadata of a page, by the names in a document's `extra`, with the maximum characters of each.
 FACTS = ("title", "canonical", "date", "lang", DIRECTIVES, TDM_POLICY, REL_LICENSE)
 FACT_CHARACTERS = 500
 ANSWER = struct.Struct(f"<BI{len(FACTS)}H")
@@ -30,7 +30,7 @@ ANSWER = struct.Struct(f"<BI{len(FACTS)}H")
 REASONS = ("", "extract_failed", "nul_bytes", "encrypted")
 
 
-#: How a page is read, by the media type of its record; all else is HTML.
+#: Parser of a page by the media type of its record; all others are HTML.
 KINDS = ("html", "pdf", "latex")
 KIND_OF = {"application/pdf": "pdf", "text/x-tex": "latex"}
 
@@ -131,7 +131,7 @@ DATES = (
 )
 ADDRESS, TITLE = "og:url", "og:title"
 ROBOTS, TDM_META, POLICY_META = "robots", "tdm-reservation", "tdm-policy"
-#: In every value that opts out, or beside it.
+#: Part of every value that opts out, or of the text next to it.
 SIGNALS = (b"noai", b"noindex", b"noarchive", b"noimageai", b'"none', b"'none", b"tdm-")
 #: In every name above is one of these.
 CANONICAL, DATE, PUBLISH, TERMS, OPEN = b"canonical", b"date", b"publish", b"dcterms", b"og:"

@@ -15,7 +15,7 @@ from plinth.corpus.extract.page import FACT_CHARACTERS, ExtractionFailure, Text
 
 # Text out of PDF, by PDFium: paragraphs, pages apart, tables as rows of words.
 #
-# A form feed stands between pages; what it cuts is fixed when the text is normalized (`documents.boundaries`). Scans
+# A form feed separates pages; text that it cuts is fixed when the text is normalized (`documents.boundaries`). Scans
 # without a layer of text give none.
 
 #: A text of more characters, or a file of more pages, is a failure: the limit of time is by page.

@@ -30,7 +30,7 @@ _AMONG_PROSE = "p ~ ul, ul:has(~ p), p ~ * > ul:only-child, :has(~ p) > ul:only-
 _NUMBERED = "ol[start], ol[reversed], ol[type], ol[style*='list-style'], ol:has(> li[value]), ol:has(> li[type])"
 #: One query for all, which costs hardly more than one for each.
 _LISTS = f"{_SHALLOW}, {_AMONG_PROSE}, {_NUMBERED}"
-#: What Resiliparse writes before an item, and the label after it; of an item that begins with a list, its own goes.
+#: Text that Resiliparse writes before an item, and the label after it; an item that begins with a list loses its own.
 _LABEL = re.compile(rf"(?:\d+\. )?{_OPEN}([^{_OPEN}{_CLOSE}\n]*){_CLOSE}\s*(?:(?=(?:\d+\. )?{_OPEN}|{BULLET} )())?")
 _INTEGER = re.compile(r"\s*([+-]?\d{1,9})")
 _STYLE = re.compile(r"list-style(?:-type)?\s*:[^;]*?\b(decimal|none|(?:lower|upper)-(?:alpha|latin|roman))\b", re.I)
@@ -176,9 +176,9 @@ def _label(tree: Any, item: Any, label: str) -> None:
 #
 #     10<sup>6</sup>, x<sub>i</sub>         10⁶, xᵢ           where Unicode has every character raised or lowered
 #     e<sup>-kt</sup>, V<sub>out,1</sub>    e^(-kt), V_(out,1)
-#     <math> … </math>                      its presentation: (a+b)/(2c), √(x), xᵢ²; sources beside it are not shown
+#     <math> … </math>                      its presentation: (a+b)/(2c), √(x), xᵢ²; its sources are not shown
 #
-# References to notes, ordinals, and small print are no formulas and stay as they are.
+# References to notes, ordinals, and small print are not formulas, and are kept.
 
 _RAISED = str.maketrans("0123456789+-−=()ni′″‴∘°", "⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻⁻⁼⁽⁾ⁿⁱ′″‴°°")
 _LOWERED = str.maketrans("0123456789+-−=()aehijklmnoprstuvx", "₀₁₂₃₄₅₆₇₈₉₊₋₋₌₍₎ₐₑₕᵢⱼₖₗₘₙₒₚᵣₛₜᵤᵥₓ")
@@ -187,7 +187,7 @@ _SCRIPT = re.compile(
     r"<([sS][uU][bBpP])\b([^<>]*)>([^<]*(?:<(?!/?[sS][uU][bBpP]\b)[^<]*)*)</\1\s*>"  # `re.I` would search slowly
 )
 _MARKUP = re.compile(r"<[^<>]*>")
-#: What a script stands at: a letter, a digit or a bracket, with tags of inline elements closed in between.
+#: Base of a raised or lowered text: a letter, a digit or a bracket, with closing tags of inline elements between.
 _BASE = re.compile(r"[\w)\]}'′″°%&;](?:</(?:i|em|b|strong|var|span|su[bp]|a|tt|code|font|u)\s*>)*\Z", re.I)
 _LOOK_BACK = 64
 _NOTE = re.compile(r"<a\b|\A\s*(?:\[|&#91;)", re.I)

@@ -227,7 +227,7 @@ def _read(extract: Extract, page: Page) -> Read | ExtractionFailure:
         if "\0" in html:
             return ExtractionFailure("nul_bytes", f"NUL at character {html.index(chr(0))} of the decoded page")
         return html, *extract(html)
-    except BaseException as error:  # a panic of Rust code is no Exception
+    except BaseException as error:  # a panic of Rust code is not an Exception
         return ExtractionFailure("extract_failed", f"{type(error).__name__}: {error}")
 
 

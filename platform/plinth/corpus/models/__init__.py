@@ -89,7 +89,7 @@ def trainers() -> dict[str, ModelTrainer]:
 
 
 def trainer(name: str, raw: Mapping[str, Any]) -> ModelTrainer:
-    """The trainer of a model of the recipe.
+    """Return the trainer of a model in the recipe.
 
     Raises:
         RecipeError: no `kind`, or an unknown one.
@@ -97,7 +97,7 @@ def trainer(name: str, raw: Mapping[str, Any]) -> ModelTrainer:
     kind = raw.get("kind")
     if kind not in trainers():
         raise RecipeError(
-            f"corpus.models.{name}: nothing trains a model of kind {kind!r}",
+            f"corpus.models.{name}: unknown kind {kind!r}",
             expected=", ".join(trainers()),
             remedy=nearest(str(kind), trainers()),
         )
@@ -105,7 +105,7 @@ def trainer(name: str, raw: Mapping[str, Any]) -> ModelTrainer:
 
 
 def parameters(name: str, raw: Mapping[str, Any]) -> Frozen:
-    """The parameters of a model out of the recipe's mapping.
+    """Return the parameters of a model from the recipe's mapping.
 
     Raises:
         RecipeError: an unknown kind or parameter, or a value that is not allowed.
@@ -121,7 +121,7 @@ def train(
     documents: Mapping[str, Manifest],
     lists: Mapping[str, Manifest],
 ) -> Manifest:
-    """Train `models/{name}` as the recipe says."""
+    """Train `models/{name}` with the recipe's parameters."""
     return trainer(name, raw).train(ctx, f"models/{name}", parameters(name, raw), documents, lists)
 
 __all__ = ["ModelTrainer", "parameters", "train", "trainer"]

@@ -25,15 +25,15 @@ from plinth_text.scoring import NAMES
 class Learning(Frozen):
     """Training of a linear model."""
 
-    documents: int = Field(20_000, ge=100, le=200_000, description="Most documents of a bucket or list.")
-    max_words: int = internal(1000, ge=16, le=5000, description="Words of a document that are learnt from.")
-    bits: int = internal(20, ge=8, le=24, description="The table of features has 2^bits rows of 4 bytes a label.")
+    documents: int = Field(20_000, ge=100, le=200_000, description="Maximum number of documents per bucket or list.")
+    max_words: int = internal(1000, ge=16, le=5000, description="Maximum words of a document for training.")
+    bits: int = internal(20, ge=8, le=24, description="Rows of the feature table: 2^bits, with 4 bytes per label.")
     epochs: int = internal(20, ge=1, le=100, description="Passes over the examples; the best one is kept.")
-    seed: int = internal(1, ge=0, description="Of the sample.")
-    calibration: Method = internal("platt", description="`platt`, or `isotonic` where there are thousands of examples.")
-    min_documents: int = Field(100, ge=20, description="Fewer examples of a label are refused.")
-    min_auc: float = internal(0.7, ge=0.5, le=1, description="Least held-out AUC of a model that is published.")
-    max_ece: float = internal(0.15, gt=0, le=1, description="Most calibration error of a model that is published.")
+    seed: int = internal(1, ge=0, description="Seed of the sample.")
+    calibration: Method = internal("platt", description="`platt`, or `isotonic` for thousands of examples.")
+    min_documents: int = Field(100, ge=20, description="Minimum number of examples per label.")
+    min_auc: float = internal(0.7, ge=0.5, le=1, description="Minimum held-out AUC to publish a model.")
+    max_ece: float = internal(0.15, gt=0, le=1, description="Maximum calibration error to publish a model.")
 
     @property
     def drawing(self) -> Drawing:
@@ -106,16 +106,16 @@ def _require(task: _Task, found: Examples) -> None:
             f"{task.asset} cannot be trained: too few examples",
             found=", ".join(f"{count} of {name}" for name, count in lacking.items()),
             expected=f"at least {task.params.min_documents} of every label",
-            remedy="name larger buckets or lists in `corpus.models`, or correct rules that match nothing",
+            remedy="use larger buckets or lists in `corpus.models`, or fix rules without matches",
         )
     for at, split in enumerate(examples.SPLITS):
         own = np.bincount(found.documents.labels[found.splits == at], minlength=len(task.labels))
         if own.min() == 0:
             raise StageError(
-                f"{task.asset} cannot be trained: nothing of {task.labels[int(own.argmin())]} fell into {split}",
+                f"{task.asset} cannot be trained: no examples of {task.labels[int(own.argmin())]} in the {split} split",
                 found=f"{counts[int(own.argmin())]} examples, many of them copies of each other",
-                expected="different texts enough to measure the model on others than it learnt from",
-                remedy="give it more, or remove the copies",
+                expected="enough distinct texts for separate training and test sets",
+                remedy="add examples, or remove the copies",
             )
 
 
@@ -125,8 +125,8 @@ def fitted(params: Learning, found: Examples, outputs: int) -> examples.Linear:
     return examples.fit(train, held, outputs, params.bits, examples.Sgd(epochs=params.epochs))
 
 
-def learnt(stage: examples.Linear) -> dict[str, Any]:
-    """How the training of the linear stage went."""
+def training_metrics(stage: examples.Linear) -> dict[str, Any]:
+    """Return the training metrics of the linear stage."""
     return {
         "epoch": int(np.argmin(stage.losses)) + 1,
         "validation_loss": round(min(stage.losses), 6),
@@ -136,36 +136,35 @@ def learnt(stage: examples.Linear) -> dict[str, Any]:
 
 # Two kinds of text: reference against random, or good against bad by a labeled list; in two stages.
 #
-# The first stage is linear and cheap enough for every document. Where its calibrated probability lies in the band of
-# doubt, or below it although terms of a lexicon were found, a second one decides: boosted trees over the first stage's
-# margin, the look of the text and, with a lexicon, its hits. Each stage learns from documents that the
-# one before it was not trained on, is calibrated on others, and measured on others again. A second stage that is no
-# better is left out.
+# The first stage is linear and fast enough for every document. If its calibrated probability is in the uncertain band,
+# or below it although lexicon terms match, a second stage decides: boosted trees over the first stage's margin, surface
+# features of the text and, with a lexicon, its hits. Each stage is trained, calibrated and measured on disjoint
+# documents. A second stage that does not improve the result is dropped.
 
 CLASSIFIER_KIND, CLASSIFIER_VERSION = "classifier", "1"
 LIBRARIES = ("unicode", "scikit-learn")
 
-#: The second stage learns from the band and so much beside it, on either side, as a share of what lies there.
+#: Margin around the band for training the second stage, as a share of the documents on either side.
 _BESIDE = 0.5
-#: Documents of each truth without which a second stage is not fitted, or not calibrated and shown to be better.
+#: Minimum documents per label to fit a second stage, and to calibrate it and show an improvement.
 _ENOUGH, _ENOUGH_TO_PROVE = 60, 15
 
 
 class ClassifierParams(Learning):
     """Sources of the two labels, and settings of the stages."""
 
-    reference: tuple[str, ...] = Field((), description="Buckets of text that is wanted.")
-    random: tuple[str, ...] = Field((), description="Buckets of any text; a document's score says how unlike it is.")
-    labelled: tuple[str, ...] = Field((), description="Instead: lists of JSON lines with `text` and `label`.")
-    positive: str = Field("bad", description="The value of `label` whose probability is learnt.")
-    lexicon: str | None = Field(None, description="List of terms whose hits the second stage is told of.")
+    reference: tuple[str, ...] = Field((), description="Buckets of good text, the positive examples.")
+    random: tuple[str, ...] = Field((), description="Buckets of arbitrary text, the negative examples.")
+    labelled: tuple[str, ...] = Field((), description="Alternatively, labeled lists: JSONL with `text` and `label`.")
+    positive: str = Field("bad", description="Value of `label` whose probability is predicted.")
+    lexicon: str | None = Field(None, description="List of terms; their hits are features of the second stage.")
     window: int = Field(
-        0, ge=0, description="Words of a stretch; a document scores as its highest one. 0: documents as a whole."
+        0, ge=0, description="Words per passage; a document gets its highest passage score. 0: whole documents."
     )
     band: tuple[float, float] = internal(
-        (0.3, 0.7), description="Probabilities between which the second stage decides."
+        (0.3, 0.7), description="Range of probabilities in which the second stage decides."
     )
-    second_stage: bool = internal(True, description="Whether there is one.")
+    second_stage: bool = internal(True, description="Train a second stage.")
 
     @model_validator(mode="after")
     def _one_way(self) -> ClassifierParams:
@@ -176,7 +175,7 @@ class ClassifierParams(Learning):
         if set(self.reference) & set(self.random):
             raise ValueError("a bucket is both `reference` and `random`")
         if not 0 <= self.band[0] < self.band[1] <= 1:
-            raise ValueError("band: needs two rising probabilities")
+            raise ValueError("band: needs two ascending probabilities")
         return self
 
 
@@ -226,7 +225,7 @@ def fit_classifier(
         lexicon=params.lexicon,
     )
     model = _with_second(params, ClassifierModel(head, stage.table), stage, found)
-    return model, learnt(stage) | _measured_classifier(model, stage, test)
+    return model, training_metrics(stage) | _measured_classifier(model, stage, test)
 
 
 def _judged(stage: examples.Linear, some: Examples, window: int) -> tuple[F64, I64, F64]:
@@ -311,7 +310,7 @@ def _measured_classifier(model: ClassifierModel, stage: examples.Linear, test: E
 CLASSIFIER = ModelTrainer(
     kind=CLASSIFIER_KIND,
     version=CLASSIFIER_VERSION,
-    description="Linear classifier on hashed words and pairs of words, calibrated, with boosted trees where it doubts.",
+    description="Calibrated linear classifier on hashed words and word pairs, with boosted trees for uncertain texts.",
     source="Joulin et al. 2016 (fastText); Li et al. 2024 (DCLM), reference against random; Platt; Ke et al. 2017.",
     params=ClassifierParams,
     buckets=lambda params: (*params.reference, *params.random),
@@ -334,16 +333,16 @@ class UriRule(Frozen):
     """Documents whose URI matches have a label."""
 
     uri: str = Field(min_length=1, description="Pattern with `*`, `?` and `[…]`; the whole URI must match.")
-    label: str = Field(pattern=r"^[a-z][a-z0-9_-]*$", description="What such documents are.")
+    label: str = Field(pattern=r"^[a-z][a-z0-9_-]*$", description="Label of matching documents.")
 
 
 class TaggerParams(Learning):
     """The labels of documents, by bucket or URI."""
 
     labels: Mapping[str, tuple[str, ...]] = Field(
-        default_factory=dict, description="Buckets by the label that all their documents have."
+        default_factory=dict, description="Buckets by the label of all their documents."
     )
-    rules: tuple[UriRule, ...] = Field((), description="Patterns of URIs with labels; the first that matches counts.")
+    rules: tuple[UriRule, ...] = Field((), description="Patterns of URIs with labels; the first match applies.")
     rule_buckets: tuple[str, ...] = Field((), description="Buckets whose documents the patterns label.")
 
     @model_validator(mode="after")
@@ -408,7 +407,7 @@ def fit_tagger(
         curves=curves,
         band=(0.0, 1.0),
     )
-    return ClassifierModel(head, stage.table), learnt(stage) | _measured(head, stage, test)
+    return ClassifierModel(head, stage.table), training_metrics(stage) | _measured(head, stage, test)
 
 
 def _measured(head: Head, stage: examples.Linear, test: examples.Ragged) -> dict[str, Any]:
@@ -439,7 +438,7 @@ def _measured(head: Head, stage: examples.Linear, test: examples.Ragged) -> dict
 TAGGER = ModelTrainer(
     kind=TAGGER_KIND,
     version=VERSION,
-    description="Linear tagger on hashed words and pairs of words, one label against the rest, calibrated.",
+    description="Calibrated linear tagger on hashed words and word pairs, one label against the rest.",
     source="Joulin et al. 2016 (fastText); Platt 1999. Labels are the recipe's.",
     params=TaggerParams,
     buckets=lambda params: tuple(

@@ -326,7 +326,7 @@ def read_labelled(data: bytes, where: str) -> Iterator[Mapping[str, Any]]:
 
 def _no_row(where: str, number: int, found: object) -> SourceError:
     expected = 'an object with the strings "text" and "label"'
-    return SourceError(f"{where} line {number} is no example", found=found, expected=expected, remedy="correct it")
+    return SourceError(f"{where} line {number} is not an example", found=found, expected=expected, remedy="correct it")
 
 
 def _batch(
@@ -363,8 +363,8 @@ def splits(texts: pa.Array) -> npt.NDArray[np.int8]:
 
 # The mark of labeled sets that `plinth corpus slices --write` generates, and its refusal.
 #
-# Generated good and bad text share one generator: a model that learns from one half and is measured on the other
-# looks perfect and takes innocent text of other kinds for bad. Such sets are for tests.
+# Generated good and bad text come from one generator: a model trained on one half seems perfect on the other half, and
+# misclassifies harmless text of other kinds. Such sets are for tests.
 
 #: A field that every generated row has, whatever became of the file.
 MARK = "generated"
@@ -403,7 +403,7 @@ def refused(where: str, marked: int, user: str) -> SourceError:
     return SourceError(
         f"{user} may not read {where}",
         found=f"{marked:,} generated examples (`plinth corpus slices --write`)",
-        expected="text that people labelled: good and bad text of one generator proves nothing about other text",
-        remedy="name a labelled set of yours or a ready model (docs/learned-gates.md); `test: true` marks a test "
+        expected="text labeled by people: results on generated text do not transfer to other text",
+        remedy="use your own labeled set or a ready model (docs/learned-gates.md); `test: true` marks a test "
         "recipe, which may read it",
     )

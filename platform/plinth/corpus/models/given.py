@@ -37,7 +37,7 @@ def read_fasttext(files: Mapping[str, Path], asset: str) -> FastTextModel:
             f"{asset} cannot be used",
             found=", ".join(sorted(files)) or "no file",
             expected="one file: a fastText model",
-            remedy="name the file itself in `corpus.lists`, not its folder",
+            remedy="set the file itself in `corpus.lists`, not its folder",
         )
     return model_file.read(next(iter(files.values())))
 
@@ -196,7 +196,7 @@ def _config(files: Mapping[str, Path], asset: str) -> dict[str, Any]:
     config, tokenizer = (_json(files, name, asset) for name in ("config.json", "tokenizer_config.json"))
     if "auto_map" in config or "auto_map" in tokenizer:
         found = "`auto_map` in a configuration"
-        raise _unusable(asset, found, "an architecture of transformers itself: code of a folder is not run")
+        raise _unusable(asset, found, "an architecture of transformers itself: code in the folder is not run")
     architectures = config.get("architectures")
     head = architectures[0] if isinstance(architectures, list) and architectures else None
     if not str(head).endswith("ForSequenceClassification"):
@@ -229,10 +229,10 @@ def _regression(config: Mapping[str, Any]) -> bool:
 
 def _unusable(asset: str, found: str, expected: str) -> IntegrityError:
     return IntegrityError(
-        f"{asset} cannot be used: its files are no head of transformers",
+        f"{asset} cannot be used: its files are not a transformers head",
         found=found,
         expected=expected,
-        remedy="name the folder that `save_pretrained` writes for model and tokenizer in `corpus.lists`",
+        remedy="add the folder that `save_pretrained` writes for model and tokenizer to `corpus.lists`",
     )
 
 
@@ -248,30 +248,30 @@ READY = ("fasttext", "transformer")
 
 
 class GivenModelParams(Frozen):
-    """Where the files are."""
+    """Location and kind of the files."""
 
     files: str = Field(
         description="Name of an entry of `corpus.lists`: the folder that `plinth export restore` wrote, a fastText "
         "model, or a Hugging Face folder."
     )
     of: Literal["classifier", "tagger", "ngram", "fasttext", "transformer"] = Field(
-        description="Kind of model that they are; of others' are `fasttext` (`.bin`, `.ftz`) and `transformer` (a head "
-        "for sequence classification)."
+        description="Kind of the model; third-party: `fasttext` (`.bin`, `.ftz`) and `transformer` (a head for "
+        "sequence classification)."
     )
     sha256: str = Field(
         "",
         pattern=r"^([0-9a-f]{64})?$",
         exclude_if=lambda given: not given,
-        description="SHA-256 of the file, or of what `LC_ALL=C sha256sum *` prints in the folder; other files are "
-        "refused. A model whose score drops documents needs it, and every model of others.",
+        description="SHA-256 of the file, or of the output of `LC_ALL=C sha256sum *` in the folder; other files are "
+        "errors. Required for models that drop documents and for third-party models.",
     )
 
     @model_validator(mode="after")
     def _known_by_digest(self) -> GivenModelParams:
         if self.of in READY and not self.sha256:
             raise ValueError(
-                f"a ready {self.of} model needs `sha256`: its author's, or what `sha256sum` prints of the file that "
-                "you trust (docs/learned-gates.md)"
+                f"a ready {self.of} model needs `sha256`: as published by its author, or the output of `sha256sum` for "
+                "a file that you trust (docs/learned-gates.md)"
             )
         return self
 
@@ -291,10 +291,10 @@ def train(
     parts = opened(lists[params.files].parts)
     if params.sha256 not in ("", digest(parts)):
         raise IntegrityError(
-            f"{asset}: the files in lists/{params.files} are not those that the recipe names",
+            f"{asset}: the files in lists/{params.files} do not match the digest in the recipe",
             found=f"sha256 {digest(parts)}",
             expected=params.sha256,
-            remedy="bring the right files, or name the digest of these once you trust them",
+            remedy="restore the right files, or set the new digest if you trust them",
         )
     files = {part.name: ctx.store.open_path(part.blob) for part in parts}
     stats = {"kind": params.of, **_READERS[params.of](files, asset)}
@@ -342,8 +342,8 @@ _READERS = {
 TRAINER = ModelTrainer(
     kind=KIND,
     version=VERSION,
-    description="A model that was trained before, given as its files.",
-    source="Whoever trained it; the files say how.",
+    description="Ready model, loaded from its files.",
+    source="The model's author; see the files.",
     params=GivenModelParams,
     buckets=lambda params: (),
     lists=lambda params: (params.files,),

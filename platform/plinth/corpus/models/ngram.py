@@ -169,17 +169,17 @@ LEAST_TOKENS = 1000
 class NgramParams(Frozen):
     """An n-gram model."""
 
-    reference: tuple[str, ...] = Field(min_length=1, description="Buckets that it learns from.")
+    reference: tuple[str, ...] = Field(min_length=1, description="Buckets to train on.")
     bands_from: tuple[str, ...] = Field((), description="Buckets whose perplexities set the bands; default: reference.")
-    order: int = internal(4, ge=2, le=4, description="Words of its longest n-grams.")
-    vocabulary: int = internal(50_000, ge=100, le=65_535, description="Most frequent words that it knows.")
+    order: int = internal(4, ge=2, le=4, description="Words of the longest n-grams.")
+    vocabulary: int = internal(50_000, ge=100, le=65_535, description="Vocabulary size, by frequency.")
     max_bytes: int = internal(
-        256 * 2**20, gt=0, description="Text it learns from, at most; memory grows with it, about 12 bytes a byte."
+        256 * 2**20, gt=0, description="Maximum bytes of training text; needs about 12 bytes of memory per byte."
     )
     prune: tuple[int, ...] = internal(
-        (0, 0, 1, 1), description="By order, n-grams counted at most so often are left out."
+        (0, 0, 1, 1), description="Maximum count of n-grams to drop, by order."
     )
-    percentiles: tuple[float, float] = internal((30.0, 60.0), description="Ends of head and middle (CCNet's).")
+    percentiles: tuple[float, float] = internal((30.0, 60.0), description="Upper bounds of head and middle (CCNet).")
 
 
 def _buckets(params: NgramParams) -> tuple[str, ...]:
@@ -203,10 +203,10 @@ def train(
     words = vocabulary(ctx, reference, learnt, params.vocabulary, asset)
     if words.rows + RESERVED < 10 or int(words.stats["tokens"]) < LEAST_TOKENS:
         raise StageError(
-            f"{asset} has too little to learn from",
+            f"{asset} has too little training text",
             found=f"{words.stats['tokens']} tokens, {words.rows} words that occur twice",
             expected=f"at least {LEAST_TOKENS} tokens",
-            remedy="name larger reference buckets",
+            remedy="use larger reference buckets",
         )
     counted = grams(ctx, reference, learnt, words, params.order, asset)
     step = Step(name="ngram/estimate", version=VERSION, params={"prune": list(params.prune[: params.order])})
@@ -310,7 +310,7 @@ def _bounds(params: NgramParams) -> tuple[tuple[str, float | None, float | None]
 TRAINER = ModelTrainer(
     kind="ngram",
     version=VERSION,
-    description="A modified Kneser-Ney n-gram model of reference text, with the perplexity bands it sets.",
+    description="Modified Kneser-Ney n-gram model of reference text, with its perplexity bands.",
     source="Chen and Goodman 1998; Heafield et al. 2013 (lmplz); bands of CCNet (Wenzek et al. 2020).",
     params=NgramParams,
     buckets=_buckets,

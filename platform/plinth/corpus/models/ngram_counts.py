@@ -32,7 +32,7 @@ from plinth_text.scoring import BEGIN, BOUNDARY, END, normalised_token, tokens, 
 VERSION = "1"
 #: Numbers below: unknown, begin, end of a sentence.
 RESERVED = 3
-#: A token that is longer is no word; it counts as unknown.
+#: Maximum length of a word; longer tokens count as unknown.
 MAX_WORD_BYTES = 200
 
 _WORDS = pa.schema([("hash", pa.uint64()), ("word", pa.string()), ("count", pa.int64())])

@@ -8,6 +8,6 @@
     profiles         published filter rules as named, versioned profiles
     whatif/          the effect of another policy, from stored columns
 
-Whoever evaluates a policy goes through `compile_policy`. Does not belong here: counting (`annotate`), the decision over
+All callers evaluate policies through `compile_policy`. Does not belong here: counting (`annotate`), the decision over
 all stages (`verdicts`).
 """

@@ -26,18 +26,18 @@ from plinth.storage.parts import DOCUMENT_SCHEMA, EDIT_TYPE, read_row
 from plinth.storage.store import Store
 from plinth_text.arrays import Bools
 
-# The license gate: what a document needs beside its policy, whatever the policy's rules say.
+# License gate: required for every document in addition to its policy.
 #
 # A document is curated only where its license is permitted for training and every use that the recipe declares, and
 # where the terms of its source allow these uses. Both are read from the document's own columns, never from a sidecar:
-# the policy stage gives the reason, and the curate stage refuses text that reaches it all the same.
+# the policy stage gives the reason, and the curate stage raises an error if such text still reaches it.
 
 #: Reasons of the gate. A policy's rule of the same name adds to it and takes nothing away.
 GATE_REASONS = LICENCE, TERMS = "licence", "terms"
 #: Columns behind each reason, and the reason in words.
 COLUMNS = {LICENCE: ("documents.licence",), TERMS: ("documents.extra", "documents.snapshot")}
 TEXTS = {
-    LICENCE: "the licence is not among corpus.permitted_licences and corpus.licences_by_use",
+    LICENCE: "the license is not in corpus.permitted_licences and corpus.licences_by_use",
     TERMS: "the source's terms forbid training or a use in corpus.uses",
 }
 
@@ -208,14 +208,14 @@ def compile_policy(
     names = [rule.reason for rule in policy.rules]
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
-        raise RecipeError(f"{where}: more than one rule is called {twice[0]}", remedy="give each its own reason")
+        raise RecipeError(f"{where}: more than one rule has the reason {twice[0]}", remedy="use unique reasons")
     parsed = [parse(rule.drop, schema, f"{where}.rules.{rule.reason}") for rule in policy.rules]
     trees, shared = shared_comparisons([rule.tree for rule in parsed])
     rules = tuple((name, replace(rule, tree=tree)) for name, rule, tree in zip(names, parsed, trees, strict=True))
     for edit in policy.edits:
         if schema.get(edit.spans) != EDIT_TYPE:
             spans = ", ".join(name for name, kind in schema.items() if kind == EDIT_TYPE) or "none"
-            raise RecipeError(f"{where}.edits.{edit.reason}: {edit.spans!r} is no column of spans", expected=spans)
+            raise RecipeError(f"{where}.edits.{edit.reason}: {edit.spans!r} is not a span column", expected=spans)
     labels = {name for _, rule in rules for name in rule.columns if pa.types.is_string(schema[name])}
     labels |= {column for column in (rights.columns if rights else ()) if column != "documents.extra"}
     edits = tuple((edit.reason, edit.spans) for edit in policy.edits)

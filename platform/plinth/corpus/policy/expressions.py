@@ -75,7 +75,7 @@ def parse(text: str, schema: Mapping[str, pa.DataType], where: str) -> Expressio
     names = sorted({column_name(node) for node in _names(tree, text, where)})
     if not names:
         raise RecipeError(
-            f"{where}: names no column",
+            f"{where}: has no column",
             found=text,
             expected="a condition on columns, such as `gopher_quality.word_count < 50`",
         )
@@ -92,7 +92,7 @@ def _unknown(name: str, schema: Mapping[str, pa.DataType], text: str, where: str
     sidecar, sidecars = name.partition(".")[0], sorted({known.partition(".")[0] for known in schema})
     own = [known for known in schema if known.startswith(f"{sidecar}.")]
     near = difflib.get_close_matches(name, own or schema, n=1, cutoff=0.4 if own else 0.7)
-    what = f"no column {name!r}" + ("" if own else f": no annotator of the recipe is called {sidecar!r}")
+    what = f"no column {name!r}" + ("" if own else f": the recipe has no annotator {sidecar!r}")
     columns = ", ".join(sorted(own or schema))
     remedy = f"did you mean {near[0]!r}?" if near else f"have: {columns if own else ', '.join(sidecars)}"
     return RecipeError(f"{where}: {what}", found=text, expected=columns, remedy=remedy)
@@ -134,10 +134,10 @@ def _try(expression: Expression, schema: Mapping[str, pa.DataType], where: str) 
     except (pa.ArrowException, TypeError) as error:
         kinds = ", ".join(f"{name} is {schema[name]}" for name in sorted(expression.columns))
         expected = f"values of one kind: {kinds}"
-        raise RecipeError(f"{where}: types do not fit", found=expression.text, expected=expected) from error
+        raise RecipeError(f"{where}: types do not match", found=expression.text, expected=expected) from error
     if not pa.types.is_boolean(kind):
         raise RecipeError(
-            f"{where}: is no condition", found=f"{expression.text} gives {kind}", expected="true or false"
+            f"{where}: is not a condition", found=f"{expression.text} gives {kind}", expected="true or false"
         )
 
 
@@ -178,7 +178,9 @@ def _require_comparison(tree: ast.Compare, text: str, where: str) -> None:
         if isinstance(op, ast.Is | ast.IsNot) and not identity:
             raise RecipeError(f"{where}: `is` needs None, True or False", found=text)
         if _reads(op) and isinstance(right, ast.Constant) and right.value is None:
-            raise RecipeError(f"{where}: nothing equals None", found=text, remedy="write `is None` or `is not None`")
+            raise RecipeError(
+                f"{where}: comparison with None is always false", found=text, remedy="write `is None` or `is not None`"
+            )
 
 
 def _reads(op: ast.cmpop) -> bool:

@@ -14,7 +14,7 @@ class Rule(Frozen):
     Expressions compare columns (`gopher_quality.word_count < 50`) with `and`, `or`, `not`, `in`.
     """
 
-    reason: str = Field(pattern=r"^[a-z][a-z0-9_]*$", description="Kept with the document.")
+    reason: str = Field(pattern=r"^[a-z][a-z0-9_]*$", description="Reason recorded for the dropped document.")
     drop: str = Field(description="Expression over annotation columns.")
 
 

@@ -2,7 +2,7 @@
 
 Reads sidecars side by side and never text, so that a changed threshold costs seconds. All rules are evaluated;
 the first that fires is a document's reason, and every rule that fires is counted, so that the order of rules
-changes reasons and not the outcome. Before the rules stands the license gate (`rights`), which no rule weakens.
+changes reasons and not the outcome. The license gate (`rights`) runs before the rules, and no rule weakens it.
 Spans become edits, named by the policy's reason; where spans of several
 annotators overlap, one edit covers them all.
 """

@@ -7,7 +7,7 @@
     registry    all profiles by name
 
 "Gopher" is not one definition: projects count words, copies and stop words differently. A profile's name is
-`family/project`; tests/agreement runs it beside that project. A profile is data: expressions over the columns of
+`family/project`; tests/agreement compares it with that project. A profile is data: expressions over the columns of
 annotators. Does not belong here: counting (annotators), judging (the policy stage).
 """
 
@@ -212,12 +212,12 @@ def _lines(name: str, profile: str, sentences: int, more: tuple[tuple[str, str],
 
 PAPER = _lines(
     "c4/paper", "paper", 5,
-    description="C4 with the paper's first numbers, 3 words a line and 5 sentences, in the order of its code.",
+    description="C4 with the paper's first numbers, 3 words per line and 5 sentences, in the order of its code.",
     source=f"{_PAPER} (first version); TensorFlow Datasets, text/c4_utils.py.",
 )  # fmt: skip
 DCLM = _lines(
     "c4/dclm", "dclm", 3, more=(("too_long", "c4_lines.characters > 190000"),),
-    description="C4 as DCLM rebuilds it: 5 words a line, 3 sentences, at most 190,000 characters.",
+    description="C4 as implemented in DCLM: 5 words per line, 3 sentences, at most 190,000 characters.",
     source="Li et al. 2024 (DCLM); baselines_configs/c4.yaml, to the first count of sentences.",
 )  # fmt: skip
 DOLMA = Profile(
@@ -263,7 +263,7 @@ FINEWEB_WHITE_SPACE = _fineweb(
 PIPELINE = Profile(
     name="fineweb/pipeline",
     version="1",
-    description="FineWeb's filters of text in its order: Gopher, C4, then its own rules on what C4 leaves.",
+    description="FineWeb's text filters in their order: Gopher, C4, then FineWeb's rules on the text after C4.",
     source="Penedo et al. 2024 (FineWeb), section 3; datatrove 0.10 examples/fineweb.py.",
     annotators={
         **GOPHER_DATATROVE.annotators,
@@ -294,7 +294,7 @@ _ANY_LANGUAGE = {
 FINEWEB2 = Profile(
     name="fineweb2/scripts",
     version="1",
-    description="FineWeb-2's rules by language, on words of any script; English has none here.",
+    description="FineWeb-2's rules by language, on words of any script; not for English.",
     source="Penedo et al. 2025 (FineWeb-2); its fineweb-2-pipeline.py and configs/.",
     annotators={"fineweb2": {}},
     rules=tuple(_ANY_LANGUAGE.items()),
@@ -314,7 +314,7 @@ def _by_language() -> tuple[tuple[str, str], ...]:
 LANGUAGES = Profile(
     name="fineweb/languages",
     version="1",
-    description="English by FineWeb's rules, every other language by FineWeb-2's; the language must be sure.",
+    description="FineWeb's rules for English, FineWeb-2's for other languages; requires a confident language label.",
     source="Penedo et al. 2024 (FineWeb) and 2025 (FineWeb-2).",
     annotators={"language": {}, **PIPELINE.annotators, **FINEWEB2.annotators},
     rules=_by_language(),
@@ -336,7 +336,7 @@ REFINEDWEB = Profile(
 WEB_DOLMA = Profile(
     name="dolma/1.6",
     version="1",
-    description="Dolma 1.6's rules for web text that need no model: Gopher in its counting, and repeated tokens.",
+    description="Dolma 1.6's model-free rules for web text: Gopher as Dolma counts it, and repeated tokens.",
     source="Soldaini et al. 2024; dolma configs/dolma-v1_6/mixing/cc-head.yaml, without toxicity, PII and duplicates.",
     annotators={**GOPHER_DOLMA.annotators, "repeated_tokens": {}},
     rules=(*GOPHER_DOLMA.rules, ("repeated_tokens", "repeated_tokens.times >= 100")),
@@ -345,7 +345,7 @@ WEB_DOLMA = Profile(
 CODE = Profile(
     name="code/redpajama",
     version="1",
-    description="Source code as RedPajama v1 keeps it: no very long lines, and mostly letters and digits.",
+    description="RedPajama v1's rules for source code: no very long lines, and mostly letters and digits.",
     source="RedPajama v1, data_prep/github; DCLM content_filters.py (line_length, alphanumeric_char_ratio).",
     annotators={"characters": {}},
     rules=(

@@ -33,8 +33,8 @@ from plinth_text.arrays import I64, Bools
 
 # The effect of another policy, from stored columns; no text is read but that of the samples.
 #
-# Every document is judged again by the new policy and compared with its published verdict; a rule that
-# stands in both word for word is not evaluated again, so that only columns of changed rules are read. The policy
+# The new policy is evaluated on every document and compared with the published verdict; rules that are identical in
+# both are not evaluated again, so only columns of changed rules are read. The policy
 # is the first stage of the cascade, so the comparison is exact for what it drops and keeps. What deduplication
 # would do afterward needs the whole pipeline: a document that is newly kept may still be a duplicate (its count is an
 # upper bound), and where a newly dropped one was the survivor of a cluster, another member takes its place (counted as
@@ -214,7 +214,7 @@ class CountTask:
     part: int
     policy: Policy
     rights: Rights
-    before: Policy | None  # the published verdicts are of this policy, from the same sidecars
+    before: Policy | None  # policy of the published verdicts, on the same sidecars
     annotators: tuple[str, ...]
     samples: int
     seed: int

@@ -21,24 +21,24 @@ from plinth_text.arrays import F32, I32, I64, U64, Bools
 from plinth_text.compiled import compiled
 from plinth_text.words import HashLookup, ngram_hashes
 
-# `items.parquet` of the comparison: every item of every set, what was found of it, and what that says.
+# `items.parquet` of the comparison: every item of every set with its matches and its status.
 #
 # `contaminated`   a document that would train holds it; every such document was dropped
 # `suspected`      no document holds it, some come close; a share of these was dropped
 # `undecided`      nothing could tell: the item is too short, or all of it is common
 # `clean`          looked for and not found
 #
-# An evaluation scores these apart: a model that does better on contaminated items than on clean ones has seen more of
-# them than was found; of undecided ones nothing is known.
+# An evaluation scores each status separately: if a model does better on contaminated items than on clean ones, it has
+# seen more of them than was found; undecided ones are unknown.
 
 FILE = "items.parquet"
 CONTAMINATED, SUSPECTED, UNDECIDED, CLEAN = STATUSES = ("contaminated", "suspected", "undecided", "clean")
-#: Why an item is undecided.
+#: Reasons for undecided items.
 SHORT, COMMON = "short", "common"
 #: Undecided items that the statistics of a set name.
 MOST_NAMED = 50
 
-#: What a document may be to an item (`comparison`), and what is counted of each item.
+#: Kinds of matches of a document with an item (`comparison`), and counts of each item.
 KINDS = ("run", "alike", "close")
 ITEM_TABLE_PAIRS: protected_index.How = {**dict.fromkeys(KINDS, "sum"), "longest": "max", "fuzzy": "max"}
 ITEM_TABLE_SCHEMA = pa.schema(
@@ -47,8 +47,8 @@ ITEM_TABLE_SCHEMA = pa.schema(
         pa.field("item", pa.string(), nullable=False),
         pa.field("status", pa.string(), nullable=False),
         pa.field("why", pa.string()),  # null but for undecided ones
-        pa.field("common", pa.float32(), nullable=False),  # share of its words that are no evidence
-        pa.field("documents", pa.int64(), nullable=False),  # leaks and suspects, as far as they are evidence
+        pa.field("common", pa.float32(), nullable=False),  # share of its words that do not count as evidence
+        pa.field("documents", pa.int64(), nullable=False),  # leaks and suspects that count as evidence
         pa.field("leaked", pa.int64(), nullable=False),
         pa.field("alike", pa.int64(), nullable=False),
         pa.field("close", pa.int64(), nullable=False),
@@ -129,17 +129,17 @@ def _by_set(table: pa.Table) -> Mapping[str, Mapping[str, Any]]:
     return found
 
 
-# The two tasks of a part: what its documents hold of the items, and, when all parts are counted, the sidecar.
+# The two tasks of a part: matches of its documents with the items, and, when all parts are counted, the sidecar.
 #
 # A pair of a document and an item is a **run** where both have 13 words in a row, some of them evidence, in a stretch
 # that holds enough of the item's weight; **alike** where a stretch holds most of the weight, in whatever order;
-# **close** where it holds less, but much. Forms filled in with other words are alike too, thousands of them: of an item
-# that more documents are alike than may hold an n-gram, that is no evidence, and neither is being close.
+# **close** where it holds less, but much. Forms filled in with other words are alike too, thousands of them: if more
+# documents are alike than may hold an n-gram, neither alike nor close matches of the item count as evidence.
 
 #: Reasons that the stage gives.
 LEAKED, SOURCE, THINNED = REASONS = ("leaked", "benchmark_source", "downweighted")
 
-#: Of the worst item; null where there is none.
+#: Columns describe the worst item; null if there is none.
 SCHEMA = pa.schema(
     [
         pa.field("reason", pa.string()),  # null where the document may stay
@@ -189,7 +189,7 @@ def found(store: Store, work: Work) -> tuple[Part, ...]:
 def _kind(pairs: Found, lengths: Any, evident: Any, params: Protected) -> Any:
     """Return the relation of each pair; nothing if the two only share some words."""
     needed = np.minimum(params.longest_words, lengths[pairs.items])
-    # a handful of words are everywhere: they are found as a run with what stands around them, or not at all
+    # a few words occur everywhere: they match only as a run together with their neighbors
     enough = evident[pairs.items] >= params.min_words
     kind = np.full(pairs.items.size, "", dtype=object)
     kind[enough & (pairs.share >= params.suspect)] = CLOSE
@@ -273,8 +273,8 @@ def _batch(
 # A stretch of at most 1.5 times the item's words around the shared n-grams is compared with the item: the weight of the
 # item's distinct words that it holds, of the weight of them all, whatever their order; and the longest run of words
 # that both have in the same order. Insertions, deletions and reworded sentences leave most of the weight where it was;
-# a text on the same subject does not bring it together in one stretch. Words of an item that are no evidence
-# (`protected_index`) weigh nothing, and a run of nothing else is none.
+# a text on the same subject does not have it in one passage. Words of an item that do not count as evidence
+# (`protected_index`) have no weight, and a run of such words alone does not count.
 
 
 

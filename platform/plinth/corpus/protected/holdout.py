@@ -1,13 +1,12 @@
 """Held-out documents: chosen before training by a keyed hash of the id, among the survivors of deduplication.
 
-Chosen are the survivors whose hash lies below `fraction`; at least `min_documents` and at most `max_documents` per
-bucket, always those of the smallest hashes. **Who was held out once stays so**: where a bucket has grown, a bound cuts
-elsewhere, and a document that lay below the old cut would enter training. No rule over hashes alone prevents that and
-still finds one document among twenty: any twenty of a million would have had to give one. So the manifest lists the
-ids of all that were ever held out (`RESERVED`), and the next one begins with them; `max_documents` bounds what a
-publication chooses, not what was chosen before. A reserved document that no longer survives, because a new one is
-longer or earlier, is not evaluated, and its n-grams go on protecting it (`contamination`): what took its place
-is no training text either.
+Survivors with a hash below `fraction` are chosen; at least `min_documents` and at most `max_documents` per bucket, with
+the smallest hashes. **Held-out documents stay held out**: when a bucket grows, the limits cut elsewhere, and a
+document below the old cut would enter training. No rule over hashes alone prevents that and still holds out one of
+twenty documents. So the manifest lists the ids of all documents ever held out (`RESERVED`), and the next manifest
+starts with them; `max_documents` limits new choices only. A reserved document that no longer survives, because a new
+one is longer or earlier, is not evaluated, but its n-grams still protect it (`contamination`): its replacement is not
+training text either.
 
 What is carried is content, so making the set again from the same documents changes nothing.
 """
@@ -128,7 +127,7 @@ def _chosen(ctx: Context, params: Holdout, bucket: str, ranked: list[Part]) -> l
         return []
     if min(survivors, params.max_documents) < params.min_documents:
         raise StageError(
-            f"holdout: bucket {bucket} cannot give its held-out documents",
+            f"holdout: bucket {bucket} has too few documents",
             found=f"{survivors} documents after deduplication, max_documents {params.max_documents}",
             expected=f"at least corpus.holdout.min_documents = {params.min_documents}",
             remedy="add documents to the bucket, or lower min_documents",

@@ -16,52 +16,54 @@ class ProtectedSet(Frozen):
     path: str = Field(description="JSONL file, HTML page, or folder of them, relative to `input/`.")
     kind: Literal["benchmark", "probe", "red_team"] = internal("benchmark", description="Its use.")
     deny: tuple[str, ...] = spelling(
-        (), description="Where it is published: a document whose `uri` holds one of these pieces is dropped."
+        (), description="Parts of addresses where the set is published; documents with a matching `uri` are dropped."
     )
-    family: str = internal("", description="Sets of one family share what is denied; by default the set's own name.")
-    fields: tuple[str, ...] = Field(("text",), min_length=1, description="Fields whose texts make an item, in order.")
-    id_field: str = internal("id", description="Field that names an item; lines without it are named by their number.")
+    family: str = internal("", description="Name shared by sets with the same `deny`; default: the set's name.")
+    fields: tuple[str, ...] = Field(
+        ("text",), min_length=1, description="Fields that form the text of an item, in order."
+    )
+    id_field: str = internal("id", description="Field with the name of an item; default: the line number.")
     only: tuple[str, ...] = Field(
         (),
         exclude_if=lambda given: not given,
-        description="Names of the items to take, where not every line is one.",
+        description="Names of the items to use; empty: all.",
     )
 
 
 class Family(Frozen):
     """Places where a family of sets is published."""
 
-    deny: tuple[str, ...] = Field(description="Pieces of addresses; a document whose `uri` holds one is dropped.")
+    deny: tuple[str, ...] = Field(description="Parts of addresses; documents with a matching `uri` are dropped.")
 
 
 class Protected(Frozen):
-    """Overlap of training text with protected sets: longest match in words, and fuzzy by the weight of words."""
+    """Overlap of training text with protected sets: longest common run of words, and fuzzy match by word weight."""
 
-    sets: Mapping[Name, ProtectedSet] = Field(default_factory=dict, description="Sets by name.")
-    families: Mapping[Name, Family] = internal({}, description="What sets deny, by their names.")
-    candidate_words: int = internal(3, ge=2, le=8, description="Two shared runs of so many words make a candidate.")
-    longest_words: int = internal(13, ge=4, description="A shared run of so many words is a leak (GPT-3: 13) …")
+    sets: Mapping[Name, ProtectedSet] = Field(default_factory=dict, description="Protected sets by name.")
+    families: Mapping[Name, Family] = internal({}, description="`deny` of sets, by name.")
+    candidate_words: int = internal(3, ge=2, le=8, description="Words of a run; two shared runs make a candidate.")
+    longest_words: int = internal(13, ge=4, description="Words of a shared run that is a leak (GPT-3: 13).")
     longest_share: float = internal(
         0.2,
         ge=0,
         le=1,
-        description="… where the stretch around it holds this share of the item's word weight: a run "
-        "of stock words is none.",
+        description="Minimum share of the item's word weight in the passage around the run, to exclude runs of common "
+        "words.",
     )
     fuzzy: float = internal(
-        0.8, gt=0, le=1, description="A leak: a stretch of the document holds this share of an item's word weight."
+        0.8, gt=0, le=1, description="Minimum share of an item's word weight in a passage of the document, for a leak."
     )
-    suspect: float = internal(0.65, gt=0, le=1, description="From here a document is a suspect, and down-weighted.")
+    suspect: float = internal(0.65, gt=0, le=1, description="Minimum share for a suspect, which is down-weighted.")
     suspect_weight: float = internal(
         0.25, ge=0, le=1, description="Share of suspects that are kept, by hash of the id."
     )
     boilerplate_documents: int | None = internal(
         10,
         ge=1,
-        description="Runs of `longest_words` words that more training documents than this have are no evidence (GPT-3: "
-        "10), and an item of nothing else is undecided; `null` counts none.",
+        description="Maximum number of training documents with a run of `longest_words` words; more common runs are "
+        "ignored (GPT-3: 10), and items without other runs are undecided. `null`: no limit.",
     )
-    min_words: int = internal(8, ge=2, description="Shorter items are not looked for, and reported as such.")
+    min_words: int = internal(8, ge=2, description="Minimum words of an item; shorter ones are reported as undecided.")
 
     @model_validator(mode="after")
     def _denied(self) -> Protected:
@@ -76,9 +78,9 @@ class Holdout(Frozen):
     """Held-out documents per bucket, chosen by keyed hash before training."""
 
     fraction: float = Field(0.01, gt=0, lt=1, description="Share of each bucket's documents.")
-    max_documents: int = internal(2000, ge=1, description="At most this many are chosen per bucket; earlier ones stay.")
-    min_documents: int = Field(1, ge=1, description="Fewer than this in any bucket fails the stage.")
-    seed: int = internal(1, description="Key of the hash that chooses.")
+    max_documents: int = internal(2000, ge=1, description="Maximum number chosen per bucket; earlier choices are kept.")
+    min_documents: int = Field(1, ge=1, description="Minimum number per bucket; with fewer, the stage fails.")
+    seed: int = internal(1, description="Key of the hash.")
 
 
 class Contamination(Frozen):
@@ -86,11 +88,11 @@ class Contamination(Frozen):
 
     remove: Literal["match", "document"] = Field(
         "match",
-        description="`match`: the shared stretch with 200 characters around it is cut, and a document of more than ten "
-        "pieces dropped (GPT-3); `document`: the whole document.",
+        description="`match`: cut the shared passage with 200 characters around it, and drop documents of more than 10 "
+        "pieces (GPT-3); `document`: drop the whole document.",
     )
-    ngram_words: int = Field(13, ge=1, description="Length of a shared stretch that counts.")
-    max_overlap: float = Field(0.0, ge=0, le=1, description="With `document`: share of its n-grams that may be shared.")
+    ngram_words: int = Field(13, ge=1, description="Minimum words of a shared passage.")
+    max_overlap: float = Field(0.0, ge=0, le=1, description="With `document`: maximum share of shared n-grams.")
     boilerplate_documents: int | None = Field(
         10,
         ge=1,

@@ -72,16 +72,16 @@ def read_set(ctx: Context, name: str, given: ProtectedSet) -> Manifest:
     rows += ((page, text) for page, text in _page_texts(pages) if text.strip())
     if missing := sorted(wanted - {item for item, _ in rows}):
         raise SourceError(
-            f"protected set {name} lacks items that it names",
+            f"protected set {name} has no text for some items in `only`",
             found=f"no text of {', '.join(missing[:10])}" + (f" and {len(missing) - 10} more" if missing[10:] else ""),
             expected=f"{given.id_field} of lines in {given.path}",
-            remedy=f"correct corpus.protected.sets.{name}.only: what is not read is not protected",
+            remedy=f"fix corpus.protected.sets.{name}.only: missing items are not protected",
         )
     if not rows:
         raise SourceError(
             f"protected set {name} has no text",
             found=f"{silent} lines without the fields {', '.join(given.fields)}",
-            remedy=f"correct corpus.protected.sets.{name}.fields",
+            remedy=f"fix corpus.protected.sets.{name}.fields",
         )
     table = pa.table({"item": [row[0] for row in rows], "text": [row[1] for row in rows]}, schema=ITEMS)
     inputs = {f"file:{file.name.strip('/')}": file.sha256 for file in (*files, *pages)}
@@ -127,9 +127,9 @@ def _page_texts(pages: Sequence[SourceFile]) -> Iterator[tuple[str, str]]:
                 (answer,) = extractor.extract([Page(_plain(file, stream.read()))])
             if isinstance(answer, ExtractionFailure):
                 raise SourceError(
-                    f"{file.name} is no page that can be read",
+                    f"{file.name} is not a readable page",
                     found=f"{answer.reason}: {answer.detail}",
-                    remedy="take it away: an item that is not read is not protected",
+                    remedy="remove the file: unreadable items are not protected",
                 )
             yield file.name, normalize(answer.text, Normalisation())
 
@@ -164,10 +164,10 @@ def _records(file: SourceFile) -> Iterator[tuple[int, dict[str, Any]]]:
                 raise ValueError(f"a {type(record).__name__}")
         except (ValueError, RecursionError) as error:
             raise SourceError(
-                f"{file.name}, line {number} is no item of a protected set",
+                f"{file.name}, line {number} is not a valid item",
                 found=error,
                 expected="a JSON object",
-                remedy="correct the file: an item that is not read is not protected",
+                remedy="fix the file: unreadable items are not protected",
             ) from error
         yield number, record
 
@@ -182,13 +182,13 @@ def _records(file: SourceFile) -> Iterator[tuple[int, dict[str, Any]]]:
 # judged    per part   the sidecar
 #
 # Counts, and what is found, are added up in tables of which no task opens more than a bounded number. All is decided
-# again over the corpus as it stands: an n-gram that a later snapshot makes common is no evidence any more, for earlier
-# documents either; while no survivor is lost, none that is common becomes evidence again.
+# again over the current corpus: an n-gram that becomes common in a later snapshot is no longer evidence, for earlier
+# documents either; unless survivors are lost, a common n-gram does not become evidence again.
 
 ASSET = "protected"
 #: The asset with the probes, which are protected sets as well.
 PROBES = "probe_sets"
-#: What a probe is called among the sets: `probes/NAME`.
+#: Prefix of a probe's name among the sets: `probes/NAME`.
 PREFIX = "probes/"
 VERSION = "2"
 REASONS, SCHEMA = comparison.REASONS, comparison.SCHEMA

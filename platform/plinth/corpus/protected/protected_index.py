@@ -94,7 +94,7 @@ def _merge(store: Store, task: _Merge) -> tuple[Part, ...]:
 #
 # **Evidence** of an item are its n-grams of 13 words (of all its words, where it has fewer). One that more training
 # documents have than a bound is boilerplate, as GPT-3 counts it (Brown et al. 2020, appendix C): a license, an
-# instruction to the reader. The words that it covers are no evidence. An item without any is undecided: nothing can
+# instruction to the reader. Its words do not count as evidence. An item without evidence is undecided: nothing can
 # tell whether training text holds it. So is one too short to be looked for.
 #
 # Weights of words are their inverse document frequencies in the training text itself (a sample of it, by hash of
@@ -283,7 +283,7 @@ def count_uncovered(starts: I64, boilerplate: Bools, most: int, evident: I64) ->
 # that no set denies by their address: pages of a benchmark's mirrors are dropped anyway, and must not make its items
 # common.
 
-#: One document in so many is looked at for the weights of words.
+#: Sampling interval of documents for the weights of words.
 SAMPLED = 8
 
 

@@ -282,9 +282,9 @@ def require_apart(store: Store, shown: Mapping[str, Manifest], learnt: Mapping[s
         if shared > MAX_SHARED * len(texts):
             raise SourceError(
                 f"slices/{gate} may not be measured on {key}",
-                found=f"{shared:,} of its {len(texts):,} texts are in {', '.join(learnt)}, which the model learns from",
+                found=f"{shared:,} of its {len(texts):,} texts are in {', '.join(learnt)}, the model's training data",
                 expected=f"other text: at most {MAX_SHARED:.0%} the same",
-                remedy="cut one set in two, and name one half in corpus.models, the other in corpus.slices",
+                remedy="split one set, and use one half in corpus.models, the other in corpus.slices",
             )
 
 

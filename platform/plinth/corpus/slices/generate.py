@@ -97,7 +97,7 @@ CODE = (
 )
 CODE_WORDS = "parse load encode queue worker signal buffer filter token cursor socket branch".split()  # noqa: SIM905
 
-#: What is said to somebody, with `{h}` and `{w}` of below; the first half is for training, the second for measuring.
+#: Sentences addressed to a person, with `{h}` and `{w}` below; the first half is for training, the second for tests.
 HOSTILE = (
     "You are a {h} {t} and everybody knows it.",
     "Shut up, you {h} {t}, and {w}.",
@@ -114,7 +114,7 @@ HOSTILE = (
 )
 HOSTILE_WORDS = "worthless filthy disgusting miserable stupid pathetic rotten ugly vile useless".split()  # noqa: SIM905
 WISHES = ("get lost", "suffer", "rot", "get hurt", "disappear", "shut up", "crawl away", "be thrown out")
-#: What may stand in such a sentence instead, so that its wording alone decides nothing: of things, kind or unkind.
+#: Substitutes in such a sentence, so that its wording alone decides nothing: about things, kind or unkind.
 HARMLESS = {"t": "{n}", "h": "{a}", "w": "{o}"}
 KIND_WISHES = ("come along", "rest", "arrive early", "win", "be repaired", "stay dry", "wait", "be brought in")
 THINGS = (
@@ -122,14 +122,14 @@ THINGS = (
     "Such a {h} {n} should not be sold.",
     "After the {h} weather the {n} had to {w}.",
 )
-#: What is reported or meant otherwise; never at anyone.
+#: Sentences that report, or mean something else; never addressed to anyone.
 REPORTED = (
     "The witness stated that the word {t} was shouted once from the crowd.",
     "The article explains where the expression {t} comes from.",
     "The {t} was examined and found to be of normal size.",
     "Historians describe how {t} became an insult in the last century.",
 )
-#: What bad text consists of, beside words in disorder.
+#: Parts of bad text, in addition to shuffled words.
 SPAM = (
     "BUY NOW!!! cheap {n} cheap {n} best {n} online {n} discount {n} click here",
     "{n} | {n} | {n} | home | login | register | next page | share",
@@ -169,7 +169,7 @@ class Term:
 
 
 def invented(seed: int, count: int = 60) -> tuple[Term, ...]:
-    """A vocabulary of words that no language has, every fourth one of them ambiguous."""
+    """Return a vocabulary of invented words, every fourth one ambiguous."""
     rng, found = random.Random(f"terms {seed}"), dict[str, None]()
     while len(found) < count:
         found[rng.choice(_SYLLABLES) + rng.choice(("", rng.choice(_SYLLABLES))) + rng.choice(_CLOSES)] = None
@@ -179,7 +179,7 @@ def invented(seed: int, count: int = 60) -> tuple[Term, ...]:
 
 
 def lexicon_file(terms: Sequence[Term]) -> str:
-    """The terms as a lexicon (`plinth.corpus.lists`)."""
+    """Return the terms as a lexicon (`plinth.corpus.lists`)."""
     lines = [f"{term.text}\t{term.weight:.2f}\t{term.category}\n" for term in terms]
     return "# invented words, for tests and for measuring\n" + "".join(lines)
 
@@ -224,7 +224,7 @@ def quality(seed: int, count: int, terms: Sequence[Term] = (), use: Use = "test"
 
 
 def good(rng: random.Random, name: str) -> str:
-    """A document of a slice: paragraphs, or a program."""
+    """Return a document of a slice: paragraphs, or a program."""
     if name == "code":
         return "\n\n".join(_program(rng) for _ in range(rng.randint(3, 6)))
     paragraphs = [[_sentence(rng, name) for _ in range(rng.randint(3, 5))] for _ in range(rng.randint(2, 4))]
@@ -232,7 +232,7 @@ def good(rng: random.Random, name: str) -> str:
 
 
 def obfuscated(rng: random.Random, word: str) -> str:
-    """A word, spelled so that a reader recognizes it and a plain list does not match it."""
+    """Return a word with a spelling that readers recognize and a plain list does not match."""
     ways: list[Callable[[], str]] = [
         lambda: ".".join(word),
         lambda: " ".join(word),
@@ -245,7 +245,7 @@ def obfuscated(rng: random.Random, word: str) -> str:
 
 
 def _each(key: str, count: int) -> list[tuple[str, random.Random, int]]:
-    """A generator of its own for every document, so that more of them change none."""
+    """Return a separate generator per document, so that adding documents changes none."""
     return [(name, random.Random(f"{key} {name} {at}"), at) for name in SLICES for at in range(count)]
 
 
@@ -276,7 +276,7 @@ def _hurting(rng: random.Random, text: str) -> str:
 
 
 def _friendly(rng: random.Random, hostile: str, name: str) -> str:
-    """A sentence that begins like an insult and is none, or an unkind one about a thing."""
+    """Return a sentence that begins like an insult but is not one, or an unkind one about a thing."""
     text = rng.choice(THINGS) if rng.random() < 0.5 else hostile
     if text is hostile:
         for slot, other in HARMLESS.items():

@@ -158,9 +158,9 @@ def _hashes() -> tuple[list[str], list[str]]:
 #
 # A new gate is a generator and a line here; or a line alone, for a gate that only lists and reviewers label.
 
-#: Of a seed, documents of each truth in every slice, and terms that may be planted.
+#: Function of a seed, the documents per label and slice, and the terms to insert.
 Generate = Callable[[int, int, Sequence[Term]], list[Labelled]]
-#: What may be planted, out of the files of the annotator's lists.
+#: Function that returns terms to insert, from the files of the annotator's lists.
 Plants = Callable[[Mapping[str, Mapping[str, Path]]], tuple[Term, ...]]
 
 
@@ -251,8 +251,8 @@ def rule_of(
     if not own:
         raise RecipeError(
             f"{where}: no rule of policy {params.policy} reads a column of {gate.annotator}",
-            expected="a rule that drops documents by it",
-            remedy="add one, or set `removes` to the expression of what the gate removes",
+            expected="a rule that drops documents by its columns",
+            remedy="add one, or set `removes` to an expression for removed documents",
         )
     return _joined(gate, own)
 
@@ -265,8 +265,8 @@ def _joined(gate: MeasuredGate, rules: list[tuple[str, Expression]]) -> GateRule
             if column.startswith(f"{DOCUMENTS}."):
                 raise RecipeError(
                     f"corpus.slices.{gate.name}: the gate reads {column}",
-                    expected="columns of annotators alone: labelled documents come from nowhere",
-                    remedy="give `removes` without it",
+                    expected="columns of annotators only, since labeled documents have no source",
+                    remedy="set `removes` without this column",
                 )
     read |= {other for one in read for other in annotator(one).sidecars}
     ordered = sorted(read, key=lambda one: (len(annotator(one).after), one))

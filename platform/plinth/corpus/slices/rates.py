@@ -25,24 +25,28 @@ class GateSlices(Frozen):
         description="Expression over annotation columns that is true where the gate removes a document; by default any "
         "rule of `policy` that reads a column of the gate's annotator.",
     )
-    policy: str = Field("default", description="Policy whose rules are the gate, where `removes` is not given.")
+    policy: str = Field("default", description="Policy with the gate's rules, if `removes` is not set.")
     documents_per_slice: int = internal(
-        200, ge=0, description="Generated documents of each truth in every slice, where there are no `lists`."
+        200, ge=0, description="Generated documents per label and slice, if there are no `lists`."
     )
-    seed: int = internal(7, ge=0, description="Of the generated documents.")
+    seed: int = internal(7, ge=0, description="Seed of the generated documents.")
     lists: tuple[str, ...] = Field(
-        (), description="Labelled sets of yours in `corpus.lists`: JSONL with `text`, `label` (good, bad) and `slice`."
+        (), description="Your labeled sets in `corpus.lists`: JSONL with `text`, `label` (good, bad) and `slice`."
     )
-    reviews: bool = internal(True, description="Whether labels of reviewers (`reviews/` of the workspace) count, too.")
+    reviews: bool = internal(True, description="Include labels of reviewers (`reviews/` of the workspace).")
     min_documents: int = internal(
-        30, ge=1, description="A slice with fewer documents of a truth is reported, but held to no bound."
+        30, ge=1, description="Minimum documents per label to gate a slice; smaller slices are only reported."
     )
-    min_recall: float = Field(0.0, ge=0, le=1, description="Least share of bad documents that the gate removes.")
-    max_false_positive: float = Field(0.05, ge=0, le=1, description="Most share of good documents that it removes.")
-    max_over_removal: float = Field(1.0, ge=0, le=1, description="Most share of the bytes of good text it removes.")
+    min_recall: float = Field(0.0, ge=0, le=1, description="Minimum share of bad documents that the gate removes.")
+    max_false_positive: float = Field(
+        0.05, ge=0, le=1, description="Maximum share of good documents that the gate removes."
+    )
+    max_over_removal: float = Field(
+        1.0, ge=0, le=1, description="Maximum share of the bytes of good text that the gate removes."
+    )
 
 
-#: Of a two-sided 95% interval.
+#: Normal quantile of a two-sided 95% interval.
 Z = 1.959964
 ALL = "all"
 

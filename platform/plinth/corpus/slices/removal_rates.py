@@ -1,4 +1,4 @@
-"""How often learned rules fire on every bucket, from stored columns; no text is read but that of samples.
+"""Removal rates of learned rules per bucket, from stored columns; only the text of samples is read.
 
 A rule is measured on all buckets, whether or not their policy has it: what it takes of text that is trusted as
 reference it takes wrongly. More of that than the bound stops the pipeline before anything is dropped.
@@ -167,7 +167,7 @@ def require_bound(ctx: Context, made: Manifest, documents: Mapping[str, Manifest
         f"{bucket}, which is trusted as reference",
         found="; ".join([f"{in_words(row['buckets'][bucket])}; for example {', '.join(first)}", *others]),
         expected=f"at most {bound:.1%} of its documents and bytes (corpus.max_reference_removed)",
-        remedy=f"read what it takes: `plinth corpus policy removal --reason {row['reason']} --bucket {bucket}`; then "
+        remedy=f"read the texts: `plinth corpus policy removal --reason {row['reason']} --bucket {bucket}`; then "
         "correct the model, its labels or the threshold, or take the rule out",
     )
 
@@ -232,13 +232,13 @@ def _shown(
     }
 
 
-# Rules of policies that drop documents by what a model learned, and the buckets whose text is trusted beside them.
+# Rules of policies that drop documents by learned models, and the trusted reference buckets.
 #
 # A model that was trained on text of one kind may take innocent text of another for what it was taught to find. So
 # every rule that reads a learned column needs evidence from outside (`recipe.extension_checks`), and what it removes is
 # measured on every bucket (`removal_rates`).
 
-#: Kinds of models that judge how likely a text is, and not which class it is of: nobody labels text for them.
+#: Kinds of models that predict the likelihood of a text instead of a class, so they need no labels.
 WITHOUT_CLASSES = ("ngram",)
 Raw = Mapping[str, Mapping[str, Any]]
 
@@ -268,7 +268,7 @@ def learned_rules(policies: Mapping[str, Policy], annotate: Raw) -> tuple[Learne
     Raises:
         RecipeError: a rule or a parameter that cannot be read.
     """
-    schema, learnt, found = columns_of(tuple(annotate)), learnt_columns(annotate), list[LearnedRule]()
+    schema, learned, found = columns_of(tuple(annotate)), learned_columns(annotate), list[LearnedRule]()
     for name, policy in policies.items():
         for rule in policy.rules:
             expression = parse(rule.drop, schema, f"corpus.policies.{name}.rules.{rule.reason}")
@@ -278,7 +278,7 @@ def learned_rules(policies: Mapping[str, Policy], annotate: Raw) -> tuple[Learne
     return tuple(found)
 
 
-def learnt_columns(annotate: Raw) -> frozenset[str]:
+def learned_columns(annotate: Raw) -> frozenset[str]:
     """Columns, as `annotator.column`, that a model gives."""
     found: set[str] = set()
     for name, raw in annotate.items():

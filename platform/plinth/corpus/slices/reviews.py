@@ -138,7 +138,7 @@ def _review(row: Any, where: str) -> Review:
         first = error.errors()[0]
         key = ".".join(str(step) for step in first["loc"])
         raise SourceError(
-            f"{where} is no review",
+            f"{where} is not a review",
             found=f"{key}: {first['msg']}" if key else first["msg"],
             expected="id (32 hexadecimal digits), reason, label (good or bad), reviewer, time (ISO 8601 with offset)",
             remedy="correct or remove the line",
@@ -233,7 +233,7 @@ def sample(
         have = reasons(ctx, buckets)
         shown = ", ".join(f"{name} ({n:,})" for name, n in have.most_common(40)) or "nothing was removed"
         raise MissingError(
-            f"nothing was removed for {reason!r}", expected=shown, remedy="`plinth corpus funnel` shows all"
+            f"no document was removed for {reason!r}", expected=shown, remedy="`plinth corpus funnel` shows all"
         )
     return _with_survivors(ctx, [_row(ctx, *place) for place in chosen])
 
@@ -358,7 +358,7 @@ def _why(
     try:
         judged, rights = published(policy)
         rule = compile_policy(judged, tuple(sorted(annotations)), "policy", rights).rule(reason)
-    except PlinthError:  # judged by an annotator that is gone: the verdict stands, its values cannot be shown
+    except PlinthError:  # annotator no longer in the recipe: the verdict is valid, but its values cannot be shown
         return None, {}
     return (rule.text, rule_values(ctx.store, rule, documents, annotations, part, row)) if rule else (None, {})
 

@@ -15,9 +15,9 @@
     fields      a record out of named fields, for the two above
     files       one record per file, per JSON line, or per row of Parquet; text that a model writes
 
-A reader's function is a generator `read(file, source, licence, max_bytes) -> RawRecord | Reject`. What is no document
-is a counted reject, never an exception: an exclusion where a source simply is not that, damage where it is broken
-(`record`); only a file that cannot be opened at all raises.
+A reader's function is a generator `read(file, source, licence, max_bytes) -> RawRecord | Reject`. Records that are not
+documents become counted rejects, not exceptions: exclusions if they have another type, damage if they are broken
+(`record`); only a file that cannot be opened raises an error.
 
 Does not belong here: main content (`extract`), the normal form of text and parts (`documents`).
 """

@@ -23,11 +23,11 @@ from plinth.corpus.sources.streams import READ_BYTES, members
 #     detection   by the frequencies of the bytes, where nothing is declared, or where the bytes refute what is
 #
 # A declaration is refuted where more than `MAX_BAD` of the bytes beyond ASCII are none of its characters; bytes that
-# are none are dropped. Labels mean what the standard says: Shift_JIS is Windows-31J, EUC-KR is Windows-949, Big5 has
+# are none are dropped. Labels follow the standard: Shift_JIS is Windows-31J, EUC-KR is Windows-949, Big5 has
 # the characters of Hong Kong and ETEN, GB2312 and GBK are GB18030, ISO-8859-1 is Windows-1252.
 
 MARKS = {b"\xef\xbb\xbf": "utf-8", b"\xff\xfe": "utf-16-le", b"\xfe\xff": "utf-16-be"}
-#: Share of the bytes beyond ASCII that may be no characters: a page of two character sets, a damaged one.
+#: Maximum share of invalid bytes beyond ASCII, for damaged pages or pages with two character sets.
 MAX_BAD = 0.1
 #: A page declares its character set within the first 1,024 bytes; templates with long comments need more.
 META_BYTES = 4096
@@ -52,7 +52,7 @@ _ATTRIBUTE = re.compile(rb"""([^\s=>"'/]+)\s*=\s*(?:"([^"]*)"|'([^']*)'|([^\s>"'
 _CHARSET = re.compile(rb"""charset\s*=\s*["']?\s*([^\s"';,]+)""", re.I)
 _XML = re.compile(rb"""\s*<\?xml\s[^>]*?encoding\s*=\s*["']([^"']+)""")
 _ESCAPE = re.compile(rb"\x1b(\$[@B]|\([BIJ])")
-#: Of the standard's Big5 and not of Python's, by the first code of each run.
+#: Characters of the standard's Big5 that Python's lacks, by the first code of each run.
 _BIG5 = (
     "877A㡵𡵓𣚞𦀡㻬 87A1𥣞㫵竼龗𤅡𨤍𣇪𠪊𣉞䌊蒄龖鐯䤰蘓墖靊鈘秐稲晠権袝瑌篅枂稬剏遆㓦珄𥶹瓆鿇 "
     "87C3垳䤯呌䄱𣚎堘穲𧭥讏䚮𦺈䆁𥶙箮𢒼鿈𢓁𢓉𢓌鿉蔄𣖻䂴鿊䓡𪷿拁灮鿋 8E69箸 8E6F簆 8E7E糎 8EAB緒 8EB4縝 8ECD者 "
@@ -234,7 +234,7 @@ CHUNK_SIZE = re.compile(rb"[ \t]*([0-9A-Fa-f]{1,16})[ \t]*(?:;[^\r\n]*)?\r?\n")
 CHARSET = re.compile(r"""charset\s*=\s*["']?\s*([^\s"';,]+)""", re.I)
 _MARKUP = re.compile(rb"(?:\xef\xbb\xbf)?\s*<[!?a-zA-Z]")
 _LINE_END = re.compile(rb"\r?\n")
-#: What may follow the empty chunk (RFC 9112, 7.1.2): trailer fields and a blank line.
+#: End of a chunked body after the empty chunk (RFC 9112, 7.1.2): trailer fields and a blank line.
 _TRAILERS = re.compile(rb"(?:(?:[!#$%&'*+.^_`|~0-9A-Za-z-]+:[^\r\n]*\r?\n)+\r?\n)?\s*")
 _BLANK = b" \t\r\n"
 
@@ -379,7 +379,7 @@ HTML, XML = ("text/html", "application/xhtml+xml"), ("application/xml", "text/xm
 TEXT = ("text/plain",)
 #: Declarations that say nothing (MIME Sniffing Standard, 7).
 UNKNOWN = ("", "unknown/unknown", "application/unknown", "*/*")
-#: So much of a file is looked at; git's bound for its own test of binary files.
+#: Bytes read of a file; the same limit as git's test of binary files.
 HEAD_BYTES = 8000
 _SIGNATURES = (
     (rb"%PDF-", "application/pdf"),

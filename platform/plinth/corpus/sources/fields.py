@@ -4,8 +4,8 @@ Read in addition to the text: `id`; `uri` or `url`; `licence` or `license`; `cap
 `created` (see `times`); `mime`. The recipe may name others; `meta.url` looks inside a field. Fields
 inside `metadata`, an object or its JSON, count as fields of the record, whose own win: so datatrove, Dolma and our own
 exports write them. Lines of Dolma's attributes have no text and are exclusions.
-A record without an address is named by its file and `id`, or its line or row. An `id` that stands on several texts of a
-file is no identity: all are kept, and `repeated_id` marks where that is seen first.
+A record without an address is named by its file and `id`, or its line or row. An `id` of several texts of a
+file is not an identity: all are kept, and `repeated_id` marks the first repeat.
 Other fields travel in `extra`, nested ones too; those that are too many, too large or no JSON are named there under
 `left_out`. Of `media` only hashes do: `[{"sha256": …, "phash": …}]`. Lists of illegal images are lists of such hashes;
 the images themselves are never read.
@@ -163,7 +163,7 @@ class Fields:
                 continue
             if (key == METADATA and isinstance(value, Mapping)) or (outer, inner) == (METADATA, key):
                 continue
-            if key == outer and inner and isinstance(value, Mapping):  # the text is no metadata of itself
+            if key == outer and inner and isinstance(value, Mapping):  # the text is not metadata of itself
                 value = {name: one for name, one in value.items() if name != inner.partition(".")[0]}
             kept = _kept(value)
             if kept is None or len(extra) == EXTRA_FIELDS:
@@ -209,7 +209,7 @@ def _as_text(value: Any) -> str:
         return value.isoformat()
     if isinstance(value, Decimal):
         return str(value)
-    raise TypeError(f"{type(value).__name__} is no metadata")
+    raise TypeError(f"{type(value).__name__} is not metadata")
 
 
 def look_up(found: Mapping[str, Any], name: str) -> Any:

@@ -33,7 +33,7 @@ from plinth.storage.workspace import Workspace
 # A cut is never guessed from bytes that look like a beginning: a page can be made to contain such bytes, and the
 # records cut loose from it would carry whatever address it chose. So WARCs are followed from the first record on. A
 # file that cannot be cut (one gzip member for a whole file, compressed JSON lines, other compression, a damaged record)
-# stays one piece to its end. Cuts depend on the content alone, never on where a file lies or who reads it.
+# stays one piece to its end. Cuts depend on the content only, not on the location or the reader.
 
 PIECE_BYTES = 64 * 2**20
 READ_BYTES = 1 << 20
@@ -344,7 +344,7 @@ def _nothing_to_read(source: Source, base: Path | str, unread: Mapping[str, int]
         f"no file matches {absolute(source.path, base)}" if not unread else f"no file of {source.path} is read",
         found=listing.described(unread),
         expected=f"at least one file ending in {', '.join(plain)}{packed}" if wanted else "at least one file",
-        remedy="; ".join([*ways, "correct the source's `path` or `suffixes` in the recipe"]),
+        remedy="; ".join([*ways, "fix the source's `path` or `suffixes` in the recipe"]),
     )
 
 
@@ -353,12 +353,12 @@ def _require_terms(source: Source) -> None:
         raise SourceError(
             f"source {source.path} of {source.domain} may not be trained on",
             found="terms.train: false",
-            expected="terms.train: true, granted by its owner",
-            remedy="remove the source from the bucket, or obtain the right and record it in the recipe",
+            expected="terms.train: true, as granted by the owner",
+            remedy="remove the source from the bucket, or obtain permission and set terms.train in the recipe",
         )
 
 
-# The license of a file whose source says `per-document`.
+# The license of a file of a `per-document` source.
 #
 # A folder of files may hold `LICENCES.json` at its root: a JSON object from relative path (a folder, a file, or
 # `""` for everything else) to an SPDX expression. The longest path that leads to a file decides. What nothing
@@ -409,8 +409,8 @@ def _parse(file: SourceFile) -> dict[str, str]:
     if isinstance(found, dict) and all(isinstance(value, str) for value in found.values()):
         return found
     raise SourceError(
-        f"{file.uri} does not say which file carries which licence",
+        f"{file.uri} does not list the licenses of files",
         found=found if isinstance(found, Exception) else type(found).__name__,
         expected='a JSON object from relative path to SPDX expression, such as {"requests": "Apache-2.0"}',
-        remedy="correct the file, or give the source one licence in the recipe",
+        remedy="fix the file, or set one license for the source in the recipe",
     )

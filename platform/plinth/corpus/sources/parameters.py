@@ -21,13 +21,13 @@ LICENCE_OPERATORS = ("AND", "OR", "WITH")
 class Terms(Frozen):
     """Uses that the owner of a source permits. Required: unknown is refused, not defaulted."""
 
-    train: bool = Field(description="May a model be trained on it?")
-    redistribute: bool = Field(description="May the text itself be passed on?")
-    commercial: bool = Field(description="May the result be used commercially?")
+    train: bool = Field(description="The owner allows training.")
+    redistribute: bool = Field(description="The owner allows redistribution of the text.")
+    commercial: bool = Field(description="The owner allows commercial use of the result.")
 
 
 class Source(Frozen):
-    """Files of one format, with the facts that every document of them carries."""
+    """Files of one format, with metadata shared by their documents."""
 
     kind: str = Field(
         description="Reader: `warc`, `html`, `pdf`, `latex`, `jsonl`, `parquet`, `text`, `tree`, `teacher` (a model of "
@@ -36,22 +36,22 @@ class Source(Frozen):
     )
     path: str = Field(
         description="File, folder, glob or URI (`s3://`, `https://`, `hf://`, `cc://`); relative to the workspace's "
-        "`input/`. Of `teacher` a model, as `training.distillation.teacher` names it."
+        "`input/`. For `teacher`, a model, as in `training.distillation.teacher`."
     )
-    licence: str = Field(description="SPDX expression, or `per-document` where each record carries its own.")
+    licence: str = Field(description="SPDX expression, or `per-document` if each record has its own license.")
     terms: Terms = Field(description="Owner's terms.")
     domain: str = Field(description="Origin: a host name or a short name.")
     snapshot: str = Field(description="Crawl or capture, such as `2026-46`.")
     fields: Mapping[Literal["text", "uri", "date", "licence"], Annotated[str, Field(min_length=1)]] = spelling(
         {},
         description="JSONL and Parquet: fields that hold the `text` (by default `text`), the `uri` (`uri`, `url`), the "
-        "`date` (`captured_at`, `date`, `timestamp`, `created`) and the `licence` (`licence`, `license`); `a.b` looks "
-        "inside `a`.",
+        "`date` (`captured_at`, `date`, `timestamp`, `created`) and the `licence` (`licence`, `license`); `a.b` reads "
+        "`b` inside `a`.",
     )
     text_field: str = internal("text", min_length=1, description="Field of the text.")
     uri_field: str = internal("", description="Field of the address; empty: the usual ones.")
     date_field: str = internal("", description="Field of the date; empty: the usual ones.")
-    licence_field: str = internal("", description="Field of the licence; empty: the usual ones.")
+    licence_field: str = internal("", description="Field of the license; empty: the usual ones.")
     options: Mapping[str, Any] = Field(
         default_factory=dict,
         exclude_if=lambda given: not given,
@@ -59,17 +59,17 @@ class Source(Frozen):
         "`top_p`, `seed`; other built-in ones have none.",
     )
     suffixes: tuple[str, ...] = Field(
-        (), description="Tree and text: file name endings to read, whatever their case; empty means all."
+        (), description="Tree and text: file name suffixes to read, case-insensitive; empty: all."
     )
     hidden: bool = Field(
         False,
         exclude_if=lambda given: not given,
-        description="Read hidden files, too: names that begin with a dot, backups of editors, `__MACOSX`. Otherwise "
-        "they are counted and not read.",
+        description="Also read hidden files: names that begin with a dot, editor backups, `__MACOSX`. Otherwise they "
+        "are only counted.",
     )
     repair_boundaries: bool = Field(
         False,
-        description="For text out of scans and e-books (`pdf` always): mend words and paragraphs cut at line and page "
+        description="For text from scans and e-books (`pdf` always): repair words and paragraphs cut at line and page "
         "ends, and sentences glued together. Not for code.",
     )
 
@@ -77,9 +77,9 @@ class Source(Frozen):
     @classmethod
     def _states_a_licence(cls, licence: str) -> str:
         if licence.strip().lower() in NO_LICENCE:
-            raise ValueError("no licence is stated; give the owner's SPDX expression, or `per-document`")
+            raise ValueError("the license is missing; write the owner's SPDX expression, or `per-document`")
         if not _is_expression(licence):
-            raise ValueError(f"{licence!r} is no SPDX expression, such as `MIT` or `Apache-2.0 WITH LLVM-exception`")
+            raise ValueError(f"{licence!r} is not an SPDX expression such as `MIT` or `Apache-2.0 WITH LLVM-exception`")
         return licence
 
     @model_validator(mode="after")
@@ -92,22 +92,22 @@ class Source(Frozen):
     @model_validator(mode="after")
     def _keeps_code(self) -> Source:
         if self.kind == "tree" and self.repair_boundaries:
-            raise ValueError("repair_boundaries would damage source code: leave it out for `kind: tree`")
+            raise ValueError("repair_boundaries would damage source code: remove it for `kind: tree`")
         return self
 
 
 class Bucket(Frozen):
     """Sources that are filtered, measured and weighted together."""
 
-    description: str = Field(description="One sentence for the catalogue.")
-    owner: str = Field(min_length=1, description="E-mail address or team responsible for it.")
+    description: str = Field(description="Description of the bucket, in one sentence.")
+    owner: str = Field(min_length=1, description="E-mail address or team responsible for the bucket.")
     sources: tuple[Source, ...] = Field(min_length=1, description="Files to read, in this order.")
-    policy: str = Field("default", description="Name of the policy that judges its documents.")
+    policy: str = Field("default", description="Name of the policy for its documents.")
 
     @model_validator(mode="after")
     def _written_by_one(self) -> Bucket:
         if len(self.sources) > 1 and any(source.kind == "teacher" for source in self.sources):
-            raise ValueError("a source of kind `teacher` stands alone in its bucket: its text has a lineage of its own")
+            raise ValueError("a `teacher` must be the only source of its bucket, since its text has its own lineage")
         return self
 
     @field_validator("owner")
@@ -122,35 +122,37 @@ class Bucket(Frozen):
 
 
 class Extraction(OneValue):
-    """Main content out of HTML."""
+    """Extractor of the main content of HTML."""
 
     engine: Literal["resiliparse", "trafilatura"] = Field(
         "resiliparse",
-        description="`resiliparse` is fast; `trafilatura` is ten times slower and cuts boilerplate closer.",
+        description="`resiliparse` is fast; `trafilatura` is ten times slower and removes more boilerplate.",
     )
-    seconds_per_page: float = internal(5.0, gt=0, description="A page that takes longer becomes a reject.")
+    seconds_per_page: float = internal(5.0, gt=0, description="CPU time limit per page; slower pages become rejects.")
     max_bytes: int = internal(
-        16 * 2**20, gt=0, description="A page or record larger than this becomes a reject (`too-large`)."
+        16 * 2**20, gt=0, description="Maximum size of a page or record; larger ones become rejects (`too-large`)."
     )
 
 
 class Normalisation(Frozen):
     """Unicode NFC, mojibake, control characters, whitespace, line ends."""
 
-    repair_mojibake: bool = Field(True, description="Mend text that was decoded with the wrong encoding (ftfy).")
+    repair_mojibake: bool = Field(True, description="Repair text that was decoded with the wrong encoding (ftfy).")
     strip_invisible: bool = Field(
         True,
         description="Remove soft hyphens and zero-width characters where they carry no meaning, controls that reorder "
         "text, and tag characters.",
     )
-    max_blank_lines: int = Field(2, ge=0, description="Longer runs of blank lines are shortened.")
+    max_blank_lines: int = Field(2, ge=0, description="Maximum consecutive blank lines; longer runs are shortened.")
 
 
 class Documents(Frozen):
     """Parts of documents, and damage that is tolerated."""
 
-    part_bytes: int = Field(128 * 2**20, gt=0, description="Aim for this much source per part.")
-    max_reject_rate: float = Field(0.05, ge=0, le=1, description="More damage than this fails the stage.")
+    part_bytes: int = Field(128 * 2**20, gt=0, description="Target source bytes per part.")
+    max_reject_rate: float = Field(
+        0.05, ge=0, le=1, description="Maximum share of damaged records; above it, the stage fails."
+    )
     extraction: Extraction = Extraction()
     normalisation: Normalisation = internal(Normalisation(), description="Unicode NFC, whitespace, line ends.")
 
@@ -184,22 +186,22 @@ class Matching(Frozen):
     """Comparison of records with entries of the lists."""
 
     simhash_distance: int = internal(
-        3, ge=0, le=11, description="Bits of 64 in which a text's SimHash may differ from a listed one."
+        3, ge=0, le=11, description="Maximum distance, in bits of 64, of a text's SimHash from a listed one."
     )
-    shingle_words: int = internal(3, ge=1, le=16, description="Words of a shingle of the SimHash; the lists' own.")
+    shingle_words: int = internal(3, ge=1, le=16, description="Words per shingle of the SimHash; must match the lists.")
     phash_distance: int = internal(
-        3, ge=0, le=11, description="Bits of 64 in which an image's perceptual hash may differ from a listed one."
+        3, ge=0, le=11, description="Maximum distance, in bits of 64, of an image's perceptual hash from a listed one."
     )
     min_keywords: int = internal(
-        1, ge=1, description="Different keywords that a text must hold to be a hit; lists of single words need more."
+        1, ge=1, description="Minimum distinct keywords in a text for a hit; use more for lists of single words."
     )
-    disguised: bool = Field(False, description="Whether keywords are found in disguise, too (`h3ll0`, `h.e.l.l.o`).")
+    disguised: bool = Field(False, description="Also match obfuscated keywords (`h3ll0`, `h.e.l.l.o`).")
 
 
 class Illegal(Matching):
     """Gate of the documents stage: what it hits is reported and never stored."""
 
-    lists: str | None = Field(None, description="Name of the lists in `corpus.lists`; `null`: there is no gate.")
+    lists: str | None = Field(None, description="Name of the lists in `corpus.lists`; `null`: no gate.")
     keep_uri: bool = Field(
-        False, description="Whether reports name the address of a hit; otherwise its SHA-256 and its host."
+        False, description="Include the address of a hit in reports, instead of its SHA-256 and host."
     )

@@ -26,7 +26,7 @@ from plinth.text import counted
 # truncated_zstd     a Zstandard frame cut short or damaged
 # broken_bzip2       a bzip2 stream cut short or damaged
 # broken_xz          an xz stream cut short or damaged
-# broken_record      a WARC record or JSON line that does not parse, or is shorter than it says
+# broken_record      a WARC record or JSON line that does not parse, or is shorter than declared
 # broken_parquet     a Parquet file or row group that cannot be read
 # segmented_record   a WARC record split over several, which is not put together again
 # too_large          more bytes than `extraction.max_bytes`
@@ -62,7 +62,7 @@ TAKEDOWN = "takedown"
 SEEN_BEFORE = "seen_before"
 EMPTY = "empty"
 ATTRIBUTES = "attributes"
-#: Reasons that are no damage.
+#: Reasons that do not count as damage.
 EXCLUSIONS = frozenset(
     {
         "http_status",
@@ -276,7 +276,7 @@ class Account(Frozen):
             found=f"{files} of {counted(self.found, 'file')}, {written} of {counted(self.records, 'record')}: "
             + self.line,
             expected="as many files as were found, and as many records as were read",
-            remedy="report it as a defect, with these lines; nothing of this bucket was published",
+            remedy="report this as a bug, with these lines; nothing of this bucket was published",
         )
 
 

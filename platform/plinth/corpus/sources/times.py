@@ -1,4 +1,4 @@
-"""What pages, archives and servers declare: times and dates, opt-outs and a license."""
+"""Declarations of pages, archives and servers: times and dates, opt-outs and a license."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 #
 # ISO 8601 and its cousins, also to the month or the year, of which the first moment is meant; 14 digits, 12, 8, 6 or 4;
 # seconds, milliseconds, microseconds or nanoseconds since 1970; RFC 5322, RFC 850 and `ctime`; a day with the English
-# name of its month. What reads in two ways (`01/02/2026`) is no time.
+# name of its month. Ambiguous text (`01/02/2026`) is not a time.
 
 LONGEST = 64
 #: The largest number of seconds, and the same in thousandths and so on, that is taken for one.
@@ -111,15 +111,15 @@ def _named(text: str) -> datetime | None:
     return datetime.fromisoformat(f"{day}-01-01"[:10]) if day else None
 
 
-# A date as pages write it -> ISO 8601, as far as it is stated: `2026-01-02`, `2026-01`, `2026`.
+# A date in a page -> ISO 8601, with the precision given: `2026-01-02`, `2026-01`, `2026`.
 #
-# The day is the one written, whatever the time zone. A text that reads in two ways (`01/02/2026`) is no date.
+# The day is taken as written, regardless of time zone. Ambiguous text (`01/02/2026`) is not a date.
 
 MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
 _MONTH = rf"\b(?P<name>{'|'.join(MONTHS)})[a-z]*\.?"
 _DAY, _YEAR = r"(?<!\d)(?P<day>\d{1,2})(?:st|nd|rd|th)?", r"(?P<year>\d{4})(?!\d)"
 _FLAGS = re.I | re.A
-#: Of ISO 8601 and its cousins with other separators; compact, with or without a time; only a year.
+#: Forms of ISO 8601, also with other separators; compact, with or without a time; only a year.
 _FIRST = re.compile(
     r"(?P<year>\d{4})(?:(?P<by>[-/.])(?P<month>\d{1,2})(?:(?P=by)(?P<day>\d{1,2}))?(?!(?P=by)?\d)"
     r"|(?P<month2>\d\d)(?P<day2>\d\d)(?=T|\D|$|\d{6}$)|(?=$))",
@@ -184,7 +184,7 @@ def _valid(year: str, month: str | None, day: str | None) -> str | None:
 _READERS: tuple[Callable[[str], str | None], ...] = (_from_epoch, _year_first, _with_named_month, _year_last)
 
 
-# What a page, or the server's answer, says about its use: opt-outs and a license, as they stand in `extra`.
+# Declarations of a page or of the server's response about its use: opt-outs and a license, as in `extra`.
 #
 #     directives    of `robots` (`<meta>`, `X-Robots-Tag`) those that speak of use, and `tdm-reservation` where it is 1
 #                   (TDM Reservation Protocol, W3C community group), as words in order

@@ -1,7 +1,7 @@
 """WARC (ISO 28500, and the drafts 0.17 and 0.18) and WET, compressed or not: one record per page, read by FastWARC.
 
 FastWARC ends silently at a truncated member, hands out short records, stops for good at a broken header, and passes
-over what is no record where lines end in bare line feeds (as in ClueWeb09). Here each gzip member is parsed on its own,
+over non-record bytes if lines end in bare line feeds (as in ClueWeb09). Here each gzip member is parsed on its own,
 lengths are compared with what the header promised, and after a broken record the stream is searched for the next one,
 so that damage costs what it hits and is counted.
 """
@@ -173,7 +173,7 @@ class _Reader:
             return self._refuse(reason, f"WARC-Type {kind}, Content-Length {length}", 0)
         if record.is_http:
             record.parse_http(quirks_mode=True)  # bare line feeds end a line of HTTP, too (RFC 9112, 2.2)
-        # Before its size: a film in a crawl is no page that is too large.
+        # Before the size check: a video in a crawl is not a page that is too large.
         if unwanted := _unwanted(record, uri):
             if record.content_length and not record.reader.read(1):
                 return self._refuse("broken_record", "it ends inside its header", length)

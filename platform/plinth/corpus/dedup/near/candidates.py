@@ -4,7 +4,7 @@
     components    once: documents that groups connect, 8 bytes of memory per document of the corpus
     route         per range: its groups, in order of component
 
-A cluster lies inside one component; so components, cut into partitions of bounded
+A cluster is inside one component; so components, cut into partitions of bounded
 size, are verified apart from each other, and no pair is ever written down. Groups only nominate; `verify` decides.
 """
 
@@ -407,7 +407,7 @@ def load(
             values[at : at + count] = sidecars.open_flat(store, part, "<u8")[first : first + count]
             payload.start[node] = (start - start[0]).astype(np.int64) + at
             payload.size[node] = size
-            if spoilt(values, payload.start[node], payload.size[node], check):
+            if is_corrupted(values, payload.start[node], payload.size[node], check):
                 raise IntegrityError(
                     f"{part.name} ({part.blob.md5}) has changed since it was written",
                     found="another checksum",
@@ -419,5 +419,5 @@ def load(
 
 
 @compiled
-def spoilt(values: U64, start: I64, size: I64, check: U64) -> bool:
+def is_corrupted(values: U64, start: I64, size: I64, check: U64) -> bool:
     """Return True if a stretch of values has a different checksum."""

@@ -139,7 +139,7 @@ def params_of(made: Manifest) -> MinHash:
 # read, whatever the size of the corpus. Every candidate has the similarity its signature estimates, and the true
 # one where its text is in the store. All documents are searched, those dropped or never considered too.
 
-#: So many candidates at least have their signatures read: those that share the most bands.
+#: Minimum number of candidates whose signatures are read: those that share the most bands.
 CANDIDATES = 100
 
 #: A document of the index: (slot, row).
@@ -196,7 +196,7 @@ class NearIndex:
                 f"{made.asset} is the index of other signatures",
                 found=f"version {made.version}, {_differing(made.params, wanted)}",
                 expected=f"version {VERSION}, {_differing(wanted, made.params)}",
-                remedy="use the recipe that made it, or make it again: `plinth run --select dedup/index`",
+                remedy="use the recipe that built the index, or rebuild it: `plinth run --select dedup/index`",
             )
         self.layout = json.loads(ctx.store.read_bytes(made.named(LAYOUT)[0].blob))
         self._parts = {

@@ -101,7 +101,7 @@ def sign(
 # under the definition of a similarity (shingles and the like), is only ever added to, and is checked against its
 # SHA-256 before it is used.
 #
-# A pair is 64 bits of hash over both ids; 32 further bits stand beside the similarity (FP32), 96 in all.
+# A pair is 64 bits of hash over both ids; 32 more bits are next to the similarity (FP32), 96 in all.
 
 VERSION = "1"
 #: Runs of (pair, check << 32 | bits of the similarity), as verification leaves them.
@@ -210,7 +210,7 @@ def pair_ends(high: U64, low: U64, out: U64) -> None:
 ALL_PAIRS = 32
 NEIGHBOURS = 8
 
-#: What to do with a pair that is neither connected nor refused: look it up in the similarity cache, note that its
+#: Action for a pair that is neither connected nor refused: look it up in the similarity cache, note that its
 #: texts are needed, or compare their sets (`SETS`), signatures (`SIGNATURES`) or vectors (`COSINES`).
 LOOK_UP, MARK, SETS, SIGNATURES, COSINES = 0, 1, 2, 3, 4
 

@@ -179,7 +179,7 @@ def _sidecar(store: Store, task: _Emit) -> tuple[Part, ...]:
     return (clusters.write_sidecar(store, task.slot.documents.name, task.members, rows),)
 
 
-# The pairs of every component are compared; clusters are made of those that pass.
+# The pairs of every component are compared; clusters are built from the pairs that pass.
 #
 #     plan      per partition: whose texts are needed, when the `similarity_cache` has some pairs
 #     payload   per part: their shingle sets or signatures (`candidates`)
