@@ -10,7 +10,7 @@
     scoring     n-gram language models; features of linear models and trees                    on words
     arrays      types of the arrays that kernels take
     compiled    functions over arrays in C: declared in Python, compiled once per machine by gcc
-    private     folders that nobody else can write
+    private     folders that no other user can write
     errors      exceptions that say what was found, what was expected and what to do
 
 Kernels release the GIL, are compiled once and cached, and agree with slow references in the tests.

@@ -1,6 +1,6 @@
-"""Folders of this machine that nobody else can write: what is trusted or unpickled without a look lies there.
+"""Folders of this machine that no other user can write, for files that are loaded without verification.
 
-They lie below `PLINTH_PRIVATE`, or else `~/.cache/plinth/private`; never among the source. Without a home that can be
+They are below `PLINTH_PRIVATE`, or `~/.cache/plinth/private`; never in the source tree. Without a home that can be
 written, a new folder of mode 0700 serves this process and those that it starts.
 """
 
@@ -17,7 +17,7 @@ from plinth_text.errors import PrivateFolderError
 
 #: Names the folder that has the private folders of this machine.
 VARIABLE = "PLINTH_PRIVATE"
-#: Folder of this package and of those beside it.
+#: Folder of this package and its siblings.
 SOURCE = Path(__file__).resolve().parents[1]
 
 
@@ -61,7 +61,7 @@ def _checked(top: Path, name: str) -> Path:
 @lru_cache(maxsize=64)
 def _private(path: Path) -> Path:
     if path.resolve().is_relative_to(SOURCE):
-        raise _unsafe(path, "it lies among the source")
+        raise _unsafe(path, "it is inside the source tree")
     try:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
         found = path.lstat()

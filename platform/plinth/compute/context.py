@@ -261,8 +261,8 @@ def _call(
             raise
 
 
-# What the tasks of a stage cost: CPU time, operations of the store, bytes. Recorded beside the results for `plinth
-# corpus scale`, and part of no identity.
+# Costs of the tasks of a stage: CPU time, operations of the store, bytes. Recorded with the results for `plinth corpus
+# scale`, and not part of any identity.
 #
 # CPU time is that of the worker and of the processes it started. Bytes read are those that the worker asked the system
 # for; what it maps into memory is not among them.

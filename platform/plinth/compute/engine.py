@@ -28,7 +28,7 @@ from plinth_text.compiled.build import library, sources
 # Which task is tried next, what a failure costs, and what may be given out: the same for every engine.
 #
 #     Attempts   the state of one `map`: waiting, running, tried so often, finished but not yet given out
-#     drive      the loop over it, for a `Pool` that starts tasks somewhere and collects what came of them
+#     drive      the loop over it, for a `Pool` that starts tasks and collects their results
 #     outcome    a task's result or its exception as a value, on the worker's side
 #     over_limit, died   the failures that no function raises
 #
@@ -146,11 +146,11 @@ def outcome(fn: Callable[[Any], Any], task: Any) -> Any:
         return error
     except KeyboardInterrupt:
         raise
-    except BaseException as error:  # a panic of Rust code is no Exception
+    except BaseException as error:  # a panic of Rust code is not an Exception
         return WorkerError(
             f"{getattr(fn, '__module__', '')}.{getattr(fn, '__name__', fn)} raised {type(error).__name__}",
             found="".join(traceback.format_exception(error)).strip(),
-            remedy="this is a defect in Plinth or in a library it calls; the text above names the line",
+            remedy="this is a bug in Plinth or in a library; the text above has the line",
         )
 
 
@@ -164,7 +164,7 @@ def died(who: str, found: str) -> WorkerError:
     return WorkerError(
         f"{who} died",
         found=found,
-        remedy="run the same command again: finished parts are kept; look for the out-of-memory killer",
+        remedy="run the same command again: finished parts are kept; check for the out-of-memory killer",
     )
 
 
@@ -172,7 +172,7 @@ T = TypeVar("T")
 
 #: Seconds of wall clock, before the pickled function and task.
 LIMIT = struct.Struct("<d")
-#: How long `collect` waits at most.
+#: Maximum wait of `collect`, in seconds.
 TICK_S = 1.0
 
 
@@ -278,8 +278,8 @@ class LocalEngine:
         self._pool.append(Worker(PROGRAM))
         return self._pool[-1]
 
-    def give_back(self, worker: Worker) -> None:
-        """It has nothing to do any more."""
+    def release(self, worker: Worker) -> None:
+        """Return an idle worker to the pool."""
         self._idle.append(worker)
 
     def end(self, worker: Worker) -> None:
@@ -315,7 +315,7 @@ class _Map:
                 continue
             if answers:
                 finished.append((self._running.pop(worker), pickle.loads(answers[0])))
-                self._local.give_back(worker)
+                self._local.release(worker)
         return finished
 
     def abandon(self) -> None:

@@ -17,16 +17,16 @@ from plinth.errors import MissingError, RecipeError, WorkerError
 
 # The same map over a Ray cluster: ordered results, bounded retries, a time limit per task.
 #
-# Tasks and results are small records; what they read and write lies in the workspace's store, so every node must see
+# Tasks and results are small records; their data is in the workspace's store, so every node must see
 # the workspace under the same path (a shared file system), or the workspace is shared through S3. A worker or a node
-# that dies costs the tasks it held and no other: they are tried again elsewhere.
+# that dies loses only its own tasks, which are retried elsewhere.
 
 T = TypeVar("T")
 R = TypeVar("R")
 
 #: Tasks handed to Ray beyond its cores, so that no core waits for the driver; the rest stay here.
 AHEAD = 2
-#: How often the driver looks for tasks over their limit, seconds.
+#: Interval, in seconds, at which the driver checks tasks for timeouts.
 TICK_S = 1.0
 #: A cluster's head that does not answer within this many seconds is not there.
 ANSWER_S = 10.0
@@ -156,7 +156,7 @@ def _unreachable(address: str, error: Exception) -> WorkerError:
         f"cannot reach a Ray cluster at {address or 'this machine'}",
         found=f"{type(error).__name__}: {error}",
         expected="a running cluster of the same Ray and Python versions",
-        remedy="`ray status --address HOST:PORT` says what is there",
+        remedy="check the cluster with `ray status --address HOST:PORT`",
     )
 
 
@@ -217,5 +217,5 @@ class Compute:
         raise RecipeError(f"no engine {self.engine!r}", expected=" or ".join(ENGINES))
 
 
-#: What a run uses when nothing is said.
+#: Default engine of a run.
 DEFAULT = Compute()

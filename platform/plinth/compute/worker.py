@@ -79,7 +79,7 @@ class Worker:
         for pipe in (self._in, self._out):
             os.set_blocking(pipe, False)
             if program.pipe_bytes:
-                with suppress(OSError):  # a system may not allow as much: then a batch takes more writes
+                with suppress(OSError):  # the system may not allow this size: a batch then takes more writes
                     fcntl.fcntl(pipe, fcntl.F_SETPIPE_SZ, program.pipe_bytes)
 
     def send(self, items: Sequence[bytes]) -> None:
@@ -111,10 +111,10 @@ class Worker:
             del self._inbox[: len(READY)]
         return self._answers() if self._ready else []
 
-    def begun_and_ended(self) -> tuple[int, int]:
-        """How many items the worker has begun and how many it has done with, since it started."""
-        begun, ended = COUNTS.unpack_from(self._counts)
-        return begun, ended
+    def started_and_finished(self) -> tuple[int, int]:
+        """Return the numbers of items that the worker has started and finished."""
+        started, finished = COUNTS.unpack_from(self._counts)
+        return started, finished
 
     @property
     def alive(self) -> bool:
@@ -222,7 +222,7 @@ def wait(workers: Iterable[Worker], timeout_s: float | None = None) -> list[Work
 AHEAD = 1
 #: A worker that ends more often between items was not killed by an item.
 MAX_ENDS = 3
-#: A worker that has read so much is replaced, because its libraries may keep memory of the items.
+#: Bytes after which a worker is replaced, since its libraries may leak memory.
 RETIRE_BYTES = 1 << 30
 
 
@@ -252,7 +252,7 @@ class ItemStream:
     def __init__(self, program: Program) -> None:
         self.program = program
         self._worker: Worker | None = None
-        #: Without an answer, in order; a death stands where its item was. The worker has all of the items.
+        #: Items without an answer, in order; a death replaces its item. The worker has all of the items.
         self._open: deque[bytes | Death] = deque()
         self._done: deque[bytes | Death] = deque()
         self._first = 0  # the number of the first open item among those that this worker was sent
@@ -298,7 +298,7 @@ class ItemStream:
     def _start(self) -> Worker:
         """Start a worker with every open item."""
         self._worker = worker = SPARES.take(self.program)
-        self._first, _ = worker.begun_and_ended()
+        self._first, _ = worker.started_and_finished()
         worker.send([item for item in self._open if isinstance(item, bytes)])
         return worker
 
@@ -327,7 +327,7 @@ class ItemStream:
         """Recover from a death: its current item fails if its timer expired or it was suspected before; all others are
         sent again, including those whose answers died with the worker."""
         self._worker = None
-        begun, ended = worker.begun_and_ended()
+        begun, ended = worker.started_and_finished()
         death = Death(worker.died())
         items = [index for index, item in enumerate(self._open) if isinstance(item, bytes)]
         at = begun - 1 - self._first
@@ -344,8 +344,8 @@ class ItemStream:
                 raise WorkerError(
                     f"a worker process ({self.program.target}) keeps ending between items",
                     found=f"exit status {death.status}, {self._ends} times without an answer",
-                    expected="a process that stays while there are items",
-                    remedy="look for what ends it: the out-of-memory killer, a limit on processes",
+                    expected="a process that runs until all items are done",
+                    remedy="find the cause: the out-of-memory killer, or a limit on processes",
                 )
         self._drain()
 

@@ -1,6 +1,6 @@
-"""How documents fill sequences of S tokens.
+"""Packing of documents into sequences of S tokens.
 
-packing       how documents fill sequences, what is dropped; best-fit-decreasing, made once per bucket
+packing       packing of documents, and dropped tokens; best-fit-decreasing, computed once per bucket
 layout        sequence -> pieces, and span -> sequences, for both packings, in constant time
 """
 

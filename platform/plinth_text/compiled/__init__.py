@@ -31,7 +31,7 @@ _NO_MEMORY = -(2**63)
 
 
 def compiled(function: F) -> F:
-    """The kernel that a function without a body declares; looked up and, if need be, compiled at the first call."""
+    """Return the kernel declared by a function without a body; compiled if needed at the first call."""
     bound: list[Callable[..., Any]] = []
 
     def kernel(*arguments: Any) -> Any:
@@ -60,7 +60,7 @@ def _kernels(folder: Path, package: str) -> dict[str, Prototype]:
 
 
 def _bind(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A Python function that checks arrays, calls the kernel and collects its results.
+    """Return a Python function that checks arrays, calls the kernel and collects its results.
 
     Raises:
         TypeError: the folder has no such kernel, or one with other parameters.

@@ -56,7 +56,7 @@ NATIVE = "native"
 #: Variables that the compiler sees, and those that list folders: relative ones would be of the working folder.
 ENVIRONMENT = ("HOME", "TMPDIR", "LANG", "LC_ALL")
 FOLDERS = ("LD_LIBRARY_PATH", "LIBRARY_PATH", "CPATH")
-#: What no process has loaded for so long is deleted from the private folder.
+#: Kernels that no process has loaded for this time are deleted from the private folder.
 UNUSED_S = 14 * 86400.0
 
 

@@ -35,7 +35,7 @@ BLANK, INERT, PREFIX, SUFFIX, INFIX, LETTER, LOWER, UPPER, QUOTE, BEFORE_PERIOD 
 #: Parts of URLs: host names, schemes, numbers. END ends a sentence, MARK is punctuation for Unicode, JOINT may split.
 HOST, NAME, NUMBER, END, MARK, JOINT = (1 << k for k in range(10, 16))
 
-#: An exception is at most so many bytes, a unit so many characters.
+#: Maximum bytes of an exception, and maximum characters of a unit.
 LONGEST, LONGEST_UNIT = 63, 8
 _CLASSES = {
     "prefix": PREFIX, "suffix": SUFFIX, "infix": INFIX, "letter": LETTER, "lower": LOWER, "upper": UPPER,
@@ -67,7 +67,7 @@ class EnglishRules(NamedTuple):
 
 @lru_cache(maxsize=1)
 def source() -> dict[str, Any]:
-    """The content of `rules.json`."""
+    """Return the content of `rules.json`."""
     found: dict[str, Any] = json.loads(Path(__file__).with_name("rules.json").read_text("utf-8"))
     return found
 
@@ -79,7 +79,7 @@ def rules() -> EnglishRules:
 
 
 def with_exceptions(given: list[str]) -> EnglishRules:
-    """The tables with these exceptions, each as its pieces with a space between them."""
+    """Return the tables with these exceptions, each as its pieces with a space between them."""
     tables, sizes = np.zeros(SIZES, dtype=np.uint64), [0]
     for unit in source()["after_digit"]:
         points = np.array([ord(one) for one in unit], dtype=np.int32)
@@ -174,7 +174,7 @@ class Merges(NamedTuple):
 
 
 def merges_of(given: list[list[U8]]) -> Merges:
-    """The tables for these rows of words."""
+    """Return the tables for these rows of words."""
     pairs, rows = np.zeros(1024, dtype=np.uint64), slots(sum(map(len, given)) + 1)
     whole = np.zeros(rows.size, dtype=np.uint8)
     for row in given:
@@ -215,7 +215,7 @@ class Splitter(NamedTuple):
     copy: I32
 
     def arguments(self) -> tuple[Any, ...]:
-        """The arrays in the order in which kernels take them (`ENGLISH_SPLITTER` in `tables.h`)."""
+        """Return the arrays in the order of the kernels' arguments (`ENGLISH_SPLITTER` in `tables.h`)."""
         rules, merges, *buffers = self
         return *rules, *merges, *buffers
 
@@ -226,7 +226,7 @@ def splitter(longest: int) -> Splitter:
 
 
 def edge_buffer(longest: int) -> I32:
-    """A buffer for the edges of the words of the longest text: every character may be one."""
+    """Return a buffer for the word edges of the longest text: every character may be one."""
     return np.empty(2 * longest + 4, dtype=np.int32)
 
 
@@ -240,7 +240,7 @@ def _splitter(tables: EnglishRules, merges: Merges, longest: int) -> Splitter:
 
 @lru_cache(maxsize=1)
 def _merges() -> Merges:
-    """The exceptions that are several words when no exception is known."""
+    """Return the exceptions that are several words without exceptions."""
     bare, found = _splitter(with_exceptions([]), merges_of([]), 256), []
     for spaced in source()["exceptions"]:
         text = np.frombuffer(spaced.replace(" ", "").encode(), dtype=np.uint8)
@@ -263,7 +263,7 @@ def split(
 
 
 def words(text: str) -> list[str]:
-    """The words of one text, for people and tests."""
+    """Return the words of one text, for people and tests."""
     data = np.frombuffer(text.encode(), dtype=np.uint8)
     edges = edge_buffer(data.size)
     count = split(data, 0, data.size, *splitter(data.size).arguments(), edges)  # type: ignore[call-arg]
@@ -305,7 +305,7 @@ _last = _Last()
 
 
 def column_words(data: U8, offsets: I64) -> ColumnWords:
-    """The words of the texts that `unicode.utf8` gives."""
+    """Return the words of texts in the form of `unicode.utf8`."""
     if _last.data is None or _last.offsets is None or _place(_last.data, _last.offsets) != _place(data, offsets):
         forget()
         _last.words, _last.data, _last.offsets = _column_words(data, offsets), data, offsets

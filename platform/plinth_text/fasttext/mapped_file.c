@@ -1,7 +1,7 @@
 /* Entries of a fastText dictionary. */
 #include "plinth_text/compiled/kernel.h"
 
-/* Bytes of an entry besides its name: a zero, the count, the kind. */
+/* Bytes of an entry in addition to its name: a zero, the count, the kind. */
 enum { ENTRY = 10 };
 
 /* Bytes of the dictionary; -1 where it is damaged. */

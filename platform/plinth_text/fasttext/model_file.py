@@ -133,12 +133,12 @@ def read(path: Path) -> FastTextModel:
     pruned = None if pruned_size < 0 else file.array("<i4", 2 * pruned_size).reshape(-1, 2)
     rows, coded = _matrix(file, dim, coded=bool(file.fields("?")[0]))
     if coded is None and pruned is not None:
-        raise file.broken("dense rows and a pruned dictionary", "quantised rows")
+        raise file.broken("dense rows and a pruned dictionary", "quantized rows")
     qout = bool(file.fields("?")[0])
     output, output_coded = _matrix(file, dim, coded=qout and coded is not None)
     if output_coded is not None:
         if output_coded.codes.shape[0] * dim > WRITTEN_OUT:
-            found = f"{output_coded.codes.shape[0]} quantised output rows"
+            found = f"{output_coded.codes.shape[0]} quantized output rows"
             raise file.broken(found, f"at most {WRITTEN_OUT} numbers")
         output = output_coded.floats()
     if output.shape[0] < nlabels:
@@ -283,7 +283,7 @@ def _padded(rows: F32) -> F32:
 #
 # Nothing is allocated for a size that the file claims and does not have.
 
-#: Bytes of a dictionary's entry besides its name: a zero, the count, the kind.
+#: Bytes of a dictionary entry in addition to its name: a zero, the count, the kind.
 _ENTRY = 10
 
 
@@ -321,7 +321,7 @@ class MappedFile:
 
     def broken(self, found: object, expected: object) -> ModelFileError:
         return ModelFileError(
-            f"{self.path.name} is no fastText model that can be read here", found=found, expected=expected
+            f"{self.path.name} is not a readable fastText model", found=found, expected=expected
         )
 
 

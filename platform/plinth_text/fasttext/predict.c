@@ -21,7 +21,7 @@ static Cache *open_cache(int64_t width) {
     return cache;
 }
 
-/* Labelled blocks, and how many there are. */
+/* Labeled blocks, and their number. */
 typedef struct {
     int64_t *blocks, count;
     float *sure;

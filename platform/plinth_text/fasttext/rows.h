@@ -7,7 +7,7 @@
 
 /* TILE: first characters of n-grams that are hashed side by side, as many as a mask has bits. */
 enum { LANES = 16, TILE = 64, MAX_NGRAM = 64 };
-/* Row of a token that is not in the dictionary, and of one that is a label, which is no feature. */
+/* Row of a token that is not in the dictionary, and of a label, which is not a feature. */
 enum { UNKNOWN = -1, LABEL = -2 };
 
 /* Numbers of a mapped file, which may be unaligned; a vector of `LANES` of them. */

@@ -31,7 +31,7 @@ static int64_t longest_word(u8_in data, int64_t start, int64_t end, u8_in table)
     return longest;
 }
 
-/* True if a line has at least so many words. */
+/* True if a line has at least this number of words. */
 static bool has_words(u8_in data, int64_t start, int64_t end, int64_t least, u8_in table) {
     int64_t words = 0, inside = 0;
     for (int64_t at = start; at < end && words < least;) {

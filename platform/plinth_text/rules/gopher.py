@@ -42,7 +42,7 @@ def gopher(data: U8, offsets: I64, table: U8, word_first: I64, word_edges: I32, 
 
 # Repeated lines, paragraphs and word n-grams: Gopher's repetition rules.
 #
-# Counted as datatrove 0.10 counts: the first copy of a line is no duplicate; the top n-gram counts all its
+# Counted as datatrove 0.10 counts: the first copy of a line is not a duplicate; the top n-gram counts all its
 # copies, also when there is one; a repeated n-gram is skipped whole, so that its characters count once, and is
 # compared without the spaces between its words. Words are spaCy's, as in datatrove, or what white space separates.
 # Equality is that of 64-bit hashes.
@@ -139,7 +139,7 @@ def copy_buffers(longest: int, most_words: int) -> CopyBuffers:
 # Words are separated by white space, lines by `\n`. Differences from the counts above: the
 # median word length; a word with a symbol counts once; stop words count every time; **all** copies of a line that
 # repeats are duplicates, blank lines too; n-grams are measured without spaces, against the characters of words (top
-# n-gram) or of all n-grams, overlaps counted again (repeated n-grams).
+# n-gram) or of all n-grams, overlaps counted repeatedly (repeated n-grams).
 
 #: Columns of `dolma_shares`.
 DOLMA_COLUMNS = (
@@ -174,7 +174,7 @@ def count_dolma(
 # Sequences of a few tokens that repeat in a row: Dolma 1.6's rule against degenerate text.
 #
 # A token is a run of `\w`, or a run of characters that are neither `\w` nor white space. Dolma uses a BPE tokenizer,
-# which is no part of this package. Repeats are sought at periods of 1 to 13 tokens, of at least three times.
+# which is not part of this package. Repeats are sought at periods of 1 to 13 tokens, of at least three times.
 
 #: Longest period sought, and the fewest times that count (dolma 1.2, taggers/repetitions).
 MAX_PERIOD, MIN_TIMES = 13, 3

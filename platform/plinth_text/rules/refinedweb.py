@@ -27,7 +27,7 @@ from plinth_text.unicode import classes, utf8
 UPPER_CASE, NUMERIC, COUNTER, ONE_WORD, NAVIGATION = range(1, 6)
 #: Above these shares of a line's characters it goes (DCLM, `dclm_baseline_refinedweb.yaml`).
 MAX_UPPER, MAX_DIGITS = 0.5, 0.999999
-#: Fewer words than this and a line goes; phrases are looked for in lines of at most so many.
+#: Minimum words of a line to keep it, and maximum words of a line to search for phrases.
 MIN_WORDS, MAX_NAVIGATION_WORDS = 2, 10
 
 #: Nouns of a counter.

@@ -23,7 +23,7 @@ from plinth_text.words import hash_words, scratch, slots
 # Letters: D texts, F features of all of them, R = 2^bits rows, K labels.
 
 def rows(texts: pa.Array, bits: int, max_words: int) -> tuple[I64, I32]:
-    """The rows of the features of every text, words first, then pairs; of the first `max_words` words.
+    """Return the feature rows of every text, words first, then pairs; of the first `max_words` words.
 
     Returns:
         starts [D + 1] and rows [F]: text d has `rows[starts[d]:starts[d + 1]]`, none where it has no words.
@@ -43,7 +43,7 @@ def fill_rows(data: U8, offsets: I64, shift: int, max_words: int, words: U64, st
 
 
 def margins(texts: pa.Array, table: F32, bias: F32, window: int = 0) -> F64:
-    """The margin of every text for every label, [D, K]; the bias alone where a text has no words.
+    """Return the margin of every text for every label, [D, K]; only the bias if a text has no words.
 
     Args:
         table: [R, K], R a power of two.
@@ -105,7 +105,7 @@ def dense(texts: pa.Array) -> npt.NDArray[np.float32]:
 
 
 def from_counts(counted: I64) -> npt.NDArray[np.float32]:
-    """The same from counts, [D, 21]."""
+    """Return the features from counts, [D, 21]."""
     n = counted.astype(np.float64)
 
     def share(above: int, below: int) -> npt.NDArray[np.float64]:
@@ -123,11 +123,11 @@ def from_counts(counted: I64) -> npt.NDArray[np.float32]:
 
 
 def counts(texts: pa.Array) -> I64:
-    """The counts behind the features, [D, 21]: code points; letters and digits (beyond ASCII: all that separates no
-    words), upper-case letters, ASCII digits, ASCII marks, brackets and signs of programs, characters beyond ASCII,
+    """Return the counts behind the features, [D, 21]: code points; letters and digits (beyond ASCII: all that separates
+    no words), upper-case letters, ASCII digits, ASCII marks, brackets and signs of programs, characters beyond ASCII,
     white space, `!` and `?`; chunks between white space; lines with anything in them, those that end a sentence, are
     short, start with a bullet, repeat an earlier one, and characters of those; words, distinct words and pairs of
-    them, common English words; the longest run of one character that is no white space."""
+    them, common English words; the longest run of one character other than white space."""
     data, offsets = utf8(texts)
     out = np.zeros((len(texts), 21), dtype=np.int64)
     keys = slots(int(np.diff(offsets).max(initial=0)) // 2 + 2)
@@ -180,7 +180,7 @@ def tokens(texts: pa.Array) -> tuple[U64, I64, I64]:
 
 
 def normalised_token(text: str) -> str:
-    """A token in the form that the kernel hashes, for people and ARPA files."""
+    """Return a token in the form that the kernel hashes, for people and ARPA files."""
     return "".join(_normalised_character(char) for char in text)
 
 
@@ -196,7 +196,7 @@ def sentence_tokens(data: U8, offsets: I64, hashes: U64, places: I64, out: I64) 
     """Fill in the stream of all texts as `tokens` returns it; returns its size."""
 
 
-# The model is held in flat tables.
+# The model is stored in flat tables.
 #
 # An n-gram of word numbers below 2^16 is one 64-bit key, the last word in the highest bits: cutting the lowest 16
 # bits leaves its suffix, cutting the highest its context. Every order has an open-addressing table from key to

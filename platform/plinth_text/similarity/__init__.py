@@ -102,7 +102,7 @@ def recall(similarity: float, bands: int, rows: int) -> float:
 # Letters: N listed hashes, Q queries.
 
 BLOCKS, BLOCK_BITS = 4, 16
-#: Beyond it a search would read so many entries of a block that a scan of the list is as fast.
+#: Limit above which a scan of the list is as fast as a search of the blocks.
 MAX_DISTANCE = 11
 
 
@@ -148,7 +148,7 @@ class SimHashIndex:
         self._masks = np.array(masks, dtype=np.int64)
 
     def nearest(self, queries: U64) -> tuple[I64, I64]:
-        """The nearest listed hash of each, the first one listed among equals.
+        """Return the nearest listed hash of each, the first in the list for ties.
 
         Returns:
             Positions in the list and distances in bits, [Q] each; -1 where none is near enough.
@@ -244,7 +244,7 @@ class HashedLines:
         byte: [L + 1] first byte of each line in the column's buffer, and the end of the last one.
         start_cp, end_cp: [L] code points in the text, half open; the line end is inside.
         high, low: [L] hashes; both 0 for a blank line.
-        size: [L] characters that are no white space.
+        size: [L] characters other than white space.
         words: [L] words, as `plinth_text.words` counts them but for those that a line end splits.
         alphanumeric: [L] whether the line has a letter or digit.
     """
@@ -295,7 +295,7 @@ def scan_lines(
 
 
 def paragraphs(found: HashedLines) -> Paragraphs:
-    """The paragraphs of every text, in order."""
+    """Return the paragraphs of every text, in order."""
     most = found.high.size
     spans, hashes = np.zeros((3, most), dtype=np.int64), np.zeros((2, most), dtype=np.uint64)
     alphanumeric = np.zeros(most, dtype=np.bool_)
@@ -352,7 +352,7 @@ class Windows:
     Args:
         words: [W] hashes of all words; word_starts: [D + 1] text d has `words[word_starts[d]:word_starts[d + 1]]`.
         starts: [D + 1] text d has windows `starts[d]:starts[d + 1]`, window i from its word i on.
-        anchors: [N]; fresh: [N] whether a window's anchor lies elsewhere than that of the window before.
+        anchors: [N]; fresh: [N] True if a window's anchor differs from the previous window's.
     """
 
     words: U64
@@ -363,7 +363,7 @@ class Windows:
 
 
 def windows(texts: pa.Array, n: int) -> Windows:
-    """The windows of `n` words of every text, with anchors among k-grams of n // 2 words."""
+    """Return the windows of `n` words of every text, with anchors among k-grams of n // 2 words."""
     word_starts, words = ngram_hashes(texts, 1)
     counts = np.maximum(np.diff(word_starts) - n + 1, 0)
     starts = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(counts)])

@@ -17,7 +17,7 @@ INLINE uint8_t ascii_lower(uint8_t byte) { return byte >= 'A' && byte <= 'Z' ? b
 
 typedef struct {
     uint64_t high, low;
-    int64_t size, words; /* characters that are no white space; words */
+    int64_t size, words; /* characters other than white space; words */
     bool alphanumeric;   /* the line has a letter or digit */
 } Line;
 

@@ -4,7 +4,7 @@
 enum {
     BLOCKS = 4,
     BLOCK_BITS = 16,
-    DIGITS = 16, /* votes are counted bit by bit across all 64 sums, in so many binary digits at a time */
+    DIGITS = 16, /* votes are counted bit by bit across all 64 sums, in this number of binary digits at a time */
     ROUND = (1 << DIGITS) - 1,
 };
 

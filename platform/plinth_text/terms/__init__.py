@@ -109,7 +109,7 @@ class TermTable:
 
     @staticmethod
     def word_counts(texts: pa.Array) -> I64:
-        """The number of words of every text, [D]."""
+        """Return the number of words of every text, [D]."""
         starts, _ = ngram_hashes(texts, 1)
         return np.diff(starts)
 
@@ -134,7 +134,7 @@ def find_terms(
     firsts: U64, lengths: I64, first_bits: Bools, phrases: U64, terms: I64, phrase_bits: Bools,
     skeletons: U64, skeleton_terms: I64, skeleton_bits: Bools, runs: U64, run_terms: I64, run_bits: Bools, found: I64,
 ) -> int:  # fmt: skip
-    """Fill `found`, [H, 4], with terms, spans and whether they are obfuscated, as far as it goes; returns H.
+    """Fill `found`, [H, 4], with terms, spans and obfuscation flags, up to its size; returns H.
 
     `words` and `ends`, [W, 2], are scratch memory for the longest text.
     """
@@ -182,14 +182,14 @@ _INVISIBLES = (0xAD, 0x200B, 0x200C, 0x200D, 0x2060)
 
 
 def _base(point: int) -> int:
-    """The ASCII letter below the accents, or 0."""
+    """Return the ASCII letter below the accents, or 0."""
     first = unicodedata.normalize("NFD", chr(point))[0].lower()
     return ord(first) if first.isascii() and first.isalpha() else 0
 
 
 @lru_cache(maxsize=1)
 def fold_table() -> np.ndarray[Any, np.dtype[np.uint32]]:
-    """The table, [0x2100]: by code point, the plain letter and the marks above."""
+    """Return the table, [0x2100]: by code point, the plain letter and the marks above."""
     table = np.zeros(0x2100, dtype=np.uint32)
     for point in range(0x2100):
         one = chr(point)
@@ -235,7 +235,7 @@ def places(texts: pa.Array) -> PiiPlaces:
 
 @compiled
 def scan_places(data: U8, offsets: I64, words: U64, meanings: I64, found: I64) -> int:
-    """Fill `found`, [P, 5], with candidates as far as it goes; returns how many there are."""
+    """Fill `found`, [P, 5], with candidates, up to its size; returns their number."""
 
 
 #: Kinds of candidates: an `@`, dotted numbers, hexadecimal groups, a number, letters and a number, a long run, a PEM
@@ -261,7 +261,7 @@ class PiiPlaces:
     meaning: I64
 
 
-# Words that give the meaning of a number beside them, in the languages of the rules, as hashes with a bit per meaning.
+# Words that give the meaning of a number next to them, in the languages of the rules, as hashes with a bit per meaning.
 #
 # A word is a run of ASCII letters and bytes above 127, lower-cased in ASCII; words with other capitals are listed in
 # both forms. Words for other numbers (an order, a version, a book) end the search for context (`pii_words.h`).

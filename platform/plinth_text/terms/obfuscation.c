@@ -18,7 +18,7 @@ static const bool PLAIN[256] = {['A' ... 'Z'] = true, ['a' ... 'z'] = true};
 typedef struct {
     int64_t first, last;    /* bytes: -1 before the first letter */
     int64_t letters, size;  /* letters, and all characters but invisible ones */
-    int64_t before, row;    /* the last letter, and how often it stands in a row */
+    int64_t before, row;    /* the last letter, and its number of consecutive repeats */
     bool shows, repeated;   /* signs of obfuscation */
 } Piece;
 

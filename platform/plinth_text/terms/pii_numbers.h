@@ -13,7 +13,7 @@ enum {
     MIN_DIGITS = 6,
 };
 
-/* Groups of digits, and what stands between them. */
+/* Groups of digits, and their separators. */
 typedef struct {
     int64_t form, between, groups, digits, dots, end;
     uint8_t before; /* the byte before the number */

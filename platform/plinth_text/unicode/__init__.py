@@ -52,7 +52,7 @@ def lower() -> npt.NDArray[np.uint32]:
 
 
 def utf8(texts: pa.Array) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
-    """The bytes [B] and offsets [D + 1] of a string column, without a copy where it is a `large_string`.
+    """Return the bytes [B] and offsets [D + 1] of a string column, without a copy if it is a `large_string`.
 
     Offsets point into the bytes and need not start at 0: the array may be a slice. A null text is empty.
     """
@@ -77,7 +77,7 @@ def utf8(texts: pa.Array) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]
 
 
 def digests(texts: pa.Array) -> pa.Array:
-    """The first 16 bytes of SHA-256 over each folded text, as `binary(16)`."""
+    """Return the first 16 bytes of SHA-256 over each folded text, as `binary(16)`."""
     data, offsets = utf8(texts)
     longest = int(np.diff(offsets).max(initial=0))
     out = np.empty(longest + 1, dtype=np.uint8)
@@ -213,7 +213,7 @@ class Expansions(NamedTuple):
 
 @lru_cache(maxsize=1)
 def expansions() -> Expansions:
-    """The table. It does not cover text with a capital sigma, or with marks that normalization reorders."""
+    """Return the table. It does not cover text with a capital sigma, or with marks that normalization reorders."""
     starts, points = np.zeros(0x30001, dtype=np.int32), []
     numeric, combines = np.zeros(0x30000, dtype=np.uint8), np.zeros(0x30000, dtype=np.uint8)
     for point in range(0x30000):
@@ -230,7 +230,7 @@ def expansions() -> Expansions:
 #
 # The scripts are ranges of Unicode blocks; marks and white space follow the running Python's tables.
 
-#: What a code point is. S_LETTER: anything that words are made of where spaces stand between words, digits too.
+#: Kinds of code points. S_LETTER: characters of words in scripts with spaces between words, including digits.
 S_LETTER, BLANK, S_MARK, HAN, KANA, THAI, LAO, KHMER, MYANMAR = range(9)
 #: A mark that stays inside a word when letters stand on both sides: `l'eau`, `foo(3)`, `3.5`.
 JOINER = 9
@@ -260,7 +260,7 @@ _JOINERS = (*map(ord, _ASCII_JOINERS), 0xB7, 0x5F3, 0x5F4, 0x2010, 0x2011, 0x201
 
 @lru_cache(maxsize=1)
 def kinds() -> npt.NDArray[np.uint8]:
-    """The kind of each code point below `SIZE`."""
+    """Return the kind of each code point below `SIZE`."""
     table = np.full(SCRIPTS_SIZE, S_LETTER, dtype=np.uint8)
     marks = [point for point in range(SCRIPTS_SIZE) if unicodedata.category(chr(point))[0] in "PS"]
     table[marks] = S_MARK
@@ -287,7 +287,7 @@ def word_counts(text: str) -> dict[str, int]:
 
 @lru_cache(maxsize=1)
 def _patterns() -> tuple[re.Pattern[str], re.Pattern[str]]:
-    """A character that makes white space insufficient; a character of a script without spaces, or a word."""
+    """Return a character that makes white space insufficient; a character of a script without spaces, or a word."""
     classes: dict[str, str] = dict.fromkeys(UNSPACED.values(), "")
     for kind, first, last in _RANGES:
         classes[UNSPACED[kind]] += f"{chr(first)}-{chr(last)}"
@@ -298,7 +298,7 @@ def _patterns() -> tuple[re.Pattern[str], re.Pattern[str]]:
 
 @lru_cache(maxsize=1)
 def variants() -> npt.NDArray[np.int8]:
-    """Of Han characters: 1 what only simplified Chinese has, -1 what only traditional has, else 0, below 0x10000.
+    """Return the variants of Han characters below 0x10000: 1 only simplified, -1 only traditional, otherwise 0.
 
     By the character sets of mainland China and Taiwan, GB 2312 and Big5.
     """

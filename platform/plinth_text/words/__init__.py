@@ -31,7 +31,7 @@ from plinth_text.unicode import utf8
 # Words are the pieces between white space, as `str.split` has them. Positions are bytes of the buffer.
 
 def edge_buffer(offsets: I64, dtype: Any = np.int64) -> npt.NDArray[Any]:
-    """A buffer for the edges of the words, or the line ends, of the longest text of a column."""
+    """Return a buffer for the word edges, or line ends, of the longest text of a column."""
     longest = int(np.diff(offsets).max(initial=0))
     if longest > np.iinfo(dtype).max:
         raise ValueError(f"a text of {longest} bytes")
@@ -39,7 +39,7 @@ def edge_buffer(offsets: I64, dtype: Any = np.int64) -> npt.NDArray[Any]:
 
 
 def split(data: U8, start: int, end: int, table: U8, edges: npt.NDArray[np.integer]) -> int:
-    """The words of `data[start:end]`: word i is `data[edges[2 * i] : edges[2 * i + 1]]`; returns how many.
+    """Fill in the words of `data[start:end]`: word i is `data[edges[2 * i] : edges[2 * i + 1]]`; return their number.
 
     Args:
         table: `unicode.flags()`.
@@ -75,12 +75,12 @@ def breaks(data: U8, start: int, end: int, table: U8, out: I64) -> int:
 
 #: A word's state is 0 before its first character c and (state xor c) * `WORD_FACTOR` after each; the last is mixed.
 WORD_FACTOR = np.uint64(0x9FB21C651E98DF25)
-#: Runs of ASCII from this many bytes on are hashed in blocks of so many bytes (`word_blocks.h`).
+#: Minimum bytes of an ASCII run that is hashed in blocks, and bytes per block (`word_blocks.h`).
 WIDE, BLOCK = 384, 4096
 
 
 def scratch(offsets: I64) -> U64:
-    """A buffer for the word hashes of the longest text of a column."""
+    """Return a buffer for the word hashes of the longest text of a column."""
     longest = int(np.diff(offsets).max(initial=0))
     return np.empty(longest // 2 + 4, dtype=np.uint64)
 
@@ -99,7 +99,7 @@ def fill_ngrams(data: U8, offsets: I64, n: int, words: U64, starts: I64, out: U6
 
 
 def ngram_hashes(texts: pa.Array, n: int) -> tuple[I64, U64]:
-    """The n-gram hashes of every text, in reading order, repeats included.
+    """Return the n-gram hashes of every text, in reading order, with repeats.
 
     Returns:
         starts [D + 1] and hashes [G]: text d has `hashes[starts[d]:starts[d + 1]]`.
@@ -112,7 +112,7 @@ def ngram_hashes(texts: pa.Array, n: int) -> tuple[I64, U64]:
 
 
 def ngram_sets(texts: pa.Array, n: int) -> list[U64]:
-    """The set of n-gram hashes of every text, sorted."""
+    """Return the set of n-gram hashes of every text, sorted."""
     starts, hashes = ngram_hashes(texts, n)
     return [np.unique(hashes[starts[d] : starts[d + 1]]) for d in range(starts.size - 1)]
 
@@ -123,7 +123,7 @@ def shared(a: U64, b: U64) -> int:
 
 
 def jaccard(a: U64, b: U64) -> float:
-    """|A ∩ B| / |A ∪ B| of two sorted arrays without repeats; 0 when both are empty."""
+    """Return |A ∩ B| / |A ∪ B| of two sorted arrays without repeats; 0 if both are empty."""
     common = shared(a, b)
     union = a.size + b.size - common
     return common / union if union else 0.0
@@ -139,13 +139,13 @@ FNV, PRIME = 0xCBF29CE484222325, 0x100000001B3
 
 
 def slots(entries: int) -> U64:
-    """Slots for sets of up to so many entries; untouched slots cost no memory."""
+    """Return slots for sets of up to `entries` entries; untouched slots cost no memory."""
     return np.zeros(slot_count(entries), dtype=np.uint64)
 
 
 @compiled
 def slot_count(entries: int) -> int:
-    """Return the number of slots of a set of so many entries: a power of two, at least twice as many."""
+    """Return the number of slots of a set of `entries` entries: a power of two, at least twice as many."""
 
 
 @compiled

@@ -8,7 +8,7 @@
 #define FNV 0xCBF29CE484222325u
 #define PRIME 0x100000001B3u
 
-/* Slots of a set of so many entries: a power of two, at least twice as many. */
+/* Slots of a set of `entries` entries: a power of two, at least twice as many. */
 INLINE int64_t slots_for(int64_t entries) {
     int64_t size = 16;
     while (size < 2 * entries) size *= 2;

@@ -71,7 +71,7 @@ static inline int64_t extend(
     return left;
 }
 
-/* Characters of n-grams of `size` words at these places, overlaps counted again. */
+/* Characters of n-grams of `size` words at these places, overlaps counted repeatedly. */
 INLINE int64_t in_all_copies(const int32_t *spots, int64_t found, int64_t size, const int64_t *characters) {
     int64_t total = 0;
     for (int64_t k = 0; k < found; k++) total += characters[spots[k] + size] - characters[spots[k]];
@@ -89,7 +89,7 @@ INLINE int64_t covered(const int32_t *spots, int64_t found, int64_t size, const 
     return total;
 }
 
-/* Characters of all n-grams of a text, overlaps counted again. */
+/* Characters of all n-grams of a text, overlaps counted repeatedly. */
 INLINE int64_t in_every_gram(int64_t n, int64_t size, const int64_t *characters) {
     int64_t total = 0;
     for (int64_t i = 0; i < n - size + 1; i++) total += characters[i + size] - characters[i];

@@ -1,6 +1,6 @@
 #include "plinth_text/words/script_words.h"
 
-enum { JAPANESE_FROM = 20 }; /* kana among Han and kana from which a text is Japanese: one in so many */
+enum { JAPANESE_FROM = 20 }; /* minimum share of kana among Han and kana in Japanese text: one in 20 */
 enum { COENG = 0x17D2, VIRAMA = 0x1039, ASAT = 0x103A, DOT_BELOW = 0x1037 };
 /* Latin letters are below; behind an apostrophe after one, a new word begins, as in French and Italian. */
 enum { LATIN_END = 0x250 };

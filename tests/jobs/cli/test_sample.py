@@ -132,4 +132,4 @@ def test_source_value(plinth: Plinth, workspace: Path) -> None:
     unknown = plinth("corpus", "source", "value", "nowhere", "-r", "r.yaml")
     assert (unknown.code, "--kind and --licence" in unknown.err) == (3, True)
     unstated = plinth(*words[:-1], "unknown")
-    assert (unstated.code, "licence: no licence is stated" in unstated.err) == (2, True)
+    assert (unstated.code, "licence: the license is missing" in unstated.err) == (2, True)

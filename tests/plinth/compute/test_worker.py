@@ -39,14 +39,14 @@ def test_batches_are_answered_in_order_whatever_their_size(worker: Worker) -> No
     worker.send(items)
     worker.send([b"c"])
     assert answers(worker, 5) == [item.upper() + b"!" for item in [*items, b"c"]]
-    assert worker.begun_and_ended() == (5, 5)
+    assert worker.started_and_finished() == (5, 5)
 
 
 def test_the_counts_say_which_item_is_in_hand(worker: Worker) -> None:
     worker.send([b"a", b"hang", b"b"])
-    while worker.begun_and_ended()[0] < 2:
+    while worker.started_and_finished()[0] < 2:
         time.sleep(0.001)
-    assert worker.begun_and_ended() == (2, 1)
+    assert worker.started_and_finished() == (2, 1)
 
 
 def test_arguments_and_variables_reach_the_handler() -> None:
@@ -107,7 +107,7 @@ OWNER = """if True:
         pass
     if sys.argv[2] == "in the middle of an item":
         worker.send([b"hang"])
-        while worker.begun_and_ended()[0] < 2:
+        while worker.started_and_finished()[0] < 2:
             time.sleep(0.001)
     print(worker.pid, flush=True)
     os.kill(os.getpid(), signal.SIGKILL)"""

@@ -74,7 +74,7 @@ def test_annotators_that_slices_and_gates_rest_on_are_required(name: str) -> Non
         ("gopher_quality.word_cont < 50", "no column 'gopher_quality.word_cont'"),
         ("c4.sentences < 5", "no column 'c4.sentences'"),  # known, but not chosen in this recipe
         ("gopher_quality.word_count <", "cannot be read"),
-        ("gopher_quality.word_count + 1", "is no condition"),
+        ("gopher_quality.word_count + 1", "is not a condition"),
         ("language.label < 3", "types do not fit"),
         ("__import__('os').system('id')", "not part of the policy language"),
     ],

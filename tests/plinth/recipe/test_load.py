@@ -179,7 +179,7 @@ def test_a_change_after_the_last_step_is_found_before_the_corpus_is_made(write: 
         "training.changes[1]",
         RIGHT.count("\n", 0, RIGHT.index("release:")) + 4,
     )
-    assert "from_step 900 has no place in the run: the run ends before, with its" in problem.message
+    assert "from_step 900 cannot be applied: the run ends earlier, after" in problem.message
 
 
 def test_notes_name_what_never_happens(write: Write) -> None:

@@ -137,5 +137,5 @@ def test_it_goes_the_way_of_any_text_and_brings_its_lineage(ctx: Context, teache
 def test_a_model_writes_a_bucket_alone() -> None:
     whole = recipe().corpus.buckets["web"].model_dump(mode="json")
     whole["sources"] = [*whole["sources"], {**whole["sources"][0], "kind": "jsonl", "options": {}}]
-    with pytest.raises(ValueError, match="stands alone in its bucket"):
+    with pytest.raises(ValueError, match="only source of its bucket"):
         type(recipe().corpus.buckets["web"]).model_validate(whole)

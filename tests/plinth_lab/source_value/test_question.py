@@ -71,7 +71,7 @@ def test_both_arms_anneal_in_the_last_phase_from_the_checkpoint(tmp_path: Path) 
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
-        ("licence: CC0-1.0", "licence: unknown", r"forum\.yaml:11  source\.licence: .*no licence is stated"),
+        ("licence: CC0-1.0", "licence: unknown", r"forum\.yaml:11  source\.licence: .*the license is missing"),
         ("  price: 20000\n", "", r"source\.price: Field required"),
         ("price: 20000", "price: -1", r"source\.price: .*greater than or equal to 0"),
         ("price: 20000", "price: .inf", r"source\.price: .*valid number"),

@@ -81,7 +81,7 @@ def test_a_part_that_hangs_holds_up_no_other_and_is_ended(apart: PartProcess) ->
     found.refresh()
     worker = apart._worker
     assert worker is not None
-    while worker.begun_and_ended() != (1, 0):
+    while worker.started_and_finished() != (1, 0):
         time.sleep(0.01)
     before = other.samples
     found.refresh()
@@ -101,7 +101,7 @@ def test_it_does_not_outlive_its_owner_however_that_ends(tmp_path: Path) -> None
         f"import time\nfrom plinth.compute.worker import Program\n"
         f"from plinth_ops.metrics.parts import PartProcess\n"
         f"apart = PartProcess(Program({PROGRAM.target!r}))\napart.collect('hangs')\n"
-        f"while apart._worker.begun_and_ended() != (1, 0): time.sleep(0.01)\n"
+        f"while apart._worker.started_and_finished() != (1, 0): time.sleep(0.01)\n"
         f"print(apart._worker.pid, flush=True)\ntime.sleep(3600)\n"
     )
     root = Path(__file__).resolve().parents[3]

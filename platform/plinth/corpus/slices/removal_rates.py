@@ -272,7 +272,7 @@ def learned_rules(policies: Mapping[str, Policy], annotate: Raw) -> tuple[Learne
     for name, policy in policies.items():
         for rule in policy.rules:
             expression = parse(rule.drop, schema, f"corpus.policies.{name}.rules.{rule.reason}")
-            own = sorted({column.partition(".")[0] for column in expression.columns & learnt})
+            own = sorted({column.partition(".")[0] for column in expression.columns & learned})
             if own:
                 found.append(LearnedRule(name, rule.reason, expression, tuple(own)))
     return tuple(found)

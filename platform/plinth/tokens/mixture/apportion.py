@@ -1,6 +1,4 @@
-"""How many sequences each bucket gives to each block: whole numbers, exact, in closed form; audited every 1,000
-blocks.
-"""
+"""Number of sequences per bucket and block: exact integers in closed form, audited every 1,000 blocks."""
 
 from __future__ import annotations
 
@@ -26,8 +24,8 @@ from plinth.tokens.mixture.weights import Leg
 #   the golden ratio grows like the logarithm of K: a few sequences, however long the run;
 # - the count before any block is a sum of floors of a line, found in O(log K) by Euclid's algorithm.
 #
-# A ramp is the same with edges that move: the exact shares of block k lie on lines in k, so their sums of floors are
-# of that kind too, and a ramp of any length is a row of numbers and costs O(log K) (`Ramp`).
+# A ramp is the same with edges that move: the exact shares of block k are linear in k, so their sums of floors are
+# such sums too, and a ramp of any length is a row of numbers and costs O(log K) (`Ramp`).
 
 #: 2^64 divided by the golden ratio: the multiplier whose multiples lie most evenly on a circle (Knuth, TAOCP 3, 6.4).
 GOLDEN_64 = 0x9E3779B97F4A7C15
@@ -325,7 +323,7 @@ RARELY = 0.01
 
 
 def advice(stats: Mapping[str, Any]) -> list[str]:
-    """Sentences for people, the most important first; empty where none applies."""
+    """Return recommendations, most important first; empty if none applies."""
     return [*_capped(stats), *_repeated(stats), *_near(stats), *_rarely_used(stats), *_inexact(stats)]
 
 
@@ -335,9 +333,9 @@ def _capped(stats: Mapping[str, Any]) -> Iterator[str]:
         own = stats["buckets"][name]
         lacking = sequences / max(own["max_epochs"], 1.0)
         yield (
-            f"{name} reached its bound of {own['max_epochs']:g} epochs: {sequences * width:,.0f} tokens of its weight "
-            f"went to other streams. {lacking * width:,.0f} more tokens of text, or a bound of "
-            f"{_epochs_asked(own, sequences):.2f} epochs, would give it its full weight."
+            f"{name} reached its limit of {own['max_epochs']:g} epochs: {sequences * width:,.0f} tokens of its weight "
+            f"went to other streams. For its full weight, add {lacking * width:,.0f} tokens of text, or raise the "
+            f"limit to {_epochs_asked(own, sequences):.2f} epochs."
         )
 
 
@@ -351,9 +349,9 @@ def _repeated(stats: Mapping[str, Any]) -> Iterator[str]:
         if own["epochs"] > GOOD_EPOCHS:
             text = (own["needed"] / GOOD_EPOCHS - own["sequences"]) * width
             yield (
-                f"{name} is repeated {own['epochs']:.1f} times; beyond {GOOD_EPOCHS:g} repetition teaches less and "
-                f"less. {text:,.0f} more tokens of text, or weights lowered to {GOOD_EPOCHS / own['epochs']:.2f} of "
-                "what they are, would keep it there."
+                f"{name} is repeated {own['epochs']:.1f} times; returns diminish above {GOOD_EPOCHS:g} epochs. To stay "
+                f"there, add {text:,.0f} tokens of text, or multiply its weights by "
+                f"{GOOD_EPOCHS / own['epochs']:.2f}."
             )
 
 
@@ -364,15 +362,15 @@ def _near(stats: Mapping[str, Any]) -> Iterator[str]:
         if NEAR * own["max_epochs"] < own["epochs"] <= GOOD_EPOCHS and name not in stats["capped"]:
             slack = own["max_epochs"] / own["epochs"] - 1
             yield (
-                f"{name} needs {own['epochs']:.2f} of at most {own['max_epochs']:g} epochs: a run {slack:.0%} longer, "
-                "or as much less text, would be refused."
+                f"{name} needs {own['epochs']:.2f} of at most {own['max_epochs']:g} epochs: a run {slack:.0%} longer "
+                "would exceed the limit."
             )
 
 
 def _rarely_used(stats: Mapping[str, Any]) -> Iterator[str]:
     for name, own in stats["buckets"].items():
         if own["sequences"] and 0 < own["epochs"] < RARELY:
-            yield f"{name} is hardly seen: {own['epochs']:.2%} of its text. More weight or a longer run would use it."
+            yield f"{name} is rarely used: {own['epochs']:.2%} of its text. Raise its weight, or train longer."
 
 
 def _inexact(stats: Mapping[str, Any]) -> Iterator[str]:

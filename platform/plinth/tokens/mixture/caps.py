@@ -98,9 +98,9 @@ def _remedy(params: Mixture, name: str, needed: Mapping[str, int], available: Te
     text = -(-short * params.sequence_tokens // int(per_epoch))
     total = int(params.total_tokens * most / needed[name]) // params.sequence_tokens * params.sequence_tokens
     return (
-        f"for {name}: add {text:,} tokens of text, or lower its weights to {most / needed[name]:.3g} of what they are, "
-        f"or mixture.total_tokens to {total:,}, or raise max_epochs or epoch_caps; "
-        "`over_cap: redistribute` gives the rest to the other streams"
+        f"for {name}: add {text:,} tokens of text, multiply its weights by {most / needed[name]:.3g}, lower "
+        f"mixture.total_tokens to {total:,}, or raise max_epochs or epoch_caps; "
+        "`over_cap: redistribute` moves the excess to other streams"
     )
 
 
@@ -118,8 +118,8 @@ def _level(
     if rest and not weight:
         lacking = int(rest * leg.size * sequence_tokens)
         raise RecipeError(
-            f"mixture.phases.{leg.phase}: its streams reach their bounds on epochs before the phase is full",
-            found=f"about {lacking:,} tokens too few from {', '.join(sorted(n for n in kept if requested[n]))}",
+            f"mixture.phases.{leg.phase}: all streams reach their epoch limits before the phase is full",
+            found=f"about {lacking:,} tokens missing, from {', '.join(sorted(n for n in kept if requested[n]))}",
             expected="a stream with text left in every phase",
             remedy="add text, give another bucket a weight in this phase, raise max_epochs or epoch_caps, or lower "
             "mixture.total_tokens",
@@ -127,11 +127,11 @@ def _level(
     return kept | {name: rest * own / weight if rest else Fraction(0) for name, own in open_to.items()}
 
 
-# Streams that a run reads once from beginning to end, beside the shares of the recipe.
+# Streams that a run reads once from beginning to end, in addition to the shares of the recipe.
 #
 # Their sequences are spread evenly: every leg takes the part of them that falls into its stretch of the run, and the
 # shares of its text shrink by the factor that this needs. So the text of a run with canaries is the text of the same
-# run of so many fewer sequences, in the recipe's shares to the fraction.
+# run with fewer sequences, in exactly the recipe's shares.
 
 #: Most share of a run that planted text may take: it measures the run and should not shape it.
 MOST_SHARE = Fraction(1, 10)

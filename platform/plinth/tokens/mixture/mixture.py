@@ -185,7 +185,7 @@ def _cut(params: Mixture, sequences: int) -> list[tuple[Phase, int, int]]:
     empty = [phase.name for phase, first, stop in cut if first == stop]
     if empty:
         raise RecipeError(
-            f"mixture.phases: {', '.join(empty)} would have no sequence",
+            f"mixture.phases: {', '.join(empty)} would have no sequences",
             found=f"{sequences} sequences of {params.sequence_tokens} tokens in the whole run",
             expected="at least one per phase",
             remedy="raise mixture.total_tokens or the phase's fraction",
@@ -272,7 +272,7 @@ def _require_buckets(params: Mixture, shards: Mapping[str, Manifest]) -> None:
         raise RecipeError(
             f"mixture.phases: buckets {absent} have weights but no shards",
             expected="names of corpus.buckets",
-            remedy="correct the name, or give the bucket no weight",
+            remedy="fix the name, or remove the bucket's weight",
         )
 
 

@@ -106,18 +106,18 @@ Weights = Annotated[Mapping[str, Share], BeforeValidator(_natural)]
 
 
 class Curriculum(Frozen):
-    """Order of text within a phase. Amounts stay as the weights set them."""
+    """Order of text within a phase. The weights still set the amounts."""
 
     by: str = Field(description="Axis of `shards.axes`, such as `tier`, `length` or `domain`; or `bucket`.")
-    order: tuple[str, ...] = Field(min_length=2, description="Its values, the first early in the phase, the last late.")
-    manner: Literal["ramp"] = internal("ramp", description="Shares go linearly from early to late.")
-    strength: float = internal(1.0, gt=0, le=1, description="1 moves as far as no share falls below 0.")
+    order: tuple[str, ...] = Field(min_length=2, description="Values of the axis, from start to end of the phase.")
+    manner: Literal["ramp"] = internal("ramp", description="Shares change linearly from early to late values.")
+    strength: float = internal(1.0, gt=0, le=1, description="Strength; 1 is the maximum without negative shares.")
 
     @field_validator("order")
     @classmethod
     def _once(cls, order: tuple[str, ...]) -> tuple[str, ...]:
         if len(set(order)) < len(order):
-            raise ValueError("a value is listed twice")
+            raise ValueError("duplicate value")
         return order
 
 
@@ -127,35 +127,35 @@ class Phase(Frozen):
     `tokens` and `epochs` are given first; `weights` share what is left of the phase.
     """
 
-    name: str = Field(description="Such as `stable` or `annealing`.")
+    name: str = Field(description="Name of the phase, such as `stable` or `annealing`.")
     fraction: float = Field(gt=0, le=1, description="Share of all training tokens.")
     weights: Weights | None = Field(
         None,
         description="Shares of tokens by bucket, stream (`web/language=de`) or selector (`language=de`, `*`); "
-        "`natural`: as much as there is.",
+        "`natural`: in proportion to the available tokens.",
     )
-    to_weights: Weights | None = Field(None, description="Weights at the end, reached from `weights` by tokens.")
-    ramp_steps: Literal[0] = internal(0, description="With `to_weights`: a straight line.")
+    to_weights: Weights | None = Field(None, description="Weights at the end of the phase, reached linearly.")
+    ramp_steps: Literal[0] = internal(0, description="With `to_weights`: linear.")
     temperature: float = Field(
         1.0,
         ge=0,
         le=1,
-        description="Exponent of the shares: 1 leaves them, 0 makes them equal; published for languages: 0.7 in mBERT, "
-        "0.3 in XLM-R. For a temperature T in p^(1/T), write 1/T.",
+        description="Exponent of the shares: 1 keeps them, 0 makes them equal; for languages, mBERT uses 0.7, XLM-R "
+        "0.3. For a temperature T in p^(1/T), write 1/T.",
     )
     temperature_over: str = Field(
-        "stream", description="Shares that it makes more equal: of `stream`, `bucket` or an axis such as `language`."
+        "stream", description="Shares to apply `temperature` to: `stream`, `bucket` or an axis such as `language`."
     )
     upsample: Mapping[str, Positive] = Field(
-        default_factory=dict, description="Factors on shares, by the same keys as weights."
+        default_factory=dict, description="Factors on shares, with the same keys as weights."
     )
     epochs: Mapping[str, Positive] = Field(
-        default_factory=dict, description="Passes over all text of a key in this phase, instead of a weight."
+        default_factory=dict, description="Passes over all text of a key in this phase, as an alternative to weights."
     )
     tokens: Mapping[str, Positive] = internal(
-        {}, description="Tokens of a key in this phase, instead of a weight."
+        {}, description="Tokens of a key in this phase, as an alternative to weights."
     )
-    curriculum: Curriculum | None = Field(None, description="In which order the phase gives it; none: all of it mixed.")
+    curriculum: Curriculum | None = Field(None, description="Order of text within the phase; null: mixed.")
 
     @field_validator("weights", "to_weights")
     @classmethod
@@ -167,11 +167,11 @@ class Phase(Frozen):
     @model_validator(mode="after")
     def _fits_together(self) -> Phase:
         if self.weights is None and not (self.epochs or self.tokens):
-            raise ValueError("give `weights`, `epochs` or `tokens`")
+            raise ValueError("set `weights`, `epochs` or `tokens`")
         if self.to_weights is not None and self.weights is None:
-            raise ValueError("`to_weights` needs `weights` to begin with")
+            raise ValueError("`to_weights` needs `weights`")
         if self.to_weights is not None and self.curriculum is not None:
-            raise ValueError("give `to_weights` or `curriculum`, not both")
+            raise ValueError("set `to_weights` or `curriculum`, not both")
         weighed = {key for field, key in self.named() if field in ("weights", "to_weights")}
         twice = sorted(set(self.epochs) & set(self.tokens) | weighed & (set(self.epochs) | set(self.tokens)))
         if twice:
@@ -179,32 +179,32 @@ class Phase(Frozen):
         return self
 
     def named(self) -> list[tuple[str, str]]:
-        """Every (field, key) that names text."""
+        """Return every (field, key) that refers to text."""
         fields = ("weights", "to_weights", "upsample", "epochs", "tokens")
         return [(field, key) for field in fields for key in getattr(self, field) or ()]
 
 
 class Mixture(Frozen):
-    """Text of the run, in phases; counts per block are exact, order is a keyed permutation."""
+    """Training data in phases; counts per block are exact, and the order is a keyed permutation."""
 
-    sequence_tokens: int = Field(512, ge=8, description="Tokens of one training sequence.")
+    sequence_tokens: int = Field(512, ge=8, description="Tokens per training sequence.")
     packing: Literal["concatenate", "best-fit"] = Field(
         "concatenate",
-        description="How documents fill sequences: `concatenate` cuts the stream every `sequence_tokens`, without "
-        "padding; `best-fit` cuts only documents that are longer, and pads what is left (arXiv:2404.10830).",
+        description="Packing of documents into sequences: `concatenate` cuts the stream every `sequence_tokens`, "
+        "without padding; `best-fit` cuts only longer documents, and pads the rest (arXiv:2404.10830).",
     )
     total_tokens: int = Field(gt=0, description="Tokens of the whole run.")
     phases: tuple[Phase, ...] = Field(
-        min_length=1, description="In the order of training; their fractions add up to 1."
+        min_length=1, description="Phases in the order of training; their fractions add up to 1."
     )
-    block_sequences: int = Field(256, ge=1, description="Bucket counts are exact in each block of sequences.")
-    max_epochs: float = Field(4.0, gt=0, description="No stream may be repeated more often than this.")
+    block_sequences: int = Field(256, ge=1, description="Sequences per block; the mixture is exact in each block.")
+    max_epochs: float = Field(4.0, gt=0, description="Maximum passes over the text of a stream.")
     epoch_caps: Mapping[str, Positive] = Field(
-        default_factory=dict, description="Other bounds than `max_epochs`, by the same keys as weights."
+        default_factory=dict, description="Exceptions to `max_epochs`, with the same keys as weights."
     )
     over_cap: Literal["refuse", "redistribute"] = Field(
         "refuse",
-        description="Weights that need more epochs than a bound: refused, or the excess goes to the "
-        "other streams of the same phase in proportion to their weights.",
+        description="Action if weights need more epochs than the limit: `refuse` fails, `redistribute` moves the "
+        "excess to the other streams of the phase in proportion to their weights.",
     )
-    seed: int = Field(1, description="Of the order of sequences.")
+    seed: int = Field(1, description="Seed of the order of sequences.")

@@ -79,7 +79,7 @@ def without_text(phases: Sequence[Phase], empty: Collection[str]) -> tuple[Phase
                 f"mixture.phases.{phase.name} has no text",
                 found=f"buckets {', '.join(sorted(empty))} have no tokens",
                 expected="text in at least one bucket of the phase",
-                remedy="`plinth corpus funnel` shows which rule removed the documents; correct it, or the weights",
+                remedy="`plinth corpus funnel` shows which rule removed the documents; fix the rule or the weights",
             )
         found.append(changed)
     return tuple(found)
@@ -107,8 +107,8 @@ def streams_by_key(
         if len(best) == 2 and best[0].precision == best[1].precision:
             raise RecipeError(
                 f"mixture.{where}: {best[0].text!r} and {best[1].text!r} both name {name}",
-                expected="one most precise key for every stream",
-                remedy=f"add the key `{name}`, or make one of the two more precise",
+                expected="one most specific key for every stream",
+                remedy=f"add the key `{name}`, or make one of the two more specific",
             )
         if best:
             claimed[best[0].text].append(name)
@@ -117,7 +117,7 @@ def streams_by_key(
         raise RecipeError(
             f"mixture.{where}: no stream is named {', '.join(unknown)}",
             found=parameters.nearest(unknown[0], {*names, *_selectors(names)}).removeprefix("; "),
-            remedy="correct the key; `plinth tokens mixture --streams` lists the streams",
+            remedy="fix the key; `plinth tokens mixture --streams` lists the streams",
         )
     return claimed
 

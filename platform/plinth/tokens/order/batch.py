@@ -193,10 +193,10 @@ def _require_same(mixture: Manifest, shards: Mapping[str, Manifest], bucket: str
     found = shards[bucket].digest if bucket in shards else None
     if found is None or found != expected:
         raise MissingError(
-            f"the shards of {bucket} are not those of the mixture",
+            f"the shards of {bucket} differ from the mixture's shards",
             found=found or "none",
             expected=expected,
-            remedy="load the manifests that the mixture names as its inputs",
+            remedy="load the manifests in the mixture's inputs",
         )
 
 
@@ -249,11 +249,11 @@ def require_drawn(copies: Sequence[DrawnCopy]) -> None:
     if lost:
         named = "; ".join(f"canary {one.canary}, copy {one.copy}: {one.fault}" for one in lost[:NAMED])
         raise TrainingError(
-            f"{len(lost)} planted copies would receive no loss, so their exposure would mean nothing",
+            f"{len(lost)} canary copies would receive no loss, so their exposure would be meaningless",
             found=named + (f"; and {len(lost) - NAMED} more" if len(lost) > NAMED else ""),
-            expected=f"all {len(copies)} copies whole in a row of a step",
-            remedy="make mixture.total_tokens a multiple of every step's tokens, leave changed row lengths at "
-            "multiples of the recipe's others, or leave out corpus.canaries",
+            expected=f"all {len(copies)} copies entirely in a sequence of a step",
+            remedy="make mixture.total_tokens a multiple of every step's tokens, keep changed sequence lengths at "
+            "multiples of each other, or remove corpus.canaries",
         )
 
 
@@ -267,7 +267,7 @@ def seen_through(copies: Sequence[DrawnCopy], step: int, skipped: Sequence[int] 
 def _drawn(
     canary: int, copy: int, start: int, tokens: int, layout: PackingLayout, order: Order, steps: Steps
 ) -> DrawnCopy:
-    # The token at place p of a sequence is the target of place p - 1, so place 0 is no target.
+    # The token at position p of a sequence is the target of position p - 1, so position 0 is not a target.
     places = [place for place in layout.placements(start, tokens) if place.first >= 1 and place.tokens == tokens]
     if not places:
         return DrawnCopy(canary, copy, (), "no sequence has all of it as targets")

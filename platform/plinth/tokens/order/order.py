@@ -371,7 +371,7 @@ def quotient(word: int, modulus: int, reciprocal: int) -> tuple[int, int]:
 #
 # This is the sampling that accountants of differential privacy assume, with the rate batch / sequences: steps are of
 # different sizes, a sequence comes in several or in none, in expectation in as many as the run has passes. The key is
-# secret: to whoever knows which steps took a sequence, sampling hides nothing. A step costs 64 bits a sequence of the
+# secret: if the steps of a sequence are known, sampling hides nothing. A step costs 64 bits per sequence of the
 # run, a single position one block of the generator.
 #
 # Does not belong here: the sequence at a position (order), and where the key is kept (training.privacy).

@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 class RunChange(Frozen):
-    """Another batch, or rows of another length, from a step on. With a `reason` it amends a run that has begun: it
-    holds for steps not taken yet, and replaces what is scheduled for later."""
+    """Another batch, or rows of another length, from a step on. With a `reason` it amends a started run: it
+    applies to steps not taken yet, and replaces later scheduled changes."""
 
     from_step: int = Field(ge=1, description="First step of the change, counted from 1.")
     global_batch_sequences: int | None = Field(
@@ -43,7 +43,7 @@ class RunChange(Frozen):
         description="Tokens of a row from there on, a whole part of mixture.sequence_tokens, which is cut into such "
         "rows; left out, they stay.",
     )
-    reason: str = Field("", description="Of an amendment; recorded on the run's timeline.")
+    reason: str = Field("", description="Reason of an amendment; recorded on the run's timeline.")
 
     @model_validator(mode="after")
     def _changes_something(self) -> RunChange:
@@ -347,11 +347,11 @@ def schedule(
         step, kind = min(coming)
         index, change = listed[kind] - len(queues[kind]), queues[kind].pop(0)
         if step <= last[kind] or step < now.first_step:
-            why = f"it takes effect at step {step + 1:,}, no later than the one before"
+            why = f"it takes effect at step {step + 1:,}, not after the previous change"
             raise _misplaced_change(names[kind], index, change, why)
         position = now.first_position + (step - now.first_step) * now.batch
         if position + _batch(change, now) > sequences:
-            why = f"the run ends before, with its {sequences:,} sequences"
+            why = f"the run ends earlier, after {sequences:,} sequences"
             raise _misplaced_change(names[kind], index, change, why)
         last[kind] = step
         if isinstance(change, Amendment):
@@ -367,11 +367,11 @@ def _misplaced_change(name: str, index: int, change: Change, why: str) -> Mispla
     tokens, step = change.from_tokens, change.from_step
     point = f"from_tokens {tokens:,}" if tokens is not None else f"from_step {step:,}"
     error = MisplacedChange(
-        f"training.changes: {name}[{index}], the change {point}, has no place in the run",
+        f"training.changes: {name}[{index}], the change at {point}, cannot be applied",
         found=why,
-        remedy="list changes in the order in which they take effect, all before the end of the run",
+        remedy="list changes in the order of their steps, all before the end of the run",
     )
-    error.key, error.why = (name, index), f"{point} has no place in the run: {why}"
+    error.key, error.why = (name, index), f"{point} cannot be applied: {why}"
     return error
 
 

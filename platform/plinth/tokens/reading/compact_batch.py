@@ -2,8 +2,8 @@
 
     B  sequences    S  targets of a sequence    m  documents of all sequences    k  runs of targets that are not scored
 
-Two bytes a token (four for a large vocabulary) and four a document. 32-bit ids, the document of each token and the mask
-of targets follow from it at ten times the size, so they are computed where they are used: on the device
+Two bytes per token (four for a large vocabulary) and four per document. 32-bit ids, the document of each token and the
+mask of targets follow from it at ten times the size, so they are computed where they are used: on the device
 (`training.engine.batches`), or here for readers on the host.
 """
 
@@ -45,7 +45,7 @@ class BufferPool:
             return made
 
 
-#: Of the arrays with a value per token, of all batches of a process.
+#: Buffers for arrays with a value per token, shared by all batches of a process.
 _POOL = BufferPool(np.dtype(np.int32))
 
 
@@ -161,7 +161,7 @@ def number_documents(starts: NDArray[np.int32], segments: NDArray[np.int32]) -> 
 #
 #     duplicate_ngrams   share of a row's 8-grams that came before in it
 #     top_ngram          share of a row's 4-grams that are the commonest one
-#     entropy            of the distribution of a row's tokens, in bits a token
+#     entropy            of the distribution of a row's tokens, in bits per token
 #
 # The first two are the repetition rules of Rae et al. 2021 (arXiv:2112.11446, table A1), there of words in documents.
 # n-grams are counted by 64-bit hashes. One compiled pass over a row, in an order of its own, without the GIL: the same

@@ -337,13 +337,13 @@ def _check(order: Order, readers: Mapping[str, ShardReader], layouts: Mapping[st
         tokens = readers[bucket].tokens if bucket in readers else 0
         if found < sequences or (sequences and layouts[bucket].tokens != tokens):
             raise IntegrityError(
-                f"the shards of {bucket} are not those the mixture was made from",
+                f"the shards of {bucket} differ from the mixture's shards",
                 found=f"{tokens} tokens in {found} sequences",
                 expected=f"{sequences} sequences",
-                remedy="open the shards and the packed index that the mixture names as its inputs",
+                remedy="open the shards and the packed index in the mixture's inputs",
             )
     if len({(readers[bucket].end_of_text, readers[bucket].dtype) for bucket in order.streams}) > 1:
-        raise IntegrityError("buckets of one mixture were made with different tokenizers")
+        raise IntegrityError("buckets of one mixture use different tokenizers")
 
 
 T = TypeVar("T")

@@ -72,7 +72,7 @@ def open_shards(
 
 # Read shards by spans, for shard sets larger than a machine's cache: each rank fetches the tokens of its own rows.
 #
-# A span is fetched with the rest of the blocks that it lies in, and every block is compared with its digest
+# A span is fetched with the rest of its blocks, and every block is compared with its digest
 # (`tokens.shards.reader`) before a token of it is returned.
 
 REQUESTS_AT_ONCE = 16
@@ -147,7 +147,7 @@ class SpanReader(ShardReader):
 #
 # Spans of a remote are not planned here: `span_reader` proves each block when it is fetched, in threads of its own.
 
-#: How many steps before its own a shard is proved: a shard of 1 GB takes a second of a core.
+#: Steps before its first use at which a shard is verified: a shard of 1 GB takes one CPU second.
 LEAD_STEPS = 256
 
 #: Name of the threads.

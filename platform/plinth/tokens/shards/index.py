@@ -1,4 +1,4 @@
-"""The document index of a stream: where every document lies; finding one takes microseconds at any size.
+"""Document index of a stream: the position of every document; lookups take microseconds at any size.
 
 A part of the index is an Arrow file of fixed-width columns, documents in stream order. Readers of many documents map
 it; readers of a few documents read a few ranges of it (`lookup`).
@@ -126,7 +126,7 @@ def _unknown(name: str, part: Part, what: str) -> IntegrityError:
     return IntegrityError(
         f"{name} is not {what}",
         expected=f"an Arrow file of {part.rows} rows, written by this version",
-        remedy="run the stage that made it again; its format has changed",
+        remedy="run its stage again; the format has changed",
     )
 
 
@@ -251,7 +251,7 @@ class DocumentIndex:
             [n] the range of each document, ascending, and the documents, in stream order within a range.
         """
         first = np.maximum(np.searchsorted(self._starts, starts, side="right") - 1, 0)
-        spread = np.searchsorted(self._starts, stops, side="left") - first  # parts that a range lies in
+        spread = np.searchsorted(self._starts, stops, side="left") - first  # parts that contain a range
         ranges, parts = np.repeat(np.arange(len(starts)), spread), _ranges(first, spread)
         order = np.argsort(parts, kind="stable")
         counts, found = np.zeros(len(order), np.int64), [[b""] for _ in DTYPES]

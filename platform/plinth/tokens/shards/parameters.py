@@ -33,23 +33,23 @@ AXES: dict[str, str | None] = {
 class Shards(Frozen):
     """Binary token shards of even size with a document index."""
 
-    tokens_per_shard: int = Field(64 * 2**20, gt=0, description="Tokens of one shard file.")
+    tokens_per_shard: int = Field(64 * 2**20, gt=0, description="Tokens per shard file.")
     axes: tuple[str, ...] = Field(
         (),
-        description="Cut a bucket into streams by these values, which a mixture can then weigh: "
-        f"{', '.join(AXES)}, or `annotator.column` of any column of words or of true and false. "
-        "`length` is the power of two of tokens that a document fits in, `copies` the largest power of two that its "
-        "cluster of duplicates reaches.",
+        description="Split a bucket into streams by these axes, which a mixture can then weigh: "
+        f"{', '.join(AXES)}, or `annotator.column` for any text or boolean column. "
+        "`length` is the document's number of tokens, rounded up to a power of two; `copies` is the size of its "
+        "duplicate cluster, rounded down to a power of two.",
     )
     min_stream_tokens: int = Field(
-        0, ge=0, description="Streams with fewer tokens are one stream of their bucket, `other`."
+        0, ge=0, description="Minimum tokens of a stream; smaller ones are merged into the bucket's stream `other`."
     )
 
     @field_validator("axes")
     @classmethod
     def _known(cls, axes: tuple[str, ...]) -> tuple[str, ...]:
         if len(set(axes)) < len(axes):
-            raise ValueError("an axis is named twice")
+            raise ValueError("duplicate axis")
         strange = [axis for axis in axes if axis not in AXES and axis.count(".") != 1]
         if strange:
             raise ValueError(f"no axis {strange[0]!r}; have: {', '.join(AXES)}, or `annotator.column`")
@@ -65,23 +65,23 @@ class Reading(Frozen):
 
     remote: str | None = Field(
         None,
-        description="`s3://bucket/prefix` (or a folder) that the shards were pushed or exported to; by default the "
-        "workspace's own store.",
+        description="`s3://bucket/prefix` or a folder to which the shards were pushed or exported; default: the "
+        "workspace's store.",
     )
     layout: Literal["store", "names"] = Field(
-        "store", description="`store`: as `plinth` and DVC push it; `names`: files named as the parts."
+        "store", description="`store`: as pushed by `plinth` and DVC; `names`: files named like the parts."
     )
     fetch: Literal["auto", "shard", "span"] = internal(
         "auto",
         description="`shard`: whole, checked by SHA-256, kept in the cache; `span`: each rank only the blocks with its "
-        "rows, each checked by SHA-256; `auto`: whole where all fit into half the cache.",
+        "rows, each checked by SHA-256; `auto`: whole if all fit into half the cache.",
     )
     cache: str | None = Field(
-        None, description="Folder that the processes of a node share; by default `cache` in the workspace."
+        None, description="Folder shared by the processes of a node; default: `cache` in the workspace."
     )
-    cache_bytes: int = Field(256 * 2**30, gt=0, description="Bound of the cache.")
+    cache_bytes: int = Field(256 * 2**30, gt=0, description="Maximum size of the cache.")
     ahead: int = internal(
-        4, ge=0, description="Shards that are fetched and compared at once before their steps; 0: when they are read."
+        4, ge=0, description="Shards to fetch and verify in parallel before their steps; 0: when they are read."
     )
 
     def by_spans(self, shards_bytes: int) -> bool:

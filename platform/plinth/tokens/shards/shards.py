@@ -390,7 +390,7 @@ def assign_streams(
             f"shards.axes cut {bucket} into too many streams",
             found=f"{len(set(stream_of.values()))} streams by {', '.join(params.axes)}",
             expected=f"at most {MAX_STREAMS}",
-            remedy="raise shards.min_stream_tokens, or take fewer axes",
+            remedy="raise shards.min_stream_tokens, or use fewer axes",
         )
     made = []
     for stream in sorted(set(stream_of.values())):

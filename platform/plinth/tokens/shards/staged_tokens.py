@@ -29,10 +29,10 @@ from plinth.tokens.shards.parameters import AXES, label_of
 from plinth.tokens.shards.reader import ShardReader, open_streams
 from plinth.tokens.tokenizer import encode
 
-# The stream of every curated document: values of the axes, joined from sidecars that lie beside the documents.
+# The stream of every curated document: values of the axes, joined from the documents' sidecars.
 #
 # Curated text is the documents whose verdict is `train`, in order, so a sidecar's rows are filtered by the verdict and
-# then lie beside the curated rows. Memory is the labels of one part.
+# then match the curated rows. Memory is the labels of one part.
 
 VERSION = "1"
 VERDICTS, DOCUMENTS = "verdicts", "documents"
@@ -123,7 +123,7 @@ def _write(store: Store, task: _Task) -> tuple[Part, ...]:
                 f"the values of axis {axis} do not belong to {task.curated.name}",
                 found=f"{len(column)} documents",
                 expected=f"{task.curated.rows} documents that are trained on",
-                remedy="make the sidecar and the curated text again from the same documents",
+                remedy="recompute the sidecar and the curated text from the same documents",
             )
     labels = _labels(task.axes, columns)
     codes, names = labels.indices.to_numpy(), labels.dictionary.to_pylist()
@@ -263,9 +263,9 @@ class StagedTokens:
         """
         if not self.exists(store):
             raise MissingError(
-                f"the tokens of a part of {self.bucket} left staging while they were needed",
+                f"the staged tokens of a part of {self.bucket} were deleted while in use",
                 expected=self.name,
-                remedy="run the same command again: they are made again",
+                remedy="run the same command again to recompute them",
             )
         return store.open_scratch(self.name, self.blob)
 
@@ -300,7 +300,7 @@ def tokenise(ctx: Context, asset: str, tasks: Sequence[TokeniseTask]) -> list[Pa
     items = [Item((task.tokenizer.sha256, task.curated.blob.sha256), task, task.curated.rows) for task in tasks]
     facts = {"dtype": tasks[0].dtype, "end_of_text": tasks[0].end_of_text} if tasks else {}
     step = Step(name="tokens.shards.tokenise", version="2", params=facts, libraries=fingerprint.libraries("tokenizers"))
-    return [parts[0] for parts in run_items(ctx, step, _tokenise, items, label=f"{asset}: tokenise")]
+    return [parts[0] for parts in run_items(ctx, step, _tokenise, items, label=f"{asset}: tokenize")]
 
 
 def published_tokens(ctx: Context, asset: str, tokenizer: str, dtype: str) -> dict[str, PublishedTokens]:
@@ -336,7 +336,7 @@ def restore(store: Store, task: TokeniseTask) -> None:
             f"{task.curated.name} of {task.bucket} gives other tokens than it did",
             found=f"SHA-256 {lengths.stats['stream']['sha256']}",
             expected=f"SHA-256 {wanted.blob.sha256}",
-            remedy="the tokenizer library has changed: train the tokenizer again, or go back to the pinned library",
+            remedy="the tokenizer library has changed: retrain the tokenizer, or install the pinned version",
         )
 
 

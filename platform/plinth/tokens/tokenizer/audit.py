@@ -174,7 +174,7 @@ def _together(bucket: str, curated: Manifest, documents: Manifest, language: Man
             f"curated parts of {bucket} have no documents or languages of the same name",
             found=lost,
             expected=f"among {sorted(sources)}",
-            remedy="make the bucket's language and curated assets again from the current documents",
+            remedy="recompute the bucket's language and curated assets from the current documents",
         )
     return [(part, sources[part.name], labels[part.name]) for part in curated.named("part-")]
 
@@ -227,7 +227,7 @@ UNKNOWN = "und"  # ISO 639-3: undetermined
 
 COUNTS = pa.schema([pa.field(name, pa.int64(), nullable=False) for name in ("count", "documents")])
 
-#: Groups of texts, besides their bucket.
+#: Groups of texts, in addition to their bucket.
 AXES = ("languages", "domains")
 
 

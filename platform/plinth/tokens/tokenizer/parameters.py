@@ -31,42 +31,42 @@ class TokenizerParameters(Frozen):
     kind: Kind = Field(
         "bpe-bytes",
         description="`bpe-bytes`: merges of bytes (GPT-2, Llama 3); `bpe-fallback`: merges of characters, rare ones in "
-        "bytes (Llama 2); `unigram`: likeliest pieces, rare characters in bytes (T5, ALBERT); `initial` and "
-        "`teacher`: that of the model which training.initial or training.distillation names, whose vocabulary stays.",
+        "bytes (Llama 2); `unigram`: most likely pieces, rare characters in bytes (T5, ALBERT); `initial` and "
+        "`teacher`: tokenizer of the model in training.initial or training.distillation, unchanged.",
     )
-    vocab_size: int = Field(8192, ge=260, le=2**32 - 1, description="Tokens, special ones and all 256 bytes included.")
+    vocab_size: int = Field(8192, ge=260, le=2**32 - 1, description="Tokens, including special tokens and 256 bytes.")
     digits: Literal["single", "triples", "runs"] = Field(
         "single",
         description="`single`: every digit is a token (Llama 2); `triples`: up to three (Llama 3); `runs`: digits "
         "merge like letters (GPT-2).",
     )
     character_coverage: float = internal(
-        0.9995, gt=0, le=1, description="Kinds of characters: this share of the sample's characters gets tokens."
+        0.9995, gt=0, le=1, description="Share of the sample's characters covered by character tokens."
     )
-    sample_bytes: int = Field(64 * 2**20, gt=0, description="At most this much text, shared by buckets.")
+    sample_bytes: int = Field(64 * 2**20, gt=0, description="Maximum bytes of text, over all buckets.")
     sample_weights: Mapping[str, Annotated[float, Field(ge=0, allow_inf_nan=False)]] = Field(
-        default_factory=dict, description="Shares of buckets in the sample; 1 where none is given."
+        default_factory=dict, description="Relative weights of buckets in the sample; default 1."
     )
     special_tokens: tuple[str, ...] = Field(
-        ("<|endoftext|>", "<|pad|>"), min_length=1, description="The first ids, in order; the first ends a document."
+        ("<|endoftext|>", "<|pad|>"), min_length=1, description="First ids, in order; the first ends documents."
     )
-    min_frequency: int = internal(2, ge=1, description="BPE: pairs seen less often are not merged.")
-    audit_bytes_per_part: int = internal(2 * 2**20, gt=0, description="Audit: at most this much text of each part.")
-    max_fertility: float = Field(4.0, gt=0, description="Audit: tokens per word allowed in any bucket.")
+    min_frequency: int = internal(2, ge=1, description="BPE: minimum count of a pair to merge it.")
+    audit_bytes_per_part: int = internal(2 * 2**20, gt=0, description="Audit: maximum bytes of text per part.")
+    max_fertility: float = Field(4.0, gt=0, description="Audit: maximum tokens per word in any bucket.")
     max_fertility_by_script: Mapping[Unspaced, Annotated[float, Field(gt=0)]] = Field(
         default_factory=dict,
-        description="Audit: tokens per character allowed in scripts without spaces between words, 2 unless given. A "
-        "bucket of several scripts has the mean of their limits.",
+        description="Audit: maximum tokens per character in scripts without spaces between words; default 2. A bucket "
+        "with several scripts gets the mean of their limits.",
     )
     max_fertility_by_language: Mapping[str, Annotated[float, Field(gt=0)]] = Field(
-        default_factory=dict, description="Audit: tokens per word allowed in texts of a language, over all buckets."
+        default_factory=dict, description="Audit: maximum tokens per word by language, over all buckets."
     )
     max_fertility_by_domain: Mapping[str, Annotated[float, Field(gt=0)]] = internal(
-        {}, description="Audit: tokens per word allowed in texts of a source's domain."
+        {}, description="Audit: maximum tokens per word by domain of the source."
     )
-    min_bytes_per_token: float = Field(1.5, gt=0, description="Audit: lower bound in any bucket.")
+    min_bytes_per_token: float = Field(1.5, gt=0, description="Audit: minimum bytes per token in any bucket.")
     max_unreachable_share: float = internal(
-        0.01, ge=0, le=1, description="Audit: share of tokens allowed that their own text is never written with."
+        0.01, ge=0, le=1, description="Audit: maximum share of tokens that never result from encoding their own text."
     )
 
     @field_validator("special_tokens")
@@ -81,7 +81,7 @@ class TokenizerParameters(Frozen):
         letters = 0 if self.kind == "bpe-bytes" else ASCII
         least = BYTES + len(self.special_tokens) + letters + 1
         if self.vocab_size < least:
-            raise ValueError(f"vocab_size {self.vocab_size} has no tokens left to learn: {self.kind} needs {least}")
+            raise ValueError(f"vocab_size {self.vocab_size} is too small: {self.kind} needs at least {least}")
         if self.sample_weights and not any(self.sample_weights.values()):
             raise ValueError("sample_weights: at least one weight must be above 0")
         return self

@@ -1,4 +1,4 @@
-"""What a `tokenizer.json` says besides its vocabulary: which tokens are put around a text, and which one pads.
+"""Template of a `tokenizer.json`: the tokens added around a text, and the padding token.
 
 Training and evaluation put the token that ends documents before each text, and no tokenizer of a run does that by
 itself. An exported one does, by a template, so that other programs give the model what it was trained on.

@@ -85,7 +85,7 @@ def test_a_ready_model_needs_its_digest(tiny: Any, tmp_path: Path) -> None:
         models.parameters("quality", raw)
     path = write(tmp_path / "quality.bin")
     files = {"quality": lists.run(tiny.ctx, "quality", str(path))}
-    with pytest.raises(IntegrityError, match="are not those that the recipe names"):
+    with pytest.raises(IntegrityError, match="do not match the digest"):
         models.train(tiny.ctx, "quality", raw | {"sha256": "0" * 64}, {}, files)
     (tmp_path / "folder").mkdir()
     for name in ("a.bin", "b.bin"):

@@ -187,7 +187,7 @@ def test_a_child_killed_from_outside_costs_no_page(when: str) -> None:
         found = [next(answers)]
         child = extractor._stream._worker
         assert child is not None
-        while when == "inside a page" and child.begun_and_ended()[0] == child.begun_and_ended()[1]:
+        while when == "inside a page" and child.started_and_finished()[0] == child.started_and_finished()[1]:
             time.sleep(0)
         os.kill(child.pid, signal.SIGKILL)
         assert [*found, *answers] == whole

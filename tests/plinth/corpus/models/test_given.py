@@ -34,7 +34,7 @@ def test_a_model_that_is_given_scores_old_text_from_the_cache_and_new_text_alone
     digest = hashlib.sha256(lines.encode()).hexdigest()  # what `sha256sum * | sha256sum` prints in the folder
     named = {"kind": "given", "files": "kept", "of": "ngram", "sha256": digest}
     assert models.train(ctx, "perplexity", named, {}, files).parts == kept.parts
-    with pytest.raises(IntegrityError, match="are not those that the recipe names"):
+    with pytest.raises(IntegrityError, match="do not match the digest"):
         models.train(ctx, "perplexity", {**named, "sha256": "0" * 64}, {}, files)
 
     ctx.store.open_path(before.parts[0].blob).unlink()  # whoever reads old text now, fails

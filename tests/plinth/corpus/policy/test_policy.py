@@ -164,9 +164,9 @@ def test_a_finished_part_is_not_judged_again(bucket: Bucket, monkeypatch: pytest
         ([("x", "gopher_quality.word_count < 3")], [], "no column 'gopher_quality.word_count'"),  # not annotated
         ([("x", "language.scor < 3")], [], "did you mean 'language.score'?"),
         ([("x", "documents.text is None")], [], "no column 'documents.text'"),
-        ([("x", "language.score < 3"), ("x", "language.score > 3")], [], "more than one rule is called x"),
-        ([], [("x", "language.label")], "is no column of spans"),
-        ([], [("x", "pii.span")], "is no column of spans"),
+        ([("x", "language.score < 3"), ("x", "language.score > 3")], [], "more than one rule has the reason x"),
+        ([], [("x", "language.label")], "is not a span column"),
+        ([], [("x", "pii.span")], "is not a span column"),
     ],
 )
 def test_wrong_policies_are_refused(bucket: Bucket, rules: Any, edits: Any, says: str) -> None:

@@ -67,7 +67,7 @@ def test_where_a_rule_fired_though_another_was_first(tmp_path: Path) -> None:
         }
     )
     ctx = judged_corpus.build(tmp_path, rules)
-    with pytest.raises(MissingError, match="nothing was removed for 'again'"):
+    with pytest.raises(MissingError, match="no document was removed for 'again'"):
         reviews.sample(ctx, "again", ["web"])
     fired = reviews.sample(ctx, "again", ["web"], 100, fired=True)
     assert len(fired) == PLANTED["web"][1]

@@ -54,7 +54,7 @@ def test_what_is_no_label_is_named_by_its_line(tmp_path, change) -> None:
     (tmp_path / "reviews").mkdir()
     lines = [said().model_dump(), said().model_dump() | change]
     (tmp_path / "reviews" / "a.jsonl").write_text("\n".join(map(json.dumps, lines)))
-    with pytest.raises(SourceError, match=r"a\.jsonl:2 is no review"):
+    with pytest.raises(SourceError, match=r"a\.jsonl:2 is not a review"):
         reviews.read(Workspace(tmp_path))
     (tmp_path / "reviews" / "a.jsonl").write_text('{"id": ')
     with pytest.raises(SourceError, match="cannot be read"):

@@ -129,12 +129,12 @@ def test_links_and_lists_of_licences_are_not_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("names", "found", "remedy"),
     [
-        (["a.csv", "b.CSV"], "2 .csv", "correct the source's `path`"),
+        (["a.csv", "b.CSV"], "2 .csv", "fix the source's `path`"),
         (["a.parquet"], "1 .parquet", "`kind: parquet` reads .parquet"),
         (["a.jsonl.lz4"], "1 .jsonl.lz4", "decompress what ends in .jsonl.lz4"),
         (["b.html.xz", "c.md"], "1 .html.xz, 1 .md", "`kind: html` reads .html.xz; correct"),
         ([".a.jsonl"], "1 hidden", "`hidden: true` in the source reads hidden files"),
-        ([], "nothing", "correct the source's `path`"),
+        ([], "nothing", "fix the source's `path`"),
     ],
 )
 def test_a_folder_of_nothing_but_unread_files_is_an_error_that_names_them(

@@ -42,7 +42,7 @@ def test_every_term_is_required(term: str) -> None:
 
 @pytest.mark.parametrize("licence", ["", "  ", "NONE", "none", "NOASSERTION", "unknown", "Unknown"])
 def test_no_licence_is_refused(licence: str) -> None:
-    with pytest.raises(ValidationError, match="no licence is stated"):
+    with pytest.raises(ValidationError, match="the license is missing"):
         Source.model_validate({**FACTS, "licence": licence})
 
 

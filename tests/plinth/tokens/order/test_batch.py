@@ -104,5 +104,5 @@ def test_what_is_not_there_was_not_seen(ctx: Context, line: Line) -> None:
 def test_other_shards_are_refused(ctx: Context, line: Line) -> None:
     result, shards = line
     for wrong in ({}, {**shards, "web": shards["code"]}):
-        with pytest.raises(MissingError, match="not those of the mixture"):
+        with pytest.raises(MissingError, match="differ from the mixture"):
             documents_of_step(ctx, result, wrong, 0, BATCH)
