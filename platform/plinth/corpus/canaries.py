@@ -39,7 +39,7 @@ LEAST_REFERENCES = 16
 
 
 class Canaries(Frozen):
-    """Generated texts that measure memorization; a random half of them enters the run."""
+    """Generated texts that measure memorization; a random half of them is included in the run."""
 
     count: int = Field(128, ge=8, le=4096, description="Number of canaries; each is randomly included or not.")
     seed: int = internal(1, description="Seed of texts and of the random inclusion.")

@@ -90,7 +90,7 @@ def for_recall(threshold: float, hashes: int, target: float) -> tuple[int, int]:
 
 
 class Remainder(Frozen):
-    """Least remainder of a document after cuts. Documents without cuts are never dropped."""
+    """Minimum remainder of a document after cuts. Documents without cuts are never dropped."""
 
     min_words: int = internal(20, ge=0, description="Minimum words after cuts; documents with fewer are dropped.")
     min_share: float = internal(
@@ -99,10 +99,10 @@ class Remainder(Frozen):
 
 
 class LineParameters(Remainder):
-    """Lines and paragraphs that other documents have too become cuts; the first occurrence stays.
+    """Cut lines and paragraphs that occur in several documents; the first occurrence is kept.
 
-    CCNet and Dolma cut whatever was seen before (`max_documents: 1`); RefinedWeb and others cut lines that
-    many pages of one site share. Equal means equal but for case and white space.
+    CCNet and Dolma cut every repeated line (`max_documents: 1`); RefinedWeb and others cut lines that many pages of one
+    site share. Comparison ignores case and white space.
     """
 
     scope: Literal["bucket", "domain", "corpus"] = Field(
@@ -120,30 +120,30 @@ class LineParameters(Remainder):
         "common lines are cut. `null`: no limit.",
     )
     edge_lines: int = internal(3, ge=1, description="Lines of a header or footer, without blank lines.")
-    exclude: tuple[str, ...] = Field((), description="Buckets that are neither cut nor counted (code, tables).")
+    exclude: tuple[str, ...] = Field((), description="Buckets to skip: neither cut nor counted (code, tables).")
 
 
 class Substring(Remainder):
-    """Passages of at least so many words that occurred before, in any document or the same one, are cut.
+    """Cut repeated passages of at least `min_tokens` words, in any document or within one.
 
-    Lee et al. 2022 ("Deduplicating training data makes language models better") use 50 BPE tokens. Words are
-    counted here: they need no tokenizer, do not change with one, and 50 words of English are about 65 BPE
-    tokens, so the rule is a little more careful. In scripts without spaces a character is a word.
+    Lee et al. 2022 ("Deduplicating training data makes language models better") use 50 BPE tokens. Words are used here
+    because they do not depend on a tokenizer; 50 English words are about 65 BPE tokens, so the rule is slightly
+    stricter. In scripts without spaces a character is a word.
     """
 
-    min_tokens: int = Field(50, ge=2, description="Shortest passage, in words; 38 words are about 50 BPE tokens.")
-    exclude: tuple[str, ...] = Field((), description="Buckets that are neither cut nor compared.")
+    min_tokens: int = Field(50, ge=2, description="Minimum length in words; 38 words are about 50 BPE tokens.")
+    exclude: tuple[str, ...] = Field((), description="Buckets to skip: neither cut nor compared.")
 
 
 class Semantic(Frozen):
-    """Look-alikes that MinHash does not see: reordered, lightly reworded. Only in buckets chosen for it.
+    """Semantic deduplication of reordered or lightly reworded documents that MinHash misses, in chosen buckets.
 
-    Without `vectors`, documents are compared by hashed TF-IDF of words, learned from the same buckets: it sees
-    the same vocabulary in any order, and no synonyms. Bring vectors of a real model for more than that. Of each
-    cluster the longest document stays; ties go to the smallest id.
+    Without `vectors`, documents are compared by hashed TF-IDF of words, fitted on the same buckets, which ignores word
+    order and knows no synonyms. Supply vectors of an embedding model for better results. The longest document of each
+    cluster is kept; ties go to the smallest id.
     """
 
-    buckets: tuple[str, ...] = Field(min_length=1, description="Buckets to compare, with each other too.")
+    buckets: tuple[str, ...] = Field(min_length=1, description="Buckets to compare, also with each other.")
     threshold: float = Field(0.95, gt=0, le=1, description="Minimum cosine similarity of duplicates.")
     dimensions: int = internal(512, ge=16, le=4096, description="Dimensions of the built-in vectors.")
     min_words: int = internal(30, ge=1, description="Minimum words of compared documents.")
@@ -166,8 +166,8 @@ class Semantic(Frozen):
 class MinHash(Frozen):
     """MinHash-LSH over shingles. Defaults are FineWeb's: word 5-grams, 14 bands of 8 rows.
 
-    `preset` takes a published setting, `hashes` has bands and rows chosen for the threshold. Both are resolved
-    when the recipe is read: what is recorded are bands and rows.
+    `preset` selects a published setting; `hashes` derives bands and rows from the threshold. Both are resolved when the
+    recipe is loaded: bands and rows are recorded.
     """
 
     preset: Literal["fineweb", "marin", "nemo", "redpajama", "text-dedup"] | None = spelling(
@@ -229,7 +229,7 @@ class MinHash(Frozen):
 
 
 class Dedup(Frozen):
-    """Exact, then near duplicates, across all buckets; one survivor per cluster."""
+    """Exact and near deduplication across all buckets; one survivor per cluster."""
 
     minhash: MinHash = MinHash()
     keep: Literal["smallest_id", "longest", "earliest", "best_quality"] = Field(

@@ -330,7 +330,7 @@ TAGGER_KIND, VERSION = "tagger", "1"
 
 
 class UriRule(Frozen):
-    """Documents whose URI matches have a label."""
+    """Pattern of URIs and the label of matching documents."""
 
     uri: str = Field(min_length=1, description="Pattern with `*`, `?` and `[…]`; the whole URI must match.")
     label: str = Field(pattern=r"^[a-z][a-z0-9_-]*$", description="Label of matching documents.")
@@ -348,7 +348,7 @@ class TaggerParams(Learning):
     @model_validator(mode="after")
     def _two_labels(self) -> TaggerParams:
         if bool(self.rules) != bool(self.rule_buckets):
-            raise ValueError("`rules` need `rule_buckets`, and these need rules")
+            raise ValueError("`rules` and `rule_buckets` require each other")
         if len(self.names) < 2:
             raise ValueError("needs two labels or more")
         if len(self.names) > 100:

@@ -1,13 +1,13 @@
-"""The language of policies: Python's comparisons over columns, read and checked once.
+"""Expression language of policies: Python comparisons over columns, parsed and checked once.
 
     gopher_quality.word_count < 50 or not 3 <= gopher_quality.mean_word_characters <= 10
     language.label not in ["en", "de"] and language.score > 0.5
     licence.permitted is False
 
 Names are `sidecar.column`. Allowed: comparisons (chained too), `and`, `or`, `not`, `in` a list, `is None`,
-`+ - * /` and numbers, strings, True, False. Nothing is called and nothing is imported. A comparison with a
-missing value is false, so that `not` of it is true. Arithmetic is that of 64-bit floats; division by zero gives
-infinity or NaN, which compare as usual.
+`+ - * /` and numbers, strings, True, False. Calls and imports are not allowed. A comparison with a missing
+value is false, so its `not` is true. Arithmetic uses 64-bit floats; division by zero gives infinity or NaN,
+which compare as usual.
 """
 
 from __future__ import annotations

@@ -26,12 +26,12 @@ class EditRule(Frozen):
 
 
 class Policy(Frozen):
-    """Columns to verdicts. The first rule that drops a document is its reason; all that fire are counted."""
+    """Policy that turns columns into verdicts. The first matching rule is the reason; all matches are counted."""
 
     profiles: tuple[str, ...] = Field(
         (),
         description="Published rule sets by name, such as `gopher/datatrove`: their rules and edits come first, in "
-        "this order. A rule of yours with the reason of one of theirs, on the same columns, takes its place.",
+        "this order. Your rule replaces a profile's rule with the same reason and columns.",
     )
     rules: tuple[Rule, ...] = Field((), description="Conditions that drop a document, in order.")
     edits: tuple[EditRule, ...] = Field((), description="Replacements in the text of a kept document.")

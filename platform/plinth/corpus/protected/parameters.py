@@ -11,7 +11,7 @@ from plinth.records import Frozen, Name, internal, spelling
 
 
 class ProtectedSet(Frozen):
-    """One set of items: one JSON object per line, or one HTML page per item, named by its path in the folder."""
+    """Protected set of items: one JSON object per line, or one HTML page per item, named by its path in the folder."""
 
     path: str = Field(description="JSONL file, HTML page, or folder of them, relative to `input/`.")
     kind: Literal["benchmark", "probe", "red_team"] = internal("benchmark", description="Its use.")

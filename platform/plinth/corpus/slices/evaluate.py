@@ -1,4 +1,4 @@
-"""Run a gate over documents of known truth, through the same annotators and rules as the corpus, and count.
+"""Evaluation of a gate on labeled documents, with the same annotators and rules as the corpus.
 
 Labeled documents are generated, come from lists of the user, or are documents of the corpus that reviewers labeled.
 """
@@ -32,10 +32,10 @@ VERSION = "2"
 GENERATED = "generated"
 BATCH_ROWS = 256
 GOOD, BAD = "good", "bad"
-#: Parameters that judge what was measured.
+#: Parameters that are limits for the measurement.
 BOUNDS = ("max_false_positive", "max_over_removal", "min_documents", "min_recall")
 
-#: One row per labeled document: its truth, and whether the gate removed it.
+#: One row per labeled document: its label, and whether the gate removed it.
 SCHEMA = pa.schema(
     [
         pa.field("slice", pa.string(), nullable=False),
@@ -70,7 +70,7 @@ def run(
     documents: Mapping[str, Manifest],
     reviews: Sequence[Review] = (),
 ) -> Manifest:
-    """`slices/{gate}`.
+    """Measure a gate: the asset `slices/{gate}`.
 
     Args:
         rule: what the gate removes (`measured_gates.rule_of`).
@@ -227,7 +227,9 @@ def _labelled(
     store: Store, task: _Task, files: Mapping[str, Mapping[str, Path]]
 ) -> Iterator[tuple[str, list[Labelled]]]:
     gate = MEASURED_GATES[task.gate]
-    if gate.generate is not None and task.params.documents_per_slice and not task.lists:  # lists stand alone
+    if (
+        gate.generate is not None and task.params.documents_per_slice and not task.lists
+    ):  # lists replace generated documents
         terms = gate.plants(files) if gate.plants else _terms(files) if gate.plants_terms else ()
         yield GENERATED, gate.generate(task.params.seed, task.params.documents_per_slice, terms)
     for key, part in task.lists:
@@ -237,7 +239,7 @@ def _labelled(
 
 
 def _terms(files: Mapping[str, Mapping[str, Path]]) -> tuple[Term, ...]:
-    """Terms of the lexicons among the resources, the heaviest first; without any the invented ones."""
+    """Return the terms of the lexicons, largest weight first; without lexicons, invented terms."""
     found: list[Term] = []
     for key in sorted(files):
         if key.startswith("lists/"):
@@ -261,29 +263,29 @@ def _listed(data: bytes, where: str) -> list[Labelled]:
     return out
 
 
-#: Share of the texts that both may have: short ones occur in any two sets.
+#: Maximum share of common texts: short ones occur in any two sets.
 MAX_SHARED = 0.01
 
 
-def require_apart(store: Store, shown: Mapping[str, Manifest], learnt: Mapping[str, Manifest], gate: str) -> None:
-    """Refuse sets that hold what a model learns from.
+def require_apart(store: Store, shown: Mapping[str, Manifest], learned: Mapping[str, Manifest], gate: str) -> None:
+    """Require that labeled sets do not overlap with training data.
 
     Args:
         shown: labeled sets that measure the gate, by asset key.
-        learned: sets that its models learn from.
+        learned: training sets of its models.
 
     Raises:
         SourceError: more than `MAX_SHARED` of a set's texts; or a set cannot be read.
     """
-    known = {digest for key, made in learnt.items() for digest in _texts(store, key, made)}
+    known = {digest for key, made in learned.items() for digest in _texts(store, key, made)}
     for key, made in shown.items() if known else ():
         texts = list(_texts(store, key, made))
         shared = sum(text in known for text in texts)
         if shared > MAX_SHARED * len(texts):
             raise SourceError(
-                f"slices/{gate} may not be measured on {key}",
-                found=f"{shared:,} of its {len(texts):,} texts are in {', '.join(learnt)}, the model's training data",
-                expected=f"other text: at most {MAX_SHARED:.0%} the same",
+                f"slices/{gate} cannot be measured on {key}",
+                found=f"{shared:,} of its {len(texts):,} texts are in {', '.join(learned)}, the model's training data",
+                expected=f"at most {MAX_SHARED:.0%} shared texts",
                 remedy="split one set, and use one half in corpus.models, the other in corpus.slices",
             )
 

@@ -15,15 +15,15 @@ from plinth.records import Frozen, internal
 
 
 class GateSlices(Frozen):
-    """Slice evaluation of one gate. Bounds hold for all documents together and for every slice that is large enough.
+    """Slice evaluation of one gate. Limits apply to all documents together and to every sufficiently large slice.
 
     Shares count documents; over-removal counts bytes of good text.
     """
 
     removes: str | None = Field(
         None,
-        description="Expression over annotation columns that is true where the gate removes a document; by default any "
-        "rule of `policy` that reads a column of the gate's annotator.",
+        description="Expression over annotation columns that is true for documents that the gate removes; default: the "
+        "rules of `policy` that read a column of the gate's annotator.",
     )
     policy: str = Field("default", description="Policy with the gate's rules, if `removes` is not set.")
     documents_per_slice: int = internal(
@@ -62,7 +62,7 @@ class LabelledOutcome:
 
 
 def wilson(hits: int, trials: int, z: float = Z) -> tuple[float, float]:
-    """Interval of a share (Wilson 1927): sensible for few trials and for shares of 0 and 1.
+    """Return the Wilson interval of a share (Wilson 1927), valid for few trials and shares of 0 and 1.
 
     Raises:
         ValueError: no trials.
@@ -77,12 +77,12 @@ def wilson(hits: int, trials: int, z: float = Z) -> tuple[float, float]:
 
 
 def by_slice(outcomes: Iterable[LabelledOutcome]) -> dict[str, dict[str, Any]]:
-    """Rates of every slice, sorted by name, and of all documents as `all`, first.
+    """Return the rates of all documents (`all`) and of every slice, sorted by name.
 
     Returns:
         `good`, `bad`: documents; `good_bytes`. `removed_good`, `removed_bad`, `removed_good_bytes`. `recall` and
         `false_positive` as shares of documents with `_low` and `_high` of their intervals, `over_removal` as the share
-        of bytes of good text; None where there is nothing to divide by.
+        of bytes of good text; None if the divisor is 0.
     """
     counts: dict[str, dict[str, int]] = {}
     for one in outcomes:
@@ -126,7 +126,7 @@ HEADER = ("slice", "good", "bad", "recall (95%)", "false positives (95%)", "over
 
 
 def table(stats: Mapping[str, Any]) -> list[list[Any]]:
-    """Rows for people under `HEADER`, of the statistics of `slices/{gate}`."""
+    """Return rows for display under `HEADER`, from the statistics of `slices/{gate}`."""
     return [
         [
             name,

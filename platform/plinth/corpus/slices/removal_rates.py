@@ -1,7 +1,7 @@
 """Removal rates of learned rules per bucket, from stored columns; only the text of samples is read.
 
-A rule is measured on all buckets, whether or not their policy has it: what it takes of text that is trusted as
-reference it takes wrongly. More of that than the bound stops the pipeline before anything is dropped.
+A rule is measured on all buckets, even if their policy does not have it: documents that it removes from trusted
+reference text are false positives. If their share exceeds the limit, the pipeline stops before documents are dropped.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from plinth.storage.store import Store
 from plinth_text.arrays import I64
 
 ASSET, VERSION = "removal_rates", "1"
-#: Documents of each rule and part that are kept to be looked at, those with the smallest keyed hashes of their ids.
+#: Sample size per rule and part for review, chosen by the smallest keyed hashes of ids.
 SAMPLES, SEED = 50, 1
-#: Share of a bucket's documents above which a rule is worth a warning.
+#: Share of a bucket's documents above which a rule gets a warning.
 UNUSUAL = 0.10
 SCHEMA = pa.schema(
     [
@@ -135,21 +135,21 @@ def _columns(
 
 
 def shares(counts: Mapping[str, int]) -> tuple[float, float]:
-    """Shares of a bucket's documents and bytes that a rule takes."""
+    """Return the shares of a bucket's documents and bytes that a rule removes."""
     documents = counts["fired"] / counts["documents"] if counts["documents"] else 0.0
     return documents, counts["fired_bytes"] / counts["bytes"] if counts["bytes"] else 0.0
 
 
 def require_bound(ctx: Context, made: Manifest, documents: Mapping[str, Manifest], reference: Sequence[str],
                   bound: float) -> None:  # fmt: skip
-    """Refuse rules that take too much of what is trusted.
+    """Require that no rule removes too much of the trusted buckets.
 
     Args:
         reference: buckets trusted as reference.
-        bound: most share of a reference bucket's documents, and of its bytes.
+        bound: maximum share of a reference bucket's documents, and of its bytes.
 
     Raises:
-        RemovalRateError: of the first rule and bucket above the bound; the others are named, too.
+        RemovalRateError: a rule exceeds the limit on a bucket; names all of them.
     """
     above = [
         (number, row, bucket)
@@ -164,11 +164,11 @@ def require_bound(ctx: Context, made: Manifest, documents: Mapping[str, Manifest
     first = [one["uri"] for one in samples(ctx, made, documents, {}, number, [bucket], 3)]
     raise RemovalRateError(
         f"rule {row['reason']} ({row['rule']}) removes {percent(max(shares(row['buckets'][bucket])))} of the bucket "
-        f"{bucket}, which is trusted as reference",
+        f"{bucket}, a trusted reference bucket",
         found="; ".join([f"{in_words(row['buckets'][bucket])}; for example {', '.join(first)}", *others]),
         expected=f"at most {bound:.1%} of its documents and bytes (corpus.max_reference_removed)",
         remedy=f"read the texts: `plinth corpus policy removal --reason {row['reason']} --bucket {bucket}`; then "
-        "correct the model, its labels or the threshold, or take the rule out",
+        "fix the model, its labels or the threshold, or remove the rule",
     )
 
 
@@ -194,7 +194,7 @@ def samples(
     """Return documents on which a rule fires, smallest hash first; label the rows with `plinth corpus review`.
 
     Args:
-        annotations: by annotator and bucket; values of sidecars that are not there are left out.
+        annotations: by annotator and bucket; values of missing sidecars are omitted.
         number: number of the rule.
     """
     best, row = Smallest(count), made.stats["rules"][number]
@@ -234,9 +234,9 @@ def _shown(
 
 # Rules of policies that drop documents by learned models, and the trusted reference buckets.
 #
-# A model that was trained on text of one kind may take innocent text of another for what it was taught to find. So
-# every rule that reads a learned column needs evidence from outside (`recipe.extension_checks`), and what it removes is
-# measured on every bucket (`removal_rates`).
+# A model trained on one kind of text may misclassify harmless text of another kind. So every rule that reads a learned
+# column needs independent evidence (`recipe.extension_checks`), and its removals are measured on every bucket
+# (`removal_rates`).
 
 #: Kinds of models that predict the likelihood of a text instead of a class, so they need no labels.
 WITHOUT_CLASSES = ("ngram",)
@@ -245,7 +245,7 @@ Raw = Mapping[str, Mapping[str, Any]]
 
 @dataclass(frozen=True)
 class LearnedRule:
-    """A rule of a policy that reads learned columns.
+    """Policy rule that reads learned columns.
 
     Args:
         policy, reason: place of the rule.
@@ -279,7 +279,7 @@ def learned_rules(policies: Mapping[str, Policy], annotate: Raw) -> tuple[Learne
 
 
 def learned_columns(annotate: Raw) -> frozenset[str]:
-    """Columns, as `annotator.column`, that a model gives."""
+    """Return the columns that models compute, as `annotator.column`."""
     found: set[str] = set()
     for name, raw in annotate.items():
         chosen = annotator(name)
@@ -290,7 +290,7 @@ def learned_columns(annotate: Raw) -> frozenset[str]:
 
 
 def models_of(name: str, raw: Mapping[str, Any]) -> tuple[str, ...]:
-    """Names in `corpus.models` of the models that an annotator needs."""
+    """Return the names in `corpus.models` of the models that an annotator needs."""
     needed = annotator(name).needs(parameters(name, raw))
     return tuple(key.removeprefix("models/") for key in needed if key.startswith("models/"))
 
@@ -301,6 +301,6 @@ def has_classes(model: Mapping[str, Any]) -> bool:
 
 
 def trusted(named: Sequence[str], models: Raw) -> tuple[str, ...]:
-    """Buckets trusted as reference: those that the recipe names, else those that a model takes as its `reference`."""
+    """Return the trusted reference buckets of the recipe, or by default those that models use as `reference`."""
     from_models: Iterable[Any] = (one for model in models.values() for one in model.get("reference") or ())
     return tuple(dict.fromkeys(map(str, named or from_models)))

@@ -122,9 +122,9 @@ class Curriculum(Frozen):
 
 
 class Phase(Frozen):
-    """A stretch of training with its own shares.
+    """Phase of training with its own mixture.
 
-    `tokens` and `epochs` are given first; `weights` share what is left of the phase.
+    `tokens` and `epochs` are allocated first; `weights` divide the rest of the phase.
     """
 
     name: str = Field(description="Name of the phase, such as `stable` or `annealing`.")

@@ -105,7 +105,7 @@ def annotate_gopher_repetition(batch: pa.RecordBatch, params: GopherRepetitionPa
 GOPHER_REPETITION = Annotator(
     name="gopher_repetition",
     version="2",
-    description="Shares of lines, paragraphs and word n-grams that repeat.",
+    description="Shares of repeated lines, paragraphs and word n-grams.",
     source="Rae et al. 2021, table A1; counted as datatrove 0.10.",
     params=GopherRepetitionParams,
     schema=GOPHER_REPETITION_SCHEMA,
@@ -246,7 +246,7 @@ def annotate_redpajama(batch: pa.RecordBatch, prepared: PreparedSignals) -> pa.R
 REDPAJAMA = Annotator(
     name="redpajama",
     version="1",
-    description="Quality signals of RedPajama-v2 that need no model: words, lines, symbols, repetition, entropy.",
+    description="Model-free quality signals of RedPajama-v2: words, lines, symbols, repetition, entropy.",
     source="Weber et al. 2024 (RedPajama), table 2; counted as RedPajama-Data's quality_signals.",
     params=RedPajamaParams,
     schema=REDPAJAMA_SCHEMA,
