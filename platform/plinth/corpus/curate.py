@@ -217,7 +217,7 @@ def terms(
 
 
 def _by_source(store: Store, curated: Manifest) -> Counter[str]:
-    """Training documents by domain and snapshot."""
+    """Return the training documents by domain and snapshot."""
     counts: Counter[str] = Counter()
     for part in curated.named("part-"):
         for batch in iter_batches(store, part, ["snapshot", "extra"]):

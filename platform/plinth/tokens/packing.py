@@ -70,7 +70,7 @@ class PackingCounts(Frozen):
 
 
 def sequence_count(tokens: int, sequence_tokens: int) -> int:
-    """Whole sequences in a concatenated stream."""
+    """Return whole sequences in a concatenated stream."""
     return max(0, tokens - 1) // sequence_tokens
 
 
@@ -331,7 +331,8 @@ class PackedPieces:
 
 
 def pack(starts: NDArray[np.int64], lengths: NDArray[np.int64], sequence_tokens: int) -> PackedPieces:
-    """Sequences of whole documents: first those that one piece fills, then the packed ones in the order of opening.
+    """Return the sequences of whole documents: first those that one piece fills, then the packed ones in the order of
+    opening.
 
     In a sequence pieces keep the order of the stream. The same documents give the same sequences.
 

@@ -51,7 +51,7 @@ class PackingLayout(Protocol):
         ...
 
     def placements(self, start: int, tokens: int) -> list[SpanPlacement]:
-        """Positions of the tokens `start` to `start + tokens` of the stream, in order of sequences."""
+        """Return the positions of the tokens `start` to `start + tokens` of the stream, in order of sequences."""
         ...
 
 
@@ -64,7 +64,7 @@ class Concatenated:
         self.sequences, self.tokens, self.width = sequence_count(tokens, width), tokens, width
 
     def pieces(self, indices: NDArray[np.int64]) -> PackedPieces:
-        """One piece each; its first token is an input only."""
+        """Return one piece each; its first token is an input only."""
         return self.pieces_of(indices, self.width)
 
     @staticmethod
@@ -79,7 +79,7 @@ class Concatenated:
         )
 
     def placements(self, start: int, tokens: int) -> list[SpanPlacement]:
-        """Positions of a span; a token that two sequences share is counted in both."""
+        """Return the positions of a span; a token that two sequences share is counted in both."""
         found = []
         for sequence in sequences_of(start, tokens, self.width, self.sequences):
             begin = sequence * self.width
@@ -125,7 +125,7 @@ class BestFit:
         return collect_pieces(addresses, numbers, indices - self.firsts[numbers])
 
     def placements(self, start: int, tokens: int) -> list[SpanPlacement]:
-        """Positions of a span; the context of a piece is counted with it."""
+        """Return the positions of a span; the context of a piece is counted with it."""
         found = []
         for number, part in enumerate(self._parts):
             first = int(part.stats["start"])
@@ -145,7 +145,7 @@ class BestFit:
         return found
 
     def column_addresses(self, number: int) -> list[int]:
-        """Addresses of the columns of a window, for `collect_pieces`; valid as long as this object lives."""
+        """Return the addresses of the columns of a window, for `collect_pieces`; valid as long as this object lives."""
         own = self._window(number)
         return [column.ctypes.data for column in (own.offsets, own.starts, own.tokens, own.context)]
 

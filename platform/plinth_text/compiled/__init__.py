@@ -91,7 +91,7 @@ def _bind(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _source(prototype: Prototype, given: list[Parameter], results: list[Parameter]) -> str:
-    """Python source of a kernel's wrapper."""
+    """Return the Python source of a kernel's wrapper."""
     lines = [f"def {prototype.name}({', '.join(each.name for each in given)}):"]
     for each in given:
         if each.element:
@@ -109,7 +109,7 @@ def _source(prototype: Prototype, given: list[Parameter], results: list[Paramete
 
 
 def _words(each: Parameter) -> list[str]:
-    """Arguments of the exported function for one parameter of the kernel."""
+    """Return the arguments of the exported function for one parameter of the kernel."""
     if each.result:
         return [f"_o_{each.name}"]
     if not each.element:

@@ -77,7 +77,7 @@ class Parameter:
     result: bool = False
 
     def flat(self) -> list[str]:
-        """Parameters of the exported function: a view is its address and its lengths."""
+        """Return the parameters of the exported function: a view is its address and its lengths."""
         if not self.element:
             return [f"{self.scalar} {'*' if self.result else ''}{self.name}"]
         pointer = f"{'' if self.written else 'const '}{ELEMENTS[self.element][0]} *{self.name}"
@@ -113,14 +113,14 @@ class Prototype:
         return f"{self.returns} {self.symbol}({', '.join(flat) or 'void'})"
 
     def export(self) -> str:
-        """C source of the exported function."""
+        """Return the C source of the exported function."""
         call = f"{self.name}({', '.join(each.argument() for each in self.parameters)})"
         body = f"{call};" if self.returns == "void" else f"return {call};"
         return f"__attribute__((visibility(\"default\")))\n{self.declaration()} {{ {body} }}\n"
 
 
 def prototypes(file: Path, package: str) -> Iterator[Prototype]:
-    """Kernels of a C file, in its order.
+    """Yield the kernels of a C file, in its order.
 
     Raises:
         ValueError: a parameter has a type that no kernel takes.
@@ -198,12 +198,12 @@ def sources(package: str) -> list[tuple[str, Path]]:
 
 @lru_cache(maxsize=8)
 def digest(package: str) -> str:
-    """Identity of the sources of a package and of how they are compiled."""
+    """Return the identity of the sources of a package and of how they are compiled."""
     return _digest(package, *(file for name in _included(package) for _, file in sources(name)))
 
 
 def _digest(package: str, *files: Path) -> str:
-    """Identity of files, of the headers that they may include, and of how they are compiled."""
+    """Return the identity of files, of the headers that they may include, and of how they are compiled."""
     hashed = hashlib.sha256("\0".join((*FLAGS, os.environ.get(FLAGS_VARIABLE, ""))).encode())
     headers = [file for name in _included(package) for file in sorted(root(name).rglob("*.h"))]
     for file in (Path(__file__), *headers, *files):
@@ -246,7 +246,7 @@ def _alone(path: Path) -> Iterator[None]:
 
 
 def _compiled(folder: Path, package: str, target: str) -> list[Path]:
-    """Objects of all files of a package; those of unchanged files are there already."""
+    """Return the objects of all files of a package; those of unchanged files are there already."""
     suffix = target if target != NATIVE else _processor_digest()
     objects = [(each, folder / f"{each[1].stem}-{_digest(package, each[1])}-{suffix}.o") for each in sources(package)]
     include = [word for name in _included(package) for word in ("-I", str(root(name).parent))]

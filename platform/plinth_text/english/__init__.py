@@ -74,7 +74,7 @@ def source() -> dict[str, Any]:
 
 @lru_cache(maxsize=1)
 def rules() -> EnglishRules:
-    """All tables."""
+    """Return all tables."""
     return with_exceptions(source()["exceptions"])
 
 
@@ -221,7 +221,7 @@ class Splitter(NamedTuple):
 
 
 def splitter(longest: int) -> Splitter:
-    """For texts of up to `longest` bytes; untouched pages cost nothing."""
+    """Return a splitter for texts of up to `longest` bytes; untouched pages cost nothing."""
     return _splitter(rules(), _merges(), longest)
 
 
@@ -354,6 +354,6 @@ def sentences(
 
 
 def sentence_count(text: str) -> int:
-    """Sentences of one text, for people and tests."""
+    """Return the sentences of one text, for people and tests."""
     data = np.frombuffer(text.encode(), dtype=np.uint8)
     return sentences(data, 0, data.size, *splitter(data.size).arguments(), edge_buffer(data.size))  # type: ignore[call-arg]

@@ -217,7 +217,7 @@ def _coded(file: MappedFile, dim: int) -> CodedRows:
 
 
 def _centroids(file: MappedFile) -> tuple[int, int, int, int, F32]:
-    """Dimensions, parts, numbers in a part and in the last one, and the table of a quantizer."""
+    """Return the dimensions, parts, numbers in a part and in the last one, and the table of a quantizer."""
     dim, parts, width, last = file.fields("4i")
     if not (0 < dim <= MAX_DIM and parts > 0 and 0 < last <= width and (parts - 1) * width + last == dim):
         raise file.broken(f"{parts} parts of {width}, the last of {last}", f"{dim} dimensions")
@@ -227,7 +227,8 @@ def _centroids(file: MappedFile) -> tuple[int, int, int, int, F32]:
 def _kept(
     file: MappedFile, pruned: npt.NDArray[np.int32] | None, bucket: int, rows: int
 ) -> tuple[U32, U32, npt.NDArray[np.int64] | None]:
-    """`FastTextModel.bits`, `FastTextModel.before`, and the rows in the order of the hashes (None: all, in order)."""
+    """Return `FastTextModel.bits`, `FastTextModel.before`, and the rows in the order of the hashes (None: all, in
+    order)."""
     kept = np.zeros(bucket // 32 * 32 + 32, dtype=np.uint8)
     if pruned is None:
         kept[:bucket] = 1
@@ -308,7 +309,8 @@ class MappedFile:
         return self.take(np.dtype(kind).itemsize * count).view(kind)
 
     def names(self, size: int, nwords: int) -> tuple[U8, I64, I64, I64]:
-        """Entries of a dictionary, `nwords` words and then labels: bytes, and of each entry start, end and count."""
+        """Return the entries of a dictionary, `nwords` words and then labels: bytes, and of each entry start, end and
+        count."""
         if size * _ENTRY > self.data.size - self.at:
             raise self.broken(f"{self.data.size} bytes", f"{size} entries at byte {self.at}")
         starts, ends, counts = np.empty(size, np.int64), np.empty(size, np.int64), np.empty(size, np.int64)
@@ -327,4 +329,4 @@ class MappedFile:
 
 @compiled
 def entries(data: U8, nwords: int, starts: I64, ends: I64, counts: I64) -> int:
-    """Bytes of the dictionary; -1 where it is damaged."""
+    """Return the bytes of the dictionary; -1 where it is damaged."""

@@ -74,7 +74,7 @@ class Predictor:
         self._eos = end_row(model, self._input)
 
     def predict(self, texts: pa.Array, min_letters: int, max_characters: int = 0) -> Predictions:
-        """Labels of texts, and of their blocks with at least `min_letters` letters.
+        """Return the labels of texts, and of their blocks with at least `min_letters` letters.
 
         Args:
             texts: strings.
@@ -154,7 +154,7 @@ class DocumentScorer:
         self._end = end_row(model, self._input)
 
     def score(self, texts: pa.Array) -> DocumentScores:
-        """Labels of texts.
+        """Return the labels of texts.
 
         Raises:
             ModelFileError: the model gives no numbers.
@@ -187,7 +187,7 @@ BROKEN = 32  # next to `unicode.flags`
 
 @lru_cache(maxsize=1)
 def point_flags() -> U8:
-    """`ALPHA` and `BROKEN` by code point: private, unassigned, surrogate, C1 control, or U+FFFD."""
+    """Return `ALPHA` and `BROKEN` by code point: private, unassigned, surrogate, C1 control, or U+FFFD."""
     table = flags() & np.uint8(ALPHA)
     broken = [point for point in range(0x110000) if unicodedata.category(chr(point)) in {"Cn", "Co", "Cs"}]
     table[broken] |= BROKEN
@@ -316,4 +316,4 @@ def _path(model: FastTextModel, target: int) -> I64:
 
 @compiled
 def sigmoids(dots: F32) -> None:
-    """1 / (1 + e^-x) of groups of `LANES` numbers, in place, as the tree's nodes have it."""
+    """Compute 1 / (1 + e^-x) of groups of `LANES` numbers, in place, as the tree's nodes have it."""

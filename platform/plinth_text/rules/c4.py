@@ -55,8 +55,8 @@ class KeptLines(NamedTuple):
 
 
 def page_counts(texts: pa.Array, lines: Lines) -> I64:
-    """Lines of each text by outcome, [documents, 10]: all, kept, sentences of the kept, and the lines that each rule
-    caught first."""
+    """Return the lines of each text by outcome, [documents, 10]: all, kept, sentences of the kept, and the lines that
+    each rule caught first."""
     return _counted(*utf8(texts), lines, pages=False)[0]
 
 

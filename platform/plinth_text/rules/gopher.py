@@ -57,7 +57,7 @@ REPETITION_COLUMNS = (
 
 
 def repetition_shares(texts: pa.Array, english: bool = False) -> F64:
-    """Shares of each text, [documents, 13] in the order of `COLUMNS`, of lines, paragraphs or characters.
+    """Return the shares of each text, [documents, 13] in the order of `COLUMNS`, of lines, paragraphs or characters.
 
     `english`: words are spaCy's.
     """
@@ -151,7 +151,7 @@ DOLMA_COLUMNS = (
 
 
 def dolma_shares(texts: pa.Array, join_blank_lines: bool = False) -> F64:
-    """Numbers of each text, [documents, 18] in the order of `COLUMNS`; zeros for an empty one.
+    """Return the numbers of each text, [documents, 18] in the order of `COLUMNS`; zeros for an empty one.
 
     Args:
         join_blank_lines: a run of line ends is one, as in the tagger `gopher_v2`.

@@ -45,7 +45,7 @@ def word_hash(word: str) -> int:
 
 
 def signals(texts: pa.Array, stop_words: frozenset[str] = frozenset()) -> F64:
-    """Signals of each text, [documents, 29] in the order of `COLUMNS`, not rounded; zeros for an empty one.
+    """Return the signals of each text, [documents, 29] in the order of `COLUMNS`, not rounded; zeros for an empty one.
 
     Args:
         stop_words: raw words that count as such, in their case.
@@ -78,7 +78,7 @@ def _normalise(texts: pa.Array, plain: bool, out: F64) -> npt.NDArray[np.bool_]:
 
 
 def normalised(text: str) -> str:
-    """Without ASCII punctuation, in lower case and in the form NFD; line ends stay."""
+    """Return the text without ASCII punctuation, in lower case and NFD; line ends are kept."""
     kept = text.encode().translate(None, string.punctuation.encode()).decode()
     return unicodedata.normalize("NFD", kept.lower())
 

@@ -39,7 +39,7 @@ def rows(texts: pa.Array, bits: int, max_words: int) -> tuple[I64, I32]:
 
 @compiled
 def fill_rows(data: U8, offsets: I64, shift: int, max_words: int, words: U64, starts: I64, out: I32) -> None:
-    """As `rows`; `words` is scratch memory."""
+    """Do the same as `rows`; `words` is scratch memory."""
 
 
 def margins(texts: pa.Array, table: F32, bias: F32, window: int = 0) -> F64:
@@ -64,14 +64,14 @@ def margins(texts: pa.Array, table: F32, bias: F32, window: int = 0) -> F64:
 
 @compiled
 def one_margin(data: U8, offsets: I64, table: F32, bias: float, shift: int, window: int, words: U64, out: F64) -> None:
-    """As `margins`, for one label; `words` is scratch memory."""
+    """Do the same as `margins`, for one label; `words` is scratch memory."""
 
 
 @compiled
 def every_margin(
     data: U8, offsets: I64, table: F32, bias: F32, shift: int, window: int, words: U64, total: F64, out: F64
 ) -> None:
-    """As `margins`; `words` and `total`, [K], are scratch memory."""
+    """Do the same as `margins`; `words` and `total`, [K], are scratch memory."""
 
 
 # Surface features of a text: lengths, shares of character classes, lines, repetition.
@@ -100,7 +100,7 @@ COMMON_WORDS = frozenset(_COMMON.split())
 
 
 def dense(texts: pa.Array) -> npt.NDArray[np.float32]:
-    """Features of every text, [D, N], all finite; shares are 0 where there is nothing to divide by."""
+    """Return the features of every text, [D, N], all finite; shares are 0 if the divisor is 0."""
     return from_counts(counts(texts))
 
 
@@ -164,7 +164,7 @@ BOUNDARY = np.uint64(0)
 
 
 def tokens(texts: pa.Array) -> tuple[U64, I64, I64]:
-    """All tokens of all texts, sentence by sentence.
+    """Return all tokens of all texts, sentence by sentence.
 
     Returns:
         hashes: [tokens and boundaries]; never `BOUNDARY` for a token.
@@ -228,7 +228,7 @@ class NGramTables:
 
 
 def score(hashes: U64, offsets: I64, table: U64, numbers: U16, unigrams: F32, tables: NGramTables) -> tuple[F64, I64]:
-    """Log10 probability of every text under the model.
+    """Return the log10 probability of every text under the model.
 
     Args:
         hashes, offsets: as `tokens` gives them.
@@ -246,7 +246,7 @@ def score(hashes: U64, offsets: I64, table: U64, numbers: U16, unigrams: F32, ta
 
 
 def vocabulary_table(words: U64, numbers: U16) -> tuple[U64, U16]:
-    """Open-addressing table from a token's hash to its number."""
+    """Return the open-addressing table from a token's hash to its number."""
     size = 1 << max(4, int(2 * words.size).bit_length())
     table, value = np.full(size, _EMPTY, dtype=np.uint64), np.zeros(size, dtype=np.uint16)
     fill_numbers(table, value, np.ascontiguousarray(words), numbers)
@@ -254,7 +254,7 @@ def vocabulary_table(words: U64, numbers: U16) -> tuple[U64, U16]:
 
 
 def word_numbers(hashes: U64, table: U64, numbers: U16) -> U16:
-    """Numbers of tokens; `END` for boundaries, `UNKNOWN` for tokens outside the vocabulary."""
+    """Return the numbers of tokens; `END` for boundaries, `UNKNOWN` for tokens outside the vocabulary."""
     out = np.empty(hashes.size, dtype=np.uint16)
     number_tokens(hashes, table, numbers, out)
     return out
@@ -272,7 +272,7 @@ def fill_numbers(table: U64, values: U16, words: U64, numbers: U16) -> None:
 
 @compiled
 def number_tokens(hashes: U64, table: U64, numbers: U16, out: U16) -> None:
-    """As `word_numbers`."""
+    """Do the same as `word_numbers`."""
 
 
 @compiled
@@ -280,4 +280,4 @@ def score_texts(
     hashes: U64, offsets: I64, table: U64, numbers: U16, unigrams: F32, keys: U64, values: F32, starts: I64,
     total: F64, counts: I64,
 ) -> None:  # fmt: skip
-    """As `score`."""
+    """Do the same as `score`."""

@@ -39,7 +39,8 @@ _MASK = 2**64 - 1
 
 
 def permutations(count: int, seed: int) -> tuple[U64, U64]:
-    """Coefficients a [K] and b [K], from SplitMix64 (Steele et al. 2014) so that no library's version matters."""
+    """Return the coefficients a [K] and b [K], from SplitMix64 (Steele et al. 2014) so that no library's version
+    matters."""
     state, values = (seed * _GOLDEN + 0x5851F42D4C957F2D) & _MASK, []
     for _ in range(2 * count):
         state = (state + _GOLDEN) & _MASK
@@ -51,7 +52,7 @@ def permutations(count: int, seed: int) -> tuple[U64, U64]:
 
 
 def signatures(texts: pa.Array, n: int, a: U64, b: U64) -> tuple[U32, Bools]:
-    """MinHash signatures [D, K] of the word n-grams of every text, and whether it has any [D].
+    """Return the MinHash signatures [D, K] of the word n-grams of every text, and whether it has any [D].
 
     A text without words has the signature of nothing, all ones; it must never be compared.
     """
@@ -68,11 +69,11 @@ def signatures(texts: pa.Array, n: int, a: U64, b: U64) -> tuple[U32, Bools]:
 def sign_texts(
     data: U8, offsets: I64, n: int, a: U64, b: U64, words: U64, grams: U64, minima: U64, out: U32, filled: Bools
 ) -> None:
-    """As `signatures`; `words`, `grams` and `minima` are scratch memory."""
+    """Do the same as `signatures`; `words`, `grams` and `minima` are scratch memory."""
 
 
 def band_keys(signature: U32, bands: int, rows: int) -> U64:
-    """Keys [D, bands] of signatures [D, bands * rows]; keys of different bands never mean the same."""
+    """Return the keys [D, bands] of signatures [D, bands * rows]; keys of different bands never mean the same."""
     out = np.empty((signature.shape[0], bands), dtype=np.uint64)
     hash_bands(signature, bands, rows, out.reshape(-1))
     return out
@@ -80,11 +81,11 @@ def band_keys(signature: U32, bands: int, rows: int) -> U64:
 
 @compiled
 def hash_bands(signature: U32, bands: int, rows: int, out: U64) -> None:
-    """As `band_keys`."""
+    """Do the same as `band_keys`."""
 
 
 def recall(similarity: float, bands: int, rows: int) -> float:
-    """Probability that a pair of this Jaccard similarity shares at least one band key."""
+    """Return the probability that a pair of this Jaccard similarity shares at least one band key."""
     return float(1 - (1 - similarity**rows) ** bands)
 
 
@@ -107,7 +108,7 @@ MAX_DISTANCE = 11
 
 
 def simhashes(texts: pa.Array, n: int) -> tuple[U64, Bools]:
-    """Hashes [D] of the word n-grams of every text, and whether it has any [D]."""
+    """Return the hashes [D] of the word n-grams of every text, and whether it has any [D]."""
     data, offsets = utf8(texts)
     out = np.zeros(offsets.size - 1, dtype=np.uint64)
     filled = np.zeros(out.size, dtype=np.bool_)
@@ -118,7 +119,7 @@ def simhashes(texts: pa.Array, n: int) -> tuple[U64, Bools]:
 
 @compiled
 def simhash_texts(data: U8, offsets: I64, n: int, words: U64, grams: U64, out: U64, filled: Bools) -> None:
-    """As `simhashes`; `words` and `grams` are scratch memory."""
+    """Do the same as `simhashes`; `words` and `grams` are scratch memory."""
 
 
 class SimHashIndex:
@@ -180,7 +181,8 @@ SCALE = 4095
 
 
 def frequencies(texts: pa.Array, min_words: int) -> tuple[I64, int]:
-    """Document frequencies of cells, [2^TABLE_BITS], over texts of at least `min_words` words; and how many texts."""
+    """Return the document frequencies of cells, [2^TABLE_BITS], over texts of at least `min_words` words; and how many
+    texts."""
     starts, words = ngram_hashes(texts, 1)
     out = np.zeros(1 << TABLE_BITS, dtype=np.int64)
     return out, count_texts(starts, words, min_words, np.full(out.size, -1, dtype=np.int64), out)
@@ -192,7 +194,7 @@ def count_texts(starts: I64, words: U64, min_words: int, last: I64, out: I64) ->
 
 
 def vectors(texts: pa.Array, df: I64, count: int, dimensions: int, min_words: int) -> tuple[I16, Bools]:
-    """Vectors [D, dimensions] of texts, and a mask of the texts that have one: at least `min_words` words.
+    """Return the vectors [D, dimensions] of texts, and a mask of the texts that have one: at least `min_words` words.
 
     Args:
         df, count: summed over the corpus, from `frequencies`.
@@ -219,7 +221,7 @@ def cosine(x: I16, y: I16) -> float:
 
 
 def quantised(values: F64) -> I16:
-    """Rows scaled to length `SCALE` and rounded; rows of zeros stay."""
+    """Return the rows scaled to length `SCALE` and rounded; rows of zeros stay."""
     lengths = np.sqrt((values * values).sum(axis=1, keepdims=True))
     scaled = np.divide(values, lengths, out=np.zeros_like(values), where=lengths > 0)
     rounded: I16 = np.rint(scaled * SCALE).astype(np.int16)
@@ -315,7 +317,7 @@ def scan_paragraphs(
 
 
 def edge_lines(found: HashedLines, count: int) -> Bools:
-    """[L] whether a line is among the first or last `count` lines of its text, blank lines not counted."""
+    """Return [L] whether a line is among the first or last `count` lines of its text, blank lines not counted."""
     out = np.zeros(found.high.size, dtype=np.bool_)
     mark_edges(found.starts, found.size, count, out)
     return out
@@ -323,7 +325,7 @@ def edge_lines(found: HashedLines, count: int) -> Bools:
 
 @compiled
 def mark_edges(starts: I64, size: I32, count: int, out: Bools) -> None:
-    """As `edges`."""
+    """Do the same as `edges`."""
 
 
 @compiled
@@ -381,7 +383,7 @@ def mark_anchors(
 
 
 def window_keys(found: Windows, n: int, wanted: Bools) -> tuple[U64, U64]:
-    """128-bit keys, as halves, of the wanted windows, in order: equal words give equal keys."""
+    """Return 128-bit keys, as halves, of the wanted windows, in order: equal words give equal keys."""
     high, low = (np.empty(int(np.count_nonzero(wanted)), dtype=np.uint64) for _ in range(2))
     hash_windows(found.words, found.word_starts, found.starts, n, wanted, high, low)
     return high, low
@@ -389,7 +391,7 @@ def window_keys(found: Windows, n: int, wanted: Bools) -> tuple[U64, U64]:
 
 @compiled
 def hash_windows(words: U64, word_starts: I64, starts: I64, n: int, wanted: Bools, high: U64, low: U64) -> None:
-    """As `window_keys`."""
+    """Do the same as `window_keys`."""
 
 
 @dataclass(frozen=True)
@@ -409,12 +411,13 @@ class WordPositions:
     ends: I64
 
     def passage(self, first: int, count: int) -> bytes:
-        """`count` folded words from word `first` on."""
+        """Return `count` folded words from word `first` on."""
         return self.folded[self.ends[first] : self.ends[first + count]]
 
 
 def word_positions(text: str) -> WordPositions:
-    """Positions of the words of a text: the same words, in number and order, as `plinth_text.words` hashes."""
+    """Return the positions of the words of a text: the same words, in number and order, as `plinth_text.words`
+    hashes."""
     data = np.frombuffer(text.encode(), dtype=np.uint8)
     size = data.size
     places, ends = np.zeros((4, size // 2 + 2), dtype=np.int64), np.zeros(size // 2 + 3, dtype=np.int64)

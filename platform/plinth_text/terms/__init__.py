@@ -88,7 +88,7 @@ class TermTable:
         self._tables = tuple(_table(one) for one in (firsts, phrases, skeletons, collapsed))
 
     def find(self, texts: pa.Array, obfuscated: bool = True) -> TermHits:
-        """All hits.
+        """Return all hits.
 
         Args:
             obfuscated: whether to find obfuscated terms as well.
@@ -222,7 +222,7 @@ def fold_table() -> np.ndarray[Any, np.dtype[np.uint32]]:
 # Does not belong here: check digits, registries of addresses, replacements.
 
 def places(texts: pa.Array) -> PiiPlaces:
-    """All candidates of a column of texts."""
+    """Return all candidates of a column of texts."""
     data, offsets = utf8(texts)
     capacity = 1024 + int(offsets[-1] - offsets[0]) // 128
     while True:
@@ -311,7 +311,7 @@ _SIZE = 1024
 
 
 def word_hash(word: str) -> int:
-    """64-bit FNV-1a of a word's bytes with ASCII capitals lowered."""
+    """Return the 64-bit FNV-1a hash of a word's bytes with ASCII capitals lowered."""
     value = _OFFSET
     for byte in word.encode():
         byte = byte + 32 if 65 <= byte <= 90 else byte

@@ -40,7 +40,7 @@ def class_table(out: npt.NDArray[np.uint8]) -> None:
 
 @compiled
 def characters(data: npt.NDArray[np.uint8], points: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64]) -> int:
-    """For tests: fill in the code point and the length of each character; returns the number of characters."""
+    """Fill in, for tests, the code point and the length of each character; returns the number of characters."""
 
 
 @lru_cache(maxsize=1)
@@ -134,7 +134,7 @@ _SYMBOLS = (
 
 @lru_cache(maxsize=1)
 def flags() -> npt.NDArray[np.uint8]:
-    """`SPACE` to `TERMINAL` by code point, [0x110000]."""
+    """Return `SPACE` to `TERMINAL` by code point, [0x110000]."""
     table = np.zeros(sys.maxunicode + 1, dtype=np.uint8)
     characters = np.arange(table.size, dtype=np.uint32).view("U1")
     table[np.strings.isalpha(characters)] |= ALPHA  # by the tables of the running Python
@@ -169,7 +169,7 @@ _LAST, _TAGS, _PRIVATE = 0x34000, range(0xE0000, 0xE01F0), range(0xF0000, 0x1100
 
 @lru_cache(maxsize=1)
 def classes() -> npt.NDArray[np.uint16]:
-    """`C_SPACE` to `C_BREAK` by code point, [0x110000]."""
+    """Return `C_SPACE` to `C_BREAK` by code point, [0x110000]."""
     table = np.full(0x110000, C_CONTROL, dtype=np.uint16)  # unassigned and private use are category C
     for point in (*range(_LAST), *_TAGS):
         table[point] = _classes_of(chr(point))

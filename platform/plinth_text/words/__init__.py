@@ -51,12 +51,12 @@ def split(data: U8, start: int, end: int, table: U8, edges: npt.NDArray[np.integ
 
 @compiled
 def split_i32(data: U8, start: int, end: int, table: U8, edges: npt.NDArray[np.int32]) -> int:
-    """As `split`."""
+    """Do the same as `split`."""
 
 
 @compiled
 def split_i64(data: U8, start: int, end: int, table: U8, edges: I64) -> int:
-    """As `split`."""
+    """Do the same as `split`."""
 
 
 @compiled
@@ -66,12 +66,13 @@ def count_words(data: U8, start: int, end: int, plain: bool, table: U8) -> int:
 
 @compiled
 def line_ends(data: U8, start: int, end: int, out: I64) -> int:
-    """Positions of `\\n`; returns how many."""
+    """Fill in the positions of `\\n`; return their number."""
 
 
 @compiled
 def breaks(data: U8, start: int, end: int, table: U8, out: I64) -> int:
-    """Positions of the characters that end lines for `str.splitlines`; returns how many. `\\r\\n` are two."""
+    """Fill in the positions of the line ends of `str.splitlines`; return their number. `\\r\\n` are
+    two."""
 
 #: A word's state is 0 before its first character c and (state xor c) * `WORD_FACTOR` after each; the last is mixed.
 WORD_FACTOR = np.uint64(0x9FB21C651E98DF25)
@@ -166,7 +167,8 @@ def repeats(values: U64, keys: U64, room: int, out: npt.NDArray[np.bool_]) -> No
 
 
 def ngram_buffers(longest: int) -> tuple[U64, I32, I32, I32, U64, I64]:
-    """Buffers for texts of up to `longest` bytes: keys, counts, spots, ids, word hashes, characters before a word."""
+    """Return the buffers for texts of up to `longest` bytes: keys, counts, spots, ids, word hashes, characters before a
+    word."""
     most = longest // 2 + 3  # a word is a byte, and another one separates it
     slots = slot_count(most)
     spots, ids = (np.empty(most, dtype=np.int32) for _ in range(2))
@@ -200,7 +202,7 @@ class HashLookup:
         mark_filter(table, self._filter, 64 - self._bits)
 
     def find(self, hashes: U64) -> I64:
-        """For each hash its position in the table, or -1."""
+        """Return the position of each hash in the table, or -1."""
         out = np.empty(hashes.size, dtype=np.int64)
         find_hashes(self.table, self._filter, 64 - self._bits, hashes, out)
         return out

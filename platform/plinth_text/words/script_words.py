@@ -74,7 +74,7 @@ class ScriptSplitter(NamedTuple):
 
 
 def splitter(longest: int) -> ScriptSplitter:
-    """For texts of up to `longest` bytes; untouched pages cost nothing."""
+    """Return a splitter for texts of up to `longest` bytes; untouched pages cost nothing."""
     return ScriptSplitter(
         kinds(), variants(), boundary_models(), np.empty(longest + 1, dtype=np.int32),
         np.empty(longest + 1, dtype=np.int32), np.empty(longest + 1, dtype=np.uint8),
@@ -129,7 +129,7 @@ _LIMIT = 0x10000
 
 @lru_cache(maxsize=1)
 def boundary_models() -> BoundaryModels:
-    """All models, read once per process."""
+    """Return all models, read once per process."""
     found = json.loads(Path(__file__).with_name("boundary_models.json").read_text("utf-8"))
     return _tables([found[name] for name in _NAMES])
 
@@ -183,4 +183,4 @@ def word_begins(
     ids: npt.NDArray[np.uint16], singles: I32, keys: U64, weights: I32, bases: I64, model: int, points: I32, n: int,
     scratch: I32, out: npt.NDArray[np.bool_],
 ) -> None:  # fmt: skip
-    """As `begins`."""
+    """Do the same as `begins`."""

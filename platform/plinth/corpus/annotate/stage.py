@@ -193,7 +193,8 @@ def _resources(chosen: Annotator, params: Frozen, given: Mapping[str, Manifest])
 
 @lru_cache(maxsize=16)
 def _prepared(name: str, params: str, store: Store, resources: tuple[tuple[str, str, Blob], ...]) -> Any:
-    """Parameters or loaded resources of an annotator; a worker loads a model once for all parts of a bucket."""
+    """Return the parameters or loaded resources of an annotator; a worker loads a model once for all parts of a
+    bucket."""
     chosen = annotator(name)
     given = chosen.params.model_validate_json(params)
     if chosen.prepare is None:

@@ -186,7 +186,7 @@ def _count(
 
 
 def summary(parts: Iterable[Part]) -> dict[str, object]:
-    """Statistics of a deduplication over all buckets and by bucket (the first piece of a part's name)."""
+    """Return the statistics of a deduplication over all buckets and by bucket (the first piece of a part's name)."""
     total = dict.fromkeys(STATS, 0)
     buckets: dict[str, dict[str, int]] = {}
     for part in parts:
@@ -225,7 +225,7 @@ def build(
     lengths: Sequence[Part],
     quality: Mapping[str, Manifest] | None,
 ) -> Part:
-    """Id and rank of every document as a flat column of `WIDTH` uint64.
+    """Return the id and rank of every document as a flat column of `WIDTH` uint64.
 
     Args:
         lengths: by slot, the part with its documents' `text_bytes`.
@@ -282,7 +282,7 @@ def _nested(batch: pa.RecordBatch, column: str) -> pa.Array:
 
 
 def _times(column: pa.Array) -> U64:
-    """Microseconds, as a number that is never negative; none is last."""
+    """Return the microseconds, as a number that is never negative; none is last."""
     micros = pc.fill_null(column.cast(pa.int64()), 0).to_numpy(zero_copy_only=False)
     bounded = np.clip(micros, -(2**54), 2**54) + 2**54
     return np.where(pc.is_valid(column).to_numpy(zero_copy_only=False), bounded.astype(np.uint64), _LAST)

@@ -75,14 +75,14 @@ def _columns(store: Store, task: tuple[Part, tuple[str, ...]]) -> tuple[Part, ..
 
 
 def no_stats(reasons: Sequence[str]) -> dict[str, Any]:
-    """Statistics of nothing: `STATS`, and spans and their bytes by reason, of surviving documents."""
+    """Return empty statistics: `STATS`, and spans and their bytes by reason, of surviving documents."""
     return dict.fromkeys(STATS, 0) | {name: dict.fromkeys(reasons, 0) for name in ("spans", "span_bytes")}
 
 
 def batch(
     before: pa.RecordBatch, considered: Bools, short: Bools, marks: Marks, reasons: Sequence[str], stats: dict[str, Any]
 ) -> pa.RecordBatch:
-    """Rows of the sidecar, counted.
+    """Return the rows of the sidecar, counted.
 
     Args:
         before: `survivor` and `text_bytes` of the stage before; N rows.
@@ -131,7 +131,7 @@ def edit_lists(rows: int, marks: Marks, reasons: Sequence[str]) -> pa.Array:
 
 
 def too_little(params: Remainder, edited: Bools, words: I64, left: I64, size: I64) -> Bools:
-    """Documents with too little left: of cut ones, fewer than `min_words` words or `min_share` of `size`.
+    """Return the documents with too little left: of cut ones, fewer than `min_words` words or `min_share` of `size`.
 
     Args:
         edited: [N] whether anything is cut.
@@ -159,7 +159,7 @@ def equal_keys(key: U64, low: U64) -> tuple[I64, I64]:
 
 
 def summary(parts: Iterable[Part], reasons: Sequence[str]) -> dict[str, Any]:
-    """Statistics of all parts, and `buckets` with those of each (the first piece of a part's name)."""
+    """Return the statistics of all parts, and `buckets` with those of each (the first piece of a part's name)."""
     listed = tuple(parts)
     names = sorted({part.name.split("/", 1)[0] for part in listed})
     empty: Mapping[str, Any] = no_stats(reasons)
@@ -210,7 +210,7 @@ class SlotTexts:
         return (self.slot.documents.blob.sha256, self.edits.blob.sha256 if self.edits else "")
 
     def read(self, store: Store) -> Iterator[tuple[I64, pa.Array]]:
-        """By batch: rows, and their texts with earlier cuts blanked."""
+        """Yield rows and their texts with earlier cuts blanked, by batch."""
         sides = [(self.edits, ["edits"])] if self.edits else []
         first = 0
         for documents, *cuts in iter_aligned(store, (self.slot.documents, ["text"]), *sides):
@@ -328,7 +328,7 @@ def _windows(store: Store, task: _Candidates) -> tuple[Part, ...]:
 
 
 def _wanted(found: Windows, repeated: HashLookup) -> Bools:
-    """[N] whether the anchor of a window is repeated; each anchor is looked up once."""
+    """Return [N] whether the anchor of a window is repeated; each anchor is looked up once."""
     if found.anchors.size == 0:
         return np.zeros(0, dtype=np.bool_)
     known: Bools = repeated.find(found.anchors[found.fresh]) >= 0

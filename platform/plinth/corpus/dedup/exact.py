@@ -85,12 +85,12 @@ def run(
 
 
 def leaves(ctx: Context, places: Sequence[Slot]) -> list[Part]:
-    """Per slot its documents' digests as a run of (upper half, row, lower half)."""
+    """Return for each slot the digests of its documents as a run of (upper half, row, lower half)."""
     return [parts[0] for parts in _digests(ctx, places)]
 
 
 def text_lengths(ctx: Context, places: Sequence[Slot]) -> list[Part]:
-    """Per slot its documents' `text_bytes`, in row order."""
+    """Return for each slot the `text_bytes` of its documents, in row order."""
     return [parts[1] for parts in _digests(ctx, places)]
 
 

@@ -67,7 +67,7 @@ def compared(params: LineParameters, bucket: str, found: HashedLines, domains: l
 
 
 def _kinds(params: LineParameters, found: HashedLines) -> Iterator[tuple[int, U64, U64, I64, I64]]:
-    """Kind, hashes, first line, one past the last, of everything that is compared."""
+    """Yield the kind, hashes, first line, one past the last, of everything that is compared."""
     if params.boilerplate_documents is not None:
         at = np.flatnonzero(found.alphanumeric & edge_lines(found, params.edge_lines))
         yield BOILERPLATE, found.high[at], found.low[at], at, at + 1
@@ -88,7 +88,7 @@ def _salted(high: U64, salt: U64, kind: int) -> U64:
 
 
 def _salts(kind: str, names: list[str]) -> U64:
-    """64 bits for each name."""
+    """Return 64 bits for each name."""
     known = {
         name: int.from_bytes(hashlib.blake2b(f"{kind}:{name}".encode(), digest_size=8).digest(), "big")
         for name in set(names)
@@ -210,7 +210,7 @@ def _count(store: Store, task: _Task) -> tuple[Part, ...]:
 
 
 def _combined(key: U64, low: U64, row: U64, line: U64, edge: U64) -> tuple[U64, ...]:
-    """One row of `COUNTS` for each key: its first place, and how many documents have it.
+    """Return one row of `COUNTS` for each key: its first place, and how many documents have it.
 
     Args:
         key, low, row, line, edge: one entry for each time that a document has a line, in reading order.
@@ -277,7 +277,7 @@ def _batches(store: Store, task: _Task, repeated: _Repeated, stats: dict[str, An
 
 
 def _read(store: Store, task: _Task) -> Iterator[tuple[int, Bools, pa.RecordBatch, HashedLines, list[str]]]:
-    """By batch: its first row, which documents are considered, the stage before, their lines and their domains."""
+    """Yield for each batch its first row, the mask of considered documents, the stage before, lines and domains."""
     first = 0
     sources = ((task.slot.documents, ["text", "uri"]), (task.slot.sides["before"], list(_BEFORE)))
     for documents, before in iter_aligned(store, *sources):
@@ -290,7 +290,7 @@ def _read(store: Store, task: _Task) -> Iterator[tuple[int, Bools, pa.RecordBatc
 
 
 def _cut(repeated: _Repeated, units: Units, found: HashedLines, rows: I64) -> U8:
-    """[L] 0, or 1 + the number of the reason that a line is cut."""
+    """Return [L] 0, or 1 + the number of the reason that a line is cut."""
     cut = np.zeros(found.high.size, dtype=np.uint8)
     key, low = repeated.key, repeated.low
     if key.size == 0:

@@ -206,7 +206,7 @@ class MinHash(Frozen):
         return resolve(given)
 
     def signature(self) -> dict[str, Any]:
-        """Parameters that signatures depend on."""
+        """Return the parameters that signatures depend on."""
         return {
             "shingle_words": self.shingle_words if self.shingle_characters is None else None,
             "shingle_characters": self.shingle_characters,
@@ -216,14 +216,14 @@ class MinHash(Frozen):
         }
 
     def similarity(self) -> dict[str, Any]:
-        """Parameters that the similarity of two texts depends on."""
+        """Return the parameters that the similarity of two texts depends on."""
         if self.verify == "signature":
             return {"verify": self.verify, **self.signature()}
         names = ("shingle_words", "shingle_characters", "max_characters")
         return {"verify": self.verify, **{name: self.signature()[name] for name in names}}
 
     def resolved(self) -> dict[str, Any]:
-        """Parameters that the clusters depend on."""
+        """Return the parameters that the clusters depend on."""
         shape = {"bands": self.bands, "rows": self.rows, "threshold": self.threshold, "verify": self.verify}
         return self.signature() | shape
 
@@ -252,5 +252,5 @@ class Dedup(Frozen):
         return self
 
     def survivors(self) -> dict[str, Any]:
-        """Parameters that the choice of survivors depends on."""
+        """Return the parameters that the choice of survivors depends on."""
         return {"keep": self.keep, "quality": self.quality, "prefer": list(self.prefer)}

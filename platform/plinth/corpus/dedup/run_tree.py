@@ -38,12 +38,13 @@ MERGE_ROWS = 2_000_000
 
 
 def keyed(parts: Iterable[Part]) -> str:
-    """One digest for many parts, for tasks that depend on all: a key per task and part would grow with the square."""
+    """Return one digest for many parts, for tasks that depend on all: a key per task and part would grow with the
+    square."""
     return fingerprint.digest([part.blob.sha256 for part in parts])
 
 
 def narrow(ctx: Context, kind: str, columns: int, runs: Sequence[Part], label: str) -> tuple[Part, ...]:
-    """At most `MOST_RUNS` runs with the rows of all, each in order of its columns.
+    """Return at most `MOST_RUNS` runs with the rows of all, each in order of its columns.
 
     Args:
         kind, columns: of the runs.
@@ -128,7 +129,7 @@ class Branch:
 
 
 def tree(ctx: Context, kind: str, columns: int, leaves: Sequence[Part]) -> list[Branch]:
-    """At most `MOST_RUNS` runs over all leaves (more only where leaves are beyond counting)."""
+    """Return at most `MOST_RUNS` runs over all leaves (more only where leaves are beyond counting)."""
     branches = [Branch(leaf, (number,)) for number, leaf in enumerate(leaves)]
     while len(branches) > MOST_RUNS:
         groups = list(_groups(branches))
@@ -231,8 +232,8 @@ class RangeReader:
         return sum(run.rows for run, _ in self.branches)
 
     def read(self, store: Store, low: int, high: int, mask: U8 | None = None) -> list[U64]:
-        """Key, document number and further columns of the entries with low <= key < high, of documents whose mask, if
-        there is one, is not 0."""
+        """Return the key, document number and further columns of the entries with low <= key < high, of documents whose
+        mask, if there is one, is not 0."""
         found: list[list[U64]] = []
         for run, first in self.branches:
             with sorted_runs.SortedRun(store, run, self.kind, self.identity) as opened:
@@ -260,7 +261,7 @@ class Range:
     given: tuple[Part, ...] = ()
 
     def read(self, store: Store) -> tuple[Bools, list[U64]]:
-        """Which entries are the first of their key, and the columns: ordered by key, number and the others.
+        """Return which entries are the first of their key, and the columns: ordered by key, number and the others.
 
         Of runs with three columns or more the third is the other half of the key.
         """

@@ -103,7 +103,7 @@ def search(total: I64, count: int, threshold: float, recall: float) -> Search:
 def find(
     ctx: Context, vectors: Sequence[Part], shape: Search, mask: Part, layout: SlotNumbers, range_rows: int
 ) -> list[Part]:
-    """Pairs that may be alike, as runs of `candidates.GROUPS`.
+    """Return the pairs that may be alike, as runs of `candidates.GROUPS`.
 
     Args:
         vectors: by slot.
@@ -149,7 +149,7 @@ _WORDS = SKETCH_BITS // 64
 
 
 def simhash(vectors: I16, shape: Search) -> U64:
-    """Keys [N, tables] of vectors [N, dimensions]."""
+    """Return the keys [N, tables] of vectors [N, dimensions]."""
     out = np.empty((vectors.shape[0], shape.tables), dtype=np.uint64)
     for first, sides in _sides(vectors, shape, 0, shape.tables * shape.bits):
         pack_sides(sides, shape.bits, out[first : first + 4096])
@@ -157,7 +157,7 @@ def simhash(vectors: I16, shape: Search) -> U64:
 
 
 def sketched(vectors: I16, shape: Search) -> U64:
-    """Sketches [N, SKETCH_BITS / 64] of vectors [N, dimensions], by other planes than the keys'."""
+    """Return the sketches [N, SKETCH_BITS / 64] of vectors [N, dimensions], by other planes than the keys'."""
     out = np.empty((vectors.shape[0], _WORDS), dtype=np.uint64)
     for first, sides in _sides(vectors, shape, MAX_BITS * MAX_TABLES, SKETCH_BITS):
         out[first : first + 4096] = np.packbits(sides, axis=1).view("<u8")
@@ -184,7 +184,7 @@ def pack_sides(sides: Bools, bits: int, out: U64) -> None:
 
 
 def nominate(key: U64, at: U64) -> tuple[U64, U64]:
-    """Pairs (smaller address first) of entries sorted by key and address; repeats may occur."""
+    """Return the pairs (smaller address first) of entries sorted by key and address; repeats may occur."""
     starts = np.append(np.flatnonzero(np.r_[True, key[1:] != key[:-1]][: key.size]), key.size)
     sizes = np.diff(starts)
     total = int(np.where(sizes <= ALL_PAIRS, sizes * (sizes - 1) // 2, sizes * (NEIGHBOURS + 1)).sum())
@@ -213,7 +213,7 @@ def _pairs(differing: int, store: Store, task: Range) -> tuple[Part, ...]:
 
 
 def _differing(sketches: U64, pairs: U64) -> I64:
-    """[P] how many bits of the sketches of each pair differ."""
+    """Return [P] how many bits of the sketches of each pair differ."""
     out = np.zeros(pairs.shape[0], dtype=np.int64)
     for first in range(0, out.size, 2**20):
         left, right = pairs[first : first + 2**20].T
@@ -351,7 +351,7 @@ def _batches(store: Store, task: _Emit, stats: dict[str, int]) -> Iterator[pa.Re
 
 
 def _count(stats: dict[str, int], considered: Any, alive: Any, survivor: Any, company: Any, text_bytes: Any) -> None:
-    """Documents and bytes of a batch; all arguments but the first are [rows]."""
+    """Count documents and bytes of a batch; all arguments but the first are [rows]."""
     for name, mask in (("considered", considered), ("survivors", survivor), ("removed", alive & ~survivor)):
         stats[name] += int(mask.sum())
         stats[{"survivors": "survivor"}.get(name, name) + "_bytes"] += int(text_bytes[mask].sum())

@@ -50,7 +50,7 @@ class SortedRunWriter:
         self._crcs: list[int] = []
 
     def append(self, *columns: U64) -> None:
-        """Rows that follow those appended so far."""
+        """Append rows."""
         if len(columns) != self.columns or len({column.size for column in columns}) != 1:
             raise ValueError(f"expected {self.columns} columns of equal length")
         self._waiting.append([np.asarray(column, dtype="<u8") for column in columns])
@@ -240,7 +240,7 @@ class SortedRun:
 
 
 def in_order(key: U64, *ties: U64) -> I64:
-    """Positions that sort by key, then by the ties: the same on any processor, whatever sort it has."""
+    """Return the positions that sort by key, then by the ties: the same on any processor, whatever sort it has."""
     order = np.argsort(key)
     ordered = key[order]
     equal = ordered[1:] == ordered[:-1]
@@ -264,7 +264,7 @@ RANGE_ROWS = 4_000_000
 
 
 def ranges(rows: int, range_rows: int = RANGE_ROWS) -> list[tuple[int, int]]:
-    """Equal ranges of evenly spread keys, half open, so that each has about `range_rows` of `rows`."""
+    """Return equal ranges of evenly spread keys, half open, so that each has about `range_rows` of `rows`."""
     count = max(1, -(-rows // range_rows))
     cuts = [END * i // count for i in range(count + 1)]
     return list(pairwise(cuts))
@@ -316,7 +316,7 @@ def write_halves(
 
 
 def binary16(high: U64, low: U64) -> pa.Array:
-    """`binary(16)` from the two big-endian halves."""
+    """Return `binary(16)` from the two big-endian halves."""
     both = np.empty((high.size, 2), dtype=">u8")
     both[:, 0], both[:, 1] = high, low
     return pa.FixedSizeBinaryArray.from_buffers(pa.binary(16), high.size, [None, pa.py_buffer(both.tobytes())])

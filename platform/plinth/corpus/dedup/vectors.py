@@ -57,7 +57,7 @@ class Vectors:
 
 
 def make(ctx: Context, params: Semantic, places: Sequence[Slot], files: Manifest | None, range_rows: int) -> Vectors:
-    """Vectors of all slots, which are those of the chosen buckets.
+    """Return the vectors of all slots, which are those of the chosen buckets.
 
     Args:
         files: the user's vectors.
@@ -102,7 +102,7 @@ def training_documents(places: Sequence[Slot]) -> list[int]:
 
 
 def raw(column: pa.Array) -> U64:
-    """Vectors [rows, dimensions / 4], as the bits of four numbers each; rows without one hold anything."""
+    """Return the vectors [rows, dimensions / 4], as the bits of four numbers each; rows without one hold anything."""
     width = column.type.byte_width // 8
     values = np.frombuffer(column.buffers()[1], dtype="<u8") if len(column) else np.empty(0, np.uint64)
     return values[column.offset * width : (column.offset + len(column)) * width].reshape(-1, width)
@@ -148,7 +148,7 @@ def _frequencies(store: Store, task: _Learn) -> tuple[Part, ...]:
 
 
 def numbers(store: Store, part: Part) -> I64:
-    """Whole numbers that were stored as bytes."""
+    """Return whole numbers that were stored as bytes."""
     return np.frombuffer(store.open_path(part.blob).read_bytes(), dtype="<i8").astype(np.int64)
 
 
@@ -258,7 +258,7 @@ class Given:
 
 
 def find(ctx: Context, places: Sequence[Slot], files: Sequence[Part], range_rows: int) -> list[Given]:
-    """Where the vectors of every slot's documents are.
+    """Return the locations of the vectors of every slot's documents.
 
     Raises:
         SourceError: a file is not one of vectors.
@@ -317,7 +317,7 @@ def _sources(store: Store, task: tuple[Part, Part]) -> tuple[Part, ...]:
 
 
 def read(store: Store, given: Given) -> tuple[F64, I64]:
-    """Vectors [found, dimensions], and for every document of the part its place among them, or -1.
+    """Return the vectors [found, dimensions], and for every document of the part its place among them, or -1.
 
     Raises:
         SourceError: vectors differ in length, or cannot be used.

@@ -175,7 +175,7 @@ def _fix_pages(pages: list[str]) -> str:
 
 
 def _trimmed(lines: list[str]) -> list[str]:
-    """Lines without blank ones at the beginning, and one page number among them."""
+    """Return the lines without blank ones at the beginning, and one page number among them."""
     start, numbers = 0, 0
     while start < len(lines):
         word = lines[start].strip().strip("-").strip()
@@ -219,7 +219,8 @@ BATCH_BYTES = 16 * 2**20
 
 
 def document_batches(rows: Iterable[tuple[Any, ...]], counts: Counter[str]) -> Iterator[pa.RecordBatch]:
-    """Batches of DOCUMENT_SCHEMA out of its rows; `counts` receives documents, text_bytes and source_bytes."""
+    """Yield the batches of DOCUMENT_SCHEMA out of its rows; `counts` receives documents, text_bytes and
+    source_bytes."""
     held: list[tuple[Any, ...]] = []
     size = 0
     counts.update(documents=0, text_bytes=0, source_bytes=0)
@@ -243,7 +244,7 @@ def _batch(rows: list[tuple[Any, ...]], schema: pa.Schema, counts: Counter[str])
 
 
 def _data_bytes(text: pa.LargeStringArray) -> int:
-    """UTF-8 bytes of a freshly made string column."""
+    """Return the UTF-8 bytes of a freshly made string column."""
     return int(text.buffers()[2].size) if text.buffers()[2] else 0
 
 
@@ -284,7 +285,7 @@ class RejectSpill:
             yield from reader
 
     def stats(self) -> dict[str, Any]:
-        """Rejects by reason, and the bytes of source they stand for."""
+        """Return the rejects by reason, and the bytes of source they stand for."""
         return {"rejects": dict(sorted(self._counts.items())), "rejected_bytes": self._bytes}
 
     def _flush(self) -> None:

@@ -71,7 +71,7 @@ class ColumnRules:
         return fingerprint.digest([named, self.urls, self.domains, self.licences])
 
     def look(self, batch: pa.RecordBatch) -> Iterator[Hit]:
-        """Rows that a rule takes; reads `id`, `uri` and `licence`."""
+        """Yield the rows that a rule takes; reads `id`, `uri` and `licence`."""
         found: dict[int, int] = {}
         for row, key in enumerate(batch.column("id").to_pylist() if self.documents else ()):
             if key in self.documents:
@@ -115,7 +115,7 @@ class TextRules:
         return fingerprint.digest(plain)
 
     def look(self, texts: pa.Array) -> Iterator[Hit]:
-        """Texts that are alike one of the signatures."""
+        """Yield the texts that are alike one of the signatures."""
         same = {text.digest: number for _, own in self.groups for text, number in reversed(own)}
         found = {row: same[key.hex()] for row, key in enumerate(digests(texts).to_pylist()) if key.hex() in same}
         for alike, own in self.groups:
@@ -125,7 +125,7 @@ class TextRules:
 
 
 def _alike(alike: Alike, own: Sequence[tuple[TextSignature, int]], sets: Sequence[U64]) -> Iterator[Hit]:
-    """Rows whose set overlaps a signature; those that share too little with all of them together are passed over."""
+    """Yield the rows whose set overlaps a signature; rows that share too little with all signatures are skipped."""
     wanted = [(text.set, number) for text, number in own if text.shingles]
     if not wanted:
         return
@@ -232,7 +232,7 @@ def drop(ctx: Context, label: str, pairs: Sequence[Pair], entries: Sequence[Excl
 def look(
     ctx: Context, label: str, parts: Sequence[Part], entries: Sequence[Exclusion]
 ) -> list[tuple[Part, ...]]:
-    """Per part of documents, tables (`TAKEN`) of what is taken by columns and by text, where there are such rules."""
+    """Return for each part the tables (`TAKEN`) of rows excluded by columns and by text."""
     columns, texts = ColumnRules.of(entries), TextRules.of(entries)
     looks: list[tuple[Step, TaskFn, str]] = []
     if columns:
@@ -258,7 +258,7 @@ class Rewrite:
 
 
 def without_taken(store: Store, task: Rewrite) -> tuple[Part, Part]:
-    """One part without what is taken, and its rejects with it; `taken` of its statistics counts by entry."""
+    """Return one part without what is taken, and its rejects with it; `taken` of its statistics counts by entry."""
     by_row = taken_rows(store, task.taken)
 
     def refuse(number: int, row: dict[str, Any]) -> Reject:
@@ -272,7 +272,7 @@ def without_taken(store: Store, task: Rewrite) -> tuple[Part, Part]:
 
 
 def taken_rows(store: Store, taken: Sequence[Part]) -> dict[int, int]:
-    """Entry by row, rows ascending; the first table that names a row counts."""
+    """Return the entry by row, rows ascending; the first table that names a row counts."""
     rows: dict[int, int] = {}
     for table in taken:
         for row in read_table(store, table).to_pylist():
@@ -346,7 +346,7 @@ def drop_repeats(
 
 
 def without_repeats(store: Store, task: Repeats) -> tuple[Part, Part]:
-    """One part without its repeats, and its rejects with them."""
+    """Return one part without its repeats, and its rejects with them."""
     with sorted_runs.SortedRun(store, task.rows, REPEATED) as opened:
         (dropped,) = opened.all()
 
@@ -360,7 +360,7 @@ def without_repeats(store: Store, task: Repeats) -> tuple[Part, Part]:
 
 
 def _repeated(ctx: Context, label: str, parts: Sequence[Part], range_rows: int) -> list[Part]:
-    """Per part, a run of the rows whose id an earlier row of the bucket has."""
+    """Return, by part, a run of the rows with the id of an earlier row of the bucket."""
     items = [Item((part.blob.sha256,), part, part.rows) for part in parts]
     made = run_items(ctx, Step(name="documents/ids", version="1"), _ids, items, label=f"{label} (ids)")
     numbers = SlotNumbers((0, *accumulate(part.rows for part in parts)))

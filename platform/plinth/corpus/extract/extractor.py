@@ -80,7 +80,7 @@ Records = Sequence[RawRecord | Reject]
 
 
 def extracted(items: Iterable[RawRecord | Reject], extractor: Extractor) -> Iterator[RawRecord | Reject]:
-    """Text as it came, and main content for HTML; a page that gives none is a reject.
+    """Yield the text as it came, and main content for HTML; a page that gives none is a reject.
 
     Memory is two batches: while the answers to one are used, the extractor has the next.
     """

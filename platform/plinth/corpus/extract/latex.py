@@ -86,7 +86,7 @@ _ACRONYM = re.compile(r"\\newacronym\s*(?:\[[^\]]*\])?\s*\{([^{}]*)\}\s*\{([^{}]
 
 
 def latex_text(source: str) -> Text:
-    """Text of a source, and its title."""
+    """Return the text of a source, and its title."""
     terms = dict(_ENTRY.findall(source)) | dict(_ACRONYM.findall(source))
     source = expanded(_terms_in_place(source.translate(_MARKS), terms), _KNOWN)
     body = _BODY.search(source)
@@ -137,7 +137,7 @@ def _notes_in_place(text: str) -> str:
 
 @lru_cache(maxsize=1)
 def _grammar() -> Any:
-    """Arguments of macros that pylatexenc does not know, or knows otherwise."""
+    """Return the arguments of macros that pylatexenc does not know, or knows otherwise."""
     from pylatexenc import latexwalker
     from pylatexenc.macrospec import EnvironmentSpec, VerbatimArgsParser, std_environment, std_macro
 
@@ -391,7 +391,7 @@ def _arguments(source: str, at: int, macro: Macro) -> tuple[list[str], int]:
 
 
 def _skipped(source: str, at: int, form: str) -> int:
-    """Where the arguments of a form end."""
+    """Return the end of the arguments of a form."""
     for one in "*" + form:
         if one == "*":
             at += source[at : at + 1] == "*"
@@ -428,7 +428,7 @@ _BRACKETS = re.compile(r"\\.|%[^\n]*|[{}\]]", re.S)
 
 
 def _closing(source: str, at: int, mark: str) -> int:
-    """Where a group ends that began before `at`; the end of the source where it does not."""
+    """Return the end of a group that began before `at`, or the end of the source."""
     depth = 0
     for found in (_GROUP if mark == "}" else _BRACKETS).finditer(source, at):
         if found[0] == mark and not depth:

@@ -185,7 +185,7 @@ def page_facts(html: str, title: str | None) -> dict[str, str]:
 
 
 def _add_tags(facts: dict[str, str], html: str, end: int) -> None:
-    """Values of `link`, `meta` and `base` elements; the first of a name counts."""
+    """Add the values of `link`, `meta` and `base` elements; the first of a name counts."""
     metas: dict[str, str] = {}
     several: list[tuple[str, str]] = []
     canonical = base = ""
@@ -218,7 +218,7 @@ def _add_tags(facts: dict[str, str], html: str, end: int) -> None:
 
 
 def _licences(html: str) -> Iterator[str]:
-    """Addresses of links with `rel=license`."""
+    """Yield the addresses of links with `rel=license`."""
     at = -1
     for _ in range(MOST_LICENSES):
         at = html.find(LICENSE, at + 1)
@@ -247,7 +247,7 @@ def _published(html: str) -> str | None:
 
 
 def _attributes(text: str) -> dict[str, str]:
-    """Attributes by name in lower case; the first of a name counts."""
+    """Return the attributes by name in lower case; the first of a name counts."""
     found: dict[str, str] = {}
     for name, *values in _ATTRIBUTE.findall(text):
         found.setdefault(name.lower(), unescape("".join(values)))
@@ -255,7 +255,7 @@ def _attributes(text: str) -> dict[str, str]:
 
 
 def _address(base: str, address: str) -> str:
-    """Clean an address as browsers do; one too long to keep becomes empty."""
+    """Return the address cleaned as in browsers; empty if it is too long."""
     address = "".join(address.strip().split("\n")).replace("\t", "").replace("\r", "").replace(" ", "%20")
     try:
         address = urljoin(base.strip(), address) if base and address else address
@@ -265,5 +265,5 @@ def _address(base: str, address: str) -> str:
 
 
 def _line(text: str) -> str:
-    """One line of bounded length."""
+    """Return one line of bounded length."""
     return " ".join(text[: 4 * FACT_CHARACTERS].split())[:FACT_CHARACTERS]

@@ -26,7 +26,7 @@ _DAY = re.compile(r"D:(\d{4})(\d{2})(\d{2})")
 
 
 def pdf_text(body: bytes, begins: Callable[[], None]) -> Text | ExtractionFailure:
-    """Text of all pages, title and day of creation.
+    """Return the text of all pages, title and day of creation.
 
     Args:
         begins: called before every page, so that its time is its own.
@@ -99,7 +99,7 @@ class Line:
 
 
 def page_text(page: Any) -> str:
-    """Text of a text page of pypdfium2, with one line per paragraph; hyphens at line ends are `HYPHEN`."""
+    """Return the text of a text page of pypdfium2, with one line per paragraph; hyphens at line ends are `HYPHEN`."""
     text = page.get_text_range()
     lines = list(_lines(page, text)) if len(text) == page.count_chars() else []
     if not lines:

@@ -228,7 +228,7 @@ def raised(text: str) -> str:
 
 
 def lowered(text: str) -> str:
-    """Lowered text, the same way: `_(…)`."""
+    """Return the lowered text, the same way: `_(…)`."""
     return _script_text(text, _LOWERED, "_")
 
 

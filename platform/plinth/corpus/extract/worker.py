@@ -68,7 +68,7 @@ def _trafilatura() -> Extract:
 
 
 def _spaces(text: str) -> str:
-    """No-break spaces lay out a page; in running text they are spaces."""
+    """Replace no-break spaces in running text with spaces."""
     return text.replace("\xa0", " ")
 
 

@@ -83,7 +83,7 @@ _BUILT_IN = {
 
 @cache
 def trainers() -> dict[str, ModelTrainer]:
-    """All trainers by kind."""
+    """Return all trainers by kind."""
     places = {kind: place.split(":") for kind, place in _BUILT_IN.items()}
     return {kind: getattr(import_module(module), name) for kind, (module, name) in places.items()}
 

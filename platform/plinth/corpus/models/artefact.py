@@ -54,14 +54,14 @@ class Curve(Frozen):
     values: tuple[float, ...] = ()
 
     def __call__(self, margins: F64) -> F64:
-        """Probabilities, [N]."""
+        """Return the probabilities, [N]."""
         if self.knots:
             return np.asarray(np.interp(margins, self.knots, self.values))
         return sigmoid(self.slope * margins + self.intercept)
 
 
 def sigmoid(x: F64) -> F64:
-    """1 / (1 + exp(-x)) without overflow."""
+    """Return 1 / (1 + exp(-x)) without overflow."""
     return np.asarray(np.exp(-np.logaddexp(0.0, -x)))
 
 
@@ -71,7 +71,7 @@ def fit_curve(method: Method, margins: F64, truth: npt.NDArray[Any], weights: F6
 
 
 def platt(margins: F64, truth: npt.NDArray[Any], weights: F64) -> Curve:
-    """Platt 1999, with his targets that are never quite 0 or 1, by Newton's method with halved steps (Lin, Lin and
+    """Fit Platt's sigmoid (1999), with targets inside (0, 1), by Newton's method with halved steps (Lin, Lin and
     Weng 2007). The slope never turns the order of documents around: a model without any skill gets a flat curve."""
     high, low = weights[truth == 1].sum(), weights[truth == 0].sum()
     target = np.where(truth == 1, (high + 1) / (high + 2), 1 / (low + 2))
@@ -121,7 +121,7 @@ ECE_BINS = 15
 
 
 def auc(truth: npt.NDArray[Any], scores: F64, weights: F64) -> float:
-    """Chance that a true document scores above a false one, ties counted half (Mann and Whitney 1947).
+    """Return the chance that a true document scores above a false one, ties counted half (Mann and Whitney 1947).
 
     Raises:
         ValueError: there are no documents of one truth.
@@ -136,7 +136,7 @@ def auc(truth: npt.NDArray[Any], scores: F64, weights: F64) -> float:
 
 
 def average_precision(truth: npt.NDArray[Any], scores: F64, weights: F64) -> float:
-    """Area under the curve of precision over recall as a sum of steps, no line drawn between them (Davis and
+    """Return the area under the curve of precision over recall as a sum of steps, no line drawn between them (Davis and
     Goadrich 2006 show why).
 
     Raises:
@@ -151,7 +151,7 @@ def average_precision(truth: npt.NDArray[Any], scores: F64, weights: F64) -> flo
 
 
 def brier(truth: npt.NDArray[Any], probabilities: F64, weights: F64) -> float:
-    """Mean squared distance of probability and truth (Brier 1950)."""
+    """Return the mean squared distance of probability and truth (Brier 1950)."""
     return float(np.average((probabilities - truth) ** 2, weights=weights))
 
 
@@ -166,20 +166,21 @@ def calibration_error(truth: npt.NDArray[Any], probabilities: F64, weights: F64,
 
 
 def log_loss(truth: npt.NDArray[Any], probabilities: F64, weights: F64) -> float:
-    """Mean negative log likelihood, in nats; certainty is cut at 1e-12."""
+    """Return the mean negative log likelihood, in nats; certainty is cut at 1e-12."""
     p = np.clip(probabilities, 1e-12, 1 - 1e-12)
     return float(-np.average(np.where(truth == 1, np.log(p), np.log1p(-p)), weights=weights))
 
 
 def balanced(labels: npt.NDArray[Any], classes: int) -> F64:
-    """Weights that give every class the same total; they add up to N."""
+    """Return the weights that give every class the same total; they add up to N."""
     found = np.bincount(labels, minlength=classes)
     share: F64 = np.divide(len(labels), found * np.count_nonzero(found), out=np.zeros(classes), where=found > 0)
     return np.asarray(share[labels])
 
 
 def quality(truth: npt.NDArray[Any], probabilities: F64, weights: F64) -> dict[str, float]:
-    """All measures under their names in statistics, rounded so that they are the same wherever they are summed."""
+    """Return all measures under their names in statistics, rounded so that they are the same wherever they are
+    summed."""
     measured = {
         "auc": auc(truth, probabilities, weights),
         "average_precision": average_precision(truth, probabilities, weights),
@@ -223,7 +224,7 @@ class Forest:
 
 
 def fit_trees(features: F32, truth: I64, weights: F64) -> Forest:
-    """Trees that separate true documents from false ones by logistic loss; the margin is log odds.
+    """Return the trees that separate true documents from false ones by logistic loss; the margin is log odds.
 
     Args:
         features: [D, N], finite.
@@ -319,13 +320,13 @@ class ClassifierModel:
     forest: Forest | None = None
 
     def probabilities(self, texts: pa.Array) -> tuple[F64, F64]:
-        """Calibrated probabilities and raw margins of the first stage, [documents, labels] each."""
+        """Return the calibrated probabilities and raw margins of the first stage, [documents, labels] each."""
         margins = scoring.margins(texts, self.table, np.array(self.head.bias, np.float32), self.head.window)
         columns = [curve(margins[:, k]) for k, curve in enumerate(self.head.curves)]
         return np.stack(columns, axis=1), margins
 
     def second(self, margins: F64, look: F32) -> F64:
-        """Probabilities of the second stage, [documents].
+        """Return the probabilities of the second stage, [documents].
 
         Args:
             margins: of the first stage, [documents].
@@ -343,12 +344,12 @@ class ClassifierModel:
 
 
 def second_features(margins: F64, look: F32) -> F32:
-    """Features of the second stage, [documents, 1 + N]: the first stage's margin and the text's look."""
+    """Return the features of the second stage, [documents, 1 + N]: the first stage's margin and the text's look."""
     return np.concatenate([margins.astype(np.float32)[:, None], look], axis=1)
 
 
 def second_names(more: tuple[str, ...] = ()) -> tuple[str, ...]:
-    """Names of those features; `more` are those of a lexicon."""
+    """Return the names of those features; `more` are those of a lexicon."""
     return ("margin", *scoring.NAMES, *more)
 
 

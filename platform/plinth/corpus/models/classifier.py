@@ -97,7 +97,7 @@ def _train(store: Store, task: _Task) -> tuple[Part, ...]:
 
 
 def _require(task: _Task, found: Examples) -> None:
-    """Every label has examples enough, and some in every split."""
+    """Require enough examples of every label, and some in every split."""
     counts = np.bincount(found.documents.labels, minlength=len(task.labels))
     lacking = {name: int(count) for name, count in zip(task.labels, counts, strict=True)}
     lacking = {name: count for name, count in lacking.items() if count < task.params.min_documents}
@@ -182,8 +182,8 @@ class ClassifierParams(Learning):
 def train_classifier(
     ctx: Context, asset: str, params: ClassifierParams, documents: Mapping[str, Manifest], lists: Mapping[str, Manifest]
 ) -> Manifest:
-    """Manifest of the model's files. Statistics: `documents`, `label_documents`, `splits`, how training went, of
-    the first stage on the test split `auc`, `average_precision`, `brier`, `ece`, of both stages together the same
+    """Return the manifest of the model's files. Statistics: `documents`, `label_documents`, `splits`, training metrics,
+    of the first stage on the test split `auc`, `average_precision`, `brier`, `ece`, of both stages together the same
     as `final_…`, of the documents of doubt `border_share`, `border_auc`, `border_second_auc`.
 
     Raises:
@@ -229,7 +229,7 @@ def fit_classifier(
 
 
 def _judged(stage: examples.Linear, some: Examples, window: int) -> tuple[F64, I64, F64]:
-    """Margins, truth and weights of examples."""
+    """Return the margins, truth and weights of examples."""
     truth = some.documents.labels
     margins = examples.margins(some.documents, stage.table, stage.bias, window)[:, 0]
     return margins, truth, artefact.balanced(truth, 2)
@@ -364,9 +364,9 @@ class TaggerParams(Learning):
 def train_tagger(
     ctx: Context, asset: str, params: TaggerParams, documents: Mapping[str, Manifest], lists: Mapping[str, Manifest]
 ) -> Manifest:
-    """Manifest of the model's files. Statistics: `documents`, `label_documents`, `splits`, how training went; on the
-    test split `accuracy` and `macro_f1` (labels weighing the same), `auc` (mean over labels), `worst_auc`, `ece` (of
-    the winner's probability), and `labels`: `auc`, `average_precision`, `brier`, `ece`, `precision`, `recall` of each.
+    """Return the manifest of the model's files. Statistics: `documents`, `label_documents`, `splits`, training metrics;
+    on the test split `accuracy` and `macro_f1` (labels with equal weight), `auc` (mean over labels), `worst_auc`, `ece`
+    (of the winner's probability), and `labels`: `auc`, `average_precision`, `brier`, `ece`, `precision`, `recall` of each.
 
     Raises:
         StageError: too few examples of a label.

@@ -94,7 +94,7 @@ def fit(train: Ragged, held: Ragged, outputs: int, bits: int, sgd: Sgd) -> Linea
 
 
 def loss(held: Ragged, table: F32, bias: F32) -> float:
-    """Mean loss over outputs in nats, classes weighing the same."""
+    """Return the mean loss over outputs in nats, classes weighing the same."""
     outputs = bias.size
     probabilities = sigmoid(margins(held, table, bias))
     weights = balanced(held.labels, max(outputs, 2))
@@ -103,13 +103,13 @@ def loss(held: Ragged, table: F32, bias: F32) -> float:
 
 
 def truth(labels: I64, outputs: int) -> I64:
-    """Zeros and ones, [D, K]."""
+    """Return zeros and ones, [D, K]."""
     wanted = np.arange(outputs) if outputs > 1 else np.ones(1, np.int64)
     return np.asarray(labels[:, None] == wanted, dtype=np.int64)
 
 
 def margins(documents: Ragged, table: F32, bias: F32, window: int = 0) -> F64:
-    """Margins of documents, [D, K]: those that `features.margins` finds in their texts."""
+    """Return the margins of documents, [D, K]: those that `features.margins` finds in their texts."""
     out = np.empty((documents.labels.size, bias.size), np.float64)
     find_margins(documents.starts, documents.rows, table, bias, window, out)
     return out
@@ -210,7 +210,7 @@ class Examples:
     dense: F32
 
     def of(self, split: str) -> Examples:
-        """Those of one split."""
+        """Return the examples of one split."""
         chosen = np.flatnonzero(self.splits == list(SPLITS).index(split))
         return Examples(self.documents.take(chosen), self.splits[chosen], self.dense[chosen])
 
@@ -218,7 +218,7 @@ class Examples:
 def draw(
     ctx: Context, asset: str, drawing: Drawing, sources: Sequence[ExampleSource], terms: Manifest | None
 ) -> list[Part]:
-    """Parts of examples, at most about `drawing.documents` of every source.
+    """Return the parts of examples, at most about `drawing.documents` of every source.
 
     Args:
         terms: the lexicon whose hits are features too.
@@ -272,7 +272,7 @@ Found = tuple[pa.Array, U64, I64]
 
 
 def _documents(store: Store, task: _Task) -> Iterator[Found]:
-    """Texts, ranks and labels of the documents of a part that are in the sample."""
+    """Yield the texts, ranks and labels of the documents of a part that are in the sample."""
     patterns = [(re.compile(fnmatch.translate(glob)), label) for glob, label in task.globs]
     for batch in iter_batches(store, task.part, ("id", "text", "uri"), BATCH_ROWS):
         place = ranks(batch.column("id"), task.drawing.seed)
@@ -371,7 +371,7 @@ MARK = "generated"
 
 
 def line(text: str, label: str, slice_name: str) -> str:
-    """One row of a generated set, marked."""
+    """Return one row of a generated set, marked."""
     return json.dumps({"text": text, "label": label, "slice": slice_name, MARK: True}, ensure_ascii=False) + "\n"
 
 

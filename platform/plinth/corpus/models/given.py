@@ -136,7 +136,7 @@ class TransformerHead:
         self._model = model.eval().to(self._device)
 
     def score(self, texts: Sequence[str]) -> HeadScores:
-        """Scores of texts. A batch holds texts of like length, so little of it is padding."""
+        """Return the scores of texts. A batch holds texts of like length, so little of it is padding."""
         ids = self._ids(texts)
         lengths = np.array([len(one) for one in ids], np.int32)
         scores = np.zeros((len(texts), len(self.labels)), np.float32)
@@ -173,7 +173,7 @@ def _beginning(text: str, most: int) -> str:
 
 
 def _batches(lengths: I32) -> Iterator[I64]:
-    """Rows by length, the longest first, at most `BATCH_TOKENS` padded tokens at once."""
+    """Yield the rows by length, the longest first, at most `BATCH_TOKENS` padded tokens at once."""
     order = np.argsort(-lengths, kind="stable")
     at = 0
     while at < order.size:
@@ -310,7 +310,7 @@ def opened(parts: Sequence[Part]) -> tuple[Part, ...]:
 
 
 def digest(parts: Sequence[Part]) -> str:
-    """SHA-256 of the only file, or of what `sha256sum` prints of all files in the order of their names."""
+    """Return the SHA-256 of the only file, or of what `sha256sum` prints of all files in the order of their names."""
     parts = opened(parts)
     if len(parts) == 1:
         return parts[0].blob.sha256

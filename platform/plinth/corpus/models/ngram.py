@@ -62,13 +62,14 @@ class NgramModel:
         return vocabulary, scoring.NGramTables(list(self.keys[1:]), list(self.values[1:]))
 
     def score(self, texts: pa.Array) -> tuple[F64, I64]:
-        """log10 probability of each text, and counts [documents, 3]: tokens, sentences, unknown tokens."""
+        """Return log10 probability of each text, and counts [documents, 3]: tokens, sentences, unknown tokens."""
         (table, numbers), tables = self._tables
         hashes, _, offsets = scoring.tokens(texts)
         return scoring.score(hashes, offsets, table, numbers, self.values[0], tables)
 
     def perplexity(self, texts: pa.Array) -> tuple[F64, I64]:
-        """Perplexity per token of each text, sentence ends counted, NaN for one without tokens; and the counts."""
+        """Return the perplexity per token of each text, sentence ends counted, NaN for one without tokens; and the
+        counts."""
         total, counts = self.score(texts)
         predicted = counts[:, 0] + counts[:, 1]
         with np.errstate(divide="ignore", invalid="ignore"):
@@ -269,7 +270,7 @@ def _measure(
     documents: Mapping[str, Manifest],
     kept: HashRange,
 ) -> tuple[dict[str, float], tuple[float, float]]:
-    """Median perplexity by bucket, and the ends of head and middle."""
+    """Return the median perplexity by bucket, and the ends of head and middle."""
     found: dict[str, np.ndarray[Any, Any]] = {}
     for name, one in documents.items():
         size = int(one.stats["text_bytes"])

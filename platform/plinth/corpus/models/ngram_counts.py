@@ -56,7 +56,7 @@ def sample(documents: Mapping[str, Manifest], max_bytes: int, held_back: float) 
 
 
 def sampled(store: Store, part: Part, chosen: HashRange) -> Iterator[pa.Array]:
-    """Texts of a part's sampled documents, batch by batch."""
+    """Yield the texts of a part's sampled documents, batch by batch."""
     for batch in iter_batches(store, part, ["id", "text"]):
         drawn = np.frombuffer(b"".join(batch.column("id").to_pylist()), dtype="<u4").reshape(-1, 4)[:, 1]
         yield batch.column("text").filter(pa.array((drawn >= chosen.low) & (drawn < chosen.high)))
@@ -81,7 +81,7 @@ def vocabulary(ctx: Context, documents: Mapping[str, Manifest], chosen: HashRang
 def grams(
     ctx: Context, documents: Mapping[str, Manifest], chosen: HashRange, words: Part, order: int, label: str
 ) -> tuple[Part, ...]:
-    """By order from 1, the distinct n-grams of the sample: sorted keys and counts."""
+    """Return the distinct n-grams of the sample by order, from 1: sorted keys and counts."""
     step = Step(name="ngram/grams", version=VERSION, params={"low": chosen.low, "high": chosen.high, "order": order})
     parts = [part for name in sorted(documents) for part in documents[name].named("part-")]
     items = [Item((part.blob.sha256, words.blob.sha256), (part, chosen, words, order), part.rows) for part in parts]
@@ -93,7 +93,7 @@ def grams(
 
 
 def lookup(store: Store, words: Part) -> tuple[U64, U16]:
-    """Table from a token's hash to its number."""
+    """Return the table from a token's hash to its number."""
     hashes = read_table(store, words, ["hash"]).column("hash").to_numpy()
     return vocabulary_table(hashes, np.arange(RESERVED, RESERVED + hashes.size, dtype=np.uint16))
 
@@ -155,7 +155,7 @@ def with_begins(stream: U16) -> U16:
 
 
 def windows(stream: U16, n: int) -> U64:
-    """Keys of all n-grams that lie within a sentence; the unigram `BEGIN` is none."""
+    """Return the keys of all n-grams that lie within a sentence; the unigram `BEGIN` is none."""
     size = stream.size - n + 1
     if size <= 0:
         return np.empty(0, dtype=np.uint64)
@@ -279,7 +279,7 @@ def _kept(keys: list[U64], adjusted: list[I64], prune: tuple[int, ...]) -> list[
 
 
 def _contexts(keys: U64, n: int) -> tuple[U64, I64]:
-    """Distinct contexts, sorted, and which of them each key has."""
+    """Return the distinct contexts, sorted, and which of them each key has."""
     if n == 0:
         return np.zeros(1, dtype=np.uint64), np.zeros(keys.size, dtype=np.int64)
     distinct, where = np.unique(keys & _mask(n), return_inverse=True)
@@ -295,5 +295,5 @@ def _mask(words: int) -> np.uint64:
 
 
 def _find(keys: U64, wanted: U64) -> I64:
-    """Positions of keys that are there."""
+    """Return the positions of keys that are there."""
     return np.searchsorted(keys, wanted)

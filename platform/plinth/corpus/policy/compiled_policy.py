@@ -76,7 +76,7 @@ class Rights(Frozen):
         return frozenset(column for reason in self.reasons for column in COLUMNS[reason])
 
     def stops(self, columns: Mapping[str, Any]) -> dict[str, Bools]:
-        """By reason, the documents that may not be curated, [rows] each; strings may be dictionaries."""
+        """Return by reason the documents that must not be curated, [rows] each; strings may be dictionaries."""
         found = {LICENCE: _by_value(columns["documents.licence"], lambda one: not is_permitted(one, self.licences))}
         if self.withheld:
             found[TERMS] = self._withheld(columns)
@@ -99,7 +99,7 @@ class Rights(Frozen):
 
 
 def _by_value(column: pa.Array, holds: Any) -> Bools:
-    """Where a condition on a string holds, [rows]; asked once for each distinct value."""
+    """Return where a condition on a string is true, [rows]; evaluated once per distinct value."""
     if not pa.types.is_dictionary(column.type):
         column = pc.dictionary_encode(column)
     values = np.array([bool(holds(one)) for one in column.dictionary.to_pylist()], dtype=np.bool_)
@@ -152,7 +152,7 @@ class CompiledPolicy:
         return by_sidecar(names | gate | {column for _, column in self.edits})
 
     def fires(self, columns: Mapping[str, Any], rows: int, published: pa.Array | None = None) -> Bools:
-        """Which rules fire, [rules, rows].
+        """Return which rules match, [rules, rows].
 
         Args:
             columns: arrays of the columns of `sidecars`, by `sidecar.column`; strings may be dictionaries.
@@ -223,7 +223,7 @@ def compile_policy(
 
 
 def columns_of(annotators: tuple[str, ...]) -> dict[str, pa.DataType]:
-    """Every column that a policy may name, with its type."""
+    """Return every column that a policy may name, with its type."""
     found = {f"{DOCUMENTS}.{name}": DOCUMENT_SCHEMA.field(name).type for name in DOCUMENT_COLUMNS}
     for name in annotators:
         found |= {f"{name}.{field.name}": field.type for field in annotator(name).schema}
@@ -231,7 +231,7 @@ def columns_of(annotators: tuple[str, ...]) -> dict[str, pa.DataType]:
 
 
 def by_sidecar(columns: frozenset[str] | set[str]) -> dict[str, list[str]]:
-    """Columns given as `sidecar.column`, by sidecar; sorted."""
+    """Return the columns given as `sidecar.column`, by sidecar; sorted."""
     found: dict[str, list[str]] = {}
     for name in sorted(columns):
         sidecar, _, column = name.partition(".")
@@ -240,7 +240,7 @@ def by_sidecar(columns: frozenset[str] | set[str]) -> dict[str, list[str]]:
 
 
 def annotations_of(ctx: Context, bucket: str, documents: Manifest) -> dict[str, Manifest]:
-    """Sidecars of annotators that belong to these documents, by annotator."""
+    """Return the sidecars of annotators that belong to these documents, by annotator."""
     named = ((ref.asset.removeprefix(f"{bucket}/"), ref.digest) for ref in ctx.refs.all(bucket))
     found = {annotator: ctx.refs.load(digest) for annotator, digest in named if annotator in ANNOTATORS}
     return {one: made for one, made in found.items() if made.inputs.get(f"{bucket}/documents") == documents.digest}

@@ -50,7 +50,7 @@ class Expression(StatedRule):
     tree: ast.expr
 
     def evaluate(self, columns: Columns, rows: int, known: dict[ast.expr, Bools | None] = NOTHING) -> Bools:
-        """Where it holds, [rows].
+        """Return where the expression is true, [rows].
 
         Args:
             columns: an Arrow array of that many rows for each name in `columns`; strings may be dictionaries.
@@ -142,7 +142,7 @@ def _try(expression: Expression, schema: Mapping[str, pa.DataType], where: str) 
 
 
 def _names(tree: ast.expr, text: str, where: str) -> Iterable[ast.Attribute]:
-    """Every column named; refuses anything outside the language."""
+    """Return every column in the expression; raise an error for anything outside the language."""
     if isinstance(tree, ast.Attribute):
         if not isinstance(tree.value, ast.Name):
             raise _refused(tree, text, where)
@@ -234,7 +234,7 @@ ARITHMETIC: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
 
 
 def column_name(node: ast.Attribute) -> str:
-    """`sidecar.column`."""
+    """Return `sidecar.column`."""
     return f"{node.value.id}.{node.attr}"  # type: ignore[attr-defined]
 
 
@@ -258,7 +258,7 @@ class _Sharing(ast.NodeTransformer):
 def evaluate_condition(
     node: ast.expr, columns: Columns, rows: int, known: dict[ast.expr, Bools | None] = NOTHING
 ) -> Bools:
-    """Where a condition holds, [rows].
+    """Return where a condition is true, [rows].
 
     Args:
         known: outcomes of shared comparisons over these columns; None where it is to be filled in.
@@ -300,7 +300,7 @@ def evaluate_value(node: ast.expr, columns: Columns, rows: int) -> Any:
 
 
 def literals(values: Sequence[Any], kind: pa.DataType | None = None) -> Any:
-    """Literals as an Arrow array, from their bytes: pyarrow's conversion of Python values imports pandas.
+    """Return the literals as an Arrow array, from their bytes: pyarrow's conversion of Python values imports pandas.
 
     Args:
         kind: type of the array; by default that of the literals.
@@ -388,14 +388,14 @@ def _chain(node: ast.Compare, columns: Columns, rows: int) -> Bools:
 
 
 def _float(values: Any) -> Any:
-    """As 64-bit floats: no overflow, and no error on division by zero."""
+    """Convert to 64-bit floats: no overflow, and no error on division by zero."""
     if not (pa.types.is_integer(values.type) or pa.types.is_floating(values.type)):
         raise TypeError(f"arithmetic needs numbers, not {values.type}")
     return pc.cast(values, pa.float64(), safe=False)
 
 
 def _mask(values: Any, rows: int) -> Bools:
-    """Arrow booleans as a mask, missing values as false; ten times as fast as Arrow's own conversion."""
+    """Return the Arrow booleans as a mask, missing values as false; ten times as fast as Arrow's own conversion."""
     if not pa.types.is_boolean(values.type):
         raise TypeError(f"a condition needs booleans, not {values.type}")
     if isinstance(values, pa.Scalar):

@@ -50,7 +50,7 @@ class Policy(Frozen):
 
     @model_validator(mode="after")
     def _resolved(self) -> Policy:
-        """Rules and edits with those of the profiles: who reads a policy needs to know of no profile."""
+        """Return the rules and edits with those of the profiles: who reads a policy needs to know of no profile."""
         from plinth.corpus.policy.profiles import resolved
 
         if self.profiles:

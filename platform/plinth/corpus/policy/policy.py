@@ -148,7 +148,7 @@ def _judged(
 
 
 def _named(names: list[str], numbers: pa.Array) -> pa.Array:
-    """Numbers of rules as their names."""
+    """Return the numbers of rules as their names."""
     return pa.array(names, pa.string()).take(numbers) if names else pa.nulls(len(numbers), pa.string())
 
 
@@ -186,7 +186,7 @@ def _edits(compiled: CompiledPolicy, columns: Mapping[str, pa.Array], keep: Bool
 
 
 def _disjoint(table: pa.Table) -> pa.Table:
-    """Sorted spans with those merged that overlap."""
+    """Return the sorted spans with those merged that overlap."""
     spans: dict[int, list[dict[str, Any]]] = {}
     for span in table.to_pylist():
         spans.setdefault(span["row"], []).append(span)
@@ -194,7 +194,7 @@ def _disjoint(table: pa.Table) -> pa.Table:
 
 
 def merged(spans: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Sorted, disjoint edits that cover the spans; one that covers several takes reason and replacement of the
+    """Return sorted, disjoint edits that cover the spans; one that covers several takes reason and replacement of the
     longest, of equal ones the earliest, then of the one given first."""
     edits: list[dict[str, Any]] = []
     longest = 0

@@ -302,7 +302,7 @@ FINEWEB2 = Profile(
 
 
 def _by_language() -> tuple[tuple[str, str], ...]:
-    """FineWeb's rules for English, FineWeb-2's for all others: a reason that both have is one rule."""
+    """Return FineWeb's rules for English, FineWeb-2's for all others: a reason that both have is one rule."""
     english = {reason: f"language.label in ['en', 'eng_Latn'] and ({drop})" for reason, drop in PIPELINE.rules}
     both = {reason: f"{drop} or {_ANY_LANGUAGE[reason]}" for reason, drop in english.items() if reason in _ANY_LANGUAGE}
     # It reads the label too, so that a recipe's rule on languages takes its place.
@@ -413,7 +413,8 @@ def _name(reason: str, value: str, one: Profile, found: Mapping[str, str], given
 
 
 def _columns(expression: str) -> frozenset[str]:
-    """Columns that an expression names; the text itself where it cannot be read, an error that `parse` reports."""
+    """Return the columns that an expression names; the text itself where it cannot be read, an error that `parse`
+    reports."""
     try:
         tree = syntax(expression)
     except (SyntaxError, ValueError, RecursionError, MemoryError):

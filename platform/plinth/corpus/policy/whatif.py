@@ -136,7 +136,7 @@ def _same_sidecars(name: str, bucket: PublishedBucket) -> bool:
 
 
 def _finished(bucket: PublishedBucket, policy: Policy, counts: dict[str, Any]) -> dict[str, Any]:
-    """Rules in the order of the policy, and what the published ones did."""
+    """Return the rules in the order of the policy, and what the published ones did."""
     own = [rule.reason for rule in policy.rules]
     gate = [reason for reason in counts["rules"] if reason not in own]
     ordered = {reason: counts["rules"].get(reason, no_rule()) for reason in (*gate, *own)}
@@ -158,7 +158,7 @@ def shown(
     rights: Rights,
     flips: Sequence[Flip],
 ) -> list[dict[str, Any]]:
-    """Flips as a person reads them: where from, an excerpt, and the values that made the rule fire."""
+    """Return the flips for display: source, an excerpt, and the values that the rule matched."""
     rows = []
     for flip in flips:
         bucket, policy = buckets[flip.bucket], policies[flip.bucket]
@@ -297,7 +297,7 @@ def _count_flips(
     verdicts: Callable[[], pa.RecordBatch],
     size: I64,
 ) -> None:
-    """Documents and bytes that change sides: by the rule that drops them now, or the one that did."""
+    """Count documents and bytes with another decision, by the rule that drops them now or did before."""
     new = pa.array(rules.reasons, pa.string())
     for direction, mask in masks.items():
         at = np.flatnonzero(mask)
@@ -323,7 +323,7 @@ def _count_flips(
 
 
 def _count_moved(counts: dict[str, Any], rules: CompiledPolicy, after: I64, mask: Bools, before: pa.Array) -> None:
-    """Documents that stay out for another first reason."""
+    """Count documents that stay dropped, with another first reason."""
     at = np.flatnonzero(mask)
     if not at.size:
         return
@@ -363,12 +363,12 @@ def _chosen(
 
 
 def no_rule() -> dict[str, int]:
-    """Documents and bytes that a rule fires on, takes first, takes alone."""
+    """Return zero counts of documents and bytes by match, first match and sole match of a rule."""
     return dict.fromkeys(("fires", "marginal", "unique", "fires_bytes", "marginal_bytes", "unique_bytes"), 0)
 
 
 def no_counts() -> dict[str, Any]:
-    """All counts of a part, a bucket or the corpus, at nothing."""
+    """Return zero counts of a part, a bucket or the corpus."""
     return {
         "documents": 0,
         "bytes": 0,
@@ -415,7 +415,7 @@ def batches(store: Store, slot: Slot, rules: CompiledPolicy) -> Iterator[tuple[d
 def _reader(
     store: Store, part: Part, name: str, columns: Sequence[str], rules: CompiledPolicy
 ) -> Iterator[pa.RecordBatch]:
-    """Batches of one sidecar; of spans only their beginnings, since they are counted."""
+    """Return the batches of one sidecar; of spans only their beginnings, since they are counted."""
     spans = {column for _, column in rules.edits}
     leaves = [f"{one}.list.element.{EDIT_NAMES[0]}" if f"{name}.{one}" in spans else one for one in columns]
     labels = _LABELS.get(name) or [one for one in columns if f"{name}.{one}" in rules.labels]
@@ -423,7 +423,7 @@ def _reader(
 
 
 def strings_at(column: pa.Array, rows: I64) -> pa.Array:
-    """Strings of some rows, out of a dictionary."""
+    """Return the strings of some rows, out of a dictionary."""
     return column.take(pa.array(rows)).dictionary_decode()
 
 

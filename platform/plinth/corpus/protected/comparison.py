@@ -77,7 +77,7 @@ def tally(pairs: pa.Table) -> pa.Table:
 
 
 def telling(alike: Any, close: Any, params: Protected) -> tuple[Bools, Bools]:
-    """[items] whether documents that are alike, or close, are evidence: not where they are too many."""
+    """Return [items] whether documents that are alike, or close, are evidence: not where they are too many."""
     limit = np.inf if params.boilerplate_documents is None else params.boilerplate_documents
     return alike <= limit, alike + close <= limit
 
@@ -105,7 +105,7 @@ def write(store: Store, tables: Tables) -> tuple[Part, ...]:
 
 
 def _status(index: ProtectedIndex, params: Protected, held: Mapping[str, Any], rare: Bools) -> tuple[Any, Any]:
-    """Statuses, and why items are undecided. `rare`: not too many documents are alike or close."""
+    """Return the statuses, and why items are undecided. `rare`: not too many documents are alike or close."""
     short, nothing = np.diff(index.starts) < params.min_words, index.without_evidence()
     cases = [held["leaked"] > 0, held["documents"] > 0, short | nothing | ~rare]
     status = np.select(cases, [CONTAMINATED, SUSPECTED, UNDECIDED], CLEAN).astype(object)
@@ -166,7 +166,7 @@ RUN, ALIKE, CLOSE = KINDS
 
 
 def found(store: Store, work: Work) -> tuple[Part, ...]:
-    """Two parts: the pairs of a part's documents, and their tally by item."""
+    """Return two parts: the pairs of a part's documents, and their tally by item."""
     index, params = protected_index.read(store, work.index), work.params
     lookups, lengths, evident = index.lookups(), np.diff(index.starts), index.evident_words()
     tables, first = [PAIRS.empty_table()], 0
@@ -228,8 +228,8 @@ def judged(store: Store, task: Judge) -> tuple[Part, ...]:
 
 
 def _worst(pairs: pa.Table, items: pa.Table, params: Protected) -> dict[int, dict[str, Any]]:
-    """By row its worst pair that is evidence: a leak before a suspect, then the larger share, the longer run, the first
-    item."""
+    """Return by row the worst pair that is evidence: a leak before a suspect, then the larger share, the longer run, the
+    first item."""
     alike, close = telling(items["alike"].to_numpy(), items["close"].to_numpy(), params)
     found: dict[int, dict[str, Any]] = {}
     counted = [
@@ -296,7 +296,7 @@ class Found(NamedTuple):
 
 
 def find(texts: pa.Array, n: int, index: ProtectedIndex, lookups: tuple[HashLookup, HashLookup]) -> Found:
-    """Every (document, item) that share enough to be looked at."""
+    """Return every (document, item) that share enough to be looked at."""
     starts, words = ngram_hashes(texts, 1)
     gram_starts, grams = ngrams_of(words, starts, n)
     where = lookups[0].find(grams)
@@ -312,7 +312,7 @@ def find(texts: pa.Array, n: int, index: ProtectedIndex, lookups: tuple[HashLook
 
 
 def _pairs(owner: I64, places: I64, grams: I64, starts: I64, postings: I32) -> I64:
-    """(document, item, position) for every hit and every item that holds the n-gram."""
+    """Return (document, item, position) for every hit and every item that holds the n-gram."""
     out = np.empty((int((starts[grams + 1] - starts[grams]).sum()), 3), dtype=np.int64)
     hit_items(owner, places, grams, starts, postings, out)
     return out

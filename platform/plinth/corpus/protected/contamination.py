@@ -181,8 +181,8 @@ def _lookup(store: Store, table: Part) -> HashLookup:
 
 
 def _hits(store: Store, task: _Hits) -> tuple[Part, ...]:
-    """Three parts: the number of n-grams of every considered document, which of them are held out, and in how many
-    documents each of those is."""
+    """Return three parts: the number of n-grams of every considered document, which of them are held out, and in how
+    many documents each of those is."""
     assert task.table is not None
     lookup = _lookup(store, task.table)
     counts, rows, grams, words = [], [], [], []
@@ -276,7 +276,7 @@ def _judge(store: Store, task: _Judge) -> tuple[Part, ...]:
 
 
 def _cuts(store: Store, task: _Judge, rows: I64, words: I64) -> dict[int, list[Span] | None]:
-    """By row with a match, what is cut of it; None for a document that is dropped. Only these texts are read."""
+    """Return by row with a match the cuts; None for a dropped document. Only these texts are read."""
     affected = np.unique(rows)
     bounds = np.searchsorted(rows, affected), np.searchsorted(rows, affected, side="right")
     texts = (
@@ -338,7 +338,7 @@ def _widened(text: str, start: int, end: int) -> Span:
 
 
 def _joined_spans(spans: Iterable[Span]) -> Iterator[Span]:
-    """Spans in order of their starts, those that touch or overlap as one."""
+    """Yield the spans in order of their starts, those that touch or overlap as one."""
     held: Span | None = None
     for start, end in spans:
         if held is not None and start <= held[1]:

@@ -157,7 +157,7 @@ def _smallest(store: Store, task: tuple[tuple[Part, ...], int]) -> tuple[Part, .
 
 
 def _carried(store: Store, earlier: Manifest | None) -> list[bytes]:
-    """Ids that an earlier publication reserved; a manifest of version 1 has no list of them."""
+    """Return the ids that an earlier publication reserved; a manifest of version 1 has no list of them."""
     parts = earlier.named(RESERVED) if earlier else ()
     return [identity for part in parts for identity in read_table(store, part).column("id").to_pylist()]
 

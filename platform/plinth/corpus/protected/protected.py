@@ -102,12 +102,13 @@ def inventory(ctx: Context, given: ProtectedSet) -> list[SourceFile]:
 
 
 def identity(ctx: Context, given: ProtectedSet) -> str:
-    """Identity of the files that a set reads: names and contents."""
+    """Return the identity of the files that a set reads: names and contents."""
     return fingerprint.digest([[file.name, file.sha256] for file in inventory(ctx, given)])
 
 
 def _divided(files: Sequence[SourceFile], only: set[str]) -> tuple[list[SourceFile], list[SourceFile]]:
-    """Files of lines, and the HTML pages wanted; links to files that are read under another name are left out."""
+    """Return the files of lines, and the HTML pages wanted; links to files that are read under another name are left
+    out."""
     pages = [file for file in files if file.name.endswith(PAGES)]
     lines = [file for file in files if not file.name.endswith(PAGES)]
     return lines, [file for file in pages if (file.name in only if only else not file.refused)]

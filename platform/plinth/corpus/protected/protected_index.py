@@ -39,7 +39,7 @@ def sparse(store: Store, name: str, counts: I64, documents: int = 0) -> Part:
 
 
 def dense(store: Store, parts: Sequence[Part], size: int, bound: int | None = None) -> I64:
-    """[size] the counts of all parts together."""
+    """Return [size] the counts of all parts together."""
     found = np.zeros(size, dtype=np.int64)
     for part in parts:
         table = read_table(store, part)
@@ -50,7 +50,7 @@ def dense(store: Store, parts: Sequence[Part], size: int, bound: int | None = No
 def narrowed(
     ctx: Context, step: Step, parts: Sequence[Part], label: str, how: How = COUNTED, bound: int | None = None
 ) -> tuple[Part, ...]:
-    """At most as many tallies as one task opens, with the content of all.
+    """Return at most as many tallies as one task opens, with the content of all.
 
     Args:
         step: of the merges; its parameters name the bound.
@@ -66,7 +66,7 @@ def narrowed(
 
 
 def merge(tables: Sequence[pa.Table], how: How = COUNTED, bound: int | None = None) -> pa.Table:
-    """One row per key, by key."""
+    """Return one row per key, by key."""
     table = pa.concat_tables(tables)
     found = table.group_by("key").aggregate(list(how.items())).sort_by("key")
     columns: dict[str, Any] = {"key": found["key"]}
@@ -137,21 +137,21 @@ class ProtectedIndex:
         return HashLookup(self.grams), HashLookup(self.vocabulary)
 
     def of_item(self, values: I64) -> I64:
-        """[items] of running counts by word, the count within each item."""
+        """Return [items] of running counts by word, the count within each item."""
         return values[self.starts[1:]] - values[self.starts[:-1]]
 
     def evident_words(self) -> I64:
-        """[items] how many words of each item are evidence."""
+        """Return [items] how many words of each item are evidence."""
         return self.of_item(self.evident)
 
     def without_evidence(self) -> Bools:
-        """[items] whether nothing of an item makes a candidate: too short, or all of it common."""
+        """Return [items] whether nothing of an item makes a candidate: too short, or all of it common."""
         found: Bools = np.bincount(self.postings, minlength=self.starts.size - 1) == 0
         return found
 
 
 def items(store: Store, sets: Mapping[str, Part]) -> tuple[list[tuple[str, str]], pa.Array]:
-    """(set, item) of every item in order of set and line, and their texts."""
+    """Return (set, item) of every item in order of set and line, and their texts."""
     tables = {name: read_table(store, sets[name], ["item", "text"]) for name in sorted(sets)}
     names = [(name, item) for name, table in tables.items() for item in table["item"].to_pylist()]
     chunks = [chunk for table in tables.values() for chunk in table["text"].chunks]
@@ -251,7 +251,7 @@ def _posted(index: ProtectedIndex, params: Protected) -> ProtectedIndex:
 
 
 def _evidence_of(starts: I64, words: U64, params: Protected) -> tuple[U64, Bools]:
-    """[words] the hash of the n-gram that begins at each word, and whether one does."""
+    """Return [words] the hash of the n-gram that begins at each word, and whether one does."""
     hashes, valid = np.zeros(words.size, dtype=np.uint64), np.zeros(words.size, dtype=np.bool_)
     if params.boilerplate_documents is not None:
         find_evidence(starts, words, params.min_words, params.longest_words, hashes, valid)
@@ -299,7 +299,8 @@ class Work:
 def considered(
     store: Store, slot: Slot, params: Protected, columns: Sequence[str] = ("id", "text", "uri")
 ) -> Iterator[tuple[pa.RecordBatch, Bools, Bools]]:
-    """Batches of documents, which of them would train, and which come from an address that some set denies."""
+    """Yield the batches of documents, which of them would train, and which come from an address that some set
+    denies."""
     sources = ((slot.documents, list(columns)), (slot.sides["survivors"], ["survivor"]))
     for documents, near, held in iter_aligned(store, *sources, (slot.sides["holdout"], ["held_out"])):
         mask = pc.and_not(near.column("survivor"), held.column("held_out"))
@@ -315,8 +316,8 @@ def _denied(documents: pa.RecordBatch, params: Protected) -> Bools:
 
 
 def counted(store: Store, work: Work) -> tuple[Part, ...]:
-    """Two tallies of a part: documents by word of the items, of a sample; and by n-gram that is evidence, at most one
-    more than `boilerplate_documents`."""
+    """Return two tallies of a part: documents by word of the items, of a sample; and by n-gram that is evidence, at
+    most one more than `boilerplate_documents`."""
     index, limit = read(store, work.index), work.params.boilerplate_documents
     words, evidence = HashLookup(index.vocabulary), HashLookup(index.evidence)
     lengths = evidence_lengths(index, work.params) if limit is not None else []

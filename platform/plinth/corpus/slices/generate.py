@@ -185,8 +185,8 @@ def lexicon_file(terms: Sequence[Term]) -> str:
 
 
 def toxicity(seed: int, count: int, terms: Sequence[Term], use: Use = "test") -> list[Labelled]:
-    """`count` clean and `count` toxic documents of every slice. Of the clean ones every third reports a term or uses an
-    ambiguous one, and every third has sentences that begin like insults; every third toxic one has its terms in
+    """Return `count` clean and `count` toxic documents of every slice. Of the clean ones every third reports a term or
+    uses an ambiguous one, and every third has sentences that begin like insults; every third toxic one has its terms in
     disguise."""
     strong = [term for term in terms if term.weight >= AMBIGUOUS_BELOW] or list(terms)
     weak = [term for term in terms if term.weight < AMBIGUOUS_BELOW] or strong
@@ -213,7 +213,7 @@ def _toxic(rng: random.Random, name: str, hidden: bool, strong: Sequence[Term], 
 
 
 def quality(seed: int, count: int, terms: Sequence[Term] = (), use: Use = "test") -> list[Labelled]:
-    """`count` good documents of every slice, and `count` bad ones: spam, lists of words, words in disorder, one
+    """Return `count` good documents of every slice, and `count` bad ones: spam, lists of words, words in disorder, one
     sentence over and over."""
     out = []
     for name, rng, at in _each(f"quality {use} {seed}", count):
@@ -250,7 +250,7 @@ def _each(key: str, count: int) -> list[tuple[str, random.Random, int]]:
 
 
 def _planted(rng: random.Random, text: str, sentences: Sequence[str]) -> str:
-    """Sentences somewhere in a text: between its sentences, in a program as comments."""
+    """Return the sentences somewhere in a text: between its sentences, in a program as comments."""
     lines = text.split("\n")
     for sentence in sentences:
         at = rng.randrange(len(lines))

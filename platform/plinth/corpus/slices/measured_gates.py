@@ -81,7 +81,7 @@ def plants(files: Mapping[str, Mapping[str, Path]]) -> tuple[Term, ...]:
 
 
 def lists() -> dict[str, str]:
-    """Files of lists that name invented phrases and every text of the bank, to measure the gate with."""
+    """Return the files of lists that name invented phrases and every text of the bank, to measure the gate with."""
     words = [term.text for term in invented(0)]
     phrases = [f"{first} {second}" for first, second in zip(words[::2], words[1::2], strict=True)]
     digests, near = _hashes()
@@ -93,7 +93,7 @@ def lists() -> dict[str, str]:
 
 
 def illegal_documents(seed: int, count: int, terms: Sequence[Term]) -> list[Labelled]:
-    """`count` good documents of every slice, and as many bad ones of every kind that `terms` allow in turn."""
+    """Return `count` good documents of every slice, and as many bad ones of every kind that `terms` allow in turn."""
     phrases = [term for term in terms if term.category not in (KNOWN_TEXT, KNOWN_NEAR)]
     texts = [term for term in terms if term.category == KNOWN_TEXT]
     near = [term for term in terms if term.category == KNOWN_NEAR]
@@ -148,7 +148,7 @@ def _edited(rng: random.Random, text: str, words: int) -> str:
 
 @lru_cache(maxsize=1)
 def _hashes() -> tuple[list[str], list[str]]:
-    """SHA-256 and SimHash of the bank, in hexadecimal digits, with shingles of the default length."""
+    """Return the SHA-256 and SimHash of the bank, in hexadecimal digits, with shingles of the default length."""
     texts = [one.text for one in known()]
     hashes, _ = simhashes(pa.array(texts, pa.large_string()), Matching().shingle_words)
     return [hashlib.sha256(text.encode()).hexdigest() for text in texts], [f"{int(one):016x}" for one in hashes]
@@ -220,7 +220,7 @@ class GateRule:
         return tuple(rule.text for _, rule in self.compiled.rules)
 
     def removed(self, columns: Mapping[str, Any], rows: int) -> Bools:
-        """Which documents are removed, [rows]; `columns` by `annotator.column`."""
+        """Return which documents are removed, [rows]; `columns` by `annotator.column`."""
         found: Bools = np.any(self.compiled.fires(columns, rows), axis=0)
         return found
 

@@ -120,7 +120,7 @@ def _measure(store: Store, task: _Task) -> tuple[Part, ...]:
 def _columns(
     store: Store, task: _Task, rules: Sequence[Expression]
 ) -> Iterator[tuple[int, dict[str, pa.Array], pa.Array, I64]]:
-    """First row, columns of the rules, ids and bytes of source of each batch."""
+    """Yield the first row, columns of the rules, ids and bytes of source of each batch."""
     wanted = by_sidecar({column for rule in rules for column in rule.columns})
     own = sorted({*wanted.pop(DOCUMENTS, ()), "id", "source_bytes"})
     sources = [(task.documents, own), *((part, wanted[name]) for name, part in task.sidecars)]

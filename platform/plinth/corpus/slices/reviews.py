@@ -109,7 +109,7 @@ def files(workspace: Workspace) -> list[Path]:
 
 
 def digest(workspace: Workspace) -> str:
-    """Identity of all labels; order and place of the lines do not matter."""
+    """Return the identity of all labels; order and place of the lines do not matter."""
     return fingerprint.digest([review.model_dump() for review in read(workspace)])
 
 
@@ -209,7 +209,7 @@ _STAGES = {**STAGE_OF, "held_out": "holdout"}
 def sample(
     ctx: Context, reason: str, buckets: Sequence[str], count: int = 20, seed: int = 1, *, fired: bool = False
 ) -> list[dict[str, Any]]:
-    """Documents or rejects that a reason took, smallest hash first.
+    """Return the documents or rejects that a reason took, smallest hash first.
 
     Args:
         reason: of verdicts (`too_few_words`, `near_duplicate`, `held_out`), or of rejects (`timeout`).
@@ -364,7 +364,7 @@ def _why(
 
 
 def summary(reviews: Iterable[Review]) -> list[dict[str, Any]]:
-    """Reviews by reason: labels, and the share that was rightly removed with its 95% interval.
+    """Return the reviews by reason: labels, and the share that was rightly removed with its 95% interval.
 
     The interval is Wilson's (1927), which holds for few labels and for shares near 0 and 1. It speaks of all
     documents of the reason if the labeled ones are a random sample, as drawn by `sample`.

@@ -112,7 +112,7 @@ def decode(body: bytes, declared: str = "", html: bool = False, partial: bool = 
 
 
 def _candidates(body: bytes, declared: str, html: bool) -> Iterator[str]:
-    """Codecs that are declared, the most trusted first."""
+    """Yield the codecs that are declared, the most trusted first."""
     if html and (wide := _utf16(body)):
         yield wide
     labels = [declared, *([_in_page(body[:META_BYTES])] if html else ())]
@@ -182,7 +182,7 @@ def _decoded(body: bytes, codec: str) -> tuple[str, int]:
 
 
 def _utf16(body: bytes) -> str | None:
-    """UTF-16 without a byte order mark, by its first character, which is `<` or white space in markup."""
+    """Return the byte order of UTF-16 without a mark, from its first character, `<` or white space in markup."""
     head = body[:2]
     if len(body) % 2 == 0 and b"\0" in head and head.strip(b"\0 \t\r\n<") == b"":
         return "utf-16-be" if head[:1] == b"\0" else "utf-16-le"
@@ -190,7 +190,7 @@ def _utf16(body: bytes) -> str | None:
 
 
 def _as_euc(body: bytes) -> bytes:
-    """ISO-2022-JP as EUC-JP, which has the same characters."""
+    """Return ISO-2022-JP as EUC-JP, which has the same characters."""
     pieces = _ESCAPE.split(body)
     out = [pieces[0]]
     for escape, piece in zip(pieces[1::2], pieces[2::2], strict=True):
@@ -355,7 +355,7 @@ def _gunzipped(body: bytes) -> Iterator[bytes | str]:
 
 
 def _deflated(body: bytes) -> Iterator[bytes | str]:
-    """`deflate` is of zlib's format (RFC 9110, 8.4.1.2), but not a few servers send the bare stream."""
+    """Yield decompressed `deflate`: zlib's format (RFC 9110, 8.4.1.2), or the bare stream that some servers send."""
     framed = len(body) > 1 and body[0] & 15 == 8 and (body[0] << 8 | body[1]) % 31 == 0
     inflate = zlib.decompressobj(wbits=15 if framed else -15)
     pending = body

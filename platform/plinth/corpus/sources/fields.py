@@ -154,7 +154,7 @@ class Fields:
         return None, False
 
     def _extra(self, found: Mapping[str, Any]) -> dict[str, Any]:
-        """Values of moderate size, by name; long strings are shortened."""
+        """Return the values of moderate size, by name; long strings are shortened."""
         extra: dict[str, Any] = {}
         left_out = list(self._unread)
         outer, _, inner = self.text_field.partition(".")

@@ -348,7 +348,7 @@ def _rows(
 
 
 def _plain(batch: Any) -> Iterator[dict[str, Any] | None]:
-    """Rows as Python values; None for a row whose values Python cannot hold."""
+    """Yield the rows as Python values; None for a row whose values Python cannot hold."""
     try:
         yield from batch.to_pylist()
     except (ValueError, OverflowError):

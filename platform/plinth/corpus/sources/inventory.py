@@ -68,7 +68,7 @@ def cutter(kind: str, name_ending: str, piece_bytes: int = PIECE_BYTES) -> Cutte
 
 
 def cut_lines(stream: Hashing, piece_bytes: int) -> None:
-    """After the first line's end that completes a piece."""
+    """Cut after the first line end that completes a piece."""
     target, lines = piece_bytes, 0
     while chunk := stream.read(READ_BYTES):
         base, done = stream.tell() - len(chunk), 0
@@ -81,7 +81,7 @@ def cut_lines(stream: Hashing, piece_bytes: int) -> None:
 
 
 def cut_members(stream: Hashing, piece_bytes: int) -> None:
-    """Before the first gzip member that begins a piece's length after the last cut."""
+    """Cut before the first gzip member that begins a piece's length after the last cut."""
     last = 0
     for member in members(stream):
         if member.start - last >= piece_bytes:
@@ -93,7 +93,7 @@ def cut_members(stream: Hashing, piece_bytes: int) -> None:
 
 
 def cut_records(stream: Hashing, piece_bytes: int) -> None:
-    """Before the first WARC record that begins a piece's length after the last cut."""
+    """Cut before the first WARC record that begins a piece's length after the last cut."""
     held, start, last = b"", 0, 0  # unread bytes; where the record that they begin with starts
     while True:
         while (end := held.find(2 * _line_end(held))) < 0:
@@ -117,7 +117,7 @@ def cut_records(stream: Hashing, piece_bytes: int) -> None:
 
 
 def cut_row_groups(stream: Hashing, piece_bytes: int) -> None:
-    """Before the first row group that begins a piece's length after the last cut; the footer goes with each piece."""
+    """Cut before the first row group that begins a piece's length after the last cut; each piece has the footer."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 

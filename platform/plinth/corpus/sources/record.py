@@ -141,7 +141,7 @@ def refuse(record: RawRecord, reason: str, detail: str) -> Reject:
 
 
 def damage(rejects: Mapping[str, int]) -> int:
-    """Rejects that are damage, out of counts by reason."""
+    """Return the rejects that are damage, out of counts by reason."""
     return sum(count for reason, count in rejects.items() if reason not in EXCLUSIONS)
 
 
@@ -262,7 +262,7 @@ class Account(Frozen):
         return f"{files}; {counted(self.records, 'record')} = {' + '.join(terms)}{ids}{dates}"
 
     def require_balance(self, label: str) -> None:
-        """Fail where a file or a record is lost.
+        """Raise an error if a file or record is lost.
 
         Raises:
             StageError: one side is larger than the other.

@@ -46,7 +46,7 @@ class PlainStream:
         self.fault: Fault | None = None
 
     def read(self, size: int = -1) -> bytes:
-        """At most `size` bytes; empty at the end, and after a fault."""
+        """Return at most `size` bytes; empty at the end, and after a fault."""
         data = self._fill(size if size > 0 else READ_BYTES)
         self._position += len(data)
         return data
@@ -228,7 +228,7 @@ def lines(parts: Iterable[PlainStream], max_bytes: int, before: int = 0) -> Iter
 
 
 def read_all(part: PlainStream, max_bytes: int) -> bytes | None:
-    """Everything a stretch holds, or None when that is more than `max_bytes`."""
+    """Return everything a stretch holds, or None when that is more than `max_bytes`."""
     pieces, size = [], 0
     while chunk := part.read(READ_BYTES * 4):
         size += len(chunk)

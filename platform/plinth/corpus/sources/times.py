@@ -56,7 +56,8 @@ def _read(value: object) -> datetime | None:
 
 
 def _number(text: str) -> datetime | None:
-    """Digits: a date without separators where it is one of this age, else seconds since 1970 or parts of them."""
+    """Parse digits: a date without separators where it is one of this age, else seconds since 1970 or parts of
+    them."""
     form = _DIGITS.get(len(text))
     if form and (text[:2] in ("19", "20") or len(text) < 8):
         return datetime.strptime(text, form)
@@ -144,7 +145,7 @@ def iso_date(text: str) -> str | None:
 
 
 def _from_epoch(text: str) -> str | None:
-    """Seconds or milliseconds since 1970, in UTC."""
+    """Return the seconds or milliseconds since 1970, in UTC."""
     found = _SECONDS.fullmatch(text)
     return datetime.fromtimestamp(int(found[1]), UTC).date().isoformat() if found else None
 
@@ -208,7 +209,7 @@ _CREATIVE_COMMONS = re.compile(
 
 
 def directives(robots: Iterable[str], tdm: Iterable[str]) -> str:
-    """Words of values of `robots` and `tdm-reservation`, in order of the alphabet."""
+    """Return the words of values of `robots` and `tdm-reservation`, in order of the alphabet."""
     given = (value for value in robots if not _FOR_ONE.match(value))
     found = {WORDS[word] for value in given for word in value.lower().replace(",", " ").split() if word in WORDS}
     if any(value.strip() == "1" for value in tdm):
@@ -217,7 +218,7 @@ def directives(robots: Iterable[str], tdm: Iterable[str]) -> str:
 
 
 def of_headers(headers: Any) -> dict[str, str]:
-    """Signals in the headers of an HTTP answer (FastWARC's)."""
+    """Return the signals in the headers of an HTTP answer (FastWARC's)."""
     given = [(name.lower(), value) for name, value in headers.items()]
     if not any(name in HEADERS for name, _ in given):
         return {}
@@ -237,7 +238,7 @@ def one_of(addresses: Iterable[str]) -> str:
 
 
 def joined(first: Mapping[str, Any], second: Mapping[str, str]) -> dict[str, Any]:
-    """Metadata of an answer and of its page: directives of both hold, of other values the page's."""
+    """Return the metadata of an answer and of its page: directives of both hold, of other values the page's."""
     both = {*str(first.get(DIRECTIVES, "")).split(), *second.get(DIRECTIVES, "").split()}
     return {**first, **second, **({DIRECTIVES: " ".join(sorted(both))} if both else {})}
 

@@ -39,7 +39,7 @@ BARE = re.compile(rb"\s*WARC/[01]\.\d{1,2}\n")
 
 
 def read_warc(file: SourceFile, source: Source, licence: str, max_bytes: int) -> Iterator[RawRecord | Reject]:
-    """Responses, resources and conversions of a file in file order."""
+    """Yield the responses, resources and conversions of a file in file order."""
     reader = _Reader(file, record_licence(licence, None), max_bytes)
     with opened(file) as raw:
         for part in stretches(raw, file.name):
@@ -77,7 +77,7 @@ class _Window:
         return BARE.match(head) is not None
 
     def end_of(self, start: int, length: int | None) -> int | None:
-        """Where the record that begins at `start` ends by its length; None where that is not known."""
+        """Return the end of the record that begins at `start`, by its length; None if unknown."""
         at = start - self._start
         header = HEADER_END.search(self._kept, at) if at >= 0 and length is not None else None
         return header and self._start + header.end() + (length or 0)
@@ -237,7 +237,7 @@ def _unwanted(record: Any, uri: str) -> tuple[str, str] | None:
 
 
 def _declared(record: Any) -> tuple[str, str]:
-    """`Content-Type` as declared, and its media type; of a response without one, what the archiver found."""
+    """Return `Content-Type` as declared, and its media type; of a response without one, what the archiver found."""
     declared = (record.http_headers if record.is_http else record.headers).get("Content-Type") or ""
     declared = declared or record.headers.get("WARC-Identified-Payload-Type") or ""
     return declared, MIME_END.split(declared, maxsplit=1)[0].strip().lower()

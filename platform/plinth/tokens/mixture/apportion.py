@@ -33,7 +33,7 @@ STRIDE_REACH = 64
 
 
 def shares(weights: Sequence[float]) -> list[Fraction]:
-    """Weights as exact fractions that add up to 1, read as the decimals they were written as.
+    """Return the weights as exact fractions that add up to 1, read as the decimals they were written as.
 
     Raises:
         ValueError: when a weight is negative or none is positive.
@@ -46,7 +46,7 @@ def shares(weights: Sequence[float]) -> list[Fraction]:
 
 
 def largest_remainder(parts: Sequence[Fraction], seats: int) -> list[int]:
-    """Whole numbers that add up to `seats`, each the floor or ceiling of its exact part; ties go to the first.
+    """Return whole numbers that add up to `seats`, each the floor or ceiling of its exact part; ties go to the first.
 
     Raises:
         ValueError: when the parts do not add up to 1.
@@ -113,13 +113,13 @@ class Blocks:
     totals: tuple[int, ...]
 
     def counts(self, block: int) -> list[int]:
-        """Sequences of each bucket in a block; they add up to the block's size."""
+        """Return the sequences of each bucket in a block; they add up to the block's size."""
         offset = block * self._stride % self.blocks
         bounds = [(edge + offset) // self.blocks for edge in self._edges]
         return [total // self.blocks + bounds[j + 1] - bounds[j] for j, total in enumerate(self.totals)]
 
     def before(self, block: int) -> list[int]:
-        """Sequences of each bucket in all blocks before this one; `block` may be K."""
+        """Return the sequences of each bucket in all blocks before this one; `block` may be K."""
         if not self.blocks:
             return [0] * len(self.totals)
         line = floor_sum(block, self.blocks, self._stride, 0)
@@ -172,12 +172,12 @@ class Ramp:
         return cls(sequences // size, size, sequences, edges[0], edges[1])
 
     def counts(self, block: int) -> list[int]:
-        """Sequences of each bucket in a block; they add up to the block's size."""
+        """Return the sequences of each bucket in a block; they add up to the block's size."""
         bounds = [(offset + slope * block) // self._modulus for offset, slope in self._lines]
         return [high - low for low, high in pairwise(bounds)]
 
     def before(self, block: int) -> list[int]:
-        """Sequences of each bucket in all blocks before this one; `block` may be K."""
+        """Return the sequences of each bucket in all blocks before this one; `block` may be K."""
         bounds = [_line_sum(block, self._modulus, slope, offset) for offset, slope in self._lines]
         return [high - low for low, high in pairwise(bounds)]
 
@@ -212,7 +212,7 @@ class Ramp:
 
 
 def _line_sum(n: int, modulus: int, slope: int, offset: int) -> int:
-    """`floor_sum` for slopes of either sign."""
+    """Return `floor_sum` for slopes of either sign."""
     turns = -(slope // modulus) if slope < 0 else 0
     return floor_sum(n, modulus, slope + turns * modulus, offset) - turns * (n * (n - 1) // 2)
 
@@ -310,7 +310,7 @@ def shares_over_run(stats: Mapping[str, Any], points: int = 60) -> list[dict[str
 
 
 def _exact(leg: Leg, name: str, count: int) -> Fraction:
-    """Exact sequences of a stream among the first `count` of a leg: the area under its line."""
+    """Return the exact sequences of a stream among the first `count` of a leg: the area under its line."""
     start, end = leg.start[name], leg.end[name]
     return start * count + (end - start) * Fraction(count * count, 2 * leg.size)
 

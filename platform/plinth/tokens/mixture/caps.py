@@ -18,7 +18,7 @@ from plinth.tokens.mixture.weights import Leg, Shares, Text, streams_by_key
 
 
 def bounds(params: Mixture, names: list[str]) -> dict[str, float]:
-    """Most epochs of each stream.
+    """Return the maximum epochs of each stream.
 
     Raises:
         RecipeError: a key of `epoch_caps` names no stream.
@@ -30,12 +30,12 @@ def bounds(params: Mixture, names: list[str]) -> dict[str, float]:
 
 
 def max_sequences(limits: Mapping[str, float], text: Text) -> dict[str, int]:
-    """Sequences that each stream may give in the whole run."""
+    """Return the maximum sequences of each stream in the whole run."""
     return {name: int(Fraction(repr(float(limit))) * text[name]) for name, limit in limits.items()}
 
 
 def requested_sequences(legs: list[Leg]) -> Shares:
-    """Sequences of each stream by the legs' shares, before rounding."""
+    """Return the sequences of each stream by the legs' shares, before rounding."""
     sums: Shares = {}
     for leg in legs:
         for name, share in leg.middle.items():

@@ -178,7 +178,7 @@ def rows(mixture: Manifest) -> list[dict[str, Any]]:
 
 
 def _cut(params: Mixture, sequences: int) -> list[tuple[Phase, int, int]]:
-    """Phases with their first and last + 1 sequence: the rounded running sums of their fractions."""
+    """Return the phases with their first and last + 1 sequence: the rounded running sums of their fractions."""
     fractions = shares([phase.fraction for phase in params.phases])
     edges = [int(total * sequences + Fraction(1, 2)) for total in accumulate(fractions)]
     cut = list(zip(params.phases, [0, *edges[:-1]], edges, strict=True))
@@ -200,8 +200,8 @@ def _within(
     planted: Mapping[str, int],
     names: Sequence[str],
 ) -> tuple[list[Leg], list[Leg], list[dict[str, Any]]]:
-    """Legs of the text, the same with planted sequences, and their counts, within the bounds where the recipe sets
-    `redistribute`.
+    """Return the legs of the text, the same with planted sequences, and their counts, within the bounds where the
+    recipe sets `redistribute`.
 
     Whole counts may lie a sequence or two above exact shares; the bound is then lowered by that, and filled again.
     """
@@ -277,7 +277,7 @@ def _require_buckets(params: Mixture, shards: Mapping[str, Manifest]) -> None:
 
 
 def _without_tokens(params: Mixture, shards: Mapping[str, Manifest]) -> list[str]:
-    """Buckets with a weight that have no token: the policy dropped every document."""
+    """Return the buckets with a weight that have no token: the policy dropped every document."""
     return sorted(bucket for bucket, made in shards.items() if not made.stats["tokens"] and _weighs(params, bucket))
 
 
@@ -303,7 +303,7 @@ def _index(stream: Stream, shards: Mapping[str, Manifest]) -> dict[str, Any]:
 
 
 def _overall(stats: Mapping[str, Any], packed: Mapping[str, PackingCounts]) -> dict[str, float]:
-    """Packing over the run's text: each stream's rates, weighted by the sequences it gives."""
+    """Return the packing over the run's text: each stream's rates, weighted by the sequences it gives."""
     sequences = sum(stats["buckets"][name]["needed"] for name in packed)
     weights = {name: stats["buckets"][name]["needed"] / sequences for name in packed}
 

@@ -72,14 +72,14 @@ def parse(text: str) -> Selector:
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """`; did you mean …?` or the known names, for messages about unknown names."""
+    """Return `; did you mean …?` or the known names, for messages about unknown names."""
     have = sorted(known)
     near = difflib.get_close_matches(name, have, n=1, cutoff=0.5)
     return f"; did you mean `{near[0]}`?" if near else f"; have: {', '.join(have) or 'none'}"
 
 
 def problems(text: str, buckets: Iterable[str], axes: Iterable[str]) -> Iterator[str]:
-    """Errors of a key that the recipe alone shows; values are known once there are shards."""
+    """Yield the errors of a key that the recipe alone shows; values are known once there are shards."""
     try:
         key = parse(text)
     except ValueError as error:

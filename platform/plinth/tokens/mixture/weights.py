@@ -43,7 +43,7 @@ def used_streams(phases: Sequence[Phase], names: Sequence[str]) -> list[str]:
 
 
 def shares_at_ends(phase: Phase, text: Text, size: int, sequence_tokens: int) -> tuple[Shares, Shares]:
-    """Shares of the streams at the two ends of a phase of `size` sequences; both add up to 1.
+    """Return the shares of the streams at the two ends of a phase of `size` sequences; both add up to 1.
 
     Args:
         text: sequences of each stream.
@@ -197,8 +197,8 @@ def _upsampled(phase: Phase, weighed: Shares, names: Sequence[str]) -> Shares:
 
 
 def _tempered(phase: Phase, weighed: Shares) -> Shares:
-    """Shares p of groups to p^a (Devlin 2018, multilingual BERT: a = 0.7; Conneau et al., arXiv:1911.02116: 0.3);
-    within a group nothing changes. The power is kept to twelve digits: the same on every machine."""
+    """Raise the shares p of groups to p^a (Devlin 2018, multilingual BERT: a = 0.7; Conneau et al., arXiv:1911.02116:
+    0.3); within a group nothing changes. The power is kept to twelve digits: the same on every machine."""
     if phase.temperature == 1.0 or not weighed:
         return weighed
     groups = {name: group_of(parse(name), phase.temperature_over) for name in weighed}
@@ -265,7 +265,7 @@ def legs(phase: Phase, first: int, stop: int, text: Text, sequence_tokens: int) 
 
 
 def _curriculum(phase: Phase, plan: Curriculum, shares: Shares) -> tuple[Shares, Shares]:
-    """Shares at both ends."""
+    """Return the shares at both ends."""
     values = {name: group_of(parse(name), plan.by) for name in shares}
     _require(phase, plan, set(values.values()))
     ranks = {name: plan.order.index(value) for name, value in values.items() if value in plan.order}

@@ -96,7 +96,7 @@ def steps_of_document(
     *,
     part: int | None = None,
 ) -> list[DocumentUse]:
-    """Every step that saw a document (hexadecimal id), in order of steps; empty when none did.
+    """Return every step that saw a document (hexadecimal id), in order of steps; empty when none did.
 
     With `part`, the number of its curated part, only that part of the index is searched.
 
@@ -121,15 +121,15 @@ class SpanSteps:
         self._streams: dict[str, _Stream] = {}
 
     def of(self, stream: str, start: int, tokens: int) -> list[DocumentUse]:
-        """Every sequence of a step that holds some of the tokens, in order of steps; none where the mixture has no
-        such stream."""
+        """Return every sequence of a step that holds some of the tokens, in order of steps; none where the mixture has
+        no such stream."""
         if stream not in self._order.streams:
             return []
         seen = _uses(self._order, self._stream(stream).layout, stream, start, tokens, self._batches)
         return sorted(seen, key=lambda use: (use.step, use.row))
 
     def find(self, bucket: str, document: str) -> list[tuple[str, DocumentSpan]]:
-        """Where the run's streams of a bucket have a document (hexadecimal id)."""
+        """Return the locations of a document (hexadecimal id) in the run's streams of a bucket."""
         own = (stream for stream in self._order.streams if bucket_of(stream) == bucket)
         return [(name, span) for name in own for span in self._stream(name).index.find(bytes.fromhex(document))]
 
@@ -179,7 +179,8 @@ def _documents(stream: _Stream, indices: NDArray[np.int64]) -> Iterator[tuple[Do
 
 
 def _positions(pieces: PackedPieces, width: int) -> NDArray[np.int64]:
-    """Position of each piece in its sequence: after an end-of-text, except a piece that fills the whole row."""
+    """Return the position of each piece in its sequence: after an end-of-text, except a piece that fills the whole
+    row."""
     before = np.concatenate([np.zeros(1, np.int64), np.cumsum(pieces.tokens, dtype=np.int64)])
     opens = pieces.offsets[:-1]
     held = np.diff(pieces.offsets)

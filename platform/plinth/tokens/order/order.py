@@ -129,7 +129,7 @@ class Order:
         return PositionWindow(positions, *self.drawn(positions))
 
     def drawn(self, positions: NDArray[np.int64]) -> tuple[NDArray[np.int16], NDArray[np.int32], NDArray[np.int64]]:
-        """Stream, epoch and index of the sequences at ascending positions of the run, [n] each.
+        """Return the stream, epoch and index of the sequences at ascending positions of the run, [n] each.
 
         In one call, a position takes about 70 ns.
         """
@@ -154,7 +154,7 @@ class Order:
         ]
 
     def positions(self, stream: str, index: int) -> list[tuple[int, int]]:
-        """Every (epoch, position) at which the run sees a sequence of a stream, in order of epochs."""
+        """Return every (epoch, position) at which the run sees a sequence of a stream, in order of epochs."""
         if stream not in self.streams:
             return []
         number = self.streams.index(stream)
@@ -193,11 +193,11 @@ class Order:
         self._firsts = [phase.first for phase in self._phases]
 
     def _whole(self, phase: _Phase) -> int:
-        """Sequences of the full blocks of a phase; the tail follows."""
+        """Return the sequences of the full blocks of a phase; the tail follows."""
         return phase.full.blocks * self.block_sequences
 
     def _counts(self, phase: _Phase, block: int) -> list[int]:
-        """Sequences of each stream in a block; the tail is the block after the full ones."""
+        """Return the sequences of each stream in a block; the tail is the block after the full ones."""
         return phase.full.counts(block) if block < phase.full.blocks else list(phase.tail)
 
     def _before(self, phase: _Phase, block: int) -> list[int]:
@@ -207,7 +207,7 @@ class Order:
     def _columns(
         self, number: int, positions: NDArray[np.int64]
     ) -> tuple[NDArray[np.int16], NDArray[np.int32], NDArray[np.int64]]:
-        """`drawn` within a phase, all in its full blocks or all in its tail."""
+        """Return `drawn` within a phase, all in its full blocks or all in its tail."""
         phase = self._phases[number]
         first, last = ((int(edge) - phase.first) // self.block_sequences for edge in positions[[0, -1]])
         counts = np.array([self._counts(phase, block) for block in range(first, last + 1)], np.int64)
@@ -220,7 +220,7 @@ class Order:
         return streams, epochs, forward_each(table, owners, turns)
 
     def _position(self, stream: int, ordinal: int) -> int:
-        """Position of the n-th sequence of a stream: back through phase, block and slot."""
+        """Return the position of the n-th sequence of a stream: back through phase, block and slot."""
         number = max(n for n, phase in enumerate(self._phases) if phase.drawn[stream] <= ordinal)
         phase = self._phases[number]
         low, high = 0, phase.full.blocks  # the block `high` is the tail
@@ -247,7 +247,8 @@ class Order:
 def _place(
     ranks: Ints, blocks: Ints, counts: Ints, before: Ints, sizes: Ints
 ) -> tuple[NDArray[np.int16], NDArray[np.int32], Ints, Ints, list[tuple[int, int]]]:
-    """Stream, epoch and turn in it of ranks in blocks; the number of each rank's pair of stream and epoch; pairs."""
+    """Return the stream, epoch and turn in it of ranks in blocks; the number of each rank's pair of stream and epoch;
+    pairs."""
     lowest, highest = before[0] // sizes, (before[-1] + counts[-1]) // sizes
     ends = np.cumsum(highest - lowest + 1)  # of streams in the numbers of pairs
     streams, epochs = np.empty(len(ranks), np.int16), np.empty(len(ranks), np.int32)
@@ -304,11 +305,11 @@ class Permutation:
         self.parameters = _parameters(size, [fingerprint.canonical(list(key))])[0]
 
     def forward(self, values: ArrayLike) -> Ints:
-        """Where each value of range(size) goes. Shape is kept."""
+        """Return the image of each value of range(size). Shape is kept."""
         return self._moved(values, inverse=False)
 
     def inverse(self, values: ArrayLike) -> Ints:
-        """Where each value of range(size) came from. Shape is kept."""
+        """Return the preimage of each value of range(size). Shape is kept."""
         return self._moved(values, inverse=True)
 
     def _moved(self, values: ArrayLike, inverse: bool) -> Ints:
@@ -326,12 +327,12 @@ def numbered(size: int, key: tuple[str | int, ...], numbers: Iterable[int]) -> U
 
 
 def table_of(permutations: Sequence[Permutation]) -> UInts:
-    """Their parameters, [n, columns]."""
+    """Return the parameters of the permutations, [n, columns]."""
     return np.stack([each.parameters for each in permutations])
 
 
 def forward_each(table: UInts, owners: Ints, values: Ints) -> Ints:
-    """Where each value goes under the permutation that it belongs to.
+    """Return the image of each value under its permutation.
 
     Args:
         table: [permutations, columns] of their parameters.
@@ -403,7 +404,7 @@ class PoissonSteps(Steps):
         return np.flatnonzero(self._generator(step).random_raw(self.used) < self._threshold)
 
     def steps_of(self, position: int) -> Iterator[tuple[int, int]]:
-        """Every step that takes a position, and its row there."""
+        """Yield every step that takes a position, and its row there."""
         for step in range(self.total):
             block, within = divmod(position, _BLOCK)
             drawn = self._generator(step).advance(block).random_raw(within + 1)[within]

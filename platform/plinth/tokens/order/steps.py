@@ -131,7 +131,7 @@ class Schedules(Protocol):
 def problems(
     training: Schedules, data_ranks: int, micro: int, sequence_tokens: int
 ) -> Iterator[tuple[tuple[str | int, ...], str]]:
-    """Problems that the recipe alone shows: key below `training`, and message.
+    """Yield the problems that the recipe alone shows: key below `training`, and message.
 
     Args:
         micro: `micro_batch_sequences`.
@@ -153,7 +153,7 @@ def problems(
 
 
 def lengths(training: Schedules) -> Iterator[tuple[tuple[str | int, ...], int]]:
-    """Every length of rows in the recipe: its key below `training`, and the length."""
+    """Yield every length of rows in the recipe: its key below `training`, and the length."""
     for name in ("length_schedule", "amendments"):
         for index, change in enumerate(getattr(training, name)):
             if change.sequence_tokens is not None:
@@ -224,7 +224,7 @@ class Steps:
         return tuple(sorted({stretch.batch for stretch in self.stretches}))
 
     def take(self, step: int) -> tuple[int, int]:
-        """First position of a step and how many it takes.
+        """Return the first position of a step and how many it takes.
 
         Raises:
             MissingError: the run has no such step.
@@ -244,7 +244,7 @@ class Steps:
         return np.arange(first, first + count, dtype=np.int64)
 
     def steps_of(self, position: int) -> Iterator[tuple[int, int]]:
-        """Every step that takes a position, and its row there.
+        """Yield every step that takes a position, and its row there.
 
         Raises:
             MissingError: the order has no such position.
@@ -254,7 +254,7 @@ class Steps:
             yield found
 
     def batch(self, step: int) -> int:
-        """Sequences of a step.
+        """Return the sequences of a step.
 
         Raises:
             MissingError: the run has no such step.
@@ -262,7 +262,7 @@ class Steps:
         return self._at(step).batch
 
     def length(self, step: int) -> int:
-        """Tokens of a step's rows.
+        """Return the tokens of a step's rows.
 
         Raises:
             MissingError: the run has no such step.
@@ -270,7 +270,7 @@ class Steps:
         return self._at(step).length
 
     def tokens(self, step: int) -> int:
-        """Tokens of a step, over all ranks.
+        """Return the tokens of a step, over all ranks.
 
         Raises:
             MissingError: the run has no such step.
@@ -278,7 +278,7 @@ class Steps:
         return self._at(step).batch * self.sequence_tokens
 
     def tokens_before(self, step: int) -> int:
-        """Tokens trained before a step; `step` may be the number of steps.
+        """Return the tokens trained before a step; `step` may be the number of steps.
 
         Raises:
             MissingError: the run has no such step.

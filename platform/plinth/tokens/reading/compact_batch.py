@@ -84,7 +84,7 @@ class CompactBatch:
     def of(
         cls, tokens: NDArray[Any], segments: NDArray[Any] | None = None, scored: NDArray[np.bool_] | None = None
     ) -> CompactBatch:
-        """From arrays with a value per token (see `ExpandedBatch`); without segments a sequence is one document."""
+        """Build a batch from arrays per token (see `ExpandedBatch`); without segments a sequence is one document."""
         begins = np.zeros(tokens.shape, np.bool_)
         begins[:, 0] = True
         if segments is not None:
@@ -144,7 +144,7 @@ def split_rows(array: NDArray[Any], length: int) -> NDArray[Any]:
 
 
 def _unscored_runs(scored: NDArray[np.bool_]) -> NDArray[np.int32]:
-    """Begin and end of every run of False within a row, in the flat array."""
+    """Return the begin and end of every run of False within a row, in the flat array."""
     left_out = np.zeros((len(scored), scored.shape[1] + 2), np.int8)
     left_out[:, 1:-1] = ~scored
     rows, edges = np.nonzero(np.diff(left_out))
@@ -184,7 +184,7 @@ def row_facts(batch: CompactBatch) -> NDArray[np.float64]:
 
 
 def _text_lengths(batch: CompactBatch) -> NDArray[np.int64]:
-    """[B] tokens of each sequence before its padding: the run of targets, not scored, that ends with the row."""
+    """Return [B] tokens of each sequence before its padding: the run of targets, not scored, that ends with the row."""
     targets = batch.tokens.shape[1] - 1
     lengths = np.full(len(batch), targets + 1, np.int64)
     if batch.unscored is not None and len(batch.unscored):
@@ -208,4 +208,4 @@ def facts_u32(
     tokens: NDArray[np.uint32], lengths: NDArray[np.int64], keys: NDArray[np.uint64], counts: NDArray[np.int64],
     facts: NDArray[np.float64],
 ) -> None:  # fmt: skip
-    """As `facts_u16`."""
+    """Do the same as `facts_u16`."""

@@ -102,7 +102,7 @@ class SequenceGather:
         return begins[:documents].copy(), unscored[:runs]
 
     def _locate(self, starts: NDArray[np.int64], lengths: NDArray[np.int32]) -> Located:
-        """Where in memory each piece begins, and how many tokens its shard has from there on."""
+        """Return the address of each piece, and the number of tokens in its shard from there on."""
         sources, rests = np.empty(len(starts), np.int64), np.empty(len(starts), np.int64)
         if not locate_pieces(self._addresses, self._bounds, self.dtype.itemsize, starts, lengths, sources, rests):
             first = np.searchsorted(self._bounds, starts, side="right") - 1
@@ -123,7 +123,7 @@ class SequenceGather:
     def _fetch(
         self, owners: NDArray[np.int16], pieces: PackedPieces
     ) -> tuple[NDArray[np.int64], NDArray[np.int64], list[Tokens]]:
-        """As `_locate`, of pieces that are fetched now; and the memory that must live until they are copied."""
+        """Do the same as `_locate` for pieces to fetch; also return the memory to keep until they are copied."""
         sources, lengths, held = np.empty(len(owners), np.int64), pieces.tokens.astype(np.int64), []
         for stream in np.unique(owners).tolist():
             own = np.flatnonzero(owners == stream)
@@ -155,7 +155,7 @@ def fill_u32(
     context: NDArray[np.int8], end_of_text: int, contiguous: bool, tokens: NDArray[np.uint32], begins: Starts,
     unscored: Starts,
 ) -> tuple[int, int]:  # fmt: skip
-    """As `fill_u16`."""
+    """Do the same as `fill_u16`."""
 
 
 _FILL: dict[int, Any] = {2: fill_u16, 4: fill_u32}
@@ -180,7 +180,7 @@ class RankBatch(CompactBatch):
     scored_tokens: int
 
     def micro_batch(self, number: int, size: int) -> RankBatch:
-        """Micro-batch `number`, of `size` sequences."""
+        """Return the micro-batch `number`, of `size` sequences."""
         first, stop = number * size, (number + 1) * size
         return RankBatch(*self.part(first, stop), self.step, self.streams[first:stop], self.scored_tokens)
 
@@ -295,13 +295,14 @@ class Loader:
         return self._joint.pieces(window.streams, window.indices)
 
     def _positions(self, step: int) -> NDArray[np.int64]:
-        """Positions of the order that this rank takes in a step."""
+        """Return the positions of the order that this rank takes in a step."""
         every = self.schedule.positions(step)
         first, stop = (len(every) * edge // self.world for edge in (self.rank, self.rank + 1))
         return every[first:stop]
 
     def _sequences(self, step: int) -> tuple[NDArray[np.int16], NDArray[np.int64]]:
-        """Stream and index of this rank's sequences in a step; successive steps are drawn several at once."""
+        """Return the stream and index of this rank's sequences in a step; successive steps are drawn several at
+        once."""
         drawn = self._drawn
         if not drawn.first <= step < drawn.stop:
             several = step == drawn.stop and self.schedule.ascending

@@ -110,14 +110,15 @@ class SpanReader(ShardReader):
         return pieces[0] if len(pieces) == 1 else np.concatenate([np.empty(0, self.dtype), *pieces])
 
     def _proved(self, blob: Blob, first: int, stop: int) -> memoryview:
-        """Bytes `first` to `stop` of a shard, out of blocks that were compared."""
+        """Return the bytes `first` to `stop` of a shard, out of blocks that were compared."""
         begin, end = self._blocks.widened(blob, first, stop)
         data = self._remote.read(blob, begin, end)
         self._blocks.compare(blob, begin, data, self._remote.uri(blob))
         return memoryview(data)[first - begin : stop - begin]
 
     def gather(self, starts: NDArray[np.int64], counts: NDArray[np.int64]) -> tuple[Tokens, NDArray[np.int64]]:
-        """Spans of the stream one after another in one array, many requests at once, and where each begins there."""
+        """Return the spans of the stream one after another in one array, many requests at once, and where each begins
+        there."""
         began = time.perf_counter()
         spans = self._pool.map(self._span, starts.tolist(), counts.tolist())
         tokens = np.concatenate([np.empty(0, self.dtype), *spans])
@@ -162,8 +163,8 @@ class Touch(NamedTuple):
 
 
 def first_touches(loader: Loader, first_step: int, stop_step: int) -> Iterator[list[Touch]]:
-    """For each step, the shards that this rank touches in it and in no step from `first_step` on before it; ends with
-    the last shard of all. Maps the packed index where the layout has one."""
+    """Yield for each step the shards that this rank first touches in it, from `first_step` on; ends with the last shard
+    of all. Maps the packed index if the layout has one."""
     left = {reader.stream.name: len(reader.shards) for reader in loader.readers}
     seen: dict[str, set[int]] = {name: set() for name in left}
     for step in range(first_step, stop_step):

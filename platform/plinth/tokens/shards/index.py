@@ -112,7 +112,7 @@ def map_columns(store: Store, part: Part, what: str) -> tuple[NDArray[np.uint8],
 
 
 def places_of(part: Part, what: str) -> list[int]:
-    """Where in its file the buffers of a part begin.
+    """Return the offsets of the buffers of a part in its file.
 
     Raises:
         IntegrityError: it was not written by `write_mapped`.
@@ -215,7 +215,7 @@ def open_lookup(store: Store, part: Part) -> IndexLookup:
 
 
 def of_part(documents: DocumentSpans, part: int) -> slice:
-    """Rows of the documents of a curated part; parts of the index go through curated parts in order."""
+    """Return the rows of the documents of a curated part; parts of the index go through curated parts in order."""
     first, stop = np.searchsorted(documents.parts, np.array([part, part + 1], np.int32)).tolist()
     return slice(first, stop)
 
@@ -236,7 +236,7 @@ class DocumentIndex:
         self._open: dict[int, DocumentSpans] = {}
 
     def part(self, number: int) -> DocumentSpans:
-        """All documents of a part, mapped."""
+        """Return all documents of a part, mapped."""
         if number not in self._open:
             self._open[number] = open_part(self._store, self.parts[number])
         return self._open[number]
@@ -271,7 +271,7 @@ class DocumentIndex:
         return owner[sequence], every.take(sequence)
 
     def batches(self) -> Iterator[DocumentSpans]:
-        """All documents in stream order, at most `BATCH_DOCUMENTS` at a time."""
+        """Yield all documents in stream order, at most `BATCH_DOCUMENTS` at a time."""
         for number in range(len(self.parts)):
             yield from _cut(self.part(number))
 
@@ -288,19 +288,19 @@ class DocumentIndex:
         return found
 
     def of_part(self, part: int) -> Iterator[DocumentSpan]:
-        """Documents of a curated part, in order."""
+        """Yield the documents of a curated part, in order."""
         for number in self._covering(part):
             documents = self.part(number)
             yield from documents.take(of_part(documents, part)).records()
 
     def _covering(self, part: int | None) -> list[int]:
-        """Parts of the index that have documents of a curated part."""
+        """Return the parts of the index that have documents of a curated part."""
         spans = [one.stats["parts"] for one in self.parts]
         return [number for number, (first, last) in enumerate(spans) if part is None or first <= part <= last]
 
 
 def _ranges(first: NDArray[np.int64], counts: NDArray[np.int64]) -> NDArray[np.int64]:
-    """`first[i]` to `first[i] + counts[i]` for every i, one after another."""
+    """Return `first[i]` to `first[i] + counts[i]` for every i, one after another."""
     return np.asarray(np.arange(counts.sum()) + np.repeat(first - (np.cumsum(counts) - counts), counts))
 
 
@@ -346,7 +346,7 @@ class IndexLookup:
         os.close(self._file)
 
     def rows(self, start: int, stop: int) -> tuple[int, int]:
-        """First row and end of the documents that have tokens in `start` to `stop` of the stream."""
+        """Return the first row and end of the documents that have tokens in `start` to `stop` of the stream."""
         begin, block = self._around(start)
         first = begin + max(0, int(block.searchsorted(start, "right")) - 1)
         if begin + len(block) < self._rows and block[-1] < stop:

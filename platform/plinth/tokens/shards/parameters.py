@@ -56,7 +56,7 @@ class Shards(Frozen):
         return axes
 
     def identity(self) -> dict[str, Any]:
-        """Parameters that the shards depend on, as plain data: without axes as before axes existed."""
+        """Return the parameters that the shards depend on, as plain data: without axes as before axes existed."""
         return self.model_dump(mode="json", exclude=set() if self.axes else {"axes", "min_stream_tokens"})
 
 
@@ -135,7 +135,7 @@ class Stream:
 
 
 def label_of(values: Mapping[str, str | None]) -> str:
-    """`axis=value,…` in the order of the axes; a value that is absent or empty is `unknown`."""
+    """Return `axis=value,…` in the order of the axes; a value that is absent or empty is `unknown`."""
     return ",".join(f"{axis}={quote(value or UNKNOWN, safe=_PLAIN)}" for axis, value in values.items())
 
 
@@ -146,7 +146,7 @@ def name_of(bucket: str, label: str = "") -> str:
 
 @lru_cache(maxsize=4096)
 def parse(name: str) -> Stream:
-    """Bucket, label and values of a stream's name; counts, which only the manifest has, are 0.
+    """Return the bucket, label and values of a stream's name; counts, which only the manifest has, are 0.
 
     Raises:
         ValueError: the name is not one of a stream.
@@ -172,7 +172,7 @@ def streams_of(shards: Manifest) -> tuple[Stream, ...]:
 
 
 def stream_of(shards: Manifest, name: str) -> Stream:
-    """One stream of a manifest with its counts.
+    """Return one stream of a manifest with its counts.
 
     Raises:
         MissingError: the manifest has no such stream.

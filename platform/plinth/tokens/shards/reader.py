@@ -71,7 +71,7 @@ class ShardReader:
         return tuple(self._starts)
 
     def read(self, start: int, count: int) -> Tokens:
-        """Tokens `start` to `start + count` of the stream; a view where they lie in one shard.
+        """Return the tokens `start` to `start + count` of the stream; a view where they lie in one shard.
 
         Raises:
             ValueError: the span is not inside the stream.
@@ -81,7 +81,7 @@ class ShardReader:
         return self._span(start, count) if count else np.empty(0, self.dtype)
 
     def gather(self, starts: NDArray[np.int64], counts: NDArray[np.int64]) -> tuple[Tokens, NDArray[np.int64]]:
-        """Spans of the stream one after another in one array, and where each begins there."""
+        """Return the spans of the stream one after another in one array, and where each begins there."""
         spans = (self._span(start, count) for start, count in zip(starts.tolist(), counts.tolist(), strict=True))
         return np.concatenate([np.empty(0, self.dtype), *spans]), np.cumsum(counts) - counts
 
@@ -346,6 +346,6 @@ def _write_facts(
 
 
 def _tokens(store: Store, parts: Iterable[Part], out: Sink) -> None:
-    """Bytes of parts, one after another, each compared with its digest."""
+    """Yield the bytes of parts in order, each compared with its digest."""
     for part in parts:
         require_unchanged(store.located(part.blob), part.blob, out.write, part=part.name)

@@ -231,7 +231,7 @@ class IndexTask:
 
 
 def even_sizes(tokens: int, tokens_per_shard: int) -> list[int]:
-    """Sizes of shards close to `tokens_per_shard` that differ by at most one token; none for no tokens."""
+    """Return the sizes of shards close to `tokens_per_shard` that differ by at most one token; none for no tokens."""
     if not tokens:
         return []
     count = max(1, round(tokens / tokens_per_shard))
@@ -290,7 +290,7 @@ def index(store: Store, task: IndexTask) -> tuple[Part, ...]:
 
 
 def _documents(store: Store, chosen: DocumentChoice) -> Iterator[tuple[pa.Array, NDArray[np.int64], NDArray[np.int32]]]:
-    """Ids, tokens and rows of a part's chosen documents, by batches."""
+    """Yield the ids, tokens and rows of a part's chosen documents, by batches."""
     sources = [(chosen.lengths, ["id", "tokens"])] + ([(chosen.labels, ["label"])] if chosen.labels else [])
     row = 0
     for batch, *labels in iter_aligned(store, *sources):
@@ -337,7 +337,7 @@ def _gather(store: Store, piece: TokenSlice, chosen: DocumentChoice, out: IO[byt
 
 
 def _lengths(store: Store, chosen: DocumentChoice) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """Tokens of every document of a part, and which are chosen."""
+    """Return the tokens of every document of a part, and which are chosen."""
     assert chosen.labels is not None
     tokens = [batch.column("tokens").to_numpy() for batch in iter_batches(store, chosen.lengths, ["tokens"])]
     kept = [_matching(batch, chosen.wanted) for batch in iter_batches(store, chosen.labels, ["label"])]

@@ -150,7 +150,7 @@ def _labels(axes: tuple[str, ...], columns: list[pa.Array]) -> pa.DictionaryArra
 
 
 def _values(store: Store, task: _Task, axis: str, tokens: NDArray[np.int64]) -> pa.Array:
-    """Value of an axis for every curated document, strings without nulls."""
+    """Return the value of an axis for every curated document, strings without nulls."""
     column = column_of(axis)
     if column is not None:
         return _without_nulls(pa.chunked_array(_sidecar_column(store, task, column), pa.string()))
@@ -175,7 +175,7 @@ def _sidecar_column(store: Store, task: _Task, column: str) -> list[pa.Array]:
 
 
 def _cluster_sizes(store: Store, task: _Task) -> NDArray[np.int64]:
-    """Documents in the cluster of every document that is trained on."""
+    """Return the documents in the cluster of every document that is trained on."""
     assert task.verdicts is not None
     sizes = [
         batch.column("cluster_size").filter(pc.equal(batch.column("decision"), "train")).to_numpy()
@@ -200,7 +200,7 @@ def _to_strings(column: str) -> Callable[[pa.Array], pa.Array]:
 
 
 def _origins(store: Store, curated: Part) -> Iterator[tuple[str | None, str]]:
-    """Domain and snapshot of every document."""
+    """Yield the domain and snapshot of every document."""
     for batch in iter_batches(store, curated, ["extra", "snapshot"]):
         domains = [json.loads(extra).get("domain") for extra in batch.column("extra").to_pylist()]
         yield from zip(domains, batch.column("snapshot").to_pylist(), strict=True)
@@ -296,7 +296,8 @@ class TokeniseTask:
 
 
 def tokenise(ctx: Context, asset: str, tasks: Sequence[TokeniseTask]) -> list[Part]:
-    """Ids and lengths of every curated part's documents; stats: tokens, text_bytes, and `stream` (blob of tokens)."""
+    """Return the ids and lengths of every curated part's documents; stats: tokens, text_bytes, and `stream` (blob of
+    tokens)."""
     items = [Item((task.tokenizer.sha256, task.curated.blob.sha256), task, task.curated.rows) for task in tasks]
     facts = {"dtype": tasks[0].dtype, "end_of_text": tasks[0].end_of_text} if tasks else {}
     step = Step(name="tokens.shards.tokenise", version="2", params=facts, libraries=fingerprint.libraries("tokenizers"))
@@ -304,7 +305,7 @@ def tokenise(ctx: Context, asset: str, tasks: Sequence[TokeniseTask]) -> list[Pa
 
 
 def published_tokens(ctx: Context, asset: str, tokenizer: str, dtype: str) -> dict[str, PublishedTokens]:
-    """Where the published shards of an asset hold the tokens of curated parts (by SHA-256); empty where none fit."""
+    """Return the positions of the tokens of curated parts (by SHA-256) in the published shards; empty if none match."""
     ref = ctx.refs.ref(asset)
     if ref is None:
         return {}

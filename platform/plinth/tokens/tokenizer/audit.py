@@ -52,7 +52,7 @@ def run(
 
     Languages come from `column` of the language sidecars, joined to curated documents by id, domains from the
     documents. Stats: `buckets`, `languages` and `domains` (sums, `fertility`, `bytes_per_token`,
-    `characters_per_token`, `fragment_share`; null where there is nothing to divide by), `round_trip` (texts,
+    `characters_per_token`, `fragment_share`; null if the divisor is 0), `round_trip` (texts,
     failed), those of `vocabulary_facts`, `failures`: a line for every broken bound, which a blocking check reads, and
     `unjudged`: a line for every bound of a group without text.
 
@@ -154,7 +154,7 @@ def _unit(facts: Mapping[str, Any]) -> str:
 
 
 def trial_texts() -> Iterator[str]:
-    """Texts that break tokenizers: every script, every kind of space, control characters, combining marks."""
+    """Yield the texts that break tokenizers: every script, every kind of space, control characters, combining marks."""
     points = [*range(0x3000), *range(0x3000, 0x110000, 61)]
     plain = [chr(point) for point in points if not 0xD800 <= point < 0xE000]
     for start in range(0, len(plain), 512):
@@ -165,7 +165,7 @@ def trial_texts() -> Iterator[str]:
 
 
 def _together(bucket: str, curated: Manifest, documents: Manifest, language: Manifest) -> list[tuple[Part, Part, Part]]:
-    """Each curated part with the documents it was made from and their languages: parts of one name."""
+    """Return each curated part with the documents it was made from and their languages: parts of one name."""
     sources = {part.name: part for part in documents.named("part-")}
     labels = {part.name: part for part in language.named("part-")}
     lost = [part.name for part in curated.named("part-") if part.name not in sources or part.name not in labels]
@@ -251,7 +251,7 @@ class AuditTask:
 
 
 def measure(store: Store, task: AuditTask) -> tuple[Part, ...]:
-    """Token counts of the part's sample; sums by language and failed round trips in the stats."""
+    """Return the token counts of the part's sample; sums by language and failed round trips in the stats."""
     trained = encode.load(store, task.tokenizer)
     table = token_bytes(trained)
     whole = np.array([_is_text(data) for data in table])

@@ -136,7 +136,7 @@ def classes() -> U8:
 def word_ends(
     data: U8, table: U8, letters: int, alone: int, group: int, lines: bool, out: npt.NDArray[np.int64]
 ) -> int:
-    """For tests: fill in where each word of a text ends; returns how many there are. After `table`: `WordPattern`."""
+    """Fill in, for tests, where each word of a text ends; returns how many there are. After `table`: `WordPattern`."""
 
 
 def _mark(table: U8, bit: int, splitter: Any) -> None:
@@ -148,7 +148,7 @@ def _mark(table: U8, bit: int, splitter: Any) -> None:
 
 
 def _every_character() -> Iterator[str]:
-    """All code points of the planes in use, in order, in texts that begin with a character of no class."""
+    """Yield all code points of the planes in use, in order, in texts that begin with a character of no class."""
     for low in (*range(0, 0xD800, 2048), *range(0xE000, 0x40000, 2048), *range(0xE0000, 0xE1000, 2048)):
         yield "\0" + "".join(map(chr, range(low, low + 2048)))
 
@@ -255,19 +255,19 @@ def pieces(text: str, limit: int = BATCH_CHARACTERS) -> list[str]:
 
 
 def token_dtype(vocab_size: int) -> str:
-    """Smallest little-endian unsigned type that holds every id."""
+    """Return the smallest little-endian unsigned type that holds every id."""
     return "<u2" if vocab_size <= 2**16 else "<u4"
 
 
 def _marked(cut: Sequence[str]) -> Iterator[tuple[str, bool]]:
-    """Pieces, and whether each is the last of its text."""
+    """Return the pieces, and whether each is the last of its text."""
     return ((piece, i == len(cut) - 1) for i, piece in enumerate(cut))
 
 
 def _encode(
     tokenizer: Tokenizer, marked: Iterable[tuple[str, bool]], dtype: str
 ) -> Iterator[tuple[NDArray[np.unsignedinteger], bool]]:
-    """Ids of each piece with its mark, by batches of bounded text."""
+    """Yield the ids of each piece with its mark, by batches of bounded text."""
     batch: list[tuple[str, bool]] = []
     held = 0
     for item in marked:
@@ -319,7 +319,7 @@ class Encoder:
         self._forget()
 
     def encode(self, texts: pa.Array, dtype: str) -> tuple[npt.NDArray[np.unsignedinteger], I64]:
-        """Token ids of all texts in one array, and where each text's begin: [texts + 1].
+        """Return the token ids of all texts in one array, and where each text's begin: [texts + 1].
 
         Memory is about ten times that of the longest text, and the ids.
         """
@@ -381,7 +381,7 @@ class Encoder:
 
 
 def _slices(offsets: I64) -> Iterator[tuple[int, int]]:
-    """Rows per scan: several texts, or one long one."""
+    """Yield the rows per scan: several texts, or one long one."""
     first, last = 0, offsets.size - 1
     while first < last:
         stop = int(np.searchsorted(offsets, offsets[first] + BATCH_BYTES, side="right")) - 1
@@ -424,4 +424,4 @@ def gather_u16(words: I32, token_starts: I64, tokens: U32, out: npt.NDArray[np.u
 
 @compiled
 def gather_u32(words: I32, token_starts: I64, tokens: U32, out: U32) -> None:
-    """As `gather_u16`."""
+    """Do the same as `gather_u16`."""

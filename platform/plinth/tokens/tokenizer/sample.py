@@ -56,7 +56,8 @@ def sample(
     label: str,
     weights_of: Mapping[str, float] | None = None,
 ) -> list[BucketSample]:
-    """At most `budget_bytes` of text, shared by the buckets by weight (1 where none is given), in order of names.
+    """Return at most `budget_bytes` of text, shared by the buckets by weight (1 where none is given), in order of
+    names.
 
     Raises:
         RecipeError: a weight for a bucket that does not exist.

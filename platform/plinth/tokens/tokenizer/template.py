@@ -18,8 +18,8 @@ _PAD = re.compile(r"(?<![a-z])pad(?![a-z])", re.IGNORECASE)
 
 
 def pad_token(tokenizer: str, end: int) -> tuple[int, str] | None:
-    """Id and name of the special token that pads. None where there is none: the end of text is never padding, or a
-    collator would mask it and a tuned model would not learn to stop."""
+    """Return the id and name of the special token that pads. None where there is none: the end of text is never
+    padding, or a collator would mask it and a tuned model would not learn to stop."""
     added = json.loads(tokenizer).get("added_tokens") or ()
     found = ((int(one["id"]), str(one["content"])) for one in added if one.get("special"))
     return next(((index, name) for index, name in sorted(found) if index != end and _PAD.search(name)), None)

@@ -214,7 +214,7 @@ def choose(texts: Iterable[str], coverage: float, most: int) -> list[str]:
 
 
 def prepared(texts: Iterable[str], alphabet: Iterable[str]) -> Iterator[str]:
-    """Texts for training: characters without a token are `RARE`, names of bytes are cut in two."""
+    """Yield the texts for training: characters without a token are `RARE`, names of bytes are cut in two."""
     known = frozenset(alphabet)
     for text in texts:
         rare = set(text) - known
@@ -338,7 +338,7 @@ def _words(params: TokenizerParameters, texts: Iterable[str]) -> Counter[str]:
 
 
 def _pieces(counted: Counter[str], alphabet: Sequence[str], free: int) -> list[tuple[str, float]]:
-    """Pieces with their log probabilities, likeliest first."""
+    """Return the pieces with their log probabilities, likeliest first."""
     import sentencepiece
 
     # Every character once as a word: SentencePiece's alphabet is that of its input.

@@ -50,7 +50,7 @@ def byte_ids(tokenizer: Tokenizer) -> list[int]:
 
 @cache
 def _byte_of_character() -> dict[str, int]:
-    """GPT-2's printable stand-ins for the 256 bytes (Radford et al. 2019, `bytes_to_unicode`)."""
+    """Return GPT-2's printable stand-ins for the 256 bytes (Radford et al. 2019, `bytes_to_unicode`)."""
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [byte for byte in range(256) if byte not in printable]
     return {chr(byte): byte for byte in printable} | {chr(256 + i): byte for i, byte in enumerate(others)}
@@ -70,7 +70,7 @@ def _characters(name: str) -> bytes:
 
 
 def encode_bytes(tokenizer: Tokenizer, data: bytes) -> list[int]:
-    """Token ids of any bytes: text where they are UTF-8, single bytes where they are not.
+    """Return the token ids of any bytes: text where they are UTF-8, single bytes where they are not.
 
     Raises:
         ValueError: a byte has no token.
@@ -105,7 +105,7 @@ LETTERS = 3
 
 
 def lexis_of(store: Store, trained: Manifest) -> Lexis:
-    """Lengths without end-of-text as the shards have them, and words that are one token after a space.
+    """Return the lengths without end-of-text as the shards have them, and words that are one token after a space.
 
     Raises:
         MissingError, IntegrityError: the file is absent, changed, or not a tokenizer.
@@ -120,7 +120,7 @@ def lexis_of(store: Store, trained: Manifest) -> Lexis:
 
 
 def words_of(tokenizer: Tokenizer, alone: int) -> tuple[str, ...]:
-    """Words of letters that are one token after a space, in order; `alone` is the length of `a`."""
+    """Return the words of letters that are one token after a space, in order; `alone` is the length of `a`."""
     decoded = {token.decode(errors="ignore").strip(" \u2581") for token in token_bytes(tokenizer)}
     likely = sorted(word for word in decoded if word.isalpha() and len(word) >= LETTERS)
     sizes = (len(ids) for ids in encode_texts(tokenizer, [f"a {word}" for word in likely], "<u4"))
@@ -202,7 +202,8 @@ def failures(params: TokenizerParameters, found: dict[str, Any]) -> list[str]:
 
 
 def unreachable(tokenizer: Tokenizer, table: Sequence[bytes]) -> list[int]:
-    """Tokens whose own text is written with other tokens. Pieces of characters have no text and are left out."""
+    """Return the tokens whose own text encodes to other tokens. Pieces of characters have no text and are left
+    out."""
     fallback = set(byte_ids(tokenizer))
     texts = {i: text for i, data in enumerate(table) if i not in fallback and (text := _text(data))}
     with encode.parallel(True):

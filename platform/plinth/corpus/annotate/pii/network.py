@@ -223,7 +223,7 @@ def pem(raw: bytes, start: int) -> PiiHit | None:
 
 
 def entropy(text: bytes) -> float:
-    """Shannon's entropy of the bytes, in bits per byte."""
+    """Return the Shannon entropy of the bytes, in bits per byte."""
     return -sum(count / len(text) * math.log2(count / len(text)) for count in Counter(text).values())
 
 

@@ -66,7 +66,7 @@ class CandidatePairs:
 
 
 def find(ctx: Context, asset: str, groups: Sequence[Part], documents: int, partition_rows: int) -> CandidatePairs:
-    """Documents that share a key, by component.
+    """Return the documents that share a key, by component.
 
     Args:
         asset: of the stage.
@@ -169,7 +169,7 @@ def unite_u32(parent: Column, key: U64, at: U64, last: U64) -> None:
 
 @compiled
 def unite_u64(parent: Column, key: U64, at: U64, last: U64) -> None:
-    """As `unite_u32`."""
+    """Do the same as `unite_u32`."""
 
 
 @compiled
@@ -185,7 +185,7 @@ def cut_u32(parent: Column, sizes: Column, limit: int, alone: int, cuts: I64) ->
 
 @compiled
 def cut_u64(parent: Column, sizes: Column, limit: int, alone: int, cuts: I64) -> tuple[int, int, int]:
-    """As `cut_u32`."""
+    """Do the same as `cut_u32`."""
 
 
 # Shingle sets or signatures for verification, carried from parts of documents to partitions of components.
@@ -302,7 +302,7 @@ def _wanted(store: Store, task: _Carry) -> tuple[I64, U64]:
 
 
 def values_of(params: MinHash) -> ValuesFn:
-    """Shingle sets or signatures of documents, as the parameters verify."""
+    """Return the shingle sets or signatures of documents, as the parameters verify."""
     return partial(_values, params)
 
 

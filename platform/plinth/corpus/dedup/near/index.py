@@ -222,7 +222,7 @@ class NearIndex:
         self._stack.close()
 
     def near(self, text: str, threshold: float = 0.0, limit: int = 20) -> list[Match]:
-        """Documents near a text, nearest first; exact duplicates are the nearest.
+        """Return the documents near a text, nearest first; exact duplicates are the nearest.
 
         Args:
             threshold: similarity they must have, true where it is known, else estimated.
@@ -297,7 +297,7 @@ class NearIndex:
 def _rows(
     ctx: Context, parts: Mapping[int, Part], places: Sequence[Address], columns: Sequence[str]
 ) -> Iterator[tuple[Address, dict[str, Any]]]:
-    """Rows of several parts by address; each row group is read once."""
+    """Yield the rows of several parts by address; each row group is read once."""
     for slot, part in parts.items():
         rows = np.array(sorted(row for one, row in places if one == slot), dtype=np.int64)
         batches = sorted_runs.iter_rows(ctx.store, part, columns, rows)

@@ -37,7 +37,7 @@ from plinth_text.words import ngram_sets
 # long article, and its minima do not sink to where they all meet.
 
 def signatures(texts: pa.Array, params: MinHash, a: U64, b: U64) -> tuple[U32, Bools]:
-    """Signatures [D, K] of every text, and whether it has a shingle [D].
+    """Return the signatures [D, K] of every text, and whether it has a shingle [D].
 
     Args:
         a, b: coefficients of the permutations, [K] each.
@@ -74,7 +74,7 @@ def shortened(texts: pa.Array, characters: int | None) -> pa.Array:
 
 
 def _scratch(offsets: I64) -> tuple[U8, U64, U64]:
-    """Memory for the longest text: folded, its code points, its n-grams."""
+    """Return the memory for the longest text: folded, its code points, its n-grams."""
     longest = int(np.diff(offsets).max(initial=0)) + 2
     return np.empty(longest, np.uint8), np.empty(longest, np.uint64), np.empty(longest + 2, np.uint64)
 
@@ -122,7 +122,7 @@ class KnownSimilarities:
         return self.pairs.blob.sha256, self.values.blob.sha256
 
     def open(self, store: Store) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
-        """Both columns, mapped into memory."""
+        """Return both columns, mapped into memory."""
         pairs, values = (sidecars.open_flat(store, part, "<u8") for part in (self.pairs, self.values))
         return pairs, values
 
@@ -184,7 +184,7 @@ def _merge(store: Store, task: _Merge) -> tuple[Part, ...]:
 
 
 def ends(high: U64, low: U64) -> U64:
-    """Each document's share of the hash of its pairs, from the halves of its id."""
+    """Return each document's share of the hash of its pairs, from the halves of its id."""
     out = np.empty(high.size, dtype=np.uint64)
     pair_ends(high, low, out)
     return out
@@ -192,7 +192,7 @@ def ends(high: U64, low: U64) -> U64:
 
 @compiled
 def pair_ends(high: U64, low: U64, out: U64) -> None:
-    """As `ends`, into `out`."""
+    """Do the same as `ends`, into `out`."""
 
 
 # The pairs of groups of documents, compared until the clusters are known.
@@ -263,7 +263,7 @@ class Links:
         self._refused = np.zeros(1024, dtype=np.uint64)
 
     def walk(self, what: int, known: tuple[Any, Any] | None = None, payload: Payload | None = None) -> tuple[U64, U64]:
-        """Go over all pairs once; returns the similarities that were found."""
+        """Go over all pairs once; return the similarities."""
         pairs, values = known or (np.empty(0, np.uint64), np.empty(0, np.uint64))
         payload = payload or no_payload(self.high.size)
         views = payload.values, payload.values.view(np.uint32), payload.values.view(np.int16)
@@ -284,7 +284,7 @@ class Links:
         return found_pairs[:found], found_values[:found]
 
     def roots(self) -> I64:
-        """[N] for every document the first of its cluster."""
+        """Return [N] the first document of each document's cluster."""
         flatten(self.parent)
         return self.parent
 

@@ -48,12 +48,12 @@ PARTITION_ROWS = (1_000, 1_000_000)
 
 
 def signature_schema(params: MinHash) -> pa.Schema:
-    """One column: the minima of all permutations as little-endian uint32; null for a text without words."""
+    """Return one column: the minima of all permutations as little-endian uint32; null for a text without words."""
     return pa.schema([pa.field("signature", pa.binary(4 * params.bands * params.rows))])
 
 
 def signatures(ctx: Context, bucket_name: str, params: MinHash, documents: Manifest) -> Manifest:
-    """MinHash signatures of all documents of a bucket.
+    """Return the MinHash signatures of all documents of a bucket.
 
     Args:
         params: threshold and verification are not used here.
