@@ -366,7 +366,7 @@ def train_tagger(
 ) -> Manifest:
     """Return the manifest of the model's files. Statistics: `documents`, `label_documents`, `splits`, training metrics;
     on the test split `accuracy` and `macro_f1` (labels with equal weight), `auc` (mean over labels), `worst_auc`, `ece`
-    (of the winner's probability), and `labels`: `auc`, `average_precision`, `brier`, `ece`, `precision`, `recall` of each.
+    (of the winner), and `labels`: `auc`, `average_precision`, `brier`, `ece`, `precision`, `recall` of each.
 
     Raises:
         StageError: too few examples of a label.

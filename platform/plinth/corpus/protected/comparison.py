@@ -228,8 +228,8 @@ def judged(store: Store, task: Judge) -> tuple[Part, ...]:
 
 
 def _worst(pairs: pa.Table, items: pa.Table, params: Protected) -> dict[int, dict[str, Any]]:
-    """Return by row the worst pair that is evidence: a leak before a suspect, then the larger share, the longer run, the
-    first item."""
+    """Return by row the worst pair that is evidence: a leak before a suspect, then the larger share, the longer run,
+    the first item."""
     alike, close = telling(items["alike"].to_numpy(), items["close"].to_numpy(), params)
     found: dict[int, dict[str, Any]] = {}
     counted = [
