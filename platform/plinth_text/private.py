@@ -81,5 +81,5 @@ def _unsafe(path: Path, found: str) -> PrivateFolderError:
         f"{path} is not a private folder",
         found=found,
         expected=f"a folder of user {os.geteuid()} with mode 0700, outside workspace and source",
-        remedy=f"delete it, so that it is made again; or name another by {VARIABLE}",
+        remedy=f"delete it to create it again, or set another folder in {VARIABLE}",
     )

@@ -89,7 +89,7 @@ def required(recipe: Recipe | None, problems: Sequence[Problem], path: Path) -> 
         listed = "\n".join(f"  {problem}" for problem in problems)
         raise RecipeError(
             f"{count} in the recipe {shown(path)}\n{listed}",
-            remedy="correct the lines above; `plinth recipe schema` and docs/recipe.md describe every key",
+            remedy="fix the lines above; `plinth recipe schema` and docs/recipe.md describe every key",
         )
     return recipe
 

@@ -377,6 +377,6 @@ def _inexact(stats: Mapping[str, Any]) -> Iterator[str]:
     realised = stats["realised"]
     if not realised["within"]:
         yield (
-            f"{realised['stream']} is {realised['max_share_error']:.3%} from its share in the 1,000 blocks from "
-            f"sequence {realised['first']:,} on; a larger mixture.block_sequences brings it nearer."
+            f"{realised['stream']} differs by {realised['max_share_error']:.3%} from its share in 1,000 blocks from "
+            f"sequence {realised['first']:,} on; raise mixture.block_sequences to reduce the error."
         )

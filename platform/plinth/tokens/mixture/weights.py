@@ -175,12 +175,12 @@ def _stretched(phase: Phase, fixed: Shares, size: int, sequence_tokens: int) -> 
 
 def _too_much(phase: Phase, requested: Fraction, size: int, sequence_tokens: int) -> RecipeError:
     return RecipeError(
-        f"mixture.phases.{phase.name}: `epochs` and `tokens` do not fit the phase",
+        f"mixture.phases.{phase.name}: `epochs` and `tokens` do not match the size of the phase",
         found=f"{int(requested * sequence_tokens):,} tokens requested",
         expected=f"{size * sequence_tokens:,} tokens, the phase's fraction of mixture.total_tokens"
         + (", or less" if phase.weights is not None else ""),
         remedy="change the amounts, the phase's fraction or mixture.total_tokens"
-        + ("" if phase.weights is not None else ", or give `weights` that share what is left"),
+        + ("" if phase.weights is not None else ", or add `weights` for the rest"),
     )
 
 

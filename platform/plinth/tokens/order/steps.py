@@ -35,13 +35,13 @@ class RunChange(Frozen):
 
     from_step: int = Field(ge=1, description="First step of the change, counted from 1.")
     global_batch_sequences: int | None = Field(
-        None, ge=1, description="Sequences per optimizer step from there on; left out, they stay as they are."
+        None, ge=1, description="Sequences per optimizer step from this step on; null: unchanged."
     )
     sequence_tokens: int | None = Field(
         None,
         ge=8,
-        description="Tokens of a row from there on, a whole part of mixture.sequence_tokens, which is cut into such "
-        "rows; left out, they stay.",
+        description="Tokens per row from this step on; must divide mixture.sequence_tokens, since sequences are cut "
+        "into rows. Null: unchanged.",
     )
     reason: str = Field("", description="Reason of an amendment; recorded on the run's timeline.")
 
@@ -79,21 +79,21 @@ class Change(Frozen):
     @model_validator(mode="after")
     def _one_of_two(self) -> Change:
         if (self.from_tokens is None) == (self.from_step is None):
-            raise ValueError("give `from_tokens` or `from_step`, one of the two")
+            raise ValueError("set either `from_tokens` or `from_step`")
         return self
 
 
 class BatchChange(Change):
     """The global batch from a point on."""
 
-    global_batch_sequences: int = Field(ge=1, description="Sequences per optimizer step from there on.")
+    global_batch_sequences: int = Field(ge=1, description="Sequences per optimizer step from this step on.")
 
 
 class LengthChange(Change):
     """The length of training rows from a point on."""
 
     sequence_tokens: int = Field(
-        ge=8, description="Tokens of a row; a whole part of mixture.sequence_tokens, which is cut into rows of this."
+        ge=8, description="Tokens per row; must divide mixture.sequence_tokens, since sequences are cut into rows."
     )
 
 
@@ -101,10 +101,10 @@ class Amendment(Change):
     """A change of a running run; it replaces later scheduled changes of the batch or length that it sets."""
 
     global_batch_sequences: int | None = Field(
-        None, ge=1, description="Sequences per optimizer step from there on; left out, they stay as they are."
+        None, ge=1, description="Sequences per optimizer step from this step on; null: unchanged."
     )
     sequence_tokens: int | None = Field(
-        None, ge=8, description="Tokens of a row from there on, as in `length_schedule`; left out, they stay."
+        None, ge=8, description="Tokens per row from this step on, as in `length_schedule`; null: unchanged."
     )
     reason: str = Field(min_length=1, description="Reason, recorded on the run's timeline.")
 

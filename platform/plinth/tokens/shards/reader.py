@@ -118,9 +118,9 @@ def _stream_named(shards: Manifest, name: str | None) -> Stream:
     every = streams_of(shards)
     if len(every) != 1:
         raise MissingError(
-            f"{shards.asset} is cut into {len(every)} streams, and none was named",
+            f"{shards.asset} has {len(every)} streams; expected one",
             expected=", ".join(one.name for one in every[:5]) + (", …" if len(every) > 5 else ""),
-            remedy="name one of them, or open all with `open_streams`",
+            remedy="pass the name of a stream, or open all with `open_streams`",
         )
     return every[0]
 

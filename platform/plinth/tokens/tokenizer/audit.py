@@ -117,7 +117,7 @@ def unjudged(params: TokenizerParameters, stats: Mapping[str, Any]) -> list[str]
     ]
     bounds = {"languages": params.max_fertility_by_language, "domains": params.max_fertility_by_domain}
     lines += [
-        f"{axis[:-1]} {name}: no text to judge by its bound; there are {', '.join(sorted(stats[axis])) or 'none'}"
+        f"{axis[:-1]} {name}: has a limit but no text; have: {', '.join(sorted(stats[axis])) or 'none'}"
         for axis, named in bounds.items()
         for name in named
         if stats[axis].get(name, {}).get("fertility") is None

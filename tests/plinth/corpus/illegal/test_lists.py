@@ -70,7 +70,7 @@ def test_digests_with_the_same_beginning(tmp_path: Path) -> None:
         ({"keywords.txt": "12\ttrade\n"}, r"line 1 .*with a letter"),
         ({"keywords.txt": "flo\u200bbrik\ttrade\n"}, r"line 1 .*invisible"),
         ({"keywords.txt": "a b c d e f g h i\ttrade\n"}, r"line 1 .*1 to 8 words"),
-        ({"keywords.txt": "ok1\ttrade\nFLOBRIK\ttrade\nflobrik\tother\n"}, r"line 3 .*trade as before"),
+        ({"keywords.txt": "ok1\ttrade\nFLOBRIK\ttrade\nflobrik\tother\n"}, r"line 3 .*category trade, as before"),
         ({"domains.txt": "localhost\n"}, r"line 1 .*with a dot"),
         ({"sha256.txt": b"\xff\xfe\n"}, r"sha256\.txt cannot be used.*UTF-8"),
         ({"sha256.txt.gz": b"no gzip"}, r"sha256\.txt\.gz .*readable"),

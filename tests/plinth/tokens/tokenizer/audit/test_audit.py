@@ -142,8 +142,8 @@ def test_a_bound_that_judged_nothing_is_told() -> None:
     stats |= {"buckets": {}, "vocab_size": 8192}
     bounds = {"max_fertility_by_language": {"english": 2.0, "de": 9.0}, "max_fertility_by_domain": {"a.example": 2.0}}
     assert audit.unjudged(TokenizerParameters(**bounds), stats) == [
-        "language english: no text to judge by its bound; there are de, en",
-        "domain a.example: no text to judge by its bound; there are none",
+        "language english: has a limit but no text; have: de, en",
+        "domain a.example: has a limit but no text; have: none",
     ]
 
 
