@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from plinth.corpus.documents.normalize import mend
+from plinth.corpus.documents.normalize import fix_boundaries
 from plinth.corpus.extract.extractor import Extractor
 from plinth.corpus.extract.page import Answer, ExtractionFailure, Page, Text, page_bytes, page_of
 from plinth.corpus.sources.parameters import Extraction
@@ -67,7 +67,7 @@ class TestPdf:
         assert isinstance(found, Text)
         assert found.text == "The first page ends in the\n1\f2\nmiddle of a sentence.\nA line."
         assert found.facts == {"title": "On bridges", "date": "2024-02-03"}
-        assert mend(found.text) == "The first page ends in the middle of a sentence.\nA line."
+        assert fix_boundaries(found.text) == "The first page ends in the middle of a sentence.\nA line."
 
     def test_what_another_library_writes(self) -> None:
         figures = pytest.importorskip("matplotlib.figure")

@@ -17,7 +17,7 @@ KERNEL void rearrange(u64_in values, i64_in start, i64_in size, u64_out out) {
     }
 }
 
-KERNEL bool spoilt(u64_in values, i64_in start, i64_in size, u64_in check) {
+KERNEL bool is_corrupted(u64_in values, i64_in start, i64_in size, u64_in check) {
     bool bad = false;
     for (int64_t i = 0; i < start.size; i++)
         bad |= check_of(values.at + start.at[i], size.at[i]) != check.at[i];
