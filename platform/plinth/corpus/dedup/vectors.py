@@ -1,6 +1,6 @@
 """A vector for every document: hashed TF-IDF learned here, or the user's own (`given`).
 
-    frequencies   per part of `learnt`: in how many documents each word is
+    frequencies   per part of `training_documents`: number of documents with each word
     weights       their sum
     vectors       per part: a vector for each document long enough, aligned with the documents
 
