@@ -75,7 +75,7 @@ def test_annotators_that_slices_and_gates_rest_on_are_required(name: str) -> Non
         ("c4.sentences < 5", "no column 'c4.sentences'"),  # known, but not chosen in this recipe
         ("gopher_quality.word_count <", "cannot be read"),
         ("gopher_quality.word_count + 1", "is not a condition"),
-        ("language.label < 3", "types do not fit"),
+        ("language.label < 3", "types do not match"),
         ("__import__('os').system('id')", "not part of the policy language"),
     ],
 )

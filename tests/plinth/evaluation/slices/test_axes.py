@@ -74,7 +74,7 @@ def test_conditions_and_columns(ctx: Context, made: Manifest, expression: str, e
         ("language.labl == 'en'", "did you mean 'language.label'"),
         ("documents.text == 'x'", "no column 'documents.text'"),
         ("__import__('os')", "Call is not part of the policy language"),
-        ("language.label > 3", "types do not fit"),
+        ("language.label > 3", "types do not match"),
     ],
 )
 def test_expressions_that_do_not_fit_are_named(ctx: Context, made: Manifest, expression: str, message: str) -> None:

@@ -188,5 +188,5 @@ def test_without_text_anywhere_it_is_refused_and_says_what_would_do() -> None:
     assert "about 1,760 tokens missing" in str(caught.value)
     with pytest.raises(RecipeError, match="repeats a more often") as caught:
         _plan({"a": 50, "b": 900, "c": 900}, max_epochs=2.0)
-    assert "add 400 tokens of text, or multiply its weights by 0.5" in str(caught.value)
+    assert "add 400 tokens of text, multiply its weights by 0.5" in str(caught.value)
     assert "mixture.total_tokens to 1,600" in str(caught.value)
