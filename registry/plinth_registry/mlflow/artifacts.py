@@ -1,0 +1,264 @@
+"""Artifact repository of MLflow for `plinth://` sources: `models:/demo@champion` loads in any MLflow client.
+
+MLflow imports it by its entry point (`mlflow.artifact_repository`). A model is verified before its first byte is
+handed out; the client gets a Hugging Face folder with an `MLmodel` of the flavors `transformers` and
+`python_function`. Where the model is read from:
+
+    PLINTH_WORKSPACE   the workspace (default: ./workspace), if it has the model: verified down to its sources; refused
+                       if tainted, rolled back or foreign, that is, if MLflow shows what the signed history does not
+    PLINTH_EXPORTS     else an export of the model (`plinth export model`), in this folder or s3:// prefix: every file
+                       verified against the pinned root in PLINTH_ROOT
+
+Read-only: models enter the registry through `registration`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, NoReturn
+
+# MLflow loads this module when it is imported itself.
+from mlflow.exceptions import MlflowException  # noqa: TID253
+from mlflow.protos.databricks_pb2 import PERMISSION_DENIED, RESOURCE_DOES_NOT_EXIST  # noqa: TID253
+from mlflow.store.artifact.artifact_repo import ArtifactRepository  # noqa: TID253
+from mlflow.store.artifact.local_artifact_repo import LocalArtifactRepository  # noqa: TID253
+
+from plinth.errors import GateError, MissingError, PlinthError
+
+EXPORTS, ROOT, EXPORT = "PLINTH_EXPORTS", "PLINTH_ROOT", "EXPORT.json"
+#: Parameters of `predict`, with their defaults.
+PARAMETERS = {"max_new_tokens": ("long", 64), "do_sample": ("boolean", False), "temperature": ("double", 1.0)}
+
+
+class PlinthArtifacts(ArtifactRepository):
+    """The model of one source, `plinth:///models/<first 12 digits of the checkpoint>`.
+
+    Raises:
+        MlflowException: the model is absent (RESOURCE_DOES_NOT_EXIST) or refused (PERMISSION_DENIED), with the reason.
+    """
+
+    def __init__(self, artifact_uri: str, tracking_uri: str | None = None, registry_uri: str | None = None) -> None:
+        super().__init__(artifact_uri, tracking_uri, registry_uri)
+        self._kept = ExitStack()
+        self._local: LocalArtifactRepository | None = None
+
+    def download_artifacts(self, artifact_path: str, dst_path: str | None = None) -> str:
+        """Write the model, or a part of it, into a folder (default: a new temporary one); return its path."""
+        if artifact_path or self._local:
+            return str(super().download_artifacts(artifact_path, dst_path))  # type: ignore[no-untyped-call]
+        folder = Path(dst_path or tempfile.mkdtemp(prefix="plinth-model-"))
+        self._write(folder)
+        return str(folder)
+
+    def list_artifacts(self, path: str | None = None) -> list[Any]:
+        """Return the files of the model, which is verified first."""
+        return list(self._copy.list_artifacts(path))  # type: ignore[no-untyped-call]
+
+    def _download_file(self, remote_file_path: str, local_path: str) -> None:
+        self._copy._download_file(remote_file_path, local_path)  # type: ignore[no-untyped-call]
+
+    def log_artifact(self, local_file: str, artifact_path: str | None = None) -> NoReturn:
+        """Refuse: models enter the registry by `plinth run`."""
+        raise MlflowException("models of Plinth are read-only in MLflow; `plinth run` registers them")
+
+    def log_artifacts(self, local_dir: str, artifact_path: str | None = None) -> NoReturn:
+        """Refuse: see `log_artifact`."""
+        self.log_artifact(local_dir)
+
+    @property
+    def _copy(self) -> LocalArtifactRepository:
+        """The verified model in a temporary folder, for clients that read single files."""
+        if self._local is None:
+            folder = self._kept.enter_context(tempfile.TemporaryDirectory(prefix="plinth-model-"))
+            self._write(Path(folder))
+            self._local = LocalArtifactRepository(folder)
+        return self._local
+
+    def _write(self, folder: Path) -> None:
+        try:
+            write(self.artifact_uri, folder, self.registry_uri or self.tracking_uri)
+        except PlinthError as error:
+            code = RESOURCE_DOES_NOT_EXIST if isinstance(error, MissingError) else PERMISSION_DENIED
+            raise MlflowException(f"{self.artifact_uri}: {error}", error_code=code) from error
+
+
+def write(uri: str, folder: Path, registry_uri: str | None = None) -> None:
+    """Verify the model of a source and write it into an empty folder.
+
+    Args:
+        registry_uri: MLflow registry whose aliases and versions are compared with the signed history.
+
+    Raises:
+        MissingError: neither the workspace nor the exports have it.
+        GateError: it is tainted, rolled back or foreign.
+        SignatureError, LineageError: it, or a statement about it, was changed.
+    """
+    from plinth.storage.workspace import Workspace, folder_of
+    from plinth_registry.candidate import source_directory
+
+    workspace = Workspace(folder_of(os.environ.get("PLINTH_WORKSPACE") or "workspace"))
+    directory = source_directory(workspace, uri)
+    if directory.is_dir():
+        _write_of_workspace(workspace, directory, uri, folder, registry_uri)
+    else:
+        _write_of_export(directory.name, folder)
+    add_mlmodel(folder, uri)
+
+
+def add_mlmodel(folder: Path, name: str) -> None:
+    """Add `MLmodel`, and the tokenizer where the `transformers` flavor looks for it, to a Hugging Face folder."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    from mlflow.models import Model, ModelSignature
+    from mlflow.types import ColSpec, ParamSchema, ParamSpec, Schema
+
+    tokenizer = folder / "components" / "tokenizer"
+    tokenizer.mkdir(parents=True)
+    for path in folder.glob("tokenizer*.json"):
+        shutil.copyfile(path, tokenizer / path.name)
+    try:
+        library = version("transformers")
+    except PackageNotFoundError:  # the files are read by something else
+        library = ""
+    text = Schema([ColSpec("string")])
+    params = ParamSchema([ParamSpec(name, kind, default) for name, (kind, default) in PARAMETERS.items()])
+    made = Model(signature=ModelSignature(text, text, params))
+    config = json.loads((folder / "config.json").read_text())
+    made.add_flavor(
+        "transformers",
+        task="text-generation",
+        instance_type="TextGenerationPipeline",
+        pipeline_model_type=config["architectures"][0],
+        source_model_name=name,
+        model_binary=".",
+        torch_dtype=None,
+        components=["tokenizer"],
+        tokenizer_type="PreTrainedTokenizerFast",
+        transformers_version=library,
+    )
+    made.add_flavor("python_function", loader_module="mlflow.transformers", python_version=platform.python_version())
+    made.save(str(folder / "MLmodel"))
+
+
+def _write_of_workspace(workspace: Any, directory: Path, uri: str, folder: Path, registry_uri: str | None) -> None:
+    from plinth.compute.context import Context
+    from plinth.model.export import export_model
+    from plinth.model.hugging_face import TOKENIZER
+    from plinth_registry import verified
+
+    ctx = Context(workspace)
+    found = verified.verify_model(ctx, str(directory))
+    _require_current(ctx, found.checkpoint, uri, registry_uri)
+    export_model(directory, directory / TOKENIZER, folder)
+
+
+def _require_current(ctx: Any, checkpoint: str, uri: str, registry_uri: str | None) -> None:
+    """Refuse a model that was rolled back, and one that MLflow shows as a release other than the signed history does.
+
+    MLflow hands on the source alone, not the version that was asked for: every version of a release with this source
+    has to be one of the history's, and every alias on it too.
+    """
+    from plinth_registry import releases
+
+    history = releases.history(ctx)
+    for name in dict.fromkeys(record.model for record in history):
+        records = history.of(name)
+        own = [record for record in records if record.version and record.candidate.get("checkpoint") == checkpoint]
+        versions = {str(record.version) for record in own}
+        places = {version: records.standing.place(version) for version in versions}
+        if places and all(place == "rolled back" for place in places.values()):
+            raise GateError(
+                f"{name} version {', '.join(sorted(places))} was rolled back", remedy=f"load models:/{name}@champion"
+            )
+        for version, aliases in _shown(name, uri, registry_uri):
+            if version not in versions:
+                raise releases.never_released(name, version)
+            signed = {which for which, held in records.standing.aliases.items() if held == version}
+            if wrong := sorted(set(aliases) & set(records.standing.aliases) - signed):
+                raise GateError(
+                    f"MLflow shows {name} version {version} as {', '.join(wrong)}",
+                    found=f"{', '.join(sorted(signed)) or 'no alias'} in the signed history",
+                    remedy="`plinth release mirror` syncs MLflow from the history; find out who set the alias",
+                )
+
+
+def _shown(name: str, uri: str, registry_uri: str | None) -> Iterator[tuple[str, list[str]]]:
+    """Yield the versions of a release in MLflow whose files are those of a source, with their aliases."""
+    from mlflow import MlflowClient
+
+    client = MlflowClient(registry_uri=registry_uri)
+    try:
+        aliases = client.get_registered_model(name).aliases
+    except MlflowException as error:
+        if error.error_code == "RESOURCE_DOES_NOT_EXIST":
+            return
+        raise
+    for found in client.search_model_versions(f"name = '{name}'"):
+        if client.get_model_version_download_uri(name, found.version) == uri:
+            yield str(found.version), [which for which, held in aliases.items() if str(held) == str(found.version)]
+
+
+def _write_of_export(short: str, folder: Path) -> None:
+    """Write the export of a checkpoint, by the beginning of its digest; the copy is verified."""
+    from plinth_registry import exports
+
+    place, root = os.environ.get(EXPORTS, ""), os.environ.get(ROOT, "")
+    if not place or not root:
+        raise MissingError(
+            f"no model {short} on this machine",
+            expected=f"a workspace with the model in PLINTH_WORKSPACE, or {EXPORTS} and {ROOT}",
+            remedy=f"set {EXPORTS} to a folder or s3:// prefix with its export, and {ROOT} to the pinned root.json",
+        )
+    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".plinth-export-") as staging:
+        staged = Path(staging) / "export"
+        if not (_copy_from_bucket if "://" in place else _copy_from_folder)(place, short, staged):
+            raise MissingError(
+                f"{place} has no export of model {short}",
+                remedy="`plinth export model NAME@champion FOLDER` writes one",
+            )
+        exports.verify(staged, Path(root))
+        for path in staged.iterdir():
+            path.rename(folder / path.name)
+
+
+def _is_of(statement: bytes, short: str, where: str) -> bool:
+    """Return True if the statement of an export, not yet verified, is about this checkpoint in its plain form."""
+    from plinth.trust import dsse
+
+    claim = dsse.unverified(dsse.parsed(statement, where), where)["predicate"]
+    return str(claim.get("checkpoint", "")).startswith(short) and not claim.get("form")
+
+
+def _copy_from_folder(place: str, short: str, staged: Path) -> bool:
+    for statement in sorted({*Path(place).glob(EXPORT), *Path(place).glob(f"*/{EXPORT}")}):
+        if _is_of(statement.read_bytes(), short, str(statement)):
+            shutil.copytree(statement.parent, staged, symlinks=True)
+            return True
+    return False
+
+
+def _copy_from_bucket(place: str, short: str, staged: Path) -> bool:
+    from plinth.storage.objects import S3Objects
+
+    bucket = S3Objects(place.rstrip("/"))
+    every = bucket.every()
+    for statement in (one for one in every if one.name.rpartition("/")[2] == EXPORT):
+        if not _is_of(bucket.read(statement.name, 0, statement.bytes), short, bucket.where(statement.name)):
+            continue
+        prefix = statement.name.removesuffix(EXPORT)
+        for found in (one for one in every if one.name.startswith(prefix)):
+            path = staged / found.name.removeprefix(prefix)
+            if ".." in path.parts:
+                raise MissingError(f"no export can have the file {found.name}", remedy="export the model again")
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with path.open("wb") as stream:
+                bucket.read_into(found.name, found.bytes, stream.write)
+        return True
+    return False
