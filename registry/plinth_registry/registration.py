@@ -6,6 +6,7 @@ and the next call reuses the parts that exist. Descriptions and links are for pe
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager
@@ -20,21 +21,18 @@ from plinth.records import Manifest
 from plinth.storage import atomic
 from plinth.text import markdown_text
 from plinth.training.checkpoint import mean_record
-from plinth_registry.candidate import CandidateRun, Facts, model_name
+from plinth_registry.candidate import SCHEME, CandidateRun, Facts, model_name
 from plinth_registry.consumers import DIGEST, PARENT
 from plinth_registry.gates import GateResult, summary
 from plinth_registry.mlflow import connection
 from plinth_registry.policy import SignedPolicy
 
-# Write a candidate into MLflow: experiment, run, model, metrics, version. Each is made once.
-#
-# The version is made last, in one call, with all its tags: a crash before it leaves nothing that looks
-# like a candidate, and the next call reuses the parts that exist.
-
 RUN_TAG = "plinth.run"
 KEY_TAG = "plinth.candidate"
 #: Tag of an experiment by which MLflow shows runs and models instead of traces.
 MODEL_TRAINING: Final = {"mlflow.experimentKind": "custom_model_development"}
+#: MLflow keeps this many characters of a dataset's digest.
+DIGEST_DIGITS = 36
 #: MLflow takes at most this many metrics in one request.
 BATCH = 1000
 
@@ -78,6 +76,7 @@ def ensure_version(
     _log_scores(client, mlflow_run, model, evaluation, facts)
     lineage = {"candidate": key, "data": dict(chain.data_versions), "sources": dict(chain.sources)}
     client.log_dict(mlflow_run.info.run_id, lineage, lineage_file(key))
+    client.log_inputs(mlflow_run.info.run_id, datasets=datasets(ctx, chain, evaluation))
     if mlflow_run.info.status == "RUNNING":
         client.set_terminated(mlflow_run.info.run_id, "FINISHED")
     return client.create_model_version(
@@ -94,6 +93,28 @@ def ensure_version(
 def lineage_file(key: str) -> str:
     """Return the artifact with the digests that a candidate was derived from, by its key."""
     return f"lineage-{key[:12]}.json"
+
+
+def datasets(ctx: Context, chain: Chain, evaluation: Manifest) -> list[Any]:
+    """Return MLflow's dataset inputs of a candidate: every bucket's shards and the tables that evaluation read, each
+    named by its asset, with the beginning of its manifest's digest and a `plinth:///manifests/<digest>` source."""
+    from mlflow.entities import Dataset, DatasetInput, InputTag
+
+    shards = {link.asset: link.digest for link in chain.links if link.asset.endswith("/shards")}
+    read = {asset: digest for asset, digest in evaluation.inputs.items() if asset != "checkpoint"}
+    found = []
+    for context, inputs in (("training", shards), ("evaluation", read)):
+        for asset, digest in sorted(inputs.items()):
+            stats = ctx.refs.load(digest).stats
+            dataset = Dataset(
+                name=asset,
+                digest=digest[:DIGEST_DIGITS],
+                source_type="plinth",
+                source=json.dumps({"uri": f"{SCHEME}/manifests/{digest}"}),
+                profile=json.dumps({name: stats[name] for name in ("documents", "tokens", "rows") if name in stats}),
+            )
+            found.append(DatasetInput(dataset, [InputTag("mlflow.data.context", context)]))
+    return found
 
 
 def show_gates(

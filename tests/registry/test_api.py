@@ -107,8 +107,11 @@ def test_a_candidate_carries_its_lineage_and_scores(ctx: Context, line: Any, mlf
     assert not [key for key in version.tags if key.startswith(("data/", "source/"))]
     experiment = mlflow.get_experiment_by_name(line.recipe.name)
     assert experiment.tags["mlflow.experimentKind"] == "custom_model_development"
-    metrics = mlflow.get_run(version.run_id).data.metrics
-    assert metrics == {
+    run = mlflow.get_run(version.run_id)
+    shown = {(one.dataset.name, one.dataset.digest, one.tags[0].value) for one in run.inputs.dataset_inputs}
+    assert ("web/shards", lineage["data"]["web/shards"][:36], "training") in shown
+    assert ("web/curated", line.curated.digest[:36], "evaluation") in shown
+    assert run.data.metrics == {
         "bits_per_byte/web/model": 2.0,
         "bits_per_byte/web/gzip": 3.5,
         "bits_per_byte/web/trigram": 2.5,
