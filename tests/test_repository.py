@@ -127,7 +127,8 @@ def test_circles_would_be_seen(a: str, circular: bool) -> None:
 
 
 def test_control_plane_imports_neither_torch_nor_deepspeed() -> None:
-    names = sorted(name for name in modules() if name.split(".")[0] in CONTROL and not name.endswith("__main__"))
+    names = {name for name in modules() if name.split(".")[0] in CONTROL and not name.endswith("__main__")}
+    names = sorted(names - {"plinth_registry.mlflow.artifacts"})  # MLflow loads it, by its entry point
     assert "plinth_jobs.definitions" in names
     code = (
         f"import importlib, sys\nfor name in {names!r}:\n    importlib.import_module(name)\n"
