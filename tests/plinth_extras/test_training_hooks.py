@@ -24,7 +24,7 @@ def test_built_in_hooks_come_in_a_fixed_order() -> None:
     assert hooks.assets(found) == ("teacher",)
     assert (hooks.one_by_one(found), hooks.one_by_one(training(privacy={"epsilon": 8, "delta": 1e-6}))) == (False, True)
     problems = problems_of_extensions({"training": {"extensions": {"privacy": {}}}})
-    assert [message for _, message, _ in problems] == ["has a key of its own"]
+    assert [message for _, message, _ in problems] == ["is a built-in, not an extension"]
 
 
 def test_each_section_decides_the_run_and_a_place_does_not() -> None:

@@ -109,7 +109,7 @@ SILENT: Progress = Silent()
 
 
 class ProgressLines(_Shown):
-    """One line every few seconds during work, whether it advances or not, and one at the end.
+    """Line every few seconds during work, whether it advances or not, and one at the end.
 
     Args:
         stream: destination; default: standard error at the time of writing.

@@ -130,7 +130,7 @@ class Alike(Frozen):
 
 
 class TextSignature(Frozen):
-    """A text that can be recognized. `shingles` are sorted hashes, 8 bytes each, little-endian, in base64."""
+    """Signature of a text, for recognition. `shingles` are sorted hashes, 8 bytes each, little-endian, in base64."""
 
     digest: str = Field(pattern=r"^[0-9a-f]{32}$")
     shingles: str = ""

@@ -32,7 +32,7 @@ from plinth_text.compiled import compiled
 
 @dataclass(frozen=True)
 class Slot:
-    """One part of documents with its sidecars.
+    """Part of documents with its sidecars.
 
     Args:
         number: position among all slots; buckets in order of name, parts in order of their manifest.

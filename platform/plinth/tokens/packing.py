@@ -304,7 +304,7 @@ Ints = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class PackedPieces:
-    """The pieces of some sequences as columns; those of sequence i are `offsets[i]` to `offsets[i + 1]`.
+    """Pieces of some sequences as columns; those of sequence i are `offsets[i]` to `offsets[i + 1]`.
 
     n  sequences    m  pieces
 

@@ -30,7 +30,7 @@ class SpanPlacement:
 
 
 class PackingLayout(Protocol):
-    """The sequences of one stream.
+    """Sequences of one stream.
 
     Attributes:
         sequences: number of sequences.
@@ -89,7 +89,7 @@ class Concatenated:
 
 
 class BestFit:
-    """The sequences of a stream in its packed index (`packed`).
+    """Sequences of a stream in its packed index (`packed`).
 
     Opening reads the manifest only; a window, which is a part of the index, is mapped when one of its sequences is
     first read. Window n begins with sequence `firsts[n]`.

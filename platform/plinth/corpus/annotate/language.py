@@ -247,7 +247,7 @@ FASTTEXT_SCHEMA = pa.schema(
 
 
 class FastTextParams(Frozen):
-    """Which model, and which of its labels."""
+    """Model and label."""
 
     model: str = Field(description="Name of a model in `corpus.models`, `kind: given` and `of: fasttext`.")
     target: str | None = Field(
@@ -313,7 +313,7 @@ TRANSFORMER_SCHEMA = pa.schema(
 
 
 class TransformerParams(Frozen):
-    """Which model, and which of its labels."""
+    """Model and label."""
 
     model: str = Field(description="Name of a model in `corpus.models`, `kind: given` and `of: transformer`.")
     target: str | None = Field(None, description="Label whose probability is `target_score`; null: none.")

@@ -38,7 +38,7 @@ _NO_PARTS: Mapping[str, Part] = MappingProxyType({})
 
 @dataclass(frozen=True)
 class _Request:
-    """One annotator with its parameters and resources: key, name of the part, content."""
+    """Annotator with its parameters and resources: key, name of the part, content."""
 
     name: str
     version: str

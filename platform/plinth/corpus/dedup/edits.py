@@ -194,7 +194,7 @@ LATER = "later windows"
 
 @dataclass(frozen=True)
 class SlotTexts:
-    """The texts of one slot, as the stages before left them.
+    """Texts of one slot after the previous stages.
 
     Args:
         edits: column of what the stage before cuts, where it does.

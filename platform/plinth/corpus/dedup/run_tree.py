@@ -122,7 +122,7 @@ FAN, WIDEST = 8, 32
 
 @dataclass(frozen=True)
 class Branch:
-    """A run and the slots whose rows it has, by the positions that its addresses count."""
+    """Run and its slots, by the positions that its addresses count."""
 
     part: Part
     slots: tuple[int, ...]
@@ -247,7 +247,7 @@ class RangeReader:
 
 @dataclass(frozen=True)
 class Range:
-    """One range of keys of a reduce, picklable.
+    """Range of keys of a reduce, picklable.
 
     Args:
         mask: flat column of bytes, where some documents alone are considered.

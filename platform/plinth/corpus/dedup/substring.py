@@ -125,7 +125,7 @@ def _by_row(runs: pa.Table) -> Iterator[tuple[int, list[dict[str, int]]]]:
 
 
 class _Cuts:
-    """The passages of one document joined where they overlap or touch.
+    """Passages of one document joined where they overlap or touch.
 
     Args:
         doc: its row in the batch.

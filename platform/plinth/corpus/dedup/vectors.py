@@ -240,7 +240,7 @@ ADDRESSES, MATCHED, ROWS = "addresses", "vectors of documents", "rows of vectors
 
 @dataclass(frozen=True)
 class Given:
-    """The vectors of one part of documents.
+    """Vectors of one part of documents.
 
     Args:
         rows: run of `ROWS`.

@@ -55,7 +55,7 @@ PROBE_GROUPS = 32
 
 
 class FileGroupTask(Frozen):
-    """The task of one worker: a group of files of one source."""
+    """Task of one worker: a group of files of one source."""
 
     bucket: str
     source: Source

@@ -250,7 +250,7 @@ def look(
 
 @dataclass(frozen=True)
 class Rewrite:
-    """A part, its rejects, and what is taken of it."""
+    """Task: a part, its rejects, and the rows to remove."""
 
     part: Part
     rejects: Part

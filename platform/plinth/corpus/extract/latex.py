@@ -233,7 +233,7 @@ _PLACE = re.compile(r"##|#(\d)")
 
 @dataclass(frozen=True)
 class Macro:
-    """A definition: number of arguments, default of the first, and text; of an environment, the text of its end."""
+    """Definition: number of arguments, default of the first, and text; of an environment, the text of its end."""
 
     count: int
     default: str | None

@@ -86,7 +86,7 @@ _WORD = re.compile(r"[^\W\d_]+(?:-[^\W\d_]+)*")
 
 @dataclass
 class Line:
-    """A line of text and its box in points; `hyphen` where it ends inside a word, `row` where it has wide gaps."""
+    """Line of text and its box in points; `hyphen` where it ends inside a word, `row` where it has wide gaps."""
 
     text: str
     left: float

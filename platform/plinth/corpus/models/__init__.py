@@ -31,7 +31,7 @@ from plinth.records import Frozen, Manifest
 
 
 class Train(Protocol):
-    """The work: documents by bucket and lists by name in, the model's files as parts out, measures as statistics."""
+    """Training function: documents by bucket and lists by name to the model's files as parts, with statistics."""
 
     def __call__(
         self,
@@ -45,7 +45,7 @@ class Train(Protocol):
 
 @dataclass(frozen=True)
 class ModelTrainer:
-    """One kind of model that the pipeline can train.
+    """Kind of model that the pipeline can train.
 
     Args:
         kind: name in the recipe (`corpus.models.NAME.kind`).

@@ -289,7 +289,7 @@ HEAD, TABLE, NODES, STARTS = "model.json", "table.npy", "nodes.npy", "starts.npy
 
 
 class Second(Frozen):
-    """The second stage: what it was fitted on and how its margins become probabilities."""
+    """Second stage: its features, and the calibration of its margins."""
 
     features: tuple[str, ...]
     base: float
@@ -313,7 +313,7 @@ class Head(Frozen):
 
 @dataclass(frozen=True)
 class ClassifierModel:
-    """A classifier ready for use."""
+    """Loaded classifier."""
 
     head: Head
     table: F32

@@ -337,7 +337,7 @@ class UriRule(Frozen):
 
 
 class TaggerParams(Learning):
-    """The labels of documents, by bucket or URI."""
+    """Labels of documents, by bucket or URI."""
 
     labels: Mapping[str, tuple[str, ...]] = Field(
         default_factory=dict, description="Buckets by the label of all their documents."

@@ -65,7 +65,7 @@ class Ragged:
 
 @dataclass(frozen=True)
 class Linear:
-    """A table [R, K] and biases [K], and the loss on held-back documents after every epoch."""
+    """Table [R, K] and biases [K], and the loss on held-back documents after every epoch."""
 
     table: F32
     bias: F32
@@ -170,7 +170,7 @@ class Drawing(Frozen):
 
 @dataclass(frozen=True)
 class ExampleSource:
-    """A bucket or list that examples come from.
+    """Bucket or list that examples come from.
 
     Args:
         name: of the bucket or list.

@@ -94,7 +94,7 @@ def transformer_described(files: Mapping[str, Path], asset: str) -> dict[str, An
 
 
 class TransformerHead:
-    """A head in memory, on a GPU where there is one.
+    """Head in memory, on a GPU where there is one.
 
     Args:
         files: files of the folder, by name.

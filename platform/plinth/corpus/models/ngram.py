@@ -41,7 +41,7 @@ NAMES = ("<unk>", "<s>", "</s>")
 
 @dataclass(frozen=True)
 class NgramModel:
-    """A model ready for use.
+    """Loaded n-gram model.
 
     Args:
         head: everything but arrays: order, spelling of the words by number, perplexity bands, measures.

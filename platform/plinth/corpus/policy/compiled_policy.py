@@ -119,7 +119,7 @@ DOCUMENT_COLUMNS = ("uri", "captured_at", "snapshot", "licence", "mime", "source
 
 @dataclass(frozen=True)
 class CompiledPolicy:
-    """A policy's rules, parsed and checked, its edits, and the license gate before them.
+    """Compiled policy: parsed rules, edits, and the license gate before them.
 
     Args:
         rules: reason and expression, in order.

@@ -33,7 +33,7 @@ MAX_CHARACTERS = 2000  # bounds the depth of the tree, too
 
 @dataclass(frozen=True)
 class StatedRule:
-    """A rule as people read it, and the columns that it reads."""
+    """Rule as text, and the columns that it reads."""
 
     text: str
     columns: frozenset[str]
@@ -45,7 +45,7 @@ NOTHING: dict[ast.expr, Bools | None] = {}
 
 @dataclass(frozen=True)
 class Expression(StatedRule):
-    """A checked expression."""
+    """Checked expression."""
 
     tree: ast.expr
 

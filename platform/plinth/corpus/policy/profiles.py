@@ -30,7 +30,7 @@ _NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 @dataclass(frozen=True)
 class Profile:
-    """The rules of a project, ready for a policy.
+    """Published rules of a project.
 
     Args:
         name: `family/project`.

@@ -45,7 +45,7 @@ from plinth_text.arrays import I64, Bools
 
 @dataclass(frozen=True)
 class PublishedBucket:
-    """The published manifests of one bucket.
+    """Published manifests of one bucket.
 
     Args:
         documents, policy, verdicts: its manifests.
@@ -208,7 +208,7 @@ class Flip:
 
 @dataclass(frozen=True)
 class CountTask:
-    """A part with its sidecars, and the policy to try on it."""
+    """Part with its sidecars, and the policy to try on it."""
 
     slot: Slot
     part: int
@@ -222,7 +222,7 @@ class CountTask:
 
 @dataclass(frozen=True)
 class Answer:
-    """The counts of a part, as `no_counts` has them, and its flips."""
+    """Counts of a part, as `no_counts` has them, and its flips."""
 
     bucket: str
     counts: dict[str, Any]

@@ -200,7 +200,7 @@ def _kind(pairs: Found, lengths: Any, evident: Any, params: Protected) -> Any:
 
 @dataclass(frozen=True)
 class Judge:
-    """A part of documents with its sidecars, its pairs, and the table of the items."""
+    """Part of documents with its sidecars, its pairs, and the table of the items."""
 
     slot: Slot
     params: Protected

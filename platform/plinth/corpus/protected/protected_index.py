@@ -106,7 +106,7 @@ MAX_ITEMS = 200
 
 @dataclass(frozen=True)
 class ProtectedIndex:
-    """The items.
+    """Index of the items.
 
     Args:
         starts: [items + 1] where each item's words start.
@@ -289,7 +289,7 @@ SAMPLED = 8
 
 @dataclass(frozen=True)
 class Work:
-    """A part of documents with its sidecars, and the index of the items."""
+    """Part of documents with its sidecars, and the index of the items."""
 
     slot: Slot
     params: Protected

@@ -151,7 +151,7 @@ _CLOSES = "bik dle fot gim lok mox nuk pash rint sk tof vik wix zle".split()  # 
 
 @dataclass(frozen=True)
 class Labelled:
-    """A document whose truth is known: whether a gate should remove it, and what it was made as."""
+    """Labeled document: whether a gate should remove it, and what the generator planted."""
 
     text: str
     bad: bool
@@ -161,7 +161,7 @@ class Labelled:
 
 @dataclass(frozen=True)
 class Term:
-    """A term that may be planted."""
+    """Term that may be inserted."""
 
     text: str
     weight: float

@@ -166,7 +166,7 @@ Plants = Callable[[Mapping[str, Mapping[str, Path]]], tuple[Term, ...]]
 
 @dataclass(frozen=True)
 class MeasuredGate:
-    """A gate: the annotator whose columns its rules read, its generator, and whether that plants terms of the lists
+    """Measured gate: the annotator of its rules, its generator, and whether it plants terms of the lists
     that the annotator reads, which then are lexicons; `plants` reads lists of another form."""
 
     name: str

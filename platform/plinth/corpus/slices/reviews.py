@@ -47,7 +47,7 @@ Label = Literal["good", "bad"]
 
 
 class Review(Frozen):
-    """One reviewer's label of one document."""
+    """Reviewer's label of one document."""
 
     id: str = Field(pattern=r"^[0-9a-f]{32}$")
     reason: str = Field(pattern=r"^[a-z][a-z0-9_]*$")

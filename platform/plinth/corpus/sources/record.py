@@ -86,7 +86,7 @@ EXCLUSIONS = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class RawRecord:
-    """One captured page, line or file, before extraction.
+    """Captured page, line or file, before extraction.
 
     Args:
         uri: stable name: the captured address, or the name within the source; never a path of a machine.
@@ -120,7 +120,7 @@ class RawRecord:
 
 @dataclass(frozen=True, slots=True)
 class Reject:
-    """A record that did not become a document. `reason` is one of the tables above, `where` a record or line."""
+    """Record that did not become a document. `reason` is one of the tables above, `where` a record or line."""
 
     uri: str
     where: str

@@ -32,7 +32,7 @@ class Readable(Protocol):
 
 @dataclass(frozen=True)
 class Fault:
-    """The damage that ended a stretch early: a reject's reason and detail."""
+    """Damage that ended a stream early: a reject's reason and detail."""
 
     reason: str
     detail: str
@@ -60,7 +60,7 @@ class PlainStream:
 
 
 class GzipMember(PlainStream):
-    """One gzip member, from byte `start` of the file; when read, `rest` has the compressed bytes that follow it."""
+    """Gzip member, from byte `start` of the file; when read, `rest` has the compressed bytes that follow it."""
 
     def __init__(self, raw: Readable, first: bytes) -> None:
         super().__init__(raw)
@@ -194,7 +194,7 @@ def _next_member(raw: Readable, pending: bytes) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class TextLine:
-    """A line without its end, numbered from 1; `data` is None when it was too long to hold."""
+    """Line without its end, numbered from 1; `data` is None when it was too long to hold."""
 
     number: int
     data: bytes | None

@@ -51,7 +51,7 @@ def read_warc(file: SourceFile, source: Source, licence: str, max_bytes: int) ->
 
 
 class _Window:
-    """A stretch with its last bytes kept, so that reading can go back to a record's start after an error."""
+    """Stretch with its last bytes kept, so that reading can go back to a record's start after an error."""
 
     def __init__(self, part: PlainStream) -> None:
         self._part = part

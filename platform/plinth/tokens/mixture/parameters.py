@@ -32,7 +32,7 @@ REST = "other"
 
 @dataclass(frozen=True)
 class Selector:
-    """A parsed key. `bucket` is None for every bucket."""
+    """Parsed key. `bucket` is None for every bucket."""
 
     text: str
     bucket: str | None

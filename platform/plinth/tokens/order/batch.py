@@ -28,7 +28,7 @@ from plinth.tokens.shards.reader import ShardReader
 
 
 class DocumentPiece(NamedTuple):
-    """The tokens of a document that lie in a sequence.
+    """Tokens of a document within a sequence.
 
     Attributes:
         document: the whole document in its stream.
@@ -42,7 +42,7 @@ class DocumentPiece(NamedTuple):
 
 
 class BatchSequence(NamedTuple):
-    """One row of a step's global batch with its documents, in order.
+    """Row of a step's global batch with its documents, in order.
 
     Concatenated, their tokens add up to S + 1. Packed best-fit, an end-of-text may come before them, and padding after.
     """
@@ -54,7 +54,7 @@ class BatchSequence(NamedTuple):
 
 @dataclass(frozen=True)
 class DocumentUse:
-    """One sequence of a step that holds tokens of a document."""
+    """Sequence of a step that holds tokens of a document."""
 
     step: int
     row: int
@@ -113,7 +113,7 @@ def steps_of_document(
 
 
 class SpanSteps:
-    """The steps of tokens of a stream: for many spans of one run, whose manifests are read once."""
+    """Steps of tokens of a stream: for many spans of one run, whose manifests are read once."""
 
     def __init__(self, ctx: Context, mixture: Manifest, batches: int | Steps) -> None:
         self._ctx, self._mixture, self._batches = ctx, mixture, batches
@@ -213,7 +213,7 @@ NAMED = 5
 
 
 class DrawnCopy(NamedTuple):
-    """A planted copy: canary, number of the copy, steps (from 1) that train on all of it, and why there is none."""
+    """Planted copy: canary, number of the copy, steps (from 1) that train on all of it, and why there is none."""
 
     canary: int
     copy: int

@@ -38,7 +38,7 @@ Ints = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class SequenceRef:
-    """One sequence of the run: `tokens` tokens (S + 1) of a stream from `start` on."""
+    """Sequence of the run: `tokens` tokens (S + 1) of a stream from `start` on."""
 
     position: int
     stream: str
@@ -71,7 +71,7 @@ class _Phase:
 
 
 class Order:
-    """The order that a mixture describes.
+    """Order of sequences defined by a mixture.
 
     Args:
         mixture: manifest of the `mixture` asset.
@@ -292,7 +292,7 @@ _KEYS = 5
 
 
 class Permutation:
-    """A bijection of range(size) chosen by `key` (literals only: strings and integers).
+    """Bijection of range(size) chosen by `key` (literals only: strings and integers).
 
     Attributes:
         parameters: [columns], a row of a table (`forward_each`).
@@ -383,7 +383,7 @@ _BLOCK = 4
 
 @dataclass(frozen=True)
 class PoissonSteps(Steps):
-    """The steps of a run whose global batch is drawn, of which the schedule's batch is the expected size."""
+    """Steps with Poisson sampling; the schedule's batch is the expected size."""
 
     ascending: ClassVar[bool] = False
 

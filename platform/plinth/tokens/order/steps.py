@@ -71,7 +71,7 @@ class RunChange(Frozen):
 
 
 class Change(Frozen):
-    """A change at the first step that begins at or after this point."""
+    """Change at the first step that begins at or after this point."""
 
     from_tokens: int | None = internal(None, ge=0, description="Tokens trained before the change; or `from_step`.")
     from_step: int | None = Field(None, ge=1, description="First step of the change, counted from 1; or `from_tokens`.")
@@ -84,13 +84,13 @@ class Change(Frozen):
 
 
 class BatchChange(Change):
-    """The global batch from a point on."""
+    """Global batch from a point on."""
 
     global_batch_sequences: int = Field(ge=1, description="Sequences per optimizer step from this step on.")
 
 
 class LengthChange(Change):
-    """The length of training rows from a point on."""
+    """Length of training rows from a point on."""
 
     sequence_tokens: int = Field(
         ge=8, description="Tokens per row; must divide mixture.sequence_tokens, since sequences are cut into rows."
@@ -98,7 +98,7 @@ class LengthChange(Change):
 
 
 class Amendment(Change):
-    """A change of a running run; it replaces later scheduled changes of the batch or length that it sets."""
+    """Change of a running run; it replaces later scheduled changes of the batch or length that it sets."""
 
     global_batch_sequences: int | None = Field(
         None, ge=1, description="Sequences per optimizer step from this step on; null: unchanged."
@@ -116,7 +116,7 @@ class Amendment(Change):
 
 
 class Schedules(Protocol):
-    """The keys of `training` that decide batches and lengths."""
+    """Keys of `training` that set batches and lengths."""
 
     @property
     def global_batch_sequences(self) -> int: ...
@@ -170,7 +170,7 @@ def _out_of_order(changes: Sequence[Change]) -> Iterator[tuple[int, str]]:
                 yield index, f"{unit} {point:,} is not after {before:,} of the change listed before it"
 
 class MisplacedChange(RecipeError):
-    """A change of a schedule takes effect no later than the one listed before it, or never.
+    """Change of a schedule takes effect no later than the one listed before it, or never.
 
     `key` and `why` are for a reader that knows the recipe's lines; a copy from another process has them empty.
     """
@@ -191,7 +191,7 @@ class StepRange:
 
 @dataclass(frozen=True)
 class Steps:
-    """The steps of a run.
+    """Steps of a run.
 
     Args:
         sequences: of the whole order.

@@ -166,7 +166,7 @@ DRAWN_SEQUENCES = 8192
 
 @dataclass(frozen=True, eq=False)
 class RankBatch(CompactBatch):
-    """The sequences that one rank takes of a step, or a micro-batch of them.
+    """Sequences that one rank takes of a step, or a micro-batch of them.
 
     Attributes:
         tokens, starts, unscored: see `CompactBatch`; `unscored` is None where packing never pads.

@@ -29,7 +29,7 @@ from plinth.tokens.shards.reader import BlockDigests, ShardReader, Tokens, open_
 
 @dataclass(frozen=True)
 class ShardSource:
-    """The store that shards and indexes are read from, and a reader for every stream."""
+    """Store that shards and indexes are read from, and a reader for every stream."""
 
     store: Store
     readers: Mapping[str, ShardReader]
@@ -79,7 +79,7 @@ REQUESTS_AT_ONCE = 16
 
 
 class SpanReader(ShardReader):
-    """A stream whose tokens are fetched when they are read; nothing is mapped.
+    """Stream whose tokens are fetched when they are read; nothing is mapped.
 
     Args:
         store: where the index is read from.
@@ -156,7 +156,7 @@ THREADS = "shards ahead"
 
 
 class Touch(NamedTuple):
-    """A shard of a stream, by its number."""
+    """Shard of a stream, by its number."""
 
     reader: ShardReader
     number: int

@@ -45,7 +45,7 @@ _libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
 
 
 class _Mapping:
-    """A file mapped into memory until nothing refers to its bytes."""
+    """File mapped into memory until nothing refers to its bytes."""
 
     def __init__(self, path: Path | str) -> None:
         self.address = 0
@@ -221,7 +221,7 @@ def of_part(documents: DocumentSpans, part: int) -> slice:
 
 
 class DocumentIndex:
-    """The index of one stream. Opening reads nothing; parts are mapped when they are first needed.
+    """Index of one stream. Opening reads nothing; parts are mapped when they are first needed.
 
     Args:
         parts: of the stream, in order.
@@ -320,7 +320,7 @@ BLOCK = 1024
 
 
 class IndexLookup:
-    """A part of an index, open for reading; use it as a context.
+    """Part of an index, open for reading; use it as a context.
 
     Args:
         places: byte of the file at which each column begins. widths: bytes of a value of each. starts: which column

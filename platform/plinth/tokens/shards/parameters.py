@@ -111,7 +111,7 @@ _PLAIN = "+-._@"
 
 @dataclass(frozen=True)
 class Stream:
-    """One stream of a shard set.
+    """Stream of a shard set.
 
     Args:
         name: `bucket` or `bucket/label`.

@@ -30,7 +30,7 @@ Tokens = NDArray[np.unsignedinteger]
 
 
 class ShardReader:
-    """One token stream of a bucket.
+    """Token stream of a bucket.
 
     Args:
         store: where the shards lie.
@@ -164,7 +164,7 @@ def shard_blobs(shards: Manifest) -> list[Blob]:
 
 
 class BlockDigests:
-    """The block digests of shards; a shard's list is mapped when one of its spans is first compared.
+    """Block digests of shards; a shard's list is mapped when one of its spans is first compared.
 
     Args:
         store: where the lists lie.

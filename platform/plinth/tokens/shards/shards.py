@@ -188,7 +188,7 @@ def _grouped(stream: StreamAssignment) -> Iterator[list[tuple[int, DocumentChoic
 
 @dataclass(frozen=True)
 class DocumentChoice:
-    """The documents of a curated part that belong to a stream.
+    """Documents of a curated part that belong to a stream.
 
     Args:
         lengths: ids and tokens of the part's documents, row for row the curated part.
@@ -357,7 +357,7 @@ MAX_STREAMS = 1024
 
 @dataclass(frozen=True)
 class StreamAssignment:
-    """The documents that a stream takes of each curated part."""
+    """Documents that a stream takes of each curated part."""
 
     label: str
     choices: tuple[tuple[int, DocumentChoice, int, int], ...]  # part, its documents, how many, their tokens

@@ -236,7 +236,7 @@ _LENGTHS = pa.schema([INDEX_SCHEMA.field("id"), INDEX_SCHEMA.field("tokens")])
 
 @dataclass(frozen=True)
 class StagedTokens:
-    """A part's tokens, documents in order, each closed by end-of-text.
+    """Part's tokens, documents in order, each closed by end-of-text.
 
     Args:
         bucket: of the part; two buckets never share a file.
@@ -284,7 +284,7 @@ class PublishedTokens:
 
 @dataclass(frozen=True)
 class TokeniseTask:
-    """A curated part to tokenize; `staged` and `published` are set when its tokens are restored."""
+    """Curated part to tokenize; `staged` and `published` are set when its tokens are restored."""
 
     bucket: str
     tokenizer: Blob

@@ -233,7 +233,7 @@ AXES = ("languages", "domains")
 
 @dataclass(frozen=True)
 class AuditTask:
-    """A curated part with the documents it was made from and their languages."""
+    """Curated part with the documents it was made from and their languages."""
 
     bucket: str
     tokenizer: Blob

@@ -36,7 +36,7 @@ _TEXTS = pa.schema([pa.field("text", pa.large_string(), nullable=False)])
 
 @dataclass(frozen=True)
 class BucketSample:
-    """The sample of one bucket: the first `budget_bytes` of parts with a `text` column."""
+    """Sample of one bucket: the first `budget_bytes` of parts with a `text` column."""
 
     bucket: str
     parts: tuple[Part, ...]

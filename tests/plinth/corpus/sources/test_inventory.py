@@ -86,7 +86,7 @@ def test_a_tree_declares_its_licences(tmp_path: Path) -> None:
     (group,) = groups(tree, found, 1000)
     assert [(file.name, licence) for file, licence in group.files] == [("p/a.py", "MIT"), ("q/b.py", "unknown")]
     (tmp_path / "in/LICENCES.json").write_text("[]")
-    with pytest.raises(SourceError, match="which licence"):
+    with pytest.raises(SourceError, match="does not list the licenses"):
         list(groups(tree, inventory(tree, tmp_path), 1000))
 
 

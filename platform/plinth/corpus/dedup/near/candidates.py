@@ -208,7 +208,7 @@ MERGE_VALUES = 32 * 2**20
 
 @dataclass(frozen=True)
 class Carried:
-    """The payload of some slots: the run with the place of each document, and the flat column of values."""
+    """Payload of some slots: the run with the place of each document, and the flat column of values."""
 
     places: Part
     values: Part

@@ -148,7 +148,7 @@ Address = tuple[int, int]
 
 @dataclass(frozen=True)
 class Match:
-    """A document near the text.
+    """Document near the text.
 
     Args:
         bands: how many band keys it shares.

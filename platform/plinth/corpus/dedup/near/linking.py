@@ -217,7 +217,7 @@ LOOK_UP, MARK, SETS, SIGNATURES, COSINES = 0, 1, 2, 3, 4
 
 @dataclass
 class Payload:
-    """The values that are compared: by document, values[start : start + size]; [N], [N], [all].
+    """Values that are compared: by document, values[start : start + size]; [N], [N], [all].
 
     A signature is `minima` uint32 in half as many values, a vector four int16 in each.
     """
@@ -235,7 +235,7 @@ def no_payload(count: int) -> Payload:
 
 @dataclass
 class Links:
-    """The state of a partition.
+    """State of a partition.
 
     Args:
         key, node: [R] band keys and indices of documents; the rows of a group are adjacent.

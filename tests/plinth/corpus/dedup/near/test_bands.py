@@ -50,7 +50,7 @@ def test_a_recall_that_is_asked_for_is_given_with_the_most_rows() -> None:
         made = MinHash.model_validate({"hashes": 120, "threshold": 0.8, "target_recall": target})
         assert recall(0.8, made.bands, made.rows) >= target
         assert recall(0.8, 120 // (made.rows + 1), made.rows + 1) < target
-    with pytest.raises(ValueError, match="find no"):
+    with pytest.raises(ValueError, match="cannot reach a recall"):
         parameters.for_recall(0.1, 4, 0.999)
 
 
