@@ -282,7 +282,7 @@ class TestExtends:
     def test_circle_is_refused(self, write: Write, text: str) -> None:
         write("b.yaml", "extends: a.yaml\n")
         _, problems = check(write("a.yaml", text))
-        assert any(problem.key == "extends" and "circle" in problem.message for problem in problems)
+        assert any(problem.key == "extends" and "circular" in problem.message for problem in problems)
 
     def test_absent_parent_is_named(self, write: Write) -> None:
         _, problems = check(write("a.yaml", "name: a\nextends: gone.yaml\n"))
