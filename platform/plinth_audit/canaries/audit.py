@@ -94,7 +94,7 @@ def _log_cdf(value: float, shape: float, location: float, scale: float) -> float
 # Run", arXiv:2305.08846, theorem 2.1 and corollary 5.4).
 #
 # Every canary was in or out by a fair coin. Whoever sees the model guesses some of the coins and leaves the others. If
-# training were epsilon-DP towards a canary with all its copies, each guess would be right with probability at most
+# training were epsilon-DP toward a canary with all its copies, each guess would be right with probability at most
 # e^eps / (1 + e^eps), whatever the others are, so r guesses with v right bound epsilon from below. The bound holds
 # for any rule that sees the model and not the coins; the number of guesses may depend on the model.
 #
@@ -114,7 +114,7 @@ HALVINGS = 60
 
 
 class Claim(Frozen):
-    """What an audit tests: (epsilon, delta)-DP towards each of so many canaries."""
+    """What an audit tests: (epsilon, delta)-DP toward each of so many canaries."""
 
     canaries: int = Field(ge=1, description="All that had a coin, guessed or not: m.")
     delta: float = Field(0.0, ge=0, lt=1)

@@ -15,7 +15,7 @@ from plinth_registry.gates.facts import Evidence
 
 
 class CanaryPolicy(Frozen):
-    """Planted texts, by repetitions: what came 64 times is learnt, what came once must look unseen."""
+    """Planted texts, by repetitions: what came 64 times is learned, what came once must look unseen."""
 
     min_p: Mapping[int, float] = Field(
         {1: 0.001}, min_length=1, description="By repetitions: the least p-value of exposures that size."

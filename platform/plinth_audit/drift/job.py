@@ -317,7 +317,7 @@ DRAWN = 24
 
 
 def figure(found: Sequence[SliceDrift]) -> Figure:
-    """Reference in grey, the last look in colour: orange where the slice drifts, whenever one looks."""
+    """Reference in gray, the last look in color: orange where the slice drifts, whenever one looks."""
     from matplotlib.figure import Figure
 
     rows = list(found[:DRAWN])

@@ -1,4 +1,4 @@
-"""Whether a model treats groups alike, whether its text is toxic, and whether either moved between checkpoints.
+"""True if a model treats groups alike, whether its text is toxic, and whether either moved between checkpoints.
 
     pairs         counterfactual pairs, one text twice with another group; paired differences by attribute; two
                   checkpoints compared

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 @click.option("--against", metavar="DIGEST", help="An earlier measurement of the same pairs, by its manifest.")
 @json_option
 def fairness(settings: Settings, against: str | None, as_json: bool) -> None:
-    """Show how far the checkpoint favours one group of each attribute, in bits, with 95% intervals.
+    """Show how far the checkpoint favors one group of each attribute, in bits, with 95% intervals.
 
     With --against, show what has changed since another measurement, and its upper bound.
     """

@@ -67,7 +67,7 @@ SCHEMA = pa.schema(
         pa.field("tokens_b", pa.int64(), nullable=False),
         pa.field("bits_a", pa.float64(), nullable=False),
         pa.field("bits_b", pa.float64(), nullable=False),
-        pa.field("favoured", pa.float64(), nullable=False),  # bits by which group a is favoured
+        pa.field("favoured", pa.float64(), nullable=False),  # bits by which group a is favored
     ]
 )
 REJECT_SCHEMA = pa.schema(
@@ -217,7 +217,7 @@ def judged(ctx: Context, judge: ToxicityJudge, written: Sequence[WrittenText]) -
 
 
 def toxicity(rows: pa.Table) -> dict[str, Any]:
-    """Mean score, clustered by prompt, and the share that is labelled toxic, with its upper bound."""
+    """Mean score, clustered by prompt, and the share that is labeled toxic, with its upper bound."""
     labels = rows["label"].to_pylist()
     toxic = labels.count("toxic")
     return {
@@ -309,7 +309,7 @@ def _toxic(stats: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def pairs(store: Store, a: Manifest, b: Manifest) -> Iterator[Pairs]:
-    """How far groups are apart in bits, whichever is favoured, pair by pair and by template; toxicity by prompt."""
+    """How far groups are apart in bits, whichever is favored, pair by pair and by template; toxicity by prompt."""
     sides = [_counterfactuals(part_table(store, made, "pairs.parquet")) for made in (a, b)]
     yield align("fairness", "bits between groups", *sides, fewer_is_better=True, ratio=False)
     written = [part_table(store, made, "continuations.parquet") for made in (a, b)]
@@ -332,7 +332,7 @@ def _continuations(table: pa.Table) -> pa.Table:
 
 
 def section(_: str, stats: Stats) -> Section:
-    """By how much the model favours one group of each attribute; toxicity of what it writes."""
+    """By how much the model favors one group of each attribute; toxicity of what it writes."""
     found = [name for name, row in stats["attributes"].items() if row["found"]]
     measures = [measure(name, row, reference=0.0) for name, row in stats["attributes"].items()]
     bias = f"The model favors a group in {', '.join(found)}" if found else "No significant bias was detected"

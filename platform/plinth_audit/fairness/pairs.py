@@ -207,12 +207,12 @@ SIDES = ("side a", "side b")
 
 
 def found(one: Estimate, p_adjusted: float) -> bool:
-    """Whether a difference is there: its spread is known, and chance does not explain it."""
+    """Return True if a difference is there: its spread is known, and chance does not explain it."""
     return p_adjusted < FOUND and statistics.DEGENERATE not in one.flags
 
 
 def values(pairs: Sequence[Pair], bits: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Bits by which the model favours group a, of each pair [N].
+    """Bits by which the model favors group a, of each pair [N].
 
     Args:
         bits: [2 N] of `pairs.requests`.

@@ -307,7 +307,7 @@ def _texts(facts: PaperFacts) -> list[dict[str, Any]]:
 
 
 def _text(facts: PaperFacts, bucket: BucketText | ReplayedBucket) -> dict[str, Any]:
-    """A bucket as data: counts, and the declared licences and terms of its sources."""
+    """A bucket as data: counts, and the declared licenses and terms of its sources."""
     sources = [one for one in facts.sources if one.bucket == bucket.name]
     told = [
         {"name": f"plinth:source:{number}", "value": json.dumps(one.model_dump(mode="json"), sort_keys=True)}

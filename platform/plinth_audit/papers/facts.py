@@ -71,7 +71,7 @@ class SourceTerms(Frozen):
 
     @property
     def crawled(self) -> bool:
-        """Whether it was read out of a crawl's archives or pages."""
+        """True if it was read out of a crawl's archives or pages."""
         return self.kind in CRAWLED
 
     @property

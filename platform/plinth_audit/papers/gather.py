@@ -258,7 +258,7 @@ def _sources(made: Mapping[str, Manifest]) -> Iterator[SourceTerms]:
 
 
 def _processing(ctx: Context, made: Mapping[str, Manifest], ledger: Manifest | None) -> Iterator[StatedFact]:
-    """By bucket gates, permitted licences and those of the kept documents, then the stages over all buckets that the
+    """By bucket gates, permitted licenses and those of the kept documents, then the stages over all buckets that the
     ledger was made of."""
     for asset, one in sorted(made.items()):
         if asset == f"{bucket_of(asset)}/documents" and "illegal" in one.params:

@@ -2,7 +2,7 @@
 
     papers/<checkpoint 16>/<16 of the SHA-256 over the papers>.json     DSSE envelope, signed as `compliance`
 
-It is about these very bytes: papers that say anything else, after a new decision or attestation, are signed anew.
+It is about these very bytes: papers that say anything else, after a new decision or attestation, are signed again.
 Where the newest gate policy says `papers: signed`, a release is exported with such a statement only. A demo root signs
 on the way, since all its keys lie on one machine; no other root does.
 """

@@ -65,9 +65,9 @@ def quarantine(ctx: click.Context, settings: Settings, bucket: str | None, as_js
 @click.option("--shingle-words", type=click.IntRange(1, 16), default=3, show_default=True, help="As in the recipe.")
 @json_option
 def hash_(files: tuple[Path, ...], shingle_words: int, as_json: bool) -> None:
-    """Print the list entries of FILES: SHA-256 of the bytes and of the normalised text, SimHash of the text.
+    """Print the list entries of FILES: SHA-256 of the bytes and of the normalized text, SimHash of the text.
 
-    The text is read as UTF-8 and normalised with the defaults of a recipe. Nothing is stored.
+    The text is read as UTF-8 and normalized with the defaults of a recipe. Nothing is stored.
     """
     from plinth_jobs.cli import output
 

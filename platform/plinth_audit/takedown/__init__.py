@@ -77,7 +77,7 @@ def target(function: F) -> F:
 @shared
 @json_option
 def find(settings: Settings, as_json: bool, **given: str | None) -> None:
-    """Show what holds a URL, a domain, a licence, a document or a text: parts, shards, runs, steps, checkpoints.
+    """Show what holds a URL, a domain, a license, a document or a text: parts, shards, runs, steps, checkpoints.
 
     Near duplicates count, and documents that left the corpus but were read by a run. Every checkpoint after the first
     step that read one is shown with where it is: here, retired, uploaded, published; then candidates and releases.

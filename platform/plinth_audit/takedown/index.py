@@ -1,4 +1,4 @@
-"""Sorted keys of ledgers: the rows of an id, an address, a domain, a licence or a cluster, without a scan.
+"""Sorted keys of ledgers: the rows of an id, an address, a domain, a license or a cluster, without a scan.
 
 Per part of a ledger one Arrow file, mapped by readers:
 

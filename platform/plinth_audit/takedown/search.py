@@ -94,7 +94,7 @@ class FoundDocuments:
 
 
 def find(ctx: Context, kind: Kind, value: str, alike: Alike | None = None) -> FoundDocuments:
-    """Everything in saved ledgers that a URL, domain, licence, id or text names, near duplicates included.
+    """Everything in saved ledgers that a URL, domain, license, id or text names, near duplicates included.
 
     Args:
         value: as a person gives it.
@@ -273,7 +273,7 @@ def _hits(rules: TextRules, text: str) -> bool:
 # From what is asked to be taken down to an entry of the exclusion list, with the number of documents it will take.
 #
 # A URL, a document or a text brings the signatures of the texts found, so that a changed copy under another address
-# stays out too. A domain or a licence is a rule on the columns alone, unless the texts are asked for.
+# stays out too. A domain or a license is a rule on the columns alone, unless the texts are asked for.
 
 #: An entry that takes more of the corpus needs a confirmation with the count.
 MOST_SHARE = 0.05
@@ -289,7 +289,7 @@ class Proposal:
         fields: of the entry, but number, person and time.
         found: what was found, before rules are applied.
         takes: documents of the published corpus that it will take, by bucket.
-        parts: parts of documents that will be written anew.
+        parts: parts of documents that will be written again.
         of_parts: all parts.
         documents: of the whole corpus.
     """
@@ -321,11 +321,11 @@ def propose(
     """What an exclusion would take.
 
     Args:
-        texts: recognise the texts of what is found, wherever they come again; by default of `WITH_TEXTS`.
+        texts: recognize the texts of what is found, wherever they come again; by default of `WITH_TEXTS`.
         spans: of a text, also take documents that only quote 32 or more tokens of it.
 
     Raises:
-        RequestError: the value means nothing, or too many texts are to be recognised.
+        RequestError: the value means nothing, or too many texts are to be recognized.
         MissingError: no document has this id, or no ledger has been made.
         SignatureError: the list does not verify.
     """
@@ -349,7 +349,7 @@ def propose(
 def _signed(
     ctx: Context, found: FoundDocuments, chosen: Sequence[HeldDocument], alike: Alike
 ) -> tuple[TextSignature, ...]:
-    """The signatures of the text itself, or of what a rule found; near duplicates are recognised by these."""
+    """The signatures of the text itself, or of what a rule found; near duplicates are recognized by these."""
     if found.count + found.earlier > len(found.documents) >= LISTED:
         raise RequestError(
             f"more than {LISTED:,} texts are too many to recognise",

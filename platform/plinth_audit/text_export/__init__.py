@@ -39,7 +39,7 @@ def text(settings: Settings, buckets: tuple[str, ...], kind: str, to: str, unsig
     """Write the curated text of BUCKETS (default: all) with its ledger columns, a data card and a list of digests.
 
     The layout is the Hugging Face Hub's. Killed and started again it writes what is missing; repeated it gives the same
-    bytes. Text that is held out stays at home, and so do documents whose licence does not allow to pass them on
+    bytes. Text that is held out stays at home, and so do documents whose license does not allow to pass them on
     (`corpus.licences_by_use`). Buckets with terms that say `redistribute: false` are refused.
     The key of compliance signs the files (`EXPORT.json`).
     """

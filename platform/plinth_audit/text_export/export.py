@@ -1,7 +1,7 @@
 """The files of an export, in a folder or below a URI; the layout is the one that the Hugging Face Hub reads.
 
     data/BUCKET/train-00000-of-00002.parquet   text with its columns, one file for each part of curated text
-    README.md                                  data card, with front matter (licence, language, size, configs)
+    README.md                                  data card, with front matter (license, language, size, configs)
     manifest.json                              every file with length and SHA-256; digests of what it was made of
     .progress/                                 while it is written: the plan, and the files that are whole
 
@@ -70,7 +70,7 @@ class ExportTask(Frozen):
 def export(
     ctx: Context, buckets: Sequence[str], kind: str, to: str, name: str, card: Manifest, page: str
 ) -> TextExport:
-    """Write the curated text of buckets below a folder or URI, but for documents whose licence does not allow that.
+    """Write the curated text of buckets below a folder or URI, but for documents whose license does not allow that.
 
     Args:
         kind: one of `FORMATS`.
@@ -79,7 +79,7 @@ def export(
 
     Raises:
         SourceError: the terms of a source forbid to pass its text on, or a bucket is of planted text.
-        IntegrityError: ledger or card were made of other text, or text was curated without a licence gate.
+        IntegrityError: ledger or card were made of other text, or text was curated without a license gate.
         StorageError: the place cannot be written, or has files there that no export wrote.
     """
     require_corpus(buckets)
@@ -164,7 +164,7 @@ def _tasks(bucket: str, curated: Manifest, ledger: Manifest, kind: str, to: str)
 
 
 def _redistribution(curated: Manifest) -> Rights:
-    """The licence gate of the recipe for text that is passed on (`corpus.licences_by_use`)."""
+    """The license gate of the recipe for text that is passed on (`corpus.licences_by_use`)."""
     if "licences" not in curated.params:
         raise IntegrityError(
             f"{curated.asset} does not say which licences were permitted",

@@ -22,7 +22,7 @@ PLAN = f"{PROGRESS}plan.json"
 
 class ExportFile(Frozen):
     """A file of an export: its key, length and digest, what is counted of its rows, and how many documents it does not
-    have because their licence does not allow to pass them on."""
+    have because their license does not allow to pass them on."""
 
     key: str
     bytes: int
@@ -129,7 +129,7 @@ def _recorded(to: str, there: Mapping[str, int]) -> tuple[dict[str, ExportFile],
 
 
 def _half_written(name: str, ours: set[str]) -> bool:
-    """Whether it is what a killed process left of one of these files in a folder (`storage.atomic`)."""
+    """Return True if it is what a killed process left of one of these files in a folder (`storage.atomic`)."""
     folder, _, last = name.rpartition("/")
     own = last.removeprefix(".").rpartition(".")[0].rpartition(".")[0]
     return last.startswith(".") and last.endswith(".tmp") and f"{folder}/{own}".lstrip("/") in ours
@@ -177,7 +177,7 @@ def _sha256(uri: str) -> str:
 # The keys are those of the Hub's dataset cards (https://huggingface.co/docs/hub/datasets-cards); `configs` name a data
 # set for each bucket, and one of all buckets that `load_dataset` takes unless told otherwise.
 
-#: Licences that the Hub has an identifier for, which is the SPDX identifier in small letters
+#: Licenses that the Hub has an identifier for, which is the SPDX identifier in small letters
 #: (https://huggingface.co/docs/hub/repositories-licenses). All else is `other`, with its name.
 HUB_LICENCES = """
 apache-2.0 mit afl-3.0 artistic-2.0 bsl-1.0 bsd-2-clause bsd-3-clause bsd-3-clause-clear cc0-1.0 cc-by-2.0 cc-by-2.5

@@ -5,7 +5,7 @@
 
 The bytes depend on the tokens alone, never on workers. Memory is one range.
 
-Shards of even size are cut anew when text is added, so a shard is not a unit to keep work for. A range has whole
+Shards of even size are cut again when text is added, so a shard is not a unit to keep work for. A range has whole
 documents of one curated part, and is identified by what its tokens are made from (tokenizer, curated part, the
 documents' ids, rows and lengths), wherever its stream now has it: growth indexes only new curated parts.
 """

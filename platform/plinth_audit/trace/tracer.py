@@ -66,7 +66,7 @@ class Tracer:
     def text(self, text: str, *, least: int = SPAN_TOKENS, listed: int = LISTED) -> dict[str, Any]:
         """The spans of a text; as `tokens`.
 
-        Tokenised as it stands, and as it would be behind a space: where it was cut out of a line its first token is
+        Tokenized as it stands, and as it would be behind a space: where it was cut out of a line its first token is
         another. What covers more is taken. One that begins or ends inside a word loses the token at that end.
         """
         found = [(query, self._matches(query, least)) for query in self._queries(text)]

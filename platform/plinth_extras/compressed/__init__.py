@@ -1,7 +1,7 @@
 """Smaller forms of a trained model, written from a folder in Hugging Face's layout and read back to be measured.
 
     forms            the forms by name, there and back; integers as `torchao` makes them; the smallest weights at zero
-    gguf_file        GGUF for llama.cpp: tensors quantised by `gguf`, keys, the tokenizer as GGUF has it
+    gguf_file        GGUF for llama.cpp: tensors quantized by `gguf`, keys, the tokenizer as GGUF has it
 
 A form that is read back has the numbers of the file, never those it was made of. How much it loses is measured by
 the evaluation (`plinth_registry.exports`), not here.
@@ -70,7 +70,7 @@ class FormExport:
 
 @contextmanager
 def form_export(ctx: Context, form: str, source: Path, tokenizer: Path) -> Iterator[FormExport]:
-    """A form of a model, with a folder that is gone afterwards."""
+    """A form of a model, with a folder that is gone afterward."""
     ctx.workspace.tmp.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="form-", dir=ctx.workspace.tmp) as scratch:
         yield FormExport(form, source, tokenizer, Path(scratch))

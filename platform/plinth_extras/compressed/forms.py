@@ -25,7 +25,7 @@ from plinth_extras.compressed import gguf_file
 #     int8   one scale for each row of a matrix
 #     int4   one scale and zero for each 32 weights of a row; in the file every weight has a byte of its own
 #
-# Matrices of the blocks are quantised; embeddings, output and gains stay as they are. `torchao` packs two int4 weights
+# Matrices of the blocks are quantized; embeddings, output and gains stay as they are. `torchao` packs two int4 weights
 # into a byte only on the device that will compute with them, so an int4 file is no smaller than an int8 one.
 
 #: Weights with one scale in int4.
@@ -135,13 +135,13 @@ def _require_same(folder: Path, flat: Mapping[str, Tensor], described: Mapping[s
 # Magnitude pruning without retraining: the smallest weights of every matrix are zero.
 #
 #     pruned-50    half of every matrix of the blocks, wherever they lie in it
-#     pruned-2:4   two of every four neighbours in a row, the pattern that sparse tensor cores compute
+#     pruned-2:4   two of every four neighbors in a row, the pattern that sparse tensor cores compute
 #
 # As in the magnitude baseline of SparseGPT (arXiv:2301.00774, section 4) and Wanda (arXiv:2306.11695,
 # `prune_magnitude`): each matrix has its own threshold; embeddings, output and gains stay. The layout is unchanged, and
 # so is the size of the file: what is gained is gained by whoever computes with it.
 
-#: Of four neighbours, those that stay.
+#: Of four neighbors, those that stay.
 _KEPT, _OF = 2, 4
 
 _SHARE: Final = 0.5

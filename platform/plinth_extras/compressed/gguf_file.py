@@ -1,10 +1,10 @@
-"""GGUF files for llama.cpp: matrices in blocks of 32 weights with one FP16 scale, quantised by the package `gguf`.
+"""GGUF files for llama.cpp: matrices in blocks of 32 weights with one FP16 scale, quantized by the package `gguf`.
 
     Q8_0   8 bits a weight, 8.5 with the scale
     Q4_0   4 bits a weight, 4.5 with the scale; embeddings and output are Q8_0 then
 
 Gains stay FP32, and a matrix whose rows are no multiple of 32 is FP16, as in llama.cpp's converter. Tensors go through
-memory one at a time. What the file holds is compared with what the quantiser gave, by digest of every tensor.
+memory one at a time. What the file holds is compared with what the quantizer gave, by digest of every tensor.
 """
 
 from __future__ import annotations
@@ -129,13 +129,13 @@ def _stored(tensor: Tensor, config: Mapping[str, Any], name: str) -> Floats:
 
 # The keys of a GGUF file that llama.cpp reads, its names of tensors, and its order of rotary pairs.
 #
-# Names come from `gguf`'s own maps. llama.cpp rotates neighbouring elements of a Llama head, where Hugging Face rotates
+# Names come from `gguf`'s own maps. llama.cpp rotates neighboring elements of a Llama head, where Hugging Face rotates
 # one half against the other, so rows of `q_proj` and `k_proj` change places (`LlamaModel.permute` of llama.cpp's
 # `convert_hf_to_gguf.py`); Qwen 2, Qwen 3 and OLMo 2 are rotated by halves there too and stay as they are.
 
 Floats = npt.NDArray[np.float32]
 
-#: Architectures of GGUF by `model_type`, and whether their rotary pairs are neighbours.
+#: Architectures of GGUF by `model_type`, and whether their rotary pairs are neighbors.
 ARCHITECTURES: Final = {"llama": True, "qwen2": False, "qwen3": False, "olmo2": False}
 
 #: Factors by which llama.cpp divides the rotary frequencies of a Llama; it reads them of no other of ours.
@@ -215,7 +215,7 @@ def heads_of(config: Mapping[str, Any], published: str) -> int:
 
 
 def neighbours(weight: Floats, heads: int) -> Floats:
-    """Rows [heads * E, ...] of two halves per head, as pairs of neighbours."""
+    """Rows [heads * E, ...] of two halves per head, as pairs of neighbors."""
     return weight.reshape(heads, 2, -1, *weight.shape[1:]).swapaxes(1, 2).reshape(weight.shape)
 
 

@@ -28,7 +28,7 @@ from plinth.storage.store import Store
 from plinth.training.checkpoint.sharded_state import FORMAT, MASTER, WHOLE, ShardedState, Share, key_of
 from plinth_extras.federated.exchange import Contribution, Exchange, Federated, Round, SignedRecord, now, prune
 
-# The arithmetic of a round: the mean of the sites' weights, and an outer step of Nesterov towards it.
+# The arithmetic of a round: the mean of the sites' weights, and an outer step of Nesterov toward it.
 #
 #     x   common weights that the sites began from      v   momentum, 0 at first
 #     m   mean of the sites' weights                    d   their mean change, m - x

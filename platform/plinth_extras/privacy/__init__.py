@@ -76,7 +76,7 @@ STATE = RecipeSection(name="run.privacy", model=PrivacyState, description="The p
 #
 #     <trust folder>/privacy/<run_id>.key   32 random bytes, its owner's alone; no recipe seed, not in the workspace
 #
-# Whoever has it can compute the noise again and take it off, so it must be kept from everybody who must not learn about
+# Whoever has it can compute the noise again and take it off, so it must be kept from everyone who must not learn about
 # the text; the run's configuration holds its SHA-256 only. A resume and the audit need it. Once it is destroyed, the
 # run can be neither audited nor listed by step, and nobody can undo the noise.
 
@@ -98,7 +98,7 @@ def make_key(workspace: Workspace, run_id: str) -> str:
 
 
 def read_key(workspace: Workspace, run_id: str, committed: str) -> bytes:
-    """The key that the run was begun with.
+    """The key that the run was started with.
 
     Raises:
         SignatureError: it is not on this machine, or another one is.
@@ -144,7 +144,7 @@ def problems(training: Training, params: Privacy) -> Iterator[str]:
 
 
 def prepare(given: Preparation, params: Privacy) -> PrivacyState:
-    """The noise and the key of a private run; those of a run that was begun stay.
+    """The noise and the key of a private run; those of a run that was started stay.
 
     Raises:
         RecipeError: the budget does not allow the steps, or a sequence would come by more than one way.

@@ -2,7 +2,7 @@
 
     python -m plinth_extras.privacy.accounting < question.json      the noise of a run; one JSON object
 
-Opacus imports torch, so the control plane asks a process of its own. Neighbours differ in one sequence, which one has
+Opacus imports torch, so the control plane asks a process of its own. Neighbors differ in one sequence, which one has
 and the other has not. Every step that has looked at data counts, whatever came of its update.
 """
 

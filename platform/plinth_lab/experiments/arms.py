@@ -32,10 +32,10 @@ from plinth_lab.source_value.question import ANNEAL, SourceQuestion
 # Arms of one key's values, as learning rates or batch sizes, and the best value with an interval.
 #
 # The loss over the logarithm of such a setting is nearly a parabola about its optimum. For each seed one is fitted to
-# the best value and up to two neighbours on either side; the interval is Student's over the optima of the seeds. A best
+# the best value and up to two neighbors on either side; the interval is Student's over the optima of the seeds. A best
 # value at the end of the range says only on which side to look further.
 
-#: Neighbours of the best value, on either side, that the parabola is fitted to.
+#: Neighbors of the best value, on either side, that the parabola is fitted to.
 NEIGHBOURS = 2
 
 

@@ -334,7 +334,7 @@ def _short(name: str) -> str:
 
 
 def foretold(points: Sequence[tuple[float, float]], measure: str) -> Figure:
-    """What a surrogate foretold of each run without having seen it, across; what the run came to, up."""
+    """What a surrogate predicted of each run without having seen it, across; what the run came to, up."""
     from matplotlib.figure import Figure
 
     fig = Figure(figsize=(WIDTH_INCHES, WIDTH_INCHES / 2.6), layout="constrained")

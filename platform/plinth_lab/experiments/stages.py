@@ -1,5 +1,5 @@
 """`experiment/{name}/{arm}/{size}-s{seed}`, `experiment/{name}/effects`: the runs of an experiment, and its answer; of
-a ladder also `experiment/{name}/forecast`, made before the size that it foretells; of a source
+a ladder also `experiment/{name}/forecast`, made before the size that it predicts; of a source
 `experiment/{name}/sample`, made before anything is trained.
 
 A run's asset plays the pipeline of its recipe (`arm_pipeline`), as far as the checkpoint. A run that fails is a result:

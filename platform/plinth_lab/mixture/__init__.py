@@ -160,7 +160,7 @@ class ConfirmationQuestion(Frozen):
 
 
 class ConfirmationOutcome(Frozen):
-    """Whether a proposal holds in new runs.
+    """True if a proposal holds in new runs.
 
     Args:
         status, reason: in words.

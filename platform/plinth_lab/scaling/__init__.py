@@ -35,7 +35,7 @@ _DRAWS = click.option("--draws", type=click.IntRange(min=100), default=4000, hel
     )
 )
 def scaling() -> None:
-    """Fit the law of a ladder of small runs; find the optimum of a budget; foretell a larger run."""
+    """Fit the law of a ladder of small runs; find the optimum of a budget; predict a larger run."""
 
 
 @scaling.command(epilog=examples("plinth experiment scaling example > runs.csv"))
@@ -124,7 +124,7 @@ def fit_command(
 def predict_command(
     settings: Settings, table: Path, params: float, tokens: float, out: Path | None, draws: int, as_json: bool
 ) -> None:
-    """Foretell loss and probes of a larger run, with 80% intervals for one run."""
+    """Predict loss and probes of a larger run, with 80% intervals for one run."""
     from plinth import fingerprint
     from plinth.storage.uris import write_file
     from plinth_jobs.cli import output

@@ -59,7 +59,7 @@ GRID_EDGE = "grid edge"
 FEW_SIZES = "too few sizes"
 ILL_CONDITIONED = "ill-conditioned"
 
-#: With these alone a law foretells: E = 0 is a legal minimum, and the bootstrap finds how far above 0 it may be.
+#: With these alone a law predicts: E = 0 is a legal minimum, and the bootstrap finds how far above 0 it may be.
 USABLE = ((CONVERGED,), (NO_FLOOR,))
 #: What each status means.
 MEANING = {

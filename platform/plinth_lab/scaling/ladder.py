@@ -150,7 +150,7 @@ class LadderForecast(Frozen):
     fit: ScalingFit | None = None
     predictions: tuple[ScalingPrediction, ...] = ()
     optimum: Optimum | None = None  # of the held-out run's own budget
-    backtest: tuple[LadderOutcome, ...] = ()  # the largest of the smaller sizes, foretold by those below it
+    backtest: tuple[LadderOutcome, ...] = ()  # the largest of the smaller sizes, predicted by those below it
 
 
 def horizons(arm: Arm, made: Manifest) -> list[ScalingRun]:

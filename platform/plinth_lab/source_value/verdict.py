@@ -11,7 +11,7 @@ A source that gains nothing is bought in at most 5% of experiments, however many
 which half of the errors are on this side. Of 400 simulated experiments at two uses with three seeds it was bought in
 0.5% where documents vary most, and in 1% where trainings do.
 
-*Changes*: probes, memorisation, toxicity and personal data of both arms, paired item by item and seed by seed
+*Changes*: probes, memorization, toxicity and personal data of both arms, paired item by item and seed by seed
 (`evaluation.comparison.pairs`); items are summed by what was sampled, as a prompt or a template. The interval is over
 seeds and over these; p is corrected by Holm over all measures of all uses. A person has to weigh what got worse: the
 verdict is then open.

@@ -32,7 +32,7 @@ from plinth_registry.mlflow import server
 
 # Put a backup back into an empty place: content first, pointers last, each byte compared.
 #
-# A folder appears when it is whole: killed anywhere, nothing shows, and the same command begins anew. Below an `s3://`
+# A folder appears when it is whole: killed anywhere, nothing shows, and the same command begins again. Below an `s3://`
 # prefix references come last, so that a killed restore has published nothing; the same command goes on.
 
 #: Behind the name of a folder that is being restored.

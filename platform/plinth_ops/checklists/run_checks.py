@@ -21,7 +21,7 @@ from plinth_ops.checklists.review import (
     warned,
 )
 
-#: Words in place of a licence.
+#: Words in place of a license.
 _NO_LICENCE = ("noassertion", "none", "unknown", "other", "todo", "tbd")
 #: Domains that nobody can be reached in (RFC 2606, RFC 6761).
 _NOBODY = (".invalid", ".test")

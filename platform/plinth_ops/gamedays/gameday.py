@@ -185,7 +185,7 @@ def find(name: str) -> GameDay:
 #     fired(config, names, trace)    -> the first of the alerts that fires, and after how many seconds
 #     no_page(config)                -> nobody is woken
 #
-# What is sampled is the timeline as it stands when this is called: call it before anybody mends what has failed. The
+# What is sampled is the timeline as it stands when this is called: call it before anyone fixes what has failed. The
 # alerts of game days compare one sample with a limit, which needs no Prometheus; changes over time are not judged here.
 
 #: Metric, labels, value.
@@ -197,7 +197,7 @@ Alerted = tuple[list[Outcome], float | None]
 #: Seconds by which an event lies ahead before `ClockAhead` fires.
 AHEAD_S = 120.0
 
-#: Seconds for which nobody may be woken by what the platform mends itself.
+#: Seconds for which nobody may be woken by what the platform fixes itself.
 QUIET_S = 1800.0
 
 

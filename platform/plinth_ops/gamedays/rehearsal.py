@@ -1,7 +1,7 @@
 """A small run to strike at: generated text, its shards and mixture, and the end that nothing disturbed.
 
     made = rehearse(folder)            corpus, configuration, one undisturbed job
-    config = made.copy(folder)         the same run, not begun, in a workspace of its own
+    config = made.copy(folder)         the same run, not started, in a workspace of its own
     made.end_state(config)             findings: documents, order, weights, state
 
 The run is trained by the real supervisor, ranks and writers on CPUs, on text that no user owns. What is compared with

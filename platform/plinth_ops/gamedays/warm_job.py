@@ -4,7 +4,7 @@
     job.wait() -> exit status      as a launcher would see it
     job.send_signal(SIGTERM)       as a scheduler would send it
 
-Supervisor, ranks and writers run the code of any job, from `main` on; only the interpreter is not started anew. What a
+Supervisor, ranks and writers run the code of any job, from `main` on; only the interpreter is not started again. What a
 process has to do beside its work (`faults`) is in its environment, and armed before that.
 
 Does not belong here: the faults, what the job should have done.

@@ -29,7 +29,7 @@ from plinth.storage.state import State
 
 # Pins: manifests that people keep although nothing else needs them, with their ancestry.
 #
-# Anybody who can write the workspace can set or remove one. A pin adds to what is kept and takes nothing from it.
+# Anyone who can write the workspace can set or remove one. A pin adds to what is kept and takes nothing from it.
 
 #: Folder of a workspace, or of its prefix.
 FOLDER = "pins"
