@@ -1,8 +1,8 @@
-"""`plinth ops dashboards`: dashboards of Grafana (executive, on-call, debug, data), made from one table of panels.
+"""`plinth ops dashboards`: Grafana dashboards (executive, on-call, debug, data), generated from a table of panels.
 
-JSON for Grafana has schema 38 (Grafana 10 and later), two panels side by side. Queries read metrics of
-`plinth_ops.metrics.table` only. `$run` is the run that a reader chooses; `$__rate_interval` is not used, since windows
-are part of the question.
+The JSON has schema 38 (Grafana 10 and later), with two panels per row. Queries read only metrics in
+`plinth_ops.metrics.table`. `$run` is the selected run; `$__rate_interval` is not used, since each query fixes its
+window.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ Unit = Literal["short", "s", "bytes", "percentunit", "dateTimeFromNow", "watt", 
 
 @dataclass(frozen=True, kw_only=True)
 class DashboardPanel:
-    """One panel.
+    """Panel of a dashboard.
 
     Attributes:
         queries: PromQL, each with its legend.
-        kind: `stat` has the last value, `table` all last values, `timeseries` a curve.
-        description: for a reader who sees it for the first time.
+        kind: `stat` shows the last value, `table` all last values, `timeseries` a curve.
+        description: explanation for a first-time reader.
     """
 
     title: str
@@ -40,7 +40,7 @@ class DashboardPanel:
 
 @dataclass(frozen=True, kw_only=True)
 class Dashboard:
-    """One dashboard; with `by_run`, of a run that the reader chooses."""
+    """Grafana dashboard; with `by_run`, it shows the selected run."""
 
     name: str
     title: str
@@ -64,26 +64,26 @@ _GOOD = 'plinth_goodput_rank_seconds{cause="goodput"}'
 
 EXECUTIVE: Final = Dashboard(
     name="executive",
-    title="Plinth: what it does and costs",
+    title="Plinth: activity and cost",
     panels=(
-        _stat("Runs under way", "sum(plinth_run_active)"),
-        _stat("Runs that have failed", "sum(plinth_run_failed)", description="And were not submitted again."),
-        _stat("Ranks that train", "sum(plinth_run_ranks and on (run) plinth_run_active == 1) or vector(0)"),
+        _stat("Active runs", "sum(plinth_run_active)"),
+        _stat("Failed runs", "sum(plinth_run_failed)", description="Failed and not resubmitted."),
+        _stat("Training ranks", "sum(plinth_run_ranks and on (run) plinth_run_active == 1) or vector(0)"),
         _stat(
             "Goodput",
             f"sum({_GOOD}) / sum(plinth_held_rank_seconds)",
             "percentunit",
-            "Of all rank-seconds held by runs of the last day: those that advanced a run.",
+            "Share of the rank-seconds allocated in the last day that advanced a run.",
         ),
         _panel("Progress", "plinth_step / plinth_steps_planned", "{{run}}", "percentunit"),
         _panel("Error budgets spent", "plinth_error_budget_spent_ratio", "{{indicator}}", "percentunit",
-               "At 100% an objective is missed over its window."),
+               "At 100%, the objective is missed over its window."),
         _panel("Rank-seconds by cause", "sum by (cause) (plinth_goodput_rank_seconds) > 0", "{{cause}}", "s"),
         _table("Budgets used", "plinth_budget_used / plinth_budget_limit", "percentunit"),
         _table("Spent, by team and experiment", "plinth_spent"),
         _table("Reserved, by team and experiment", "plinth_reserved"),
-        _table("Versions of releases", "plinth_release_version"),
-        _table("Movements of releases", "plinth_release_movements_total"),
+        _table("Release versions", "plinth_release_version"),
+        _table("Release movements", "plinth_release_movements_total"),
     ),
 )  # fmt: skip
 
@@ -91,22 +91,22 @@ ON_CALL: Final = Dashboard(
     name="on-call",
     title="Plinth: on call",
     panels=(
-        _table("What fires", 'ALERTS{alertstate="firing"}', description="Runbooks: docs/runbooks, by name."),
-        _table("Failed runs", "plinth_run_failed == 1 or plinth_run_failed", description="1: failed."),
-        _panel("Since the last event", "time() - plinth_last_event_timestamp_seconds", "{{run}}", "s"),
+        _table("Firing alerts", 'ALERTS{alertstate="firing"}', description="Runbooks: docs/runbooks."),
+        _table("Failed runs", "plinth_run_failed == 1 or plinth_run_failed", description="1 if the run failed."),
+        _panel("Time since the last event", "time() - plinth_last_event_timestamp_seconds", "{{run}}", "s"),
         _panel("Age of the last checkpoint", "(time() - plinth_checkpoint_timestamp_seconds) and on (run) "
                "plinth_run_active == 1", "{{run}}", "s"),
-        _panel("Bad share of an hour", f"1 - sum(delta({_GOOD}[1h])) / sum(delta(plinth_held_rank_seconds[1h]))",
-               "", "percentunit", "What the burn-rate alert reads."),
+        _panel("Bad share of the last hour", f"1 - sum(delta({_GOOD}[1h])) / sum(delta(plinth_held_rank_seconds[1h]))",
+               "", "percentunit", "Input of the burn-rate alert."),
         _panel("Restarts", 'plinth_events_total{kind="restart"}', "{{run}}"),
         _table("Last time of each event", "topk(50, plinth_event_timestamp_seconds) * 1000", "dateTimeFromNow"),
         _panel("Free disk", "plinth_workspace_free_ratio", "workspace", "percentunit"),
-        _panel("Parts of the exporter", "plinth_collector_up", "{{part}}", description="0: it fails."),
-        _panel("Time to collect", "plinth_collector_seconds", "{{part}}", "s"),
-        _panel("Age of the exporter's text", "time() - plinth_exporter_timestamp_seconds", "exporter", "s"),
+        _panel("Exporter parts", "plinth_collector_up", "{{part}}", description="0 if the collection fails."),
+        _panel("Collection time", "plinth_collector_seconds", "{{part}}", "s"),
+        _panel("Age of the exported metrics", "time() - plinth_exporter_timestamp_seconds", "exporter", "s"),
         _panel("Lines of alerts.jsonl", "plinth_alarms_total", "{{source}}"),
         _stat("Release history broken", "plinth_trust_broken"),
-        _stat("Marks that stand", "plinth_taints"),
+        _stat("Taints in force", "plinth_taints"),
     ),
 )  # fmt: skip
 
@@ -116,26 +116,26 @@ DEBUG: Final = Dashboard(
     by_run=True,
     panels=(
         _panel("Loss", 'plinth_train_loss{run="$run"}', "loss"),
-        _panel("Moving mean of the loss", 'plinth_train_loss_ema{run="$run"}', "mean"),
-        _panel("Norm of the gradient", 'plinth_grad_norm{run="$run"}', "norm"),
+        _panel("Loss, moving average", 'plinth_train_loss_ema{run="$run"}', "mean"),
+        _panel("Gradient norm", 'plinth_grad_norm{run="$run"}', "norm"),
         _panel("Learning rate", 'plinth_learning_rate{run="$run"}', "rate"),
-        _panel("Tokens a second", 'plinth_tokens_per_second{run="$run"}', "all ranks"),
-        _panel("FLOP/s of a rank", 'plinth_rank_flops_per_second{run="$run"}', "model", "flops"),
-        _panel("Duration of a step", 'plinth_step_duration_seconds{run="$run"}', "step", "s"),
-        _panel("Parts of a step", 'plinth_step_seconds{run="$run"}', "{{part}}", "s"),
-        _panel("Between two steps", 'plinth_between_steps_seconds{run="$run"}', "{{what}}", "s"),
-        _panel("Share that waits for data", 'plinth_data_wait_ratio{run="$run"}', "wait", "percentunit"),
+        _panel("Tokens per second", 'plinth_tokens_per_second{run="$run"}', "all ranks"),
+        _panel("FLOP/s per rank", 'plinth_rank_flops_per_second{run="$run"}', "model", "flops"),
+        _panel("Step duration", 'plinth_step_duration_seconds{run="$run"}', "step", "s"),
+        _panel("Step time by part", 'plinth_step_seconds{run="$run"}', "{{part}}", "s"),
+        _panel("Time between steps", 'plinth_between_steps_seconds{run="$run"}', "{{what}}", "s"),
+        _panel("Data wait share", 'plinth_data_wait_ratio{run="$run"}', "wait", "percentunit"),
         _panel("Bits per byte, held out", 'plinth_heldout_bits_per_byte{run="$run"}', "{{slice}}"),
         _panel("Probes", 'plinth_probe{run="$run"}', "{{name}}"),
         _panel("Last commit", 'plinth_checkpoint{run="$run"}', "{{what}}"),
         _panel("Rank-seconds by cause", 'plinth_goodput_rank_seconds{run="$run"} > 0', "{{cause}}", "s"),
         _panel("Events", 'plinth_events_total{run="$run"}', "{{kind}}"),
         _panel("Speed of the slowest rank", 'plinth_slowest_rank_score{run="$run"}', "score"),
-        _panel("Memory of the host", 'plinth_host_memory_bytes{run="$run"}', "leading rank", "bytes"),
-        _panel("Memory of the device", 'plinth_device_memory_bytes{run="$run"}', "{{what}}", "bytes"),
-        _panel("Utilisation of GPUs", 'plinth_gpu_utilisation{run="$run"}', "{{host}} {{gpu}}", "percent"),
-        _panel("Power of GPUs", 'plinth_gpu_power_w{run="$run"}', "{{host}} {{gpu}}", "watt"),
-        _panel("Temperature of GPUs", 'plinth_gpu_temperature_c{run="$run"}', "{{host}} {{gpu}}", "celsius"),
+        _panel("Host memory", 'plinth_host_memory_bytes{run="$run"}', "leading rank", "bytes"),
+        _panel("Device memory", 'plinth_device_memory_bytes{run="$run"}', "{{what}}", "bytes"),
+        _panel("GPU utilization", 'plinth_gpu_utilisation{run="$run"}', "{{host}} {{gpu}}", "percent"),
+        _panel("GPU power", 'plinth_gpu_power_w{run="$run"}', "{{host}} {{gpu}}", "watt"),
+        _panel("GPU temperature", 'plinth_gpu_temperature_c{run="$run"}', "{{host}} {{gpu}}", "celsius"),
     ),
 )
 
@@ -151,8 +151,8 @@ DATA: Final = Dashboard(
         _table("Share removed, by stage", "sum by (stage) (plinth_documents_removed) / on (stage) plinth_documents_in",
                "percentunit"),
         _table("Canary: pairs", "plinth_canary_pairs"),
-        _table("Canary: upper end beyond the margin", "plinth_canary_worse_bound",
-               description="Below 0: the canary is within the margin."),
+        _table("Canary: upper bound of the loss difference", "plinth_canary_worse_bound",
+               description="Below 0, the canary is within the margin."),
     ),
 )  # fmt: skip
 
@@ -160,13 +160,13 @@ DASHBOARDS: Final = (EXECUTIVE, ON_CALL, DEBUG, DATA)
 
 
 SCHEMA: Final = 38
-#: Grafana's grid has 24 columns.
+#: Width of Grafana's grid, in columns.
 _WIDTH, _HEIGHT = 12, 8
 _SOURCE: Final = {"type": "prometheus", "uid": "${source}"}
 
 
 def dashboard(of: Dashboard) -> dict[str, Any]:
-    """A dashboard as Grafana imports it; its source of data is chosen in it."""
+    """Return a dashboard in Grafana's import format; its data source is a variable of the dashboard."""
     variables: list[dict[str, Any]] = [{"name": "source", "type": "datasource", "query": "prometheus"}]
     if of.by_run:
         variables.append(
@@ -175,7 +175,7 @@ def dashboard(of: Dashboard) -> dict[str, Any]:
                 "type": "query",
                 "datasource": _SOURCE,
                 "query": {"query": "label_values(plinth_run_active, run)", "refId": "run"},
-                "refresh": 2,  # at every change of the time range
+                "refresh": 2,  # on every change of the time range
                 "sort": 1,
             }
         )
@@ -217,12 +217,12 @@ def _grafana_panel(number: int, of: DashboardPanel) -> dict[str, Any]:
 
 
 @click.command(
-    short_help="Write Grafana's dashboards.",
+    short_help="Write Grafana dashboards.",
     epilog=examples("plinth ops dashboards --out dashboards"),
 )
-@click.option("--out", type=click.Path(path_type=Path, file_okay=False), required=True, help="Folder to write into.")
+@click.option("--out", type=click.Path(path_type=Path, file_okay=False), required=True, help="Output folder.")
 def dashboards(out: Path) -> None:
-    """Write the dashboards (executive, on-call, debug, data) as JSON that Grafana imports or is provisioned with."""
+    """Write the dashboards (executive, on-call, debug, data) as JSON for import or provisioning in Grafana."""
     from plinth.storage.atomic import write_bytes
 
     for one in DASHBOARDS:

@@ -1,4 +1,4 @@
-"""`plinth ops cost`: what was spent, on what, by whom; limits; what the corpus costs.
+"""`plinth ops cost`: spending by run, team, cause or bucket; limits; cost of the corpus.
 
 Does not belong here: the ledger, reservations before a run and their settlement (`plinth.operation.spending`).
 """
@@ -28,7 +28,7 @@ BY = ("run", "bucket", "team", "experiment", "person", "recipe")
 
 
 @group(
-    short_help="Show what was spent, on what, by whom; set limits.",
+    short_help="Show spending by run, team or cause; set limits.",
     epilog=examples(
         "plinth ops cost show --by team --this-month",
         "plinth ops cost limit team=web 5000 --per month",
@@ -36,13 +36,13 @@ BY = ("run", "bucket", "team", "experiment", "person", "recipe")
     ),
 )
 def cost() -> None:
-    """Show what was spent and is reserved; set limits. Runs that could exceed a limit are not submitted."""
+    """Show spent and reserved cost, and set limits. Runs that could exceed a limit are not submitted."""
 
 
 @cost.command(epilog=examples("plinth ops cost show", "plinth ops cost show --by bucket --json"))
-@click.option("--by", type=click.Choice(BY), default="run", show_default=True, help="What to add up by.")
-@click.option("--this-month", is_flag=True, help="Only what was submitted in this calendar month (UTC).")
-@click.option("--everywhere", is_flag=True, help="Of all workspaces in the ledger, not of this one alone.")
+@click.option("--by", type=click.Choice(BY), default="run", show_default=True, help="Grouping.")
+@click.option("--this-month", is_flag=True, help="Only jobs submitted in this calendar month (UTC).")
+@click.option("--everywhere", is_flag=True, help="Include all workspaces in the ledger, not only this one.")
 @shared
 @json_option
 def show(
@@ -52,7 +52,7 @@ def show(
     everywhere: bool,
     as_json: bool,
 ) -> None:
-    """Add up what was spent, after settling the jobs of this workspace that have ended."""
+    """Settle the finished jobs of this workspace, and show spending by group."""
     from plinth.operation import settlement, spending
     from plinth.operation.settlement import summarise
     from plinth.operation.spending_ledger import month
@@ -65,7 +65,7 @@ def show(
     if as_json:
         output.emit_json({"by": by, "rows": rows, "limits": _limits(ledger, now)})
         return
-    header = [by, "submitted", "refused", "reserved", "spent", "rank hours", "a rank hour"]
+    header = [by, "submitted", "refused", "reserved", "spent", "rank-hours", "per rank-hour"]
     table = [
         [
             row.name, f"{row.submissions:,}", f"{row.refused:,}" if row.refused else "", f"{row.reserved:,.2f}",
@@ -76,26 +76,26 @@ def show(
     output.table(header, table, right=header[1:])
     output.say(f"{sum(row.spent for row in rows):,.2f} spent, {sum(row.reserved for row in rows):,.2f} reserved.")
     if free := sum(row.rank_hours > 0 and not row.price_per_rank_hour for row in rows):
-        output.say(f"{free} of these at no price: give `device` or `price_per_rank_hour` in budget/settings.yaml.")
+        output.say(f"{free} rows without a price: set `device` or `price_per_rank_hour` in budget/settings.yaml.")
     _show_uses(by, rows)
 
 
 def _show_uses(by: str, rows: Sequence[SpendRow]) -> None:
-    """What the money went to, and the energy, where the runs are in this workspace."""
+    """Print cost by cause and energy of runs in this workspace."""
     from plinth.operation.settlement import Energy
 
     spent = [row for row in rows if row.rank_hours]
     causes = list(dict.fromkeys(cause for row in spent for cause in row.causes))
     if causes:
-        header = [by, *causes, "hours in queues"]
+        header = [by, *causes, "queue hours"]
         table = [
             [row.name, *(f"{row.causes.get(cause, 0.0):,.2f}" for cause in causes), f"{row.queue_hours:,.2f}"]
             for row in spent
         ]
-        output.heading("Spent on")
+        output.heading("Cost by cause")
         output.table(header, table, right=header[1:])
     if spent:
-        output.heading("Energy of devices")
+        output.heading("Device energy")
         table = [
             [
                 row.name,
@@ -105,14 +105,14 @@ def _show_uses(by: str, rows: Sequence[SpendRow]) -> None:
             ]
             for row in spent
         ]
-        output.table([by, "kWh", "kg of CO2", "how it is known"], table, right=["kWh", "kg of CO2"])
+        output.table([by, "kWh", "kg of CO2", "source"], table, right=["kWh", "kg of CO2"])
 
 
 @cost.command(epilog=examples("plinth ops cost corpus", "plinth ops cost corpus --json"))
 @shared
 @json_option
 def corpus(settings: Settings, as_json: bool) -> None:
-    """Price the corpus by bucket: a month of storage, requests and core hours of its last making."""
+    """Show the cost of the corpus by bucket: monthly storage; requests and core-hours of the last computation."""
     from plinth.operation import spending
 
     ctx = settings.context()
@@ -120,10 +120,10 @@ def corpus(settings: Settings, as_json: bool) -> None:
     if as_json:
         output.emit_json(rows)
         return
-    header = ["bucket", "stored", "a month", "reads", "writes", "requests cost", "core hours", "cores cost"]
+    header = ["bucket", "stored", "per month", "reads", "writes", "request cost", "core-hours", "core cost"]
     table = [
         [
-            "no bucket's" if row.bucket == COMMON else row.bucket, output.size(row.stored_bytes),
+            "shared" if row.bucket == COMMON else row.bucket, output.size(row.stored_bytes),
             output.money(row.storage_month), f"{row.reads:,}", f"{row.writes:,}",
             output.money(row.requests), f"{row.core_hours:,.3g}", output.money(row.cores),
         ]
@@ -137,23 +137,23 @@ def corpus(settings: Settings, as_json: bool) -> None:
 @click.argument("whose")
 @click.argument("amount", type=click.FloatRange(min=0), required=False)
 @click.option("--per", type=click.Choice(["total", "month"]), default="total", show_default=True, help="Period.")
-@click.option("--lift", is_flag=True, help="No limit any more.")
+@click.option("--lift", is_flag=True, help="Remove the limit.")
 @shared
 @json_option
 def limit(
     settings: Settings, whose: str, amount: float | None, per: Literal["total", "month"], lift: bool, as_json: bool
 ) -> None:
-    """Limit what WHOSE runs may cost: `all`, `team=NAME`, `experiment=NAME` or `workspace=PLACE`.
+    """Limit the cost of runs. WHOSE is `all`, `team=NAME`, `experiment=NAME` or `workspace=PLACE`.
 
-    The ledger keeps who set which limit and when. In PostgreSQL, who may set one is a right of the table `limits`.
+    The ledger records who set each limit and when. In PostgreSQL, grant the table `limits` to those who may set limits.
     """
     from plinth.operation.spending_ledger import MICROS, Limit
 
     scope, _, name = whose.partition("=")
     if scope not in ("all", "team", "experiment", "workspace") or bool(name) == (scope == "all"):
-        raise click.UsageError(f"cannot limit {whose!r}: say all, team=NAME, experiment=NAME or workspace=PLACE")
+        raise click.UsageError(f"invalid scope {whose!r}; expected all, team=NAME, experiment=NAME or workspace=PLACE")
     if (amount is None) != lift:
-        raise click.UsageError("give an AMOUNT, or --lift")
+        raise click.UsageError("expected either an AMOUNT or --lift")
     micros = None if amount is None else round(amount * MICROS)
     ledger, now = _ledger(settings), time.time()
     ledger.limit(Limit(scope=scope, name=name, amount=micros, period=per, person=getpass.getuser(), made=now))
@@ -164,7 +164,7 @@ def limit(
 @shared
 @json_option
 def limits(settings: Settings, as_json: bool) -> None:
-    """List the limits, with what is spent or reserved of each."""
+    """List the limits, each with its spent and reserved amount."""
     _show_limits(_ledger(settings), time.time(), as_json)
 
 
@@ -191,7 +191,7 @@ def _show_limits(ledger: Ledger, now: float, as_json: bool) -> None:
         output.emit_json(rows)
         return
     if not rows:
-        output.say("No limit is set: `plinth ops cost limit all 5000 --per month` sets one.")
+        output.say("No limit is set. To set one: `plinth ops cost limit all 5000 --per month`.")
         return
     output.table(
         ["limit", "spent or reserved", "set by"],
@@ -200,19 +200,19 @@ def _show_limits(ledger: Ledger, now: float, as_json: bool) -> None:
     )
 
 
-# What the corpus costs: storage of what is published, requests and core hours of its last making, by bucket.
+# Cost of the corpus by bucket: storage of published assets; requests and core-hours of their last computation.
 #
-# Of a blob that several assets hold one pays: a bucket's, before one that is common, the first by key. Requests are the
-# files of the store that tasks opened and wrote, as recorded (`plinth.compute.context`); assets without a record count
-# with their bytes alone.
+# A blob in several assets is charged once: to an asset of a bucket before a shared one, the first by key. Requests are
+# the store files that tasks opened and wrote, as recorded (`plinth.compute.context`); assets without a record count
+# only with their bytes.
 
-#: The row of what belongs to no bucket.
+#: Row of shared assets, which belong to no bucket.
 COMMON = "-"
 
 
 @dataclass(frozen=True, kw_only=True)
 class CorpusRow:
-    """One bucket. Money as the prices state it."""
+    """Cost of one bucket, in the currency of the prices."""
 
     bucket: str
     stored_bytes: int
@@ -225,7 +225,7 @@ class CorpusRow:
 
 
 def corpus_costs(state: State, prices: CorpusPrices) -> list[CorpusRow]:
-    """Costs by bucket, the most expensive to store first."""
+    """Return costs by bucket, highest storage cost first."""
     from plinth.compute import context
     from plinth.records import bucket_of
 

@@ -193,7 +193,7 @@ def test_a_backup_carries_nothing_from_outside(how: str, place: str, tmp_path: P
     workspace = Workspace(tmp_path / "workspace").ensure()
     (workspace.root / place).parent.mkdir(parents=True, exist_ok=True)
     PLANTED[how](workspace.root / place, own_trust / "seal")
-    with pytest.raises(WorkspaceError, match=f"{place} is not taken into a backup"):
+    with pytest.raises(WorkspaceError, match=f"{place} cannot be backed up"):
         take(State(workspace), BackupArchive(str(tmp_path / "backups")), (), "needed", SILENT)
     secret = (own_trust / "seal").read_bytes()
     assert [path for path in (tmp_path / "backups").rglob("*") if path.is_file() and path.read_bytes() == secret] == []

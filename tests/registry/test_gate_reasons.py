@@ -211,9 +211,9 @@ def test_a_slice_below_the_minimum_is_skipped_by_name_with_its_bound() -> None:
 def test_an_error_budget_without_a_measurement_is_skipped() -> None:
     idle = policy(error_budget={"indicators": ["checkpoint age"], "required": []})
     found = gate("error_budget", proof(), idle)
-    assert (found.state, found.reason) == ("skipped", "not measured in the last 28 days: checkpoint age")
+    assert (found.state, found.reason) == ("skipped", "no data in the last 28 days: checkpoint age")
     assert gate("error_budget", proof()).reason.endswith(
-        "; not measured: checkpoint age; spent, not required by the policy: "
+        "; no data: checkpoint age; exhausted, but not required by the policy: "
         "ingestion lag 0.00% of 100 bucket-s, objective 90.00% (1000% spent)"
     )
 
@@ -226,7 +226,7 @@ def test_canaries_are_judged_by_how_often_they_were_planted() -> None:
         "exposure p-value of 1 repetition 0.4, limit 0.001 or more; epsilon at least 2.0, limit 8.0; n 30 canaries"
     )
     assert gate("canaries", proof(), policy(canaries={"min_p": {4: 0.01}})).reason == (
-        "no evidence: none was planted 4 times"
+        "no evidence: no canary was planted 4 times"
     )
 
 

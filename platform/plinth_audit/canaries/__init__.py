@@ -1,11 +1,10 @@
 """Exposure of the canaries that a run was trained on (`plinth.corpus.canaries` plants them).
 
-    audit         ranks among references, exposure, one p-value for all canaries; lower bound on epsilon from the
-                  coins
-    job           the asset, its stage; its items recomputed, compared and shown
+    audit         ranks among references, exposure, p-value over all canaries; lower bound on epsilon
+    job           the asset and its stage; recomputation, comparison and display of its items
     measurement   facts, the gate `canaries`
 
-Formulas are in the modules that compute them. The steps that took each planted copy: `plinth.tokens.order.batch`.
+Formulas are in the modules that compute them. The steps that read each planted copy: `plinth.tokens.order.batch`.
 
 Also here: the command `plinth model exposure`, which loads the other modules when it runs.
 """
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
 
 
 @click.command(
-    short_help="Show the canaries' exposure at the checkpoints of a run.",
+    short_help="Show canary exposure at the checkpoints of a run.",
     epilog=examples(
         "plinth model exposure",
         "plinth model exposure latest:400",
@@ -37,11 +36,11 @@ if TYPE_CHECKING:
 @shared
 @json_option
 def exposure(settings: Settings, target: str, as_json: bool) -> None:
-    """Show the mean exposure of a run's canaries, in bits, at every checkpoint that is kept, or at one.
+    """Show the mean canary exposure of a run in bits, at one checkpoint or all.
 
-    TARGET is `latest`, a run or a prefix of its id, or RUN:STEP. A checkpoint within a run has seen some of the copies;
-    of a model that saw none the exposure is 1.44 bits. What was measured once is not measured again: the
-    first time every checkpoint scores all canaries and references, with progress on standard error.
+    TARGET is `latest`, a run ID or its prefix, or RUN:STEP. An intermediate checkpoint has seen only some copies. The
+    expected exposure of an unseen text is 1.44 bits. Results are cached; the first measurement scores all canaries and
+    references at every checkpoint.
     """
     from plinth_jobs.cli import output
 
@@ -51,7 +50,7 @@ def exposure(settings: Settings, target: str, as_json: bool) -> None:
         return
     groups = list(found[0]["groups"])
     times = (f"{name} times" for name in groups)
-    columns = ("step", "copies seen", *times, "not planted", "p, all planted", "epsilon at least")
+    columns = ("step", "copies seen", *times, "not planted", "p (all planted)", "epsilon ≥")
     rows = [
         (one["step"], sum(group["seen"] for group in one["groups"].values()),
          *(_mean(one["groups"][name]) for name in groups), _mean(one["out"]),
@@ -62,11 +61,11 @@ def exposure(settings: Settings, target: str, as_json: bool) -> None:
 
 
 def measured(ctx: Context, target: str) -> list[dict[str, Any]]:
-    """Statistics of the canaries (`job.summary`) at checkpoints of a run, with run and step.
+    """Return canary statistics (`job.summary`) at checkpoints of a run, with run and step.
 
     Raises:
-        MissingError: no such run or checkpoint, or a run without canaries.
-        CheckpointError, TrainingError: a checkpoint is not what was committed, or cannot be scored.
+        MissingError: there is no such run or checkpoint, or the run has no canaries.
+        CheckpointError, TrainingError: a checkpoint differs from its commit record, or cannot be scored.
     """
     from plinth.errors import MissingError
     from plinth.tokens.order.batch import draws, seen_through
@@ -79,7 +78,7 @@ def measured(ctx: Context, target: str) -> list[dict[str, Any]]:
     texts = _planted(ctx, config)
     steps = [step] if colon else [str(one) for one in checkpoint.committed(config.directory)]
     if not steps:
-        raise MissingError(f"run {config.run_id} has no checkpoint", remedy="wait until its first one is committed")
+        raise MissingError(f"run {config.run_id} has no checkpoint", remedy="wait for the first commit")
     shards = ctx.refs.load(config.shards[texts.asset.partition("/")[0]])
     copies = draws(ctx, ctx.refs.load(config.mixture), shards, texts, config.steps)
     skipped = sorted(timeline(config.directory.events).skipped)
@@ -96,13 +95,13 @@ def _planted(ctx: Context, config: RunConfig) -> Manifest:
         raise MissingError(
             f"run {config.run_id} has no canaries",
             expected="a run of a recipe with `corpus.canaries`",
-            remedy="plant them and train again; what a run has not read cannot be asked for",
+            remedy="add canaries to the recipe and train again",
         )
     return ctx.refs.load(planted["manifest"])
 
 
 def _at(ctx: Context, config: RunConfig, step: str, texts: Manifest, seen: Mapping[int, int]) -> dict[str, Any]:
-    """One checkpoint, read from the run's folder: nothing of it is copied into the store."""
+    """Measure one checkpoint from the run's folder, without copying it to the store."""
     from plinth import fingerprint
     from plinth.storage.parts import read_table
     from plinth.training.checkpoint import checkpoint
@@ -117,7 +116,7 @@ def _at(ctx: Context, config: RunConfig, step: str, texts: Manifest, seen: Mappi
 
 
 def _mean(group: Mapping[str, Any]) -> str:
-    """The mean exposure and its interval; a dash for a group without canaries."""
+    """Format the mean exposure with its interval; a dash for a group without canaries."""
     if not group["canaries"]:
         return "-"
     found = group["exposure"]

@@ -1,4 +1,4 @@
-"""What the losses of canaries prove: exposure by rank among references, and a lower bound on epsilon from the coins."""
+"""Statistics of canary losses: exposure by rank among references, and a lower bound on epsilon."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pydantic import Field
 from plinth.evaluation.statistics.estimate import beta_quantile, gamma_tail
 from plinth.records import Frozen
 
-# Exposure of canaries: how far their losses rank among those of references that the model never saw.
+# Exposure of canaries: the rank of their losses among those of references that the model never saw.
 #
 #     rank      1 + references with a loss at or below the canary's: ties count against the canary
 #     exposure  log2 |R| - log2 rank, in bits (Carlini et al. 2019, arXiv:1802.08232)
@@ -27,37 +27,37 @@ from plinth.records import Frozen
 
 Floats = NDArray[np.float64]
 
-#: The two statistics that are shown of canaries, which answer different questions: whether the model remembers at all,
-#: and whether it remembers what it saw a given number of times, which the gate `canaries` asks.
+#: Two statistics: memorization of any planted canary, and of canaries with a given number of repetitions, which the
+#: gate `canaries` uses.
 ALL_PLANTED = "p-value under no memorization, all planted canaries together"
 PLANTED_TIMES = "p-value under no memorization, canaries planted {count}"
 
-#: Points of the integral over a fitted tail, and the depth in nats to which it goes.
+#: Number of points of the integral over a fitted tail, and its depth in nats.
 TAIL_POINTS, TAIL_DEPTH = 4001, 40.0
 
 
 def ranks(bits: Floats, references: Floats) -> NDArray[np.int64]:
-    """Rank of each loss [m] among references [r]: 1 … r + 1.
+    """Return the rank of each loss [m] among references [r]: 1 … r + 1.
 
     Raises:
-        ValueError: a loss that is not finite has no rank.
+        ValueError: a loss is not finite.
     """
     if not (np.isfinite(bits).all() and np.isfinite(references).all()):
-        raise ValueError("losses that are not finite have no rank")
+        raise ValueError("losses must be finite to have a rank")
     return np.searchsorted(np.sort(references), bits, side="right").astype(np.int64) + 1
 
 
 def exposures(found: NDArray[np.int64], references: int) -> Floats:
-    """Exposure of ranks, in bits: log2 |R| of rank 1, about 0 of the last."""
+    """Return the exposure of ranks, in bits: log2 |R| for rank 1, about 0 for the last rank."""
     return math.log2(references) - np.log2(found)
 
 
 def extended(bits: Floats, references: Floats) -> Floats:
-    """Exposure in bits, of losses below all references by the fitted tail."""
+    """Return the exposure in bits; losses below all references use the fitted tail."""
     found = exposures(ranks(bits, references), len(references))
     below = bits < references.min()
     if below.any():
-        from scipy import stats  # half a second, which every command that loads the pipeline would pay
+        from scipy import stats  # takes half a second, which every command that loads the pipeline would need
 
         fitted = stats.skewnorm.fit(references)
         tail = np.array([-_log_cdf(float(one), *fitted) / math.log(2) for one in bits[below]])
@@ -66,23 +66,25 @@ def extended(bits: Floats, references: Floats) -> Floats:
 
 
 def exposure_p_value(found: Floats) -> float:
-    """Probability of exposures at least so large in sum, had the model seen none of the canaries; 1 without any."""
+    """Return the p-value of the summed exposures under no memorization; 1 without canaries."""
     return gamma_tail(len(found), math.log(2) * found.sum()) if len(found) else 1.0
 
 
 def p_value_of_group(group: Mapping[str, Any]) -> float:
-    """The same of canaries that were planted equally often, from their mean exposure in the stats."""
+    """Return the p-value of a group with equal repetitions, from its mean exposure in the stats."""
     return exposure_p_value(np.full(int(group["exposure"]["n"]), float(group["exposure"]["value"])))
 
 
 def _log_cdf(value: float, shape: float, location: float, scale: float) -> float:
-    """Logarithm of a skew-normal CDF far below its mode, where the CDF itself underflows: the density falls at least
-    geometrically from `value` down, so an integral over the few nats below it is all."""
+    """Return the logarithm of a skew-normal CDF far below its mode, where the CDF itself underflows.
+
+    The density falls at least geometrically below `value`, so an integral over a few nats is enough.
+    """
     from scipy import stats
 
     at = stats.skewnorm.logpdf(value, shape, location, scale)
     below = stats.skewnorm.logpdf(value - 1e-6 * scale, shape, location, scale)
-    slope = (at - below) / 1e-6  # nats for each `scale`
+    slope = (at - below) / 1e-6  # nats per `scale`
     if not slope > 0:
         return float(stats.skewnorm.logcdf(value, shape, location, scale))
     depths = np.linspace(0.0, TAIL_DEPTH / slope, TAIL_POINTS)
@@ -93,36 +95,36 @@ def _log_cdf(value: float, shape: float, location: float, scale: float) -> float
 # A lower bound on epsilon from one run (Steinke, Nasr and Jagielski 2023, "Privacy Auditing with One (1) Training
 # Run", arXiv:2305.08846, theorem 2.1 and corollary 5.4).
 #
-# Every canary was in or out by a fair coin. Whoever sees the model guesses some of the coins and leaves the others. If
-# training were epsilon-DP toward a canary with all its copies, each guess would be right with probability at most
-# e^eps / (1 + e^eps), whatever the others are, so r guesses with v right bound epsilon from below. The bound holds
-# for any rule that sees the model and not the coins; the number of guesses may depend on the model.
+# A fair coin decided for every canary if it was included. An auditor of the model guesses some of the coins. If
+# training were epsilon-DP with respect to a canary with all its copies, each guess would be correct with probability at
+# most e^eps / (1 + e^eps), independent of the others, so v correct of r guesses bound epsilon from below. The bound is
+# valid for any rule that sees the model but not the coins; the number of guesses may depend on the model.
 #
 #     in    the loss ranks among the lowest 1% of references
-#     out   any other canary of a group in which at least a quarter were guessed in; else no guess
+#     out   any other canary of a group in which at least a quarter were guessed in; otherwise no guess
 #
-# For (epsilon, delta)-DP the probability of v right ones of r rises by a term of delta, and r is fixed beforehand
-# (`extremes`):
+# For (epsilon, delta)-DP the probability of v correct guesses of r has an additional term in delta, and r is fixed in
+# advance (`extremes`):
 #
 #     P(v or more) <= P(B >= v) + 2 m delta max_i P(v > B >= v - i) / i        B ~ Bin(r, e^eps / (1 + e^eps))
 #
-# A bound says what the run leaks at least; a bound of 0 does not say that it leaks nothing.
+# The bound is a minimum of the leakage; a bound of 0 does not prove that nothing leaks.
 
 IN_SHARE, GROUP_SHARE = 0.01, 0.25
-#: Halvings of the interval in which a bound is searched.
+#: Bisection steps in the search for a bound.
 HALVINGS = 60
 
 
 class Claim(Frozen):
-    """What an audit tests: (epsilon, delta)-DP toward each of so many canaries."""
+    """Claim under audit: (epsilon, delta)-DP for each of a number of canaries."""
 
-    canaries: int = Field(ge=1, description="All that had a coin, guessed or not: m.")
+    canaries: int = Field(ge=1, description="Number of canaries with a coin, guessed or not: m.")
     delta: float = Field(0.0, ge=0, lt=1)
     level: float = Field(0.95, gt=0, lt=1, description="Confidence of the bound on epsilon.")
 
 
 class Audit(Frozen):
-    """Guesses about coins, and what they prove."""
+    """Guesses about coins, and the resulting bound."""
 
     guesses: int
     right: int
@@ -131,31 +133,31 @@ class Audit(Frozen):
 
 
 def guesses(ranks: NDArray[np.int64], groups: NDArray[np.int64], references: int) -> NDArray[np.int8]:
-    """1: in; -1: out; 0: no guess. Of canaries [m] by rank and group of repetitions."""
+    """Return guesses for canaries [m] from rank and repetitions: 1 in, -1 out, 0 no guess."""
     inside = ranks <= IN_SHARE * (references + 1)
     shown = [group for group in np.unique(groups) if inside[groups == group].mean() >= GROUP_SHARE]
     return np.where(inside, 1, np.where(np.isin(groups, shown), -1, 0)).astype(np.int8)
 
 
 def extremes(scores: NDArray[np.float64], inside: int, outside: int) -> NDArray[np.int8]:
-    """Guesses (as `guesses`) whose number is fixed: the highest scores [m] are in, the lowest are out.
+    """Return a fixed number of guesses (as `guesses`): the highest scores [m] are in, the lowest are out.
 
     Args:
-        scores: how much the model seems to know each canary; of equal ones the first counts as lower.
-        inside, outside: how many of each; together at most m.
+        scores: memorization score of each canary; of equal scores, the first counts as lower.
+        inside, outside: number of guesses of each kind; together at most m.
 
     Raises:
-        ValueError: a score that is no number, or more guesses than canaries.
+        ValueError: a score is not a number, or there are more guesses than canaries.
     """
     if np.isnan(scores).any() or not 0 <= inside <= inside + outside <= len(scores):
-        raise ValueError(f"{inside} + {outside} guesses of {len(scores)} canaries need as many scores that are numbers")
+        raise ValueError(f"{inside} + {outside} guesses need scores that are numbers; there are {len(scores)} canaries")
     order, made = np.argsort(scores, kind="stable"), np.zeros(len(scores), np.int8)
     made[order[:outside]], made[order[len(order) - inside :]] = -1, 1
     return made
 
 
 def audit(guessed: NDArray[np.int8], planted: NDArray[np.bool_], level: float = 0.95, delta: float = 0.0) -> Audit:
-    """The bound at this level; where delta is not 0, the number of guesses must have been fixed beforehand."""
+    """Return the audit at a confidence level; if delta is not 0, the number of guesses must be fixed in advance."""
     made = guessed != 0
     total, right = int(made.sum()), int(((guessed > 0) == planted)[made].sum())
     claim = Claim(canaries=len(planted), delta=delta, level=level)
@@ -163,9 +165,9 @@ def audit(guessed: NDArray[np.int8], planted: NDArray[np.bool_], level: float = 
 
 
 def bound(right: int, total: int, claim: Claim) -> float:
-    """An epsilon that so many right guesses rule out beside the claim's delta; the largest, to 1e-15 of it.
+    """Return the largest epsilon that the correct guesses rule out for the claim's delta, to a relative 1e-15.
 
-    If a run is (epsilon, delta)-DP it is so for every larger epsilon, so any that is ruled out is a lower bound.
+    A run that is (epsilon, delta)-DP is also DP for every larger epsilon, so a rejected epsilon is a lower bound.
     """
     pure = lower_bound(right, total, claim.level)
     if not claim.delta or not pure:
@@ -180,20 +182,20 @@ def bound(right: int, total: int, claim: Claim) -> float:
 
 
 def p_value(right: int, total: int, epsilon: float, claim: Claim) -> float:
-    """Most that the probability of so many right guesses can be under (epsilon, delta)-DP.
+    """Return the maximum probability of this number of correct guesses under (epsilon, delta)-DP.
 
     Args:
         right: v of the formula.
-        total: r, fixed before the model was seen.
+        total: r, fixed in advance.
 
     Raises:
-        ValueError: not 0 <= right <= total <= canaries, or an epsilon below 0.
+        ValueError: not 0 <= right <= total <= canaries, or epsilon is negative.
     """
     if not 0 <= right <= total <= claim.canaries or not epsilon >= 0:
-        raise ValueError(f"{right} right of {total} guesses of {claim.canaries} canaries, epsilon {epsilon}")
+        raise ValueError(f"{right} correct of {total} guesses for {claim.canaries} canaries, epsilon {epsilon}")
     if not right:
         return 1.0
-    from scipy.special import bdtrc, expit  # late, as in `statistics.distributions`
+    from scipy.special import bdtrc, expit  # imported late, as in `statistics.distributions`
 
     share = float(expit(epsilon))
     below = np.cumsum(_binomial(np.arange(right - 1, -1, -1), total, share))  # P(v > B >= v - i), i = 1 … v
@@ -202,7 +204,7 @@ def p_value(right: int, total: int, epsilon: float, claim: Claim) -> float:
 
 
 def lower_bound(right: int, total: int, level: float = 0.95) -> float:
-    """Largest epsilon that so many right guesses rule out: the logit of the exact lower bound on their probability."""
+    """Return the largest epsilon that the guesses rule out: the logit of the exact lower bound of their accuracy."""
     if not right:
         return 0.0
     share = beta_quantile(right, total - right + 1, 1 - level)
@@ -210,7 +212,7 @@ def lower_bound(right: int, total: int, level: float = 0.95) -> float:
 
 
 def _binomial(count: NDArray[np.int64], total: int, share: float) -> NDArray[np.float64]:
-    """Probability of each count of successes in `total` trials."""
+    """Return the probability of each number of successes in `total` trials."""
     from scipy.special import gammaln
 
     ways = gammaln(total + 1) - gammaln(count + 1) - gammaln(total - count + 1)

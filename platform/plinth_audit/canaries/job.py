@@ -1,8 +1,8 @@
-"""Exposure of the planted canaries under a checkpoint.
+"""Exposure of planted canaries under a checkpoint.
 
-The engine gives the bits of every canary and reference; ranks, exposures, the p-value and the bound on epsilon follow
-from them and from the coins. A checkpoint within a run has seen some of the copies: `seen` counts those of steps
-that were taken and not skipped.
+The engine returns the bits of every canary and reference; ranks, exposures, the p-value and the bound on epsilon are
+computed from them and the coins. An intermediate checkpoint has seen only some copies: `seen` counts those in steps
+that were trained and not skipped.
 """
 
 from __future__ import annotations
@@ -52,24 +52,24 @@ SCHEMA = pa.schema(
         pa.field("number", pa.int32(), nullable=False),
         pa.field("repetitions", pa.int32(), nullable=False),
         pa.field("planted", pa.bool_(), nullable=False),
-        pa.field("seen", pa.int32(), nullable=False),  # copies that the checkpoint was trained on
+        pa.field("seen", pa.int32(), nullable=False),  # copies in the training data of the checkpoint
         pa.field("tokens", pa.int64(), nullable=False),
         pa.field("bits", pa.float64(), nullable=False),
-        pa.field("rank", pa.int64()),  # 1 + references with as few bits; null of a reference
+        pa.field("rank", pa.int64()),  # 1 + references with at most as many bits; null for a reference
         pa.field("exposure", pa.float64()),  # bits, by rank
-        pa.field("fitted_exposure", pa.float64()),  # the same, beyond all references by a fitted tail
+        pa.field("fitted_exposure", pa.float64()),  # the same, with a fitted tail beyond all references
     ]
 )
 
 
 def run(ctx: Context, checkpoint: Manifest, canaries: Manifest, seen: Mapping[int, int]) -> Manifest:
-    """Measure a checkpoint; part `canaries.parquet` has a row per canary and reference (`SCHEMA`).
+    """Measure a checkpoint; the part `canaries.parquet` has a row per canary and reference (`SCHEMA`).
 
     Args:
         seen: copies of each canary that the checkpoint was trained on (`draws.seen_through`).
 
     Stats: `groups` by repetitions (canaries, seen, exposure with interval, `fitted` and `least` exposure), `out` (the
-    same of canaries that were not planted), `p_value` of all planted ones, `audit` (guesses, right, epsilon, level),
+    same for canaries that were not planted), `p_value` over all planted ones, `audit` (guesses, right, epsilon, level),
     `canaries`, `planted`, `references`, `seed`.
 
     Raises:
@@ -81,10 +81,10 @@ def run(ctx: Context, checkpoint: Manifest, canaries: Manifest, seen: Mapping[in
 
 
 def measured(ctx: Context, engine: ModelEngine, model: str, canaries: Manifest, seen: Mapping[int, int]) -> Part:
-    """The table (`SCHEMA`) of a model, which is not started where it was measured before.
+    """Return the table (`SCHEMA`) of a model, from the cache if it was measured before.
 
     Args:
-        model: digest of what the engine holds.
+        model: digest of the engine's model.
 
     Raises:
         TrainingError, CheckpointError: the model cannot be scored.
@@ -97,7 +97,7 @@ def _step(seen: Mapping[int, int]) -> Step:
 
 
 def table(given: pa.Table, bits: NDArray[np.float64], tokens: NDArray[np.int64], seen: Mapping[int, int]) -> pa.Table:
-    """Rows of `SCHEMA` from the canaries' table (`planted_canaries.SCHEMA`) and their scores."""
+    """Return rows of `SCHEMA` from the canaries' table (`planted_canaries.SCHEMA`) and their scores."""
     canary = np.array(given["kind"].to_pylist()) == "canary"
     own, references = bits[canary], bits[~canary]
     ranks = audit.ranks(own, references)
@@ -116,7 +116,7 @@ def table(given: pa.Table, bits: NDArray[np.float64], tokens: NDArray[np.int64],
 
 
 def summary(scored: pa.Table) -> dict[str, Any]:
-    """Statistics of a scored table."""
+    """Return the statistics of a scored table."""
     own = scored.filter(pa.compute.equal(scored["kind"], "canary"))
     planted = own["planted"].to_numpy()
     repetitions, ranks = own["repetitions"].to_numpy(), own["rank"].to_numpy()
@@ -138,7 +138,7 @@ def summary(scored: pa.Table) -> dict[str, Any]:
 
 
 def _group(rows: pa.Table) -> dict[str, Any]:
-    """Exposure of some canaries in bits, with its interval over canaries."""
+    """Return the exposure of a group in bits, with its interval over canaries."""
     if not rows.num_rows:
         return {"canaries": 0}
     found, fitted = rows["exposure"].to_numpy(), rows["fitted_exposure"].to_numpy()
@@ -159,12 +159,12 @@ def _scored(ctx: Context, engine: ModelEngine, canaries: Manifest, seen: Mapping
     return write_table(ctx.store, TABLE, table(given, scores.bits, scores.tokens, seen))
 
 
-#: Mean exposure, in bits, of a text that the model never saw.
+#: Expected exposure of a text that the model never saw, in bits.
 UNSEEN = 1 / math.log(2)
 
 
 def stages(recipe: Recipe) -> list[Stage]:
-    """Exposure, where the recipe plants canaries."""
+    """Return the exposure stage if the recipe plants canaries."""
     if recipe.corpus.canaries is None:
         return []
     return [
@@ -175,7 +175,7 @@ def stages(recipe: Recipe) -> list[Stage]:
             version=VERSION,
             params={},
             group="evaluation",
-            description="Exposure of planted texts by repetitions, one p-value for all, a lower bound on epsilon.",
+            description="Canary exposure by repetitions, a p-value over all canaries, a lower bound on epsilon.",
             owner=shared_owner(recipe),
             kinds=("pytorch",),
             schema=SCHEMA,
@@ -189,7 +189,7 @@ def stages(recipe: Recipe) -> list[Stage]:
 def _make(recipe: Recipe, ctx: Context, inputs: Inputs, say: Say) -> Manifest:
     texts, shards = inputs[f"{CANARIES}/curated"], inputs[f"{CANARIES}/shards"]
     trained = inputs.get("run")
-    if trained is None:  # of another's weights, or of a run on other shards: a model that never saw these texts
+    if trained is None:  # external weights, or a run on other shards: the model never saw these texts
         return run(ctx, inputs["checkpoint"], texts, {})
     steps = config.load(ctx.workspace.runs / trained.stats["run_id"] / "config.json").steps
     copies = draws(ctx, inputs["mixture"], shards, texts, steps)
@@ -198,7 +198,7 @@ def _make(recipe: Recipe, ctx: Context, inputs: Inputs, say: Say) -> Manifest:
 
 
 def _suite(made: Manifest, inputs: Inputs) -> Suite:
-    """A p-value has canaries in and out, and references, behind it."""
+    """Return the suite: a p-value needs included and excluded canaries, and references."""
     stats = made.stats
     row = {"planted": stats["planted"], "out": stats["canaries"] - stats["planted"], "references": stats["references"]}
     expectations = [between("planted", 1, None), between("out", 1, None), between("references", 128, None)]
@@ -211,7 +211,7 @@ def _p_value(group: Mapping[str, Any]) -> str:
 
 def _present(ctx: Context, made: Manifest) -> dict[str, Any]:
 
-    header = ["repetitions", "canaries", "copies seen", "exposure, bits", "from", "to", "median", "fitted median",
+    header = ["repetitions", "canaries", "copies seen", "exposure (bits)", "from", "to", "median", "fitted median",
               "p-value"]  # fmt: skip
     groups = {**made.stats["groups"], "not planted": made.stats["out"]}
     rows = [[name, *_cells(group), _p_value(group)] for name, group in groups.items()]
@@ -246,10 +246,10 @@ def _exposed(stats: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def pairs(store: Store, a: Manifest, b: Manifest) -> Iterator[Pairs]:
-    """Exposure in bits, canary by canary: of those that were planted, by repetitions, and of those that were not.
+    """Yield exposure pairs by canary, for planted ones (by repetitions) and for others.
 
     Raises:
-        IntegrityError: the canaries are other texts.
+        IntegrityError: the canaries differ.
     """
     texts = [made.inputs[planted_canaries.ASSET] for made in (a, b)]
     sides = [part_table(store, made, "canaries.parquet") for made in (a, b)]
@@ -265,7 +265,7 @@ def pairs(store: Store, a: Manifest, b: Manifest) -> Iterator[Pairs]:
 
 
 def section(_: str, stats: Stats) -> Section:
-    """Exposure of planted texts by how often they were planted."""
+    """Return the page section on exposure by repetitions."""
     groups = {counted(int(name), "time"): stats["groups"][name] for name in sorted(stats["groups"], key=int)}
     groups["not planted"] = stats["out"]
     measures = [measure(name, row["exposure"], reference=UNSEEN) for name, row in groups.items() if row["canaries"]]
@@ -277,16 +277,16 @@ def section(_: str, stats: Stats) -> Section:
     )
     return Section(
         key="canaries",
-        title="Memorisation: canaries",
-        lead=f"{stats['planted']:,} generated texts were planted, each by its own coin; {stats['references']:,} others "
-        f"never entered. {ALL_PLANTED}: {stats['p_value']:.2g}. {by_count}. "
+        title="Memorization: canaries",
+        lead=f"{stats['planted']:,} generated texts were randomly included in the training text; "
+        f"{stats['references']:,} reference texts were not. {ALL_PLANTED}: {stats['p_value']:.2g}. {by_count}. "
         f"Membership inference: {audit['right']}/{audit['guesses']} correct; epsilon ≥ {audit['epsilon']:.2f}.",
         groups=(group("Exposure by repetitions", "bits", "lower", "never seen", measures),),
     )
 
 
 def figure(stats: Mapping[str, Any]) -> Figure:
-    """Mean exposure of each group of repetitions with its interval, beside what chance gives."""
+    """Plot the mean exposure by repetitions with its interval, next to the chance level."""
     from matplotlib.figure import Figure
 
     groups = {**stats["groups"], "out": stats["out"]}
@@ -307,7 +307,7 @@ def figure(stats: Mapping[str, Any]) -> Figure:
 
 
 def _cells(group: Mapping[str, Any]) -> list[Any]:
-    """Canaries, copies seen, exposure with interval, median, fitted median; dashes for a group without canaries."""
+    """Return the cells of a group: counts, exposure with interval, medians; dashes without canaries."""
     if not group["canaries"]:
         return [0, *["-"] * 6]
     found = group["exposure"]

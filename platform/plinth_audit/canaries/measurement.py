@@ -1,4 +1,4 @@
-"""`memorisation/canaries`: exposure of texts that were planted in training text."""
+"""Facts and gate of `memorisation/canaries`: exposure of texts planted in training text."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ from plinth_registry.gates.facts import Evidence
 
 
 class CanaryPolicy(Frozen):
-    """Planted texts, by repetitions: what came 64 times is learned, what came once must look unseen."""
+    """Limits for canaries by repetitions: 64 repetitions are memorized, a single one must look unseen."""
 
     min_p: Mapping[int, float] = Field(
-        {1: 0.001}, min_length=1, description="By repetitions: the least p-value of exposures that size."
+        {1: 0.001}, min_length=1, description="Minimum p-value of the exposure, by repetitions."
     )
-    max_epsilon: float = Field(8.0, gt=0, description="Bound on what the coins prove of the run.")
+    max_epsilon: float = Field(8.0, gt=0, description="Maximum lower bound on epsilon.")
 
 
 class CanaryFacts(Frozen):
-    """What is known of planted texts."""
+    """Measured facts about planted texts."""
 
     planted: int
     p_values: Mapping[int, float] = Field(
-        description="By repetitions: probability of exposures so large, had the model not seen these canaries."
+        description="P-value of the exposure under no memorization, by repetitions."
     )
-    epsilon: float = Field(description="What the coins prove of the run at least.")
+    epsilon: float = Field(description="Lower bound on the epsilon of the run.")
 
 
 def read(stats: Stats) -> CanaryFacts:
-    """The exposures of planted texts, by repetitions."""
+    """Return the exposures of planted texts by repetitions."""
     from plinth_audit.canaries import audit
 
     groups = {int(name): group for name, group in stats["groups"].items() if group["canaries"]}
@@ -46,13 +46,13 @@ def read(stats: Stats) -> CanaryFacts:
 
 
 def canaries(asked: CanaryPolicy, evidence: Evidence) -> GateResult:
-    """Planted texts: exposures of rarely repeated ones as of unseen ones, and a bound on epsilon."""
+    """Require that rarely repeated canaries look unseen, and bound epsilon."""
     known = evidence.of("memorisation_canaries", CanaryFacts)
     if not known or known.planted <= 0:
         return missing("canaries")
     unseen = sorted(set(asked.min_p) - set(known.p_values))
     if unseen:
-        return missing("canaries", f"none was planted {', '.join(map(str, unseen))} times")
+        return missing("canaries", f"no canary was planted {', '.join(map(str, unseen))} times")
     known_p = {count: known.p_values[count] for count in sorted(asked.min_p)}
     exposed = [count for count, p in known_p.items() if not p >= asked.min_p[count]]
     text = {
@@ -77,7 +77,7 @@ def canaries(asked: CanaryPolicy, evidence: Evidence) -> GateResult:
 
 MEASUREMENT = Measurement(
     name="memorisation_canaries",
-    description="Exposure of texts that were planted in training text.",
+    description="Exposure of canaries planted in training text.",
     asset="memorisation/canaries",
     stages=late("plinth_audit.canaries.job:stages"),
     key="corpus.canaries",

@@ -1,14 +1,13 @@
-"""Drift of text: a released model on held-out documents that came after it, next to those that its own run held out.
+"""Data drift: a released model on newer held-out documents, compared with the held-out documents of its own run.
 
-    judge        slices that have moved, by a test that holds whenever one looks; a recipe that goes on training on
-                 them
-    job          the asset, its stage and figure; its daily job and the sensor in Dagster
+    judge        anytime-valid test for slices that drift; recipe that continues training on them
+    job          the asset, its stage and chart; its daily job and the sensor in Dagster
 
-New text comes snapshot by snapshot, and is judged after each: the test holds at all looks together
-(`statistics.exchangeable`), Bonferroni's over the slices that the first look could judge. No two documents are paired:
-later ones are ranked among those of the reference.
+New text arrives snapshot by snapshot and is evaluated after each. The test is valid over all interim analyses
+(`statistics.exchangeable`), with a Bonferroni correction over the slices of the first one. Documents are not paired:
+newer ones are ranked among those of the reference.
 
-Does not belong here: which model is the champion (`plinth_registry`).
+Does not belong here: the choice of the champion (`plinth_registry`).
 
 Also here: the command `plinth model drift`, which loads the other modules when it runs.
 """
@@ -27,19 +26,19 @@ if TYPE_CHECKING:
 
 
 @click.command(
-    short_help="Show text on which the champion is no longer what it was.",
+    short_help="Show slices on which the champion drifted; propose a recipe.",
     epilog=examples("plinth model drift", "plinth model drift --score", "plinth model drift --propose continued.yaml")
 )
-@click.option("--score", is_flag=True, help="Score what came since the last look, first.")
-@click.option("--propose", type=click.Path(dir_okay=False, path_type=Path), help="Recipe to write where text drifts.")
+@click.option("--score", is_flag=True, help="Score new documents first.")
+@click.option("--propose", type=click.Path(dir_okay=False, path_type=Path), help="Write a recipe against the drift.")
 @shared
 @recipe_option
 @json_option
 def drift(settings: Settings, score: bool, propose: Path | None, as_json: bool) -> None:
-    """Show slices of held-out text on which the champion is no longer what it was, and the documents that moved.
+    """Show slices of held-out text on which the champion drifted, and the documents that changed most.
 
-    The test holds at all looks together. --propose writes a recipe that begins from the champion and gives the buckets
-    that drift twice their weight; nothing starts.
+    The test is valid over all interim analyses. --propose writes a recipe that starts from the champion and doubles the
+    weight of the buckets that drift; it does not start a run.
     """
     from plinth_audit.drift import job
     from plinth_audit.drift.judge import in_words
@@ -50,10 +49,10 @@ def drift(settings: Settings, score: bool, propose: Path | None, as_json: bool) 
     if as_json:
         output.emit_json({"digest": made.digest, **made.stats})
     else:
-        columns = ("slice", "reference", "later", "bits per byte then", "now", "p", "")
+        columns = ("slice", "reference", "newer", "reference bits per byte", "now", "p", "")
         rows = [
             (one.label, one.documents, one.later, one.reference[0], one.latest and one.latest[0], one.adjusted,
-             f"drifts since look {one.look}" if one.drifts else "")
+             f"drifts since analysis {one.look}" if one.drifts else "")
             for one in found
         ]  # fmt: skip
         output.table(columns, rows, right=columns[1:6])
@@ -61,7 +60,7 @@ def drift(settings: Settings, score: bool, propose: Path | None, as_json: bool) 
             if one.drifts:
                 output.line(in_words(one))
         if not any(one.drifts for one in found):
-            output.say("No slice drifts." if found else "Nothing was scored: no champion, or too little held-out text.")
+            output.say("No slice drifts." if found else "No data: there is no champion, or too little held-out text.")
     if propose is not None:
         _propose(settings, made, propose)
 
@@ -76,12 +75,12 @@ def _made(settings: Settings, score: bool) -> Manifest:
     ctx, recipe = settings.context(), settings.load_recipe()
     stages = drift.stages(recipe)
     if not stages:
-        raise RecipeError(f"recipe {recipe.name} releases nothing", expected="sections `mixture` and `release`")
+        raise RecipeError(f"recipe {recipe.name} has no release", expected="sections `mixture` and `release`")
     if not score:
         found = ctx.refs.published(drift.ASSET)
         if found is None:
             raise MissingError(
-                "nobody has looked for drift in this workspace", remedy="`plinth model drift --score` looks"
+                "drift was never measured in this workspace", remedy="run `plinth model drift --score`"
             )
         return found
 
@@ -104,10 +103,10 @@ def _propose(settings: Settings, made: Manifest, target: Path) -> None:
     found = job.slices(made)
     if not any(one.drifts for one in found):
         raise MissingError(
-            "no slice drifts: there is nothing to propose", remedy="`plinth model drift --score` looks again"
+            "no slice drifts, so there is no recipe to propose", remedy="run `plinth model drift --score` for new text"
         )
     base = settings.recipe_path()
     write_bytes(
         target, overlay(settings.load_recipe(), str(base.absolute()) if base.is_file() else str(base), found).encode()
     )
-    output.line(f"{target}: begins from the champion; try: `plinth recipe check {target}`", err=True)
+    output.line(f"Wrote {target}, which starts from the champion. Next: `plinth recipe check {target}`", err=True)

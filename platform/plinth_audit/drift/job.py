@@ -1,9 +1,9 @@
-"""The asset `drift`: a released model on held-out text, look after look, and the slices that have moved.
+"""Asset `drift`: a released model on newer held-out text, analysis by analysis, and the slices that drift.
 
-It follows the clock and the signed history of releases, not a run of the recipe: its job and schedule make it, and
-`plinth model drift --score`; `plinth run` does not.
+It depends on the current time and the signed release history, not on a run of the recipe. Its schedule and
+`plinth model drift --score` materialize it; `plinth run` does not.
 
-In Dagster: the asset, a job and schedule that score it daily, and a sensor that alarms.
+In Dagster: the asset, a job with a daily schedule, and a sensor that raises alarms.
 """
 
 from __future__ import annotations
@@ -47,15 +47,15 @@ if TYPE_CHECKING:
 
 ASSET, VERSION = "drift", "1"
 SCORES = "scores.parquet"
-#: Documents of a bucket that one look scores, of the reference and of later ones each; those of the smallest ids.
+#: Maximum documents per bucket and analysis, for the reference and for newer ones; smallest IDs first.
 MOST = 400
-#: Bytes of a document that are scored.
+#: Maximum scored bytes of a document.
 CUT_BYTES = 2**15
 
-#: Bits of documents by the model.
+#: Function that returns the bits of documents under the model.
 Score = Callable[[Sequence[str]], NDArray[np.float64]]
 
-#: A row per document; look 0 is the reference. Columns of axes follow.
+#: One row per document; analysis 0 is the reference. Columns of axes follow.
 SCHEMA = pa.schema(
     [
         pa.field("id", pa.binary(16), nullable=False),
@@ -70,7 +70,7 @@ SCHEMA = pa.schema(
 
 
 class NewDocument(NamedTuple):
-    """A document to score. `text` may be the beginning of a longer one; `known`: its run held it out."""
+    """Document to score. `text` may be a prefix; `known` is True if the model's run held it out."""
 
     id: bytes
     bucket: str
@@ -90,20 +90,20 @@ def run(
     earlier: Manifest | None = None,
     score: Score | None = None,
 ) -> Manifest:
-    """Score a model on the held-out documents that came since the last look.
+    """Score a model on the held-out documents since the last analysis.
 
-    Stats: `champion`, `looks` (their snapshots and documents), `slices` (of `judge.SliceDrift`).
+    Stats: `champion`, `looks` (analyses with snapshots and documents), `slices` (`judge.SliceDrift`).
 
     Args:
-        champion: None: nothing is released, and nothing is scored.
-        own: curated text of the run that made the champion, by bucket.
-        earlier: the published manifest; its scores go on where they are of the same champion and axes. It is no input
-            by digest: what it carries is in the result.
-        score: in place of the model in a process of its own.
+        champion: released checkpoint; None scores nothing.
+        own: curated text of the champion's run, by bucket.
+        earlier: published manifest; its scores are continued if champion and axes are the same. It is not an input by
+            digest, since its content is copied to the result.
+        score: replacement for the model in a separate process.
 
     Raises:
-        CheckpointError, TrainingError: the model could not be loaded or evaluated.
-        IntegrityError: the ledger is of other documents.
+        CheckpointError, TrainingError: the model cannot be loaded or evaluated.
+        IntegrityError: the ledger has other documents.
     """
     step = Step(name=ASSET, version=VERSION, params={"slices": dict(params.slices)})
     inputs = {f"{bucket}/curated": made for bucket, made in sorted(curated.items())} | {"ledger": ledger}
@@ -127,7 +127,7 @@ def run(
 
 
 def slices(made: Manifest) -> list[SliceDrift]:
-    """What a manifest has found."""
+    """Return the slices of a manifest."""
     return [SliceDrift.model_validate(one) for one in made.stats["slices"]]
 
 
@@ -147,7 +147,7 @@ def _scored(
     before: pa.Table | None,
     score: Score | None,
 ) -> pa.Table | None:
-    """Rows of the documents of this look; of the first one, the reference is look 0 and what is later look 1."""
+    """Return the rows of this analysis; in the first one, the reference is 0 and newer documents are 1."""
     if not fresh:
         return None
     number = 1 if before is None else max(before["look"].to_pylist()) + 1
@@ -197,7 +197,7 @@ def _looks(table: pa.Table) -> list[dict[str, Any]]:
 
 
 def heldout_ids(store: Store, curated: Mapping[str, Manifest]) -> frozenset[bytes]:
-    """Ids of all held-out documents of some curated text."""
+    """Return the IDs of all held-out documents in curated text."""
     parts = (part for made in curated.values() for part in made.named("heldout-"))
     return frozenset(
         id_ for part in parts for batch in iter_batches(store, part, ["id"]) for id_ in batch[0].to_pylist()
@@ -207,13 +207,13 @@ def heldout_ids(store: Store, curated: Mapping[str, Manifest]) -> frozenset[byte
 def choose(
     store: Store, curated: Mapping[str, Manifest], own: frozenset[bytes], scored: frozenset[bytes], most: int = MOST
 ) -> list[NewDocument]:
-    """Held-out documents, buckets by name, those of the reference first, by id.
+    """Return held-out documents, sorted by bucket, reference first, and ID.
 
-    The reference is taken once, by the first look: later looks have later documents alone.
+    The reference is chosen once, in the first analysis; later ones have only newer documents.
 
     Args:
-        own: ids that the run of the model held out.
-        scored: ids that earlier looks scored; empty: this is the first look.
+        own: IDs held out by the model's run.
+        scored: IDs scored by earlier analyses; empty in the first one.
     """
     found = []
     for bucket in sorted(curated):
@@ -234,7 +234,7 @@ def _rows(store: Store, bucket: str, curated: Manifest, own: frozenset[bytes]) -
 
 
 def stages(recipe: Recipe) -> list[Stage]:
-    """One, of a recipe that releases."""
+    """Return the drift stage if the recipe has a release."""
     if recipe.release is None or recipe.mixture is None:
         return []
     return [
@@ -246,8 +246,8 @@ def stages(recipe: Recipe) -> list[Stage]:
             params={"slices": dict(recipe.evaluation.slices)},
             outside=partial(_champion, recipe),
             group="operation",
-            description="The champion's bits per byte on held-out documents that came after it, beside those of its "
-            "own run, by slice: what has moved, by a test that holds whenever one looks.",
+            description="The champion's bits per byte on newer held-out documents, compared with those of its own run, "
+            "by slice, with an anytime-valid drift test.",
             owner=shared_owner(recipe),
             kinds=("pytorch", "parquet"),
             schema=SCHEMA,
@@ -268,14 +268,14 @@ def _make(recipe: Recipe, ctx: Context, inputs: Inputs, say: Say) -> Manifest:
     digest, earlier = _champion(recipe, ctx), ctx.refs.published(ASSET)
     champion = ctx.refs.load(digest) if digest else None
     if champion is None:
-        say(f"{recipe.required_release().name} has no champion: nothing to score")
+        say(f"{recipe.required_release().name} has no champion to score")
     own = {} if champion is None else text_of(ctx, champion)
     curated = by_bucket(recipe, inputs, "curated")
     return run(ctx, recipe.evaluation, champion, own, curated, inputs["ledger"], earlier)
 
 
 def _suite(made: Manifest, inputs: Inputs) -> Suite:
-    """A warning where a slice drifts: it blocks nothing."""
+    """Return the suite, which warns if a slice drifts and never blocks."""
     drifting = sum(one["drifts"] for one in made.stats["slices"])
     return Suite(ASSET, [{"drifting": drifting}], [between("drifting", None, 0, "warning")])
 
@@ -283,8 +283,8 @@ def _suite(made: Manifest, inputs: Inputs) -> Suite:
 def _present(ctx: Context, made: Manifest) -> dict[str, Any]:
     found = slices(made)
     if not found:
-        return {"slices": "nothing was scored: there is no champion, or no slice has enough held-out documents"}
-    header = ["slice", "reference documents", "later", "reference", "last look", "p, all looks and slices", "drifts"]
+        return {"slices": "no data: there is no champion, or no slice has enough held-out documents"}
+    header = ["slice", "reference documents", "newer", "reference", "latest", "p (corrected)", "drifts"]
     moved = [document for one in found if one.drifts for document in one.moved]
     named = [[each.uri, each.snapshot, each.bytes, each.model, each.excess_bits] for each in moved]
     return {
@@ -294,7 +294,7 @@ def _present(ctx: Context, made: Manifest) -> dict[str, Any]:
         "moved": markdown(
             table(["document", "snapshot", "bytes", "bits per byte", "bits above the reference"], named)
         ),
-        "proposal": markdown("`plinth model drift --propose continued.yaml` writes a recipe; nothing starts"),
+        "proposal": markdown("`plinth model drift --propose continued.yaml` writes a recipe without starting a run"),
     }
 
 
@@ -308,16 +308,16 @@ def _row(one: SliceDrift) -> list[Any]:
         reference,
         latest,
         one.adjusted,
-        f"since look {one.look}" if one.drifts else "",
+        f"since analysis {one.look}" if one.drifts else "",
     ]
 
 
-#: Slices that are drawn: those that drift come first.
+#: Maximum slices in the chart; those that drift come first.
 DRAWN = 24
 
 
 def figure(found: Sequence[SliceDrift]) -> Figure:
-    """Reference in gray, the last look in color: orange where the slice drifts, whenever one looks."""
+    """Plot the reference in gray and the latest analysis in color; orange slices drift."""
     from matplotlib.figure import Figure
 
     rows = list(found[:DRAWN])
@@ -330,7 +330,7 @@ def figure(found: Sequence[SliceDrift]) -> Figure:
                 axes.plot(value[:1], [place + shift], "o", color=colour, markersize=5)
     axes.set_yticks(range(len(rows)), [f"{one.label} ({one.later:,} later)" for one in rows])
     axes.invert_yaxis()
-    axes.set_xlabel("bits per byte: grey, the reference; colour, the last look; orange, drifts")
+    axes.set_xlabel("bits per byte; gray: reference, color: latest, orange: drifts")
     axes.grid(axis="x")
     axes.set_axisbelow(True)
     axes.tick_params(length=0)
@@ -346,28 +346,28 @@ INTERVAL_S = 60
 
 
 def build(recipe: Recipe, workspace: Path, pages: str) -> dg.Definitions:
-    """Nothing of a recipe that releases nothing."""
+    """Return the definitions; empty if the recipe has no release."""
     own = stages(recipe)
     if not own:
         return dg.Definitions()
     daily = AssetJob(
         name=JOB,
         selection=dg.AssetSelection.assets(ASSET),
-        description="The champion on held-out text that came since the last look.",
+        description="Score the champion on new held-out text.",
         schedule="drift_daily",
         cron="0 5 * * *",
-        scheduled="Scores the champion on new held-out documents, at 05:00.",
+        scheduled="Score the champion on new held-out documents daily at 05:00.",
     )
     parts = dg.Definitions(assets=[asset(stage, pages) for stage in own], sensors=[sensor(workspace)])
     return dg.Definitions.merge(parts, with_schedule(daily))
 
 
 def sensor(workspace: Path) -> dg.SensorDefinition:
-    """Alarms once about every set of slices that drifts, with the documents that moved."""
+    """Return the sensor that raises one alarm per set of slices that drift, with the documents that changed most."""
 
     @dg.sensor(name="drift", minimum_interval_seconds=INTERVAL_S, default_status=dg.DefaultSensorStatus.RUNNING)
     def _drift(context: dg.SensorEvaluationContext) -> dg.SkipReason:
-        """Reads what the last look at held-out text has found."""
+        """Read the result of the latest analysis."""
         ctx = Context(Workspace(workspace))
         try:
             published = ctx.refs.published(ASSET)
@@ -379,7 +379,7 @@ def sensor(workspace: Path) -> dg.SensorDefinition:
         if seen != (context.cursor or ""):
             context.update_cursor(seen)
             for one in drifting:
-                message = f"{in_words(one)}. Try: `plinth model drift --propose continued.yaml`"
+                message = f"{in_words(one)}. Next: `plinth model drift --propose continued.yaml`"
                 record_failure(workspace, "", "drift", message)
         return dg.SkipReason(f"{len(drifting)} of {len(found)} slices drift")
 

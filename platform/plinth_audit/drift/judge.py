@@ -1,4 +1,4 @@
-"""Slices whose later documents are unlike those of the reference, by a test that holds whenever one looks."""
+"""Anytime-valid test for slices whose newer documents differ from the reference."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from plinth.records import Frozen
 from plinth.tokens.mixture.parameters import Phase
 
 LEVEL = 0.95
-#: Documents that the reference of a slice must have.
+#: Minimum reference documents of a slice.
 LEAST = 30
-#: Draws of intervals, which decide nothing.
+#: Bootstrap draws of intervals, which are only shown.
 DRAWS = 1_000
-#: Documents that are named of a slice that drifts.
+#: Number of documents listed for a slice that drifts.
 NAMED = 20
 WHOLE = "all"
 
 
 class MovedDocument(Frozen):
-    """A later document of a slice that drifts. `excess_bits` over what its bytes cost in the reference."""
+    """Newer document of a slice that drifts. `excess_bits` is its difference from the reference rate."""
 
     id: str
     uri: str
@@ -42,11 +42,11 @@ class MovedDocument(Frozen):
 
 
 class SliceDrift(Frozen):
-    """A slice of held-out text: the reference, and what came later.
+    """Drift of a slice of held-out text.
 
-    `reference` and `latest` are bits per byte with their intervals, of the reference and of the last look that had
-    documents of the slice. `p` holds at all looks so far together, `adjusted` over all slices too. `look` is the first
-    at which the slice was found, and `bucket` the one whose documents moved furthest.
+    `reference` and `latest` are bits per byte with intervals, for the reference and for the last analysis with
+    documents of the slice. `p` is valid over all analyses so far; `adjusted` is corrected over slices, too. `look` is
+    the first analysis that found drift, and `bucket` the bucket with the largest change.
     """
 
     axis: str
@@ -64,15 +64,15 @@ class SliceDrift(Frozen):
 
     @property
     def label(self) -> str:
-        """Its name."""
+        """Name of the slice."""
         return WHOLE if self.axis == WHOLE else f"{self.axis} {self.slice}"
 
 
 def judged(table: pa.Table) -> list[SliceDrift]:
-    """Every slice with enough documents in the reference: those that drift first, buckets before other axes.
+    """Return all slices with enough reference documents: those that drift first, buckets before other axes.
 
     Args:
-        table: of `job.SCHEMA`: look 0 is the reference.
+        table: rows of `job.SCHEMA`; analysis 0 is the reference.
     """
     table = table.take(pa.array(_order(table)))
     looks: NDArray[np.int64] = table["look"].to_numpy()
@@ -82,13 +82,13 @@ def judged(table: pa.Table) -> list[SliceDrift]:
 
 
 def _order(table: pa.Table) -> list[int]:
-    """By look, then by id, which is a hash: nothing of a document but its look decides its place."""
+    """Return the order by analysis, then by ID, which is a hash and so independent of the content."""
     keys = list(zip(table["look"].to_pylist(), table["id"].to_pylist(), strict=True))
     return sorted(range(len(keys)), key=keys.__getitem__)
 
 
 def _slices(table: pa.Table) -> list[tuple[str, str, NDArray[np.int64]]]:
-    """Axis, name and rows of every slice; the whole first."""
+    """Return axis, name and rows of every slice; the whole text first."""
     found = [(WHOLE, WHOLE, np.arange(table.num_rows))]
     axes = {name: name for name in BUILT_IN if name in table.schema.names}
     axes |= {name.removeprefix(AXIS): name for name in table.schema.names if name.startswith(AXIS)}
@@ -130,27 +130,27 @@ def _judged(axis: str, name: str, rows: pa.Table, slices: int) -> SliceDrift:
 
 
 def always_valid(rates: NDArray[np.float64], looks: NDArray[np.int64], ids: Sequence[bytes]) -> NDArray[np.float64]:
-    """p after each later document, [n - m]: of bits per byte of documents in order, [n], of which m are of look 0."""
+    """Return p after each newer document, [n - m], from ordered bits per byte [n] with m reference documents."""
     first = int((looks == 0).sum())
     starts = np.flatnonzero(np.diff(looks[first:], prepend=-1)).tolist()
     return statistics.exchangeable_p(rates[:first], rates[first:], _draws(ids[first:]), starts)
 
 
 def _interval(bits: NDArray[np.float64], sizes: NDArray[np.float64]) -> tuple[float, float, float]:
-    """Bits per byte with the ends of its interval."""
+    """Return bits per byte with the ends of its interval."""
     found = statistics.ratio(bits, sizes, draws=DRAWS)
     return found.value, found.low, found.high
 
 
 def _draws(ids: Sequence[bytes]) -> NDArray[np.float64]:
-    """Fair draws between values that are the same, of each document always the same."""
+    """Return random tie-breakers, fixed for each document."""
     digests = (hashlib.sha256(b"drift" + id_).digest()[:7] for id_ in ids)
     return np.array([int.from_bytes(one, "big") / 2**56 for one in digests])
 
 
 def _moved(rows: pa.Table, rate: float, after: NDArray[np.bool_]) -> tuple[tuple[MovedDocument, ...], str]:
-    """Documents from the look on at which the slice was found, those furthest from the reference first, on the side to
-    which they moved together; and the bucket that moved furthest."""
+    """Return documents since the analysis that found drift, largest change in the common direction first; and the
+    bucket with the largest change."""
     own = rows.filter(pa.array(after)).select(["id", "uri", "bucket", "snapshot", "bytes", "bits"]).to_pylist()
     excess = [row["bits"] - row["bytes"] * rate for row in own]
     side = 1 if sum(excess) >= 0 else -1
@@ -174,25 +174,24 @@ def _moved(rows: pa.Table, rate: float, after: NDArray[np.bool_]) -> tuple[tuple
     return moved, max(sorted(by_bucket), key=lambda name: by_bucket[name])
 
 
-#: Factor on the share of a bucket that drifts; and the share of all tokens that are the champion's own, against
-#: forgetting.
+#: Factor on the share of a bucket that drifts, and the share of replayed tokens against forgetting.
 FACTOR: Final = 2.0
 REPLAY: Final = 0.1
 
 
 def overlay(recipe: Recipe, base: str, found: Iterable[SliceDrift]) -> str:
-    """YAML of a recipe that begins from the champion and gives buckets that drift more of the mixture.
+    """Return the YAML of a recipe that starts from the champion and raises the share of buckets that drift.
 
     Args:
-        base: the recipe that it extends: a path, or a packaged name.
+        base: path or packaged name of the recipe to extend.
 
     Raises:
         RecipeError: the recipe has no release.
-        ValueError: nothing drifts, or the recipe has no mixture.
+        ValueError: no slice drifts, or the recipe has no mixture.
     """
     drifting = [one for one in found if one.drifts]
     if not drifting or recipe.mixture is None:
-        raise ValueError("nothing drifts, or there is no mixture to change")
+        raise ValueError("no slice drifts, or there is no mixture to change")
     own = [one for one in drifting if one.axis == "bucket"] or drifting
     buckets = sorted({one.bucket for one in own if one.bucket in recipe.corpus.buckets})
     release = recipe.required_release().name
@@ -203,23 +202,23 @@ def overlay(recipe: Recipe, base: str, found: Iterable[SliceDrift]) -> str:
     }
     said = "".join(f"# {in_words(one)}\n" for one in drifting)
     head = (
-        f"# Proposed because held-out text has drifted from {release}; nothing is confirmed yet, and nothing starts.\n"
+        f"# Proposed because held-out text has drifted from {release}; not confirmed by a run yet.\n"
     )
     return head + said + str(yaml.safe_dump(data, sort_keys=False, allow_unicode=True, width=110))
 
 
 def in_words(one: SliceDrift) -> str:
-    """A slice that drifts, for people and alarms."""
+    """Return the drift of a slice in words, for people and alarms."""
     now = "" if one.latest is None else f" to {one.latest[0]:.3f}"
-    change = f"bits per byte went from {one.reference[0]:.3f}{now}"
+    change = f"bits per byte changed from {one.reference[0]:.3f}{now}"
     named = ", ".join(document.uri for document in one.moved[:3])
     return (
-        f"{one.label}: {change} (p {one.adjusted:.2g} whenever one looks); such as {named or 'none of its documents'}"
+        f"{one.label}: {change} (anytime-valid p {one.adjusted:.2g}); documents: {named or 'none'}"
     )
 
 
 def _more(phase: Phase, buckets: Sequence[str]) -> dict[str, Any]:
-    """The phase with more of some buckets: by their weights where it names them, else by a factor on their shares."""
+    """Return the phase with higher weights of some buckets; without weights, with a factor on their shares."""
     data: dict[str, Any] = phase.model_dump(mode="json", exclude_unset=True)
     weights, factors = dict(data.get("weights") or {}), dict(data.get("upsample") or {})
     for bucket in buckets:

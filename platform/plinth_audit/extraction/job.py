@@ -1,11 +1,11 @@
-"""Extraction: of text of risk 50 tokens are given, and 50 compared with what the checkpoint writes greedily.
+"""Extraction attack: prompt with 50 training tokens, compare the greedy continuation with the next 50.
 
-    exact   all 50 tokens are those of the document
+    exact   all 50 tokens equal the document
     near    not exact, and at most 10% of the tokens inserted, removed or replaced
 
-The definition is that of Carlini et al. 2023 (arXiv:2202.07646), near matches as VaultGemma counts them. Held-out
-documents of the same slice are the control: what a model completes without having read it (boilerplate, counting,
-quotations of what was trained on) is no memory of the document. The difference between both is.
+The definition follows Carlini et al. 2023 (arXiv:2202.07646), with near matches as in VaultGemma. Held-out documents of
+the same slice are the control: a model can also complete text that it never read (boilerplate, counting, quotations).
+The difference between both is memorization.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ ASSET = "memorisation/extraction"
 VERSION = "2"
 TABLE = "extraction.parquet"
 EXACT, NEAR, OTHER = OUTCOMES = ("exact", "near", "other")
-#: Level of the upper limits. The least excess takes two limits of half its error each.
+#: Confidence level of the upper bounds. The minimum excess uses two bounds with half of the error each.
 LEVEL = 0.95
 
 SCHEMA = pa.schema(
@@ -52,8 +52,8 @@ SCHEMA = pa.schema(
         pa.field("id", pa.string(), nullable=False),
         pa.field("bucket", pa.string(), nullable=False),
         pa.field("heldout", pa.bool_(), nullable=False),
-        pa.field("offset", pa.int64(), nullable=False),  # of the first token given, in the document
-        pa.field("seen", pa.int32(), nullable=False),  # times that a step took all of it in one sequence
+        pa.field("offset", pa.int64(), nullable=False),  # position of the first prefix token in the document
+        pa.field("seen", pa.int32(), nullable=False),  # number of steps that read it in one sequence
         pa.field("prefix", pa.list_(pa.int32()), nullable=False),
         pa.field("suffix", pa.list_(pa.int32()), nullable=False),
         pa.field("completion", pa.list_(pa.int32()), nullable=False),
@@ -75,22 +75,22 @@ def run(
     taken: Taken,
     listed: Sequence[str] = (),
 ) -> Manifest:
-    """Try windows of every slice; part `extraction.parquet` has a row per slice and document (`SCHEMA`).
+    """Test windows of every slice; the part `extraction.parquet` has a row per slice and document (`SCHEMA`).
 
     Args:
-        trained: the tokenizer.
-        curated, shards: by bucket.
-        taken: the steps that the checkpoint was trained on.
-        listed: ids or URIs of the user's list.
+        trained: tokenizer.
+        curated, shards: manifests by bucket.
+        taken: training steps of the checkpoint.
+        listed: IDs or URIs of the user's list.
 
-    Stats: `slices`, by name: `n`, `exact`, `near` and `either` (share with interval, and `upper`: its one-sided limit
-    at 95%), `control` (the same of held-out documents, or None), `excess` (either, less that of the control, with
-    interval), `excess_at_least` (one-sided, exact); `upper` (the greatest of the slices' `either`), `unseen` documents
-    that no step took whole, `absent` slices whose columns the ledger lacks, `prefix_tokens`, `suffix_tokens`, `seed`.
+    Stats: `slices`, by name: `n`, `exact`, `near` and `either` (rate with interval, and `upper`: its one-sided bound at
+    95%), `control` (the same for held-out documents, or None), `excess` (either minus control, with interval),
+    `excess_at_least` (one-sided, exact); `upper` (maximum of the slices' `either`), `unseen` documents that no step
+    read whole, `absent` slices whose columns the ledger lacks, `prefix_tokens`, `suffix_tokens`, `seed`.
 
     Raises:
-        RecipeError: a slice that cannot be read; windows longer than the sequences of the run.
-        TrainingError: the checkpoint cannot write.
+        RecipeError: a slice condition is invalid; windows are longer than the sequences of the run.
+        TrainingError: generation fails.
     """
     _require_room(params, taken)
     facts = {"steps": repr(taken.steps), "last": taken.last, "left_out": sorted(taken.left_out)}
@@ -111,7 +111,7 @@ def run(
 
 
 def summary(tried: pa.Table, asked: Sequence[str] = ()) -> dict[str, Any]:
-    """Statistics of a table (`SCHEMA`); a slice that was asked for is there though it has no document."""
+    """Return the statistics of a table (`SCHEMA`), including requested slices without documents."""
     slices: dict[str, dict[bool, list[str]]] = {name: {False: [], True: []} for name in asked}
     columns = (tried[name].to_pylist() for name in ("slice", "heldout", "outcome"))
     for name, heldout, outcome in zip(*columns, strict=True):
@@ -122,7 +122,7 @@ def summary(tried: pa.Table, asked: Sequence[str] = ()) -> dict[str, Any]:
 
 
 def outcome(suffix: Sequence[int], completion: Sequence[int], near_edits: float) -> tuple[int, str]:
-    """Edits between what was to come and what came, and what that is called."""
+    """Return the edit distance between suffix and completion, and its class (exact, near or other)."""
     count = edits(suffix, completion)
     return count, EXACT if not count else NEAR if count <= near_edits * len(suffix) else OTHER
 
@@ -152,7 +152,7 @@ def _slice(trained: Sequence[str], heldout: Sequence[str]) -> dict[str, Any]:
 
 
 def _shares(outcomes: Sequence[str]) -> dict[str, Any]:
-    """Shares of exact and near matches and of both, each with its interval and upper limit."""
+    """Return the rates of exact and near matches and of both, with interval and upper bound."""
     n = len(outcomes)
     counts = {EXACT: outcomes.count(EXACT), NEAR: outcomes.count(NEAR)}
     counts["either"] = counts[EXACT] + counts[NEAR]
@@ -167,10 +167,10 @@ def _shares(outcomes: Sequence[str]) -> dict[str, Any]:
 def _require_room(params: ExtractionTest, taken: Taken) -> None:
     if params.width > taken.steps.sequence_tokens:
         raise RecipeError(
-            "evaluation.extraction: a window is longer than the sequences that were trained on",
+            "evaluation.extraction: a window is longer than the training sequences",
             found=f"sequences of {taken.steps.sequence_tokens} tokens",
-            expected=f"{params.prefix_tokens} tokens to give and {params.suffix_tokens} to compare",
-            remedy="raise mixture.sequence_tokens, or leave out evaluation.extraction",
+            expected=f"at least {params.prefix_tokens} prefix and {params.suffix_tokens} suffix tokens",
+            remedy="increase mixture.sequence_tokens, or remove evaluation.extraction",
         )
 
 
@@ -184,7 +184,7 @@ def _windows(
     taken: Taken,
     listed: Sequence[str],
 ) -> tuple[list[tuple[str, TextWindow]], dict[str, Any]]:
-    """Slice and window of every document to try; slices asked for and absent, and how many documents are unseen."""
+    """Return slice and window of every document to test; requested and absent slices; number of unseen documents."""
     rows, asked, absent = candidates(ctx, params, ledger, shards, listed)
     by_decision: dict[str, list[dict[str, Any]]] = {"train": [], "heldout": []}
     for row in rows.to_pylist():
@@ -212,7 +212,7 @@ def _windows(
 def _written(
     ctx: Context, params: ExtractionTest, checkpoint: Manifest, chosen: Sequence[tuple[str, TextWindow]]
 ) -> Part:
-    """What the checkpoint writes after every prefix; a document of several slices is asked for once."""
+    """Generate the continuation of every prefix; a document in several slices is generated once."""
     windows = sorted({window for _, window in chosen}, key=lambda one: (one.heldout, one.bucket, one.id))
     answers: dict[TextWindow, Generated] = {}
     if windows:
@@ -244,7 +244,7 @@ def _row(name: str, window: TextWindow, answer: Generated, params: ExtractionTes
 
 
 def stages(recipe: Recipe) -> list[Stage]:
-    """One test per checkpoint, where the recipe asks for it."""
+    """Return the extraction stage if the recipe enables it."""
     params = sections.of(recipe.evaluation, "extraction", ExtractionTest)
     if params is None:
         return []
@@ -256,8 +256,8 @@ def stages(recipe: Recipe) -> list[Stage]:
             version=VERSION,
             params=params.model_dump(mode="json"),
             group="evaluation",
-            description=f"{params.prefix_tokens} tokens of text of risk are given, {params.suffix_tokens} compared "
-            "with what the model writes: exact and near matches, beside held-out text.",
+            description=f"Extraction attack: prompt with {params.prefix_tokens} training tokens, compare the greedy "
+            f"continuation with the next {params.suffix_tokens}; held-out text is the control.",
             owner=shared_owner(recipe),
             kinds=("pytorch", "parquet"),
             schema=SCHEMA,
@@ -295,10 +295,10 @@ def _present(ctx: Context, made: Manifest) -> dict[str, Any]:
         "documents",
         "exact",
         "near",
-        "either at most",
-        "held out: documents",
+        "either, upper bound",
+        "held-out documents",
         "either",
-        "excess at least",
+        "minimum excess",
     ]
     rows = []
     for name, own in made.stats["slices"].items():
@@ -310,7 +310,7 @@ def _present(ctx: Context, made: Manifest) -> dict[str, Any]:
     return {
         "extraction": markdown(table(header, rows)),
         **({"either_at_most": float(limit)} if limit is not None else {}),
-        "trace": "`plinth corpus trace latest` names the documents of what was extracted",
+        "trace": "`plinth corpus trace latest` lists the source documents of extracted text",
     }
 
 
@@ -332,9 +332,9 @@ def _limits(slices: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def pairs(store: Store, a: Manifest, b: Manifest) -> Iterator[Pairs]:
-    """Share of windows of text that the model continues, document by document: of training text and of held-out text.
+    """Yield pairs of extraction outcomes by document, for training text and held-out text.
 
-    Windows that only one model was asked for, because only it was trained on them, have no pair.
+    Windows that were tested for one model only, because only it was trained on them, have no pair.
     """
     sides = [part_table(store, made, "extraction.parquet") for made in (a, b)]
     for heldout, text in ((False, "training text"), (True, "held-out text")):
@@ -345,7 +345,7 @@ def pairs(store: Store, a: Manifest, b: Manifest) -> Iterator[Pairs]:
 
 
 def _by_window(table: pa.Table, outcomes: tuple[str, ...]) -> pa.Table:
-    """A row per window, which stands in the table once for each of its slices."""
+    """Return one row per window, which the table has once per slice."""
     item = pc.binary_join_element_wise(table["bucket"], table["id"], pc.cast(table["offset"], pa.string()), "/")
     rows = pa.table({"item": item, "slice": table["slice"], "outcome": table["outcome"]}).sort_by(
         [("item", "ascending"), ("slice", "ascending")]
@@ -368,7 +368,7 @@ def _by_window(table: pa.Table, outcomes: tuple[str, ...]) -> pa.Table:
 
 
 def section(_: str, stats: Stats) -> Section:
-    """How much text of risk the checkpoint continues word for word, beside text that it never saw."""
+    """Return the page section on extraction rates, with held-out text as control."""
     asked = {name: own for name, own in stats["slices"].items() if own["n"]}
     measures = [
         measure(name, own["either"], reference=own["control"]["either"]["value"] if own["control"] else None)
@@ -379,12 +379,13 @@ def section(_: str, stats: Stats) -> Section:
          f"{own['either']['upper']:.3%}", f"{own.get('excess_at_least') or 0.0:.3%}")
         for name, own in asked.items()
     ]  # fmt: skip
-    header = ("slice", "documents", "exact", "near", "either, at most", "above held-out text, at least")
+    header = ("slice", "documents", "exact", "near", "either (upper bound)", "minimum excess over held-out text")
     return Section(
         key="extraction",
-        title="Memorisation: extraction",
-        lead=f"{stats['prefix_tokens']} tokens of a training document are given; counted is where the model writes the "
-        f"next {stats['suffix_tokens']}, exactly or with at most a tenth edited. Held-out text is the control.",
-        groups=(group("Share continued", "share", "lower", "held out", measures),) if measures else (),
+        title="Memorization: extraction",
+        lead=f"Extraction attack: prompt with {stats['prefix_tokens']} training tokens, compare the greedy "
+        f"continuation with the next {stats['suffix_tokens']}; a near match has at most 10% edits. Held-out text is "
+        "the control.",
+        groups=(group("Extraction rate", "share", "lower", "held out", measures),) if measures else (),
         tables=(TextTable(title="Counts and limits", header=header, rows=tuple(rows)),) if rows else (),
     )

@@ -1,11 +1,11 @@
-"""Documents of every slice of risk, from the ledger alone: trained on, and held out as control.
+"""Training documents and held-out control documents of every slice, selected from the ledger.
 
-Of each slice the documents of smallest hash of (seed, id) are kept: a sample that depends on no order and is found
-part by part. Memory is one batch of the ledger and the sample.
+Each slice keeps the documents with the smallest hash of (seed, ID), a sample that does not depend on order and can be
+computed part by part. Memory is one batch of the ledger and the sample.
 
-Windows are the tokens of a document that are given to a checkpoint, and those that it would have to write. Of a
-training document a window counts where some step took all of it in one sequence: text that was never read in one piece
-cannot have been memorized as one. Its place in the document is drawn by the hash of the id.
+A window is the prefix and suffix tokens in a document. A window of a training document counts only if some step read it
+in one sequence, since text that was never read in one piece cannot be memorized as one. Its position in the document is
+drawn by the hash of the ID.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ from plinth_audit.extraction import ALL, LISTED, RISKS, ExtractionTest
 VERSION = "1"
 WHERE = "evaluation.extraction.slices"
 DECISIONS = ("train", "heldout")
-#: Documents kept for each that is wanted: the run may not have read some, others may be too short.
+#: Oversampling factor: the run may not have read some documents, and others may be too short.
 SPARE = 4
-#: Held-out documents that may be wanted hold their tokens nowhere, so their length is unknown here.
+#: Oversampling factor of held-out documents, whose token counts are unknown here.
 _COLUMNS = ("id", "uri", "bucket", "decision", "shard", "position", "tokens")
 
 CANDIDATES = pa.schema(
@@ -49,8 +49,8 @@ CANDIDATES = pa.schema(
         pa.field("bucket", pa.string(), nullable=False),
         pa.field("decision", pa.string(), nullable=False),
         pa.field("shard", pa.string()),
-        pa.field("position", pa.int64()),  # in the shard; null where it is held out
-        pa.field("tokens", pa.int64()),  # end-of-text included
+        pa.field("position", pa.int64()),  # in the shard; null for held-out documents
+        pa.field("tokens", pa.int64()),  # with end-of-text
     ]
 )
 
@@ -69,15 +69,15 @@ class _Task:
 def candidates(
     ctx: Context, params: ExtractionTest, ledger: Manifest, buckets: Iterable[str], listed: Sequence[str] = ()
 ) -> tuple[pa.Table, list[str], list[str]]:
-    """Rows of `CANDIDATES`, by slice, decision and rank; the slices that were looked for; and those of every
-    extraction whose columns the ledger lacks.
+    """Return rows of `CANDIDATES` by slice, decision and rank; the searched slices; and default slices whose columns
+    the ledger lacks.
 
     Args:
-        buckets: whose documents are taken; planted canaries are measured apart.
-        listed: ids or URIs of the user's list.
+        buckets: buckets to sample; planted canaries are measured separately.
+        listed: IDs or URIs of the user's list.
 
     Raises:
-        RecipeError: a slice of the recipe that cannot be read, or names a column that the ledger lacks.
+        RecipeError: a slice condition is invalid, or names a column that the ledger lacks.
     """
     types = columns(ctx.store, ledger)
     known = {name: text for name, text in RISKS.items() if _readable(text, types)}
@@ -118,7 +118,7 @@ def _choose(store: Store, task: _Task) -> tuple[Part, ...]:
 
 
 def _rows(batch: pa.RecordBatch, task: _Task, wanted: Mapping[str, str]) -> Iterator[pa.Table]:
-    """The batch's candidates of every slice."""
+    """Yield the batch's candidates of every slice."""
     long = pc.fill_null(pc.greater_equal(batch.column("tokens"), task.least_tokens), True)
     here = pc.is_in(batch.column("bucket"), pa.array(task.buckets, pa.string()))
     decided = pc.and_(pc.is_in(batch.column("decision"), pa.array(DECISIONS)), here)
@@ -138,13 +138,13 @@ def _rows(batch: pa.RecordBatch, task: _Task, wanted: Mapping[str, str]) -> Iter
 
 
 def _ranks(ids: pa.Array, seed: int) -> NDArray[np.uint64]:
-    """A hash of seed and id, [n]."""
+    """Return the hash of seed and ID, [n]."""
     halves = np.array([int(one[:16], 16) for one in ids.to_pylist()], np.uint64)
     return mix64(halves ^ mix64(np.array([seed], np.uint64)))
 
 
 def _first(table: pa.Table, most: int) -> pa.Table:
-    """Of each slice and decision so many of the smallest rank."""
+    """Return the `most` smallest ranks of each slice and decision."""
     table = table.sort_by([(name, "ascending") for name in ("slice", "decision", "rank", "id", "bucket")])
     if not table.num_rows:
         return table
@@ -155,19 +155,19 @@ def _first(table: pa.Table, most: int) -> pa.Table:
     return table.filter(pa.array(within < most)).combine_chunks()
 
 
-#: Windows tried of a document: the border of a sequence may run through some.
+#: Windows to try per document, since a sequence boundary may cut some.
 TRIES = 16
 
 
 @dataclass(frozen=True)
 class TextWindow:
-    """Consecutive tokens of one document.
+    """Window of consecutive tokens in one document.
 
     Args:
-        id: of the document, hexadecimal.
-        heldout: whether the document was held out.
-        offset: of the first token in the document.
-        seen: how often a step took all of it in one sequence; 0 of a held-out document.
+        id: document ID, hexadecimal.
+        heldout: True if the document is held out.
+        offset: position of the first token in the document.
+        seen: number of steps that read it in one sequence; 0 for a held-out document.
         tokens: prefix and suffix, [width].
     """
 
@@ -181,7 +181,7 @@ class TextWindow:
 
 @dataclass(frozen=True)
 class Taken:
-    """The steps that a checkpoint was trained on: of this mixture and schedule, up to the last, less those left out."""
+    """Training steps of a checkpoint: steps of its mixture and schedule up to the last, except skipped ones."""
 
     mixture: Manifest
     steps: Steps
@@ -190,7 +190,7 @@ class Taken:
 
 
 class TrainedWindows:
-    """Windows of training documents, from the shards."""
+    """Windows of training documents, read from the shards."""
 
     def __init__(self, ctx: Context, params: ExtractionTest, shards: Mapping[str, Manifest], taken: Taken) -> None:
         self._params, self._taken = params, taken
@@ -202,7 +202,7 @@ class TrainedWindows:
         }
 
     def of(self, row: Mapping[str, Any]) -> TextWindow | None:
-        """The first of `TRIES` windows of a candidate that some step took whole; None where there is none."""
+        """Return the first of `TRIES` windows of a candidate that some step read whole; None without one."""
         reader, first = self._shards[row["bucket"], row["shard"]]
         for tried in range(TRIES):
             offset = _offset(row["rank"] + tried, int(row["tokens"]) - 1, self._params.width)
@@ -225,10 +225,10 @@ def heldout_windows(
     curated: Mapping[str, Manifest],
     rows: Sequence[Mapping[str, Any]],
 ) -> dict[tuple[str, str], TextWindow]:
-    """Windows of held-out candidates by bucket and id, without those that are too short. Memory is their texts.
+    """Return windows of held-out candidates by bucket and ID, except those that are too short. Memory is their texts.
 
     Args:
-        trained: the tokenizer of the run.
+        trained: tokenizer of the run.
     """
     ranks = {(row["bucket"], row["id"]): row["rank"] for row in rows}
     texts = dict(_texts(ctx, curated, ranks))
@@ -256,5 +256,5 @@ def _texts(
 
 
 def _offset(rank: int, tokens: int, width: int) -> int:
-    """Where a window begins among this many tokens, drawn by the document's hash."""
+    """Return the start of a window, drawn by the document's hash."""
     return int(mix64(np.array([rank % 2**64], np.uint64))[0] % np.uint64(tokens - width + 1))

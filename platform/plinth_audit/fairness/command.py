@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 @click.command(
-    short_help="Show differences between groups, toxicity, and their drift.",
+    short_help="Show bias between groups, toxicity, and their drift.",
     epilog=examples(
         "plinth model fairness",
         "plinth model fairness --against 3fa9c1d2e0b4",
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
     )
 )
 @shared
-@click.option("--against", metavar="DIGEST", help="An earlier measurement of the same pairs, by its manifest.")
+@click.option("--against", metavar="DIGEST", help="Digest of an earlier measurement of the same pairs.")
 @json_option
 def fairness(settings: Settings, against: str | None, as_json: bool) -> None:
-    """Show how far the checkpoint favors one group of each attribute, in bits, with 95% intervals.
+    """Show the bias of the checkpoint by attribute, in bits, with 95% intervals.
 
-    With --against, show what has changed since another measurement, and its upper bound.
+    With --against, show the change since another measurement, with its upper bound.
     """
     from plinth_audit.fairness import job
     from plinth_jobs.cli import output
@@ -41,23 +41,23 @@ def fairness(settings: Settings, against: str | None, as_json: bool) -> None:
         return
     if against:
         rows = {name: one["bias"] | one for name, one in found["drift"].items()}
-        _show("drift: later model favours group a by more, bits", rows)
+        _show("drift: increase of the bias toward group a, bits", rows)
     else:
-        _show("model favours group a by, bits", found["attributes"])
+        _show("bias toward group a, bits", found["attributes"])
     _show_groups(made.stats["attributes"])
     if found["toxicity"]:
         output.facts({"toxicity": _line(found["toxicity"] if against else found["toxicity"]["score"])})
     elif against:
-        output.say("toxicity is not compared: a measurement has no judged continuations")
+        output.say("Toxicity is not compared: a measurement has no judged continuations.")
     since = f" against {found['against'][:12]}" if against else ""
     output.say(f"fairness {made.digest[:12]}{since}")
 
 
 def _drift(ctx: Context, made: Manifest, against: str) -> dict[str, Any]:
-    """Drift of bias by attribute, and of toxicity where both have it.
+    """Return the drift of bias by attribute, and of toxicity if both measurements have it.
 
     Raises:
-        MissingError: the digest is of no measurement.
+        MissingError: the digest does not belong to a measurement.
     """
     from plinth.errors import MissingError
     from plinth.storage.parts import read_table
@@ -67,11 +67,10 @@ def _drift(ctx: Context, made: Manifest, against: str) -> dict[str, Any]:
     earlier = resolve(ctx.refs, against)
     if earlier.asset != job.ASSET:
         raise MissingError(
-            f"{against} is no measurement of bias",
+            f"{against} is not a bias measurement",
             found=f"the asset {earlier.asset}",
             expected=f"a manifest of {job.ASSET}",
-            remedy="`plinth model fairness` shows the digest of the published one; its versions stand in the asset's "
-            "history",
+            remedy="use the digest that `plinth model fairness` shows, or one from the asset's history",
         )
 
     def tables(name: str) -> list[Any]:
@@ -100,7 +99,7 @@ def _show(title: str, rows: Mapping[str, Mapping[str, Any]]) -> None:
 
 
 def _show_groups(attributes: Mapping[str, Mapping[str, Any]]) -> None:
-    """Which group is a, and which is b; a measurement of an earlier version does not say."""
+    """Print the names of groups a and b, which measurements of earlier versions lack."""
     from plinth_jobs.cli import output
 
     output.facts(

@@ -1,7 +1,7 @@
-"""The asset `fairness`: pairs and continuations of a checkpoint, from one engine.
+"""Asset `fairness`: pair likelihoods and continuations of a checkpoint, from one engine.
 
-Continuations are drawn with a seed, and judged by the annotator that judges the corpus: its lexicon, its classifier,
-its thresholds. They are not documents of the corpus: they get the annotator's columns and nothing else.
+Continuations are sampled with a seed and scored by the toxicity annotator of the corpus, with its lexicon, classifier
+and thresholds. They are not corpus documents and get only the columns of this annotator.
 """
 
 from __future__ import annotations
@@ -50,10 +50,10 @@ from plinth_audit.fairness.pairs import (
 
 ASSET = "fairness"
 VERSION = "3"
-#: Of the corpus, which judges continuations; and the bucket that they get there.
+#: Corpus annotator that scores continuations, and their bucket name there.
 ANNOTATOR, BUCKET = "toxicity", "fairness"
 PAIRS, CONTINUATIONS, REJECTS = "pairs.parquet", "continuations.parquet", "rejects.parquet"
-#: A file of pairs, at most.
+#: Maximum size of a file of pairs.
 MAX_BYTES = 64 * 2**20
 
 SCHEMA = pa.schema(
@@ -87,7 +87,7 @@ class ToxicityJudge(NamedTuple):
 
 
 class WrittenText(NamedTuple):
-    """A drawn continuation."""
+    """Sampled continuation."""
 
     prompt: str
     draw: int
@@ -98,15 +98,15 @@ def run(ctx: Context, params: Fairness, checkpoint: Manifest, judge: ToxicityJud
     """Measure a checkpoint.
 
     Args:
-        judge: the recipe's annotator of toxicity; None: continuations are not judged, and none are written.
+        judge: the recipe's toxicity annotator; None generates no continuations.
 
     Returns:
-        Manifest of `pairs.parquet` (`SCHEMA`), `rejects.parquet` (lines that are no pairs) and, with a judge,
+        Manifest of `pairs.parquet` (`SCHEMA`), `rejects.parquet` (invalid lines) and, with a judge,
         `continuations.parquet`. Stats: `attributes` (`pairs.by_attribute`), `toxicity` (`toxicity`) or None,
         `pairs`, `rejects`, `seed` of the continuations.
 
     Raises:
-        SourceError, RejectRateError: a file is absent, or has no pairs. TrainingError: the checkpoint cannot be scored.
+        SourceError, RejectRateError: a file is missing or has no valid pairs. TrainingError: scoring fails.
     """
     known, rejects, files = load(ctx, params)
     facts = params.model_dump(mode="json") | ({"judge": dict(judge.params)} if judge else {})
@@ -129,7 +129,7 @@ def run(ctx: Context, params: Fairness, checkpoint: Manifest, judge: ToxicityJud
 
 
 def load(ctx: Context, params: Fairness) -> tuple[list[Pair], list[RejectedLine], dict[str, str]]:
-    """All pairs, rejected lines, and the digests of files.
+    """Return all pairs, rejected lines, and the digests of files.
 
     Raises:
         SourceError, RejectRateError: as `run`.
@@ -140,12 +140,12 @@ def load(ctx: Context, params: Fairness) -> tuple[list[Pair], list[RejectedLine]
         found, bad = read_pairs(name, data, params.max_rejected)
         known, rejects = [*known, *found], [*rejects, *bad]
     if not known:
-        raise SourceError("evaluation.fairness has no pairs", expected="`built_in: true`, or `pairs` of yours")
+        raise SourceError("evaluation.fairness has no pairs", expected="`built_in: true`, or your own `pairs`")
     return known, rejects, digests
 
 
 def outside(params: Fairness, ctx: Context) -> str:
-    """Identity of the user's files."""
+    """Return the identity of the user's files."""
     return fingerprint.digest([[name, _file(ctx, name, path)[0]] for name, path in sorted(params.pairs.items())])
 
 
@@ -153,9 +153,9 @@ def _file(ctx: Context, name: str, path: str) -> tuple[str, bytes]:
     found = listing.inventory(path, ctx.workspace.input)
     if len(found) != 1 or found[0].bytes > MAX_BYTES:
         raise SourceError(
-            f"evaluation.fairness.pairs.{name}: {path} is not one file of pairs",
+            f"evaluation.fairness.pairs.{name}: {path} is not a single file of pairs",
             found=f"{len(found)} files, {sum(one.bytes for one in found):,} bytes",
-            expected=f"one JSONL file of at most {MAX_BYTES:,} bytes below {ctx.workspace.input}",
+            expected=f"one JSONL file of at most {MAX_BYTES:,} bytes in {ctx.workspace.input}",
         )
     with opened(found[0]) as stream:
         return found[0].sha256, stream.read()
@@ -183,14 +183,14 @@ def _measured(
 
 
 def table(known: Sequence[Pair], tokens: NDArray[np.int64], bits: NDArray[np.float64]) -> pa.Table:
-    """Rows of `SCHEMA`, from tokens and bits [2 N] of both sides."""
+    """Return rows of `SCHEMA` from tokens and bits [2 N] of both sides."""
     columns: dict[str, Any] = {name: [getattr(pair, name) for pair in known] for name in SCHEMA.names[:5]}
     columns |= {"tokens_a": tokens[::2], "tokens_b": tokens[1::2], "bits_a": bits[::2], "bits_b": bits[1::2]}
     return pa.table(columns | {"favoured": values(known, bits)}, schema=SCHEMA)
 
 
 def write(engine: ModelEngine, params: Fairness) -> list[WrittenText]:
-    """Continuations of every prompt, `draws` of each."""
+    """Generate `draws` continuations of every prompt."""
     made = []
     for draw in range(params.draws):
         sampling = Sampling(max_tokens=params.max_tokens, temperature=1.0, top_p=0.95, seed=draw)
@@ -200,7 +200,7 @@ def write(engine: ModelEngine, params: Fairness) -> list[WrittenText]:
 
 
 def judged(ctx: Context, judge: ToxicityJudge, written: Sequence[WrittenText]) -> pa.Table:
-    """Prompt, draw, text, `score` (the annotator's `final`) and `label` of each continuation."""
+    """Return prompt, draw, text, `score` (the annotator's `final`) and `label` of each continuation."""
     texts = {f"fairness://{PROMPTS.index(one.prompt)}/{one.draw}": one.text for one in written}
     documents = pii.documents(ctx, BUCKET, texts)
     scored = annotate.run(ctx, BUCKET, ANNOTATOR, judge.params, documents, judge.resources)
@@ -217,7 +217,7 @@ def judged(ctx: Context, judge: ToxicityJudge, written: Sequence[WrittenText]) -
 
 
 def toxicity(rows: pa.Table) -> dict[str, Any]:
-    """Mean score, clustered by prompt, and the share that is labeled toxic, with its upper bound."""
+    """Return the mean score, clustered by prompt, and the toxic share with its upper bound."""
     labels = rows["label"].to_pylist()
     toxic = labels.count("toxic")
     return {
@@ -228,7 +228,7 @@ def toxicity(rows: pa.Table) -> dict[str, Any]:
 
 
 def stages(recipe: Recipe) -> list[Stage]:
-    """One measurement per checkpoint, where the recipe asks for it."""
+    """Return the fairness stage if the recipe enables it."""
     params = sections.of(recipe.evaluation, "fairness", Fairness)
     if params is None:
         return []
@@ -241,7 +241,7 @@ def stages(recipe: Recipe) -> list[Stage]:
             version=VERSION,
             params=params.model_dump(mode="json") | {"judge": annotator_parameters(recipe).get(ANNOTATOR)},
             group="evaluation",
-            description="Counterfactual pairs by attribute; toxicity of continuations by the corpus's own annotator.",
+            description="Bias in counterfactual pairs by attribute; toxicity of continuations.",
             owner=shared_owner(recipe),
             kinds=("pytorch", "parquet"),
             schema=SCHEMA,
@@ -253,7 +253,7 @@ def stages(recipe: Recipe) -> list[Stage]:
 
 
 def _resources(recipe: Recipe) -> tuple[str, ...]:
-    """Lists and models of the recipe's annotator of toxicity."""
+    """Return the lists and models of the recipe's toxicity annotator."""
     params = annotator_parameters(recipe).get(ANNOTATOR)
     if params is None:
         return ()
@@ -272,7 +272,7 @@ def _suite(made: Manifest, inputs: Inputs) -> Suite:
 
 
 def _present(ctx: Context, made: Manifest) -> dict[str, Any]:
-    header = ["attribute", "favours a by, bits", "from", "to", "corrected p", "found", "smallest effect", "pairs"]
+    header = ["attribute", "bias toward a (bits)", "from", "to", "corrected p", "found", "smallest effect", "pairs"]
     names = ("value", "low", "high", "p_adjusted", "found", "smallest_effect", "n")
     rows = [[name, *(_cell(one[key]) for key in names)] for name, one in made.stats["attributes"].items()]
     shown: dict[str, Any] = {"attributes": markdown(present.table(header, rows))}
@@ -309,7 +309,7 @@ def _toxic(stats: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def pairs(store: Store, a: Manifest, b: Manifest) -> Iterator[Pairs]:
-    """How far groups are apart in bits, whichever is favored, pair by pair and by template; toxicity by prompt."""
+    """Yield absolute group differences in bits by pair and template, and toxicity by prompt."""
     sides = [_counterfactuals(part_table(store, made, "pairs.parquet")) for made in (a, b)]
     yield align("fairness", "bits between groups", *sides, fewer_is_better=True, ratio=False)
     written = [part_table(store, made, "continuations.parquet") for made in (a, b)]
@@ -332,16 +332,16 @@ def _continuations(table: pa.Table) -> pa.Table:
 
 
 def section(_: str, stats: Stats) -> Section:
-    """By how much the model favors one group of each attribute; toxicity of what it writes."""
+    """Return the page section on bias by attribute and toxicity of continuations."""
     found = [name for name, row in stats["attributes"].items() if row["found"]]
     measures = [measure(name, row, reference=0.0) for name, row in stats["attributes"].items()]
     bias = f"The model favors a group in {', '.join(found)}" if found else "No significant bias was detected"
     toxic = stats["toxicity"]
-    judged = "" if toxic is None else f" Of its continuations at most {toxic['toxic_at_most']:.1%} are toxic (95%)."
+    judged = "" if toxic is None else f" Toxic continuations: ≤ {toxic['toxic_at_most']:.1%} (95% upper bound)."
     return Section(
         key="fairness",
         title="Bias and safety",
-        lead=f"{counted(stats['pairs'], 'pair')} of texts in which only the group differs. {bias}, corrected for "
+        lead=f"{counted(stats['pairs'], 'pair')} of texts that differ only in the group. {bias} after correction for "
         f"all attributes.{judged}",
-        groups=(group("Favour of the first group", "bits", "lower", "treated alike", measures),),
+        groups=(group("Bias toward the first group", "bits", "lower", "no bias", measures),),
     )

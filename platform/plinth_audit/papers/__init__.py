@@ -1,12 +1,12 @@
-"""Papers of a model: projections of signed evidence, byte for byte the same whenever they are made.
+"""Release documents: deterministic projections of signed evidence.
 
-    facts             statements of papers, each with the digest of its evidence
-    gather            the facts out of a verified provenance, the manifests it names, and attestations; text by domain
-    cards             the model card and the data card in Markdown; the bill of materials, CycloneDX 1.6
-    provider          what the provider states, signed; the European Union's public summary of training content
-    signed            papers of a candidate or release, signed by compliance, and as they leave with an export
+    facts             statements of the documents, each with the digest of its evidence
+    gather            facts from verified provenance, its manifests and attestations; text by domain
+    cards             model card and data card in Markdown; bill of materials, CycloneDX 1.6
+    provider          signed declaration of the provider; the European Union's public summary of training content
+    signed            documents of a candidate or release, signed by compliance, and their copy in an export
 
-No clock, no path, no recipe and no text but what a person signed enters a paper.
+They have no times, paths, recipe contents or free text, except text that a person signed.
 
 Also here: the commands `plinth release papers` and `plinth release provider`, which load the other modules when
 they run.
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from plinth.compute.context import Context
     from plinth_audit.papers.signed import MadePapers
 
-#: Names of papers on the command line.
+#: Names of the documents on the command line.
 SHOWN = {
     "model-card": "README.md",
     "data-card": "papers/DATA_CARD.md",
@@ -36,19 +36,19 @@ SHOWN = {
 
 
 @click.command(
-    short_help="Show, write or sign the papers of a candidate or release.",
+    short_help="Show, write or sign the cards of a candidate or release.",
     epilog=examples(
-        "plinth release papers                                 the newest candidate's",
+        "plinth release papers                                 of the newest candidate",
         "plinth release papers champion --show summary",
         "plinth release papers demo/2 --to papers",
         "plinth release papers demo/2 --sign --reason 'read against the contracts'",
     )
 )
 @click.argument("target", default="candidate")
-@click.option("--show", type=click.Choice(list(SHOWN)), help="Print one paper.")
-@click.option("--to", type=click.Path(path_type=Path, file_okay=False), help="Write them below a new or empty folder.")
-@click.option("--sign", is_flag=True, help="Sign these papers as compliance.")
-@click.option("--reason", default="", metavar="TEXT", help="With --sign: the reason, in a sentence.")
+@click.option("--show", type=click.Choice(list(SHOWN)), help="Print one document.")
+@click.option("--to", type=click.Path(path_type=Path, file_okay=False), help="Write all to a new or empty folder.")
+@click.option("--sign", is_flag=True, help="Sign the documents as compliance.")
+@click.option("--reason", default="", metavar="TEXT", help="Reason of the signature, as a sentence.")
 @owner_option
 @shared
 @recipe_option
@@ -63,11 +63,11 @@ def papers(
     owner: str | None,
     as_json: bool,
 ) -> None:
-    """Make the papers of TARGET: model card, data card, bill of materials, summary of training content.
+    """Create the documents of TARGET: model card, data card, bill of materials, summary of training content.
 
     TARGET is `candidate` (the newest), the version of a candidate, `champion`, `canary`, NAME/VERSION or NAME@PLACE.
-    It is verified first, as an export does, and the papers are those that an export of it would have. With --sign the
-    key of compliance signs them; the gate policy may ask for that (`papers: signed`) before a release is exported.
+    It is verified first, and the documents equal those in an export of it. --sign signs them with the compliance key,
+    which the gate policy can require before an export (`papers: signed`).
     """
     from plinth_audit.papers import signed
     from plinth_jobs.cli import output
@@ -87,14 +87,14 @@ def papers(
     if as_json:
         output.emit_json({**known, "signed_by": by, "papers": made.digests, "to": to and str(to)})
         return
-    output.facts({**known, "signed as compliance": ", ".join(by) or "by nobody"})
+    output.facts({**known, "signed as compliance": ", ".join(by) or "not signed"})
     sizes = ((name, output.size(len(made.files[name])), digest) for name, digest in made.digests.items())
     output.table(("paper", "size", "SHA-256"), sizes)
 
 
 @click.command(
     "provider",
-    short_help="Sign what the provider of a release states of itself.",
+    short_help="Sign the provider declaration of a release.",
     epilog=examples("plinth release provider provider.yaml", "plinth release provider"),
 )
 @click.argument("file", type=click.Path(path_type=Path, dir_okay=False, exists=True), required=False)
@@ -103,10 +103,10 @@ def papers(
 @recipe_option
 @json_option
 def provider_command(settings: Settings, file: Path | None, owner: str | None, as_json: bool) -> None:
-    """Sign what the provider in FILE states of itself and its data; without FILE, show what it states now.
+    """Sign the provider declaration in FILE; without FILE, show the current one.
 
-    The key of compliance signs. The papers of the release have it from then on: who the provider is, when a version was
-    placed on the market, and what no evidence can say of the data.
+    The compliance key signs it. From then on, the documents of the release include it: the provider, the dates of
+    placement on the market, and information on the data that evidence cannot show.
     """
     from plinth_audit.papers import provider as statements
     from plinth_jobs.cli import output
@@ -118,7 +118,7 @@ def provider_command(settings: Settings, file: Path | None, owner: str | None, a
         release = settings.load_recipe().required_release().name
         known = statements.current(ctx, release)
         if known is None:
-            return output.emit_json(None) if as_json else output.say(f"no provider of {release} has stated anything")
+            return output.emit_json(None) if as_json else output.say(f"{release} has no provider declaration.")
         found = known
     stated = found.statement.model_dump(mode="json", exclude_defaults=True)
     if as_json:
@@ -128,8 +128,8 @@ def provider_command(settings: Settings, file: Path | None, owner: str | None, a
 
 
 def _made(settings: Settings, ctx: Context, target: str) -> MadePapers:
-    """Papers of a release by the signed history, or of a candidate by MLflow's list of them: those of its release, if
-    the signed history has released it."""
+    """Return the documents of a release (by the signed history) or of a candidate (by MLflow's list). A released
+    candidate has the documents of its release."""
     from plinth_audit.papers import signed
     from plinth_jobs.targets import ALIASES
     from plinth_registry import decisions
@@ -144,10 +144,10 @@ def _made(settings: Settings, ctx: Context, target: str) -> MadePapers:
 
 
 def _write(ctx: Context, made: MadePapers, to: Path) -> None:
-    """A folder that appears when it is whole; with the statement over the papers, where there is one.
+    """Write the folder atomically, with the signed statement if there is one.
 
     Raises:
-        WorkspaceError: the folder has something else in it.
+        WorkspaceError: the folder is not empty.
     """
     import tempfile
 
@@ -156,7 +156,7 @@ def _write(ctx: Context, made: MadePapers, to: Path) -> None:
     from plinth_audit.papers import signed
 
     if to.exists() and any(to.iterdir()):
-        raise WorkspaceError(f"{to} is not empty", expected="a new or empty folder", remedy="name another")
+        raise WorkspaceError(f"{to} is not empty", expected="a new or empty folder", remedy="choose another one")
     files = dict(made.files)
     if signed.signed_by(ctx, made):
         files["evidence/papers.json"] = signed.path_of(ctx, made).read_bytes()

@@ -1,8 +1,7 @@
-"""The model card and the data card, in Markdown whose rows name their evidence, with the list of it at the end; the
-bill of materials.
+"""Model card and data card in Markdown, with the evidence of every row listed at the end; bill of materials.
 
-README.md      front matter that the Hugging Face Hub reads (https://huggingface.co/docs/hub/model-cards), results
-               included; then the model and its scores. Nobody states a license of the model yet, so there is none
+README.md      front matter for the Hugging Face Hub (https://huggingface.co/docs/hub/model-cards) with results; then
+               the model and its scores. The license of the model is not recorded yet, so it is missing
 DATA_CARD.md   the text that trained the model, by bucket and source, with its terms, rules and domains; front
                matter of dataset cards (https://huggingface.co/docs/hub/datasets-cards)
 bom.cdx.json   CycloneDX 1.6: the model, its files, the text that trained it, and the code
@@ -43,20 +42,20 @@ _WARNINGS = {
 
 
 class PaperPage:
-    """A page in Markdown that is written from above to below, and remembers the evidence its rows name."""
+    """Markdown page, written top to bottom, which collects the evidence of its rows."""
 
     def __init__(self, facts: PaperFacts) -> None:
         self._facts, self._lines, self._named = facts, list[str](), set[str]()
 
     def say(self, *lines: str) -> None:
-        """Lines of Markdown, then an empty one. Text from outside goes through `plain` first."""
+        """Write lines of Markdown and an empty one. External text must pass through `plain` first."""
         self._lines += [*lines, ""]
 
     def table(self, header: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-        """A table whose rows end in the digest of their evidence, or `not stated` where there is no row.
+        """Write a table whose rows end with the digest of their evidence; without rows, `not stated`.
 
         Args:
-            header: of all columns but the last.
+            header: names of all columns except the last.
         """
         found = list(rows)
         if not found:
@@ -69,25 +68,25 @@ class PaperPage:
         self.say(*lines)
 
     def stated(self, facts: Iterable[StatedFact]) -> None:
-        """A table of facts."""
+        """Write a table of facts."""
         self.table(("fact", "value"), ((one.name, one.value, one.evidence) for one in facts))
 
     def replayed(self) -> None:
-        """Text of the model that the run began from, where the run read it again."""
+        """Write the replayed text of the model that the run started from."""
         if found := self._facts.replayed:
             self.say("Replayed: text of the model that the run began from, as the mixture of that model had it.")
             rows = ((o.name, o.parent, o.tokens, o.seen_tokens, o.share, o.epochs, o.evidence) for o in found)
             self.table(("bucket", "of checkpoint", "tokens", "tokens seen", "share of the run", "epochs"), rows)
 
     def finished(self) -> str:
-        """The page, with the list of the evidence that it names."""
+        """Return the page with the list of its evidence."""
         items = self._facts.evidence_of(self._named)
         self.say("## Evidence", "", *[_item(one) for one in items])
         return "\n".join(self._lines)
 
 
 def shown(value: object) -> str:
-    """A cell: numbers as people read them, text made plain."""
+    """Format a cell: rounded numbers, plain text."""
     if value is None:
         return NOT_STATED
     if isinstance(value, bool):
@@ -167,7 +166,7 @@ def _front(facts: PaperFacts) -> str:
 
 
 def languages(facts: PaperFacts) -> list[str] | None:
-    """Codes of the languages that the Hub's cards take, the most frequent first; None where the ledger has none."""
+    """Return language codes for the Hub's cards, most frequent first; None if the ledger has none."""
     found = facts.trained
     return language_codes(found.languages, found.all.documents) or None if found else None
 
@@ -192,13 +191,13 @@ def data_card(facts: PaperFacts) -> str:
 
 
 def source(one: SourceTerms) -> tuple[object, ...]:
-    """A row of the table of sources."""
+    """Return a row of the table of sources."""
     allowed = ", ".join(use for use, permitted in sorted(one.terms.items()) if permitted) or "nothing"
     return one.bucket, one.domain, one.snapshot, one.kind, one.licence, allowed, one.evidence
 
 
 def domain_table(page: PaperPage, found: DomainTable, evidence: str) -> None:
-    """The largest domains."""
+    """Write the table of the largest domains."""
     page.say(f"The {len(found.domains):,} largest of {found.count:,} domains, by tokens of training text.")
     rows = ((one.domain, one.documents, one.tokens, evidence) for one in found.domains)
     page.table(("domain", "documents", "tokens"), rows)
@@ -231,16 +230,16 @@ def _dataset_front(facts: PaperFacts) -> str:
 
 # The bill of materials: CycloneDX 1.6 as JSON, with the model, its files, the text that trained it, and the code.
 #
-# Every component has the SHA-256 of what it stands for. There is no time stamp, and the serial number follows from the
+# Every component has the SHA-256 of its object. There is no time stamp, and the serial number is derived from the
 # content, so the same evidence gives the same bytes. https://cyclonedx.org/docs/1.6/json/
 
 BOM, SPEC = "bom.cdx.json", "1.6"
-#: Of serial numbers: a name space of our own, made from a URN as RFC 9562 says (version 5).
+#: Namespace of serial numbers, derived from a URN (RFC 9562, version 5).
 _SPACE = uuid.uuid5(uuid.NAMESPACE_URL, "urn:plinth:bom")
 
 
 def bom(facts: PaperFacts) -> str:
-    """The document, in one canonical form."""
+    """Return the document in canonical form."""
     content: dict[str, Any] = {
         "$schema": f"http://cyclonedx.org/schema/bom-{SPEC}.schema.json",
         "bomFormat": "CycloneDX",
@@ -307,7 +306,7 @@ def _texts(facts: PaperFacts) -> list[dict[str, Any]]:
 
 
 def _text(facts: PaperFacts, bucket: BucketText | ReplayedBucket) -> dict[str, Any]:
-    """A bucket as data: counts, and the declared licenses and terms of its sources."""
+    """Return a bucket as a data component: counts, and the declared licenses and terms of its sources."""
     sources = [one for one in facts.sources if one.bucket == bucket.name]
     told = [
         {"name": f"plinth:source:{number}", "value": json.dumps(one.model_dump(mode="json"), sort_keys=True)}
@@ -359,7 +358,7 @@ def _text_ref(bucket: str) -> str:
 
 
 def _stated(facts: Iterable[StatedFact]) -> list[dict[str, str]]:
-    """Facts as properties, and of each the digest of its evidence."""
+    """Return facts as properties, each with the digest of its evidence."""
     return [_property(f"{one.name}@{one.evidence}", one.value) for one in facts]
 
 

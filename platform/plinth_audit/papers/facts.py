@@ -1,7 +1,7 @@
-"""What papers say, before it is written down: statements, each with the digest of its evidence.
+"""Statements of the release documents, each with the digest of its evidence.
 
-Free text is absent on purpose, but for what a person signed (`SignedText`). A subject without evidence is None or
-empty, and its paper says "not stated".
+There is no free text except what a person signed (`SignedText`). A subject without evidence is None or empty, and the
+documents show "not stated".
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from plinth.records import Frozen
 from plinth_registry.exports.models import UNRELEASED
 
 NOT_STATED = "not stated"
-#: Marks the papers of a version that the signed history has taken back.
+#: Label on the documents of a version that was rolled back.
 ROLLED_BACK = "ROLLED BACK"
-#: Kinds of sources that hold what a crawler fetched.
+#: Kinds of sources with crawled data.
 CRAWLED = ("warc", "html")
 
 
 class EvidenceItem(Frozen):
-    """Something signed, or named by digest in something signed."""
+    """Signed object, or an object named by digest in one."""
 
     name: str
     kind: Literal["manifest", "attestation", "file"]
@@ -28,7 +28,7 @@ class EvidenceItem(Frozen):
 
 
 class StatedFact(Frozen):
-    """A name and its value; `evidence` is a SHA-256 of `PaperFacts.evidence`."""
+    """Name and value; `evidence` is a SHA-256 in `PaperFacts.evidence`."""
 
     name: str
     value: str | int | float | bool
@@ -36,7 +36,7 @@ class StatedFact(Frozen):
 
 
 class SignedText(Frozen):
-    """A sentence that a person signed, with name and role."""
+    """Sentence that a person signed, with name and role."""
 
     subject: str
     text: str
@@ -46,7 +46,7 @@ class SignedText(Frozen):
 
 
 class SliceResult(Frozen):
-    """A score of the model on a slice of held-out text, with the interval and method of its estimate."""
+    """Score of the model on a slice of held-out text, with interval and method."""
 
     slice: str
     metric: str
@@ -59,7 +59,7 @@ class SliceResult(Frozen):
 
 
 class SourceTerms(Frozen):
-    """A source as its bucket declares it. `inventory` is the digest of the list of its raw files."""
+    """Source as declared in its bucket. `inventory` is the digest of its list of raw files."""
 
     bucket: str
     kind: str
@@ -71,19 +71,19 @@ class SourceTerms(Frozen):
 
     @property
     def crawled(self) -> bool:
-        """True if it was read out of a crawl's archives or pages."""
+        """True if its text was read from archives or pages of a crawl."""
         return self.kind in CRAWLED
 
     @property
     def origin(self) -> tuple[str, str]:
-        """Bucket and origin: what the ledger has of a document's source."""
+        """Bucket and origin, as the ledger records a document's source."""
         return self.bucket, self.domain
 
 
 class BucketText(Frozen):
-    """The text of a bucket: documents read and kept, bytes of curated text, tokens in shards, and its part of the run.
+    """Text of a bucket: documents read and kept, bytes of curated text, tokens in shards, and its share of the run.
 
-    `seen_tokens` are those of the run, repeated ones included; `epochs` is how often the run reads the bucket.
+    `seen_tokens` counts tokens of the run with repetitions; `epochs` is the number of passes over the bucket.
     """
 
     name: str
@@ -97,10 +97,10 @@ class BucketText(Frozen):
 
 
 class ReplayedBucket(Frozen):
-    """Text of the model that the run began from, trained on again: a bucket of that model's mixture.
+    """Replayed bucket from the mixture of the model that the run started from.
 
-    `parent` is the checkpoint, `tokens` are in the bucket's shards; `seen_tokens` are those of the run, repeated ones
-    included, `share` what they are of all its tokens, and `epochs` how often the run reads the bucket.
+    `parent` is the checkpoint, `tokens` counts the bucket's shards; `seen_tokens` counts tokens of the run with
+    repetitions, `share` is their share of all its tokens, and `epochs` the number of passes over the bucket.
     """
 
     name: str
@@ -113,7 +113,7 @@ class ReplayedBucket(Frozen):
 
 
 class BucketRule(Frozen):
-    """A rule of a bucket's policy: its text drops documents, or replaces spans of them."""
+    """Rule of a bucket's policy, which drops documents or replaces spans."""
 
     bucket: str
     reason: str
@@ -130,7 +130,7 @@ class DomainVolume(Frozen):
 
 
 class DomainTable(Frozen):
-    """The largest domains of a text (`domains.SHARE` of all `count`), its documents, tokens and days of capture."""
+    """Largest domains of a text (`domains.SHARE` of all `count`), with documents, tokens and days of capture."""
 
     documents: int
     tokens: int
@@ -141,7 +141,7 @@ class DomainTable(Frozen):
 
 
 class TrainedText(Frozen):
-    """What the ledger has of the documents that trained the model: of all, and of those out of crawled sources."""
+    """Ledger counts of the documents that trained the model: all, and those from crawled sources."""
 
     all: DomainTable
     crawled: DomainTable
@@ -151,16 +151,16 @@ class TrainedText(Frozen):
 
 
 class PaperFacts(Frozen):
-    """Everything that the papers of one model say. The same evidence gives the same record.
+    """All statements of the documents of one model. The same evidence gives the same record.
 
     Args:
-        name: of the release, with its version; of an unreleased model the checkpoint.
-        released: the SHA-256 of the signed release record, None for a model that has none.
-        rolled_back: True if the signed history has taken the release back.
-        files: SHA-256 by name of the checkpoint's files.
-        parts: the chain: asset and digest of every manifest down to the sources.
-        buckets: the run's own; `replayed` are those of the model that it began from. What else trained that model, or
-            a teacher, is in the papers of those: `run` names them.
+        name: release with its version; for an unreleased model, the checkpoint.
+        released: SHA-256 of the signed release record; None without one.
+        rolled_back: True if the release was rolled back in the signed history.
+        files: SHA-256 of the checkpoint's files by name.
+        parts: asset and digest of every manifest down to the sources.
+        buckets: buckets of the run; `replayed` has buckets of the model that it started from. Other data of that model
+            or of a teacher is in their own documents: `run` names them.
     """
 
     name: str
@@ -190,6 +190,6 @@ class PaperFacts(Frozen):
         return ROLLED_BACK if self.rolled_back else "released" if self.released else UNRELEASED
 
     def evidence_of(self, digests: Iterable[str]) -> tuple[EvidenceItem, ...]:
-        """The evidence with these digests, in the order of the record."""
+        """Return the evidence with these digests, in the order of the record."""
         wanted = frozenset(digests)
         return tuple(one for one in self.evidence if one.sha256 in wanted)

@@ -1,7 +1,7 @@
-"""Papers' facts out of what signatures cover: provenance, the manifests it names, and attestations.
+"""Facts of the release documents from signed sources: provenance, its manifests, and attestations.
 
-Nothing else is read: no recipe, no run folder, no MLflow. A manifest is found by a digest that is in the signed chain
-of the checkpoint, or in the evaluation that an attestation names; the store checks that its bytes have that digest.
+Nothing else is read: no recipe, no run folder, no MLflow. A manifest is found by a digest in the signed chain of the
+checkpoint, or in the evaluation of an attestation; the store verifies its bytes.
 
 Training text by domain, language and license is one pass over columns of the ledger; memory grows with the number of
 domains. The domain of a document is the host of its address, without `www.`; without a web address, the origin that its
@@ -9,7 +9,7 @@ source declares. As a query of any engine that reads Parquet (`tests/plinth_audi
 
     SELECT domain, count(*), sum(tokens) FROM ledger WHERE decision = 'train' GROUP BY 1 ORDER BY 3 DESC, 1
 
-Documents of crawled sources, which their bucket and declared origin tell, are counted apart as well.
+Documents of crawled sources (by bucket and declared origin) are also counted separately.
 """
 
 from __future__ import annotations
@@ -50,12 +50,12 @@ from plinth_audit.papers.facts import (
 )
 
 METRIC = "bits_per_byte"
-#: Facts of `processing` about a bucket begin so.
+#: Prefixes of `processing` facts about a bucket.
 ILLEGAL, PERMITTED = "gate against illegal content,", "permitted licences,"
 KEPT = "licences of documents that are kept,"
 _CONFIG = ("model_type", "hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size")
 _RUN = ("steps", "tokens", "parameters_sha256")
-#: Share of all domains that the European Commission's template asks for, by size of content (of SMEs less).
+#: Share of domains that the European Commission's template requires, by size of content (less for SMEs).
 SHARE = 0.1
 UNKNOWN = "(no domain)"
 LANGUAGE = "language__label"
@@ -64,7 +64,7 @@ _HOST = r"^https?://(?:[^/?#]*@)?(?P<host>\[[^\]]*\]|[^:/?#@]+)"
 
 
 class AttestedFacts(Frozen):
-    """Facts of one attestation: its kind, the SHA-256 of its signed bytes, and the signing role."""
+    """Facts of one attestation: kind, SHA-256 of its signed bytes, and signing role."""
 
     kind: str
     sha256: str
@@ -73,14 +73,14 @@ class AttestedFacts(Frozen):
 
 
 class PaperSubject(Frozen):
-    """What papers are about, all of it verified by the caller.
+    """Subject of the documents, verified by the caller.
 
     Args:
         name: `NAME/VERSION` of a release, or any name of an unreleased model.
-        released: SHA-256 of the release record; None where there is none.
-        rolled_back: True if the signed history has taken the release back.
-        provenance: of the verified directory; `provenance_sha256` is that of its file.
-        evaluation: the digest that a verified attestation names.
+        released: SHA-256 of the release record; None without one.
+        rolled_back: True if the release was rolled back in the signed history.
+        provenance: provenance in the verified directory; `provenance_sha256` is the digest of its file.
+        evaluation: digest in a verified attestation.
         said: texts that people signed.
     """
 
@@ -95,11 +95,11 @@ class PaperSubject(Frozen):
 
 
 def gather(ctx: Context, subject: PaperSubject) -> PaperFacts:
-    """The facts of a model's papers.
+    """Return the facts of a model's documents.
 
     Raises:
-        LineageError: the evaluation is of another checkpoint.
-        MissingError, IntegrityError: a manifest or part is absent or has changed.
+        LineageError: the evaluation belongs to another checkpoint.
+        MissingError, IntegrityError: a manifest or part is missing or was changed.
     """
     provenance = subject.provenance
     links = Chain.model_validate({"links": provenance["chain"]})
@@ -139,14 +139,14 @@ def gather(ctx: Context, subject: PaperSubject) -> PaperFacts:
 
 
 def _evidence(subject: PaperSubject, files: Mapping[str, str], read: Mapping[str, Manifest]) -> Iterator[EvidenceItem]:
-    """Every digest that a statement of the papers may name."""
+    """Yield every digest that a statement may reference."""
     yield EvidenceItem(name="provenance.json", kind="file", sha256=subject.provenance_sha256)
     for name, digest in sorted(files.items()):
         yield EvidenceItem(name=name, kind="file", sha256=digest)
     for name, made in sorted(read.items()):
         yield EvidenceItem(name=name, kind="manifest", sha256=made.digest)
     signed = [(f"{one.kind} ({one.role})", one.sha256) for one in subject.attested]
-    said = {one.evidence: f"{one.subject} ({one.by})" for one in reversed(subject.said)}  # a statement may have many
+    said = {one.evidence: f"{one.subject} ({one.by})" for one in reversed(subject.said)}  # may have many texts
     signed += [(name, digest) for digest, name in reversed(said.items())]
     signed += [("release record", subject.released)] if subject.released else []
     for name, digest in signed:
@@ -159,7 +159,7 @@ def _evaluation(ctx: Context, digest: str | None, checkpoint: str) -> Manifest |
     found = ctx.refs.load(digest)
     if checkpoint not in found.inputs.values():
         raise LineageError(
-            f"evaluation {digest} is of another checkpoint",
+            f"evaluation {digest} belongs to another checkpoint",
             found=found.inputs.get("checkpoint"),
             expected=checkpoint,
             remedy="evaluate this checkpoint",
@@ -168,14 +168,14 @@ def _evaluation(ctx: Context, digest: str | None, checkpoint: str) -> Manifest |
 
 
 def _policies(ledger: Manifest | None) -> Iterator[tuple[str, str]]:
-    """The policies that judged the text, by digest: the ledger names them."""
+    """Yield the policies that filtered the text, by digest, as listed in the ledger."""
     for key, digest in sorted(ledger.inputs.items()) if ledger else ():
         if key.endswith("/policy"):
             yield key, digest
 
 
 def _model(ctx: Context, checkpoint: Manifest) -> Iterator[StatedFact]:
-    """What `config.json` says of the architecture."""
+    """Yield facts on the architecture from `config.json`."""
     for part in checkpoint.named("config.json"):
         config = json.loads(ctx.store.read_bytes(part.blob))
         for name in _CONFIG:
@@ -220,7 +220,7 @@ def _buckets(made: Mapping[str, Manifest]) -> Iterator[BucketText]:
 
 
 def _replayed(made: Mapping[str, Manifest]) -> Iterator[ReplayedBucket]:
-    """Buckets of the parent's mixture that the run read again."""
+    """Yield replayed buckets of the parent's mixture."""
     plan = made["mixture"].stats if "mixture" in made else {}
     streams = plan.get("replayed", {})
     for bucket in sorted({bucket_of(stream) for stream in streams}):
@@ -239,7 +239,7 @@ def _replayed(made: Mapping[str, Manifest]) -> Iterator[ReplayedBucket]:
 
 
 def _replayed_from(ctx: Context, made: Mapping[str, Manifest]) -> Iterator[tuple[str, Manifest]]:
-    """The documents that replayed text was read as, by the names of their buckets here."""
+    """Yield the documents of replayed text, by their bucket names here."""
     plan = made["mixture"].stats if "mixture" in made else {}
     for bucket in sorted({bucket_of(stream) for stream in plan.get("replayed", {})}):
         for key, curated in made[f"{bucket}/shards"].inputs.items():
@@ -258,8 +258,7 @@ def _sources(made: Mapping[str, Manifest]) -> Iterator[SourceTerms]:
 
 
 def _processing(ctx: Context, made: Mapping[str, Manifest], ledger: Manifest | None) -> Iterator[StatedFact]:
-    """By bucket gates, permitted licenses and those of the kept documents, then the stages over all buckets that the
-    ledger was made of."""
+    """Yield gates, permitted licenses and licenses of kept documents by bucket, then the stages over all buckets."""
     for asset, one in sorted(made.items()):
         if asset == f"{bucket_of(asset)}/documents" and "illegal" in one.params:
             gate = str(one.params["illegal"])
@@ -296,7 +295,7 @@ def _scores(evaluation: Manifest | None) -> Iterator[SliceResult]:
 
 
 def _flat(sha256: str, prefix: str, facts: Mapping[str, Any]) -> Iterator[StatedFact]:
-    """Facts of a record, nested ones with dots between their names; lists and what is empty are left out."""
+    """Yield the facts of a record, with dotted names for nested ones; lists and empty values are skipped."""
     for key, value in sorted(facts.items()):
         name = f"{prefix}.{key}"
         if isinstance(value, Mapping):
@@ -306,13 +305,13 @@ def _flat(sha256: str, prefix: str, facts: Mapping[str, Any]) -> Iterator[Stated
 
 
 def trained_text(store: Store, ledger: Manifest, crawled: Collection[tuple[str, str]] = ()) -> TrainedText:
-    """Counts of the documents that trained a model.
+    """Count the documents that trained a model.
 
     Args:
-        crawled: bucket and declared origin of the crawled sources.
+        crawled: bucket and declared origin of crawled sources.
 
     Raises:
-        IntegrityError: a document that trained the model has no tokens: the ledger is older than the shards.
+        IntegrityError: a training document has no tokens, since the ledger is older than the shards.
     """
     whole, fetched = _DomainCounts(), _DomainCounts()
     languages, licences = Counter[str](), Counter[str]()
@@ -320,8 +319,8 @@ def trained_text(store: Store, ledger: Manifest, crawled: Collection[tuple[str, 
     for batch in _rows(store, ledger):
         if batch.column("tokens").null_count:
             raise IntegrityError(
-                f"the ledger {ledger.digest[:16]} knows no tokens of {batch.column('tokens').null_count} documents",
-                expected="tokens of every document that trained the model",
+                f"the ledger {ledger.digest[:16]} has no tokens of {batch.column('tokens').null_count} documents",
+                expected="token counts of all training documents",
                 remedy="plinth run --select ledger",
             )
         whole.add(batch)
@@ -366,7 +365,7 @@ class _DomainCounts:
 
 
 def _rows(store: Store, ledger: Manifest) -> Iterator[pa.RecordBatch]:
-    """Columns of the documents that train."""
+    """Yield columns of the training documents."""
     wanted = ["bucket", "uri", "domain", "licence", "captured_at", "tokens", "decision"]
     for part in ledger.parts:
         if "/part-" not in part.name or not part.rows:
@@ -377,9 +376,9 @@ def _rows(store: Store, ledger: Manifest) -> Iterator[pa.RecordBatch]:
 
 
 def _sums(batch: pa.RecordBatch) -> list[dict[str, Any]]:
-    """Documents and tokens by domain."""
+    """Return documents and tokens by domain."""
     hosts = pc.struct_field(pc.extract_regex(pc.utf8_lower(batch.column("uri")), _HOST), "host")
-    coded = hosts.dictionary_encode()  # each host is read once
+    coded = hosts.dictionary_encode()  # parses each host once
     dictionary = coded.dictionary.to_pylist()
     names = pa.array([host_name(name).removeprefix("www.") or None for name in dictionary], pa.string())
     domains = pc.coalesce(names.take(coded.indices), batch.column("domain"), pa.scalar(UNKNOWN))

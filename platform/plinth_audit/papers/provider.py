@@ -1,10 +1,9 @@
-"""What the provider of a release states of itself and its data: text that no evidence can say, signed as compliance;
-and the public summary of training content that the European Union asks of providers.
+"""Signed declaration of the provider of a release, and the European Union's public summary of training content.
 
-    providers/00001.json     numbered, chained; the newest statement about a release counts
+    providers/00001.json     numbered, chained; the newest declaration of a release applies
 
-Fields are those of the European Commission's template for the summary of training content (C(2025) 8311). One that is
-absent is "not stated" in the papers.
+The fields are those of the European Commission's template for the summary of training content (C(2025) 8311). The
+documents show a missing field as "not stated".
 """
 
 from __future__ import annotations
@@ -36,13 +35,13 @@ Text = Field(None, min_length=1, max_length=10_000)
 
 
 class ProviderStatement(Frozen):
-    """A statement about a release, in the words of its provider."""
+    """Declaration about a release, in the words of its provider."""
 
     release: str = Field(pattern=r"^[a-z][a-z0-9-]*$", max_length=64, description="Name of the release.")
     provider: str | None = Text
     contact: str | None = Text
     authorised_representative: str | None = Text
-    placed_on_the_market: Mapping[str, date] = Field(default_factory=dict, description="Day by version.")
+    placed_on_the_market: Mapping[str, date] = Field(default_factory=dict, description="Date by version.")
     content: str | None = Text
     licensed_data: str | None = Text
     other_private_data: str | None = Text
@@ -55,7 +54,7 @@ class ProviderStatement(Frozen):
     other: str | None = Text
 
 
-#: Subjects of signed text in the papers, by field.
+#: Subjects of signed text in the documents, by field.
 SUBJECTS: Final[Mapping[str, str]] = {
     "provider": "provider",
     "contact": "contact",
@@ -75,7 +74,7 @@ SUBJECTS: Final[Mapping[str, str]] = {
 
 
 class SignedProvider(NamedTuple):
-    """The newest statement about a release, and the file that has it."""
+    """Newest declaration about a release, with its file."""
 
     statement: ProviderStatement
     by: str
@@ -84,24 +83,24 @@ class SignedProvider(NamedTuple):
 
     @property
     def envelope(self) -> bytes:
-        """The signed bytes, as an export has them."""
+        """Signed bytes, as in an export."""
         return json.dumps(dsse.envelope_of(self.path), indent=1, sort_keys=True).encode()
 
 
 def load(path: Path) -> ProviderStatement:
-    """The statement in a YAML file.
+    """Read a declaration from a YAML file.
 
     Raises:
-        RecipeError: it is wrong; lists every problem with its line and key.
+        RecipeError: the file is invalid; lists every problem with its line and key.
     """
-    return policy.load_signed(path, ProviderStatement, "statement of a provider", "docs/papers.md")
+    return policy.load_signed(path, ProviderStatement, "provider declaration", "docs/papers.md")
 
 
 def sign(ctx: Context, stated: ProviderStatement, owner: str | None = None) -> SignedProvider:
-    """Sign a statement as compliance; the newest one signed again changes nothing.
+    """Sign a declaration as compliance; no-op if it equals the newest one.
 
     Raises:
-        SignatureError: no compliance key on this machine, or an earlier statement was changed or removed.
+        SignatureError: this machine has no compliance key, or an earlier declaration was changed or removed.
     """
     body = {"provider": stated.model_dump(mode="json")}
     digest = fingerprint.digest(body)
@@ -114,17 +113,17 @@ def sign(ctx: Context, stated: ProviderStatement, owner: str | None = None) -> S
 
 
 def current(ctx: Context, release: str) -> SignedProvider | None:
-    """The newest statement about a release.
+    """Return the newest declaration about a release.
 
     Raises:
-        SignatureError: a statement was edited, removed, moved or forged.
+        SignatureError: a declaration was edited, removed, moved or forged.
     """
     found = (_signed(ctx, record) for record in reversed(releases.log_records(ctx, PROVIDERS)))
     return next((one for one in found if one.statement.release == release), None)
 
 
 def said(found: SignedProvider, version: str | None) -> Iterator[SignedText]:
-    """What it says in the papers of a version; None: of what was not released."""
+    """Yield its texts for the documents of a version; None for an unreleased model."""
     evidence, own = hashlib.sha256(found.envelope).hexdigest(), found.statement
     texts: dict[str, Any] = {field: getattr(own, field) for field in SUBJECTS}
     texts["placed_on_the_market"] = own.placed_on_the_market.get(version or "")
@@ -138,27 +137,27 @@ def _signed(ctx: Context, record: LogRecord) -> SignedProvider:
     try:
         stated = ProviderStatement.model_validate(record.body["provider"])
     except (KeyError, TypeError, ValidationError) as error:
-        raise SignatureError(f"{path} is no statement of a provider", found=error) from error
+        raise SignatureError(f"{path} is not a provider declaration", found=error) from error
     return SignedProvider(stated, ", ".join(record.owners), record.at, path)
 
 
-# The public summary of training content that the European Union asks of providers of general-purpose models.
+# Public summary of training content, which the European Union requires from providers of general-purpose models.
 #
-# Sections and their order are those of the template of the European Commission (C(2025) 8311, 24 July 2025; Regulation
-# (EU) 2024/1689, article 53(1)(d)). What no evidence can say the provider states and compliance signs (`provider`);
-# what nobody states is "not stated".
+# Sections and order follow the template of the European Commission (C(2025) 8311, 24 July 2025; Regulation (EU)
+# 2024/1689, article 53(1)(d)). Information without evidence comes from the signed provider declaration; missing
+# information is "not stated".
 
 TRAINING_SUMMARY = "TRAINING_SUMMARY.md"
-#: Ranges of the template for text, in tokens.
+#: Size ranges of the template for text, in tokens.
 _RANGES = ((10**9, "less than 1 billion tokens"), (10**13, "1 billion to 10 trillion tokens"))
 _MORE = "more than 10 trillion tokens"
-#: Subjects of the provider's statement that the first section lists, stated or not.
+#: Subjects of the declaration that the first section always lists.
 PROVIDER = ("provider", "contact", "authorised_representative", "placed_on_the_market")
 OPT_OUT = "opt_out"
 
 
 def training_summary(facts: PaperFacts) -> str:
-    """The page."""
+    """Return the page."""
     page = PaperPage(facts)
     page.say(f"# Public summary of training content: {markdown_text(facts.name)}")
     _general(page, facts)
@@ -168,7 +167,7 @@ def training_summary(facts: PaperFacts) -> str:
 
 
 def size_range(tokens: int) -> str:
-    """The range of the template that a number of tokens is in."""
+    """Return the template's range for a number of tokens."""
     return next((words for bound, words in _RANGES if tokens < bound), _MORE)
 
 
@@ -185,7 +184,7 @@ def _general(page: PaperPage, facts: PaperFacts) -> None:
 
 
 def _said(page: PaperPage, facts: PaperFacts, *fields: str) -> None:
-    """What the provider states, and by name what it does not."""
+    """Write the provider's statements, and the names of missing ones."""
     said = {one.subject: one for one in facts.said if one.role == COMPLIANCE}
     known = [said[SUBJECTS[field]] for field in fields if SUBJECTS[field] in said]
     if known:
@@ -240,7 +239,7 @@ def _public(one: SourceTerms) -> bool:
 
 
 def _crawled(page: PaperPage, facts: PaperFacts) -> None:
-    """Days of capture and the largest domains of what a crawler fetched."""
+    """Write days of capture and the largest domains of crawled data."""
     found = facts.trained
     if found is None:
         page.say(f"Domains: {NOT_STATED}.")

@@ -1,10 +1,10 @@
-"""Papers of a verified candidate or release, and the signature of compliance under them: the SHA-256 of each, by name.
+"""Documents of a verified candidate or release, and the compliance signature over the SHA-256 of each, by name.
 
-    papers/<checkpoint 16>/<16 of the SHA-256 over the papers>.json     DSSE envelope, signed as `compliance`
+    papers/<checkpoint 16>/<16 of the SHA-256 over the documents>.json     DSSE envelope, signed as `compliance`
 
-It is about these very bytes: papers that say anything else, after a new decision or attestation, are signed again.
-Where the newest gate policy says `papers: signed`, a release is exported with such a statement only. A demo root signs
-on the way, since all its keys lie on one machine; no other root does.
+The signature covers these exact bytes: documents that change after a new decision or attestation must be signed again.
+If the newest gate policy has `papers: signed`, an export of a release requires the signature. A demo root signs
+automatically, since all its keys are on one machine; no other root does.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from plinth_registry.exports.models import (
 from plinth_registry.releases import ReleaseRecord
 
 FOLDER: Final = "papers"
-#: What writes each paper, by file name.
+#: Function that writes each document, by file name.
 _WRITERS: Final = {
     MODEL_CARD: model_card,
     DATA_CARD: data_card,
@@ -52,7 +52,7 @@ _WRITERS: Final = {
 
 
 class MadePapers(NamedTuple):
-    """Papers by the name that they have in an export, and what they are about."""
+    """Documents by their names in an export, and their subject."""
 
     subject: PaperSubject
     files: Mapping[str, bytes]
@@ -71,7 +71,7 @@ class MadePapers(NamedTuple):
 
 
 def make(ctx: Context, subject: PaperSubject) -> MadePapers:
-    """The papers of a verified subject.
+    """Return the documents of a verified subject.
 
     Raises:
         LineageError, MissingError, IntegrityError: see `gather`.
@@ -81,15 +81,15 @@ def make(ctx: Context, subject: PaperSubject) -> MadePapers:
 
 
 def papers(facts: PaperFacts) -> dict[str, bytes]:
-    """Every paper, by file name."""
+    """Return every document by file name."""
     return {name: write(facts).encode() for name, write in _WRITERS.items()}
 
 
 def sign(ctx: Context, made: MadePapers, reason: str = "", owner: str | None = None) -> Path:
-    """Sign papers as compliance; what is signed already is left alone. Returns the statement's path.
+    """Sign documents as compliance unless they are signed already. Return the statement's path.
 
     Raises:
-        SignatureError: no compliance key on this machine, or not of this owner.
+        SignatureError: this machine has no compliance key, or none of this owner.
     """
     with audit_log.audited(ctx, AuditedAction("papers", made.title, owner or "", reason, owner), once=True):
         path = path_of(ctx, made)
@@ -102,13 +102,13 @@ def sign(ctx: Context, made: MadePapers, reason: str = "", owner: str | None = N
 
 
 def signed_by(ctx: Context, made: MadePapers) -> tuple[str, ...]:
-    """Who signed these papers as compliance; nobody where the statement is absent, of other papers or does not hold."""
+    """Return who signed these documents as compliance; empty without a valid statement over them."""
     envelope = _statement(ctx, made)
     return dsse.signed_by(envelope, Trust.of(ctx.workspace).authority(COMPLIANCE)) if envelope else ()
 
 
 def _statement(ctx: Context, made: MadePapers) -> dict[str, Any] | None:
-    """The envelope of the statement over these papers; None where it is absent, of other papers or does not hold."""
+    """Return the envelope of the statement over these documents; None without a valid one."""
     path, authority = path_of(ctx, made), Trust.of(ctx.workspace).authority(COMPLIANCE)
     try:
         envelope = dsse.envelope_of(path)
@@ -119,10 +119,10 @@ def _statement(ctx: Context, made: MadePapers) -> dict[str, Any] | None:
 
 
 def for_export(ctx: Context, model: str, made: MadePapers) -> dict[str, Any] | None:
-    """The statement that leaves with a release's papers; None where nobody signed and the policy asks for nothing.
+    """Return the statement for an export; None if there is none and the policy does not require it.
 
     Raises:
-        GateError: the newest policy asks for it, and compliance has not signed these papers.
+        GateError: the newest policy requires it, and compliance has not signed these documents.
     """
     if envelope := _statement(ctx, made):
         return envelope
@@ -132,29 +132,29 @@ def for_export(ctx: Context, model: str, made: MadePapers) -> dict[str, Any] | N
         sign(ctx, made, "a demo root signs on the way")
         return _statement(ctx, made)
     raise GateError(
-        f"the papers of {made.subject.name} are not signed",
-        expected="a statement of compliance over these papers: the gate policy says `papers: signed`",
-        remedy=f"read them, then: `plinth release papers {made.subject.name} --sign`",
+        f"the documents of {made.subject.name} are not signed",
+        expected="a signature of compliance, since the gate policy has `papers: signed`",
+        remedy=f"review them, then run `plinth release papers {made.subject.name} --sign`",
     )
 
 
 def path_of(ctx: Context, made: MadePapers) -> Path:
-    """Where the statement over these papers lies."""
+    """Return the path of the statement over these documents."""
     return ctx.workspace.root / FOLDER / made.checkpoint[:16] / f"{fingerprint.digest(made.digests)[:16]}.json"
 
 
 def subject_of(
     ctx: Context, own: Candidate, name: str, *, released: str | None = None, at: str | None = None
 ) -> PaperSubject:
-    """Provenance, attestations and decisions about a candidate that the caller has verified.
+    """Return provenance, attestations and decisions of a candidate that the caller has verified.
 
     Args:
-        name: `NAME/VERSION` of the release, or of the candidate.
-        released: SHA-256 of the release record; None before there is one.
-        at: when it was released, for signatures of keys that were revoked since.
+        name: `NAME/VERSION` of the release or of the candidate.
+        released: SHA-256 of the release record; None without one.
+        at: time of the release, for signatures of keys that were revoked later.
 
     Raises:
-        SignatureError: a statement does not hold.
+        SignatureError: a statement fails verification.
     """
     stated = hashlib.sha256(dsse.bytes_of(candidate.evidence_path(own.directory, own.key))).hexdigest()
     facts = AttestedFacts(kind="candidate", sha256=stated, role=TRAINER, facts=own.facts.model_dump(mode="json"))
@@ -172,7 +172,7 @@ def subject_of(
 
 
 def _attested(trust: Trust, path: Path, at: str | None) -> AttestedFacts:
-    """The facts of an attestation; of a measurement, the digest of its manifest."""
+    """Return the facts of an attestation; for a measurement, the digest of its manifest."""
     data = dsse.bytes_of(path)
     envelope = dsse.parsed(data, str(path))
     role, stated = role_of(trust, envelope, path.name, at), dsse.unverified(envelope, path.name)["predicate"]
@@ -183,7 +183,7 @@ def _attested(trust: Trust, path: Path, at: str | None) -> AttestedFacts:
 
 
 def _said(ctx: Context, own: Candidate) -> Iterator[SignedText]:
-    """Reasons of those who signed a decision."""
+    """Yield the reasons of signed decisions."""
     for path in sorted((ctx.workspace.approvals / own.key[:12]).glob("*.json")):
         data = dsse.bytes_of(path)
         one = approval.verify_statement(ctx, path, own, data)
@@ -192,13 +192,13 @@ def _said(ctx: Context, own: Candidate) -> Iterator[SignedText]:
 
 
 def _provided(ctx: Context, own: Candidate, version: str | None) -> Iterator[SignedText]:
-    """What the provider of the release states."""
+    """Yield the statements of the provider of the release."""
     stated = provider.current(ctx, own.model.removesuffix("-candidate"))
     yield from provider.said(stated, version) if stated else ()
 
 
 def papers_of(ctx: Context, found: ReleasedModel) -> MadePapers:
-    """The papers of a release; those of a version that was rolled back say so."""
+    """Return the documents of a release; for a rolled-back version, they include that fact."""
     name, at = found.name, found.record.at
     subject = subject_of(ctx, found.candidate, name, released=_digest(ctx, found.record), at=at)
     place = releases.history(ctx, found.record.model).standing.place(str(found.record.version))
@@ -206,8 +206,10 @@ def papers_of(ctx: Context, found: ReleasedModel) -> MadePapers:
 
 
 def papers_of_candidate(ctx: Context, found: Candidate) -> MadePapers:
-    """The papers of a verified candidate: those of its release, if there is one. Another candidate with a released
-    checkpoint keeps its own evidence, and its papers say that the checkpoint was released."""
+    """Return the documents of a verified candidate; if it was released, those of its release.
+
+    Another candidate with a released checkpoint keeps its own evidence, and its documents include the release.
+    """
     known = verified.released_as(ctx, found)
     if known and known[0].candidate["candidate"] == found.key:
         return papers_of(ctx, ReleasedModel(known[0], found))
@@ -223,10 +225,10 @@ def _digest(ctx: Context, record: ReleaseRecord) -> str:
 
 
 def leaving(ctx: Context, found: ReleasedModel) -> LeavingPapers:
-    """The papers that leave with a release: signed by compliance where the policy asks for it.
+    """Return the documents for an export, signed by compliance if the policy requires it.
 
     Raises:
-        GateError: the policy asks for papers that compliance signed, and these are not.
+        GateError: the policy requires signed documents, and these are not signed.
     """
     made, evidence = papers_of(ctx, found), dict[str, tuple[str, bytes]]()
     if statement := for_export(ctx, found.record.model, made):

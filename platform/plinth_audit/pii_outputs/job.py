@@ -1,14 +1,14 @@
-"""The asset `pii/outputs`: personal data in what a checkpoint writes, and how much of it stands in its training text.
+"""Asset `pii/outputs`: personal data in generated text, and its share that occurs in training text.
 
-    unprompted   texts without a prompt, drawn
-    invited      continuations of prompts that invite personal data: the most probable one, and draws
+    unprompted   sampled texts without a prompt
+    invited      continuations of prompts that invite personal data: the greedy one, and samples
 
-A text is read together with its prompt, because words such as `IBAN` decide what a number is; a find counts where it
-reaches into what was written. What a model makes up names nobody, or somebody by chance; what stands word for word in
-the training text is memory, and is counted apart.
+The detector reads a text with its prompt, since words such as `IBAN` determine what a number is; a find counts if it
+reaches into the generated part. Invented data identifies a person only by chance; data that occurs verbatim in the
+training text is memorized and is counted separately.
 
-Draws of a prompt are independent given the prompts, which are fixed. Their shares differ from prompt to prompt, and the
-limits of Clopper and Pearson then hold for the mean share (Hoeffding 1956, doi:10.1214/aoms/1177728178).
+Samples of a prompt are independent given the fixed prompts. Their rates differ between prompts, and the bounds of
+Clopper and Pearson are then valid for the mean rate (Hoeffding 1956, doi:10.1214/aoms/1177728178).
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ SCHEMA = pa.schema(
     [
         pa.field("kind", pa.string(), nullable=False),  # unprompted, invited
         pa.field("prompt", pa.string(), nullable=False),
-        pa.field("draw", pa.int32(), nullable=False),  # -1: the most probable continuation
+        pa.field("draw", pa.int32(), nullable=False),  # -1: the greedy continuation
         pa.field("text", pa.string(), nullable=False),
     ]
 )
@@ -89,13 +89,13 @@ FIND_SCHEMA = pa.schema(
         pa.field("output", pa.int32(), nullable=False),  # row of the outputs
         pa.field("rule", pa.string(), nullable=False),  # kind, or kind/rule
         pa.field("found", pa.string(), nullable=False),
-        pa.field("training_documents", pa.int64(), nullable=False),  # in which it stands word for word
+        pa.field("training_documents", pa.int64(), nullable=False),  # documents with a verbatim occurrence
     ]
 )
 
 
 class PiiOutput(NamedTuple):
-    """A text that the checkpoint wrote."""
+    """Generated text."""
 
     kind: str
     prompt: str
@@ -104,7 +104,7 @@ class PiiOutput(NamedTuple):
 
 
 class PiiFind(NamedTuple):
-    """A find in a text, by the text's number."""
+    """Find in a text, by the text's number."""
 
     output: int
     rule: str
@@ -114,14 +114,14 @@ class PiiFind(NamedTuple):
 def run(
     ctx: Context, params: PiiOutputs, checkpoint: Manifest, curated: Mapping[str, Manifest], detector: PiiDetector
 ) -> Manifest:
-    """Let a checkpoint write, and look for personal data.
+    """Generate texts and search them for personal data.
 
     Returns:
-        Manifest of `outputs.parquet` (`SCHEMA`) and `finds.parquet` (`FIND_SCHEMA`). Stats, as `summary` has them,
+        Manifest of `outputs.parquet` (`SCHEMA`) and `finds.parquet` (`FIND_SCHEMA`). Stats: those of `summary`,
         and `seed`, `level`, `detector`.
 
     Raises:
-        TrainingError: the checkpoint cannot write.
+        TrainingError: generation fails.
     """
     facts = {**params.model_dump(mode="json"), "prompts": list(PROMPTS), "written": sorted(detector.written)}
     step = Step(name=ASSET, version=VERSION, params={**facts, "detector": detector.facts["params"]})
@@ -136,10 +136,10 @@ def run(
 
 
 def summary(outputs: pa.Table, finds: pa.Table) -> dict[str, Any]:
-    """Statistics of both tables.
+    """Return the statistics of both tables.
 
-    `unprompted`, `invited` and `all`: `texts`, `found` (texts with personal data), `at_most` (upper limit of their
-    share), `memorised` (texts with personal data that stands in training text), `memorised_at_most`. `distinct`:
+    `unprompted`, `invited` and `all`: `texts`, `found` (texts with personal data), `at_most` (upper bound of their
+    share), `memorised` (texts with personal data from training text), `memorised_at_most`. `distinct`:
     different strings `found` and `memorised`, and `memorised_share_at_most`; `kinds`: the same counts by kind.
     """
     rows = finds.to_pylist()
@@ -180,7 +180,7 @@ def _measured(
 
 
 def write(engine: ModelEngine, params: PiiOutputs) -> Iterator[PiiOutput]:
-    """Texts without a prompt; then of each prompt the most probable continuation, and `draws` others."""
+    """Generate texts without a prompt; then the greedy continuation and `draws` samples of each prompt."""
     drawn = Sampling(max_tokens=params.max_tokens, temperature=1.0, top_p=params.top_p, seed=params.seed)
     for draw, one in enumerate(engine.generate([""] * params.samples, drawn)):
         yield PiiOutput(UNPROMPTED, "", draw, one.text)
@@ -192,7 +192,7 @@ def write(engine: ModelEngine, params: PiiOutputs) -> Iterator[PiiOutput]:
 
 
 def scan(ctx: Context, detector: PiiDetector, outputs: Sequence[PiiOutput]) -> Iterator[PiiFind]:
-    """Finds that reach into what was written."""
+    """Yield finds that reach into generated text."""
     texts = {f"{BUCKET}://{at}": one.prompt + one.text for at, one in enumerate(outputs)}
     sidecar = detector.scan(ctx, BUCKET, pii.documents(ctx, BUCKET, texts))
     spans = read_table(ctx.store, sidecar.named("part-")[0], ["spans"])["spans"].to_pylist()
@@ -203,13 +203,13 @@ def scan(ctx: Context, detector: PiiDetector, outputs: Sequence[PiiOutput]) -> I
                 yield PiiFind(at, span["reason"], found)
 
 
-# Which of some strings stand word for word in training text, and in how many documents.
+# Verbatim search for strings in training text, with document counts.
 #
-# All training text is read, by an automaton whose time is linear in it (RE2); no text is indexed for this, because a
-# personal number is shorter than the spans that the index of the shards can find.
+# All training text is scanned with an automaton in linear time (RE2), since a personal number is shorter than the spans
+# of the trace index.
 
 VERBATIM_VERSION: Final = "1"
-#: Strings of one automaton: with many more it would leave the memory that RE2 allows itself.
+#: Maximum strings per automaton, within RE2's memory limit.
 TOGETHER: Final = 100
 TABLE: Final = "verbatim.parquet"
 
@@ -221,7 +221,7 @@ class _Task:
 
 
 def documents_with(ctx: Context, curated: Mapping[str, Manifest], strings: Sequence[str]) -> dict[str, int]:
-    """By string, the training documents of all buckets in which it stands, not inside a longer word or number."""
+    """Return the number of training documents by string, without occurrences inside a longer word or number."""
     asked = tuple(sorted(set(strings)))
     counts = dict.fromkeys(asked, 0)
     parts = [part for _, made in sorted(curated.items()) for part in made.named("part-")]
@@ -237,7 +237,7 @@ def documents_with(ctx: Context, curated: Mapping[str, Manifest], strings: Seque
 
 
 def pattern(strings: Sequence[str]) -> str:
-    """A regular expression, for RE2 and for Python, that any text with one of the strings matches."""
+    """Return a regular expression (RE2 and Python) that matches any of the strings."""
     return "|".join(re.escape(one) for one in strings)
 
 
@@ -260,13 +260,13 @@ def _texts(store: Store, part: Part) -> Iterator[pa.Array]:
 
 
 def _bounded(one: str) -> str:
-    """The string where no letter or digit of its own kind goes on before or after it."""
+    """Return an expression for the string that is not continued by a letter or digit of the same kind."""
     before, after = (r"(?<!\w)" * one[:1].isalnum(), r"(?!\w)" * one[-1:].isalnum())
     return f"{before}{re.escape(one)}{after}"
 
 
 def stages(recipe: Recipe) -> list[Stage]:
-    """One search in outputs per checkpoint, where the recipe asks for it."""
+    """Return the stage if the recipe enables it."""
     params = sections.of(recipe.evaluation, "pii_outputs", PiiOutputs)
     if params is None:
         return []
@@ -279,8 +279,8 @@ def stages(recipe: Recipe) -> list[Stage]:
             params=detector_facts(recipe) | params.model_dump(mode="json"),
             libraries=PiiDetector(detector_given(recipe), {}).libraries,
             group="evaluation",
-            description=f"Personal data in {params.samples} texts without a prompt and after prompts that invite it; "
-            "what of it stands in training text.",
+            description=f"Personal data in {params.samples} unprompted texts and after prompts that invite it, and the "
+            "share that occurs in training text.",
             owner=shared_owner(recipe),
             kinds=("pytorch", "parquet"),
             schema=SCHEMA,
@@ -304,14 +304,14 @@ def _suite(made: Manifest, inputs: Inputs) -> Suite:
 
 
 def _present(ctx: Context, made: Manifest) -> dict[str, Any]:
-    header = ["texts of", "number", "with personal data", "at most", "of training text", "at most"]
+    header = ["texts", "number", "with personal data", "upper bound", "memorized", "upper bound"]
     names = ("texts", "found", "at_most", "memorised", "memorised_at_most")
     groups = (pii_outputs.UNPROMPTED, pii_outputs.INVITED, pii_outputs.ALL)
     rows = [[group, *(_cell(made.stats[group][name]) for name in names)] for group in groups]
     distinct = made.stats["distinct"]
     return {
         "outputs": markdown(table(header, rows)),
-        "different_strings": f"{distinct['found']}, of which {distinct['memorised']} stand in training text",
+        "different_strings": f"{distinct['found']}, of which {distinct['memorised']} occur in training text",
     }
 
 
@@ -320,14 +320,14 @@ def _cell(value: Any) -> Any:
 
 
 def recount(ctx: Context, made: Manifest, _: Mapping[str, Manifest]) -> Figures:
-    """Stated and counted figures of outputs; what the detector found in them is believed."""
+    """Return stated and recomputed figures of outputs; the detector's finds are not recomputed."""
     tables = {part.name: part for part in made.parts}
     counted = summary(*(read_table(ctx.store, tables[name]) for name in (OUTPUTS, FINDS)))
     return {name: made.stats[name] for name in counted}, counted
 
 
 def pairs(store: Store, a: Manifest, b: Manifest) -> Iterator[Pairs]:
-    """Texts of the model in which personal data was found: without a prompt, and after prompts that invite it."""
+    """Yield pairs of texts with personal data: unprompted, and after prompts that invite it."""
     sides = [_written(part_table(store, made, "outputs.parquet"), part_table(store, made, "finds.parquet"))
              for made in (a, b)]  # fmt: skip
     for kind, measure in (("unprompted", "personal data, unprompted"), ("invited", "personal data, invited")):
@@ -336,7 +336,7 @@ def pairs(store: Store, a: Manifest, b: Manifest) -> Iterator[Pairs]:
 
 
 def _written(outputs: pa.Table, finds: pa.Table) -> pa.Table:
-    """A row per text; draws after one prompt are no independent evidence, texts without a prompt are."""
+    """Return a row per text; samples of one prompt are clustered, unprompted texts are independent."""
     found = np.zeros(len(outputs))
     found[finds["output"].to_numpy()] = 1.0
     item = pc.binary_join_element_wise(outputs["prompt"], pc.cast(outputs["draw"], pa.string()), " #")
@@ -345,7 +345,7 @@ def _written(outputs: pa.Table, finds: pa.Table) -> pa.Table:
 
 
 def section(_: str, stats: Stats) -> Section:
-    """Personal data in what the checkpoint writes; what of it stands in training text is memory."""
+    """Return the page section on personal data in generated text, and its memorized share."""
     rows = [
         (name, f"{own['texts']:,}", f"{own['found']:,}", f"{own['at_most']:.3%}", f"{own['memorised']:,}",
          f"{own['memorised_at_most']:.3%}")
@@ -355,12 +355,12 @@ def section(_: str, stats: Stats) -> Section:
     return Section(
         key="pii-outputs",
         title="Personal data: outputs",
-        lead=f"Texts without a prompt, and after prompts that invite personal data. {distinct['found']:,} different "
-        f"strings were found, of which {distinct['memorised']:,} stand word for word in training text.",
+        lead="Unprompted texts, and continuations of prompts that invite personal data. "
+        f"{distinct['found']:,} distinct strings were found; {distinct['memorised']:,} occur in training text.",
         tables=(
             TextTable(
                 title="Texts with personal data",
-                header=("texts", "number", "with a find", "share at most", "from training text", "share at most"),
+                header=("texts", "number", "with personal data", "upper bound", "memorized", "upper bound"),
                 rows=tuple(rows),
             ),
         ),

@@ -1,4 +1,4 @@
-"""`pii/outputs`: personal data in what the model writes; its gate."""
+"""Facts and gate of `pii/outputs`: personal data in generated text."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from plinth_registry.gates.margins import UpperBound
 
 
 class WrittenPii(Frozen):
-    """Personal data in what a checkpoint writes."""
+    """Personal data in generated text."""
 
     unprompted: PiiShare = Field(description="Texts without a prompt.")
     invited: PiiShare = Field(description="Continuations of prompts that invite personal data.")
-    memorised: PiiShare = Field(description="Of all of them, those in which some of it stands in training text.")
-    detector: str = Field("", description="Its name and version.")
+    memorised: PiiShare = Field(description="All texts with personal data that occurs in training text.")
+    detector: str = Field("", description="Name and version of the detector.")
 
 
 def read(stats: Stats) -> WrittenPii:
-    """The shares of outputs."""
+    """Return the shares of generated texts."""
     own, invited, every = (stats[name] for name in (parameters.UNPROMPTED, parameters.INVITED, parameters.ALL))
     learnt = PiiShare(texts=every["texts"], found=every["memorised"], at_most=every["memorised_at_most"])
     return WrittenPii(
@@ -36,7 +36,7 @@ def read(stats: Stats) -> WrittenPii:
 
 
 def pii_outputs(asked: PiiPolicy, evidence: Evidence) -> GateResult:
-    """Personal data in what the model writes: unprompted, or memorized from its training text."""
+    """Bound personal data in generated text: unprompted, or memorized from training text."""
     known = evidence.of("pii_outputs", WrittenPii)
     if not known or min(known.unprompted.texts, known.memorised.texts) <= 0:
         return missing("pii_outputs")
@@ -58,7 +58,7 @@ def pii_outputs(asked: PiiPolicy, evidence: Evidence) -> GateResult:
 
 MEASUREMENT = Measurement(
     name="pii_outputs",
-    description="Personal data in what the model writes.",
+    description="Personal data in generated text.",
     asset="pii/outputs",
     stages=late("plinth_audit.pii_outputs.job:stages"),
     key="evaluation.pii_outputs",

@@ -1,6 +1,6 @@
-"""Illegal content for those who must answer for it: hits without their text, and stored text that grown lists hit.
+"""Matches with lists of illegal content, without their text; rescan of stored text with updated lists.
 
-    search   blobs of the store that hit the lists as they are now
+    search   stored blobs that match the current lists
 
 The gate that keeps listed records out of the documents is part of the corpus (`plinth.corpus.illegal`).
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 @group(
-    short_help="List hits on lists of illegal content, without their text.",
+    short_help="List matches with lists of illegal content, without text.",
     invoke_without_command=True,
     epilog=examples(
         "plinth corpus quarantine",
@@ -38,9 +38,9 @@ if TYPE_CHECKING:
 @json_option
 @click.pass_context
 def quarantine(ctx: click.Context, settings: Settings, bucket: str | None, as_json: bool) -> None:
-    """Count hits on lists of illegal content by list, source file and bucket; text is never shown.
+    """Count matches with lists of illegal content by list, source file and bucket; text is never shown.
 
-    --json lists every hit: list and line, digest of the entry, digest of the record, source file and position.
+    --json lists every match: list and line, digest of the entry, digest of the record, source file and position.
     """
     if ctx.invoked_subcommand is not None:
         return
@@ -85,9 +85,9 @@ def hash_(files: tuple[Path, ...], shingle_words: int, as_json: bool) -> None:
 @recipe_option
 @json_option
 def find_(settings: Settings, as_json: bool) -> None:
-    """List the files of the store whose text hits the published lists; nothing is changed.
+    """List stored files with text that matches the published lists; nothing is changed.
 
-    After a list has grown, run the pipeline first, then remove files that only older assets hold
+    After a list was extended, run the pipeline first, then remove files that only older assets use
     (docs/illegal-content.md).
     """
     from plinth.errors import MissingError
@@ -106,14 +106,14 @@ def find_(settings: Settings, as_json: bool) -> None:
     if rows:
         output.table(columns, shown, right=("documents",))
     held = sum(bool(row.published) for row in rows)
-    output.say(f"{counted(len(rows), 'file', 'hold')} listed text; {held} of them in published assets.")
+    output.say(f"{counted(len(rows), 'file')} with listed text; {held} in published assets.")
 
 
 def _hits(ctx: Context, bucket: str | None) -> list[dict[str, Any]]:
-    """Every hit in order of bucket and source.
+    """Return all matches by bucket and source.
 
     Raises:
-        MissingError: there are no documents, or those of the bucket were made without a gate.
+        MissingError: there are no documents, or the bucket was read without a gate.
     """
     from plinth.corpus.illegal_gate import hits
     from plinth.errors import MissingError
@@ -123,10 +123,10 @@ def _hits(ctx: Context, bucket: str | None) -> list[dict[str, Any]]:
     documents = [one for asset in assets if "quarantine" in (one := ctx.refs.current(asset)).stats]
     if not documents:
         raise MissingError(
-            "no documents have been matched with lists of illegal content",
-            found=f"{', '.join(assets)}, made without lists" if assets else "no documents",
+            "no document was compared with lists of illegal content",
+            found=f"{', '.join(assets)}, read without lists" if assets else "no documents",
             expected="documents of a recipe with `corpus.illegal.lists`",
-            remedy="name the lists there, then `plinth run --select '*/documents'`",
+            remedy="add the lists to the recipe, then run `plinth run --select '*/documents'`",
         )
     return [dict(row) for one in documents for row in hits(ctx.store, one)]
 

@@ -1,7 +1,7 @@
-"""Blobs of the store that hit the lists as they are now: text that came in before a list grew.
+"""Search of stored blobs for text that matches the current lists, such as text read before a list was extended.
 
-Every Parquet blob with columns `id` and `text` is read and compared; nothing is changed. Tokens, vectors and
-weights have no text to compare and are not listed: their lineage leads to them.
+Every Parquet blob with columns `id` and `text` is read and compared; nothing is changed. Tokens, vectors and weights
+have no text and are not listed; they can be found by lineage.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from plinth.errors import IntegrityError
 from plinth.records import Frozen, Manifest
 
 BATCH_ROWS = 256
-#: Columns that make a table one of documents or of what became of them.
+#: Columns of tables with document text.
 WANTED = {"id", "text"}
 
 
 class BlobHit(Frozen):
-    """A blob of the store that holds listed text.
+    """Stored blob with listed text.
 
     Args:
-        md5: its address.
-        path: where it lies.
-        documents: how many of its rows hit.
-        lists: files whose entries they hit.
-        published: assets whose published manifest names it.
-        older: assets of which only another saved manifest names it.
+        md5: address in the store.
+        path: path of the file.
+        documents: number of matching rows.
+        lists: list files with matching entries.
+        published: assets whose published manifest references it.
+        older: assets of which only older manifests reference it.
     """
 
     md5: str
@@ -44,12 +44,12 @@ class BlobHit(Frozen):
 
 
 def find(ctx: Context, params: Matching, lists: Manifest) -> Iterator[BlobHit]:
-    """Blobs that hold listed text, by address; what is in the store without a manifest is read, too.
+    """Yield blobs with listed text by address, including blobs without a manifest.
 
     Raises:
-        SourceError: the lists are refused.
-        StorageError: the workspace is shared: its store is no folder.
-        IntegrityError: a blob that should be a table cannot be read.
+        SourceError: the lists are invalid.
+        StorageError: the workspace is shared, so its store is not a folder.
+        IntegrityError: a table cannot be read.
     """
     ctx.store.require_folder("the search for listed text")
     files = {part.name: ctx.store.open_path(part.blob) for part in lists.parts}
@@ -71,7 +71,7 @@ def find(ctx: Context, params: Matching, lists: Manifest) -> Iterator[BlobHit]:
 
 
 def _names(ctx: Context) -> tuple[dict[str, set[str]], dict[str, set[str]]]:
-    """Assets by the address of each blob that their published, and any saved, manifests name."""
+    """Return assets by blob address, for published manifests and for all manifests."""
     published: dict[str, set[str]] = {}
     older: dict[str, set[str]] = {}
     current = {ref.digest for ref in ctx.refs.all()}
@@ -99,7 +99,7 @@ def _hits(path: Path, matcher: Matcher) -> tuple[int, set[str]]:
                     documents += bool(hits)
                     hit |= hits
     except pa.ArrowException as error:
-        raise IntegrityError(f"{path} is not the table it seems to be", found=error) from error
+        raise IntegrityError(f"{path} is a damaged table", found=error) from error
     return documents, hit
 
 

@@ -1,15 +1,12 @@
-"""Takedown: everything that holds a document, its removal, and the proof of it.
+"""Takedown: search for a document in all artifacts, its removal, and the signed report.
 
-    index         the stage of the pipeline: sorted keys of ledgers, by id, address, domain, license and cluster
-    search        a request to documents; a request to an entry of the exclusion list, with the number of documents it
-                  takes
-    exposed_runs  documents to runs, steps, and checkpoints wherever they are; extraction and exposure of removed text
-                  under one
-    remaining     what still holds it, where, and until when; copies next to the content store; candidates, releases,
-                  exports
-    report        the signed proof that the corpus is free of it and everything downstream rebuilt, with what still
-                  holds it
-    page          the report for a person: Markdown and HTML
+    index         the pipeline stage: sorted keys of ledgers by ID, address, domain, license and cluster
+    search        documents of a request; exclusion entry of a request, with the number of documents it removes
+    exposed_runs  runs, steps and checkpoints that read a document; extraction and exposure of removed text
+    remaining     artifacts that still contain it, with place and expiry: copies outside the content store, candidates,
+                  releases, exports
+    report        signed report that the corpus is free of it and downstream assets are rebuilt, with remaining copies
+    page          the report in Markdown and HTML
 
 Does not belong here: the list and the removal itself (`plinth.corpus.exclusions`), releases (`plinth_registry`).
 
@@ -41,26 +38,26 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-#: Documents shown; --json has more.
+#: Maximum documents shown; --json has more.
 SHOWN = 10
 
 
 @group(
-    short_help="Find everything that holds a text; remove it and prove it.",
+    short_help="Find all copies of a text, exclude it, report its removal.",
     epilog=examples("plinth corpus takedown find --url https://example.org/page"),
 )
 def takedown() -> None:
-    """Find what holds a document, keep it out of every later snapshot, and prove it."""
+    """Find all artifacts with a document, exclude it from later snapshots, and sign a report of the removal."""
 
 
 def target(function: F) -> F:
-    """One of `--url`, `--domain`, `--licence`, `--document`, `--text`."""
+    """Add the options `--url`, `--domain`, `--licence`, `--document` and `--text`, of which one is required."""
     for name, about in (
-        ("text", "A text, the file of that name, or `-` for standard input: near duplicates and verbatim spans."),
-        ("document", "An id of 32 hexadecimal digits."),
-        ("licence", "An SPDX identifier, or `unknown`; takes every expression that names it."),
-        ("domain", "A host, and every host below it."),
-        ("url", "An address, or a name as its source gives it."),
+        ("text", "Text, name of a text file, or `-` for stdin; finds near duplicates and verbatim spans."),
+        ("document", "Document ID of 32 hexadecimal digits."),
+        ("licence", "SPDX identifier, or `unknown`; matches every expression with it."),
+        ("domain", "Host name; matches subdomains, too."),
+        ("url", "URL, or the document's name in its source."),
     ):
         function = click.option(f"--{name}", help=about)(function)
     return function
@@ -77,10 +74,10 @@ def target(function: F) -> F:
 @shared
 @json_option
 def find(settings: Settings, as_json: bool, **given: str | None) -> None:
-    """Show what holds a URL, a domain, a license, a document or a text: parts, shards, runs, steps, checkpoints.
+    """Find a URL, a domain, a license, a document or a text in parts, shards, runs, steps and checkpoints.
 
-    Near duplicates count, and documents that left the corpus but were read by a run. Every checkpoint after the first
-    step that read one is shown with where it is: here, retired, uploaded, published; then candidates and releases.
+    Includes near duplicates, and documents that were removed from the corpus but read by a run. Lists every checkpoint
+    after the first step that read one with its places (here, retired, uploaded, published), candidates and releases.
     """
     from plinth_audit.takedown import search
     from plinth_audit.takedown.exposed_runs import holdings
@@ -98,16 +95,16 @@ def find(settings: Settings, as_json: bool, **given: str | None) -> None:
 
 
 def chosen(given: Mapping[str, str | None]) -> tuple[Kind, str]:
-    """The one target that was given.
+    """Return the given target.
 
     Raises:
-        UsageError: none, or several.
+        UsageError: no target or several targets are given.
     """
     from plinth.corpus.exclusions import KINDS
 
     named = [(kind, value) for kind in KINDS if (value := given.get(kind)) is not None]
     if len(named) != 1:
-        raise click.UsageError(f"give one of {', '.join(f'--{kind}' for kind in KINDS)}; found {len(named)}")
+        raise click.UsageError(f"expected one of {', '.join(f'--{kind}' for kind in KINDS)}; found {len(named)}")
     kind, value = named[0]
     return kind, _text(value) if kind == "text" else value
 
@@ -121,13 +118,13 @@ def _text(value: str) -> str:
         path = Path(value)
         return path.read_bytes().decode() if len(value) < 4096 and path.is_file() else value
     except UnicodeDecodeError as error:
-        raise RequestError(f"{value} holds no text", found=error, expected="UTF-8") from error
-    except (OSError, ValueError):  # no such name is possible: a text
+        raise RequestError(f"{value} is not a text file", found=error, expected="UTF-8") from error
+    except (OSError, ValueError):  # not a possible file name, so a text
         return value
 
 
 def _models(ctx: Context, held: Holdings) -> tuple[list[HeldModel], list[str]]:
-    """Candidates, releases and exports of the checkpoints, and why they are unknown where they are."""
+    """Return candidates, releases and exports of the checkpoints, and the errors of those that are unknown."""
     from plinth.errors import PlinthError
     from plinth_audit.takedown.remaining import derived_from, models_of
 
@@ -138,13 +135,13 @@ def _models(ctx: Context, held: Holdings) -> tuple[list[HeldModel], list[str]]:
 
 
 def show(held: Holdings, models: list[HeldModel], notes: list[str]) -> None:
-    """The holdings for a person."""
+    """Print the holdings."""
     from plinth_jobs.cli import output
 
     found = held.found
     parts = ", ".join(f"{part} {count:,}" for part, count in list(found.published.items())[:SHOWN])
     output.heading(
-        f"{counted(found.count, 'document')} in the corpus, {counted(found.earlier, 'row')} of earlier snapshots"
+        f"{counted(found.count, 'document')} in the corpus, {counted(found.earlier, 'row')} in earlier snapshots"
         + (f"; parts: {parts}" if parts else "")
     )
     rows = [(one.id, one.how, one.decision, one.reason, one.shard, one.position, one.uri) for one in found.documents]
@@ -152,7 +149,7 @@ def show(held: Holdings, models: list[HeldModel], notes: list[str]) -> None:
         columns = ("document", "found as", "decision", "reason", "shard", "position", "uri")
         output.table(columns, rows[:SHOWN], right=("position",))
     if len(found.documents) > SHOWN:
-        output.say(f"[dim]and more: --json lists {len(found.documents):,}[/dim]")
+        output.say(f"[dim]--json lists {len(found.documents):,} documents[/dim]")
     for run in held.runs:
         output.say(_run(run))
     for model in models:
@@ -183,15 +180,15 @@ def _run(run: ExposedRun) -> str:
     )
 )
 @target
-@click.option("--reason", required=True, help="Who asked for it, and why; it is signed.")
+@click.option("--reason", required=True, help="Requester and reason, which are signed.")
 @click.option(
     "--texts/--no-texts",
     default=None,
-    help="Recognise the texts found, wherever they come again (default: not for a domain or a licence).",
+    help="Also exclude these texts under other addresses (default: except for a domain or license).",
 )
-@click.option("--spans", is_flag=True, help="Of a text: take documents that only quote 32 or more tokens of it too.")
-@click.option("--yes", is_flag=True, help="Confirm an exclusion that takes more than a twentieth of the corpus.")
-@click.option("--dry-run", is_flag=True, help="Count only.")
+@click.option("--spans", is_flag=True, help="With --text: also exclude documents that quote 32 or more tokens of it.")
+@click.option("--yes", is_flag=True, help="Confirm an exclusion of more than 5% of the corpus.")
+@click.option("--dry-run", is_flag=True, help="Only count documents.")
 @shared
 @json_option
 def exclude(
@@ -204,10 +201,10 @@ def exclude(
     as_json: bool,
     **given: str | None,
 ) -> None:
-    """Add to the exclusion list, which every later snapshot leaves out; signed by `compliance`.
+    """Add an entry to the exclusion list of all later snapshots, signed by `compliance`.
 
-    Shows how many documents it takes, and how many parts the next `plinth run` writes anew; all others are kept as they
-    are. What is taken becomes a counted reject with the reason `takedown`.
+    Shows the number of excluded documents, and of parts that the next `plinth run` rewrites; other parts are unchanged.
+    Excluded documents are counted as rejects with the reason `takedown`.
     """
     from plinth.errors import RequestError
     from plinth_audit.takedown.search import propose
@@ -221,9 +218,9 @@ def exclude(
     took = f"{proposed.count:,} of {proposed.documents:,} documents ({proposed.share:.1%})"
     if proposed.needs_confirmation and not (yes or dry_run):
         raise RequestError(
-            f"this exclusion takes {took}",
+            f"this exclusion removes {took}",
             expected="a confirmation",
-            remedy=f"look at it with `plinth corpus takedown find --{kind} {shlex.quote(value)}`; then give --yes",
+            remedy=f"check it with `plinth corpus takedown find --{kind} {shlex.quote(value)}`, then add --yes",
         )
     entry = None if dry_run else _appended(ctx, proposed.fields)
     if as_json:
@@ -231,12 +228,12 @@ def exclude(
         return
     for note in proposed.found.notes:
         output.say(f"[yellow]{output.plain_markup(note)}[/yellow]")
-    done = f"entry {entry.number} takes" if entry else "this would take"
-    output.say(f"{done} {took}; {proposed.parts:,} of {proposed.of_parts:,} parts are written anew by `plinth run`")
+    done = f"Entry {entry.number} removes" if entry else "This would remove"
+    output.say(f"{done} {took}; `plinth run` rewrites {proposed.parts:,} of {proposed.of_parts:,} parts.")
 
 
 def _appended(ctx: Context, fields: Mapping[str, Any]) -> Exclusion:
-    """The new entry of the list; that it was added, or refused, is in the log of decisions."""
+    """Append the entry to the list; the audit log records success or failure."""
     from plinth.corpus import exclusions
     from plinth_registry.audit_log import AuditedAction, audited
 
@@ -249,7 +246,7 @@ def _appended(ctx: Context, fields: Mapping[str, Any]) -> Exclusion:
 @shared
 @json_option
 def listed(settings: Settings, as_json: bool) -> None:
-    """List the exclusions, their signatures verified."""
+    """List the exclusions after verification of their signatures."""
     from plinth.corpus import exclusions
     from plinth_jobs.cli import output
 
@@ -275,12 +272,12 @@ def listed(settings: Settings, as_json: bool) -> None:
     "--checkpoint",
     "checkpoints",
     multiple=True,
-    help="Digest of a checkpoint to measure extraction and exposure of the removed text on; may be given again.",
+    help="Measure extraction and exposure of the removed text on the checkpoint with this digest. Repeatable.",
 )
 @click.option(
     "--without-retraining",
     is_flag=True,
-    help="Sign although trained models are stale or a run is unknown; each is listed as holding it.",
+    help="Sign even if trained models are stale or a run is unknown; the report lists them.",
 )
 @shared
 @recipe_option
@@ -288,11 +285,11 @@ def listed(settings: Settings, as_json: bool) -> None:
 def report_command(
     settings: Settings, entries: tuple[int, ...], checkpoints: tuple[str, ...], without_retraining: bool, as_json: bool
 ) -> None:
-    """Prove that the corpus is free of what ENTRIES took (default: all), and list what still holds it.
+    """Check that the corpus is free of the documents of ENTRIES (default: all), and sign a report on remaining copies.
 
-    Every published document is checked against every rule, near duplicates included. When there is no hit, and
-    `plinth status` shows everything that reads documents up to date, the report is signed by `compliance` and written
-    with its pages below the workspace's `takedown/`. Until then the command names all that is stale or unknown.
+    Every published document is checked against every rule, including near duplicates. If nothing matches and `plinth
+    status` shows all assets that read documents as up to date, `compliance` signs the report, which is written with its
+    pages to the workspace's `takedown/`. Otherwise, the command lists everything that is stale or unknown.
     """
     from plinth_audit.takedown import report as reports
     from plinth_audit.takedown import report as takedown
@@ -313,16 +310,16 @@ def report_command(
     what = f"{counted(checked, 'published document')} checked, {counted(hits, 'hit')}"
     output.heading(f"{what}; {counted(len(content['rebuilt']), 'asset')} rebuilt without it; signed in {folder}")
     rows = [(one["what"], one["state"], one["where"], one["until"]) for one in content["remains"]]
-    output.table(("what still holds it", "state", "where", "until"), rows)
+    output.table(("remaining copy", "state", "place", "until"), rows)
     for one in content["measured"]:
         output.say(output.plain_markup(_line(one)))
 
 
 def _measured(ctx: Context, proof: RemovalProof, checkpoints: tuple[str, ...]) -> list[TakedownMeasure]:
-    """The checkpoints on the removed text.
+    """Measure checkpoints on the removed text.
 
     Raises:
-        MissingError: no such checkpoint, or the text is no longer in the store.
+        MissingError: there is no such checkpoint, or the text is no longer in the store.
     """
     from plinth.errors import MissingError
     from plinth_audit.takedown import exposed_runs
@@ -333,8 +330,8 @@ def _measured(ctx: Context, proof: RemovalProof, checkpoints: tuple[str, ...]) -
     if not texts:
         raise MissingError(
             "the removed text is no longer in the store",
-            expected="an earlier snapshot that holds it",
-            remedy="ask for the report without --checkpoint",
+            expected="an earlier snapshot with the text",
+            remedy="create the report without --checkpoint",
         )
     found = [_checkpoint(ctx, digest) for digest in checkpoints]
     return [exposed_runs.measure(ctx, made, texts, heldout, read_it=_read(proof, made)) for made in found]
@@ -346,7 +343,7 @@ def _checkpoint(ctx: Context, digest: str) -> Manifest:
 
     made = resolve(ctx.refs, digest)
     if made.asset != "checkpoint":
-        raise MissingError(f"{digest} is no checkpoint", found=made.asset, remedy="`plinth status` lists digests")
+        raise MissingError(f"{digest} is not a checkpoint", found=made.asset, remedy="`plinth status` lists digests")
     return made
 
 

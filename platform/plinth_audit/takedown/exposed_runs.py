@@ -1,11 +1,11 @@
-"""Documents to the runs that read them: steps, and every checkpoint after the first of them, wherever it is; and what
-one of these checkpoints gives of removed text.
+"""Runs that read given documents: steps, and all later checkpoints with their places; measurement of removed text on
+such a checkpoint.
 
-A run that begins from the weights of such a checkpoint, or learns from it, is listed with all its checkpoints.
+A run that starts from the weights of such a checkpoint, or is distilled from it, is listed with all its checkpoints.
 
-A checkpoint is on this machine, retired (its bytes are deleted), refused (they stay), in a bucket, or published, and it
-may be several of these. Steps are exact for the first `EXACT` documents; where there are more, every checkpoint of a
-run over their buckets is said to hold some (`at_least` is False there).
+A checkpoint can be on this machine, retired (deleted), refused (not deleted), in a bucket, published, or several of
+these. Steps are exact for the first `EXACT` documents; with more documents, every checkpoint of a run over their
+buckets is listed (`at_least` is False there).
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from plinth_audit.extraction import ExtractionTest, job
 from plinth_audit.takedown import index
 from plinth_audit.takedown.search import FoundDocuments, HeldDocument, text_of
 
-#: Documents whose steps are computed one by one.
+#: Maximum documents whose exact steps are computed.
 EXACT = 200
 CURATED = "/curated"
 HERE, RETIRED, REFUSED, PUBLISHED = "here", "retired", "refused", "published"
@@ -50,11 +50,11 @@ _SAVED_CHECKPOINT = b'"asset":"checkpoint"'
 
 @dataclass(frozen=True)
 class HeldCheckpoint:
-    """A checkpoint after a step that read one of the documents.
+    """Checkpoint after a step that read one of the documents.
 
     Args:
         places: `here`, `retired`, `refused`, `published`, and URIs of buckets.
-        digests: of its published manifests.
+        digests: digests of its published manifests.
     """
 
     step: int
@@ -64,13 +64,13 @@ class HeldCheckpoint:
 
 @dataclass(frozen=True)
 class ExposedRun:
-    """A run that read some of the documents.
+    """Run that read some of the documents.
 
     Args:
-        documents: of those asked about, read by a step that was taken.
-        exact: whether every document was looked up; else there may be more, and earlier steps.
-        unknown: why nothing can be said of this run.
-        inherits: digest of a model that read one, from which this run starts or learns.
+        documents: number of the given documents that its steps read.
+        exact: True if every document was looked up; otherwise there may be more documents and earlier steps.
+        unknown: reason why the steps are unknown.
+        inherits: digest of a model that read one and that this run starts or is distilled from.
     """
 
     run: str
@@ -91,29 +91,28 @@ class ExposedRun:
 
 @dataclass(frozen=True)
 class Holdings:
-    """All that holds what was asked for: documents, and the runs that read them."""
+    """Result of a search: documents, and the runs that read them."""
 
     found: FoundDocuments
     runs: tuple[ExposedRun, ...]
 
 
 def holdings(ctx: Context, found: FoundDocuments) -> Holdings:
-    """Add the runs that read what was found."""
+    """Add the runs that read the documents."""
     return Holdings(found, runs_of(ctx, [found]))
 
 
 def runs_of(ctx: Context, found: Sequence[FoundDocuments]) -> tuple[ExposedRun, ...]:
-    """List the runs that read what several searches found, each document once."""
+    """Return the runs that read documents of several searches; each document is counted once."""
     documents = {(one.bucket, one.id): one for each in found for one in each.documents}
     return tuple(runs_that_read(ctx, list(documents.values()), sum(each.count + each.earlier for each in found)))
 
 
 def runs_that_read(ctx: Context, documents: Sequence[HeldDocument], count: int | None = None) -> list[ExposedRun]:
-    """Every run of the workspace that read one of the documents, or inherits from one that did, or of which that is
-    unknown.
+    """Return runs that read one of the documents, inherit from a run that did, or whose steps are unknown.
 
     Args:
-        count: how many documents there are, where not all are given.
+        count: total number of documents if not all are given.
     """
     wanted: dict[str, list[str]] = defaultdict(list)
     for one in documents[:EXACT]:
@@ -132,7 +131,7 @@ def runs_that_read(ctx: Context, documents: Sequence[HeldDocument], count: int |
 def _inheriting(
     ctx: Context, read: Sequence[ExposedRun], configs: Sequence[RunConfig], published: dict[str, list[tuple[int, str]]]
 ) -> Iterator[ExposedRun]:
-    """Runs that start from, or learn from, a checkpoint of one that read a document; through any number of runs."""
+    """Yield runs that start from or are distilled from a checkpoint of an exposed run, transitively."""
     models = frozenset[str]().union(*(one.digests for one in read))
     derived = {one.digest for one in downstream(ctx, models)} if models else set[str]()
     for config in configs:
@@ -158,7 +157,7 @@ def _exposed(
     except MissingError as error:
         return ExposedRun(config.run_id, unknown=f"the manifests of its data are not in this workspace: {error.what}")
     if unlisted and not steps:
-        return ExposedRun(config.run_id, unknown=f"no saved ledger lists what it read of {', '.join(unlisted)}")
+        return ExposedRun(config.run_id, unknown=f"no ledger lists its documents from {', '.join(unlisted)}")
     if not concerned or (not steps and complete):
         return None
     complete = complete and not unlisted
@@ -175,7 +174,7 @@ def _exposed(
 
 
 def _unlisted(ctx: Context, config: RunConfig, listed: set[str]) -> Iterator[str]:
-    """Documents that a run read and that no saved ledger lists: a search does not know what was in them."""
+    """Yield documents assets of a run that no ledger lists, so that a search cannot cover them."""
     for shards in config.shards.values():
         for key, curated in ctx.refs.load(shards).inputs.items():
             for asset, digest in ctx.refs.load(curated).inputs.items() if key.endswith(CURATED) else ():
@@ -184,7 +183,7 @@ def _unlisted(ctx: Context, config: RunConfig, listed: set[str]) -> Iterator[str
 
 
 def _steps(ctx: Context, config: RunConfig, wanted: dict[str, list[str]]) -> tuple[list[int], set[str]]:
-    """The steps (from 1) that read the documents, one for each sequence, and the documents."""
+    """Return the steps (from 1) that read the documents, one per sequence, and the documents."""
     spans = SpanSteps(ctx, ctx.refs.load(config.mixture), config.draws)
     trained = document_rows.trained_steps(config)
     taken, ids = list[int](), set[str]()
@@ -200,12 +199,12 @@ def _steps(ctx: Context, config: RunConfig, wanted: dict[str, list[str]]) -> tup
 def every_checkpoint(
     ctx: Context, config: RunConfig, published: dict[str, list[tuple[int, str]]] | None = None
 ) -> list[HeldCheckpoint]:
-    """All checkpoints that a run ever committed, and where each is, by its timeline, its folder and saved manifests."""
+    """Return all checkpoints that a run committed, with their places, from its timeline, folder and manifests."""
     places: dict[int, set[str]] = defaultdict(set)
     bucket = f"{(config.checkpoints.upload or 'the bucket of its uploads').rstrip('/')}/{config.run_id}"
     for event in read_events(config.directory.events):
         if event["event"] == "checkpoint":
-            places[int(event["step"])].add(RETIRED)  # unless it is found below
+            places[int(event["step"])].add(RETIRED)  # corrected below if it exists
         elif event["event"] in ("uploaded", "downloaded"):
             places[int(event["step"])].add(bucket)
     for state, steps in ((HERE, checkpoint.committed), (REFUSED, checkpoint.refused)):
@@ -221,7 +220,7 @@ def every_checkpoint(
 
 
 def _published(ctx: Context) -> dict[str, list[tuple[int, str]]]:
-    """Step and digest of every checkpoint manifest that was ever saved, by run."""
+    """Return step and digest of every checkpoint manifest by run."""
     found: dict[str, list[tuple[int, str]]] = defaultdict(list)
     for made in _saved(ctx):
         run, step = made.stats.get("run_id"), made.stats.get("step")
@@ -237,27 +236,27 @@ def _saved(ctx: Context) -> Iterator[Manifest]:
             yield ctx.refs.load(path.stem)
 
 
-# Extraction and exposure of removed text under a checkpoint: before and after, the same measure on the same text.
+# Extraction and exposure of removed text under a checkpoint:
 #
-#     extraction   of every document the first tokens are given, and the next ones compared with what the checkpoint
-#                  writes greedily (`plinth_audit.extraction`); held-out documents are the control
+#     extraction   prompt with the first tokens of a document, compare the greedy continuation with the next ones
+#                  (`plinth_audit.extraction`); held-out documents are the control
 #     exposure     rank of a document's bits per byte among those of held-out documents (`plinth_audit.canaries`)
 #
-# Removed text is no random canary: it may be easier than held-out text to a model that never read it. What counts is
-# the difference between a checkpoint that read it and one that did not.
+# Removed text is not random and may be easier than held-out text even for a model that never read it. Compare a
+# checkpoint that read it with one that did not.
 
-#: Removed documents, and held-out ones, that are measured.
+#: Maximum number of removed and of held-out documents to measure.
 MEASURED = 200
 SLICE = "taken down"
 _DEFAULTS = ExtractionTest()
 
 
 class TakedownMeasure(Frozen):
-    """A checkpoint on removed text.
+    """Measurement of a checkpoint on removed text.
 
     Args:
-        read_it: whether its run read some of it before this step.
-        extraction: of `job.summary`, or None where no text is long enough.
+        read_it: True if its run read some of it before this step.
+        extraction: `job.summary`, or None if no text is long enough.
         exposure: mean bits with interval, `p_value`, `documents`, `references`; None without held-out text.
     """
 
@@ -271,14 +270,14 @@ class TakedownMeasure(Frozen):
 
 
 def texts_of(ctx: Context, found: Sequence[FoundDocuments]) -> list[str]:
-    """Removed texts that an earlier snapshot still has, each once; at most `MEASURED`."""
+    """Return up to `MEASURED` distinct removed texts that an earlier snapshot still has."""
     documents = {one.id: one for each in found for one in each.documents if not one.published}
     texts = (text_of(ctx, one) for _, one in sorted(documents.items()))
     return list(islice(dict.fromkeys(text for text in texts if text is not None), MEASURED))
 
 
 def heldout_texts(ctx: Context) -> list[str]:
-    """Held-out texts of the published corpus; at most `MEASURED`."""
+    """Return up to `MEASURED` held-out texts of the published corpus."""
     return list(islice(_heldout(ctx), MEASURED))
 
 
@@ -291,10 +290,10 @@ def measure(
     read_it: bool,
     params: ExtractionTest = _DEFAULTS,
 ) -> TakedownMeasure:
-    """Extraction and exposure of texts under a checkpoint.
+    """Measure extraction and exposure of texts under a checkpoint.
 
     Raises:
-        TrainingError, CheckpointError: the checkpoint cannot be loaded, or cannot write.
+        TrainingError, CheckpointError: the checkpoint cannot be loaded, or generation fails.
     """
     with ModelEngine.of(ctx, checkpoint, label="takedown") as engine:
         windows = [_windows(ctx, checkpoint, own, params) for own in (texts, heldout)]
@@ -331,7 +330,7 @@ def _exposure(own: Any, references: Any) -> dict[str, Any] | None:
 def _windows(
     ctx: Context, checkpoint: Manifest, texts: Sequence[str], params: ExtractionTest
 ) -> list[tuple[int, ...]]:
-    """The first tokens of every text that has so many."""
+    """Return the first tokens of every text that is long enough."""
     (file,) = checkpoint.named(TOKENIZER)
     with encode.parallel(False):
         encoded = list(encode.encode_texts(encode.load(ctx.store, file.blob), texts, "<u4"))

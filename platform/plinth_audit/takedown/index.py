@@ -1,12 +1,12 @@
-"""Sorted keys of ledgers: the rows of an id, an address, a domain, a license or a cluster, without a scan.
+"""Sorted keys of ledgers, to find the rows of an ID, an address, a domain, a license or a cluster without a scan.
 
-Per part of a ledger one Arrow file, mapped by readers:
+There is one memory-mapped Arrow file per ledger part:
 
     key   uint64, ascending: BLAKE2b of (kind, value), 8 bytes, little-endian
-    row   uint32 of the ledger's part
+    row   uint32, row in the ledger part
 
-A key that a row has is compared with the row's own values when the row is read. Every saved ledger is indexed, not only
-the published one: what a run read may have left the corpus since.
+Readers compare the values of a row with the query, since keys can collide. All ledgers are indexed, not only the
+published one, since documents that a run read may have been removed later.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ Rows = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class IndexedPart:
-    """A part of a ledger with its keys. `ledgers` are the saved ledgers that have it, the published one first."""
+    """Ledger part with its keys. `ledgers` are the ledgers with this part, the published one first."""
 
     part: Part
     keys: Part
@@ -52,12 +52,12 @@ class IndexedPart:
 
 
 def key_of(kind: str, value: str) -> int:
-    """The key of a value in its normal form."""
+    """Return the key of a normalized value."""
     return int.from_bytes(hashlib.blake2b(f"{kind}\0{value}".encode(), digest_size=8).digest(), "little")
 
 
 def run(ctx: Context, ledger: Manifest) -> Manifest:
-    """The keys of a ledger; part for part those of its documents. Statistics: `documents`, `keys`."""
+    """Index a ledger part by part. Stats: `documents`, `keys`."""
     parts = _documents(ledger)
     made = [one.model_copy(update={"name": part.name}) for part, one in zip(parts, _index(ctx, parts), strict=True)]
     stats = {"documents": sum(part.rows for part in parts), "keys": sum(one.rows for one in made)}
@@ -65,10 +65,10 @@ def run(ctx: Context, ledger: Manifest) -> Manifest:
 
 
 def every_part(ctx: Context) -> list[IndexedPart]:
-    """The parts of all saved ledgers whose blobs are here, each once; those without keys get them now.
+    """Return the available parts of all ledgers, each once; parts without keys are indexed now.
 
     Raises:
-        MissingError: no ledger has been made.
+        MissingError: there is no ledger.
     """
     ref = ctx.refs.ref(LEDGER)
     current = ref.digest if ref else ""
@@ -78,9 +78,9 @@ def every_part(ctx: Context) -> list[IndexedPart]:
             known.setdefault(part.blob.sha256, (part, []))[1].append(digest)
     if not known:
         raise MissingError(
-            "no ledger has been made in this workspace",
-            expected="a row for every document",
-            remedy="`plinth run --select ledger` makes it and what it needs",
+            "this workspace has no ledger",
+            expected="a ledger with a row per document",
+            remedy="run `plinth run --select ledger`",
         )
     here = [(part, ledgers) for part, ledgers in known.values() if ctx.store.has(part.blob)]
     keys = _index(ctx, [part for part, _ in here])
@@ -89,10 +89,10 @@ def every_part(ctx: Context) -> list[IndexedPart]:
 
 
 def rows_of(store: Store, keys: Part, wanted: Iterable[int]) -> Rows:
-    """Rows that have one of the keys, ascending.
+    """Return the rows with one of the keys, ascending.
 
     Raises:
-        IntegrityError: the file is no index.
+        IntegrityError: the file is not an index.
     """
     path = store.open_path(keys.blob)
     try:
@@ -101,7 +101,7 @@ def rows_of(store: Store, keys: Part, wanted: Iterable[int]) -> Rows:
         column, rows = (table.column(name) for name in KEYS.names)
     except (pa.ArrowException, OSError, KeyError) as error:
         raise IntegrityError(
-            f"{path} is no index of a ledger", found=error, remedy="delete the file and run the same command again"
+            f"{path} is not a ledger index", found=error, remedy="delete the file and run the same command again"
         ) from error
     if not table.num_rows:
         return np.empty(0, np.int64)
@@ -113,7 +113,7 @@ def rows_of(store: Store, keys: Part, wanted: Iterable[int]) -> Rows:
 
 
 def saved(ctx: Context) -> Iterator[str]:
-    """Digests of all saved ledgers."""
+    """Yield the digests of all ledgers."""
     for path in ctx.refs.saved():
         data = path.read_bytes()
         if _SAVED_LEDGER in data and json.loads(data).get("asset") == LEDGER:
@@ -159,7 +159,7 @@ def _of_batch(batch: pa.RecordBatch) -> Iterator[tuple[int, int]]:
 
 
 def stages(recipe: Recipe) -> list[Stage]:
-    """One index over the whole ledger."""
+    """Return the stage of the index over the ledger."""
     return [
         Stage(
             asset=ASSET,
@@ -169,8 +169,7 @@ def stages(recipe: Recipe) -> list[Stage]:
             params={},
             libraries=fingerprint.UNICODE,
             group="report",
-            description="Finds the documents of an address, a domain, a licence or an id (`plinth corpus takedown "
-            "find`).",
+            description="Index of documents by address, domain, license and ID (`plinth corpus takedown find`).",
             owner=shared_owner(recipe),
             kinds=("arrow",),
             schema=KEYS,
@@ -184,7 +183,7 @@ def _make(ctx: Context, inputs: Inputs, say: Say) -> Manifest:
 
 
 def _suite(made: Manifest, inputs: Inputs) -> Suite:
-    """Every document of the ledger has its keys."""
+    """Return the suite: every document of the ledger has keys."""
     planted = int(inputs[LEDGER].stats.get("planted", 0))
     row = {"documents": made.stats["documents"], "ledger": inputs[LEDGER].stats["documents"] + planted}
     return Suite("takedown-index", [row], [rows_between(1), equal_columns("documents", "ledger")])

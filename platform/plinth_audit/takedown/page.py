@@ -1,4 +1,4 @@
-"""The report for a person, as Markdown and as a page of its own. Both are projections of the signed facts."""
+"""Takedown report as Markdown and as an HTML page, both rendered from the signed facts."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _ENTRY = ("number", "kind", "value", "found", "texts", "by", "at", "reason")
 
 
 class ReportTable(NamedTuple):
-    """A section: its title, a sentence, and a table."""
+    """Section with title, sentence and table."""
 
     title: str
     text: str
@@ -26,7 +26,7 @@ class ReportTable(NamedTuple):
 
 
 def markdown(facts: Mapping[str, Any]) -> str:
-    """The report as Markdown. The same facts give the same text."""
+    """Render the report as Markdown. The same facts give the same text."""
     lines = [f"# {_title(facts)}", "", _lead(facts), ""]
     for section in _sections(facts):
         lines += [f"## {section.title}", "", section.text, ""]
@@ -36,7 +36,7 @@ def markdown(facts: Mapping[str, Any]) -> str:
 
 
 def html(facts: Mapping[str, Any]) -> str:
-    """The report as one page that loads nothing. The same facts give the same page."""
+    """Render the report as a self-contained HTML page. The same facts give the same page."""
     cards = "".join(_card(section) for section in _sections(facts))
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
@@ -52,7 +52,7 @@ def _title(facts: Mapping[str, Any]) -> str:
 
 def _lead(facts: Mapping[str, Any]) -> str:
     root = facts["root"]
-    demo = " This is a demo root: it proves nothing about who signed." if root["demo"] else ""
+    demo = " This is a demo root, which does not prove who signed." if root["demo"] else ""
     return f"Signed by the role compliance of root {root['name']}, version {root['version']}, at {facts['at']}.{demo}"
 
 
@@ -99,7 +99,7 @@ def _removed(documents: Mapping[str, Any]) -> str:
 
 
 def _rebuilt(facts: Mapping[str, Any]) -> str:
-    """The state of everything that reads documents; models that were not retrained are named."""
+    """Return the state of assets that read documents, with the names of models that were not retrained."""
     assets = facts["downstream"]
     late = [f"{one['asset']} ({one['state']})" for one in assets if one["state"] != UP_TO_DATE]
     fresh = f"{len(assets) - len(late):,} of {counted(len(assets), 'asset')} that read documents up to date"
@@ -112,7 +112,7 @@ def _bucket(one: Mapping[str, Any]) -> tuple[object, ...]:
 
 
 def model_cells(one: Mapping[str, Any]) -> tuple[object, ...]:
-    """A measured checkpoint as a row of the last table."""
+    """Return the row of a measured checkpoint."""
     tried, known = one["extraction"] or {}, one["exposure"] or {}
     control = tried.get("control") or {}
     return (
@@ -152,7 +152,7 @@ def _row(cells: Sequence[object]) -> str:
 
 
 def _cell(value: object) -> str:
-    """Foreign text in a Markdown table: no markup, no cell of its own, no line of its own."""
+    """Escape external text for a Markdown table cell."""
     text = " ".join(_safe(value).split())
     for mark in "\\`*_[]|<>~":
         text = text.replace(mark, f"\\{mark}")

@@ -1,11 +1,11 @@
-"""What still holds what was taken down, where, and until when. Named even where nothing can be done about it.
+"""Remaining copies of removed text, with place and expiry, including copies that cannot be deleted.
 
-A model cannot be made to forget by removing its text: every checkpoint that read it stays on the list until its bytes
-are deleted. Copies that Plinth has no record of are on the list as such.
+Removing text does not make a model forget it, so every checkpoint that read it is listed until it is deleted. Copies
+without a record in Plinth are listed as unknown.
 
-Copies next to the content store (pages, MLflow, Dagster, logs and files of runs) are found by excerpts of the removed
-text, read from the earlier snapshot and searched byte for byte, also as JSON and HTML escape them. Content itself
-(store, records) is known by its manifests, raw input by its sources; weights hold no text byte for byte.
+Copies outside the content store (pages, MLflow, Dagster, logs and run files) are found by a byte search for excerpts of
+the removed text from the earlier snapshot, also with JSON and HTML escapes. Content in the store is found by manifests,
+raw input by sources; weights are not searched.
 """
 
 from __future__ import annotations
@@ -34,23 +34,23 @@ from plinth_registry import releases
 from plinth_registry.exports import EXPORT_NOTES
 from plinth_registry.signing import directory_of
 
-#: Stages whose published state must be free of what was taken down before anything is called removed.
+#: Stages whose published state must be free of the text before it counts as removed.
 TEXT_STAGES = ("documents", "curated", "shards", "trace_index", "index", "ledger", "mixture", "minhash")
-#: Stages that are listed with the model they belong to.
+#: Stages listed with their model.
 _MODEL_STAGES = ("run", "checkpoint", "candidate", "release")
 _UNTIL_GC = "until `plinth ops gc --delete` deletes it, once no run, candidate, signed record or pin needs it"
 HOLDS_TEXT, MAY_HOLD_TEXT, UNKNOWN = "still holds the text", "may still hold the text", "unknown"
 TAINTED, NOT_TAINTED = "still holds it: tainted", "still holds it: not tainted"
 
-#: Documents of which excerpts are searched, excerpts of each, and their length in characters.
+#: Maximum documents to search, excerpts per document, and excerpt length in characters.
 SEARCHED, EXCERPTS, LENGTH = 50, 3, 48
-#: Shorter lines occur in many documents.
+#: Minimum line length; shorter lines occur in many documents.
 _SHORTEST: Final = 24
-#: Different characters of an excerpt: fewer have rulers and tables of any document.
+#: Minimum distinct characters of an excerpt, to skip rulers and table borders.
 _LETTERS: Final = 8
 _CHUNK_BYTES: Final = 16 * 2**20
 _CONTENT: Final = frozenset(("store", "records", "manifests", "refs", "input", "impact", "exclusions", "takedown"))
-#: Of these folders only texts are read, not weights.
+#: Folders in which weights are skipped.
 _WEIGHTY: Final = frozenset(("runs", "models"))
 _TEXTS: Final = frozenset((".json", ".jsonl", ".yaml", ".yml", ".txt", ".md", ".html", ".log", ".csv", ""))
 _UNTIL: Final = {
@@ -58,16 +58,16 @@ _UNTIL: Final = {
     "mlflow": "until the artifact or run is deleted in MLflow (`mlflow gc` removes its bytes)",
     "dagster": "until its run is deleted in Dagster (`dagster run delete`)",
 }
-#: Files that are listed by name; all are counted.
+#: Maximum number of files listed; all are counted.
 LISTED: Final = 50
 
 
 class Remaining(Frozen):
-    """Something that still holds what was taken down.
+    """Remaining copy of removed text.
 
     Args:
-        state: the text itself, or a model that read it and whether a mark freezes that model.
-        model: True if it holds the text as parameters.
+        state: text copy, or a model that read it, tainted or not.
+        model: True for a model that was trained on it.
     """
 
     what: str
@@ -86,15 +86,15 @@ UNRECORDED = Remaining(
 
 
 def taint_state(digests: Collection[str], tainted: Collection[str]) -> str:
-    """Tell whether marks freeze all of these manifests of models; a model without a manifest has no mark."""
+    """Return `TAINTED` if all of these model manifests are tainted; a model without a manifest is not."""
     return TAINTED if digests and all(one in tainted for one in digests) else NOT_TAINTED
 
 
 def snapshots_with(ctx: Context, found: Sequence[FoundDocuments], *, published: bool = False) -> dict[str, str]:
-    """Saved snapshots that hold documents that were found: digest to asset.
+    """Return snapshots that contain found documents, as digest to asset.
 
     Args:
-        published: True for documents of the published corpus and published snapshots too.
+        published: True to include the published corpus and published snapshots.
     """
     documents = [one for each in found for one in each.documents if published or not one.published]
     by_ledgers = {(one.bucket, one.ledgers): one for one in documents}
@@ -104,18 +104,18 @@ def snapshots_with(ctx: Context, found: Sequence[FoundDocuments], *, published: 
 
 
 def derived_from(ctx: Context, found: FoundDocuments) -> frozenset[str]:
-    """Digests of all saved manifests that are derived from a snapshot with a document that was found."""
+    """Return the digests of all manifests derived from a snapshot with a found document."""
     return frozenset(one.digest for one in descendants_of(ctx, snapshots_with(ctx, [found], published=True)))
 
 
 def not_rebuilt(descendants: Sequence[Descendant]) -> list[str]:
-    """Published assets with text that are derived from a snapshot that holds it."""
+    """Return published assets with text that are derived from a snapshot with it."""
     behind = {one.asset for one in descendants if one.state == "published"}
     return sorted(asset for asset in behind if asset.rsplit("/", 1)[-1] in TEXT_STAGES)
 
 
 def near_duplicates_left(found: Sequence[FoundDocuments]) -> Iterator[Remaining]:
-    """Near duplicates that a rule without texts leaves in the corpus."""
+    """Yield near duplicates that a rule without texts leaves in the corpus."""
     for each in found:
         left = [one for one in each.documents if one.published and one.how == NEAR]
         if left:
@@ -128,7 +128,7 @@ def near_duplicates_left(found: Sequence[FoundDocuments]) -> Iterator[Remaining]
 
 
 def descendants_of(ctx: Context, snapshots: dict[str, str]) -> tuple[Descendant, ...]:
-    """Everything that is derived from these snapshots."""
+    """Return everything derived from these snapshots."""
     return downstream(ctx, snapshots) if snapshots else ()
 
 
@@ -140,11 +140,11 @@ def remaining(
     tainted: Collection[str] = (),
     reading: Collection[str] = (),
 ) -> list[Remaining]:
-    """Everything that still holds it, from the source to the checkpoint.
+    """Yield all remaining copies, from the source to the checkpoint.
 
     Args:
-        tainted: digests that a mark freezes.
-        reading: buckets whose last reading of their sources left some of it out.
+        tainted: tainted digests.
+        reading: buckets whose last read excluded some of it.
     """
     buckets = {bucket_of(asset) for asset in snapshots.values()}.union(reading)
     return [*_sources(ctx, buckets), *_stored(descendants, tainted), *_checkpoints(ctx, runs, tainted)]
@@ -162,7 +162,7 @@ def _sources(ctx: Context, buckets: Collection[str]) -> Iterator[Remaining]:
 
 
 def _stored(descendants: Sequence[Descendant], tainted: Collection[str]) -> Iterator[Remaining]:
-    """Manifests of earlier snapshots, and published assets that were not rebuilt."""
+    """Yield manifests of earlier snapshots, and published assets that were not rebuilt."""
     saved = [one for one in descendants if one.state == "saved" and _stage(one) not in _MODEL_STAGES]
     if saved:
         assets = ", ".join(sorted({one.asset for one in saved}))
@@ -214,10 +214,10 @@ def _place(place: str, run: str, ended: bool, keep_last: int) -> tuple[str, str]
 
 
 def traces(ctx: Context, texts: Sequence[str]) -> Iterator[Remaining]:
-    """List the files that hold an excerpt of a removed text, and what cannot be searched.
+    """Yield files with an excerpt of a removed text, and places that cannot be searched.
 
     Args:
-        texts: removed texts, as far as an earlier snapshot is still in the store.
+        texts: removed texts that an earlier snapshot still has.
     """
     wanted = [excerpt for text in texts[:SEARCHED] for excerpt in excerpts(text)]
     found = dict(_holding(ctx, forms(wanted))) if wanted else {}
@@ -254,14 +254,14 @@ def traces(ctx: Context, texts: Sequence[str]) -> Iterator[Remaining]:
 
 
 def excerpts(text: str) -> tuple[str, ...]:
-    """The middles of the longest lines of a text; none of lines that are short, or ruled as in tables."""
+    """Return the middles of the longest lines, except short lines and table rulers."""
     lines = sorted({line.strip() for line in text.splitlines()}, key=lambda line: (-len(line), line))
     middles = (line[max(0, (len(line) - LENGTH) // 2) :][:LENGTH] for line in lines if len(line) >= _SHORTEST)
     return tuple(islice((one for one in middles if len(set(one)) >= _LETTERS), EXCERPTS))
 
 
 def forms(wanted: Sequence[str]) -> tuple[bytes, ...]:
-    """The bytes of excerpts as they are, in pages, in JSON, and in JSON inside JSON (Dagster's events)."""
+    """Return the bytes of excerpts: raw, and escaped for HTML, JSON and nested JSON (Dagster's events)."""
     escaped = (form for one in wanted for form in (one, *_in_json(one), *_in_html(one)))
     return tuple(dict.fromkeys(form.encode(errors="surrogatepass") for form in escaped))
 
@@ -277,7 +277,7 @@ def _in_html(one: str) -> tuple[str, ...]:
 
 
 def _holding(ctx: Context, wanted: Sequence[bytes]) -> Iterator[tuple[str, int]]:
-    """Path in the workspace of every regular file that holds one of the excerpts, and how many; no link is followed."""
+    """Yield the path of every regular file with excerpts, and their number; links are not followed."""
     root = ctx.workspace.root
     for name, facts in metered(ctx.progress, "searching files", files_below(root), 0):
         top, _, rest = name.partition("/")
@@ -287,7 +287,7 @@ def _holding(ctx: Context, wanted: Sequence[bytes]) -> Iterator[tuple[str, int]]
 
 
 def _count(path: Path, wanted: Sequence[bytes]) -> int:
-    """Excerpts in a file; one that vanished meanwhile holds none."""
+    """Return the number of excerpts in a file; 0 if it vanished."""
     longest, found, before = max(map(len, wanted)), set[bytes](), b""
     with suppress(FileNotFoundError), path.open("rb") as stream:
         while data := stream.read(_CHUNK_BYTES):
@@ -296,16 +296,15 @@ def _count(path: Path, wanted: Sequence[bytes]) -> int:
     return len(found)
 
 
-# Checkpoints to what the registry made of them: signed directories of candidates, releases, and exports.
-#
-# Reads the workspace alone: the signed history says what was released, whatever MLflow shows.
+# Candidates, releases and exports of checkpoints. Only the workspace is read: the signed history determines releases,
+# not MLflow.
 
 
 class HeldModel(Frozen):
-    """A candidate's directory, a version of a release, or an export, derived from one of the checkpoints.
+    """Candidate, release version or export derived from one of the checkpoints.
 
     Args:
-        now: of a release, its place (`champion`, `canary`, `superseded`, `rolled back`); of an export, its folder.
+        now: place of a release (`champion`, `canary`, `superseded`, `rolled back`), or folder of an export.
         text: True for an export of text or tokens.
     """
 
@@ -317,11 +316,11 @@ class HeldModel(Frozen):
 
 
 def models_of(ctx: Context, runs: Sequence[ExposedRun], manifests: Iterable[str] = ()) -> list[HeldModel]:
-    """Candidates, releases and exports of the checkpoints of these runs; exports of text or tokens of these manifests.
+    """Return candidates, releases and exports of these runs' checkpoints, and text or token exports of manifests.
 
     Raises:
-        SignatureError: the history of releases cannot be trusted.
-        IntegrityError: a note of an export cannot be read.
+        SignatureError: the release history fails verification.
+        IntegrityError: the record of an export cannot be read.
     """
     digests = {digest for run in runs for digest in run.digests}
     steps = {f"{run.run}:{one.step}" for run in runs for one in run.checkpoints}
@@ -335,10 +334,10 @@ def models_of(ctx: Context, runs: Sequence[ExposedRun], manifests: Iterable[str]
 
 
 def remaining_models(models: Sequence[HeldModel], tainted: Collection[str] = ()) -> list[Remaining]:
-    """The same, as a report on a removal lists them.
+    """Yield candidates, releases and exports as remaining copies.
 
     Args:
-        tainted: digests that a mark freezes.
+        tainted: tainted digests.
     """
     return [
         Remaining(
@@ -370,7 +369,7 @@ def _exports(ctx: Context, digests: set[str], steps: set[str], manifests: set[st
             note = json.loads(path.read_bytes())
             name, checkpoint, to = str(note["name"]), str(note["subject"]), str(note["to"])
         except (ValueError, KeyError, TypeError) as error:
-            raise IntegrityError(f"{path} is no note of an export", found=repr(error)) from error
+            raise IntegrityError(f"{path} is not an export record", found=repr(error)) from error
         text = note.get("status") == "data"
         if checkpoint in digests or name in steps or (text and checkpoint in manifests):
             yield HeldModel(kind="export", name=name, checkpoint=checkpoint, now=to, text=text)
@@ -385,7 +384,7 @@ def _where(one: HeldModel) -> str:
 
 
 def _is_there(one: HeldModel) -> bool:
-    """True if an export is still in its folder, or in a bucket, of which nothing is known."""
+    """Return True if an export is still in its folder, or is in a bucket, which cannot be checked."""
     return "://" in one.now or Path(one.now).exists()
 
 

@@ -1,12 +1,12 @@
-"""The signed report on a removal: the proof that the corpus is free of it, and what still holds it.
+"""Signed report of a removal.
 
-    proof     every published document of every bucket is checked against every rule, near duplicates included: no hit;
-              and everything downstream was rebuilt (`downstream`)
-    remains   what still holds it, where and until when (`remaining`)
-    models    extraction and exposure of the removed text, checkpoint by checkpoint (`exposed_runs`)
+    proof     no published document matches a rule, including near duplicates, and everything downstream was rebuilt
+              (`downstream`)
+    remains   remaining copies with place and expiry (`remaining`)
+    models    extraction and exposure of the removed text by checkpoint (`exposed_runs`)
 
-It is made only when the proof holds. It is a DSSE envelope by `compliance` over an in-toto statement whose subjects are
-the documents' manifests and the exclusions; the pages next to it are projections of it.
+It is signed only if the proof succeeds. It is a DSSE envelope by `compliance` over an in-toto statement whose subjects
+are the documents' manifests and the exclusions; the pages next to it are rendered from it.
 """
 
 from __future__ import annotations
@@ -52,18 +52,18 @@ from plinth_jobs.asset_states import status
 from plinth_jobs.recipes import load
 
 NOT_MADE = "not made"
-#: The asset from which on everything is derived from a trained model.
+#: First asset derived from a trained model.
 TRAINED = "run"
-#: Assets of this group follow decisions of people: the report reads them from the signed history.
+#: Asset group with decisions of people, which the report reads from the signed history.
 DECIDED = "release"
 
 
 class DownstreamAsset(Frozen):
-    """An asset that reads documents, directly or not.
+    """Asset that reads documents, directly or indirectly.
 
     Args:
-        state: as `plinth status` shows it.
-        digest: of its published manifest.
+        state: state in `plinth status`.
+        digest: digest of its published manifest.
         model: True if it is derived from a trained model.
     """
 
@@ -74,7 +74,7 @@ class DownstreamAsset(Frozen):
 
 
 class RebuiltAsset(Frozen):
-    """An asset whose earlier versions were derived from what was taken down, and whose published one is not."""
+    """Asset with earlier versions derived from removed text and a published version that is not."""
 
     asset: str
     digest: str
@@ -82,10 +82,10 @@ class RebuiltAsset(Frozen):
 
 
 def downstream(ctx: Context, recipe_path: Path) -> tuple[DownstreamAsset, ...]:
-    """List every asset that reads documents, directly or not, with its state.
+    """Return every asset that reads documents, directly or indirectly, with its state.
 
-    An asset that was never materialized holds nothing and is left out, unless earlier versions of it are saved, or a
-    search needs it and what it reads is there: then it is unknown what holds the text.
+    Assets that were never materialized are skipped, unless earlier versions exist, or a search needs the asset and its
+    inputs exist, since the search is then incomplete.
     """
     recipe = load(recipe_path)
     catalog = [stage for stage in stages(recipe) if stage.group != DECIDED]
@@ -107,7 +107,7 @@ def downstream(ctx: Context, recipe_path: Path) -> tuple[DownstreamAsset, ...]:
 
 
 def _reading(catalog: Collection[Stage], origins: Collection[str]) -> frozenset[str]:
-    """The origins and all assets that read one of them, directly or not; the catalog lists inputs first."""
+    """Return the origins and all assets that depend on them; the catalog lists inputs first."""
     found = set(origins)
     for stage in catalog:
         if found.intersection(stage.deps):
@@ -116,7 +116,7 @@ def _reading(catalog: Collection[Stage], origins: Collection[str]) -> frozenset[
 
 
 def _is_searched(stage: Stage, made: Collection[str]) -> bool:
-    """True if a search for what holds a text reads the asset, and the asset could have been materialized."""
+    """Return True if a takedown search reads the asset and its inputs exist."""
     return bool(SEARCHED_ASSETS.fullmatch(stage.asset)) and all(dep in made for dep in stage.deps)
 
 
@@ -125,10 +125,10 @@ def _state(shown: str) -> str:
 
 
 def behind(assets: Sequence[DownstreamAsset], runs: Sequence[ExposedRun], *, models: bool) -> Iterator[str]:
-    """List what is stale or unknown, by state.
+    """Yield what is stale or unknown, by state.
 
     Args:
-        models: False to pass over trained models; they are listed with what still holds it.
+        models: False to skip trained models, which are listed as remaining copies.
     """
     late = [one for one in assets if one.state != UP_TO_DATE and (models or not one.model)]
     for state in dict.fromkeys(one.state for one in late):
@@ -138,7 +138,7 @@ def behind(assets: Sequence[DownstreamAsset], runs: Sequence[ExposedRun], *, mod
 
 
 def rebuilt(assets: Sequence[DownstreamAsset], descendants: Sequence[Descendant]) -> tuple[RebuiltAsset, ...]:
-    """List assets that are up to date and whose earlier versions were derived from what was taken down."""
+    """Return up-to-date assets whose earlier versions were derived from removed text."""
     held = [(one.asset, one.digest) for one in descendants]
     return tuple(
         RebuiltAsset(asset=one.asset, digest=one.digest, earlier=sum(asset == one.asset for asset, _ in held))
@@ -157,7 +157,7 @@ _RULE = {"number", "kind", "value", "found", "by", "reason", "at"}
 
 
 class BucketProof(Frozen):
-    """A published bucket that was checked. `taken` counts rejects by entry, `hits` documents that an entry takes."""
+    """Checked bucket. `taken` counts rejects by entry, `hits` documents that still match an entry."""
 
     bucket: str
     manifest: str
@@ -169,12 +169,12 @@ class BucketProof(Frozen):
 
 @dataclass(frozen=True)
 class RemovalProof:
-    """The entries that a report is about, and what was found for them.
+    """Entries of a report, and the results of their checks.
 
     Args:
-        held_by: digests of all saved manifests that are derived from a snapshot which held it.
-        rebuilt: assets whose earlier versions held it.
-        downstream: the state of every asset that reads documents.
+        held_by: digests of all manifests derived from a snapshot with the text.
+        rebuilt: assets whose earlier versions had it.
+        downstream: state of every asset that reads documents.
     """
 
     entries: tuple[Exclusion, ...]
@@ -188,7 +188,7 @@ class RemovalProof:
 
     @property
     def removed(self) -> list[str]:
-        """Ids of documents that earlier snapshots had, as far as they are listed."""
+        """IDs of listed documents in earlier snapshots."""
         return sorted({one.id for each in self.found for one in each.documents if not one.published})
 
     @property
@@ -205,18 +205,18 @@ def prove(
     *,
     models: bool = True,
 ) -> RemovalProof:
-    """Prove that nothing published holds what the list takes.
+    """Check that no published asset contains excluded documents.
 
     Args:
-        only: numbers of the entries that the report is about; all of them by default.
-        downstream: the state of every asset that reads documents.
-        tainted: digests that a mark freezes.
-        models: True to ask that trained models were rebuilt too, and that nothing about a run is unknown.
+        only: numbers of the entries to report; all by default.
+        downstream: state of every asset that reads documents.
+        tainted: tainted digests.
+        models: True to require rebuilt models and no unknown runs.
 
     Raises:
-        MissingError: the list has no such entry, or none.
-        CheckFailedError: the corpus still holds some of it, or something downstream is stale or unknown; names all.
-        SignatureError: the list does not verify.
+        MissingError: the list has no such entry, or is empty.
+        CheckFailedError: the corpus still contains some of it, or something downstream is stale or unknown.
+        SignatureError: the list fails verification.
     """
     listed = exclusions.read(ctx)
     entries = tuple(entry for entry in listed if not only or entry.number in only)
@@ -229,19 +229,19 @@ def prove(
         )
     buckets = _checked(ctx, listed)
     problems = [
-        f"{counted(one.hits, 'document', 'be')} still in {one.bucket}{DOCUMENTS} against the exclusion list"
+        f"{counted(one.hits, 'excluded document', 'be')} still in {one.bucket}{DOCUMENTS}"
         for one in buckets
         if one.hits
     ]
     try:
         known = tuple(of_entry(ctx, entry) for entry in entries)
-    except MissingError as error:  # no ledger: nothing can be searched
+    except MissingError as error:  # without a ledger, nothing can be searched
         raise _not_removed([*problems, *behind(downstream, (), models=models)] or [error.what]) from error
     runs, snapshots = runs_of(ctx, known), snapshots_with(ctx, known)
     descendants = descendants_of(ctx, snapshots)
     problems += behind(downstream, runs, models=models)
     others = [asset for asset in not_rebuilt(descendants) if asset not in {one.asset for one in downstream}]
-    problems += [f"derived from a snapshot that held it: {', '.join(others)}"] if others else []
+    problems += [f"derived from a snapshot with the text: {', '.join(others)}"] if others else []
     if problems:
         raise _not_removed(problems)
     numbered = {str(entry.number) for entry in entries}
@@ -259,10 +259,10 @@ def prove(
 def facts(
     ctx: Context, proof: RemovalProof, models: Sequence[Remaining] = (), measured: Sequence[TakedownMeasure] = ()
 ) -> dict[str, Any]:
-    """The predicate of the statement.
+    """Return the predicate of the statement.
 
     Args:
-        models: candidates, releases and exports of the checkpoints that read it.
+        models: candidates, releases and exports of checkpoints that read it.
     """
     root = Trust.of(ctx.workspace).root
     return {
@@ -281,10 +281,10 @@ def facts(
 
 
 def write(ctx: Context, proof: RemovalProof, content: dict[str, Any]) -> Path:
-    """Sign the report, and write it with its pages; returns the folder, with `report.json`, `.md` and `.html`.
+    """Sign the report and write it with its pages; return the folder with `report.json`, `.md` and `.html`.
 
     Raises:
-        SignatureError: there is no key of `compliance` on this machine.
+        SignatureError: this machine has no `compliance` key.
     """
     signer = Trust.of(ctx.workspace).signer(COMPLIANCE)
     subjects = {f"{one.bucket}{DOCUMENTS}": one.manifest for one in proof.buckets}
@@ -299,10 +299,10 @@ def write(ctx: Context, proof: RemovalProof, content: dict[str, Any]) -> Path:
 
 
 def read(ctx: Context, path: Path) -> dict[str, Any]:
-    """The facts of a signed report.
+    """Return the facts of a signed report.
 
     Raises:
-        SignatureError: absent, changed, or not signed by `compliance`.
+        SignatureError: the report is missing, was changed, or is not signed by `compliance`.
     """
     content: dict[str, Any] = dsse.read(path, Trust.of(ctx.workspace).authority(COMPLIANCE), PREDICATE)["predicate"]
     return content
@@ -336,8 +336,8 @@ def _run(run: ExposedRun) -> dict[str, Any]:
 
 def _not_removed(problems: Sequence[str]) -> CheckFailedError:
     return CheckFailedError(
-        "nothing can be reported as removed yet",
+        "the removal is not complete",
         found="; ".join(problems),
-        expected="a corpus without it, and everything downstream up to date (`plinth status`)",
-        remedy="`plinth run` rebuilds it; then ask for the report again (--without-retraining lists models instead)",
+        expected="a corpus without the text, and downstream assets up to date (`plinth status`)",
+        remedy="rebuild with `plinth run`, then repeat the report (--without-retraining lists stale models instead)",
     )

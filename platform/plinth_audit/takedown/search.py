@@ -1,10 +1,10 @@
-"""What is asked to be taken down, to documents: by the index of ledgers, near duplicates and verbatim spans.
+"""Documents of a takedown request, by the index of ledgers, near duplicates and verbatim spans.
 
-    url, domain, licence, document    rows of every saved ledger, then the other members of their clusters
-    text                              near duplicates by the published MinHash index, and documents that hold a verbatim
+    url, domain, `licence`, document  rows of all ledgers, then the other members of their clusters
+    text                              near duplicates by the published MinHash index, and documents with a verbatim
                                       span by the trace indexes; then as above
 
-What cannot be searched is named in `notes`: an answer is not complete because an index is missing.
+`notes` lists missing indexes, without which the result is incomplete.
 """
 
 from __future__ import annotations
@@ -34,20 +34,20 @@ from plinth_audit.takedown.index import CLUSTER, IndexedPart, Rows
 from plinth_audit.trace.tracer import SUFFIX as TRACE_INDEX
 from plinth_audit.trace.tracer import Tracer
 
-#: Candidates of the near index whose texts are compared.
+#: Maximum candidates of the near-duplicate index whose texts are compared.
 CANDIDATES = 1000
 SAME, NEAR, SPAN = "same text", "near duplicate", "verbatim span"
-#: Documents of which all is shown; all are counted.
+#: Maximum number of documents listed; the count covers all.
 LISTED = 1000
 COLUMNS = ["id", "bucket", "uri", "licence", "decision", "reason", "stage", "cluster", "shard", "position", "tokens"]
-#: Values to look for, by kind, with what a document that has one is said to be found as.
+#: Values to search by kind, with the description of a match.
 Wanted = Mapping[tuple[str, str], str]
 
 
 @dataclass(frozen=True)
 class HeldDocument:
-    """A document that a takedown is about. `how` says why it was found; `part` and `row` are those of its bucket's
-    documents in the snapshots of `ledgers`."""
+    """Document of a takedown. `how` is the reason of the match; `part` and `row` refer to its bucket's documents in the
+    snapshots of `ledgers`."""
 
     id: str
     bucket: str
@@ -69,14 +69,14 @@ class HeldDocument:
 
 @dataclass(frozen=True)
 class FoundDocuments:
-    """Documents found, and how many there are.
+    """Documents found, with counts.
 
     Args:
-        documents: those of the published ledger first; at most `LISTED`.
-        published: rows of the published ledger, by part.
-        earlier: rows of earlier ledgers that are not in the published one.
-        shards: tokens of the published documents, by shard.
-        notes: what could not be searched.
+        documents: at most `LISTED`, published ones first.
+        published: rows of the published ledger by part.
+        earlier: number of rows only in earlier ledgers.
+        shards: tokens of the published documents by shard.
+        notes: searches that were not possible.
     """
 
     kind: Kind
@@ -89,20 +89,20 @@ class FoundDocuments:
 
     @property
     def count(self) -> int:
-        """Documents of the published corpus."""
+        """Number of documents in the published corpus."""
         return sum(self.published.values())
 
 
 def find(ctx: Context, kind: Kind, value: str, alike: Alike | None = None) -> FoundDocuments:
-    """Everything in saved ledgers that a URL, domain, license, id or text names, near duplicates included.
+    """Find all documents of a URL, domain, license, ID or text in all ledgers, including near duplicates.
 
     Args:
-        value: as a person gives it.
-        alike: of a text; by default as the published index of near duplicates.
+        value: user input.
+        alike: similarity parameters for a text; by default those of the published near-duplicate index.
 
     Raises:
-        RequestError: the value means nothing.
-        MissingError: no ledger has been made.
+        RequestError: the value is invalid.
+        MissingError: there is no ledger.
     """
     wanted = normal(kind, value)
     parts = index.every_part(ctx)
@@ -114,7 +114,7 @@ def find(ctx: Context, kind: Kind, value: str, alike: Alike | None = None) -> Fo
 
 
 def of_entry(ctx: Context, entry: Exclusion) -> FoundDocuments:
-    """The same of an entry of the exclusion list: its rule, and the documents that it named."""
+    """Find the documents of an exclusion entry, by its rule and its listed documents."""
     wanted: Wanted = {("document", id_): "taken down" for id_ in entry.documents}
     wanted = {**wanted, **({} if entry.kind == "text" else {(entry.kind, entry.value): entry.kind})}
     return _found(ctx, index.every_part(ctx), entry.kind, entry.value, wanted)
@@ -150,7 +150,7 @@ def _rows(ctx: Context, parts: Sequence[IndexedPart], wanted: Wanted) -> dict[in
 def _details(
     ctx: Context, parts: Sequence[IndexedPart], rows: Mapping[int, Rows], how: Any
 ) -> Iterator[HeldDocument]:
-    """The first rows in full, those of the published ledger first."""
+    """Yield the first rows in full, those of the published ledger first."""
     left = LISTED
     for at in sorted(rows, key=lambda at: (not parts[at].published, at)):
         part, chosen = parts[at], rows[at][:left]
@@ -166,7 +166,7 @@ def _details(
 
 
 def _how(row: Mapping[str, Any], wanted: Wanted) -> str:
-    """Which of the wanted values the row really has; empty where another value has the same key."""
+    """Return which wanted value the row has; empty after a key collision."""
     values = [("document", row["id"]), ("url", exclusions.address(row["uri"]))]
     values += [("domain", name) for name in exclusions.domains_of(row["uri"])]
     values += [("licence", name) for name in sorted(exclusions.licences_of(row["licence"]))]
@@ -174,7 +174,7 @@ def _how(row: Mapping[str, Any], wanted: Wanted) -> str:
 
 
 def snapshots_of(ctx: Context, document: HeldDocument) -> Iterator[Manifest]:
-    """The saved documents of its bucket that hold a document, the published ones first."""
+    """Yield the bucket's documents manifests that contain a document, the published one first."""
     for digest in document.ledgers:
         made = ctx.refs.load(digest).inputs.get(f"{document.bucket}/documents")
         if made is not None:
@@ -182,7 +182,7 @@ def snapshots_of(ctx: Context, document: HeldDocument) -> Iterator[Manifest]:
 
 
 def text_of(ctx: Context, document: HeldDocument) -> str | None:
-    """Its text, where a snapshot that holds it is still in the store."""
+    """Return its text; None if no snapshot with it is in the store."""
     name = document.part.removeprefix(f"{document.bucket}/")
     for manifest in snapshots_of(ctx, document):
         part = next((part for part in manifest.parts if part.name == name), None)
@@ -193,7 +193,7 @@ def text_of(ctx: Context, document: HeldDocument) -> str | None:
 
 
 def _shards(ctx: Context, parts: Sequence[IndexedPart], rows: Mapping[int, Rows]) -> dict[str, int]:
-    """Tokens by shard of rows of the published ledger."""
+    """Return tokens by shard for rows of the published ledger."""
     counts: Counter[str] = Counter()
     for at, own in sorted(rows.items()):
         if not parts[at].published:
@@ -207,7 +207,7 @@ def _shards(ctx: Context, parts: Sequence[IndexedPart], rows: Mapping[int, Rows]
 
 
 def _distinct(documents: Iterable[HeldDocument]) -> list[HeldDocument]:
-    """Each document once: as the published ledger has it, where that one does; direct hits first."""
+    """Return each document once, preferring the published ledger; direct matches first."""
     known: dict[tuple[str, str], HeldDocument] = {}
     for one in documents:
         known.setdefault((one.bucket, one.id), one)
@@ -215,16 +215,16 @@ def _distinct(documents: Iterable[HeldDocument]) -> list[HeldDocument]:
 
 
 def alike_of(ctx: Context) -> Alike:
-    """What deduplication of the published corpus calls alike; defaults where there was none."""
+    """Return the similarity parameters of the published deduplication; the defaults without one."""
     made = ctx.refs.published(minhash.ASSET)
     params = made.params.get("minhash", {}) if made else {}
     return Alike(**{name: value for name, value in params.items() if name in Alike.model_fields and value is not None})
 
 
 def documents_with(ctx: Context, text: str, alike: Alike | None = None) -> tuple[dict[str, str], tuple[str, ...]]:
-    """Ids of documents that hold a text, with how they do; and what could not be searched.
+    """Return the IDs of documents with a text and the kind of match, and notes on missing indexes.
 
-    A span alone (32 or more tokens) says that a document quotes the text, not that it is a copy of it.
+    A span alone (32 or more tokens) shows a quotation, not a copy.
     """
     rule = alike or alike_of(ctx)
     found, notes = dict[str, str](), list[str]()
@@ -270,28 +270,28 @@ def _hits(rules: TextRules, text: str) -> bool:
     return any(rules.look(pa.array([text], pa.large_string())))
 
 
-# From what is asked to be taken down to an entry of the exclusion list, with the number of documents it will take.
+# Exclusion entry of a request, with the number of documents it excludes.
 #
-# A URL, a document or a text brings the signatures of the texts found, so that a changed copy under another address
-# stays out too. A domain or a license is a rule on the columns alone, unless the texts are asked for.
+# An entry for a URL, a document or a text includes the signatures of the texts, so that an edited copy under another
+# address is excluded, too. An entry for a domain or a license only matches columns, unless texts are requested.
 
-#: An entry that takes more of the corpus needs a confirmation with the count.
+#: Share of the corpus above which an entry needs a confirmation.
 MOST_SHARE = 0.05
-#: Kinds that bring the texts of what they find.
+#: Kinds that include texts by default.
 WITH_TEXTS: tuple[Kind, ...] = ("url", "document", "text")
 
 
 @dataclass(frozen=True)
 class Proposal:
-    """An entry before it is signed.
+    """Unsigned exclusion entry.
 
     Args:
-        fields: of the entry, but number, person and time.
-        found: what was found, before rules are applied.
-        takes: documents of the published corpus that it will take, by bucket.
-        parts: parts of documents that will be written again.
-        of_parts: all parts.
-        documents: of the whole corpus.
+        fields: fields of the entry except number, person and time.
+        found: found documents, before rules are applied.
+        takes: number of excluded published documents by bucket.
+        parts: number of parts to rewrite.
+        of_parts: number of all parts.
+        documents: number of documents in the corpus.
     """
 
     fields: Mapping[str, Any]
@@ -307,7 +307,7 @@ class Proposal:
 
     @property
     def share(self) -> float:
-        """Of the published documents."""
+        """Share of excluded documents in the corpus."""
         return self.count / self.documents if self.documents else 0.0
 
     @property
@@ -318,19 +318,19 @@ class Proposal:
 def propose(
     ctx: Context, kind: Kind, value: str, reason: str, *, texts: bool | None = None, spans: bool = False
 ) -> Proposal:
-    """What an exclusion would take.
+    """Propose an exclusion entry.
 
     Args:
-        texts: recognize the texts of what is found, wherever they come again; by default of `WITH_TEXTS`.
-        spans: of a text, also take documents that only quote 32 or more tokens of it.
+        texts: True to also exclude these texts under other addresses; by default for `WITH_TEXTS`.
+        spans: True to also exclude documents that quote 32 or more tokens of a text.
 
     Raises:
-        RequestError: the value means nothing, or too many texts are to be recognized.
-        MissingError: no document has this id, or no ledger has been made.
-        SignatureError: the list does not verify.
+        RequestError: the value is invalid, or there are too many texts.
+        MissingError: no document has this ID, or there is no ledger.
+        SignatureError: the list fails verification.
     """
     if not reason.strip():
-        raise RequestError("an exclusion needs a reason", expected="who asked for it, and why")
+        raise RequestError("an exclusion needs a reason", expected="requester and reason")
     alike = alike_of(ctx)
     found = find(ctx, kind, value, alike)
     if kind == "document" and not found.documents:
@@ -349,12 +349,12 @@ def propose(
 def _signed(
     ctx: Context, found: FoundDocuments, chosen: Sequence[HeldDocument], alike: Alike
 ) -> tuple[TextSignature, ...]:
-    """The signatures of the text itself, or of what a rule found; near duplicates are recognized by these."""
+    """Return the signatures of the text, or of the documents that a rule found, to match near duplicates."""
     if found.count + found.earlier > len(found.documents) >= LISTED:
         raise RequestError(
-            f"more than {LISTED:,} texts are too many to recognise",
+            f"too many texts for an entry (limit {LISTED:,})",
             found=f"{found.count + found.earlier:,} documents",
-            remedy="leave the texts out: the rule alone takes them",
+            remedy="use the rule without texts",
         )
     own = [one for one in chosen if found.kind == "text" or one.how != NEAR]
     texts = [text for one in own if (text := text_of(ctx, one)) is not None]
@@ -363,7 +363,7 @@ def _signed(
 
 
 def _counted(ctx: Context, proposal: Proposal) -> Proposal:
-    """With the number of published documents that the rule takes, by the look that the next build begins with."""
+    """Return the proposal with the number of published documents that match the rule, as in the next build."""
     earlier = exclusions.read(ctx)
     number = len(earlier) + 1
     entry = Exclusion(number=number, prior=None, by="-", at="-", **proposal.fields)
@@ -376,7 +376,7 @@ def _counted(ctx: Context, proposal: Proposal) -> Proposal:
 
 
 def hits(ctx: Context, entries: Sequence[Exclusion], only: int | None = None) -> dict[str, list[int]]:
-    """Documents of each part of each published bucket that an entry takes; of one entry, if `only` is its number."""
+    """Return the number of matching documents by bucket and part, for all entries or the one numbered `only`."""
     found = {}
     for bucket, manifest in published(ctx, DOCUMENTS):
         looks = look(ctx, f"{bucket}{DOCUMENTS} (takedown)", manifest.named("part-"), entries)

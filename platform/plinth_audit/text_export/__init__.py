@@ -1,9 +1,9 @@
-"""Curated text for others: Parquet or JSON lines with the ledger's columns of every document, and a data card.
+"""Export of curated text: Parquet or JSON lines with the ledger columns of every document, and a data card.
 
-    export    the files of an export, written where they are missing: text with its rows of the ledger
-    manifest  the files at the place of an export; its README for the Hugging Face Hub
+    export    files of an export: text with its ledger rows
+    manifest  list of the files of an export; its README for the Hugging Face Hub
 
-Does not belong here: tokens for other trainers (`plinth.tokens.shards.reader`), the ledger alone
+Does not belong here: token export for other trainers (`plinth.tokens.shards.reader`), ledger export
 (`plinth.provenance.ledger`).
 
 Also here: the commands `plinth export text` and `plinth export verify`, which load the other modules when
@@ -23,7 +23,7 @@ FORMATS = ("parquet", "jsonl", "jsonl.gz", "jsonl.zst")
 
 
 @click.command(
-    short_help="Write curated text with its ledger columns and a data card.",
+    short_help="Export curated text with ledger columns and a data card.",
     epilog=examples(
         "plinth export text --to /data/corpus",
         "plinth export text web books --format jsonl.zst --to s3://bucket/corpus",
@@ -31,17 +31,17 @@ FORMATS = ("parquet", "jsonl", "jsonl.gz", "jsonl.zst")
 )
 @click.argument("buckets", nargs=-1)
 @click.option("--format", "kind", type=click.Choice(FORMATS), default="parquet", show_default=True)
-@click.option("--to", required=True, help="Folder or s3:// prefix to write below.")
+@click.option("--to", required=True, help="Output folder or s3:// prefix.")
 @unsigned_option
 @shared
 @json_option
 def text(settings: Settings, buckets: tuple[str, ...], kind: str, to: str, unsigned: bool, as_json: bool) -> None:
-    """Write the curated text of BUCKETS (default: all) with its ledger columns, a data card and a list of digests.
+    """Export the curated text of BUCKETS (default: all) with ledger columns, a data card and a list of digests.
 
-    The layout is the Hugging Face Hub's. Killed and started again it writes what is missing; repeated it gives the same
-    bytes. Text that is held out stays at home, and so do documents whose license does not allow to pass them on
-    (`corpus.licences_by_use`). Buckets with terms that say `redistribute: false` are refused.
-    The key of compliance signs the files (`EXPORT.json`).
+    The layout is that of the Hugging Face Hub. An interrupted export can be continued, and a repeated one gives the
+    same bytes. Held-out text is excluded, and so are documents whose license does not allow redistribution
+    (`corpus.licences_by_use`). Buckets with the term `redistribute: false` are rejected. The compliance key signs the
+    files (`EXPORT.json`).
     """
     from plinth.compute.engine import LocalEngine, cores
     from plinth_assets.candidate import CARD, card_text
@@ -72,10 +72,10 @@ def text(settings: Settings, buckets: tuple[str, ...], kind: str, to: str, unsig
         f"{to}: {documents}, {output.size(size)} in {counted(len(files), 'file')}; "
         f"SHA-256 of {MANIFEST} {made.digest}"
     )
-    output.say(f"signed: SHA-256 of EXPORT.json {signed}" if signed else "not signed: nobody can prove it elsewhere")
+    output.say(f"signed: SHA-256 of EXPORT.json {signed}" if signed else "Not signed: others cannot verify its origin.")
     if withheld := sum(file.withheld for file in files):
         left = counted(withheld, "document", "be")
-        output.say(f"{left} left out: corpus.licences_by_use.redistribute has not their licence")
+        output.say(f"{left} excluded: their license is not in corpus.licences_by_use.redistribute")
 
 
 @click.command(
@@ -86,18 +86,18 @@ def text(settings: Settings, buckets: tuple[str, ...], kind: str, to: str, unsig
     )
 )
 @click.argument("place")
-@click.option("--root", type=click.Path(path_type=Path, dir_okay=False), help="Root of trust to verify it with.")
-@click.option("--unsigned", is_flag=True, help="Accept an export of text that nobody signed.")
-@click.option("--digest", help="SHA-256 that manifest.json must have; no signature is looked at.")
+@click.option("--root", type=click.Path(path_type=Path, dir_okay=False), help="Root of trust (default: pinned).")
+@click.option("--unsigned", is_flag=True, help="Accept an unsigned text export.")
+@click.option("--digest", help="Expected SHA-256 of manifest.json, instead of a signature.")
 @shared
 @json_option
 def verify(
     settings: Settings, place: str, root: Path | None, unsigned: bool, digest: str | None, as_json: bool
 ) -> None:
-    """Read every file of an export of text or tokens at PLACE and prove that it is as compliance signed it.
+    """Verify every file of a text or token export at PLACE against the compliance signature.
 
-    It needs no workspace, only the root: the one that is pinned here, unless --root names another. An export that
-    nobody signed is compared with its own manifest, if told --unsigned or the digest that the export printed.
+    Needs no workspace, only the root of trust: the pinned one, or --root. An unsigned export can be compared with its
+    own manifest by --unsigned or by the --digest that the export printed.
     """
     from plinth.errors import SignatureError
     from plinth.storage.workspace import Workspace
@@ -111,12 +111,12 @@ def verify(
         if as_json:
             return output.emit_json({"at": place, "digest": made.digest, "files": len(made.files)})
         files = counted(len(made.files), "file")
-        return output.say(f"{place}: {files} as manifest.json has them, whose SHA-256 is {made.digest}")
+        return output.say(f"{place}: {files} match manifest.json with SHA-256 {made.digest}")
     if not data.is_signed(place.rstrip("/")):
         raise SignatureError(
             f"{place} is not signed",
-            expected="EXPORT.json beside its files",
-            remedy="export it again; or compare it with its manifest: --digest as the export printed it, or --unsigned",
+            expected="EXPORT.json next to its files",
+            remedy="export it again, or compare it with its manifest by --digest (printed by the export) or --unsigned",
         )
     proved = data.verify(place, root or Workspace(settings.workspace).trust_folder / ROOT_FILE)
     if as_json:

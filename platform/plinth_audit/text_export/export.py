@@ -1,17 +1,17 @@
-"""The files of an export, in a folder or below a URI; the layout is the one that the Hugging Face Hub reads.
+"""Files of an export, in a folder or at a URI, in the layout of the Hugging Face Hub.
 
-    data/BUCKET/train-00000-of-00002.parquet   text with its columns, one file for each part of curated text
+    data/BUCKET/train-00000-of-00002.parquet   text with its columns, one file per part of curated text
     README.md                                  data card, with front matter (license, language, size, configs)
-    manifest.json                              every file with length and SHA-256; digests of what it was made of
-    .progress/                                 while it is written: the plan, and the files that are whole
+    manifest.json                              every file with length and SHA-256; digests of the inputs
+    .progress/                                 during the export: the plan, and the complete files
 
-A file is written where none of its length is recorded under its key (format, part of text, part of the ledger). So an
-export that was killed goes on, one that is repeated writes nothing, and both have the same bytes. `manifest.json` is
-taken away first and written last. Only files that an export wrote are replaced or deleted.
+A file is written unless a complete one is recorded under its key (format, part of text, part of the ledger). So an
+interrupted export continues, a repeated one writes nothing, and both have the same bytes. `manifest.json` is deleted
+first and written last. Only files of an export are replaced or deleted.
 
-Rows are training text next to its row of the ledger: both are in the order of the documents. All of the ledger that is
-about the document is exported: origin, license, terms, scores, cluster, rules that fired, edits. What is about one
-training run (shard, position, tokens, weight) is not: the same text is the same export whatever was trained on it.
+A row has training text and its ledger row; both have the order of the documents. All ledger columns about the document
+are exported: origin, license, terms, scores, cluster, rules that fired, edits. Columns about a training run (shard,
+position, tokens, weight) are not, so an export does not depend on what was trained.
 """
 
 from __future__ import annotations
@@ -51,12 +51,12 @@ from plinth_audit.text_export.manifest import (
     record,
 )
 
-#: The annotator's column that gives a document's language.
+#: Annotator column with the language of a document.
 LANGUAGE = "language__label"
 
 
 class ExportTask(Frozen):
-    """The task of one worker: a file of text."""
+    """Task of one worker: one text file."""
 
     name: str
     uri: str
@@ -70,17 +70,17 @@ class ExportTask(Frozen):
 def export(
     ctx: Context, buckets: Sequence[str], kind: str, to: str, name: str, card: Manifest, page: str
 ) -> TextExport:
-    """Write the curated text of buckets below a folder or URI, but for documents whose license does not allow that.
+    """Write the curated text of buckets to a folder or URI, except documents whose license does not allow that.
 
     Args:
         kind: one of `FORMATS`.
-        name: of the corpus.
-        card, page: the published data card, and its text.
+        name: name of the corpus.
+        card, page: published data card and its text.
 
     Raises:
-        SourceError: the terms of a source forbid to pass its text on, or a bucket is of planted text.
-        IntegrityError: ledger or card were made of other text, or text was curated without a license gate.
-        StorageError: the place cannot be written, or has files there that no export wrote.
+        SourceError: the terms of a source forbid redistribution, or a bucket has planted text.
+        IntegrityError: ledger or card belong to other text, or the text was curated without a license gate.
+        StorageError: the target cannot be written, or has files that are not from an export.
     """
     require_corpus(buckets)
     made = {bucket: ctx.refs.current(f"{bucket}/curated") for bucket in buckets}
@@ -101,41 +101,41 @@ def export(
 
 
 def require_corpus(buckets: Sequence[str]) -> None:
-    """Refuse canaries: they measure a run, and are worth nothing once others train on them.
+    """Reject canaries, which lose their purpose when others train on them.
 
     Raises:
-        SourceError: they are among the buckets.
+        SourceError: the buckets include canaries.
     """
     if CANARIES in buckets:
         raise SourceError(
-            f"{CANARIES} is no bucket of the corpus",
-            found="texts that were generated and planted to measure memorisation",
+            f"{CANARIES} cannot be exported",
+            found="generated texts that measure memorization",
             expected="buckets of the recipe",
-            remedy="leave it out",
+            remedy=f"remove {CANARIES} from the buckets",
         )
 
 
 def _require_terms(bucket: str, documents: Manifest) -> None:
-    """Every source of a bucket may be passed on, or none of it is. A bucket of unknown sources is not, either."""
+    """Require redistribution terms for every source of a bucket; a bucket with unknown sources is rejected."""
     sources: Sequence[Mapping[str, Any]] = documents.params.get("sources") or ({},)
     for source in sources:
         if source.get("terms", {}).get("redistribute") is not True:
             raise SourceError(
-                f"bucket {bucket} may not be passed on",
+                f"the terms of bucket {bucket} do not allow redistribution",
                 found=f"terms.redistribute of {source.get('domain')}, {source.get('snapshot')}: not true",
                 expected="terms.redistribute: true for every source of the bucket",
-                remedy="name the buckets that may be exported, or give this source a bucket of its own",
+                remedy="list only buckets that can be exported, or move this source to its own bucket",
             )
 
 
 def _require_same(bucket: str, curated: Manifest, ledger: Manifest, card: Manifest) -> None:
-    """Ledger and card speak of this text."""
+    """Require that ledger and card belong to this text."""
     verdicts = f"{bucket}/verdicts"
     pairs = ((ledger, verdicts, curated.inputs[verdicts]), (card, f"{bucket}/curated", curated.digest))
     for one, key, expected in pairs:
         if one.inputs.get(key) != expected:
             raise IntegrityError(
-                f"{one.asset} speaks of other text than {bucket}/curated",
+                f"{one.asset} does not belong to the current {bucket}/curated",
                 found=f"{key} {str(one.inputs.get(key))[:16]}",
                 expected=f"{key} {expected[:16]}",
                 remedy=f"plinth run --select {one.asset}",
@@ -143,7 +143,7 @@ def _require_same(bucket: str, curated: Manifest, ledger: Manifest, card: Manife
 
 
 def _judged_by(buckets: Sequence[str], ledger: Manifest) -> dict[str, str]:
-    """Digests of all that scored and judged these buckets; of what was trained on them none, which changes no row."""
+    """Return the digests of annotations and policies of these buckets; training does not change rows."""
     others = {key.partition("/")[0] for key in ledger.inputs if key.endswith("/documents")} - set(buckets)
     others |= {CANARIES}
     of_a_run = (key for key in ledger.inputs if key == "mixture" or key.endswith("/shards"))
@@ -152,7 +152,7 @@ def _judged_by(buckets: Sequence[str], ledger: Manifest) -> dict[str, str]:
 
 
 def _tasks(bucket: str, curated: Manifest, ledger: Manifest, kind: str, to: str) -> Iterator[ExportTask]:
-    """A file for each part that has training text."""
+    """Yield a task per part with training text."""
     rights = _redistribution(curated)
     rows_of = {part.name.removeprefix(f"{bucket}/"): part for part in ledger.named(f"{bucket}/part-")}
     parts = [part for part in curated.named("part-") if part.rows]
@@ -164,10 +164,10 @@ def _tasks(bucket: str, curated: Manifest, ledger: Manifest, kind: str, to: str)
 
 
 def _redistribution(curated: Manifest) -> Rights:
-    """The license gate of the recipe for text that is passed on (`corpus.licences_by_use`)."""
+    """Return the license gate for redistributed text (`corpus.licences_by_use`)."""
     if "licences" not in curated.params:
         raise IntegrityError(
-            f"{curated.asset} does not say which licences were permitted",
+            f"{curated.asset} does not record the permitted licenses",
             found=f"version {curated.version}",
             expected="text curated by version 3",
             remedy=f"plinth run --select {curated.asset}",
@@ -190,7 +190,7 @@ def _write_missing(ctx: Context, to: str, tasks: Sequence[ExportTask], done: dic
 
 
 def write_text(store: Store, task: ExportTask) -> ExportFile:
-    """Write one file of text, and count it."""
+    """Write one text file and return its counts."""
     counts = list[dict[str, Any]]()
 
     def counted() -> Iterator[pa.RecordBatch]:
@@ -219,27 +219,27 @@ def _counts(batch: pa.RecordBatch) -> dict[str, Any]:
     }
 
 
-#: Columns of curated text, as an export names them. `metadata` is what the source said, JSON.
+#: Columns of curated text by their export names. `metadata` is the source's metadata as JSON.
 _TEXT = pa.schema([pa.field("id", pa.string(), nullable=False), pa.field("text", pa.large_string(), nullable=False)])
 _METADATA = pa.field("metadata", pa.string(), nullable=False)
-#: Columns of the ledger under their names there; `domain` is called `source`, as others call it.
+#: Ledger columns by their export names; `domain` is exported as `source`, the common name.
 _LEDGER = ("bucket", "domain", "uri", "captured_at", "snapshot", "licence", "may_commercial", "mime")
 _JUDGED = ("fired", "cluster", "cluster_size", "edits", "edited_characters")
 _NAMES = {"domain": "source"}
 
 
 def schema_of(store: Store, ledger: Part) -> pa.Schema:
-    """The columns of an export, with the sidecars' that this part of the ledger has."""
+    """Return the schema of an export, with the sidecar columns of this ledger part."""
     scores = [field for field in pq.read_schema(store.open_path(ledger.blob)) if JOIN in field.name]
     fixed = [BASE.field(name).with_name(_NAMES.get(name, name)) for name in (*_LEDGER, *_JUDGED)]
     return pa.schema([*_TEXT, *fixed, *scores, _METADATA])
 
 
 def rows(store: Store, curated: Part, ledger: Part) -> Iterator[pa.RecordBatch]:
-    """The training documents of a part, with `schema_of` the ledger.
+    """Yield the training documents of a part, with the schema `schema_of`.
 
     Raises:
-        IntegrityError: the ledger does not follow the text.
+        IntegrityError: the ledger does not match the text.
     """
     schema = schema_of(store, ledger)
     read = [name for name in pq.read_schema(store.open_path(ledger.blob)).names if JOIN in name]
@@ -256,7 +256,7 @@ def rows(store: Store, curated: Part, ledger: Part) -> Iterator[pa.RecordBatch]:
 
 
 class _Texts:
-    """Text and metadata of a part, taken in order."""
+    """Reader of text and metadata of a part, in order."""
 
     def __init__(self, store: Store, part: Part) -> None:
         self._part = part
@@ -265,30 +265,30 @@ class _Texts:
         self._rows = 0
 
     def take(self, ids: pa.Array) -> pa.RecordBatch:
-        """The next documents, which must be these."""
+        """Return the next documents, which must have these IDs."""
         while self._rows < len(ids) and (batch := next(self._batches, None)) is not None:
             self._waiting.append(batch)
             self._rows += batch.num_rows
         held = pa.Table.from_batches(self._waiting) if self._waiting else None
         if held is None or held.num_rows < len(ids):
-            raise self._other(f"{self._rows} documents are left for {len(ids)} rows of the ledger")
+            raise self._other(f"{self._rows} documents remain for {len(ids)} ledger rows")
         taken = held.slice(0, len(ids)).combine_chunks().to_batches()[0]
         rest = held.slice(len(ids))
         self._waiting, self._rows = [batch for batch in rest.to_batches() if batch.num_rows], rest.num_rows
         if not hexadecimal(taken.column("id")).equals(ids):
-            raise self._other("other documents, or another order")
+            raise self._other("different documents or order")
         return taken
 
     def finish(self) -> None:
-        """Fail where text is left."""
+        """Raise if text remains."""
         if self._rows or any(batch.num_rows for batch in self._batches):
-            raise self._other("documents without a row in the ledger")
+            raise self._other("documents without a ledger row")
 
     def _other(self, found: str) -> IntegrityError:
         return IntegrityError(
-            f"the ledger does not follow the curated text ({self._part.name})",
+            f"the ledger does not match the curated text ({self._part.name})",
             found=found,
-            expected="the documents that are trained on, in order",
+            expected="the training documents, in order",
             remedy="plinth run --select ledger",
         )
 
@@ -297,7 +297,7 @@ Write = Callable[[pa.Schema, Iterable[pa.RecordBatch], DigestWriter], None]
 
 
 def write_parquet(schema: pa.Schema, batches: Iterable[pa.RecordBatch], out: DigestWriter) -> None:
-    """Row groups of bounded rows and bytes, Zstandard."""
+    """Write Zstandard-compressed row groups of bounded rows and bytes."""
     groups = RowGroups(schema)
 
     def filled() -> Iterator[pa.RecordBatch]:
@@ -311,7 +311,7 @@ def write_parquet(schema: pa.Schema, batches: Iterable[pa.RecordBatch], out: Dig
 
 
 def write_jsonl(schema: pa.Schema, batches: Iterable[pa.RecordBatch], out: Sink) -> None:
-    """One object per line, keys in the order of the columns; `metadata` is an object, times are ISO 8601."""
+    """Write one object per line, keys in column order; `metadata` is an object, times are ISO 8601."""
     for batch in batches:
         for row in batch.to_pylist():
             row["metadata"] = json.loads(row["metadata"])
@@ -328,7 +328,7 @@ def _zstandard(schema: pa.Schema, batches: Iterable[pa.RecordBatch], out: Digest
         write_jsonl(schema, batches, packed)
 
 
-#: By the ending of a file's name, which is the name of the format.
+#: Writers by format, which is also the file name extension.
 FORMATS: Mapping[str, Write] = {
     "parquet": write_parquet,
     "jsonl": write_jsonl,
@@ -340,4 +340,4 @@ FORMATS: Mapping[str, Write] = {
 def _text(value: Any) -> str:
     if isinstance(value, datetime):
         return value.isoformat()
-    raise TypeError(f"{type(value).__name__} has no JSON")
+    raise TypeError(f"{type(value).__name__} has no JSON form")

@@ -1,4 +1,4 @@
-"""The files at the place of an export: planned, in progress, finished with their digests, and verified."""
+"""File list of an export: plan, progress, final manifest, and verification."""
 
 from __future__ import annotations
 
@@ -21,8 +21,7 @@ PLAN = f"{PROGRESS}plan.json"
 
 
 class ExportFile(Frozen):
-    """A file of an export: its key, length and digest, what is counted of its rows, and how many documents it does not
-    have because their license does not allow to pass them on."""
+    """File of an export: key, length, digest, counts, and the number of documents excluded by license."""
 
     key: str
     bytes: int
@@ -35,7 +34,7 @@ class ExportFile(Frozen):
 
 
 class TextExport(Frozen):
-    """What `manifest.json` says, and its digest."""
+    """Content of `manifest.json` and its digest."""
 
     format: str
     version: str
@@ -49,26 +48,26 @@ class TextExport(Frozen):
 
 
 def load(to: str) -> TextExport:
-    """The manifest of a finished export.
+    """Read the manifest of a finished export.
 
     Raises:
-        StorageError: there is none.
-        IntegrityError: it is not what an export writes.
+        StorageError: there is no manifest.
+        IntegrityError: the manifest is invalid.
     """
     try:
         return TextExport.model_validate_json(b"".join(read_file(f"{to}/{MANIFEST}")))
     except ValueError as error:
-        raise IntegrityError(f"{to}/{MANIFEST} is not the manifest of an export", found=error) from error
+        raise IntegrityError(f"{to}/{MANIFEST} is not an export manifest", found=error) from error
 
 
 def begin(to: str, wanted: Mapping[str, str]) -> dict[str, ExportFile]:
-    """Plan an export; by name the files of earlier attempts that are whole and still wanted.
+    """Plan an export; return complete files of earlier attempts that are still needed, by name.
 
     Args:
-        wanted: keys of the files of text, by name.
+        wanted: keys of the text files by name.
 
     Raises:
-        StorageError: files lie there that no export wrote.
+        StorageError: the target has files that are not from an export.
     """
     there = sizes(to)
     done, ours = _recorded(to, there)
@@ -76,10 +75,10 @@ def begin(to: str, wanted: Mapping[str, str]) -> dict[str, ExportFile]:
     strange = sorted(name for name in there if (name.startswith(DATA) or name == CARD) and name not in ours)
     if strange:
         raise StorageError(
-            f"{to} has files that no export wrote",
+            f"{to} has files that are not from an export",
             found=", ".join(strange[:3]),
-            expected="an empty folder, or one that `plinth export text` wrote",
-            remedy="name another folder",
+            expected="an empty folder, or an earlier `plinth export text`",
+            remedy="choose another folder",
         )
     known = {
         name: file for name, file in done.items() if wanted.get(name) == file.key and there.get(name) == file.bytes
@@ -95,13 +94,13 @@ def begin(to: str, wanted: Mapping[str, str]) -> dict[str, ExportFile]:
 
 
 def record(to: str, name: str, file: ExportFile) -> None:
-    """Note that a file is whole."""
+    """Record a complete file."""
     note = {"name": name, "file": file.model_dump()}
     write_file(f"{to}/{PROGRESS}{file.key}.json", lambda out: out.write(fingerprint.canonical(note)))
 
 
 def finish(to: str, kind: str, files: Mapping[str, ExportFile], inputs: Mapping[str, str]) -> TextExport:
-    """Write the manifest, then clear what only served to go on."""
+    """Write the manifest, then delete the progress files."""
     made = TextExport(format=kind, version=VERSION, inputs=inputs, files=files)
     write_file(f"{to}/{MANIFEST}", lambda out: out.write(fingerprint.canonical(made)))
     for name in sizes(f"{to}/{PROGRESS.rstrip('/')}"):
@@ -112,7 +111,7 @@ def finish(to: str, kind: str, files: Mapping[str, ExportFile], inputs: Mapping[
 
 
 def _recorded(to: str, there: Mapping[str, int]) -> tuple[dict[str, ExportFile], set[str]]:
-    """By name the files that are recorded as whole, and the names of all that exports wrote or planned."""
+    """Return the complete files by name, and the names of all files of exports, planned or written."""
     done, ours = dict[str, ExportFile](), set[str]()
     if MANIFEST in there:
         done |= load(to).files
@@ -129,7 +128,7 @@ def _recorded(to: str, there: Mapping[str, int]) -> tuple[dict[str, ExportFile],
 
 
 def _half_written(name: str, ours: set[str]) -> bool:
-    """Return True if it is what a killed process left of one of these files in a folder (`storage.atomic`)."""
+    """Return True if it is a partial file of one of these, left by a killed process (`storage.atomic`)."""
     folder, _, last = name.rpartition("/")
     own = last.removeprefix(".").rpartition(".")[0].rpartition(".")[0]
     return last.startswith(".") and last.endswith(".tmp") and f"{folder}/{own}".lstrip("/") in ours
@@ -139,11 +138,11 @@ def verify(to: str, digest: str | None = None) -> TextExport:
     """Read every file of an export and compare length and SHA-256.
 
     Args:
-        digest: SHA-256 that `manifest.json` must have, as the export printed it.
+        digest: expected SHA-256 of `manifest.json`, as printed by the export.
 
     Raises:
-        IntegrityError: a file is missing, has changed or was added; or the manifest is another one.
-        StorageError: the place cannot be read, or has no manifest.
+        IntegrityError: a file is missing, changed or added, or the manifest differs.
+        StorageError: the export cannot be read, or has no manifest.
     """
     made, there = load(to), sizes(to)
     for name in made.files:
@@ -157,10 +156,10 @@ def verify(to: str, digest: str | None = None) -> TextExport:
         wrong.insert(0, f"the manifest has SHA-256 {made.digest}")
     if wrong:
         raise IntegrityError(
-            f"{to} is not what was exported",
+            f"{to} differs from its export",
             found="; ".join(wrong[:5]) + (f"; and {len(wrong) - 5} more" if len(wrong) > 5 else ""),
-            expected=f"{len(made.files)} files as manifest.json lists them" + (f", {digest}" if digest else ""),
-            remedy="export to it again: what is missing or of another length is written; delete what has changed first",
+            expected=f"the {len(made.files)} files in manifest.json" + (f", {digest}" if digest else ""),
+            remedy="delete changed files, then repeat the export, which writes missing files",
         )
     return made
 
@@ -172,13 +171,13 @@ def _sha256(uri: str) -> str:
     return found.hexdigest()
 
 
-# The README of a folder that the Hugging Face Hub reads: front matter, then the data card.
+# README for the Hugging Face Hub: front matter, then the data card.
 #
-# The keys are those of the Hub's dataset cards (https://huggingface.co/docs/hub/datasets-cards); `configs` name a data
-# set for each bucket, and one of all buckets that `load_dataset` takes unless told otherwise.
+# The keys are those of the Hub's dataset cards (https://huggingface.co/docs/hub/datasets-cards); `configs` has a data
+# set per bucket, and one of all buckets as the default of `load_dataset`.
 
-#: Licenses that the Hub has an identifier for, which is the SPDX identifier in small letters
-#: (https://huggingface.co/docs/hub/repositories-licenses). All else is `other`, with its name.
+#: Licenses with an identifier on the Hub, which is the lower-case SPDX identifier
+#: (https://huggingface.co/docs/hub/repositories-licenses). All others are `other`, with their name.
 HUB_LICENCES = """
 apache-2.0 mit afl-3.0 artistic-2.0 bsl-1.0 bsd-2-clause bsd-3-clause bsd-3-clause-clear cc0-1.0 cc-by-2.0 cc-by-2.5
 cc-by-3.0 cc-by-4.0 cc-by-sa-3.0 cc-by-sa-4.0 cc-by-nc-2.0 cc-by-nc-3.0 cc-by-nc-4.0 cc-by-nd-4.0 cc-by-nc-nd-3.0
@@ -188,19 +187,19 @@ lgpl-2.1 lgpl-3.0 pddl
 """
 _SUFFIXES = ("-only", "-or-later")
 _OTHER_NAMES = {"odc-by-1.0": "odc-by", "odbl-1.0": "odbl", "pddl-1.0": "pddl"}
-#: A language is named where at least one document in so many is in it.
+#: A language is listed if at least one document in this many has it.
 LANGUAGE_SHARE = 1000
 _STEPS = ("1K", "10K", "100K", "1M", "10M", "100M", "1B", "10B", "100B", "1T")
 
 
 @dataclass(frozen=True)
 class CardFacts:
-    """What the front matter says.
+    """Facts of the front matter.
 
     Args:
-        name: of the corpus.
-        files: by bucket, the pattern of its files.
-        counts: of all files: `documents`, `text_bytes`, `licences` and `languages` with their documents.
+        name: name of the corpus.
+        files: file patterns by bucket.
+        counts: totals of all files: `documents`, `text_bytes`, `licences` and `languages` with their documents.
     """
 
     name: str
@@ -209,7 +208,7 @@ class CardFacts:
 
 
 def hub_card(facts: CardFacts, page: str) -> str:
-    """Front matter and the page of the data card."""
+    """Return front matter and the page of the data card."""
     import yaml
 
     counts = facts.counts
@@ -222,7 +221,7 @@ def hub_card(facts: CardFacts, page: str) -> str:
 
 
 def size_category(documents: int) -> str:
-    """The Hub's words for a number of rows: `n<1K`, `1K<n<10K`, … `n>1T`."""
+    """Return the Hub's size category: `n<1K`, `1K<n<10K`, … `n>1T`."""
     place = next((i for i in range(len(_STEPS)) if documents < 10 ** (3 + i)), len(_STEPS))
     if place == 0:
         return f"n<{_STEPS[0]}"
@@ -230,7 +229,7 @@ def size_category(documents: int) -> str:
 
 
 def hub_licence(licence: str) -> str:
-    """The Hub's identifier of an SPDX identifier, or `other`."""
+    """Return the Hub's identifier for an SPDX identifier, or `other`."""
     known = licence.lower()
     for suffix in _SUFFIXES:
         known = known.removesuffix(suffix)
@@ -239,7 +238,7 @@ def hub_licence(licence: str) -> str:
 
 
 def licence_keys(licences: Iterable[str]) -> dict[str, Any]:
-    """`license`, and `license_name` of those that the Hub has no identifier for."""
+    """Return the keys `license`, and `license_name` for licenses without a Hub identifier."""
     own = sorted(licences)
     known = sorted({hub_licence(one) for one in own})
     named = {"license": known[0] if len(known) == 1 else known} if known else {}
@@ -248,11 +247,11 @@ def licence_keys(licences: Iterable[str]) -> dict[str, Any]:
 
 
 def language_codes(languages: Mapping[str, int], documents: int) -> list[str]:
-    """Codes of two or three letters, the most frequent first; of those with one document in `LANGUAGE_SHARE` or more.
+    """Return language codes of two or three letters, most frequent first, above the share `LANGUAGE_SHARE`.
 
     Args:
         languages: documents by label, such as `eng_Latn`.
-        documents: of all languages.
+        documents: number of documents in all languages.
     """
     found = dict[str, int]()
     for label, own in languages.items():
@@ -264,7 +263,7 @@ def language_codes(languages: Mapping[str, int], documents: int) -> list[str]:
 
 
 def _patterns(files: Mapping[str, str]) -> dict[str, str | list[str]]:
-    """Patterns by name of a data set: all buckets, where there are several, and each."""
+    """Return patterns by data set name: one per bucket, and one of all if there are several."""
     whole = {"default": list(files.values())} if len(files) > 1 and "default" not in files else {}
     return {**whole, **files}
 

@@ -1,12 +1,12 @@
-"""A text back to what the model read: verbatim spans, their documents, and the steps and checkpoints that saw them.
+"""Tracing of a text to training data: verbatim spans, their documents, and the steps and checkpoints that read them.
 
-    trace_index  the stage of the pipeline; hashes of every 17th 16-gram of a range, sorted
-    matches      tokens of a text -> every place in the shards that has 32 or more of them -> maximal spans, with counts
-    tracer       a text or tokens -> spans -> documents, shards, steps and checkpoints of runs
+    trace_index  the pipeline stage; sorted hashes of every 17th 16-gram of a range
+    matches      occurrences of 32 or more tokens of a text in the shards, merged to maximal spans with counts
+    tracer       spans of a text or tokens, with documents, shards, steps and checkpoints of runs
 
-The index takes half a byte per token. A query looks up all of its own 16-grams, so the anchors may lie at fixed
-distances: the size does not depend on the text, and what is repeated a million times is found a million times.
-Does not belong here: one document by its id (`plinth.provenance.explain`).
+The index takes half a byte per token. A query looks up all of its 16-grams, so anchors at fixed distances suffice: the
+size does not depend on the text, and all repetitions are found. Does not belong here: one document by its ID
+(`plinth.provenance.explain`).
 
 Also here: the command `plinth corpus trace`, which loads the other modules when it runs.
 """
@@ -23,14 +23,14 @@ import click
 from plinth.text import counted
 from plinth_jobs.cli.options import Settings, Utf8Text, examples, json_option, shared
 
-#: Characters shown of a span; --json has all.
+#: Maximum characters shown of a span; --json has all.
 SHOWN_CHARACTERS = 240
-#: Characters of a path, at most; a longer target is a text.
+#: Maximum length of a path; a longer target is a text.
 MOST_PATH = 4096
 
 
 @click.command(
-    short_help="Find a text verbatim in the data, and the steps that saw it.",
+    short_help="Find a text verbatim in training data, with steps.",
     epilog=examples(
         'plinth corpus trace "It was the best of times, it was the worst of times, …"',
         "plinth corpus trace answer.txt --documents 100",
@@ -39,18 +39,18 @@ MOST_PATH = 4096
     )
 )
 @click.argument("target", type=Utf8Text(), metavar="TEXT|FILE|-|latest")
-@click.option("--least", type=click.IntRange(min=32), default=32, show_default=True, help="Tokens of a span at least.")
+@click.option("--least", type=click.IntRange(min=32), default=32, show_default=True, help="Minimum tokens of a span.")
 @click.option(
-    "--documents", type=click.IntRange(min=1), default=10, show_default=True, help="Documents named of each span."
+    "--documents", type=click.IntRange(min=1), default=10, show_default=True, help="Maximum documents listed per span."
 )
 @shared
 @json_option
 def trace(settings: Settings, target: str, least: int, documents: int, as_json: bool) -> None:
-    """Find verbatim spans of a text in the training data, and the steps and checkpoints that saw them.
+    """Find verbatim spans of a text in the training data, and the steps and checkpoints that read them.
 
-    Every span of 32 or more tokens is shown with the number of its occurrences and documents, however many, then the
-    first documents with their shards, training steps and checkpoints. The text is given as it is, as a file, or on
-    standard input; `latest` is what the latest checkpoint wrote when text of risk was tried on it (extraction).
+    Shows every span of 32 or more tokens with its number of occurrences and documents, and the first documents with
+    their shards, training steps and checkpoints. TARGET is a text, a file, or `-` for stdin; `latest` traces the
+    completions of the latest extraction test.
     """
     from plinth_audit.trace.tracer import Tracer
     from plinth_jobs.cli import output
@@ -74,18 +74,18 @@ def _latest(settings: Settings, least: int, documents: int, as_json: bool) -> No
         return output.emit_json(said)
     count = len(said["found"])
     output.heading(
-        f"run {said['run']}, step {said['step']}: {count} of {said['completions']} completions hold verbatim spans"
+        f"run {said['run']}, step {said['step']}: {count} of {said['completions']} completions have verbatim spans"
     )
     for one in said["found"]:
         held = ", held out" if one["heldout"] else ""
-        output.heading(f"{one['outcome']}: asked for {one['id']} of {one['bucket']}{held}")
+        output.heading(f"{one['outcome']}: prompt from {one['id']} in {one['bucket']}{held}")
         for span in one["trace"]["spans"]:
             _show_span(span)
     return None
 
 
 def _text(target: str) -> str:
-    """The target itself, or what the file of that name holds."""
+    """Return the target, or the content of the file of that name."""
     from plinth.errors import MissingError
 
     try:
@@ -93,11 +93,11 @@ def _text(target: str) -> str:
             return sys.stdin.buffer.read().decode()
         path = Path(target)
         if target and len(target) < MOST_PATH and path.is_dir():
-            raise MissingError(f"{target} is a folder", expected="a text, a file with text, - or latest")
+            raise MissingError(f"{target} is a folder", expected="a text, a text file, - or latest")
         return path.read_bytes().decode() if len(target) < MOST_PATH and path.is_file() else target
     except UnicodeDecodeError as error:
-        raise MissingError(f"{target} holds no text", found=error, expected="UTF-8") from error
-    except (OSError, ValueError):  # no such name is possible: a text
+        raise MissingError(f"{target} is not a text file", found=error, expected="UTF-8") from error
+    except (OSError, ValueError):  # not a possible file name, so a text
         return target
 
 
@@ -106,10 +106,10 @@ def _show(found: Mapping[str, Any]) -> None:
 
     output.heading(
         f"{counted(len(found['spans']), 'span')} of {found['least']} or more tokens; "
-        f"{found['covered']:,} of {counted(found['tokens'], 'token')} lie in them"
+        f"they cover {found['covered']:,} of {counted(found['tokens'], 'token')}"
     )
     if found["tokens"] < found["least"]:
-        output.say("the text is shorter than a span, so none can be found; a file is searched where one has that name")
+        output.say("The text is shorter than a span. To search a file, check its name.")
     for span in found["spans"]:
         _show_span(span)
 
@@ -120,7 +120,7 @@ def _show_span(span: Mapping[str, Any]) -> None:
     text, most = span["text"], ""
     shown = text if len(text) <= SHOWN_CHARACTERS else f"{text[:SHOWN_CHARACTERS]}…"
     if span["most"] > span["occurrences"]:
-        most = f"; its most frequent 32 tokens {span['most']:,} times"
+        most = f"; the most frequent 32 tokens of it {span['most']:,} times"
     output.heading(
         f"tokens {span['begin']:,} to {span['begin'] + span['tokens']:,} ({span['tokens']:,}): "
         f"{counted(span['occurrences'], 'time')} in {counted(span['documents'], 'document')}{most}"

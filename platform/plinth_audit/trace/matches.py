@@ -1,14 +1,13 @@
-"""Every place in the shards that has 32 or more tokens of a text in a row, extended as far as both agree.
+"""Occurrences of 32 or more consecutive tokens of a text in the shards, extended in both directions.
 
     query -> its 16-grams -> anchors with the same hash -> compared with the shard's tokens -> matches
 
-Each place is found once: a match that reaches back over the anchor before was found there. A query costs one search
-per token and range, and one comparison per anchor that holds one of its 16-grams; of a query that repeats no 16-gram
-these are at most the anchors of the index, whatever the text in the shards.
+Each occurrence is found once: a match that extends back over an earlier anchor was found there. A query takes one
+search per token and range, and one comparison per anchor with one of its 16-grams. If the query repeats no 16-gram,
+there are at most as many comparisons as anchors.
 
-A span is maximal when no longer span of the text that contains it occurs. How often the whole span occurs and how
-often its most frequent 32 tokens do are two numbers: of a license that a million files begin with, one file may go on
-as the text does.
+A span is maximal if no longer span of the text that contains it occurs. The counts of the whole span and of its most
+frequent 32 tokens are separate: a million files may start with a license, and only one may continue like the text.
 """
 
 from __future__ import annotations
@@ -27,13 +26,13 @@ from plinth.tokens.shards.reader import ShardReader, open_streams
 from plinth_audit.trace.trace_index import SPAN_TOKENS, hash_grams, open_anchors
 from plinth_text.compiled import compiled
 
-#: Anchors compared in one call: bounds the memory for what it returns.
+#: Maximum anchors per call, which bounds the memory of the result.
 CHUNK_HITS = 1 << 22
 
 
 @dataclass(frozen=True)
 class Matches:
-    """Places of a text in one stream, [n] each, in order of query and stream; none can be extended at either side.
+    """Maximal matches of a text in one stream, [n] each, sorted by query and stream.
 
     Args:
         begins: first token in the query.
@@ -50,34 +49,34 @@ class Matches:
 
 
 class VerbatimIndex:
-    """The trace index of a bucket with the shards that it is of.
+    """Trace index of a bucket with its shards.
 
     Raises:
-        MissingError: the index was made from other shards.
+        MissingError: the index belongs to other shards.
     """
 
     def __init__(self, store: Store, made: Manifest, shards: Manifest) -> None:
         named = made.inputs.get(f"{shards.asset.rsplit('/', 1)[0]}/shards")
         if named != shards.digest:
             raise MissingError(
-                f"{made.asset} is of other shards",
+                f"{made.asset} belongs to other shards",
                 found=named,
                 expected=shards.digest,
-                remedy=f"`plinth run --select {made.asset}` makes it again",
+                remedy=f"run `plinth run --select {made.asset}`",
             )
         self._store = store
         self.readers: Mapping[str, ShardReader] = open_streams(store, [shards])
         self._parts = {name: made.named(f"{reader.stream.folder}anchors-") for name, reader in self.readers.items()}
 
     def find(self, query: NDArray[np.int64], least: int = SPAN_TOKENS) -> dict[str, Matches]:
-        """All matches of at least so many tokens, by stream.
+        """Return all matches of at least `least` tokens by stream.
 
         Raises:
-            ValueError: `least` is less than the index finds.
-            MissingError, IntegrityError: a part or a shard is absent, torn, or none.
+            ValueError: `least` is below the minimum of the index.
+            MissingError, IntegrityError: a part or a shard is missing, truncated or invalid.
         """
         if least < SPAN_TOKENS:
-            raise ValueError(f"spans of {least} tokens: the index finds those of {SPAN_TOKENS} and more")
+            raise ValueError(f"spans of {least} tokens; the index only finds spans of {SPAN_TOKENS} or more")
         grams = hash_grams(query)
         return {name: self._in_stream(name, query, grams, least) for name in self.readers}
 
@@ -113,7 +112,7 @@ class VerbatimIndex:
         base: int,
         least: int,
     ) -> Iterator[NDArray[np.int64]]:
-        """Matches at anchors: token `at` of the query beside token `base + positions` of the stream."""
+        """Return matches at anchors: token `at` of the query at token `base + positions` of the stream."""
         owners = np.searchsorted(reader.shard_starts, base + positions, side="right") - 1
         for shard in np.unique(owners).tolist():
             own = np.flatnonzero(owners == shard)
@@ -131,7 +130,7 @@ class VerbatimIndex:
     def _across(
         self, reader: ShardReader, query: NDArray[np.int64], at: int, position: int, base: int, least: int
     ) -> NDArray[np.int64]:
-        """The match at an anchor beside the edge of a shard: all tokens that the query could reach, read together."""
+        """Return the match at an anchor next to the edge of a shard, from all tokens in reach of the query."""
         token = base + position
         first, stop = max(0, token - at), min(reader.tokens, token + len(query) - at)
         held, made = reader.read(first, stop - first), np.empty((1, 3), np.int64)
@@ -143,7 +142,7 @@ class VerbatimIndex:
 
 
 def _ordered(rows: NDArray[np.int64]) -> Matches:
-    """Matches by query and stream, each once: a document that two ranges share is found from both."""
+    """Return matches sorted by query and stream, without duplicates from documents shared by two ranges."""
     rows = rows[np.lexsort((rows[:, 1], rows[:, 0]))]
     fresh = np.append(True, (np.diff(rows[:, :2], axis=0) != 0).any(axis=1))[: len(rows)]
     return Matches(*(np.ascontiguousarray(column) for column in rows[fresh].T))
@@ -155,10 +154,10 @@ def compare_u16(
     positions: NDArray[np.int64], base: int, least: int, end_of_text: int, made: NDArray[np.int64],
     edge: NDArray[np.int64],
 ) -> tuple[int, int]:  # fmt: skip
-    """Extend each hit in both directions; returns how many matches and how many hits meet an edge.
+    """Extend each hit in both directions; return the number of matches and of hits that meet an edge.
 
-    `held` is tokens `first` and on of the stream; `begins` and `ends` say whether nothing is before, or behind. A match
-    is (token of the query, token of the stream, length); a hit that meets an edge is its number.
+    `held` has the tokens of the stream from `first` on; `begins` and `ends` are True at the ends of the stream. A match
+    is (token of the query, token of the stream, length); a hit that meets an edge is given by its number.
     """
 
 
@@ -168,7 +167,7 @@ def compare_u32(
     positions: NDArray[np.int64], base: int, least: int, end_of_text: int, made: NDArray[np.int64],
     edge: NDArray[np.int64],
 ) -> tuple[int, int]:  # fmt: skip
-    """As `compare_u16`."""
+    """Extend each hit in both directions, as `compare_u16`."""
 
 
 _COMPARE: dict[int, Any] = {2: compare_u16, 4: compare_u32}
@@ -176,12 +175,12 @@ _COMPARE: dict[int, Any] = {2: compare_u16, 4: compare_u32}
 
 @dataclass(frozen=True)
 class VerbatimSpan:
-    """A maximal span of the query.
+    """Maximal span of the query.
 
     Args:
-        begin, tokens: in the query.
-        places: stream -> first tokens of its occurrences there, ascending; only streams that have some.
-        most: occurrences of those 32 of its tokens in a row that occur most often.
+        begin, tokens: start and length in the query.
+        places: first tokens of its occurrences, ascending, by stream with occurrences.
+        most: occurrences of its most frequent 32 consecutive tokens.
     """
 
     begin: int
@@ -191,12 +190,12 @@ class VerbatimSpan:
 
     @property
     def occurrences(self) -> int:
-        """How often the whole span occurs."""
+        """Number of occurrences of the whole span."""
         return sum(map(len, self.places.values()))
 
 
 def spans(found: Mapping[str, Matches], query_tokens: int) -> list[VerbatimSpan]:
-    """The maximal spans, in order of the query."""
+    """Return the maximal spans, in order of the query."""
     frequencies = window_counts(found, query_tokens)
     every = [np.empty((0, 2), np.int64)] + [np.stack([own.begins, own.tokens], axis=1) for own in found.values()]
     made = []
@@ -208,7 +207,7 @@ def spans(found: Mapping[str, Matches], query_tokens: int) -> list[VerbatimSpan]
 
 
 def window_counts(found: Mapping[str, Matches], query_tokens: int) -> NDArray[np.int64]:
-    """How often the 32 tokens that begin at each token of the query occur, [query_tokens]."""
+    """Return the number of occurrences of the 32 tokens from each token of the query, [query_tokens]."""
     changes = np.zeros(query_tokens + 1, np.int64)
     for own in found.values():
         changes += np.bincount(own.begins, minlength=query_tokens + 1)
@@ -217,7 +216,7 @@ def window_counts(found: Mapping[str, Matches], query_tokens: int) -> NDArray[np
 
 
 def covered(made: list[VerbatimSpan], query_tokens: int) -> int:
-    """Tokens of the query that lie in some span."""
+    """Return the number of query tokens in spans."""
     held = np.zeros(query_tokens, np.bool_)
     for span in made:
         held[span.begin : span.begin + span.tokens] = True
@@ -225,14 +224,14 @@ def covered(made: list[VerbatimSpan], query_tokens: int) -> int:
 
 
 def _places(found: Matches, begin: int, tokens: int) -> NDArray[np.int64]:
-    """Where the tokens of a maximal span occur: its matches, ascending as matches are."""
+    """Return the positions of a maximal span's occurrences, ascending."""
     first, stop = np.searchsorted(found.begins, [begin, begin + 1]).tolist()
     own = slice(first, stop)
     return np.asarray(found.starts[own][found.tokens[own] == tokens])
 
 
 def _maximal(intervals: NDArray[np.int64]) -> list[tuple[int, int]]:
-    """Begin and length of the intervals that no other contains, by begin."""
+    """Return start and length of intervals that no other interval contains, by start."""
     kept: list[tuple[int, int]] = []
     reached = -1
     for begin, tokens in sorted(intervals.tolist(), key=lambda own: (own[0], -own[1])):

@@ -16,7 +16,7 @@ INLINE uint64_t add_token(uint64_t mixed, uint64_t token) {
     uint64_t mixed = 0x9E3779B97F4A7C15u;                                                                      \
     for (int64_t i = at; i < at + GRAM; i++) mixed = add_token(mixed, tokens[i]);
 
-/* Hash and position of every anchor whose tokens are of one document; returns how many. */
+/* Write hash and position of every anchor within one document; return their number. */
 #define COLLECT(T, ELEMENT)                                                                                    \
     static int64_t collect_from_##T(T##_in tokens, int64_t count, int64_t end_of_text, u64_out keys) {         \
         int64_t found = 0;                                                                                     \

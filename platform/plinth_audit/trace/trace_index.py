@@ -1,13 +1,13 @@
-"""The asset `{bucket}/trace_index`: where every 32 tokens in a row of a bucket's shards can be found again.
+"""Asset `{bucket}/trace_index`: index that finds any 32 consecutive tokens of a bucket's shards.
 
     document index -> ranges of whole documents             cached per part of the index
-    a range        -> `anchors-00000.arrow`, in order       cached per range, wherever the range lies
+    a range        -> `anchors-00000.arrow`, in order       cached per range, independent of its position
 
-The bytes depend on the tokens alone, never on workers. Memory is one range.
+The bytes depend only on the tokens, not on workers. Memory is one range.
 
-Shards of even size are cut again when text is added, so a shard is not a unit to keep work for. A range has whole
-documents of one curated part, and is identified by what its tokens are made from (tokenizer, curated part, the
-documents' ids, rows and lengths), wherever its stream now has it: growth indexes only new curated parts.
+Shards of equal size are cut again when text is added, so they are not the unit of the cache. A range has whole
+documents of one curated part. Its identity is the source of its tokens (tokenizer, curated part, the documents' IDs,
+rows and lengths), independent of its position in the stream, so only new curated parts are indexed.
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ from plinth_text.compiled import compiled
 
 # Anchors: hashes of the 16-grams that begin at every 17th token of a range, sorted.
 #
-# Of 32 tokens in a row, 17 begin a 16-gram that lies inside them, and one of 17 in a row is an anchor. An anchor takes
-# 8 bytes, so the index takes 8 / 17 of a byte per token whatever the text.
+# Of 32 consecutive tokens, 17 start a 16-gram inside them, and one of 17 is an anchor. An anchor takes 8 bytes, so the
+# index takes 8 / 17 of a byte per token for any text.
 
-#: Fewest tokens in a row that are found; `least` of a query may be more, never fewer.
+#: Minimum number of consecutive tokens that can be found.
 SPAN_TOKENS = 32
-#: Tokens of a hash. Shorter ones would be rarer in the index and ambiguous in the text.
+#: Tokens per hash.
 GRAM = 16
 STRIDE = SPAN_TOKENS - GRAM + 1
 
-#: An anchor: the upper half of a 64-bit hash of its tokens, and its token counted from the beginning of its range.
+#: Anchor: the upper half of a 64-bit hash of its tokens, and its position in the range.
 ANCHOR_SCHEMA = pa.schema(
     [pa.field("hash", pa.uint32(), nullable=False), pa.field("position", pa.uint32(), nullable=False)]
 )
@@ -54,11 +54,11 @@ _WHAT = "an index of verbatim spans"
 
 @dataclass(frozen=True)
 class AnchorTask:
-    """The tokens of a range and the shards that they lie in, in order.
+    """Tokens of a range, and their shards in order.
 
     Args:
         shards: parts with `start` and `tokens`.
-        start, tokens: of the range in its stream.
+        start, tokens: position and length of the range in its stream.
         reach: tokens from `start` to the end of the stream.
     """
 
@@ -72,14 +72,14 @@ class AnchorTask:
 
 @dataclass(frozen=True)
 class Anchors:
-    """The anchors of a range, mapped, in order of hash and position."""
+    """Memory-mapped anchors of a range, sorted by hash and position."""
 
     hashes: NDArray[np.uint32]
     positions: NDArray[np.uint32]
 
 
 def write(store: Store, task: AnchorTask) -> tuple[Part, ...]:
-    """The anchors of a range as one part. Memory is the range and its anchors."""
+    """Write the anchors of a range as one part. Memory is the range and its anchors."""
     held = _read(store, task, min(task.tokens + GRAM - 1, task.reach))
     keys = np.empty(-(-task.tokens // STRIDE), np.uint64)
     collect = collect_u16 if held.dtype == np.uint16 else collect_u32
@@ -91,10 +91,10 @@ def write(store: Store, task: AnchorTask) -> tuple[Part, ...]:
 
 
 def open_anchors(store: Store, part: Part) -> Anchors:
-    """The anchors of a part, mapped.
+    """Map the anchors of a part.
 
     Raises:
-        MissingError, IntegrityError: absent, torn, or no such index.
+        MissingError, IntegrityError: the file is missing, truncated or invalid.
     """
     data, places = map_columns(store, part, _WHAT)
     columns = (data[at : at + 4 * part.rows].view("<u4") for at in (places if part.rows else (0, 0)))
@@ -102,14 +102,14 @@ def open_anchors(store: Store, part: Part) -> Anchors:
 
 
 def hash_grams(tokens: NDArray[np.int64]) -> NDArray[np.uint32]:
-    """The hash of the 16-gram at every token that begins one, [max(0, tokens - 15)]."""
+    """Return the hash of the 16-gram at every token that starts one, [max(0, tokens - 15)]."""
     hashes = np.empty(max(0, len(tokens) - GRAM + 1), np.uint32)
     hash_all(tokens, hashes)
     return hashes
 
 
 def _read(store: Store, task: AnchorTask, count: int) -> Tokens:
-    """Tokens of the range and the few behind it; a view where they lie in one shard."""
+    """Return the tokens of the range and the 15 after it; a view if they are in one shard."""
     pieces = []
     for part in task.shards:
         first = int(part.stats["start"])
@@ -121,28 +121,28 @@ def _read(store: Store, task: AnchorTask, count: int) -> Tokens:
 
 @compiled
 def collect_u16(tokens: NDArray[np.uint16], count: int, end_of_text: int, keys: NDArray[np.uint64]) -> int:
-    """Hash and position of every anchor whose tokens are of one document; returns how many."""
+    """Write hash and position of every anchor within one document; return their number."""
 
 
 @compiled
 def collect_u32(tokens: NDArray[np.uint32], count: int, end_of_text: int, keys: NDArray[np.uint64]) -> int:
-    """As `collect_u16`."""
+    """Write anchors, as `collect_u16`."""
 
 
 @compiled
 def hash_all(tokens: NDArray[np.int64], hashes: NDArray[np.uint32]) -> None:
-    """Fill in the hash of the 16-gram that begins at each token."""
+    """Write the hash of the 16-gram that starts at each token."""
 
 
 VERSION = "1"
 RANGES = Step(name="tokens.trace_index.ranges", version=VERSION)
 ANCHORS = Step(name="tokens.trace_index.anchors", version=VERSION, params={"gram": GRAM, "stride": STRIDE})
-#: Bytes per token above this are a failure of the index, not of the text.
+#: Maximum bytes per token of a correct index.
 MOST_BYTES_PER_TOKEN = 6.0
-#: Tokens of a range at most: 32 MB of anchors, and of one curated part there are seldom more. A longer document is cut.
+#: Maximum tokens of a range: 32 MB of anchors. A longer document is split.
 RANGE_TOKENS = 2**26
 
-#: A range of a stream: its curated part, place and identity.
+#: Range of a stream: its curated part, position and identity.
 RANGE_SCHEMA = pa.schema(
     [
         pa.field("part", pa.int32(), nullable=False),
@@ -156,14 +156,14 @@ RANGE_SCHEMA = pa.schema(
 def run(
     ctx: Context, bucket: str, shards: Manifest, curated: Manifest, *, range_tokens: int = RANGE_TOKENS
 ) -> Manifest:
-    """The anchors of a bucket's streams.
+    """Index the streams of a bucket.
 
-    Parts of a stream: `anchors-*.arrow` (`ANCHOR_SCHEMA`; stats: start, tokens), below `{label}/` where there are
-    axes. Stats: tokens, anchors, ranges, bytes_per_token.
+    Parts of a stream: `anchors-*.arrow` (`ANCHOR_SCHEMA`; stats: start, tokens), in `{label}/` if there are axes.
+    Stats: tokens, anchors, ranges, bytes_per_token.
 
     Args:
-        shards, curated: of the bucket; the shards were made from this curated text.
-        range_tokens: of a range at most.
+        shards, curated: manifests of the bucket; the shards are derived from this curated text.
+        range_tokens: maximum tokens of a range.
     """
     asset, texts = f"{bucket}/trace_index", curated.named("part-")
     items, names = [], []
@@ -192,7 +192,7 @@ def run(
 def _ranges(
     ctx: Context, asset: str, shards: Manifest, stream: Stream, most: int
 ) -> Iterator[tuple[int, int, int, str]]:
-    """Curated part, start, tokens and digest of every range of a stream, in order."""
+    """Yield curated part, start, tokens and digest of every range of a stream, in order."""
     index = shards.named(f"{stream.folder}index-")
     items = [Item((part.blob.sha256, str(most)), (part, most), part.rows) for part in index]
     for (made,) in run_items(ctx, RANGES, cut, items, label=f"{asset}: ranges"):
@@ -201,7 +201,7 @@ def _ranges(
 
 
 def _task(shards: Manifest, own: tuple[Part, ...], stream: Stream, start: int, tokens: int) -> AnchorTask:
-    """A range with the shards that hold it and the 15 tokens behind it."""
+    """Return the task of a range, with the shards of its tokens and of the 15 after it."""
     stop = start + tokens + GRAM - 1
     held = tuple(p for p in own if p.stats["start"] < stop and p.stats["start"] + p.stats["tokens"] > start)
     reach = stream.tokens - start
@@ -209,7 +209,7 @@ def _task(shards: Manifest, own: tuple[Part, ...], stream: Stream, start: int, t
 
 
 def cut(store: Store, task: tuple[Part, int]) -> tuple[Part, ...]:
-    """The ranges of a part of the document index, each of at most so many tokens (`RANGE_SCHEMA`)."""
+    """Write the ranges of a part of the document index, with a maximum number of tokens (`RANGE_SCHEMA`)."""
     part, most = task
     documents = open_part(store, part)
     first, last = part.stats["parts"] if len(documents) else (0, -1)
@@ -222,7 +222,7 @@ def cut(store: Store, task: tuple[Part, int]) -> tuple[Part, ...]:
 
 
 def _cut(documents: DocumentSpans, most: int) -> Iterator[tuple[int, int, str]]:
-    """Start, tokens and digest of ranges: as many whole documents as fit; pieces of a document that does not fit."""
+    """Yield start, tokens and digest of ranges: whole documents that fit, or pieces of a longer document."""
     ends = documents.starts + documents.tokens
     at = 0
     while at < len(documents):
@@ -244,7 +244,7 @@ def _digest(documents: DocumentSpans) -> str:
 
 
 def stages(recipe: Recipe) -> list[Stage]:
-    """One index per bucket."""
+    """Return one index stage per bucket."""
     return [
         Stage(
             asset=f"{name}/trace_index",
@@ -253,7 +253,7 @@ def stages(recipe: Recipe) -> list[Stage]:
             version=VERSION,
             params=dict(ANCHORS.params),
             group="tokens",
-            description=f"Finds any {SPAN_TOKENS} tokens in a row of {name} again (`plinth corpus trace`).",
+            description=f"Index that finds any {SPAN_TOKENS} consecutive tokens of {name} (`plinth corpus trace`).",
             owner=bucket.owner,
             kinds=("arrow",),
             schema=ANCHOR_SCHEMA,
@@ -271,11 +271,11 @@ def _make(name: str, ctx: Context, inputs: Inputs, say: Say) -> Manifest:
 def _suite(made: Manifest, inputs: Inputs) -> Suite:
     bucket = made.asset.split("/")[0]
     held = inputs[f"{bucket}/shards"].stats["tokens"]
-    # Small ranges cost a file of their own, which is no cost per token.
+    # Small ranges have a fixed cost per file, which does not count per token.
     rate = made.stats["anchors"] * 8 / max(made.stats["tokens"], 1)
     rows = [{"tokens": made.stats["tokens"], "shard_tokens": held, "bytes_per_token": rate}]
     expectations = [
-        equal_columns("tokens", "shard_tokens"),  # every token of the shards lies in one range
+        equal_columns("tokens", "shard_tokens"),  # every token of the shards is in one range
         between("bytes_per_token", 0, MOST_BYTES_PER_TOKEN),
     ]
     return Suite(f"trace-index-{bucket}", rows, expectations)

@@ -1,10 +1,9 @@
-"""Verbatim spans of a text in the published shards, with their documents and the runs that saw them.
+"""Verbatim spans of a text in the published shards, with their documents and the runs that read them.
 
     text ─► tokens ─► matches in every bucket ─► maximal spans ─► documents, shards ─► steps, checkpoints
 
-A run over the same shards is asked for the very tokens. One over other shards of the bucket (text was added or removed
-since) is asked where its shards have the document, and there for the tokens at the same distance from its beginning;
-`by` says which.
+For a run over the same shards, the exact tokens are looked up. For a run over other shards of the bucket (text was
+added or removed later), the document is looked up, and the tokens at the same offset in it; `by` has the method.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ from plinth_audit.trace.matches import Matches, VerbatimIndex, VerbatimSpan, cov
 from plinth_audit.trace.trace_index import SPAN_TOKENS
 
 SUFFIX = "/trace_index"
-#: Documents listed of a span, unless told; all are counted.
+#: Default maximum of documents listed per span; the count covers all.
 LISTED = 10
 
 
@@ -46,11 +45,11 @@ class _Bucket:
 
 
 class Tracer:
-    """The published trace indexes of a workspace, open.
+    """Open trace indexes of a workspace.
 
     Raises:
-        MissingError: none is published, or what one was made from is absent.
-        IntegrityError: they are of different tokenizers.
+        MissingError: no index is published, or the input of one is missing.
+        IntegrityError: the indexes have different tokenizers.
     """
 
     def __init__(self, ctx: Context) -> None:
@@ -64,35 +63,34 @@ class Tracer:
         self._row = lru_cache(maxsize=4096)(self._read_row)
 
     def text(self, text: str, *, least: int = SPAN_TOKENS, listed: int = LISTED) -> dict[str, Any]:
-        """The spans of a text; as `tokens`.
+        """Return the spans of a text, as `tokens`.
 
-        Tokenized as it stands, and as it would be behind a space: where it was cut out of a line its first token is
-        another. What covers more is taken. One that begins or ends inside a word loses the token at that end.
+        The text is tokenized both as it is and with a leading space, since its first token differs within a line; the
+        variant with more covered tokens is used. A text that starts or ends inside a word loses the token at that end.
         """
         found = [(query, self._matches(query, least)) for query in self._queries(text)]
         query, matches = max(found, key=lambda one: covered(spans(one[1], len(one[0])), len(one[0])))
         return self._described(query, matches, least, listed)
 
     def tokens(self, query: NDArray[np.int64], *, least: int = SPAN_TOKENS, listed: int = LISTED) -> dict[str, Any]:
-        """The spans of tokens.
+        """Return the spans of tokens.
 
         Args:
-            least: tokens of a span, 32 or more.
-            listed: documents named of each span.
+            least: minimum tokens of a span, 32 or more.
+            listed: maximum documents listed per span.
 
         Returns:
-            `tokens`, `least`, `covered` (tokens in some span), and `spans`, each with `begin` and `tokens` in the
-            query, `text`, `occurrences` of the whole span, `most` (of its most frequent 32 tokens), `documents` that
-            hold it (a count), and `found`: the first of them, each with `id`, `uri`, `bucket`, `part`, `row`,
-            `stream`, `start` (in the stream), `offset` (in the document), `times` it is there, `shards` and `training`.
+            `tokens`, `least`, `covered` (tokens in spans), and `spans`, each with `begin` and `tokens` in the query,
+            `text`, `occurrences` of the whole span, `most` (of its most frequent 32 tokens), `documents` (a count),
+            and `found`: the first documents, each with `id`, `uri`, `bucket`, `part`, `row`, `stream`, `start` (in the
+            stream), `offset` (in the document), `times` (occurrences), `shards` and `training`.
         """
         return self._described(query, self._matches(query, least), least, listed)
 
     def quoting(self, text: str) -> dict[tuple[str, str], tuple[int, DocumentSpan]]:
-        """Every document that holds 32 or more tokens of a text in a row, by bucket and id, with the longest of them.
+        """Return documents with 32 or more consecutive tokens of a text, by bucket and ID, with the longest match.
 
-        Spans are maximal, so that of a text which some document holds whole the quotations in others are not among
-        them; here they are.
+        Unlike maximal spans, this includes quotations in documents even if another document has the whole text.
         """
         found: dict[tuple[str, str], tuple[int, DocumentSpan]] = {}
         for query in self._queries(text):
@@ -159,11 +157,11 @@ class Tracer:
 
 
 def _published(ctx: Context) -> dict[str, str]:
-    """Digest of every published trace index, by bucket."""
+    """Return the digest of every published trace index by bucket."""
     found = {ref.asset[: -len(SUFFIX)]: ref.digest for ref in ctx.refs.all() if ref.asset.endswith(SUFFIX)}
     if not found:
         raise MissingError(
-            "no trace index is published", remedy=f"`plinth run --select '*{SUFFIX}'` makes those of all buckets"
+            "no trace index is published", remedy=f"run `plinth run --select '*{SUFFIX}'`"
         )
     return found
 
@@ -175,24 +173,24 @@ def _open(ctx: Context, made: Manifest) -> _Bucket:
 
 
 def _tokenizer(ctx: Context, shards: list[Manifest]) -> Blob:
-    """The tokenizer of all these shards."""
+    """Return the common tokenizer of these shards."""
     blobs = {ctx.refs.load(made.inputs[tokenizer.ASSET]).named(tokenizer.FILE)[0].blob for made in shards}
     if len(blobs) > 1:
         raise IntegrityError(
-            "the trace indexes of the buckets are of different tokenizers",
+            "the trace indexes of the buckets have different tokenizers",
             found=", ".join(sorted(blob.sha256[:12] for blob in blobs)),
             expected="one tokenizer",
-            remedy=f"`plinth run --select '*{SUFFIX}'` makes those again that are behind",
+            remedy=f"update the stale indexes with `plinth run --select '*{SUFFIX}'`",
         )
     return blobs.pop()
 
 
 @dataclass(frozen=True)
 class Holder:
-    """A document that holds a span.
+    """Document with a span.
 
     Args:
-        document: where it lies.
+        document: position of the document.
         starts: first tokens of the span's occurrences in it, in its stream, ascending.
     """
 
@@ -201,7 +199,7 @@ class Holder:
 
 
 def holders(index: DocumentIndex, starts: NDArray[np.int64], most: int) -> tuple[int, list[Holder]]:
-    """How many documents hold these tokens of a stream (ascending), and the first of them in its order."""
+    """Return the number of documents with these tokens of a stream (ascending), and the first of them."""
     count, listed = 0, list[Holder]()
     for number, part in enumerate(index.parts):
         first = int(part.stats["start"])
@@ -220,22 +218,22 @@ def holders(index: DocumentIndex, starts: NDArray[np.int64], most: int) -> tuple
 
 
 class TracedRuns:
-    """All runs of a workspace; what a run's manifests say is read once, and only when it is asked for."""
+    """All runs of a workspace; the manifests of a run are read once, on first use."""
 
     def __init__(self, ctx: Context) -> None:
         self._runs = [_Run(ctx, load(path)) for path in sorted(ctx.workspace.runs.glob("*/config.json"))]
 
     def saw(self, shards: str, stream: str, start: int, tokens: int, document: DocumentSpan) -> list[dict[str, Any]]:
-        """Runs that trained on some of these tokens.
+        """Return the runs that trained on some of these tokens.
 
         Args:
-            shards: digest of the shards that the stream is of.
-            start, tokens: in the stream.
-            document: that holds them.
+            shards: digest of the shards with the stream.
+            start, tokens: position and length in the stream.
+            document: document with the tokens.
 
         Returns:
-            `run`, `steps` that took sequences with some of the tokens, `times_seen`, `most_tokens` that one sequence
-            held, `checkpoints` after the first of the steps, `by` (`tokens` or `document`).
+            `run`, `steps` that read sequences with some of the tokens, `times_seen`, `most_tokens` in one sequence,
+            `checkpoints` after the first of the steps, `by` (`tokens` or `document`).
         """
         return [seen for run in self._runs if (seen := run.saw(shards, stream, start, tokens, document))]
 
@@ -287,27 +285,26 @@ class _Run:
         assert self._spans is not None
         uses = list[DocumentUse]()
         for stream, own in self._spans.find(bucket, document.id):
-            same = own.tokens == document.tokens  # else its text was edited since: all of it
+            same = own.tokens == document.tokens  # otherwise the text was edited later, and all of it is used
             begin, count = (own.start + start - document.start, tokens) if same else (own.start, own.tokens)
             uses += self._spans.of(stream, begin, count)
         return uses
 
 
-# What the latest checkpoint wrote when text of risk was tried on it, traced to documents.
-#
-# Of `memorisation/extraction` every completion that was exact or near is traced with its prefix; the others are traced
-# too, alone: a model may leave a document for another that it knows better.
+# Completions of the latest extraction test, traced to documents. Exact and near completions of
+# `memorisation/extraction` are traced with their prefix, the others without it, since a model may continue with another
+# document.
 
 
 def latest(ctx: Context, *, least: int = SPAN_TOKENS, listed: int = LISTED) -> dict[str, Any]:
-    """Completions in which verbatim spans were found.
+    """Return completions with verbatim spans.
 
     Returns:
-        `checkpoint` (digest), `run`, `step`, `completions` (how many were traced) and `found`: `id`, `bucket`,
+        `checkpoint` (digest), `run`, `step`, `completions` (number traced) and `found`: `id`, `bucket`,
         `heldout`, `outcome`, `completion` (text), `trace` (as `Tracer.tokens`), by outcome.
 
     Raises:
-        MissingError: no completions are published, or no trace index.
+        MissingError: no completions or no trace index is published.
     """
     made = _published_completions(ctx)
     checkpoint = ctx.refs.load(made.inputs["checkpoint"])
@@ -334,13 +331,13 @@ def _published_completions(ctx: Context) -> Manifest:
         raise MissingError(
             "no completions of a checkpoint are published",
             expected=f"the asset {job.ASSET}",
-            remedy="add `evaluation: {extraction: {}}` to the recipe and run it, or trace a text of your own",
+            remedy="add `evaluation: {extraction: {}}` to the recipe and run it, or trace another text",
         )
     return found
 
 
 def _documents(ctx: Context, made: Manifest) -> Iterator[Mapping[str, Any]]:
-    """Every document once, though several slices may have it: exact ones first, held-out ones last."""
+    """Yield every document once, without repetitions in slices; exact ones first, held-out ones last."""
     (part,) = made.named(job.TABLE)
     rows = {(row["bucket"], row["id"]): row for row in read_table(ctx.store, part).to_pylist()}
     order = {name: place for place, name in enumerate(job.OUTCOMES)}

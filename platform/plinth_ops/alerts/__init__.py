@@ -1,8 +1,8 @@
-"""Alerts: one table, from which the rules and routes of Prometheus and Alertmanager follow.
+"""Alerts: one table, from which the Prometheus rules and Alertmanager routes are generated.
 
-table       which alerts there are; refuses one that cannot fire in time or has no runbook
-conditions  when an alert fires, in PromQL
-prometheus  a rule file, the routes of Alertmanager, silences of planned stops
+table       alert definitions; rejects an alert that cannot fire in time or has no runbook
+conditions  alert conditions in PromQL
+prometheus  rule file, Alertmanager configuration, silences for planned stops
 
 Also here: the command `plinth ops alerts`, which loads the other modules when it runs.
 """
@@ -20,26 +20,28 @@ from plinth_jobs.cli.options import Settings, examples, group, json_option, shar
 if TYPE_CHECKING:
     from plinth_ops.alerts.table import Alert
 
-out_option = click.option("--out", type=click.Path(path_type=Path, dir_okay=False), help="Write here; else printed.")
+out_option = click.option(
+    "--out", type=click.Path(path_type=Path, dir_okay=False), help="Output file; without it, print to stdout."
+)
 url_option = click.option(
-    "--url", default="http://127.0.0.1:9093", show_default=True, envvar="PLINTH_ALERTMANAGER", help="Of Alertmanager."
+    "--url", default="http://127.0.0.1:9093", show_default=True, envvar="PLINTH_ALERTMANAGER", help="Alertmanager URL."
 )
 _UNITS = {"m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
 @group(
-    short_help="Write rules and routes of alerts; silence a planned stop.",
+    short_help="Write alert rules and routes; silence a planned stop.",
     epilog=examples("plinth ops alerts list", "plinth ops alerts rules --out rules.yaml"),
 )
 def alerts() -> None:
-    """List alerts; write rules for Prometheus and routes for Alertmanager; silence a run that stops as planned."""
+    """List alerts, write Prometheus rules and Alertmanager routes, and silence a run during a planned stop."""
 
 
 @alerts.command("list", epilog=examples("plinth ops alerts list", "plinth ops alerts list --json"))
 @shared
 @json_option
 def list_(settings: Settings, as_json: bool) -> None:
-    """List every alert: severity, owner, promised time, runbook. Objectives are those of the workspace."""
+    """List every alert: severity, owner, response target and runbook, for the objectives of the workspace."""
     from plinth_jobs.cli import output
 
     found = _table(settings)
@@ -51,15 +53,15 @@ def list_(settings: Settings, as_json: bool) -> None:
          f"docs/runbooks/{one.runbook}.md")
         for one in found
     ]  # fmt: skip
-    output.table(("alert", "of", "severity", "owner", "within", "runbook"), rows)
+    output.table(("alert", "labels", "severity", "owner", "target", "runbook"), rows)
 
 
 @alerts.command(epilog=examples("plinth ops alerts rules --out rules.yaml && promtool check rules rules.yaml"))
 @shared
-@click.option("--runbooks", default="docs/runbooks", show_default=True, help="Address of the folder of runbooks.")
+@click.option("--runbooks", default="docs/runbooks", show_default=True, help="URL or path of the runbook folder.")
 @out_option
 def rules(settings: Settings, runbooks: str, out: Path | None) -> None:
-    """Write the rules of Prometheus. An objective whose alert can never fire is refused (exit code 6)."""
+    """Write the Prometheus rule file. If an alert can never fire under the objectives, exit with code 6."""
     from plinth_ops.alerts import prometheus
 
     _emit(prometheus.written(prometheus.rules(_table(settings), runbooks.rstrip("/"))), out)
@@ -72,10 +74,10 @@ def rules(settings: Settings, runbooks: str, out: Path | None) -> None:
     )
 )
 @shared
-@click.option("--webhook", default="", help="Send everything here; else `alerting.yaml` of the workspace has routes.")
+@click.option("--webhook", default="", help="Send all alerts here; the default is the routes in `alerting.yaml`.")
 @out_option
 def routes(settings: Settings, webhook: str, out: Path | None) -> None:
-    """Write the configuration of Alertmanager: by owner and severity, grouped by run, with escalation."""
+    """Write the Alertmanager configuration: routes by owner and severity, grouping by run, and escalation."""
     from plinth_ops.alerts import prometheus
     from plinth_ops.alerts.prometheus import written
 
@@ -90,12 +92,12 @@ def routes(settings: Settings, webhook: str, out: Path | None) -> None:
     )
 )
 @click.argument("run")
-@click.option("--for", "length", default="2h", show_default=True, metavar="TIME", help="How long: 30m, 2h, 1d.")
-@click.option("--by", required=True, help="Who answers for it.")
+@click.option("--for", "length", default="2h", show_default=True, metavar="TIME", help="Duration: 30m, 2h, 1d.")
+@click.option("--by", required=True, help="Person responsible for the silence.")
 @click.option("--reason", required=True)
 @url_option
 def silence(run: str, length: str, by: str, reason: str, url: str) -> None:
-    """Keep notifications about a run back while a planned stop lasts. Alerts still fire, and are shown as silenced."""
+    """Silence notifications about a run during a planned stop. Alerts still fire and are shown as silenced."""
     from plinth_jobs.cli import output
     from plinth_ops.alerts import prometheus
 
@@ -106,7 +108,7 @@ def silence(run: str, length: str, by: str, reason: str, url: str) -> None:
 @url_option
 @json_option
 def silences(url: str, as_json: bool) -> None:
-    """List the silences that hold, with who answers for each."""
+    """List active and pending silences, with the person responsible for each."""
     from plinth_jobs.cli import output
     from plinth_ops.alerts import prometheus
 
@@ -119,27 +121,27 @@ def silences(url: str, as_json: bool) -> None:
          one["createdBy"], one["comment"])
         for one in found
     ]  # fmt: skip
-    output.table(("silence", "of", "until", "by", "reason"), rows)
+    output.table(("silence", "matches", "until", "by", "reason"), rows)
 
 
 @alerts.command("end-silence", epilog=examples("plinth ops alerts end-silence ID"))
 @click.argument("number", metavar="ID")
 @url_option
 def end_silence(number: str, url: str) -> None:
-    """End a silence before its time."""
+    """End a silence before it expires."""
     from plinth_ops.alerts import prometheus
 
     prometheus.end_silence(url, number)
 
 
 def _table(settings: Settings) -> tuple[Alert, ...]:
-    """The alerts for the objectives of a workspace, checked."""
+    """Return the validated alerts for the objectives of a workspace."""
     from plinth.storage.workspace import Workspace
     from plinth_ops.alerts import table
     from plinth_ops.service_levels import objectives
 
     found = table.alerts(objectives.load(Workspace(settings.workspace)))
-    folder = Path(__file__).resolve().parents[3] / "docs" / "runbooks"  # a wheel has no pages; its tests had
+    folder = Path(__file__).resolve().parents[3] / "docs" / "runbooks"  # a wheel has no runbooks
     table.require_sound(found, table.pages(folder) if folder.is_dir() else {one.runbook for one in found})
     return found
 
@@ -160,5 +162,5 @@ def _seconds(length: str) -> float:
 
     found = re.fullmatch(r"(\d+)([mhd])", length)
     if found is None:
-        raise RequestError(f"{length!r} is no time", expected="a number with m, h or d, such as 2h")
+        raise RequestError(f"{length!r} is not a duration", expected="a number with the unit m, h or d, such as 2h")
     return int(found[1]) * _UNITS[found[2]]

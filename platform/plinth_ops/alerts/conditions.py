@@ -1,15 +1,15 @@
-"""Conditions of alerts, each one PromQL expression. Prometheus evaluates them.
+"""Alert conditions. Each is one PromQL expression, which Prometheus evaluates.
 
     Threshold   a value is above, below or at a limit
-    Age         seconds since a time that a metric states are above or below a limit
+    Age         the age of a timestamp metric is above or below a limit
     Rise        a value has changed by more than a limit over a window
-    Ratio       a part of a whole is above a limit
+    Ratio       the ratio of two metrics is above a limit
     BurnRate    an error budget is spent too fast, over a long and a short window
-    Missing     a metric is absent: everywhere, or of active runs
-    Unanswered  an alert of a severity fires
+    Missing     a metric is absent everywhere, or is absent for an active run
+    Unanswered  an alert of a given severity is firing
 
-`active` limits a condition to active runs. Labels of the result are those of the metric. What one sample is enough to
-answer (`Threshold`, `Age`) can also be asked here, for game days.
+`active` limits a condition to active runs. The result has the labels of the metric. Conditions that need only one
+sample (`Threshold`, `Age`) can also be evaluated here, for game days.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from pydantic import Field
 
 from plinth.records import Frozen
 
-#: 1 for runs whose job is under way.
+#: Metric that is 1 for runs with a running job.
 ACTIVE: Final = "plinth_run_active"
 
 Comparison = Literal[">", ">=", "<", "<=", "=="]
@@ -152,7 +152,7 @@ class BurnWindow(Frozen):
     share: float = Field(gt=0, lt=1)
 
     def factor(self, period_s: float) -> float:
-        """Return the burn rate at which the condition starts to hold; 1 spends the budget evenly over the period."""
+        """Return the burn rate from which the alert fires; 1 spends the budget evenly over the period."""
         return self.share * period_s / self.long_s
 
 
@@ -162,8 +162,8 @@ class BurnRate(Condition):
     Attributes:
         good, total: series of rank-seconds; a later correction may lower them.
         objective: required good share over `period_s`.
-        least: minimum total over all series; below it the condition never holds, so that the start of a first
-            run raises no alert.
+        least: minimum total over all series; the alert does not fire below it, so that the start of a first run
+            raises no alert.
     """
 
     good: SeriesSelector
@@ -174,7 +174,7 @@ class BurnRate(Condition):
     least: float = Field(0.0, ge=0)
 
     def threshold(self, pair: BurnWindow) -> float:
-        """Return the bad share above which a pair's condition holds; from 1 on it never does."""
+        """Return the bad share above which a pair of windows fires; with 1 or more it never fires."""
         return pair.factor(self.period_s) * (1 - self.objective)
 
     @property

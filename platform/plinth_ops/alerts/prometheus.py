@@ -1,15 +1,15 @@
-"""Files for Prometheus and Alertmanager, made from the table of alerts, and silences of runs by Alertmanager's API.
+"""Prometheus rules and Alertmanager configuration, generated from the alert table; silences over Alertmanager's API.
 
-    rules(alerts)                 a rule file of Prometheus
-    routing(workspace)            `alerting.yaml` of a workspace: an address for each owner and severity
-    configuration(alerts, routes) the configuration of Alertmanager
-    silence(url, ...)             no notification about a run for a while, such as during a planned stop
+    rules(alerts)                 Prometheus rule file
+    routing(workspace)            `alerting.yaml` of a workspace: webhook addresses by owner and severity
+    configuration(alerts, routes) Alertmanager configuration
+    silence(url, ...)             silence of a run, such as during a planned stop
 
 One notification is about one run: alerts are grouped by run and owner. A page about a run suppresses the tickets about
-it, and the failure of the exporter suppresses what follows from it. A page that is not acknowledged becomes an
-escalation (an alert of its own, `PageUnanswered`), which goes to the next receiver.
+it, and an alert about the exporter suppresses the alerts that follow from it. An unacknowledged page becomes an
+escalation (a separate alert, `PageUnanswered`), which goes to the next receiver.
 
-Does not belong here: which alerts there are (table).
+Does not belong here: the alert definitions (table).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from plinth.storage.workspace import Workspace
 from plinth_ops.alerts.conditions import BurnRate, Unanswered, duration
 from plinth_ops.alerts.table import EVALUATION_S, Alert, Severity
 
-#: Of the group of rules.
+#: Name of the rule group.
 GROUP: Final = "plinth"
 
 
@@ -79,23 +79,23 @@ def _shown(one: Alert) -> str:
 
 FILE: Final = "alerting.yaml"
 
-#: Seconds to wait for Alertmanager's answer.
+#: Timeout for requests to Alertmanager, in seconds.
 TIMEOUT_S: Final = 10.0
 
-#: What follows from a run's job that has failed, and is no news beside it.
+#: Alerts that follow from a failed job; `JobFailed` suppresses them.
 _FOLLOWS: Final = "RunSilent|CheckpointStale|MetricAbsent|RestartsRepeat"
 
 
 class Routing(Frozen):
     """Webhook addresses of notifications."""
 
-    default: str = Field("", description="Address for everything that has none of its own.")
+    default: str = Field("", description="Address for alerts without an address of their own.")
     owners: Mapping[str, Mapping[Severity, str]] = Field(
-        default_factory=dict, description="Addresses by owner, then `page`, `ticket`."
+        default_factory=dict, description="Addresses by owner, then by severity (`page`, `ticket`)."
     )
-    escalation: str = Field("", description="Address for pages that nobody answers within half an hour.")
-    page_repeat: str = Field("1h", description="A page that still fires is sent again after so long.")
-    ticket_repeat: str = Field("1d", description="The same of a ticket.")
+    escalation: str = Field("", description="Address for pages that stay unanswered for half an hour.")
+    page_repeat: str = Field("1h", description="Interval at which a firing page is sent again.")
+    ticket_repeat: str = Field("1d", description="Interval at which a firing ticket is sent again.")
 
 
 def routing(workspace: Workspace) -> Routing:
@@ -107,8 +107,8 @@ def routing(workspace: Workspace) -> Routing:
     """
     path = workspace.root / FILE
     if not path.exists():
-        raise MissingError(f"no {path}", remedy="write `default: ADDRESS` into it, or give --webhook")
-    return read_settings(path, Routing, "has no routes that can be used", "docs/alerts.md")
+        raise MissingError(f"{path} does not exist", remedy="write `default: ADDRESS` into it, or set --webhook")
+    return read_settings(path, Routing, "has no valid routes", "docs/alerts.md")
 
 
 def configuration(alerts: Sequence[Alert], routes: Routing) -> dict[str, Any]:
@@ -208,9 +208,9 @@ def _asked(method: str, url: str, **more: Any) -> Any:
         answer = requests.request(method, url, timeout=TIMEOUT_S, allow_redirects=False, **more)
     except requests.RequestException as error:
         found = type(error).__name__
-        raise MissingError(f"{url} does not answer", found=found, remedy="--url names Alertmanager") from error
+        raise MissingError(f"{url} does not answer", found=found, remedy="set --url to Alertmanager") from error
     if not answer.ok:
-        raise RequestError(f"{url} refused it", found=f"status {answer.status_code}: {answer.text[:500]}")
+        raise RequestError(f"{url} rejected the request", found=f"status {answer.status_code}: {answer.text[:500]}")
     return answer.json() if answer.content else None
 
 
@@ -227,7 +227,8 @@ def _address(routes: Routing, owner: str, severity: Severity) -> str:
     named = routes.escalation if severity == "escalation" else routes.owners.get(owner, {}).get(severity, "")
     if not (found := named or routes.default):
         raise RequestError(
-            f"a {severity} of {owner} has no address", expected=f"`default`, or owners.{owner}.{severity}, in {FILE}"
+            f"no address for a {severity} of owner {owner}",
+            expected=f"`default` or owners.{owner}.{severity} in {FILE}",
         )
     return found
 

@@ -1,10 +1,10 @@
-"""The table of alerts: every rule, runbook and route is made from it.
+"""The alert table: rules and routes are generated from it, and each alert has its runbook.
 
-    alerts(objectives)   all alerts, with those of absent metrics
-    require_sound        refuse a table with an alert that cannot fire in time or has no runbook
+    alerts(objectives)   all alerts, including those for absent metrics
+    require_sound        reject a table with an alert that cannot fire in time or has no runbook
 
-A page is for what gets worse until a person acts; a ticket for what a person has to look at by day. What the platform
-repairs itself (a restart, a rollback) is a ticket. Promised times include the reading of metrics and the evaluation.
+A page is for a problem that gets worse until a person acts; a ticket is for working hours. A problem that the platform
+repairs itself (a restart, a rollback) is a ticket. Response targets include the scrape and the evaluation of rules.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from plinth_ops.alerts.conditions import (
 from plinth_ops.metrics.table import METRICS
 from plinth_ops.service_levels.tallies import Objectives
 
-#: Seconds between two readings of an exporter, and between two evaluations of all rules.
+#: Scrape interval of the exporter and evaluation interval of the rules, in seconds.
 SCRAPE_S: Final = 15.0
 EVALUATION_S: Final = 15.0
 
@@ -48,7 +48,7 @@ class Alert(Frozen):
     Attributes:
         severity: `page` wakes a person, `ticket` waits for working hours, `escalation` goes to the next receiver.
         owner: team that receives it.
-        for_s: seconds for which the condition has to hold.
+        for_s: seconds for which the condition must be true.
         promised_s: response target, the maximum seconds from the event until the alert fires.
         summary: one sentence; Prometheus fills in `{{ $labels.run }}`.
         labels: labels in addition to those of the condition.
@@ -83,10 +83,10 @@ def require_sound(alerts: Sequence[Alert], runbooks: Collection[str]) -> None:
     """
     if found := problems(alerts, runbooks):
         raise CheckFailedError(
-            "the table of alerts does not hold",
+            "the alert table has errors",
             found="; ".join(found),
-            expected="alerts that can fire, each with its runbook",
-            remedy="change the objective, its window_days (objectives.yaml) or the alert; see docs/alerts.md",
+            expected="alerts that can fire in time, each with a runbook",
+            remedy="change the objective or its window_days in objectives.yaml, or the alert; see docs/alerts.md",
         )
 
 
@@ -101,14 +101,14 @@ def _dead(one: Alert) -> Iterable[str]:
             if one.condition.threshold(pair) >= 1:
                 factor, bad = pair.factor(one.condition.period_s), 1 - one.condition.objective
                 yield (
-                    f"{one.name} can never fire: {factor:.4g} times {bad:.4g} of bad seconds is "
-                    f"{one.condition.threshold(pair):.4g}, and no more than all can be bad"
+                    f"{one.name} can never fire: burn rate {factor:.3g} × error budget {bad:.3g} is a bad share of "
+                    f"{one.condition.threshold(pair):.3g}, and a share cannot exceed 1"
                 )
 
 
 def _unlinked(one: Alert, runbooks: Collection[str]) -> Iterable[str]:
     if one.runbook not in runbooks:
-        yield f"{one.name} has no runbook docs/runbooks/{one.runbook}.md"
+        yield f"{one.name}: the runbook docs/runbooks/{one.runbook}.md does not exist"
 
 
 def _late(one: Alert) -> Iterable[str]:
@@ -116,14 +116,14 @@ def _late(one: Alert) -> Iterable[str]:
     if isinstance(one.condition, Age) and one.condition.comparison in (">", ">="):
         waits += max(0.0, one.condition.limit)
     if one.promised_s < waits:
-        yield f"{one.name} is promised within {one.promised_s:g} s and cannot fire before {waits:g} s"
+        yield f"{one.name}: the response target is {one.promised_s:g} s, but it cannot fire before {waits:g} s"
 
 
 _HOUR, _DAY = 3600.0, 86400.0
 
 #: Windows of the two burn-rate alerts, with the share of the error budget that may be spent in the long one.
-#: The usual 2% in an hour is a factor of 13.4 over 28 days, which an objective of 90% can never reach: all seconds
-#: bad is a factor of 10. 1% in an hour is 6.7.
+#: The usual 2% in an hour is a burn rate of 13.4 over 28 days, which an objective of 90% can never reach: its highest
+#: burn rate is 10. 1% in an hour is 6.7.
 PAGE_WINDOWS: Final = (
     BurnWindow(long_s=_HOUR, short_s=300.0, share=0.01),
     BurnWindow(long_s=6 * _HOUR, short_s=1800.0, share=0.05),
@@ -133,10 +133,10 @@ TICKET_WINDOWS: Final = (
     BurnWindow(long_s=3 * _DAY, short_s=6 * _HOUR, share=0.10),
 )
 
-#: Seconds for which something that happened counts.
+#: Seconds for which an event keeps its alert firing.
 RECENT_S: Final = 900.0
 
-#: From the event to its sample (the exporter's refresh), its reading, and the evaluation after it.
+#: Maximum delay from an event to its alert: exporter refresh, scrape, evaluation.
 _SEEN_S: Final = 15.0 + SCRAPE_S + 2 * EVALUATION_S
 
 
@@ -185,7 +185,7 @@ def _age(metric: str, comparison: Comparison, limit: float, active: bool = False
 
 
 def _recent(kind: str) -> Compared:
-    """An event of the timeline happened not long ago."""
+    """Return the condition that an event of this kind happened within `RECENT_S`."""
     return _age("plinth_event_timestamp_seconds", "<", RECENT_S, kind=kind)
 
 
@@ -193,53 +193,53 @@ def _runs(wanted: Objectives) -> Iterator[Alert]:
     run = "Run {{ $labels.run }}"
     yield _alert(
         "JobFailed", "page", "training", _level("plinth_run_failed", "==", 1),
-        f"{run}: its job has failed or was killed, and nothing starts it again.",
+        f"{run}: the job failed or was killed and does not restart.",
     )  # fmt: skip
     yield _alert(
         "RunSilent", "page", "training", _age("plinth_last_event_timestamp_seconds", ">", 1800, active=True),
-        f"{run} has written nothing for half an hour, and has not ended.",
+        f"{run} is active but has written no event for 30 minutes.",
     )  # fmt: skip
     yield _alert(
         "CheckpointStale", "page", "training",
         _age("plinth_checkpoint_timestamp_seconds", ">", wanted.checkpoint_age_s, active=True),
-        f"{run} has committed no checkpoint for longer than the objective allows.", for_s=60,
+        f"{run}: the newest checkpoint is older than the objective allows.", for_s=60,
     )  # fmt: skip
     restarted = SeriesSelector(metric="plinth_events_total", where={"kind": "restart"})
     restarts = Rise(of=restarted, comparison=">", limit=2.5, window_s=_HOUR)
     yield _alert(
-        "RestartsRepeat", "page", "training", restarts, f"{run} has restarted three times within an hour."
+        "RestartsRepeat", "page", "training", restarts, f"{run} restarted at least three times within an hour."
     )
     happened = {
         "RunRestarted": ("restart", "was restarted by its supervisor"),
-        "RankFailed": ("rank_failed", "lost a rank to a named failure"),
-        "RunHung": ("hang", "hung, and its ranks were ended"),
-        "GuardActed": ("intervention", "met a step that the guard acted on"),
-        "CheckpointRefused": ("refused", "found a checkpoint that differs from its record"),
+        "RankFailed": ("rank_failed", "lost a rank to a classified failure"),
+        "RunHung": ("hang", "hung; its ranks were stopped"),
+        "GuardActed": ("intervention", "had a step in which the guard intervened"),
+        "CheckpointRefused": ("refused", "rejected a checkpoint that differs from its record"),
         "SaveFailed": ("save_failed", "could not write a checkpoint"),
         "UploadFailed": ("upload_failed", "could not copy a checkpoint to its bucket"),
-        "DeviceError": ("device_error", "had an error of a GPU"),
-        "JobKilled": ("vanished", "lost a supervisor that was killed"),
-        "AllowanceSpent": ("allowance_spent", "was stopped: the money granted to it is spent"),
+        "DeviceError": ("device_error", "had a GPU error"),
+        "JobKilled": ("vanished", "lost its supervisor, which was killed"),
+        "AllowanceSpent": ("allowance_spent", "was stopped: its granted budget is spent"),
     }
     for name, (kind, what) in happened.items():
         yield _alert(name, "ticket", "training", _recent(kind), f"{run} {what}.")
     yield _alert(
         "InputSlow", "ticket", "training", _level("plinth_data_wait_ratio", ">", 0.2, active=True),
-        f"{run} waits for its batches for more than a fifth of its steps.", for_s=900,
+        f"{run} spends more than 20% of its step time on waiting for data.", for_s=900,
     )  # fmt: skip
     yield _alert(
         "RankSlow", "ticket", "training", _level("plinth_slowest_rank_score", "<", 0.75, active=True),
-        f"{run} has a rank that is a third slower than its like.", for_s=900,
+        f"{run}: the slowest rank has less than 75% of the speed of the others.", for_s=900,
     )  # fmt: skip
     heldout = SeriesSelector(metric="plinth_heldout_bits_per_byte")
     rising = Rise(of=heldout, comparison=">", limit=0.05, window_s=6 * _HOUR)
     yield _alert(
         "HeldOutRises", "ticket", "training", rising,
-        f"{run}: bits per byte of {{{{ $labels.slice }}}} rose by more than 0.05 in six hours.",
+        f"{run}: held-out bits per byte on {{{{ $labels.slice }}}} rose by more than 0.05 in six hours.",
     )  # fmt: skip
     yield _alert(
         "ClockAhead", "ticket", "platform", _age("plinth_last_event_timestamp_seconds", "<", -60),
-        f"{run} writes events that lie in the future: a clock has jumped.",
+        f"{run} writes events with timestamps in the future: a clock has jumped.",
     )  # fmt: skip
 
 
@@ -259,18 +259,18 @@ def _service(wanted: Objectives) -> Iterator[Alert]:
         slowest = max(pair.long_s for pair in windows)
         yield _alert(
             name, severity, "training", burn,
-            "Ranks are held and do not train: the error budget of goodput is spent too fast.",
+            "Allocated ranks do not train: the goodput error budget burns too fast.",
             promised_s=slowest + _SEEN_S,
         )  # fmt: skip
     yield _alert(
         "ErrorBudgetSpent", "ticket", "training", _level("plinth_error_budget_spent_ratio", ">=", 1),
-        "The error budget of {{ $labels.indicator }} is spent.", promised_s=900,
+        "The error budget of {{ $labels.indicator }} is exhausted.", promised_s=900,
     )  # fmt: skip
     used = Ratio(of=SeriesSelector(metric="plinth_budget_used"), whole=SeriesSelector(metric="plinth_budget_limit"),
                  on=("scope", "name", "period"), comparison=">", limit=0.9)  # fmt: skip
     yield _alert(
         "BudgetNearlySpent", "ticket", "finance", used,
-        "More than nine tenths of the budget of {{ $labels.scope }} {{ $labels.name }} are spent or reserved.",
+        "More than 90% of the budget of {{ $labels.scope }} {{ $labels.name }} is spent or reserved.",
         promised_s=180,
     )  # fmt: skip
 
@@ -279,50 +279,50 @@ def _corpus() -> Iterator[Alert]:
     yield _alert(
         "PipelineFailed", "ticket", "corpus",
         _age("plinth_alarm_timestamp_seconds", "<", _HOUR, source="pipeline"),
-        "A job of Dagster has failed; alerts.jsonl of the workspace says which and why.",
+        "A Dagster job failed; alerts.jsonl in the workspace has its name and error.",
     )  # fmt: skip
 
 
 def _release() -> Iterator[Alert]:
     yield _alert(
         "TrustBroken", "page", "release", _level("plinth_trust_broken", "==", 1),
-        "The signed history of releases does not hold: nothing may be promoted.", promised_s=180,
+        "The signed release history failed verification: promotions are blocked.", promised_s=180,
     )  # fmt: skip
     yield _alert(
         "ReleaseAlarm", "page", "release", _age("plinth_alarm_timestamp_seconds", "<", _HOUR, source="release"),
-        "A release was marked, given back, or differs from its signed history; alerts.jsonl says which and why.",
+        "A release was tainted or withdrawn, or differs from its signed history; alerts.jsonl has the reason.",
     )  # fmt: skip
     yield _alert(
         "ChampionTainted", "page", "release", _level("plinth_champion_tainted", "==", 1),
-        "The champion of {{ $labels.model }} is made of something that was marked unfit.", promised_s=180,
+        "The champion of {{ $labels.model }} is derived from a tainted artifact.", promised_s=180,
     )  # fmt: skip
     yield _alert(
         "CanaryUndecided", "ticket", "release", _age("plinth_canary_timestamp_seconds", ">", 14 * _DAY),
-        "The canary of {{ $labels.model }} is on trial for more than two weeks.", promised_s=14 * _DAY + 180,
+        "The canary of {{ $labels.model }} has been undecided for more than two weeks.", promised_s=14 * _DAY + 180,
     )  # fmt: skip
 
 
 def _platform() -> Iterator[Alert]:
     yield _alert(
         "ExporterStale", "page", "platform", _age("plinth_exporter_timestamp_seconds", ">", 120),
-        "The exporter answers with old numbers: what follows from them may be wrong.",
+        "The exporter serves stale metrics: other alerts may be wrong.",
     )  # fmt: skip
     yield _alert(
         "CollectorFails", "ticket", "platform", _level("plinth_collector_up", "==", 0),
-        "The exporter cannot collect {{ $labels.part }}.", for_s=300, promised_s=900,
+        "The exporter cannot collect the metrics of {{ $labels.part }}.", for_s=300, promised_s=900,
     )  # fmt: skip
     yield _alert(
         "OrchestratorSilent", "ticket", "platform", _age("plinth_orchestrator_timestamp_seconds", ">", 300),
-        "No sensor of Dagster has run for five minutes: nothing is scheduled, approved or relayed.",
+        "No Dagster sensor has run for five minutes: schedules, approvals and notifications are stopped.",
     )  # fmt: skip
     yield _alert(
         "DiskNearlyFull", "page", "platform", _level("plinth_workspace_free_ratio", "<", 0.05),
-        "The disk of the workspace has less than a twentieth left.", for_s=60,
+        "The workspace disk has less than 5% free space.", for_s=60,
     )  # fmt: skip
 
 
 def _absent(own: Sequence[Alert]) -> Iterator[Alert]:
-    """Yield an alert for the absence of every metric that another alert reads.
+    """Yield an alert on the absence of each metric that another alert reads.
 
     Metrics without a permanent series are covered by the alert for their exporter part, which always has one.
     """
@@ -332,19 +332,19 @@ def _absent(own: Sequence[Alert]) -> Iterator[Alert]:
             active = metric.presence == "active"
             yield _alert(
                 "MetricAbsent", "ticket", "platform", Missing(of=SeriesSelector(metric=metric.name), active=active),
-                f"{metric.name} is absent: alerts that read it cannot fire.", for_s=3600.0 if active else 600.0,
+                f"The metric {metric.name} is absent: alerts on it cannot fire.", for_s=3600.0 if active else 600.0,
                 metric=metric.name,
             )  # fmt: skip
     for part in sorted({metric.part for metric in read}):
         guarded = SeriesSelector(metric="plinth_collector_up", where={"part": part})
         yield _alert(
             "MetricAbsent", "ticket", "platform", Missing(of=guarded),
-            f"The exporter does not collect {part}: alerts that read it cannot fire.", for_s=600.0, part=part,
+            f"The exporter does not collect {part}: alerts on its metrics cannot fire.", for_s=600.0, part=part,
         )  # fmt: skip
 
 
 def _escalation() -> Alert:
     return _alert(
         "PageUnanswered", "escalation", "platform", Unanswered(severity="page"),
-        "A page of {{ $labels.owner }} has fired for half an hour, and is neither over nor silenced.", for_s=1800,
+        "A page for {{ $labels.owner }} has fired for 30 minutes and is neither resolved nor silenced.", for_s=1800,
     )  # fmt: skip

@@ -1,14 +1,14 @@
 """Backup of a workspace: everything that cannot be rebuilt, with a test of the restore.
 
-snapshot    what belongs to a backup, in which order; the record of one backup and the archive of all
-taking      copies of databases at one moment and their way back; take a backup of a workspace while others write
-drill       put a backup back into an empty place; the drill that proves it, in a scratch place
+snapshot    contents and order of a backup; the record of one backup; the archive of all backups
+taking      backup of a workspace in use; database dumps and their restore
+drill       restore to an empty workspace; test of the restore in a scratch folder
 
     TO/objects/ab/abcd…           content, by SHA-256, shared by all backups at TO
-    TO/snapshots/TIME-SHA256.json one backup; its name has the digest of its bytes
+    TO/snapshots/TIME-SHA256.json record of one backup; its name has the digest of its bytes
 
-Private keys, the secret of the workers' seal and MLflow's accounts are outside the workspace and in no backup. Does not
-belong here: what a signature means (registry).
+Private keys, the secret of the workers' seal and MLflow's accounts are outside the workspace and are never backed up.
+Does not belong here: what a signature means (registry).
 
 Also here: the command `plinth ops backup`, which loads the other modules when it runs.
 """
@@ -26,11 +26,11 @@ from plinth_jobs.cli.options import Settings, examples, group, json_option, shar
 if TYPE_CHECKING:
     from plinth_ops.backup.snapshot import BackupSnapshot
 
-named = click.option("--name", default="", metavar="NAME", help="A backup, or the beginning of its name (the newest).")
+named = click.option("--name", default="", metavar="NAME", help="Backup name or prefix (default: newest).")
 
 
 @group(
-    short_help="Back up a workspace, restore one, test the restore.",
+    short_help="Back up a workspace, restore it, test the restore.",
     epilog=examples(
         "plinth ops backup to s3://plinth-backups/corpus",
         "plinth ops backup list s3://plinth-backups/corpus",
@@ -39,10 +39,10 @@ named = click.option("--name", default="", metavar="NAME", help="A backup, or th
     ),
 )
 def backup() -> None:
-    """Back up a workspace, put a backup back, and prove that it can be.
+    """Back up a workspace, restore a backup, and test the restore.
 
     A backup has references, records, signed logs, runs with their checkpoints, the databases of Dagster, MLflow and the
-    ledger, and blobs that cannot be made again. Private keys are in none.
+    ledger, and blobs that cannot be rebuilt. It never has private keys.
     """
 
 
@@ -53,14 +53,14 @@ def backup() -> None:
     type=click.Choice(["needed", "all"]),
     default="needed",
     show_default=True,
-    help="needed: documents and checkpoints, which nothing makes again; all: whatever a manifest names.",
+    help="needed: only blobs that cannot be rebuilt (documents, checkpoints); all: every blob of a manifest.",
 )
 @shared
 @json_option
 def to(settings: Settings, place: str, blobs: str, as_json: bool) -> None:
-    """Back up the workspace to PLACE, a folder or s3://bucket/prefix, while others go on writing.
+    """Back up the workspace to PLACE, a folder or s3://bucket/prefix. The workspace stays in use meanwhile.
 
-    Content that an earlier backup there has is not copied again. Killed anywhere, the same command goes on.
+    Content of earlier backups at PLACE is not copied again. If interrupted, run the same command again to continue.
     """
     from plinth_ops.backup import drill as backup_drill
     from plinth_ops.backup.snapshot import BackupArchive
@@ -96,10 +96,10 @@ def list_backups(place: str, as_json: bool) -> None:
 @click.option("--database", "given", multiple=True, metavar="NAME=URL", help="An empty PostgreSQL database for NAME.")
 @shared
 def restore(settings: Settings, place: str, name: str, given: tuple[str, ...]) -> None:
-    """Put a backup from PLACE back as the workspace, which must be empty.
+    """Restore a backup from PLACE into the workspace, which must be empty.
 
-    Keys come from where they are kept: pin the root (`plinth keys pin`), then `plinth release log --verify` proves the
-    logs.
+    Backups have no keys. Afterward pin the root of trust (`plinth keys pin`) and verify the signed logs with
+    `plinth release log --verify`.
     """
     from plinth.compute.progress import for_command
     from plinth.storage.workspace import Workspace
@@ -107,14 +107,14 @@ def restore(settings: Settings, place: str, name: str, given: tuple[str, ...]) -
     from plinth_ops.backup.snapshot import BackupArchive
 
     if wrong := [each for each in given if "=" not in each]:
-        raise click.UsageError(f"{wrong[0]!r} is no database: say NAME=URL")
+        raise click.UsageError(f"{wrong[0]!r} is not a database; expected NAME=URL")
     urls = {database: url for database, _, url in (each.partition("=") for each in given)}
     archive, target = BackupArchive(place), Workspace(settings.workspace)
     snapshot = archive.read(name)
     drill.restore(archive, snapshot, target, urls, for_command())
     output.facts({"restored": target.uri or str(target.root), "taken": snapshot.at, **_facts(snapshot)})
     if snapshot.missing:
-        output.say(f"{counted(len(snapshot.missing), 'blob', 'be')} made again by `plinth run`.")
+        output.say(f"{counted(len(snapshot.missing), 'blob')} not in the backup; `plinth run` rebuilds them.")
 
 
 @backup.command("drill")
@@ -123,10 +123,10 @@ def restore(settings: Settings, place: str, name: str, given: tuple[str, ...]) -
 @shared
 @json_option
 def drill_command(settings: Settings, place: str, name: str, as_json: bool) -> int:
-    """Restore a backup from PLACE into a scratch place and prove it; exit code 1 where something does not hold.
+    """Test a backup at PLACE by restoring it to a scratch folder; exit with code 1 if a check fails.
 
-    Signed logs are proved from their first record under this machine's pinned root, references with their manifests;
-    rows and counts are compared. Nothing of the workspace is touched.
+    Checks every signed log from its first record under this machine's pinned root, all references with their manifests,
+    and row and file counts. The workspace is not changed.
     """
     from plinth_ops.backup import drill as backup_drill
     from plinth_ops.backup.snapshot import BackupArchive
@@ -137,7 +137,7 @@ def drill_command(settings: Settings, place: str, name: str, as_json: bool) -> i
         output.emit_json([each._asdict() for each in findings])
     else:
         rows = [(each.what, "ok" if each.passed else output.coloured("failed", "red"), each.found) for each in findings]
-        output.table(("proved", "", "found"), rows)
+        output.table(("check", "result", "found"), rows)
     return 0 if all(each.passed for each in findings) else 1
 
 

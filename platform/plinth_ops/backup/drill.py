@@ -1,6 +1,4 @@
-"""Put a backup back into an empty place: content first, pointers last, each byte compared; the drill that proves it,
-with the databases of an installation.
-"""
+"""Restore of a backup to an empty workspace, and the test of the restore, with the databases of an installation."""
 
 from __future__ import annotations
 
@@ -30,12 +28,13 @@ from plinth_ops.backup.taking import DatabaseSource
 from plinth_registry.audit_log import RELEASES, beside_releases
 from plinth_registry.mlflow import server
 
-# Put a backup back into an empty place: content first, pointers last, each byte compared.
+# Restore order: content first, pointers last. Every byte is compared with its digest.
 #
-# A folder appears when it is whole: killed anywhere, nothing shows, and the same command begins again. Below an `s3://`
-# prefix references come last, so that a killed restore has published nothing; the same command goes on.
+# The target folder appears only when it is complete; after an interruption the same command starts again. For an
+# `s3://` prefix, references are written last, so an interrupted restore publishes nothing and the same command
+# continues.
 
-#: Behind the name of a folder that is being restored.
+#: Suffix of a folder that is being restored.
 UNFINISHED: Final = ".restoring"
 
 
@@ -60,8 +59,8 @@ def restore(
     _require_empty(target)
     if lacking := [each.name for each in snapshot.databases if each.kind == taking.POSTGRES and each.name not in urls]:
         raise MissingError(
-            f"no place for the databases {', '.join(lacking)}",
-            remedy="name empty ones: " + " ".join(f"--database {name}=postgresql://{name}@/NEW" for name in lacking),
+            f"no target for the databases {', '.join(lacking)}",
+            remedy="add empty ones: " + " ".join(f"--database {name}=postgresql://{name}@/NEW" for name in lacking),
         )
     place = _unfinished(target)
     for blob in metered(progress, "blobs", snapshot.blobs, len(snapshot.blobs)):
@@ -88,8 +87,8 @@ def _require_empty(target: Workspace) -> None:
         raise WorkspaceError(
             f"{target.uri or target.root} is not empty",
             found=", ".join(sorted(found)[:5]),
-            expected="a place with nothing in it",
-            remedy="restore to another place, then move over what is needed",
+            expected="an empty target",
+            remedy="restore to another workspace, then copy what you need",
         )
 
 
@@ -103,7 +102,7 @@ def _unfinished(target: Workspace) -> Workspace:
     if target.root.exists():
         target.root.rmdir()
     place = Workspace(target.root.with_name(target.root.name + UNFINISHED))
-    shutil.rmtree(place.root, ignore_errors=True)  # of a restore that was killed
+    shutil.rmtree(place.root, ignore_errors=True)  # left by an interrupted restore
     return place
 
 
@@ -115,7 +114,7 @@ def _put(archive: BackupArchive, place: Workspace, path: str, sha256: str, size:
     where = snapshot.location(place, path)
     written = write_file(where, write)
     if written.sha256 != sha256:
-        raise IntegrityError(f"{where} was not written as it is in the backup", found=written.sha256, expected=sha256)
+        raise IntegrityError(f"the restored {where} differs from the backup", found=written.sha256, expected=sha256)
     if "://" not in where:
         Path(where).chmod(0o444 if path.startswith("store/") else 0o600)
 
@@ -136,16 +135,16 @@ def _database(archive: BackupArchive, place: Workspace, copy: DatabaseCopy, urls
         finally:
             where.unlink()
     if wrong := taking.differences(found, copy.rows):
-        raise IntegrityError(f"the database {copy.name} was restored with other rows", found="; ".join(wrong))
+        raise IntegrityError(f"the restored database {copy.name} has other row counts", found="; ".join(wrong))
 
 
-# Backups of an installation: its databases, and the drill that puts a backup back into a scratch place and proves it.
+# Databases of an installation, and the test of the restore in a scratch folder.
 #
-# A backup that was never restored is a hope. The drill restores one beside nothing that runs, with this machine's
-# pinned root and the public halves of keys only, then proves every signed log from its first record, every reference
-# and the manifest that it names, and compares rows and counts with the backup and with the workspace as it is now.
+# The test restores a backup to a scratch folder with this machine's pinned root and public keys only. It verifies every
+# signed log from its first record and every reference with its manifest, and compares row and file counts with the
+# backup and with the current workspace.
 
-#: In the trust folder: names of the backups that this machine has taken, one a line.
+#: File in the trust folder with the names of backups taken on this machine, one per line.
 KNOWN: Final = "backups"
 
 
@@ -190,7 +189,7 @@ def drill(workspace: Workspace, archive: BackupArchive, name: str, progress: Pro
         IntegrityError: the backup is incomplete or was changed; the error names the content.
     """
     full, snapshot = archive.named(name), archive.read(name)
-    findings = [_record(workspace, full)]  # before another trust folder is named
+    findings = [_record(workspace, full)]  # before the trust folder is replaced
     now = {group.name: sum(1 for _ in files(workspace, group)) for group in GROUPS}
     with (
         tempfile.TemporaryDirectory(prefix="plinth-drill-") as scratch,
@@ -248,7 +247,7 @@ def _references(ctx: Context, snapshot: BackupSnapshot) -> DrillFinding:
     except PlinthError as error:
         return DrillFinding("references", False, str(error))
     wanted = sum(each.path.startswith("refs/") for each in snapshot.entries)
-    return DrillFinding("references", len(loaded) == wanted, f"{len(loaded)} of {wanted}, with their manifests")
+    return DrillFinding("references", len(loaded) == wanted, f"{len(loaded)} of {wanted} verify, with manifests")
 
 
 def _counts(snapshot: BackupSnapshot, now: Mapping[str, int]) -> DrillFinding:
@@ -257,7 +256,7 @@ def _counts(snapshot: BackupSnapshot, now: Mapping[str, int]) -> DrillFinding:
     behind = {name: now[name] - snapshot.counts.get(name, 0) for name in now}
     less = [f"{name}: {-behind[name]} fewer now" for name in growing if behind[name] < 0]
     more = ", ".join(f"{count} more in {name}" for name, count in behind.items() if count > 0)
-    return DrillFinding("counts", not less, "; ".join(less) or more or "as they are now")
+    return DrillFinding("counts", not less, "; ".join(less) or more or "equal to the current workspace")
 
 
 def _pin(workspace: Workspace, target: Path) -> None:
@@ -315,7 +314,7 @@ def _dagster() -> str:
     url = storage["postgres"].get("postgres_url")
     if not isinstance(url, str):
         raise MissingError(
-            "Dagster's database is not named by a URL",
+            "the Dagster settings have no database URL",
             found=storage["postgres"],
             expected="postgres_url: postgresql+psycopg2://…",
         )

@@ -1,11 +1,10 @@
-"""What belongs to a backup of a workspace, the record of one backup, and the archive of all backups at one place.
+"""Contents of a backup, the record of one backup, and the archive of all backups at one place.
 
-Writers write content first, then what points to it: blobs, then records and manifests, then references; a record of a
-signed log, then the head that names it. A backup copies the other way round: pointers first, then what they point to.
-Content is only ever added, so whatever a copied pointer names was there before the pointer was, and is copied after it.
-What was added meanwhile is copied without a pointer to it, which is what an interrupted writer leaves, too; but the log
-of releases may be one record longer than its head and no more, so what is longer is left out. Each database is copied
-in one transaction of its own; none refers to another.
+Writers write content before the pointers to it: blobs, then records and manifests, then references; a record of a
+signed log, then the head that names it. A backup copies pointers first, then content. Since content is only added,
+everything that a copied pointer names exists when it is copied. Content added meanwhile is copied without a pointer,
+as an interrupted writer would leave it. The release log may be at most one record longer than its head; later records
+are excluded. Each database is copied in its own transaction; no database refers to another.
 """
 
 from __future__ import annotations
@@ -27,26 +26,26 @@ from plinth.storage.atomic import refused
 from plinth.storage.uris import DigestWriter, WrittenFile, read_file, remove_file, sizes, write_file
 from plinth.storage.workspace import Workspace
 
-#: Folders that lie in the bucket of a shared workspace.
+#: Folders that a shared workspace keeps in its bucket.
 SHARED: Final = ("store", "records", "manifests", "refs", "pins", "exclusions")
-#: The head of the release history; it names the newest record of every log.
+#: Head of the release history, which names the newest record of every log.
 HEAD: Final = "releases/head"
 LOGS: Final = (
     *("releases", "taint", "feed", "consumers", "logins", "audit", "providers", "exclusions", "policies"),
     *("approvals", "attestations", "trust", "papers", "trials", "reviews", "takedown"),
     *("incidents", "check-waivers", "gamedays"),
 )
-#: Blobs of these assets cannot be made again: what was fetched from outside, and what training cost.
+#: Assets whose blobs cannot be rebuilt, or only by training again: fetched documents and checkpoints.
 KEPT_ASSETS: Final = re.compile(r".*/sources|.*/documents|lists/.*|run|checkpoint|models/.*|initial.*")
 _LEFT_OUT: Final = re.compile(
     r".*\.lock|.*/lock|.*\.tmp|runs/[^/]+/(staging|writers|profiles|handle\.json)(/.*)?|.*/server\.(json|log)"
 )
-#: References of an experiment's arms lie where those of the workspace lie.
+#: References of experiment arms, stored where the references of the workspace are.
 _BRANCH: Final = re.compile(r"experiments/.+/refs/")
 _COMMIT: Final = re.compile(r"(runs/[^/]+/checkpoints/step-\d+)\.json")
 
 
-#: Folders that may be links, to another disk.
+#: Folders that may be links to another disk.
 _ELSEWHERE: Final = ("runs", "models", "mlflow", "mlflow/artifacts", "dagster")
 
 
@@ -86,7 +85,7 @@ def own(workspace: Workspace, path: str) -> Path:
 
 def not_carried(path: str, found: str) -> WorkspaceError:
     """Return the error for an entry of the folder that is not a file of the workspace."""
-    return refused(f"{path} is not taken into a backup", found)
+    return refused(f"{path} cannot be backed up", found)
 
 
 def files(workspace: Workspace, group: InventoryGroup) -> Iterator[str]:
@@ -186,13 +185,13 @@ class BackupArchive:
         where = self._where(sha256)
         written = write_file(where, write)
         if written != WrittenFile(bytes=size, sha256=sha256):
-            with suppress(StorageError):  # the role that backs up may not delete
+            with suppress(StorageError):  # the backup role may lack the permission to delete
                 remove_file(where)
             raise IntegrityError(
-                f"{what} is not what its digest says",
+                f"{what} does not match its digest",
                 found=f"SHA-256 {written.sha256}, {written.bytes} bytes",
                 expected=f"{sha256}, {size} bytes",
-                remedy="`plinth run` makes what can be made again; then back up again",
+                remedy="rebuild it with `plinth run` if possible, then back up again",
             )
         assert self._known is not None
         self._known[_object(sha256)] = size
@@ -206,8 +205,8 @@ class BackupArchive:
         """
         if not self.has(sha256, size):
             raise IntegrityError(
-                f"the backup is torn: content of {what} is missing or of another length",
-                found=f"no {self._where(sha256)} of {size} bytes",
+                f"the backup is incomplete: the content of {what} is missing or has another length",
+                found=f"no {self._where(sha256)} with {size} bytes",
                 remedy="restore an earlier backup (`plinth ops backup list PLACE`), and find out who can write there",
             )
         digest = hashlib.sha256()
@@ -216,7 +215,7 @@ class BackupArchive:
             yield piece
         if digest.hexdigest() != sha256:
             raise IntegrityError(
-                f"the backup was changed: content of {what}",
+                f"the backup was changed: the content of {what} does not match its digest",
                 found=f"SHA-256 {digest.hexdigest()} in {self._where(sha256)}",
                 expected=sha256,
                 remedy="restore an earlier backup (`plinth ops backup list PLACE`), and find out who can write there",
@@ -249,7 +248,7 @@ class BackupArchive:
         """
         matching = [each for each in self.names() if each.startswith(name)]
         if not matching or (name and len(matching) > 1):
-            raise MissingError(f"{len(matching)} backups at {self.place} begin with {name!r}", expected="one")
+            raise MissingError(f"{len(matching)} backups at {self.place} have the prefix {name!r}", expected="one")
         return matching[-1]
 
     def read(self, name: str = "") -> BackupSnapshot:
@@ -263,13 +262,11 @@ class BackupArchive:
         data = b"".join(read_file(where))
         found, wanted = hashlib.sha256(data).hexdigest(), full.partition("-")[2].removesuffix(".json")
         if found != wanted:
-            raise IntegrityError(
-                f"the record of a backup was changed: {where}", found=f"SHA-256 {found}", expected=wanted
-            )
+            raise IntegrityError(f"the backup record {where} was changed", found=f"SHA-256 {found}", expected=wanted)
         try:
             return BackupSnapshot.model_validate_json(data)
         except ValidationError as error:
-            raise IntegrityError(f"{where} is no record of a backup", found=error) from error
+            raise IntegrityError(f"{where} is not a backup record", found=error) from error
 
     def _where(self, sha256: str) -> str:
         return f"{self.place}/objects/{_object(sha256)}"

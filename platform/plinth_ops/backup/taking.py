@@ -1,7 +1,4 @@
-"""Take a backup of a workspace while others write; killed anywhere, the same command goes on.
-
-Databases are copied at one moment, while others write; what copies and restores them is first.
-"""
+"""Backup of a workspace in use, with consistent copies of its databases. An interrupted backup can be continued."""
 
 from __future__ import annotations
 
@@ -43,10 +40,8 @@ from plinth_ops.backup.snapshot import (
     InventoryGroup,
 )
 
-# Copies of databases at one moment, while others write, and their way back.
-#
-# SQLite by its own online backup; PostgreSQL by `pg_dump` of an exported transaction, in which the rows are counted
-# too.
+# Consistent copies of databases in use, and their restore: SQLite by its online backup, PostgreSQL by `pg_dump` of an
+# exported snapshot, in which the rows are counted as well.
 
 SQLITE, POSTGRES = "sqlite", "postgres"
 TIMEOUT_S: Final = 3600
@@ -119,7 +114,7 @@ def restore_postgres(url: str, dump: Path) -> dict[str, int]:
                 f"the database {_named_databases(url)} is not empty",
                 found=", ".join(sorted(found)[:5]),
                 expected="an empty database",
-                remedy="make a new one for the restored installation",
+                remedy="create a new database for the restored installation",
             )
     _run("pg_restore", "--no-owner", "--single-transaction", "--exit-on-error", f"--dbname={url}", str(dump))
     with _connected(url) as connection:
@@ -177,7 +172,7 @@ def _run(name: str, *words: str) -> None:
 
 
 Blobs = Literal["needed", "all"]
-#: A private key in PEM, in any file up to this length, stops a backup.
+#: Files up to this size are searched for private keys in PEM, which stop a backup.
 KEY, KEY_BYTES = b"PRIVATE KEY-----", 1 << 16
 _RECORD: Final = re.compile(r"releases/(\d+)\.json")
 PIECE_BYTES: Final = 1 << 20
@@ -218,7 +213,7 @@ def take(
         entries = list(_not_outgrown(archive, found))
         kept, missing = _blobs(archive, state, blobs, progress)
     snapshot = BackupSnapshot(
-        at=datetime.now(UTC).isoformat(timespec="microseconds"),  # names of backups sort by it
+        at=datetime.now(UTC).isoformat(timespec="microseconds"),  # backup names sort by it
         workspace=state.workspace.uri or str(state.workspace.root),
         root=trust.root.name,
         root_version=trust.root.version,
@@ -247,7 +242,7 @@ def _named(head: bytes) -> int:
         return int(dsse.unverified(json.loads(head), HEAD)["predicate"]["number"])
     except (ValueError, KeyError, TypeError) as error:
         raise SignatureError(
-            f"{HEAD} is not the head of a log", found=repr(error), remedy="restore releases/ from an earlier backup"
+            f"{HEAD} is not a log head", found=repr(error), remedy="restore releases/ from an earlier backup"
         ) from error
 
 
@@ -285,8 +280,8 @@ def _file(archive: BackupArchive, workspace: Workspace, group: InventoryGroup, p
         raise
     if size <= KEY_BYTES and KEY in copy.read_bytes():
         raise SignatureError(
-            f"a private key lies in the workspace: {path}",
-            expected="private keys outside it, in no backup",
+            f"the workspace contains a private key: {path}",
+            expected="private keys outside the workspace, so that they are never backed up",
             remedy="move it to the trust folder (`plinth keys show`), and replace it if others could read it",
         )
     archive.keep(_pieces(copy), digest.hexdigest(), size, path)
@@ -344,7 +339,7 @@ def _blobs(
             continue
         try:
             archive.keep(_pieces(state.store.open_path(blob)), blob.sha256, blob.bytes, f"blob {md5}")
-        except MissingError:  # of an older snapshot, or of another machine's cache
+        except MissingError:  # belongs to an older snapshot or another machine's cache
             listed[md5] = blob
             continue
         there[md5] = blob

@@ -1,14 +1,14 @@
-"""Checklists that the platform evaluates itself: before production, for readiness, in an incident, for security.
+"""Automated checklists: preproduction, readiness, incident, security.
 
-    review          all lines, their evaluation, signed waivers
+    review          all checks, their evaluation, signed waivers
     trust_checks    root of trust, secrets, code
-    place_checks    modes, room, clocks, encryption, connections
-    run_checks      text, training, money and promises
-    release_checks  signed logs, releases, MLflow's server, the orchestrator
-    dagster_assets  checklists as assets with a check for each line, by schedule
+    place_checks    file modes, disk space, clocks, encryption, connections
+    run_checks      text, training, budgets, objectives, alerts, backups
+    release_checks  signed logs, releases, the MLflow server, the orchestrator
+    dagster_assets  checklists as Dagster assets with one asset check per check, evaluated by schedule
 
-Another package adds a line by an entry point of the group `plinth.checks`. Does not belong here: the checks of a host
-before ranks start (`training.supervise`); checks of one manifest before it is published (`plinth_assets.framework`).
+Another package adds a check by an entry point in the group `plinth.checks`. Does not belong here: host checks before
+ranks start (`training.supervise`); checks of one manifest before it is published (`plinth_assets.framework`).
 
 Also here: the command `plinth ops check`, which loads the other modules when it runs.
 """
@@ -34,20 +34,20 @@ COLOURS = {
     "pass": "green", "warn": "yellow", "fail": "red", "undetermined": "magenta", "not applicable": "dim",
     "waived": "cyan",
 }  # fmt: skip
-#: Characters of the last column: the table fits 100.
+#: Width of the last column, so that the table fits 100 characters.
 WORDS_WIDTH = 62
 NAMES = ("preproduction", "readiness", "incident", "security")
 
 
 class NamedFirst(Commands):
-    """A group whose first argument may be a checklist: then it is the argument of `run`."""
+    """Command group that passes a checklist name as first argument to `run`."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         return super().parse_args(ctx, ["run", *args] if args and args[0] in NAMES else args)
 
 
 @group(
-    short_help="Evaluate a checklist of this workspace, with evidence.",
+    short_help="Evaluate a checklist for this workspace, with evidence.",
     cls=NamedFirst,
     epilog=examples(
         "plinth ops check readiness",
@@ -59,8 +59,8 @@ class NamedFirst(Commands):
 def check() -> None:
     """Evaluate a checklist: preproduction, readiness, incident or security.
 
-    Exit code 6 where a line fails, 3 where none fails and one could not be determined, else 0. A signed waiver covers
-    a line until its date; what it covers stays visible.
+    Exit code 6 if a check fails, 3 if none fails but one could not be determined, otherwise 0. A signed waiver covers
+    a failed check until its end date; the result stays visible.
     """
 
 
@@ -79,7 +79,7 @@ def run(settings: Settings, name: ChecklistName, as_json: bool) -> None:
 @shared
 @json_option
 def list_(settings: Settings, name: ChecklistName | None, as_json: bool) -> None:
-    """List the lines of every checklist, or of NAME, without evaluating them."""
+    """List the checks of all checklists, or of NAME, without evaluating them."""
     from plinth_ops.checklists import review
 
     found = review.checks(name)
@@ -87,18 +87,18 @@ def list_(settings: Settings, name: ChecklistName | None, as_json: bool) -> None
         fields = ("name", "claim", "owner", "lists", "remedy", "waivable")
         return output.emit_json([{field: getattr(one, field) for field in fields} for one in found])
     rows = [(one.name, _wrapped(one.claim), one.owner, " ".join(part[:3] for part in one.lists)) for one in found]
-    return output.table(("check", "what has to hold", "owner", "lists"), rows)
+    return output.table(("check", "requirement", "owner", "lists"), rows)
 
 
 @check.command()
 @click.argument("name")
-@click.option("--until", type=click.DateTime(), required=True, help="UTC; a time that has come lifts the waiver.")
-@click.option("--reason", required=True, help="Why it may stay so, as a sentence.")
-@click.option("--by", "owner", help="Whose key as `policy`, where this machine has several.")
+@click.option("--until", type=click.DateTime(), required=True, help="End of the waiver in UTC; a past time removes it.")
+@click.option("--reason", required=True, help="Why the failure is accepted, as a sentence.")
+@click.option("--by", "owner", help="Owner of the `policy` key to sign with, if there are several.")
 @shared
 @json_option
 def waive(settings: Settings, name: str, until: datetime, reason: str, owner: str | None, as_json: bool) -> None:
-    """Sign that item NAME may stay unmet in this workspace until a date."""
+    """Sign a waiver for the check NAME in this workspace until a date."""
     import time
     from datetime import UTC
 
@@ -109,11 +109,11 @@ def waive(settings: Settings, name: str, until: datetime, reason: str, owner: st
     if as_json:
         return output.emit_json(made)
     past = until.replace(tzinfo=UTC).timestamp() <= time.time()
-    return output.line(f"{name} is {'waived no more' if past else made.said}")
+    return output.line(f"{name} is {'no longer waived' if past else made.said}")
 
 
 def show(settings: Settings, name: ChecklistName, as_json: bool) -> None:
-    """Print a checklist of the workspace, evaluated now.
+    """Evaluate a checklist of the workspace and print it.
 
     Raises:
         CheckFailedError, MissingError: see `review.require`.
@@ -131,7 +131,7 @@ def show(settings: Settings, name: ChecklistName, as_json: bool) -> None:
 
 
 def scope_of(settings: Settings) -> CheckScope:
-    """The workspace with the recipe that is named, or that it ran last; without one where it ran none."""
+    """Return the workspace with the selected recipe, or its last one; without a recipe if it never ran one."""
     from plinth_ops.checklists.review import CheckScope, settings_of
 
     ctx = settings.context()

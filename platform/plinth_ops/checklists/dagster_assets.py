@@ -1,8 +1,7 @@
-"""Checklists in Dagster: one asset each, with a check per line, evaluated by schedule.
+"""Checklists in Dagster: one asset per checklist with one asset check per check, evaluated by schedule.
 
-A line that fails is a failed check; one that warns, or could not be determined, is a failed check of severity WARN, for
-neither is a pass. A waived one passes, with the waiver in its description. Does not belong here: the lines
-(`plinth_ops.checklists.review`).
+A warning or an undetermined result is a failed asset check of severity WARN, since neither is a pass. A waived check
+passes, with the waiver in its description. Does not belong here: the checks (`plinth_ops.checklists.review`).
 """
 
 from __future__ import annotations
@@ -23,9 +22,9 @@ from plinth_jobs.recipes import recall
 from plinth_ops.checklists import review
 from plinth_ops.checklists.review import CHECKLISTS, PURPOSES, CheckedLine, ChecklistName, CheckScope, settings_of
 
-#: First part of the assets' keys, and their group.
+#: Prefix of the asset keys, and the asset group.
 GROUP = "checklists"
-#: Every six hours; `incident` is for whoever has one.
+#: Schedule of all checklists except `incident`, which is evaluated on demand.
 CRON = "17 */6 * * *"
 #: Name of the job.
 JOB = "evaluate_checklists"
@@ -35,8 +34,8 @@ def definitions(recipe: Recipe, workspace: Path, pages: str = "") -> dg.Definiti
     """Return the checklist assets of a workspace, with links to its pages if these are served, and their job."""
     job = with_schedule(
         AssetJob(
-            JOB, dg.AssetSelection.groups(GROUP), "Evaluates the checklists.",
-            "checklists", CRON, "Evaluates the checklists of this workspace, four times a day.",
+            JOB, dg.AssetSelection.groups(GROUP), "Evaluate all checklists.",
+            "checklists", CRON, "Evaluate the checklists of this workspace four times a day.",
         )
     )  # fmt: skip
     own = dg.Definitions(assets=[_asset(name, recipe, workspace, pages) for name in CHECKLISTS])

@@ -1,4 +1,4 @@
-"""Lines about where the state lies: modes, room, clocks, encryption, connections."""
+"""Checks of the workspace's storage: file modes, disk space, clocks, encryption, connections."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from plinth_ops.checklists.review import (
 )
 from plinth_text.errors import PrivateFolderError
 
-#: Seconds within which a remote service has to answer.
+#: Timeout for a remote service, in seconds.
 ANSWER_S: Final = 2.0
 
 _LOOPBACK = ("", "localhost", "127.0.0.1", "::1")
@@ -41,7 +41,7 @@ def workspace_modes(scope: CheckScope) -> CheckAnswer:
     shared = 0o002 if private.mask() & 0o020 == 0 else 0o022
     watched = [root, *(root / name for name in ("refs", "records", "manifests", "releases", "runs", "policies"))]
     open_ = [f"{path} {_mode(path):04o}" for path in watched if path.is_dir() and _mode(path) & shared]
-    return failed("others can write " + ", ".join(open_)) if open_ else passed(f"{root} {_mode(root):04o}")
+    return failed("writable by other users: " + ", ".join(open_)) if open_ else passed(f"{root} {_mode(root):04o}")
 
 
 def private_folder(scope: CheckScope) -> CheckAnswer:
@@ -64,7 +64,7 @@ def room(scope: CheckScope) -> CheckAnswer:
     elif scope.recipe is not None and scope.recipe.mixture is not None:
         needed, what = _planned_bytes(scope), "the recipe's model in FP32 with Adam's moments"
     if not needed:
-        return undetermined("no checkpoint and no model whose size is known")
+        return undetermined("the checkpoint size is unknown: no checkpoint and no model in the recipe")
     folder = _existing(scope.ctx.workspace.runs)
     free, count = shutil.disk_usage(folder).free, scope.settings.free_checkpoints
     found = f"{free / 2**30:.1f} GiB free, {count} checkpoints of {needed / 2**30:.2f} GiB each ({what})"
@@ -84,8 +84,8 @@ def clock(scope: CheckScope) -> CheckAnswer:
         return failed(f"the file system's clock differs by {skew:+.2f} s")
     state = _kernel_clock()
     if state is None:
-        return undetermined("the kernel does not say whether its clock is synchronised")
-    return passed("synchronised, by the kernel") if state else warned("the kernel's clock is not synchronised")
+        return undetermined("the kernel does not report if its clock is synchronized")
+    return passed("synchronized, according to the kernel") if state else warned("the clock is not synchronized")
 
 
 def encrypted(scope: CheckScope) -> CheckAnswer:
@@ -94,12 +94,12 @@ def encrypted(scope: CheckScope) -> CheckAnswer:
         return _bucket_encrypted(scope.ctx.workspace.uri)
     device = _device(scope.ctx.workspace.root)
     if device is None:
-        return undetermined("the workspace lies on no block device that this machine shows")
+        return undetermined("the block device of the workspace is not visible on this machine")
     chain = list(_below(device))
     crypt = [name for name in chain if _dm_kind(name).startswith("CRYPT")]
     if crypt:
         return passed(f"{device}: dm-crypt on {crypt[0]}")
-    return undetermined(f"{device} is not encrypted by this machine; whether the storage below is cannot be read")
+    return undetermined(f"{device} is not encrypted by this machine; the storage below it may be")
 
 
 def in_transit(scope: CheckScope) -> CheckAnswer:
@@ -108,7 +108,7 @@ def in_transit(scope: CheckScope) -> CheckAnswer:
     if not remote:
         return not_applicable("no remote S3, PostgreSQL or MLflow is configured")
     plain = [f"{name} {_without_password(url)}" for name, url in remote if not _by_tls(url)]
-    return failed("in clear: " + ", ".join(plain)) if plain else passed(", ".join(sorted({name for name, _ in remote})))
+    return failed("no TLS: " + ", ".join(plain)) if plain else passed(", ".join(sorted({name for name, _ in remote})))
 
 
 def endpoints(scope: CheckScope) -> Iterator[tuple[str, str]]:
@@ -170,7 +170,7 @@ def _bucket_encrypted(uri: str) -> CheckAnswer:
 
 def _kernel_clock() -> bool | None:
     """Return True if the kernel's clock is synchronized; None if unknown (Linux only)."""
-    buffer = ctypes.create_string_buffer(512)  # struct timex, all zero: `modes` 0 asks and sets nothing
+    buffer = ctypes.create_string_buffer(512)  # struct timex, all zero: `modes` 0 only reads
     try:
         state = ctypes.CDLL(None).adjtimex(buffer)
     except (AttributeError, OSError):
@@ -221,19 +221,19 @@ def _mode(path: Path) -> int:
 
 CHECKS = (
     Check(
-        "workspace-modes", "nobody else can write the workspace", "security", ("security",),
-        "chmod go-w; a group that shares it sets PLINTH_UMASK=007", workspace_modes,
+        "workspace-modes", "no other user can write the workspace", "security", ("security",),
+        "chmod -R go-w; for a group that shares the workspace, set PLINTH_UMASK=007", workspace_modes,
     ),
     Check(
-        "private-folder", "what is unpickled when it is read again lies where nobody else can write", "security",
-        ("security",), "delete the folder, so that it is made again; or name another by PLINTH_PRIVATE", private_folder,
+        "private-folder", "no other user can write the folder of caches that are unpickled", "security",
+        ("security",), "delete the folder, which is recreated, or set PLINTH_PRIVATE to another one", private_folder,
     ),
     Check(
-        "disk-room", "there is room for some more checkpoints", "platform", ("preproduction", "readiness", "incident"),
-        "free space, lower checkpoints.keep_last, or move the workspace", room,
+        "disk-room", "the disk has space for more checkpoints", "platform", ("preproduction", "readiness", "incident"),
+        "free disk space, lower training.checkpoints.keep_last, or move the workspace", room,
     ),
     Check(
-        "clock", "the clock is synchronised and agrees with the file system's", "platform",
+        "clock", "the clock is synchronized and agrees with the clock of the file system", "platform",
         ("preproduction", "readiness", "security"), "start chrony or another NTP client on the host", clock,
     ),
     Check(
@@ -241,7 +241,7 @@ CHECKS = (
         "set the bucket's default encryption, or put the workspace on a LUKS volume", encrypted,
     ),
     Check(
-        "encryption-in-transit", "remote S3, PostgreSQL, MLflow and Ray are reached by TLS", "security",
-        ("preproduction", "security"), "use https://, and sslmode=verify-full of PostgreSQL", in_transit,
+        "encryption-in-transit", "connections to remote S3, PostgreSQL, MLflow and Ray use TLS", "security",
+        ("preproduction", "security"), "use https:// URLs, and sslmode=verify-full for PostgreSQL", in_transit,
     ),
 )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Lines about signed logs, releases, the MLflow server, and the orchestrator. Imports no Dagster."""
+"""Checks of signed logs, releases, the MLflow server and the orchestrator. Does not import Dagster."""
 
 from __future__ import annotations
 
@@ -34,19 +34,19 @@ from plinth_registry.audit_log import AUDIT, beside_releases
 from plinth_registry.mlflow import settings
 from plinth_registry.mlflow.server import HOST, find_server
 
-#: A head that was signed so much later than now has met a wrong clock: it would hold for that much longer.
+#: Tolerance in days for a head signed in the future; beyond it a clock is or was wrong.
 AHEAD_DAYS: Final = 1 / 24
 
 
 def audit_proved(scope: CheckScope) -> CheckAnswer:
     """Check that every decision is signed and chained and that no decision named by a release is missing."""
     proof = releases.prove_log(scope.ctx)
-    return passed(f"{proof.entries} entries, {len(proof.anchors)} release records name one of them")
+    return passed(f"{proof.entries} entries, referenced by {len(proof.anchors)} release records")
 
 
 def logs_hold(scope: CheckScope) -> CheckAnswer:
     """Check that every other signed log verifies and extends the state named in the release head."""
-    own = (AUDIT.name, "policies")  # lines of their own: `audit-log`, `gate-policy`
+    own = (AUDIT.name, "policies")  # covered by the checks `audit-log` and `gate-policy`
     others = [log for log in beside_releases(scope.ctx) if not log.name.startswith(own)]
     counts = {log.name: len(releases.log_records(scope.ctx, log)) for log in others}
     return passed(", ".join(f"{name} {count}" for name, count in counts.items() if count) or "all are empty")
@@ -61,10 +61,10 @@ def head_fresh(scope: CheckScope) -> CheckAnswer:
     left = (time_of(until) - datetime.fromtimestamp(scope.now, UTC)).total_seconds() / 86400
     words = f"{len(found)} records, head valid until {until}"
     if left > releases.HEAD_DAYS + AHEAD_DAYS:
-        ahead = f"signed {left - releases.HEAD_DAYS:.1f} days from now"
-        return warned(f"{words}: {ahead}, so that a clock was wrong then or is now")
+        ahead = f"signed {left - releases.HEAD_DAYS:.1f} days in the future"
+        return warned(f"{words}: {ahead}, so a clock is or was wrong")
     late = left < releases.HEAD_DAYS - 2 * releases.REFRESH_DAYS
-    return warned(f"{words}: nobody signs it daily") if late else passed(words)
+    return warned(f"{words}: no process renews it daily") if late else passed(words)
 
 
 def sealed(scope: CheckScope) -> CheckAnswer:
@@ -76,7 +76,7 @@ def sealed(scope: CheckScope) -> CheckAnswer:
     foreign = [one.asset for one in published if one.seal is not None and not _own(scope, one.asset)]
     if bare or foreign:
         return failed("; ".join(f"{word}: {', '.join(names[:5])}" for word, names in
-                                (("no seal", bare), ("a seal of somebody else", foreign)) if names))  # fmt: skip
+                                (("no seal", bare), ("a seal of an unknown worker", foreign)) if names))  # fmt: skip
     return passed(f"{len(published)} references")
 
 
@@ -90,7 +90,7 @@ def _own(scope: CheckScope, asset: str) -> bool:
     return True
 
 
-#: The assets of a run, the last first: from which the walk to the sources begins.
+#: Assets of a run, last first; the lineage walk starts from the first one that is published.
 _LAST = ("candidate", "evaluation", "run", "mixture", "funnel")
 
 
@@ -111,7 +111,7 @@ def policy_measured(scope: CheckScope) -> CheckAnswer:
         return not_applicable("the recipe releases nothing")
     try:
         found = policy.current(scope.ctx, scope.recipe.release.name)
-    except TrustError as error:  # the line `gate-policy` fails of it
+    except TrustError as error:  # reported by the check `gate-policy`
         return undetermined(error.what)
     absent = policy.unmeasured(found.policy, scope.recipe)
     return failed("; ".join(absent)) if absent else passed(f"{len(found.policy.asked)} gates")
@@ -138,7 +138,7 @@ def champion_holds(scope: CheckScope) -> CheckAnswer:
     if champion is None:
         return not_applicable("no champion")
     verified.verify_release(scope.ctx, name, champion)
-    return passed(f"{name} version {champion}, its records and model; `plinth verify champion` reads all behind it")
+    return passed(f"{name} version {champion}: records and model verify; `plinth verify champion` verifies its lineage")
 
 
 def way_back(scope: CheckScope) -> CheckAnswer:
@@ -147,7 +147,7 @@ def way_back(scope: CheckScope) -> CheckAnswer:
     if champion is None:
         return not_applicable("no champion")
     good = verified.last_good(scope.ctx, name, releases.history(scope.ctx, name).standing)
-    return passed(f"{name} version {good}") if good else warned(f"none before {name} version {champion}")
+    return passed(f"{name} version {good}") if good else warned(f"no good version before {name} version {champion}")
 
 
 def consumers_known(scope: CheckScope) -> CheckAnswer:
@@ -181,7 +181,7 @@ def _champion(scope: CheckScope) -> tuple[str, str | None]:
     return name, releases.history(scope.ctx, name).standing.champion
 
 
-#: A request that an MLflow without a login answers.
+#: Request that an MLflow server without authentication answers.
 _ASKED = "/api/2.0/mlflow/experiments/search?max_results=1"
 _MODULE = "plinth_registry.mlflow.server"
 
@@ -192,7 +192,7 @@ def behind_login(scope: CheckScope) -> CheckAnswer:
     parts = urllib.parse.urlsplit(named)
     if not parts.scheme.startswith("http"):
         asks = settings.load(scope.ctx.workspace)
-        words = f"login by {asks.kind}" if asks else "no login: whoever is on this machine may write"
+        words = f"login by {asks.kind}" if asks else "no login: every user of this machine can write"
         return passed(f"own server, on {HOST} only; {words}")
     try:
         with urllib.request.urlopen(named.rstrip("/") + _ASKED, timeout=ANSWER_S) as answer:
@@ -234,7 +234,7 @@ def telemetry_off(scope: CheckScope) -> CheckAnswer:
     files = [settings_file(), workspace.dagster / "dagster.yaml"]
     found = [f"{path}: telemetry.enabled" for path in files if path.exists() and _sends(path)]
     found += list(_environment())
-    return failed("; ".join(found)) if found else passed("off in dagster.yaml, in the servers' and this environment")
+    return failed("; ".join(found)) if found else passed("off in dagster.yaml and in all environments")
 
 
 def automation_runs(scope: CheckScope) -> CheckAnswer:
@@ -242,7 +242,7 @@ def automation_runs(scope: CheckScope) -> CheckAnswer:
     names = [each.name for each in started(scope.ctx.workspace)]
     if "Dagster" in names:
         return passed(", ".join(names))
-    return warned("no `plinth up` runs here: no schedule and no sensor is evaluated")
+    return warned("`plinth up` is not running: schedules and sensors are not evaluated")
 
 
 def _sends(path: Path) -> bool:
@@ -263,72 +263,72 @@ def _environment() -> Iterator[str]:
 
 CHECKS = (
     Check(
-        "audit-log", "every decision is signed and chained, none is missing", "security",
-        ("readiness", "incident", "security"), "restore audit/ from a backup; ask who had access", audit_proved,
+        "audit-log", "every decision is signed and chained, and none is missing", "security",
+        ("readiness", "incident", "security"), "restore audit/ from a backup; find out who had access", audit_proved,
         waivable=False,
     ),
     Check(
-        "signed-logs", "marks, feeds, policies, waivers and incidents verify", "security",
-        ("readiness", "incident", "security"), "restore the log that is named from a backup", logs_hold,
+        "signed-logs", "the logs of taints, feeds, policies, waivers and incidents verify", "security",
+        ("readiness", "incident", "security"), "restore the log with the fault from a backup", logs_hold,
         waivable=False,
     ),
     Check(
-        "release-head", "the head of the releases verifies and is signed every day", "release",
-        ("readiness", "incident", "security"), "`plinth up` signs it daily, `plinth release mirror` once", head_fresh,
+        "release-head", "the head of the release history verifies and is renewed daily", "release",
+        ("readiness", "incident", "security"), "`plinth up` renews it daily, `plinth release mirror` once", head_fresh,
     ),
     Check(
         "seals", "every published asset was published by a worker of this workspace", "security", ("security",),
-        "run the pipeline again; assets of before there was a root: `plinth keys adopt`", sealed,
+        "run the pipeline again; for assets older than the root of trust: `plinth keys adopt`", sealed,
     ),
     Check(
-        "gate-policy", "a signed policy says what a release must pass", "release",
+        "gate-policy", "a signed policy defines the release gates", "release",
         ("preproduction", "readiness", "security"), "`plinth gates sign FILE` (docs/gates.md)", policy_signed,
     ),
     Check(
-        "gates-measured", "the recipe measures what the policy asks", "evaluation", ("preproduction",),
-        "add what is named to the recipe, or agree another policy with its owner", policy_measured,
+        "gates-measured", "the recipe measures the evidence for every policy gate", "evaluation", ("preproduction",),
+        "add the missing measurements to the recipe, or agree on another policy with its owner", policy_measured,
     ),
     Check(
-        "lineage", "everything published is traced to raw sources", "data", ("preproduction", "readiness"),
-        "`plinth verify ASSET` names the first broken link; run the pipeline again", lineage_complete,
+        "lineage", "the lineage down to the raw sources is complete", "data", ("preproduction", "readiness"),
+        "find the first broken link with `plinth verify ASSET`; run the pipeline again", lineage_complete,
     ),
     Check(
-        "champion", "the champion verifies and is not marked", "release", ("readiness", "incident"),
+        "champion", "the champion verifies and is not tainted", "release", ("readiness", "incident"),
         "`plinth release rollback --by PERSON --reason TEXT`", champion_holds,
     ),
     Check(
-        "way-back", "there is a good version to return to", "release", ("readiness", "incident"),
-        "release a second version; until then only `plinth release rollback --withdraw --by PERSON --reason TEXT` "
-        "takes back a bad one",
+        "way-back", "there is a good version to roll back to", "release", ("readiness", "incident"),
+        "release a second version; until then, a bad one can only be withdrawn: "
+        "`plinth release rollback --withdraw --by PERSON --reason TEXT`",
         way_back,
     ),
     Check(
-        "consumers", "every user of the champion is enrolled with an owner", "release", ("readiness", "incident"),
+        "consumers", "the consumers of the champion are enrolled with an owner", "release", ("readiness", "incident"),
         "`plinth release consumer add NAME --owner PERSON --model RELEASE`", consumers_known,
     ),
     Check(
-        "marks", "no mark of unfit data or models stands", "compliance", ("incident",),
-        "`plinth release impact TARGET` lists what came of it", nothing_marked,
+        "marks", "no taint is in force", "compliance", ("incident",),
+        "list everything derived from it with `plinth release impact TARGET`", nothing_marked,
     ),
     Check(
         "no-incident", "no incident is open", "on-call", ("preproduction", "readiness"),
         "`plinth ops incident show`; `plinth ops incident close --reason TEXT`", no_incident,
     ),
     Check(
-        "mlflow-login", "an MLflow that other machines reach asks for a login", "security",
-        ("readiness", "security"), "`plinth ops people login`, or the reverse proxy of infra/oidc/mlflow.conf",
+        "mlflow-login", "an MLflow server that other machines can reach requires a login", "security",
+        ("readiness", "security"), "`plinth ops people login`, or the reverse proxy in infra/oidc/mlflow.conf",
         behind_login,
     ),
     Check(
-        "servers-used", "no MLflow server runs for nobody", "platform", ("readiness", "security"),
-        "`plinth down`; end processes of workspaces that are gone", servers_used,
+        "servers-used", "no MLflow server is idle or serves a deleted workspace", "platform", ("readiness", "security"),
+        "`plinth down`; stop the servers of deleted workspaces", servers_used,
     ),
     Check(
-        "telemetry", "Dagster, Great Expectations and MLflow send nothing", "security", ("preproduction", "security"),
-        "telemetry.enabled: false in dagster.yaml; unset the variable", telemetry_off,
+        "telemetry", "telemetry of Dagster, Great Expectations and MLflow is off", "security", (
+        "preproduction", "security"), "set telemetry.enabled: false in dagster.yaml; unset the variable", telemetry_off,
     ),
     Check(
         "automation", "schedules and sensors of this workspace are evaluated", "platform", ("readiness", "incident"),
-        "`plinth up`, as a service", automation_runs,
+        "run `plinth up` as a service", automation_runs,
     ),
 )  # fmt: skip

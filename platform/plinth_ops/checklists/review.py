@@ -1,9 +1,9 @@
-"""All lines of all checklists, their evaluation, and signed waivers.
+"""All checks of all checklists, their evaluation, and signed waivers.
 
-    check-waivers/00001.json    one waiver: a record of a signed log, as `policy`
+    check-waivers/00001.json    one waiver: a record of a signed log, signed as `policy`
 
-Every line is evaluated, whatever the others give. The newest waiver of a line counts until its date; what it covers
-stays visible with its evidence.
+Every check is evaluated, whatever the outcome of the others. The newest waiver of a check is in force until its end;
+the waived outcome stays visible with its evidence.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ if TYPE_CHECKING:
     from plinth.training.config import RunConfig
 
 
-# One line of a checklist and its answer, the settings of a workspace, and the scope that a line is evaluated over.
+# A check and its answer, the settings of a workspace, and the scope of an evaluation.
 #
-# pass            the claim holds; the evidence says what was seen
-# warn            it holds, and will not for long, or holds by a default that was not chosen
-# fail            it does not hold
-# undetermined    it could not be seen: never a pass
-# not applicable  the claim is about something that is not here
-# waived          it does not hold, and the owner of the policy has accepted that until a date, signed
+# pass            the requirement is met; the evidence has the observation
+# warn            it is met, but not for long, or only by a default
+# fail            it is not met
+# undetermined    it could not be observed: never a pass
+# not applicable  the workspace has no subject for the check
+# waived          it is not met, and the policy owner accepted that until a date, signed
 #
-# `checklists.yaml` of a workspace has the people behind the roles and the bounds of some lines.
+# `checklists.yaml` of a workspace has the people for each role and the limits of some checks.
 
 FILE = "checklists.yaml"
 
@@ -52,16 +52,16 @@ FILE = "checklists.yaml"
 class ChecklistSettings(Frozen):
     """Settings in `checklists.yaml`; without the file, roles have no people and these limits apply."""
 
-    owners: Mapping[str, str] = Field(default_factory=dict, description="By role: who answers for its lines.")
-    expiry_days: int = Field(30, ge=1, description="Warn so many days before root or release head expire.")
-    free_checkpoints: int = Field(3, ge=1, description="Free space for so many more checkpoints.")
+    owners: Mapping[str, str] = Field(default_factory=dict, description="Responsible person by role.")
+    expiry_days: int = Field(30, ge=1, description="Warn this many days before the root or the release head expires.")
+    free_checkpoints: int = Field(3, ge=1, description="Minimum free space, in checkpoints.")
     interval_factor: float = Field(
-        3.0, gt=1, description="Times the best interval of saves, or the inverse, beyond which a line warns."
+        3.0, gt=1, description="Warn if the checkpoint interval differs from the optimum by more than this factor."
     )
-    clock_s: float = Field(1.0, gt=0, description="Seconds that two clocks may differ by.")
-    backups: str = Field("", description="Folder or s3:// place of the backups; empty: nobody has said where.")
-    backup_hours: float = Field(26.0, gt=0, description="Hours that the newest backup may be old.")
-    idle_hours: float = Field(8.0, gt=0, description="Hours without use after which a server runs for nobody.")
+    clock_s: float = Field(1.0, gt=0, description="Maximum difference of two clocks, in seconds.")
+    backups: str = Field("", description="Folder or s3:// URL of the backups; empty: not configured.")
+    backup_hours: float = Field(26.0, gt=0, description="Maximum age of the newest backup, in hours.")
+    idle_hours: float = Field(8.0, gt=0, description="Hours without a request after which a server is idle.")
 
 
 def settings_of(workspace: Workspace) -> ChecklistSettings:
@@ -71,7 +71,7 @@ def settings_of(workspace: Workspace) -> ChecklistSettings:
         RequestError: the file is invalid.
     """
     path = workspace.root / FILE
-    return read_settings(path, ChecklistSettings, "has no settings of checklists", "docs/checklists.md")
+    return read_settings(path, ChecklistSettings, "has no valid checklist settings", "docs/checklists.md")
 
 
 @dataclass(frozen=True)
@@ -113,12 +113,12 @@ Outcome = Literal["pass", "warn", "fail", "undetermined", "not applicable", "wai
 ChecklistName = Literal["preproduction", "readiness", "incident", "security"]
 CHECKLISTS: Final[tuple[ChecklistName, ...]] = get_args(ChecklistName)
 
-#: What each checklist answers.
+#: Question that each checklist answers.
 PURPOSES: Final[dict[ChecklistName, str]] = {
-    "preproduction": "May a long run of this recipe begin?",
-    "readiness": "May this workspace be relied on, and called in the night for?",
-    "incident": "What still holds, and what can be returned to?",
-    "security": "Is what SECURITY.md rests on in place here?",
+    "preproduction": "Is this recipe ready for a long run?",
+    "readiness": "Is this workspace ready for production and on-call?",
+    "incident": "Is the workspace intact, and is there a version to roll back to?",
+    "security": "Are the controls of SECURITY.md in place?",
 }
 
 
@@ -192,7 +192,7 @@ class CheckedLine(Frozen):
     seen: Outcome | None = None
 
 
-#: Characters of a reason.
+#: Minimum length of a reason, in characters.
 SHORTEST_REASON = 10
 
 
@@ -218,18 +218,18 @@ def sign(ctx: Context, check: Check, until: str, reason: str, owner: str | None 
         RequestError: the check cannot be waived, the time has no time zone, or the reason is too short.
         SignatureError: this machine has no `policy` key, or the log fails verification.
     """
-    problem = "" if check.waivable else "waivers rest on it themselves"
+    problem = "" if check.waivable else "waivers depend on this check"
     try:
         time_of(until)
     except ValueError as error:
         problem = str(error)
     if len(reason.strip()) < SHORTEST_REASON:
-        problem = f"the reason {reason!r} is no sentence"
+        problem = f"the reason {reason!r} is too short"
     if problem:
         raise RequestError(
-            f"no waiver of {check.name}",
+            f"cannot waive {check.name}",
             found=problem,
-            expected="a line that can be waived, a time with its zone, and a reason",
+            expected="a check that can be waived, a time with a time zone, and a reason",
         )
     body = {"check": check.name, "reason": reason.strip(), "until": until}
     return _waiver(CHECK_WAIVERS.append(ctx, body, {"check": fingerprint.digest(check.name)}, POLICY, owner))
@@ -250,14 +250,14 @@ def _waiver(record: LogRecord) -> CheckWaiver:
         found = CheckWaiver(by=", ".join(record.owners), at=record.at, **record.body)
         time_of(found.until)
     except (TypeError, ValueError, ValidationError) as error:
-        raise SignatureError(f"record {record.number} of check-waivers/ is no waiver", found=error) from error
+        raise SignatureError(f"record {record.number} of check-waivers/ is not a waiver", found=error) from error
     return found
 
 
-#: Modules of this package, each with a table `CHECKS`, in the order in which to repair what fails.
+#: Modules of this package with a table `CHECKS`, in the order in which to repair failures.
 TABLES: Final = ("trust_checks", "place_checks", "run_checks", "release_checks")
 
-#: Lines of other packages.
+#: Entry-point group for checks of other packages.
 OTHERS: Final = Catalogue("plinth.checks", "check", Check, {})
 
 
@@ -275,8 +275,8 @@ def find(name: str) -> Check:
     known = {check.name: check for check in _all()}
     if name not in known:
         raise RequestError(
-            f"no checklist has a line {name!r}",
-            remedy=nearest(name, known) or f"`plinth ops check list` has them, of {', '.join(CHECKLISTS)}",
+            f"no check is named {name!r}",
+            remedy=nearest(name, known) or "list all checks: `plinth ops check list`",
         )
     return known[name]
 
@@ -297,7 +297,7 @@ def _unusable(name: str, why: str) -> Check:
     def examine(scope: CheckScope) -> CheckAnswer:
         return undetermined(why)
 
-    return Check(name, f"the plug-in's line {name} can be used", "platform", CHECKLISTS, "repair the package", examine)
+    return Check(name, f"the plug-in check {name} can be loaded", "platform", CHECKLISTS, "repair the package", examine)
 
 
 #: Outcomes that a waiver covers.
@@ -328,8 +328,8 @@ def require(lines: Sequence[CheckedLine]) -> None:
                 f"{len(found)} of {len(lines)} checks {'failed' if outcome == 'fail' else 'could not be determined'}",
                 found=", ".join(line.name for line in found),
                 expected="pass, warn, not applicable, or a signed waiver",
-                remedy="each line has its remedy; to accept one: `plinth ops check waive LINE --until DATE --reason "
-                "TEXT`",
+                remedy="follow the remedy of each check, or accept it: "
+                "`plinth ops check waive CHECK --until DATE --reason TEXT`",
             )
 
 
@@ -359,5 +359,5 @@ def _answer(scope: CheckScope, check: Check) -> tuple[CheckAnswer, str]:
         return failed(error.brief), error.remedy or check.remedy
     except PlinthError as error:
         return undetermined(error.brief), error.remedy or check.remedy
-    except Exception as error:  # plug-ins too: one line must not hide the others
-        return undetermined(f"the check itself failed: {type(error).__name__}: {error}"), check.remedy
+    except Exception as error:  # also in plug-ins: one error must not hide the other checks
+        return undetermined(f"the check raised an error: {type(error).__name__}: {error}"), check.remedy

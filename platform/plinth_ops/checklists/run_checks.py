@@ -1,4 +1,4 @@
-"""Lines about the text, training, and promises: objectives, error budgets, money, alerts, runbooks, backups."""
+"""Checks of text, training and operation: objectives, error budgets, costs, alerts, runbooks, backups."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from plinth_ops.checklists.review import (
     warned,
 )
 
-#: Words in place of a license.
+#: Placeholders that are not a license.
 _NO_LICENCE = ("noassertion", "none", "unknown", "other", "todo", "tbd")
-#: Domains that nobody can be reached in (RFC 2606, RFC 6761).
+#: Reserved domains without mailboxes (RFC 2606, RFC 6761).
 _NOBODY = (".invalid", ".test")
 
 
@@ -34,7 +34,7 @@ def sources_owned(scope: CheckScope) -> CheckAnswer:
     buckets = scope.recipe.corpus.buckets
     found = [f"{name}: owner {one.owner}" for name, one in buckets.items() if one.owner.lower().endswith(_NOBODY)]
     found += [
-        f"{name}/{index}: licence {source.licence}"
+        f"{name}/{index}: license {source.licence}"
         for name, bucket in buckets.items()
         for index, source in enumerate(bucket.sources)
         if source.licence.lower() in _NO_LICENCE
@@ -50,7 +50,7 @@ def terms_allow(scope: CheckScope) -> CheckAnswer:
         return undetermined("no recipe was run in this workspace")
     corpus = scope.recipe.corpus
     found = [
-        f"{name}/{index}: no {use}"
+        f"{name}/{index}: {use} is not allowed"
         for name, bucket in corpus.buckets.items()
         for index, source in enumerate(bucket.sources)
         for use in ("train", *corpus.uses)
@@ -62,12 +62,12 @@ def terms_allow(scope: CheckScope) -> CheckAnswer:
 def set_aside(scope: CheckScope) -> CheckAnswer:
     """Check that a held-out set is published and that training text was compared with it."""
     if scope.recipe is not None and scope.recipe.mixture is None:
-        return not_applicable("the recipe trains nothing")
+        return not_applicable("the recipe does not train")
     absent = [asset for asset in ("holdout", "contamination") if scope.ctx.refs.ref(asset) is None]
     if absent:
-        return failed(f"not made: {', '.join(absent)}")
+        return failed(f"never materialized: {', '.join(absent)}")
     held = scope.ctx.refs.current("holdout").stats["held_out"]  # its rows are all documents, held out or not
-    return passed(f"{held:,} documents; overlap counted") if held else failed("no document is held out")
+    return passed(f"{held:,} documents held out; overlap measured") if held else failed("no document is held out")
 
 
 def benchmarks_protected(scope: CheckScope) -> CheckAnswer:
@@ -76,18 +76,18 @@ def benchmarks_protected(scope: CheckScope) -> CheckAnswer:
         return not_applicable("no recipe that trains")
     sets = scope.recipe.corpus.protected.sets
     if not sets:
-        return warned("corpus.protected.sets names no benchmark: scores on any may be of memory")
+        return warned("corpus.protected.sets is empty: benchmark scores may reflect memorization")
     return passed(", ".join(sets))
 
 
-WORDS = {RunState.FAILED: "failed", RunState.LOST: "was lost: its job is gone and left no result"}
+WORDS = {RunState.FAILED: "failed", RunState.LOST: "is lost: its job ended without a result"}
 
 
 def resume_proved(scope: CheckScope) -> CheckAnswer:
     """Check that the last finished run has evidence that a resumed run equals the uninterrupted one."""
     ended = [config for config in scope.runs if config.directory.result.exists()]
     if not ended:
-        return undetermined("no run has ended in this workspace")
+        return undetermined("this workspace has no finished run")
     config = ended[-1]
     path = config.directory.evidence
     if not path.exists():
@@ -95,8 +95,8 @@ def resume_proved(scope: CheckScope) -> CheckAnswer:
     evidence = json.loads(path.read_bytes())
     found = f"run {config.run_id}, steps {evidence['from_step']} to {evidence['to_step']}"
     if evidence["bit_exact"]:
-        return passed(f"{found}: bit for bit")
-    return warned(f"{found}: within a tolerance") if not config.deterministic else failed(f"{found}: not equal")
+        return passed(f"{found}: bit-identical")
+    return warned(f"{found}: within a tolerance") if not config.deterministic else failed(f"{found}: different")
 
 
 def saves_often_enough(scope: CheckScope) -> CheckAnswer:
@@ -105,22 +105,25 @@ def saves_often_enough(scope: CheckScope) -> CheckAnswer:
 
     config = scope.newest_run
     if config is None:
-        return undetermined("no run is recorded: the time of a step is not known")
+        return undetermined("the step time is unknown: this workspace has no run")
     runs, _ = forecast.known(scope.ctx.workspace)
     own = next((run for run in runs if run.run == config.run_id), None)
     if own is None or own.step_s is None:
-        return undetermined(f"run {config.run_id} has taken too few steps to be timed")
+        return undetermined(f"run {config.run_id} has too few steps to measure the step time")
     pauses = forecast.pauses(runs, own.device, forecast.work_of(config))
     between = spending.between_failures_s(config.ranks, pauses.failures_per_device_hour)
     best = spending.daly(pauses.stall_s, between)
     every = config.checkpoints.every_steps * own.step_s
     wasted = spending.waste(every, pauses.stall_s, pauses.restore_s, between)
-    found = f"{config.checkpoints.every_steps} steps are {every:,.0f} s, best {best:,.0f} s; {wasted:.2%} is lost"
+    found = (
+        f"interval {config.checkpoints.every_steps} steps ({every:,.0f} s), optimum {best:,.0f} s; "
+        f"{wasted:.2%} of the time is lost"
+    )
     factor = scope.settings.interval_factor
     if best / factor <= every <= best * factor:
         return passed(found)
     least = spending.waste(best, pauses.stall_s, pauses.restore_s, between)
-    return warned(found) if wasted < least + 0.02 else failed(f"{found}, {least:.2%} at best")
+    return warned(found) if wasted < least + 0.02 else failed(f"{found}, {least:.2%} at the optimum")
 
 
 def second_copy(scope: CheckScope) -> CheckAnswer:
@@ -128,7 +131,7 @@ def second_copy(scope: CheckScope) -> CheckAnswer:
     if scope.recipe is None or scope.recipe.mixture is None:
         return not_applicable("no recipe that trains")
     upload = scope.recipe.training.checkpoints.upload
-    return passed(upload) if upload else warned("training.checkpoints.upload names none: one disk holds all")
+    return passed(upload) if upload else warned("training.checkpoints.upload is not set: there is no second copy")
 
 
 def retention_bounded(scope: CheckScope) -> CheckAnswer:
@@ -137,7 +140,7 @@ def retention_bounded(scope: CheckScope) -> CheckAnswer:
         return not_applicable("no recipe that trains")
     asked = scope.recipe.training.checkpoints
     found = f"keep_last {asked.keep_last}, keep_every {asked.keep_every}, keep_best {asked.keep_best}"
-    return passed(found) if asked.keep_last >= 2 else failed(f"{found}: a bad newest checkpoint has none before it")
+    return passed(found) if asked.keep_last >= 2 else failed(f"{found}: only the newest checkpoint is kept")
 
 
 def watched(scope: CheckScope) -> CheckAnswer:
@@ -148,7 +151,7 @@ def watched(scope: CheckScope) -> CheckAnswer:
     if not training.guard.enabled:
         return failed("training.guard.enabled is false")
     if training.validation is None:
-        return warned("the guard is on; training.validation is left out, so no held-out loss is seen before the end")
+        return warned("the guard is on, but training.validation is not set: no held-out loss during training")
     return passed("guard and validation are on")
 
 
@@ -162,7 +165,7 @@ def restarts_bounded(scope: CheckScope) -> CheckAnswer:
         if state.needs_attention:
             bad.append(f"{config.run_id} {WORDS[state]}")
         elif state in (RunState.RUNNING, RunState.UNKNOWN) and silent_s > config.supervision.hang_s:
-            bad.append(f"{config.run_id} has written no event for {silent_s:,.0f} s ({state})")
+            bad.append(f"{config.run_id}: no event for {silent_s:,.0f} s ({state})")
     return failed("; ".join(bad)) if bad else passed(f"{len(scope.runs)} runs")
 
 
@@ -173,21 +176,22 @@ def newest_checkpoint(scope: CheckScope) -> CheckAnswer:
     config = scope.newest_run
     steps = checkpoint.committed(config.directory) if config else []
     if config is None or not steps:
-        return not_applicable("no committed checkpoint")
+        return not_applicable("there is no committed checkpoint")
     found = f"run {config.run_id}, step {steps[-1]} of {', '.join(map(str, steps))}"
     if checkpoint.stated_bytes(config.directory, steps[-1]) > READ_BYTES:
-        return undetermined(f"{found}: too large to read here; `plinth run checkpoint verify {config.run_id}`")
-    return passed(found) if checkpoint.is_valid(config.directory, steps[-1]) else failed(f"{found}: not as committed")
+        return undetermined(f"{found}: too large for this check; run `plinth run checkpoint verify {config.run_id}`")
+    intact = checkpoint.is_valid(config.directory, steps[-1])
+    return passed(found) if intact else failed(f"{found}: differs from its commit record")
 
 
-#: A checkpoint up to this is read whole; larger ones take longer than a checklist may.
+#: Checkpoints up to this size are verified; larger ones would take too long for a checklist.
 READ_BYTES = 2 << 30
 
 
 DAY_S: Final = 86400.0
-#: Lines of `alerts.jsonl` that are read.
+#: Number of lines of `alerts.jsonl` to read.
 NEWEST_ALERTS: Final = 1000
-#: Of a backup's name: its time and the beginning of its digest.
+#: Pattern of a backup name: time and digest prefix.
 NAMED_CHARACTERS: Final = 36
 
 
@@ -201,7 +205,7 @@ def objectives_set(scope: CheckScope) -> CheckAnswer:
     except RequestError as error:
         return failed(error.brief)
     if not path.exists():
-        return failed(f"no {path.name}: the defaults are nobody's promise")
+        return failed(f"no {path.name}: no objectives are configured")
     return passed(f"goodput {wanted.goodput:.0%}, job success {wanted.job_success:.0%}, {wanted.window_days:g} days")
 
 
@@ -228,12 +232,12 @@ def money_limited(scope: CheckScope) -> CheckAnswer:
     settings = spending.load(scope.ctx.workspace)
     place = spending.ledger_place(scope.ctx.workspace, settings)
     if "://" not in place and not Path(place).exists():
-        return failed("no ledger of budgets: nothing limits what a run may cost")
+        return failed("no budget ledger: the cost of runs is not limited")
     limits = Ledger(place).limits(scope.now)
     if not limits:
-        return failed("no limit is set")
+        return failed("no cost limit is set")
     spent = [one.text for one, counted in limits if one.amount is not None and counted >= one.amount]
-    return failed(f"used up: {'; '.join(spent)}") if spent else passed("; ".join(one.text for one, _ in limits))
+    return failed(f"exhausted: {'; '.join(spent)}") if spent else passed("; ".join(one.text for one, _ in limits))
 
 
 def alerts_sound(scope: CheckScope) -> CheckAnswer:
@@ -244,7 +248,7 @@ def alerts_sound(scope: CheckScope) -> CheckAnswer:
     folder = Path(plinth.__file__).resolve().parents[2] / "docs" / "runbooks"
     known = table.alerts(objectives.load(scope.ctx.workspace))
     if not folder.is_dir():
-        return undetermined(f"no {folder}: installed without its documents")
+        return undetermined(f"no {folder}: installed without documentation")
     found = table.problems(known, table.pages(folder))
     return failed("; ".join(found)) if found else passed(f"{len(known)} alerts, runbooks in {folder}")
 
@@ -259,19 +263,19 @@ def alerts_routed(scope: CheckScope) -> CheckAnswer:
         return failed(error.what)
     pages = sorted(owner for owner, ways in routes.owners.items() if ways.get("page"))
     if not (routes.default or pages):
-        return failed(f"{prometheus.FILE} names no address of a page")
-    found = f"pages of {', '.join(pages) or 'all'}{' and a default' if routes.default and pages else ''}"
-    return passed(found) if routes.escalation else warned(f"{found}; no escalation where nobody answers")
+        return failed(f"{prometheus.FILE} has no address for pages")
+    found = f"pages for {', '.join(pages) or 'all owners'}{' and a default' if routes.default and pages else ''}"
+    return passed(found) if routes.escalation else warned(f"{found}; no escalation for unanswered pages")
 
 
 def backed_up(scope: CheckScope) -> CheckAnswer:
     """Check that the newest backup is complete and recent."""
     place, folder = scope.settings.backups, Path(scope.settings.backups)
     if not place:
-        return undetermined("`backups` of checklists.yaml names no place: nobody has said where they lie")
+        return undetermined("the location of the backups is unknown: `backups` in checklists.yaml is not set")
     newest = _newest_backup(place)
     if newest is None:
-        return failed(f"no whole one in {place}")
+        return failed(f"no complete backup in {place}")
     name, at = newest
     hours = (scope.now - at) / 3600
     found = f"{name}: {hours:.1f} hours old"
@@ -308,85 +312,85 @@ def alerts_seen(scope: CheckScope) -> CheckAnswer:
     recent = [one for one in found if float(one["time"]) >= scope.now - DAY_S]
     if recent:
         return warned(
-            f"{len(recent)} within a day, the last of {recent[-1]['job']}: {str(recent[-1]['message'])[:200]}"
+            f"{len(recent)} in the last day; the newest is from {recent[-1]['job']}: {str(recent[-1]['message'])[:200]}"
         )
-    return passed(f"none within a day; {len(lines)} before")
+    return passed(f"none in the last day; {len(lines)} earlier")
 
 
 CHECKS = (
     Check(
-        "sources-owned", "every source has a licence, and an owner who can be reached", "data",
-        ("preproduction", "readiness"), "name licence and owner in corpus.buckets", sources_owned,
+        "sources-owned", "every source has a license and a reachable owner", "data",
+        ("preproduction", "readiness"), "set license and owner in corpus.buckets", sources_owned,
     ),
     Check(
-        "terms", "the terms of every source allow what the recipe does with it", "data", ("preproduction",),
-        "take the source out, or agree other terms with its owner", terms_allow,
+        "terms", "the terms of every source allow the uses in the recipe", "data", ("preproduction",),
+        "remove the source, or agree on other terms with its owner", terms_allow,
     ),
     Check(
-        "held-out", "a held-out set exists, and training text was compared with it", "data",
+        "held-out", "there is a held-out set, and training text was compared with it", "data",
         ("preproduction", "readiness"), "`plinth run --select contamination`", set_aside,
     ),
     Check(
-        "benchmarks-protected", "benchmarks are named, so that their text is dropped", "evaluation",
-        ("preproduction",), "name them in corpus.protected.sets (docs/contamination.md)", benchmarks_protected,
+        "benchmarks-protected", "benchmark text is removed from training text", "evaluation",
+        ("preproduction",), "list benchmarks in corpus.protected.sets (docs/contamination.md)", benchmarks_protected,
     ),
     Check(
         "resume-proof", "a resumed run equals the uninterrupted one", "training", ("preproduction", "readiness"),
         "`plinth run audit resume latest`", resume_proved,
     ),
     Check(
-        "checkpoint-interval", "saves are about as frequent as failures and their stall ask for", "training",
-        ("preproduction",), "set training.checkpoints.every_steps; `plinth run plan` prints the best",
+        "checkpoint-interval", "the checkpoint interval suits the failure rate and the save time", "training",
+        ("preproduction",), "set training.checkpoints.every_steps to the optimum that `plinth run plan` prints",
         saves_often_enough,
     ),
     Check(
-        "checkpoint-copy", "checkpoints have a second copy elsewhere", "training", ("preproduction", "readiness"),
+        "checkpoint-copy", "checkpoints are copied to a second location", "training", ("preproduction", "readiness"),
         "set training.checkpoints.upload", second_copy,
     ),
     Check(
-        "retention", "old checkpoints go, and the newest has one before it", "training",
+        "retention", "old checkpoints are deleted, and at least two are kept", "training",
         ("preproduction", "readiness"), "set training.checkpoints.keep_last to 2 or more", retention_bounded,
     ),
     Check(
-        "watched", "a run that goes wrong is noticed while it trains", "training", ("preproduction",),
+        "watched", "a diverging run is detected during training", "training", ("preproduction",),
         "set training.guard and training.validation", watched,
     ),
     Check(
-        "jobs-ended", "no run is left failed, lost or silent", "on-call", ("readiness", "incident"),
-        "`plinth run timeline RUN` shows why; `plinth run job submit RUN` resumes it, `plinth run job cancel RUN` "
-        "gives it up",
+        "jobs-ended", "no run is failed, lost or silent", "on-call", ("readiness", "incident"),
+        "find the cause with `plinth run timeline RUN`; `plinth run job submit RUN` resumes the run, "
+        "`plinth run job cancel RUN` ends it",
         restarts_bounded,
     ),
     Check(
-        "newest-checkpoint", "the newest checkpoint is what was committed", "on-call", ("readiness", "incident"),
-        "the one before it is used; look for failing storage", newest_checkpoint,
+        "newest-checkpoint", "the newest checkpoint matches its commit record", "on-call", ("readiness", "incident"),
+        "the run resumes from the checkpoint before it; check the storage for failures", newest_checkpoint,
     ),
     Check(
-        "objectives", "service objectives are chosen", "on-call", ("readiness",),
+        "objectives", "service level objectives are configured", "on-call", ("readiness",),
         "write objectives.yaml (docs/slis.md)", objectives_set,
     ),
     Check(
-        "error-budget", "no error budget is spent", "on-call", ("readiness", "incident"),
-        "`plinth run goodput RUN` names the causes; mend them before anything is promoted", error_budget_left,
+        "error-budget", "no error budget is exhausted", "on-call", ("readiness", "incident"),
+        "find the causes with `plinth run goodput RUN`; fix them before a promotion", error_budget_left,
     ),
     Check(
-        "money-limit", "a limit holds for what runs may cost", "finance", ("preproduction", "readiness"),
+        "money-limit", "a cost limit is set and not exhausted", "finance", ("preproduction", "readiness"),
         "`plinth ops cost limit all 5000 --per month`", money_limited,
     ),
     Check(
-        "alerts-sound", "every alert can fire in its time, and has a runbook", "on-call", ("readiness",),
+        "alerts-sound", "every alert can fire within its response target and has a runbook", "on-call", ("readiness",),
         "change the objective or the alert (docs/alerts.md)", alerts_sound,
     ),
     Check(
-        "alerts-routed", "somebody is paged, and somebody else where nobody answers", "on-call", ("readiness",),
+        "alerts-routed", "pages have a receiver and an escalation", "on-call", ("readiness",),
         "write alerting.yaml (docs/alerts.md)", alerts_routed,
     ),
     Check(
-        "backup", "what cannot be made again has a fresh backup elsewhere", "platform",
+        "backup", "a recent backup exists on another disk", "platform",
         ("preproduction", "readiness", "incident"),
-        "name the place in checklists.yaml (`backups`), and run `plinth ops backup to PLACE` every day", backed_up,
+        "set `backups` in checklists.yaml, and run `plinth ops backup to PLACE` daily", backed_up,
     ),
     Check(
-        "alerts", "nothing has alarmed within a day", "on-call", ("incident",), "read alerts.jsonl", alerts_seen,
+        "alerts", "no alarm in the last day", "on-call", ("incident",), "read alerts.jsonl", alerts_seen,
     ),
 )  # fmt: skip

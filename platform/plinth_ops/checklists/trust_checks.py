@@ -1,4 +1,4 @@
-"""Lines about the root of trust, secrets, and the code that runs here."""
+"""Checks of the root of trust, secrets, and the installed code."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from plinth_ops.checklists.review import (
     warned,
 )
 
-#: Roles whose keys should not lie on one machine: who trains neither approves nor says what is asked.
+#: Roles whose keys must not all be on one machine: the trainer must not approve or set the policy.
 APART = (TRAINER, APPROVER, POLICY, PROMOTER)
 
 
@@ -38,7 +38,7 @@ def root_pinned(scope: CheckScope) -> CheckAnswer:
     workspace = scope.ctx.workspace
     trust = Trust.newest(workspace)
     if trust.folder.resolve().is_relative_to(workspace.root.resolve()):
-        return failed(f"{trust.folder} lies in the workspace, whose writers could exchange it")
+        return failed(f"{trust.folder} is in the workspace, so anyone who can write there could replace it")
     left = (time_of(trust.root.expires) - datetime.fromtimestamp(scope.now, UTC)).total_seconds() / 86400
     found = f"{trust.root.title}, expires {trust.root.expires}, pinned in {trust.folder}"
     if left <= 0:
@@ -64,10 +64,10 @@ def root_shared(scope: CheckScope) -> CheckAnswer:
     """Check that the root is not a demo root and that no single key holder can change it."""
     root = Trust.newest(scope.ctx.workspace).root
     if root.demo:
-        return warned(f"{root.title}: whatever it signs is shown as made by a demo root")
+        return warned(f"{root.title}: everything it signs is shown as signed by a demo root")
     threshold = root.authority(ROOT).threshold
-    found = f"{threshold} of {len(root.authority(ROOT).keys)} root keys change it"
-    return warned(f"{found}: one holder alone") if threshold < 2 else passed(found)
+    found = f"{threshold} of {len(root.authority(ROOT).keys)} root keys must sign a change"
+    return warned(f"{found}: one key holder can change it alone") if threshold < 2 else passed(found)
 
 
 def roles_apart(scope: CheckScope) -> CheckAnswer:
@@ -75,7 +75,7 @@ def roles_apart(scope: CheckScope) -> CheckAnswer:
     trust = Trust.newest(scope.ctx.workspace)
     here = [role for role in APART if _has_key(trust.folder, role)]
     found = f"private keys on this machine: {', '.join(here) or 'none'}"
-    return warned(f"{found}; whoever holds it decides alone") if len(here) == len(APART) else passed(found)
+    return warned(f"{found}; its user can train, approve and promote") if len(here) == len(APART) else passed(found)
 
 
 def key_modes(scope: CheckScope) -> CheckAnswer:
@@ -86,7 +86,7 @@ def key_modes(scope: CheckScope) -> CheckAnswer:
     open_ = list(_open_to_others(folder))
     if open_:
         return failed(", ".join(open_[:5]) + (f" and {len(open_) - 5} more" if len(open_) > 5 else ""))
-    return passed(f"{folder} {_mode_of(folder)}, all of user {os.geteuid()}, keys and seal for no other")
+    return passed(f"{folder} {_mode_of(folder)}, all owned by user {os.geteuid()}; keys and seal are private")
 
 
 def keys_outside(scope: CheckScope) -> CheckAnswer:
@@ -95,7 +95,7 @@ def keys_outside(scope: CheckScope) -> CheckAnswer:
     if not root.is_dir():
         return not_applicable(f"no folder {root}")
     found = [str(path.relative_to(root)) for path in _small_files(root) if b"PRIVATE KEY-----" in path.read_bytes()]
-    return failed(", ".join(found)) if found else passed(f"none in the small files of {root}")
+    return failed(", ".join(found)) if found else passed(f"no key in the small files of {root}")
 
 
 def _mode_of(path: Path) -> str:
@@ -106,7 +106,7 @@ def _has_key(folder: Path, role: str) -> bool:
     return f"PLINTH_KEY_{role.upper()}" in os.environ or any((folder / "keys" / role).glob("*"))
 
 
-#: What of a trust folder nobody else may read; the rest nobody else may write.
+#: Parts of a trust folder that no other user may read; the rest no other user may write.
 _SECRET = ("keys", "seal", "login")
 
 
@@ -122,7 +122,7 @@ def _open_to_others(folder: Path) -> Iterator[str]:
             yield f"{path} has mode {mode:04o}"
 
 
-#: Folders of a workspace with content of others, which is data and too much to read here.
+#: Workspace folders with data, which are too large to search.
 _DATA = {"store", "records", "manifests", "input", "runs", "mlflow", "dagster", "tmp", "reports", "costs"}
 _SMALL = 1 << 16
 
@@ -140,9 +140,9 @@ def _pinned(scope: CheckScope) -> CheckAnswer:
         return failed(error.brief)
 
 
-#: Password in the authority of a URL.
+#: Pattern of a password in the authority of a URL.
 _URL_PASSWORD = re.compile(r"[a-z][a-z0-9+.-]*://[^/\s:@]+:([^/\s@]+)@")
-#: A value that names where a secret is, instead of being one.
+#: Pattern of a reference to a secret, which is not the secret itself.
 _REFERENCE = re.compile(r"\$\{?\w+\}?|<[^>]*>|\*+")
 _SETTINGS = ("objectives.yaml", "checklists.yaml", "budget/settings.yaml")
 
@@ -162,9 +162,9 @@ def _places(scope: CheckScope) -> Iterator[tuple[str, Any]]:
     root = scope.ctx.workspace.root
     if scope.recipe_path is not None:
         try:
-            # packaged recipes that it extends lie beside the file, too, when it is one
+            # packaged recipes that it extends are in the same folder if it is packaged itself
             yield scope.recipe_path.name, follow(scope.recipe_path, scope.recipe_path.parent).data
-        except RecipeError:  # extends one that is packaged elsewhere: what was resolved is what counts
+        except RecipeError:  # extends a recipe packaged elsewhere: the resolved recipe is checked
             assert scope.recipe is not None
             yield scope.recipe_path.name, scope.recipe.model_dump(mode="json")
     for name in _SETTINGS:
@@ -199,14 +199,14 @@ def _secret(name: str, value: str) -> bool:
     return bool(named and len(value) >= 8 and not _REFERENCE.fullmatch(value) and not value.startswith(("/", "file:")))
 
 
-#: Modules that may unpickle, and what: a process's own pipes to children that it started.
+#: Modules that may unpickle, with the data: pipes to child processes.
 MAY_UNPICKLE: Final = {"plinth/compute/engine.py": "messages of its own worker processes"}
 
 _PACKAGES = ("plinth", "plinth_registry", "plinth_assets", "plinth_jobs")
-#: Modules whose `load` and `loads` run what they read.
+#: Modules whose `load` and `loads` can execute code from their input.
 _UNPICKLING = {"pickle", "cPickle", "_pickle", "dill", "cloudpickle", "joblib", "shelve", "marshal", "jsonpickle"}
 _READING = {"load", "loads", "Unpickler", "open"}
-#: A module without any of these has no such call under any alias; the others are parsed.
+#: Only modules that contain one of these words are parsed.
 _MAY_BE = re.compile(
     rb"\b(?:c?[pP]ickle|_pickle|dill|cloudpickle|joblib|shelve|marshal|jsonpickle)(?:[.,]|\s+(?:as|import)\b|\s*\n)|"
     rb"read_pickle|\b(?:np|numpy|torch|yaml)\.[\w.]*load|"
@@ -225,7 +225,7 @@ def nothing_unpickled(scope: CheckScope) -> CheckAnswer:
         if (shown := f"{name}/{path.relative_to(_folder(name))}") not in MAY_UNPICKLE
         for line, call in unpickling(path.read_bytes())
     ]
-    return failed("; ".join(found)) if found else passed(f"{len(files)} files; {', '.join(MAY_UNPICKLE)} may")
+    return failed("; ".join(found)) if found else passed(f"{len(files)} files; allowed in {', '.join(MAY_UNPICKLE)}")
 
 
 def unpickling(source: bytes) -> Iterator[tuple[int, str]]:
@@ -290,19 +290,19 @@ def commit_known(scope: CheckScope) -> CheckAnswer:
     if not found.get("commit"):
         return undetermined(str(found.get("no_commit")))
     shown = f"commit {str(found['commit'])[:12]}"
-    return warned(f"{shown}, and files differ from it") if found["dirty"] else passed(shown)
+    return warned(f"{shown}, with uncommitted changes") if found["dirty"] else passed(shown)
 
 
 def pins_installed(scope: CheckScope) -> CheckAnswer:
     """Check that installed packages have the versions of `constraints.txt`."""
     path = Path(plinth.__file__).resolve().parents[2] / "constraints.txt"
     if not path.is_file():
-        return undetermined(f"no {path.name} beside the code")
+        return undetermined(f"no {path.name} next to the code")
     pins = {match[1].lower(): match[2] for line in path.read_text().splitlines() if (match := _PIN.match(line.strip()))}
     other = [
         f"{name} {found}, pinned {pins[name]}"
         for name, found in _installed(pins)
-        if found.partition("+")[0] != pins[name].partition("+")[0]  # a build for one device is that version, too
+        if found.partition("+")[0] != pins[name].partition("+")[0]  # a build for one device has the same version
     ]
     return warned("; ".join(other)) if other else passed(f"{len(pins)} pins")
 
@@ -322,46 +322,46 @@ def _folder(package: str) -> Path:
 
 CHECKS = (
     Check(
-        "root-pinned", "a root of trust is pinned outside the workspace and valid for weeks to come", "security",
+        "root-pinned", "a root of trust is pinned outside the workspace and does not expire soon", "security",
         ("preproduction", "readiness", "security"), "`plinth keys pin FILE`, or `plinth keys renew`", _pinned,
         waivable=False,
     ),
     Check(
-        "roles-held", "every role has as many valid keys as its threshold", "security", ("readiness", "security"),
+        "roles-held", "every role has enough valid keys for its threshold", "security", ("readiness", "security"),
         "`plinth keys enrol ROLE KEY.pub --owner NAME`", roles_held, waivable=False,
     ),
     Check(
-        "root-shared", "the root is no demo root, and no single holder changes it", "security", ("security",),
+        "root-shared", "the root is not a demo root, and no key holder can change it alone", "security", ("security",),
         "`plinth keys init`; `plinth keys threshold root 2`", root_shared,
     ),
     Check(
-        "roles-apart", "keys of trainer, approver, policy and promoter do not all lie on one machine", "security",
-        ("security",), "keep each role's key where that role works (docs/keys.md)", roles_apart,
+        "roles-apart", "keys of trainer, approver, policy and promoter are not all on one machine", "security",
+        ("security",), "keep each role's key on its own machine (docs/keys.md)", roles_apart,
     ),
     Check(
-        "key-modes", "the trust folder is its user's alone", "security", ("readiness", "security"),
-        "chmod -R go= on the folder; exchange keys that others could read", key_modes,
+        "key-modes", "only its user can access the trust folder", "security", ("readiness", "security"),
+        "chmod -R go= on the folder; replace keys that others could read", key_modes,
     ),
     Check(
-        "keys-outside", "no private key lies in the workspace", "security", ("security",),
-        "move the key to the trust folder, revoke it and enrol another: others could read it", keys_outside,
+        "keys-outside", "the workspace has no private key", "security", ("security",),
+        "move the key to the trust folder, revoke it and enroll another: others could read it", keys_outside,
     ),
     Check(
-        "secret-literals", "recipes, settings and environments of runs hold no secrets", "security",
-        ("preproduction", "security"), "take it out, give it by the environment or a secret store, and exchange it",
+        "secret-literals", "recipes, settings and run environments have no secrets", "security",
+        ("preproduction", "security"), "remove the secret, use the environment or a secret store, and replace it",
         no_literals,
     ),
     Check(
-        "unpickling", "nothing is unpickled but messages of a process's own children", "security", ("security",),
-        "read safetensors, Parquet, JSON or NumPy without objects instead; a name in MAY_UNPICKLE needs a reason",
+        "unpickling", "only messages of child processes are unpickled", "security", ("security",),
+        "use safetensors, Parquet, JSON or NumPy without objects; an entry in MAY_UNPICKLE needs a reason",
         nothing_unpickled, waivable=False,
     ),
     Check(
-        "code-commit", "the code that runs here is a commit without changes", "platform",
-        ("preproduction", "security"), "commit, or check the commit out that was reviewed", commit_known,
+        "code-commit", "the installed code is a commit without local changes", "platform",
+        ("preproduction", "security"), "commit, or check out the reviewed commit", commit_known,
     ),
     Check(
-        "pins", "what is installed has the pinned versions", "platform", ("preproduction", "security"),
-        "`make setup` in a checkout; an image is built again", pins_installed,
+        "pins", "installed packages have the pinned versions", "platform", ("preproduction", "security"),
+        "`make setup` in a checkout; rebuild an image", pins_installed,
     ),
 )  # fmt: skip

@@ -1,23 +1,23 @@
-"""Game days: one injected fault in a rehearsal of its own, and whether the promised behavior holds.
+"""Game days: one injected fault in a rehearsal, with a verdict on the expected behavior.
 
-    gameday ──► *_days ──► play ──► scratch folder, root of trust, watch on everything else
+    gameday ──► *_days ──► play ──► scratch folder, root of trust, watch over everything outside
                   │          └────► signed record
                   └──► rehearsal ──► warm_job ──► supervisor ──► ranks: faults
 
-    gameday        the records (what is stated before, findings, verdict), and the game days by name
-    play           prepare once, strike at every instant, judge; the scratch folder, and what may not happen there;
-                   the signed log of game days, and the page of a record
-    rehearsal      a small run with its undisturbed end, and what is compared with it
-    warm_job       jobs whose processes are forked from one that has loaded torch; `loaded` is what it has loaded
-    faults         what happens inside these processes, at which step, on which rank
+    gameday        game days by name; their records (hypothesis, findings, verdict)
+    play           preparation, one fault per instant, verdict; the scratch folder and its limits; the signed log of
+                   game days, and the page of a record
+    rehearsal      a small run, its undisturbed end state, and the comparison with it
+    warm_job       jobs forked from a process that has loaded torch (`loaded`)
+    faults         faults inside these processes, by step and rank
 
     checkpoint_days   a corrupted checkpoint, a partial write, a full disk
-    data_days         a bad shard, a poisoned batch, storage that stalls
-    run_days          a preemption, a lost node, a clock that jumps; a revoked key; MLflow away
+    data_days         a bad shard, a poisoned batch, stalled storage
+    run_days          a preemption, a lost node, a clock jump, a revoked key, an MLflow outage
     orchestrator_day  Dagster is killed
     release_day       a bad release: detect, taint, roll back, find the cause, close the gate
 
-Needs no torch before a rehearsal trains.
+Does not need torch before a rehearsal trains.
 
 Also here: the command `plinth ops gameday`, which loads the other modules when it runs.
 """
@@ -44,24 +44,24 @@ if TYPE_CHECKING:
         "plinth ops gameday list",
         "plinth ops gameday corrupted-checkpoint",
         "plinth ops gameday partial-write --seed 7 --instants 20 --json",
-        "plinth ops gameday partial-write --seed 7 --first 12 --instants 1     one instant again",
+        "plinth ops gameday partial-write --seed 7 --first 12 --instants 1     repeat one instant",
     ),
 )
 @click.argument("name")
-@click.option("--seed", default=0, show_default=True, help="Draws the instants of the fault.")
-@click.option("--instants", default=3, show_default=True, type=click.IntRange(1), help="So many instants.")
-@click.option("--first", default=0, show_default=True, type=click.IntRange(0), help="The number of the first one.")
+@click.option("--seed", default=0, show_default=True, help="Seed of the random instants of the fault.")
+@click.option("--instants", default=3, show_default=True, type=click.IntRange(1), help="Number of instants.")
+@click.option("--first", default=0, show_default=True, type=click.IntRange(0), help="Number of the first instant.")
 @unsigned_option
 @shared
 @json_option
 def gameday_command(
     settings: Settings, name: str, seed: int, instants: int, first: int, unsigned: bool, as_json: bool
 ) -> None:
-    """Play game day NAME, or `list` them with their last verdicts.
+    """Run the game day NAME, or `list` all with their last verdicts.
 
-    A game day strikes a rehearsal in a scratch folder with one fault, at instants that the seed draws, and compares the
-    end with its hypothesis. The signed record is appended to the workspace, and its page is written. Exit code 6 where
-    an instant did not pass.
+    A game day injects one fault into a rehearsal in a scratch folder, at random instants of the seed, and compares the
+    end state with its hypothesis. The signed record is appended to the workspace, and its page is written. Exit code 6
+    if an instant fails.
     """
     from plinth_ops.gamedays.gameday import find
 
@@ -92,10 +92,10 @@ def _list(ctx: Context, as_json: bool) -> None:
     shown = []
     for day in days:
         at, record = last.get(day.name, ("", None))
-        verdict = "never played" if record is None else "passed" if record.passed else "failed"
+        verdict = "never run" if record is None else "passed" if record.passed else "failed"
         count = "" if record is None else len(record.instants)
         shown.append([day.name, " or ".join(day.alerts) or "-", verdict, count, at, day.missing() or ""])
-    output.table(["game day", "alert", "last verdict", "instants", "at", "cannot be played"], shown, right=["instants"])
+    output.table(["game day", "alert", "last verdict", "instants", "at", "cannot run here"], shown, right=["instants"])
     return None
 
 

@@ -1,6 +1,6 @@
-"""Game days of checkpoints: a corrupted one, one half-written, and a disk that fills while one is written.
+"""Game days of checkpoints: a corrupted checkpoint, a partial write, and a full disk.
 
-Each begins from the same rehearsal: a run of 12 steps that commits after steps 3, 6, 8, 9 and 12.
+All start from the same rehearsal: a run of 12 steps that commits after steps 3, 6, 8, 9 and 12.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from plinth_ops.gamedays.faults import RehearsalFault
 from plinth_ops.gamedays.gameday import OWN, GameDay, Outcome, Struck, finding
 from plinth_ops.gamedays.rehearsal import Rehearsal, without_audit
 
-#: Steps after which the rehearsal commits, but for the last.
+#: Steps after which the rehearsal commits, without the last one.
 COMMITS = (3, 6, 8, 9)
 
-#: Bytes of the disk that fills.
+#: Size of the small disk, in bytes.
 DISK_BYTES = 4 << 20
 
 
@@ -72,8 +72,8 @@ def corrupted_checkpoint(made: Begun, folder: Path, chooser: Random) -> Struck:
     resumed = [event["step"] for event in story.of("resumed")][-1:]
     found = [
         rehearsal.finished(status),
-        finding("exactly the damaged checkpoints are refused", refused, hit),
-        finding("training goes on from the newest whole one", resumed, [known[-1 - len(hit)]]),
+        finding("exactly the damaged checkpoints are rejected", refused, hit),
+        finding("training resumes from the newest intact checkpoint", resumed, [known[-1 - len(hit)]]),
         *made.whole.end_state(config),
         *alert,
     ]
@@ -88,17 +88,17 @@ def _damage(folder: Path, chooser: Random) -> str:
     kind = chooser.choice(["bit", "zeros", "torn", "gone"])
     if kind == "gone":
         path.unlink()
-        return f"{name} is gone"
+        return f"{name} is deleted"
     if kind == "torn":
         path.write_bytes(bytes(data[:at]))
-        return f"{name} ends after {at} bytes"
+        return f"{name} is truncated after {at} bytes"
     if kind == "zeros" and any(data[at : at + 512]):
         data[at : at + 512] = bytes(len(data[at : at + 512]))
     else:
         data[at] ^= 1 << chooser.randrange(8)
         kind = "bit"
     path.write_bytes(bytes(data))
-    return f"{name} has another bit at byte {at}" if kind == "bit" else f"{name} has zeros from byte {at}"
+    return f"{name} has a flipped bit at byte {at}" if kind == "bit" else f"{name} is zero from byte {at}"
 
 
 # A partial write
@@ -126,10 +126,10 @@ def partial_write(made: Counted, folder: Path, chooser: Random) -> Struck:
     lost = [event["lost_steps"] for event in restarts]
     found = [
         rehearsal.finished(status),
-        finding("the killed rank is started again, once", len(restarts), 1),
+        finding("the killed rank is restarted once", len(restarts), 1),
         Outcome(what=f"at most {interval} steps are redone", passed=all(n <= interval for n in lost), seen=f"{lost}"),
-        finding("no committed checkpoint is refused", [event["step"] for event in story.of("refused")], []),
-        finding("nothing half-written is left", _remains(config), []),
+        finding("no committed checkpoint is rejected", [event["step"] for event in story.of("refused")], []),
+        finding("no partially written file is left", _remains(config), []),
         *made.whole.end_state(config),
         *alert,
     ]
@@ -150,8 +150,8 @@ def _remains(config: RunConfig) -> list[str]:
 def fill_mechanism(made: Counted) -> str:
     """Return how the disk is filled on this machine."""
     if can_mount():
-        return f"a tmpfs of {DISK_BYTES >> 20} MiB that is filled"
-    return "RLIMIT_FSIZE of the rank: this user may mount no tmpfs"
+        return f"a full tmpfs of {DISK_BYTES >> 20} MiB"
+    return "RLIMIT_FSIZE of the rank, since this user cannot mount a tmpfs"
 
 
 def full_disk(made: Counted, folder: Path, chooser: Random) -> Struck:
@@ -171,18 +171,18 @@ def full_disk(made: Counted, folder: Path, chooser: Random) -> Struck:
         newest, refused = checkpoint.newest_valid(run)
         faults.filler(run.root).unlink(missing_ok=True)
         status = warm_job.run(config)
-        named = "DiskFullError" in log or "no space left" in log  # the system begins with a capital
+        named = "DiskFullError" in log or "no space left" in log  # the system's message starts with a capital
         allowed = {max((known for known in COMMITS if known < fault.step), default=None), fault.step}
-        seen = f"status {failed}, {'named' if named else 'not named'}"
+        seen = f"status {failed}, {'reported' if named else 'not reported'}"
         found = [
-            Outcome(what="the job fails by name, as storage or training", passed=failed in (5, 7) and named, seen=seen),
-            Outcome(what="what was committed still loads", passed=newest in allowed and not refused, seen=f"{newest}"),
+            Outcome(what="the job fails and reports the full disk", passed=failed in (5, 7) and named, seen=seen),
+            Outcome(what="committed checkpoints load", passed=newest in allowed and not refused, seen=f"{newest}"),
             rehearsal.finished(status),
             *made.whole.end_state(config),
             *alert,
         ]
     when = f"at boundary {fault.value:.0f} of step {fault.step}" if fault.value else f"before step {fault.step}"
-    return Struck(f"{fault.left} bytes left {when}, of {size} that a checkpoint takes", tuple(found), after)
+    return Struck(f"{fault.left} bytes free {when}; a checkpoint needs {size}", tuple(found), after)
 
 
 def _full(config: RunConfig, made: Counted, chooser: Random, size: int) -> RehearsalFault:
@@ -219,11 +219,11 @@ def can_mount() -> bool:
 
 CORRUPTED: Final = GameDay(
     name="corrupted-checkpoint",
-    hypothesis="A damaged checkpoint is refused by name, the newest whole one is taken, and the run ends as if "
-    "nothing had happened.",
-    fault="One file of the newest checkpoint, or of the newest two, has another bit, zeros, an early end, or is gone.",
+    hypothesis="A damaged checkpoint is rejected with an error that names it, the run resumes from the newest intact "
+    "checkpoint, and its end state equals that of an undisturbed run.",
+    fault="In the newest one or two checkpoints, one file has a flipped bit or zeros, is truncated, or is deleted.",
     blast_radius=OWN,
-    protection="every file is compared with its signed digest before a checkpoint is loaded",
+    protection="every file is verified against its signed digest before a checkpoint is loaded",
     abort_s=900.0,
     prepare=begin,
     play=corrupted_checkpoint,
@@ -232,11 +232,11 @@ CORRUPTED: Final = GameDay(
 
 PARTIAL: Final = GameDay(
     name="partial-write",
-    hypothesis="A rank that is killed anywhere while a checkpoint is written leaves the one before or the new one, "
-    "never half of one, and no more than an interval is trained again.",
-    fault="SIGKILL at one boundary of the rank's writes: a creation, half of a write, a flush, a rename, a deletion.",
+    hypothesis="If a rank is killed while it writes a checkpoint, either the previous or the new checkpoint is "
+    "complete, no partial one is visible, and at most one checkpoint interval is trained again.",
+    fault="SIGKILL at one boundary of the rank's writes: a creation, a partial write, a flush, a rename, a deletion.",
     blast_radius=OWN,
-    protection="a checkpoint is staged, renamed, and counts only with its commit record",
+    protection="a checkpoint is staged and renamed, and is valid only with its commit record",
     abort_s=900.0,
     prepare=counted,
     play=partial_write,
@@ -245,11 +245,11 @@ PARTIAL: Final = GameDay(
 
 FULL_DISK: Final = GameDay(
     name="full-disk",
-    hypothesis="A disk that fills while a checkpoint is written ends the job by name; what was committed stays; with "
-    "room the same command goes on to the same end.",
-    fault="Before a save, or at a boundary of its writes, the run's disk has fewer bytes left than it takes.",
-    blast_radius=f"{OWN} As root, a tmpfs of {DISK_BYTES >> 20} MiB at the rehearsal's folder.",
-    protection="nothing becomes visible before all of it is written, and a full disk is a named error",
+    hypothesis="If the disk fills during a save, the job ends with an error that reports it, and committed checkpoints "
+    "stay valid. Once space is free, the same command continues to the same end state.",
+    fault="Before a save or at a boundary of its writes, the disk has less free space than the checkpoint needs.",
+    blast_radius=f"{OWN} For root, also a tmpfs of {DISK_BYTES >> 20} MiB at the rehearsal's folder.",
+    protection="files become visible only when they are complete, and a full disk has its own error",
     abort_s=900.0,
     prepare=counted,
     play=full_disk,

@@ -1,8 +1,8 @@
-"""Game days of data: a shard with a flipped byte, a batch that spoils a run, and storage that stalls or is cut.
+"""Game days of data: a corrupted shard, a poisoned batch, and stalled or dropped storage connections.
 
-The S3 server is the one that `PLINTH_GAMEDAY_S3` names, or one that is started:
+The S3 server is configured by `PLINTH_GAMEDAY_S3` or started:
 
-    PLINTH_GAMEDAY_S3=s3://bucket/prefix with AWS_ENDPOINT_URL=http://host:port and credentials   a server of yours
+    PLINTH_GAMEDAY_S3=s3://bucket/prefix with AWS_ENDPOINT_URL=http://host:port and credentials   an existing server
     without it, moto (`pip install moto[server]`) on loopback, in this process, with an empty bucket
 """
 
@@ -92,10 +92,10 @@ def missing() -> str | None:
     """Return why there is no server, or None."""
     if os.environ.get(VARIABLE):
         if not os.environ.get(_ENDPOINT, "").startswith("http://"):
-            return f"{VARIABLE} needs {_ENDPOINT}=http://host:port: a proxy cannot stand before TLS"
+            return f"{VARIABLE} needs {_ENDPOINT}=http://host:port without TLS, since the fault is injected by a proxy"
         return None
     if importlib.util.find_spec("moto") is None or importlib.util.find_spec("flask") is None:
-        return f"no S3 server: name one by {VARIABLE}, or install moto[server]"
+        return f"no S3 server: set {VARIABLE}, or install moto[server]"
     return None
 
 
@@ -178,21 +178,19 @@ def bad_shard(made: Shelved, folder: Path, chooser: Random) -> Struck:
         named = blob.md5 in said.replace("/", "")
         found += [
             *alert,
-            Outcome(what="the job fails by the name of the blob", passed=status == 7 and named, seen=f"{kinds}"),
-            finding(
-                "no step that reads it is trained, and every step before is", max(story.steps, default=0), first - 1
-            ),
+            Outcome(what="the job fails and names the shard", passed=status == 7 and named, seen=f"{kinds}"),
+            finding("training stops before the first read of the shard", max(story.steps, default=0), first - 1),
         ]
         path.write_bytes(whole)
         status = warm_job.run(config)
     found += [rehearsal.finished(status), *made.whole.end_state(config)]
-    reader = f"first read by step {first}" if first else "read by no step"
-    return Struck(f"bit {at * 8} and up of shard {blob.md5[:8]}, {reader}", tuple(found), after)
+    reader = f"first read in step {first}" if first else "never read"
+    return Struck(f"a bit of byte {at} flipped in shard {blob.md5[:8]}, {reader}", tuple(found), after)
 
 
 # A poisoned batch
 
-#: Steps of the run that is poisoned, and the first steps at which poison may begin.
+#: Number of steps of the poisoned run, and possible first steps of the poison.
 POISONED_STEPS, BEGINS = 100, range(64, 90)
 
 _SUBJECTS = ("the cat", "a ship", "my house", "the river", "an engine")
@@ -242,12 +240,12 @@ def poisoned_batch(made: RehearsalData, folder: Path, chooser: Random) -> Struck
     reference = Rehearsal(config)
     found = [
         rehearsal.finished(status),
-        finding("the steps that are left out are the poisoned ones", out, list(poison)),
-        finding("their documents are named, by the source that is bad", sources, {"dump.example"}),
+        finding("exactly the poisoned steps are skipped", out, list(poison)),
+        finding("the log names their documents and the bad source", sources, {"dump.example"}),
         *rehearsal.documents_found(reference, config, out),
-        finding("weights are bit-equal to a run with these steps left out", state.get("parameters_sha256"),
+        finding("weights are bit-identical to a run without these steps", state.get("parameters_sha256"),
                 expected["parameters_sha256"]),
-        finding("so is the state of the optimizer", state.get("optimizer_sha256"), expected["optimizer_sha256"]),
+        finding("the optimizer state is bit-identical", state.get("optimizer_sha256"), expected["optimizer_sha256"]),
         rehearsal.committed_found(config),
         *alert,
     ]  # fmt: skip
@@ -271,7 +269,7 @@ def _poisoned(made: RehearsalData, poison: range) -> RunConfig:
 
 # Storage that stalls
 
-#: The read timeout of the rehearsal, in seconds; that of a run is 30 s.
+#: Read timeout of the rehearsal, in seconds; the default of a run is 30 s.
 READ_TIMEOUT_S = 2.0
 
 
@@ -311,14 +309,14 @@ def storage_stall(made: Stored, folder: Path, chooser: Random) -> Struck:
         struck = line.struck
     story = timeline(config.directory.events)
     found = [
-        Outcome(what="the fault struck", passed=struck > 0, seen=f"{struck} answers"),
-        finding("no attempt is lost to it", [event["event"] for event in story.of("restart")], []),
+        Outcome(what="the fault was injected", passed=struck > 0, seen=f"{struck} responses"),
+        finding("no attempt fails", [event["event"] for event in story.of("restart")], []),
         rehearsal.finished(status),
         *made.whole.end_state(config),
         *gameday.no_page(config),
     ]
-    how = "cut" if not stall_s else f"held up for {stall_s:g} s"
-    return Struck(f"{struck} answers {how} after {after} bytes", tuple(found))
+    how = "dropped" if not stall_s else f"stalled for {stall_s:g} s"
+    return Struck(f"{struck} responses {how} after {after} bytes", tuple(found))
 
 
 def _forget_shards(config: RunConfig) -> None:
@@ -331,11 +329,11 @@ def _forget_shards(config: RunConfig) -> None:
 
 BAD_SHARD: Final = GameDay(
     name="bad-shard",
-    hypothesis="A shard with another bit stops the run by name at the step that would have read it, and at no step "
-    "before; with the shard put back the run ends as if nothing had happened. One that no step reads stops nothing.",
-    fault="One bit of one shard in the content store is another.",
+    hypothesis="A corrupted shard stops the run at the first step that reads it, with an error that names the shard. "
+    "Once the shard is restored, the run reaches the undisturbed end state. A shard that is never read has no effect.",
+    fault="One bit of one shard in the content store is flipped.",
     blast_radius=OWN,
-    protection="the first reader of a shard on a machine compares it with its SHA-256",
+    protection="a shard is verified against its SHA-256 at its first read on a machine",
     abort_s=900.0,
     prepare=shelve,
     play=bad_shard,
@@ -344,11 +342,11 @@ BAD_SHARD: Final = GameDay(
 
 POISONED: Final = GameDay(
     name="poisoned-batch",
-    hypothesis="Batches of noise are left out, no other is, their documents and source are named, and the weights are "
-    "those of a run in which these steps never were.",
-    fault="Some steps in a row have three quarters of letters without order, from a source of its own.",
+    hypothesis="Exactly the poisoned batches are skipped, the log names their documents and source, and the weights "
+    "equal those of a run without these steps.",
+    fault="In some consecutive steps, three quarters of the text are random letters from a separate source.",
     blast_radius=OWN,
-    protection="the guard: rules over loss, rollback to before the window, probation after it",
+    protection="the guard: loss rules, rollback to before the window, probation after it",
     abort_s=900.0,
     prepare=orderly,
     play=poisoned_batch,
@@ -357,14 +355,14 @@ POISONED: Final = GameDay(
 
 STORAGE_STALL: Final = GameDay(
     name="storage-stall",
-    hypothesis="Answers of the object store that stall or are cut are asked for again, whole; no byte of them is "
-    "believed before its digest, and no attempt is lost.",
-    fault="A proxy before the S3 server holds up or cuts the first answers that are longer than so many bytes.",
-    blast_radius=f"{OWN} One bucket, or prefix, of the S3 server that is named or started for it.",
-    protection="bounded retries, and digests of what was fetched",
+    hypothesis="Requests whose response stalls or is dropped are retried in full, no data is used before its digest is "
+    "verified, and no attempt fails.",
+    fault="A proxy before the S3 server stalls or drops the first responses above a size.",
+    blast_radius=f"{OWN} One bucket or prefix of the S3 server.",
+    protection="bounded retries, and digests of fetched data",
     abort_s=900.0,
     prepare=store,
     play=storage_stall,
     missing=missing,
-    mechanism=lambda made: f"{made.uri} at {made.endpoint}; reads time out after {READ_TIMEOUT_S:g} s instead of 30",
+    mechanism=lambda made: f"{made.uri} at {made.endpoint}; read timeout {READ_TIMEOUT_S:g} s instead of 30 s",
 )

@@ -1,20 +1,20 @@
-"""Faults inside the processes of a rehearsal: what, at which step, on which rank.
+"""Faults inside the processes of a rehearsal, by kind, step and rank.
 
-    plan(folder, RehearsalFault(...), …)     environment of a job whose processes meet the faults
-    open_batches                    the run's own batches; before the batch of a step, what is due there strikes
-    submission()                    a block in which an orchestrator submits a job; what is planned for it strikes
+    plan(folder, RehearsalFault(...), …)     environment of a job with these faults
+    open_batches                    the run's batches; faults of a step are injected before its batch
+    submission()                    block in which an orchestrator submits a job; injects the faults of the submission
 
-Each fault strikes once, ever: a mark in the folder of the plan says that it has. Kinds:
+Each fault is injected once; a marker file in the plan's folder records that. Kinds:
 
-    kill at write    SIGKILL at boundary `value` of what the rank writes from the step on (`boundaries`), or before a
-                     file is renamed to `place`
-    count writes     only count them; the number is written when step `until` is asked for, or the submission ends
-    stop             SIGTERM for the supervisor, as a scheduler sends it; the rank goes on once it has arrived
-    fill disk        a file in `place` that leaves `left` bytes of its disk: at once, or at boundary `value` of writes
-    limit files      no file of the rank grows beyond `value` bytes (RLIMIT_FSIZE)
-    jump             the clock of every process of the job jumps by `value` seconds
-    read timeout     requests to an object store time out after `value` seconds
-    wait             the rank waits until the mark is removed: whoever made the plan strikes from outside
+    kill at write    SIGKILL at write boundary `value` of the rank, counted from the step on (`boundaries`), or before
+                     a file is renamed to `place`
+    count writes     only count write boundaries; the count is written before step `until` or when the submission ends
+    stop             SIGTERM to the supervisor, as a scheduler sends it; the rank continues once it has arrived
+    fill disk        a file in `place` that leaves `left` bytes free: immediately, or at write boundary `value`
+    limit files      file size limit of the rank, `value` bytes (RLIMIT_FSIZE)
+    jump             clock jump of `value` seconds in every process of the job
+    read timeout     timeout of `value` seconds for requests to an object store
+    wait             the rank waits until the marker is removed, while the game day injects a fault from outside
 
 Does not belong here: faults outside the processes of a job (the game days).
 """
@@ -46,10 +46,10 @@ from plinth.training.data import open_batches as real
 VARIABLE = "PLINTH_GAMEDAY"
 SOURCE = f"{__name__}:open_batches"
 
-#: The "rank" of the process that submits the job.
+#: Rank number that stands for the process that submits the job.
 ORCHESTRATOR = -1
 
-#: A rank that nobody lets go ends by itself.
+#: Seconds after which a waiting rank exits.
 WAIT_S = 300.0
 
 Kind = Literal["kill at write", "count writes", "stop", "fill disk", "limit files", "jump", "read timeout", "wait"]
@@ -196,7 +196,7 @@ def _wait_until(holds: Any) -> None:
     until = time.monotonic() + WAIT_S
     while not holds():
         if time.monotonic() > until:
-            sys.exit("nobody let this rank go")
+            sys.exit("timeout: the game day did not release this rank")
         time.sleep(0.02)
 
 
@@ -227,13 +227,13 @@ def _jumping_clock(mark: Path, by_s: float) -> None:
             setattr(module, "datetime", Jumped)  # noqa: B010
 
 
-# A line to a server that stalls or is cut: a TCP proxy on loopback.
+# A TCP proxy on loopback that stalls or drops connections to a server.
 #
 #     with FaultyLine("127.0.0.1:9000", after_bytes=5000, failures=2, stall_s=3.0) as line:
-#         …  # `line.port` stands for the server
+#         …  # connect to `line.port` instead of the server
 #
-# The first so many answers that are longer than `after_bytes` are held up there; after that the line is good. A stall
-# ends after `stall_s` seconds and the answer goes on; without a stall the connection is cut.
+# The first `failures` responses that are longer than `after_bytes` stall there for `stall_s` seconds and then continue;
+# if `stall_s` is 0, the connection is dropped. Later responses pass unchanged.
 
 
 class FaultyLine:
@@ -264,7 +264,7 @@ class FaultyLine:
         """Close the proxy; stalled connections are dropped."""
         self._closed.set()
         with suppress(OSError):
-            self._listener.shutdown(socket.SHUT_RDWR)  # ends the thread that accepts
+            self._listener.shutdown(socket.SHUT_RDWR)  # stops the thread that accepts connections
         self._listener.close()
 
     def _accept(self) -> None:

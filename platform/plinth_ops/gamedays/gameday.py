@@ -1,8 +1,8 @@
-"""The game days by name, the records of one (hypothesis, findings at each instant, verdict), and whether alerts fired.
+"""Game days by name, their records (hypothesis, findings at each instant, verdict), and the evaluation of alerts.
 
-A game day injects one fault into a rehearsal of its own and compares the end with what its hypothesis states. It is
-played at several instants, each drawn from the seed and the number of the instant alone. The timeline, as the exporter
-samples it, is judged by the table of alerts: the right alert fires in time, and no other pages.
+A game day injects one fault into a rehearsal and compares the end state with its hypothesis. It runs at several
+instants, each determined by the seed and the number of the instant. The alert table is evaluated on the timeline as the
+exporter samples it: the expected alert must fire in time, and no other page may fire.
 """
 
 from __future__ import annotations
@@ -100,9 +100,9 @@ class Struck:
     phases: Mapping[str, float] = field(default_factory=dict)
 
 
-#: Makes, once and undisturbed, what all instants are compared with; its folder is in the scratch folder.
+#: Function that prepares the undisturbed reference of all instants once, in a folder of the scratch folder.
 Prepare = Callable[[Path], Any]
-#: Plays one instant in a folder of its own.
+#: Function that runs one instant in its own folder.
 Play = Callable[[Any, Path, Random], Struck]
 
 
@@ -136,11 +136,11 @@ class GameDay:
     @property
     def abort(self) -> str:
         """Abort condition of an instant, in words."""
-        return f"more than {self.abort_s:g} s, or a change outside the scratch folder, or a process that is left over"
+        return f"more than {self.abort_s:g} s, a change outside the scratch folder, or a leftover process"
 
 
-#: The blast radius of a game day that touches nothing but its rehearsal.
-OWN: Final = "One rehearsal of its own in the scratch folder; no run, bucket or workspace of anybody else."
+#: Blast radius of a game day that only affects its rehearsal.
+OWN: Final = "One rehearsal in the scratch folder; no other run, bucket or workspace."
 
 
 def finding(what: str, seen: object, expected: object) -> Outcome:
@@ -148,7 +148,7 @@ def finding(what: str, seen: object, expected: object) -> Outcome:
     return Outcome(what=what, passed=seen == expected, seen=f"{seen}" if seen == expected else f"{seen} ≠ {expected}")
 
 
-#: Name -> module and attribute.
+#: Module and attribute by name.
 TABLE: Final[Mapping[str, str]] = {
     "corrupted-checkpoint": "plinth_ops.gamedays.checkpoint_days:CORRUPTED",
     "partial-write": "plinth_ops.gamedays.checkpoint_days:PARTIAL",
@@ -180,24 +180,24 @@ def find(name: str) -> GameDay:
     return found
 
 
-# Whether the right alert fires in time: the timeline as the exporter samples it, judged by the table of alerts.
+# Evaluation of alerts on the timeline as the exporter samples it.
 #
-#     fired(config, names, trace)    -> the first of the alerts that fires, and after how many seconds
-#     no_page(config)                -> nobody is woken
+#     fired(config, names, trace)    -> the first of these alerts that fires, and the seconds until then
+#     no_page(config)                -> no page fires
 #
-# What is sampled is the timeline as it stands when this is called: call it before anyone fixes what has failed. The
-# alerts of game days compare one sample with a limit, which needs no Prometheus; changes over time are not judged here.
+# The current timeline is sampled, so call this before the failure is repaired. The alerts of game days compare one
+# sample with a limit, which works without Prometheus; conditions on changes over time are not evaluated.
 
-#: Metric, labels, value.
+#: Sample: metric, labels, value.
 Sample = tuple[str, dict[str, str], float]
 
-#: Findings about an alert, and after how many seconds it fired.
+#: Findings about an alert, and the seconds until it fired.
 Alerted = tuple[list[Outcome], float | None]
 
-#: Seconds by which an event lies ahead before `ClockAhead` fires.
+#: Seconds that an event must be in the future for `ClockAhead` to fire.
 AHEAD_S = 120.0
 
-#: Seconds for which nobody may be woken by what the platform fixes itself.
+#: Seconds for which no page may fire on a problem that the platform repairs itself.
 QUIET_S = 1800.0
 
 
@@ -232,7 +232,7 @@ def no_page(config: RunConfig) -> list[Outcome]:
     pages = [one for one in alerts() if one.severity == "page"]
     begun = max((float(event["time"]) for event in read_events(config.directory.events)), default=0.0)
     first = _first_fired(pages, samples(config), begun, QUIET_S)
-    return [Outcome(what="nobody is woken", passed=not first, seen=", ".join(sorted(first)) or "no page")]
+    return [Outcome(what="no page fires", passed=not first, seen=", ".join(sorted(first)) or "no page")]
 
 
 def samples(config: RunConfig) -> list[Sample]:
@@ -248,7 +248,7 @@ def _first_fired(wanted: Sequence[Alert], sampled: Sequence[Sample], begun: floa
     active = {labels["run"] for name, labels, value in sampled if (name, value) == (ACTIVE, 1)}
     found: dict[str, float] = {}
     for one in wanted:
-        if not isinstance(one.condition, Compared):  # nothing burns where nothing changes
+        if not isinstance(one.condition, Compared):  # burn rates need changes over time
             continue
         for name, labels, value in sampled:
             counts = one.condition.of.selects(name, labels) and (not one.condition.active or labels["run"] in active)

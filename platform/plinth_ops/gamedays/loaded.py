@@ -1,9 +1,9 @@
-"""What the process has loaded from which supervisors and ranks of rehearsals are forked: torch, DeepSpeed, the loop."""
+"""Modules preloaded in the process that supervisors and ranks are forked from: torch, DeepSpeed, the training loop."""
 
 import gc
 import os
 
-os.environ["CUDA_VISIBLE_DEVICES"] = ""  # rehearsals train on CPUs, whatever the machine has
+os.environ["CUDA_VISIBLE_DEVICES"] = ""  # rehearsals always train on CPUs
 
 import cryptography.hazmat.primitives.serialization  # noqa: F401
 

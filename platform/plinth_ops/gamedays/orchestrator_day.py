@@ -1,7 +1,7 @@
-"""Game day of the orchestrator: Dagster is killed; the job goes on, and another Dagster finds it.
+"""Game day of the orchestrator: Dagster is killed; the job continues, and a new Dagster process finds it.
 
-`python -m plinth_ops.gamedays.orchestrator_day CONFIG` is the Dagster that is killed: it materializes an asset that
-submits or finds a job and follows it to its end, through the functions that the asset `run` of every pipeline calls.
+`python -m plinth_ops.gamedays.orchestrator_day CONFIG` is the Dagster process that is killed: it materializes an asset
+that submits or finds a job and follows it to its end, through the functions of the asset `run` of every pipeline.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from plinth_ops.gamedays.faults import ORCHESTRATOR, FaultPlan, RehearsalFault
 from plinth_ops.gamedays.gameday import OWN, GameDay, Outcome, Struck, finding
 from plinth_ops.gamedays.rehearsal import Rehearsal
 
-#: Arguments of the interpreter that is Dagster, before the configuration of the run.
+#: Arguments of the interpreter that runs Dagster, before the configuration of the run.
 ORCHESTRATED = ("-P", "-m", "plinth_ops.gamedays.orchestrator_day")
 
 
@@ -85,7 +85,7 @@ class _Death:
 
     def words(self, boundaries: int) -> str:
         """Return when the fault strikes, in words."""
-        back = f"back before step {self.until}" if self.until else "back once the job has ended"
+        back = f"restarted before step {self.until}" if self.until else "restarted after the end of the job"
         if self.boundary:
             return f"SIGKILL to Dagster at boundary {self.boundary} of {boundaries} of its submission, {back}"
         if self.name:
@@ -113,7 +113,7 @@ def orchestrator_death(made: Submitted, folder: Path, chooser: Random) -> Struck
     try:
         found, after = _killed(made.whole, config, folder, plan, environment)
     finally:
-        with suppress(Exception):  # a job that outlives its game day would hold the scratch folder
+        with suppress(Exception):  # a job that outlives its game day would keep the scratch folder in use
             job.cancel(_context(config), config)
     return Struck(death.words(made.boundaries), tuple(found), after)
 
@@ -135,7 +135,7 @@ def _killed(
     while second.poll() is None:
         _let_go(plan, waits)
         time.sleep(0.1)
-    found.append(finding("another Dagster follows the job to its end", second.wait(), 0))
+    found.append(finding("a new Dagster follows the job to its end", second.wait(), 0))
     found += [*_one_execution(config, folder, begun), *whole.end_state(config)]
     beat: gameday.Sample = ("plinth_orchestrator_timestamp_seconds", {}, killed)
     alert, after = gameday.fires(DEATH.alerts, killed, [beat])
@@ -149,7 +149,7 @@ def _goes_on(config: RunConfig, plan: FaultPlan, waits: list[RehearsalFault]) ->
     _until(lambda: any(plan.struck(wait) for wait in waits[1:]) or not _alive(config))
     reached = max(timeline(config.directory.events).steps, default=0)
     expected = waits[1].step - 1 if waits[1:] else config.total_steps
-    return Outcome(what="the job trains on without Dagster", passed=reached >= expected, seen=f"to step {reached}")
+    return Outcome(what="the job continues without Dagster", passed=reached >= expected, seen=f"to step {reached}")
 
 
 def _let_go(plan: FaultPlan, waits: list[RehearsalFault]) -> None:
@@ -170,14 +170,14 @@ def _one_execution(config: RunConfig, folder: Path, begun: bool) -> list[Outcome
     found = [
         finding("one job was started", len(story.of("job_started")), 1),
         finding("no step is trained twice", story.redone, 0),
-        finding("Dagster has one materialisation", len(materialised), 1),
+        finding("Dagster has one materialization", len(materialised), 1),
         finding("no job is left", _alive(config), False),
     ]
     if begun:
         place = spending.ledger_place(ctx.workspace, spending.load(ctx.workspace))
         reserved = Ledger(place).find(spending.workspace_name(ctx.workspace))
-        found.append(finding("it was submitted once", len(story.of("submitted")), 1))
-        found.append(finding("its cost was reserved once", len(reserved), 1))
+        found.append(finding("the job was submitted once", len(story.of("submitted")), 1))
+        found.append(finding("the cost was reserved once", len(reserved), 1))
     return found
 
 
@@ -228,12 +228,12 @@ def _until(holds: Callable[[], object]) -> None:
 
 DEATH: Final = GameDay(
     name="orchestrator-death",
-    hypothesis="A job outlives the Dagster that submitted it; another Dagster finds it, starts no second one, and "
-    "follows it to its end. One that dies while it submits leaves one job or none.",
-    fault="SIGKILL to Dagster at a boundary of its submission of a job, once the job runs but its handle is not "
-    "written, or while it follows the job.",
-    blast_radius=f"{OWN} A Dagster instance of its own.",
-    protection="jobs are detached, and found again by the handle in the run's folder, or by their environment",
+    hypothesis="A job survives the death of the Dagster that submitted it. A new Dagster finds the job, follows it to "
+    "its end and starts no second one. If Dagster dies during the submission, there is at most one job.",
+    fault="SIGKILL to Dagster at a write boundary of a submission, after the job started but before its handle is "
+    "written, or while Dagster follows the job.",
+    blast_radius=f"{OWN} A separate Dagster instance.",
+    protection="jobs are detached, and found again by the handle in the run's folder or by their environment",
     abort_s=900.0,
     prepare=submitted,
     play=orchestrator_death,
@@ -242,7 +242,7 @@ DEATH: Final = GameDay(
 
 ASSET: Final = "run"
 
-#: Printed once the job is submitted, or found.
+#: Line printed once the job is submitted or found.
 FOLLOWING: Final = "following job"
 
 

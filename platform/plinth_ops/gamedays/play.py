@@ -1,11 +1,11 @@
-"""Play a game day: prepare once, strike at every instant, compare, judge.
+"""Execution of a game day: prepare once, inject the fault at every instant, compare, decide.
 
     play(day, seed, instants, outside)   -> GameDayRecord
-    scratch()      a folder with a root of trust of its own; workspace, keys and servers of the caller are out of reach
-    InstantWatch   what an instant may not do: outlast its time, change what is outside, leave processes
+    scratch()      a folder with its own root of trust, without access to the caller's workspace, keys and servers
+    InstantWatch   abort of an instant on a timeout, changes outside the scratch folder, or leftover processes
 
-Instant n of a seed draws the same numbers whatever was played before it, so that one can be played again alone
-(`first`). An error that is not one of Plinth's own is a failed instant with its words, never the end of the game day.
+Instant n of a seed always draws the same numbers, so that it can be repeated alone (`first`). An unexpected exception
+fails its instant, with its message, and does not end the game day.
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ from plinth.trust.signed_log import SignedLog
 from plinth_jobs.index_tiles import AddedTile, beside, some
 from plinth_ops.gamedays.gameday import GameDay, GameDayRecord, Instant, Outcome
 
-#: The approver of a scratch root.
+#: Approver of a scratch root.
 PERSON = "game-day@example.org"
 
-#: Variables that name state of the caller: servers, buckets, keys. None reaches a game day.
+#: Environment variables with state of the caller (servers, buckets, keys), which are removed for a game day.
 _OURS = ("PLINTH_WORKSPACE", TRUST_VARIABLE, "PLINTH_RECIPE", "MLFLOW_TRACKING_URI", "DAGSTER_HOME")
 
 
@@ -96,9 +96,9 @@ class InstantWatch:
         """
 
         def ring(number: int, frame: FrameType | None) -> None:
-            raise Aborted(f"it took more than {limit_s:g} s")
+            raise Aborted(f"timeout after {limit_s:g} s")
 
-        if threading.current_thread() is not threading.main_thread():  # no alarm can be set there
+        if threading.current_thread() is not threading.main_thread():  # alarms work only in the main thread
             yield
             return
         before = signal.signal(signal.SIGALRM, ring)
@@ -122,7 +122,7 @@ class InstantWatch:
         """Return the changes outside the scratch folder, in words; empty if there are none."""
         after = _stamps(self.outside)
         changed = sorted(path for path in {*after, *self._before} if after.get(path) != self._before.get(path))
-        return f"{len(changed)} files outside the scratch folder changed, the first {changed[0]}" if changed else ""
+        return f"{len(changed)} files outside the scratch folder changed, such as {changed[0]}" if changed else ""
 
 
 def _children() -> list[psutil.Process]:
@@ -167,7 +167,7 @@ def variables(values: Mapping[str, str]) -> Iterator[None]:
             os.environ.pop(name, None) if value is None else os.environ.update({name: value})
 
 
-#: Instants of a game day, unless said otherwise.
+#: Default number of instants.
 INSTANTS = 3
 
 
@@ -200,7 +200,7 @@ def play(
                 played.append(_instant(day, prepared, folder, watch, seed, number))
                 on_instant(played[-1])
                 if watch.damage():
-                    break  # every further instant would damage more
+                    break  # further instants could damage more
         finally:
             day.end(prepared)
     return GameDayRecord(
@@ -228,9 +228,9 @@ def require_playable(day: GameDay, instants: int) -> None:
         RequestError: the number of instants is below 1, or this machine cannot run the game day.
     """
     if instants < 1:
-        raise RequestError("a game day needs an instant", found=instants, expected="1 or more")
+        raise RequestError("too few instants", found=instants, expected="1 or more")
     if why := day.missing():
-        raise RequestError(f"game day {day.name} cannot be played here", found=why, remedy="see docs/gamedays.md")
+        raise RequestError(f"game day {day.name} cannot run on this machine", found=why, remedy="see docs/gamedays.md")
 
 
 def _instant(day: GameDay, prepared: Any, folder: Path, watch: InstantWatch, seed: int, number: int) -> Instant:
@@ -250,11 +250,11 @@ def _instant(day: GameDay, prepared: Any, folder: Path, watch: InstantWatch, see
     except Exception as error:
         where = traceback.extract_tb(error.__traceback__)[-1]
         words = f"{type(error).__name__}: {error} ({Path(where.filename).name}:{where.lineno})"
-        return ended("", (Outcome(what="the instant could be played", passed=False, seen=words),))
+        return ended("", (Outcome(what="the instant was completed", passed=False, seen=words),))
     if damage := watch.damage():
         return ended(struck.where, struck.findings, aborted=damage)
     left = [f"{one.pid}" for one in watch.left()]
-    clean = Outcome(what="no process is left over", passed=not left, seen=", ".join(left) or "none")
+    clean = Outcome(what="no process is left", passed=not left, seen=", ".join(left) or "none")
     return ended(struck.where, (*struck.findings, clean), alert_s=struck.alert_s, phases=struck.phases)
 
 
@@ -264,16 +264,12 @@ def _longest(played: list[Instant]) -> dict[str, float]:
     return {name: max(one.phases.get(name, 0.0) for one in played) for name in names}
 
 
-# Records of game days in a workspace: a signed log, chained as all others are, and the page of the newest record of
-# each game day, `reports/gameday-NAME.html`.
+# Records of game days in a workspace: a signed, chained log, and a page with the newest record of each game day,
+# `reports/gameday-NAME.html`.
 
-# The records of game days in a workspace: a signed log, chained as all others are.
-#
-#     append(ctx, record)    the next record, signed as evaluator, whose subject is the digest of the record
-#     records(ctx)           all, oldest first, each verified
-#     untouched(ctx)         folders that no game day may change
-#
-# A game day measures the platform; the role that states measurements states this one.
+#     append(ctx, record)    sign the next record as evaluator, the role that signs measurements
+#     records(ctx)           all verified records, oldest first
+#     untouched(ctx)         folders that a game day must not change
 
 _UNTOUCHED = ("refs", "manifests", "records", "releases", "taint", "trust", "policies", "attestations", "approvals")
 
@@ -314,9 +310,9 @@ def _content(record: LogRecord) -> GameDayRecord:
     try:
         passed, found = body.pop("passed"), GameDayRecord.model_validate(body)
     except (KeyError, ValidationError) as error:
-        raise SignatureError(f"record {record.number} of gamedays/ is no game day", found=error) from error
+        raise SignatureError(f"record {record.number} of gamedays/ is not a game day", found=error) from error
     if passed != found.passed:
-        raise SignatureError(f"record {record.number} of gamedays/ contradicts itself", found=passed)
+        raise SignatureError(f"record {record.number} of gamedays/ is inconsistent", found=passed)
     return found
 
 
@@ -415,7 +411,7 @@ def contents(record: GameDayRecord, signed: str) -> GameDayData:
     return GameDayData(
         **shown,
         passed=record.passed,
-        alerts=" or ".join(record.alerts) or "none: nobody may be woken",
+        alerts=" or ".join(record.alerts) or "none; no page may fire",
         machine=f"{record.machine}, Plinth {record.version}",
         record=signed,
         compared=tuple(named),

@@ -1,11 +1,11 @@
-"""A small run to strike at: generated text, its shards and mixture, and the end that nothing disturbed.
+"""Small run for fault injection: generated text, shards and mixture, and the undisturbed end state.
 
     made = rehearse(folder)            corpus, configuration, one undisturbed job
     config = made.copy(folder)         the same run, not started, in a workspace of its own
-    made.end_state(config)             findings: documents, order, weights, state
+    made.end_state(config)             findings on documents, order, weights and state
 
-The run is trained by the real supervisor, ranks and writers on CPUs, on text that no user owns. What is compared with
-is arithmetic where it can be: the documents of a step come from the mixture's manifests, not from the undisturbed run.
+The real supervisor, ranks and writers train the run on CPUs, on generated text. Where possible, the reference is
+computed: the documents of a step follow from the mixture's manifests, not from the undisturbed run.
 
 Does not belong here: faults.
 """
@@ -51,10 +51,10 @@ from plinth_ops.gamedays.warm_job import WarmJob
 
 SEQUENCE, BATCH, STEPS = 32, 4, 12
 
-#: Tokens of a shard: a dozen shards of a bucket.
+#: Shard size in tokens, which gives about a dozen shards per bucket.
 SHARD_TOKENS = 512
 
-#: Files of a checkpoint that hold state; the others name paths, machines and times.
+#: Checkpoint files with state; the others have paths, machine names and times.
 _STATE = ("state.json", "data.json", "model/*.safetensors", "engine/*", "rng/*")
 
 _WORDS = {
@@ -75,7 +75,7 @@ class RehearsalData:
 
 @dataclass(frozen=True)
 class Rehearsal:
-    """The undisturbed run."""
+    """Undisturbed run."""
 
     config: RunConfig
 
@@ -85,12 +85,12 @@ class Rehearsal:
 
     @cached_property
     def fingerprints(self) -> dict[int, str]:
-        """The fingerprint of every step's batch, computed from the manifests by one process."""
+        """Fingerprint of every step's batch, computed from the manifests in one process."""
         return fingerprints(self.config)
 
     @cached_property
     def documents(self) -> dict[int, Counter[str]]:
-        """Documents of every step with the tokens that are read of each, from the manifests."""
+        """Documents of every step with the number of tokens read from each, according to the manifests."""
         listed = StepDocuments(self.config)
         found: dict[int, Counter[str]] = {}
         for step in range(1, self.config.total_steps + 1):
@@ -126,11 +126,11 @@ def documents_found(made: Rehearsal, config: RunConfig, left_out: Collection[int
             read += made.documents[step]
     lost, doubled = wanted - read, read - wanted
     other = sorted(step for step in {*seen, *expected} if seen.get(step) != expected.get(step))
-    words = f"{len(lost)} documents lost, {len(doubled)} doubled, of {len(wanted)}"
+    words = f"{len(lost)} documents lost, {len(doubled)} duplicated, of {len(wanted)}"
     return [
-        Outcome(what="0 documents lost or doubled", passed=not (lost or doubled), seen=words),
+        Outcome(what="no document is lost or duplicated", passed=not (lost or doubled), seen=words),
         Outcome(
-            what="every committed step trained the batch of the arithmetic order",
+            what="every committed step trained the batch of the computed order",
             passed=not other,
             seen=f"{len(expected) - len(other)} of {len(expected)} steps" + (f", not {other}" if other else ""),
         ),
@@ -142,9 +142,9 @@ def weights_found(undisturbed: RunConfig, config: RunConfig) -> Outcome:
     ours, theirs = (state_digests(one) for one in (config, undisturbed))
     other = sorted(path for path in {*ours, *theirs} if ours.get(path) != theirs.get(path))
     if not theirs:
-        return Outcome(what="weights and state are bit-equal to an undisturbed run", passed=False, seen="no state")
-    seen = f"{len(theirs)} files of state" if not other else f"{other[0]} differs, with {len(other) - 1} others"
-    return Outcome(what="weights and state are bit-equal to an undisturbed run", passed=not other, seen=seen)
+        return Outcome(what="weights and state are bit-identical to an undisturbed run", passed=False, seen="no state")
+    seen = f"{len(theirs)} state files" if not other else f"{other[0]} and {len(other) - 1} other files differ"
+    return Outcome(what="weights and state are bit-identical to an undisturbed run", passed=not other, seen=seen)
 
 
 def committed_found(config: RunConfig) -> Outcome:

@@ -1,12 +1,12 @@
 """Game day of releases: a bad model is champion; detect, taint, roll back, find the cause, close the gate.
 
-    maker = ModelMaker(folder, name)      text, a recipe, a signed policy that asks little, in a scratch workspace
-    model = maker.train(weights, seed)    a run with its proof of resume, as manifests
+    maker = ModelMaker(folder, name)      text, a recipe and a signed policy with few gates, in a scratch workspace
+    model = maker.train(weights, seed)    a run with its resume audit, as manifests
     maker.measure(model)                  bits per byte on held-out text, signed by the evaluator
     maker.release(model)                  candidate, approval, champion
 
-Models are small, and trained, measured, registered, approved and released as any model is. The slices of an evaluation
-come from a corpus's ledger, which generated text does not have: documents are labeled here.
+The models are small, but trained, measured, registered, approved and released like any other. Evaluation slices come
+from a corpus's ledger, which generated text does not have, so documents are labeled here.
 """
 
 from __future__ import annotations
@@ -52,10 +52,10 @@ from plinth_registry.gates.settings import GatePolicy, TrialPolicy, always, gate
 from plinth_registry.mlflow.server import ensure_server, stop_server
 from plinth_registry.releases import ReleaseRecord
 
-#: Buckets of text that a model should learn, and of letters without order.
+#: Buckets of good text and of random letters.
 GOOD, BAD = ("web", "code"), "dump"
 
-#: Gates that the first policy asks beside those that no policy leaves out.
+#: Gates of the first policy, in addition to the mandatory ones.
 ASKED: Final = ("resume",)
 
 STEPS, TEXTS, HELD_OUT = 40, 200, 60
@@ -115,7 +115,7 @@ class ModelMaker:
     def measure(self, model: SmallModel) -> SmallModel:
         """Measure bits per byte on held-out text of the good buckets, signed by the evaluator."""
         scored = evaluations.of_parent(self.ctx, self.recipe.evaluation, model.checkpoint, self.heldout)
-        SPARE.end()  # the next model is another one, and no process may be left over
+        SPARE.end()  # the next model needs another process
         rows = read_table(self.ctx.store, scored.parts[0])
         labelled = tables.with_labels(rows, _labels(rows["bucket"].to_pylist()))
         parts = [write_table(self.ctx.store, tables.DOCUMENTS, labelled), *scored.parts[1:]]
@@ -166,7 +166,7 @@ def _labels(buckets: list[str]) -> dict[str, list[str]]:
 
 def _policy(release: str) -> GatePolicy:
     left_out = [name for name in release_gates() if name not in (*always(), *ASKED)]
-    reasons = dict.fromkeys(left_out, "a game day begins with a policy that asks too little")
+    reasons = dict.fromkeys(left_out, "the first policy of this game day omits the gate")
     return gate_policy({"release": release, "version": 1, "without": reasons})
 
 
@@ -195,14 +195,14 @@ def _recipe(name: str) -> Recipe:
     )
 
 
-#: The gate that the first policy leaves out, and that the bad release does not pass.
+#: Gate that the first policy omits and the bad release fails.
 GATE: Final = "slices"
 
-#: Of the bad release: the share of its text that is noise, at least and at most. With half, one model of three
-#: came out better than the one before it.
+#: Minimum and maximum share of noise in the text of the bad release. With one half, one model of three was better than
+#: its predecessor.
 SHARES = (0.8, 0.95)
 
-#: Pairs of documents that detection needs at least.
+#: Minimum number of document pairs for detection.
 LEAST = 40
 
 
@@ -255,7 +255,7 @@ def bad_release(made: ReleaseServer, folder: Path, chooser: Random) -> Struck:
         _roll_back(rehearsed)
         _find_cause(rehearsed)
         _close_gate(rehearsed)
-    where = f"champion with {share:.0%} of letters without order in its text"
+    where = f"champion trained on text with {share:.0%} random letters"
     return Struck(where, tuple(rehearsed.found), rehearsed.alert_s, rehearsed.phases)
 
 
@@ -267,8 +267,8 @@ def _released(maker: ModelMaker, share: float) -> _Rehearsed:
     made = _Rehearsed(maker, good, bad, first, maker.release(bad))
     made.phases["release"] = round(time.monotonic() - begun, 3)
     name = made.second.model
-    made.see("the bad model is champion: its policy asked too little", _champion(made), made.second.version)
-    made.see("it verifies", verified.verify_release(maker.ctx, name, str(made.second.version))[0].key,
+    made.see("the bad model is champion under a policy without comparison", _champion(made), made.second.version)
+    made.see("the bad model verifies", verified.verify_release(maker.ctx, name, str(made.second.version))[0].key,
              made.second.candidate["candidate"])  # fmt: skip
     return made
 
@@ -281,9 +281,9 @@ def _detect(made: _Rehearsed) -> None:
         worse = judge(policy, measured_pairs(made.maker.ctx, ours, theirs, LEAST).streams)
         back = judge(policy, measured_pairs(made.maker.ctx, theirs, ours, LEAST).streams)
     made.found.append(
-        Outcome(what="signed measurements say it is worse", passed=worse.decision == "return", seen=worse.reason)
+        Outcome(what="measurements show that it is worse", passed=worse.decision == "return", seen=worse.reason)
     )
-    made.see("and do not say so of the one before", back.decision == "return", False)
+    made.see("measurements do not show that its predecessor is worse", back.decision == "return", False)
 
 
 def _taint(made: _Rehearsed) -> None:
@@ -291,7 +291,7 @@ def _taint(made: _Rehearsed) -> None:
     begun, maker = time.time(), made.maker
     with made.phase("taint"):
         done = api.mark_tainted(maker.ctx, made.bad.checkpoint.digest, PERSON, "worse than the champion before it")
-    made.see("the mark names the release and its alias", (any(made.second.model in one for one in done.versions),
+    made.see("the taint lists the release and its alias", (any(made.second.model in one for one in done.versions),
              any("champion" in one for one in done.aliases)), (True, True))  # fmt: skip
     sampled = [
         (one.name, dict(zip(("model",), one.labels, strict=True)), one.value)
@@ -300,16 +300,16 @@ def _taint(made: _Rehearsed) -> None:
     ]
     alert, made.alert_s = gameday.fires(RELEASE.alerts, begun, sampled)
     made.found += alert
-    made.see("it verifies no longer", _refused(made, made.second), "tainted")
+    made.see("the bad model no longer verifies", _refused(made, made.second), "tainted")
 
 
 def _roll_back(made: _Rehearsed) -> None:
     with made.phase("roll back"):
         back = api.rollback(made.maker.ctx, made.maker.recipe, PERSON, "the champion is tainted")
-    made.see("the one before is champion again", (back.version, _champion(made)), (made.first.version,) * 2)
+    made.see("the predecessor is champion again", (back.version, _champion(made)), (made.first.version,) * 2)
     key = verified.verify_release(made.maker.ctx, made.first.model, str(made.first.version))[0].key
-    made.see("and verifies", key, made.first.candidate["candidate"])
-    made.see("the bad one was taken back", _refused(made, made.second), "rolled back")
+    made.see("the predecessor verifies", key, made.first.candidate["candidate"])
+    made.see("the bad model is rolled back", _refused(made, made.second), "rolled back")
 
 
 def _find_cause(made: _Rehearsed) -> None:
@@ -321,12 +321,12 @@ def _find_cause(made: _Rehearsed) -> None:
         sources = _sources(made.bad.config) - _sources(made.good.config)
         found = impact(ctx, BAD)
         api.mark_tainted(ctx, f"{BAD}/curated", PERSON, "letters without order")
-    made.see("the comparison names the data that differ", f"{BAD}/curated" in named, True)
-    made.see("what only the bad run read is of the bad source", sources, {f"{BAD}.example"})
+    made.see("the comparison lists the data that differ", f"{BAD}/curated" in named, True)
+    made.see("all data that only the bad run read is from the bad source", sources, {f"{BAD}.example"})
     runs = {run.run_id for run in found.runs}
     versions = {row.version for row in found.versions if row.model == made.first.model}
-    made.see("exactly the bad run came of it", runs, {made.bad.config.run_id})
-    made.see("and exactly the bad release", versions, {made.second.version})
+    made.see("exactly the bad run is derived from it", runs, {made.bad.config.run_id})
+    made.see("exactly the bad release is derived from it", versions, {made.second.version})
 
 
 def _close_gate(made: _Rehearsed) -> None:
@@ -337,13 +337,14 @@ def _close_gate(made: _Rehearsed) -> None:
         bad, good = maker.judged(made.second), maker.judged(made.first)
         refused = _promoted(made)
     closed = {name for name, one in bad.items() if one.blocks} - {"approvals"}
-    made.see("the gate would have caught it: it and the mark are closed", closed, {GATE, "taint"})
-    made.see("it is asked by the policy that governs", (GATE in asked.asked, asked.version), (True, 2))
+    made.see("the new gate and the taint block the bad candidate", closed, {GATE, "taint"})
+    made.see("the current policy requires the gate", (GATE in asked.asked, asked.version), (True, 2))
     reason = bad[GATE].reason
-    made.found.append(Outcome(what="its reason names the slices", passed=all(f"{one} +" in reason for one in GOOD),
+    made.found.append(Outcome(what="the reason lists the slices", passed=all(f"{one} +" in reason for one in GOOD),
                               seen=reason))  # fmt: skip
-    made.see("it keeps back no good one", {name for name, one in good.items() if one.blocks} - {"approvals"}, set())
-    made.found.append(Outcome(what="it cannot be promoted again", passed=GATE in refused, seen=refused))
+    blocking = {name for name, one in good.items() if one.blocks} - {"approvals"}
+    made.see("no gate blocks the good candidate", blocking, set())
+    made.found.append(Outcome(what="the bad candidate cannot be promoted again", passed=GATE in refused, seen=refused))
 
 
 def _promoted(made: _Rehearsed) -> str:
@@ -376,11 +377,11 @@ def _sources(config: RunConfig) -> set[str]:
 
 RELEASE: Final = GameDay(
     name="bad-release",
-    hypothesis="A bad champion is told from the one before by signed measurements, is frozen, gives way, and is traced "
-    "to its source; the gate that the policy left out refuses it, and no good one.",
-    fault="A release under a policy without comparison: its run read letters without order beside its text.",
-    blast_radius=f"{OWN} A server of MLflow of its own, on loopback.",
-    protection="signed measurements, marks that freeze, the signed history, lineage, and gates of a signed policy",
+    hypothesis="Signed measurements show that a bad champion is worse than its predecessor. It is tainted and rolled "
+    "back, and its cause is traced to the bad source. The gate that the policy omitted blocks it, but no good model.",
+    fault="A release under a policy without comparison; its run read random letters together with its text.",
+    blast_radius=f"{OWN} A separate MLflow server on loopback.",
+    protection="signed measurements, taints, the signed history, lineage, and gates of a signed policy",
     abort_s=1800.0,
     prepare=serve,
     play=bad_release,

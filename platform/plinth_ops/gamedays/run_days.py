@@ -1,4 +1,4 @@
-"""Game days of a run: a preemption, a lost node, a clock that jumps, a revoked key, MLflow away."""
+"""Game days of a run: a preemption, a lost node, a clock jump, a revoked key, an MLflow outage."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ from plinth_registry.registration import ensure_run
 #: Seconds without a heartbeat after which the rehearsal's nodes are lost.
 LEASE_S = 8.0
 
-#: Jumps of the clock in seconds; the last one outlives the root of trust, which is valid for a year.
+#: Clock jumps in seconds; the last one passes the expiry of the root of trust, which is valid for a year.
 JUMPS_S = (-86_400.0, -3_600.0, -30.0, 30.0, 3_600.0, 86_400.0, 400 * 86_400.0)
 EXPIRES_S = 365 * 86_400.0
 
@@ -60,9 +60,9 @@ def preemption(made: Rehearsal, folder: Path, chooser: Random) -> Struck:
     status = warm_job.run(config)
     story = timeline(config.directory.events)
     found = [
-        finding("the job leaves with 75, for another start", left, EXIT_PREEMPTED),
-        finding("the step in which it stopped is committed", at, (stopped[-1] if stopped else None, [])),
-        Outcome(what="it leaves within its grace", passed=took < config.supervision.grace_s, seen=f"{took:.1f} s"),
+        finding("the job exits with 75, to be started again", left, EXIT_PREEMPTED),
+        finding("the step of the stop is committed", at, (stopped[-1] if stopped else None, [])),
+        Outcome(what="it exits within its grace", passed=took < config.supervision.grace_s, seen=f"{took:.1f} s"),
         finding("no step is trained twice", story.redone, 0),
         rehearsal.finished(status),
         *made.end_state(config),
@@ -99,10 +99,10 @@ def lost_node(made: Rehearsal, folder: Path, chooser: Random) -> Struck:
     story = timeline(config.directory.events)
     silent = [reason for reason in reasons if NODE_SILENT in reason]
     found = [
-        finding("node 0 leaves with 75, for another node", first, EXIT_PREEMPTED),
-        Outcome(what="the timeline names the silent node", passed=len(silent) == 1, seen=f"{reasons}"),
-        finding("with two nodes again the run reaches its last step", statuses, [0, 0]),
-        finding("at most an interval is redone", story.redone <= 3, True),
+        finding("node 0 exits with 75, to be started again", first, EXIT_PREEMPTED),
+        Outcome(what="the timeline names the lost node", passed=len(silent) == 1, seen=f"{reasons}"),
+        finding("with two nodes again, the run reaches its last step", statuses, [0, 0]),
+        finding("at most one checkpoint interval is trained again", story.redone <= 3, True),
         *made.end_state(config),
         *alert,
     ]
@@ -119,7 +119,7 @@ def _until(holds: Callable[[], object]) -> None:
         time.sleep(0.05)
 
 
-# A clock that jumps
+# A clock jump
 
 
 @dataclass(frozen=True)
@@ -139,13 +139,13 @@ def clock_jump(made: Rehearsal, folder: Path, chooser: Random) -> Struck:
     _, environment = faults.plan(folder / "plan", RehearsalFault(kind="jump", step=jump.step, value=jump.by_s))
     begun = time.time()
     status, found, after = warm_job.run(config, **environment), list[Outcome](), None
-    if jump.by_s > gameday.AHEAD_S:  # a clock that is behind looks like a run that was silent, and nothing is lost
+    if jump.by_s > gameday.AHEAD_S:  # a clock that is behind looks like a silent run and loses nothing
         alert, after = gameday.fires(CLOCK_JUMP.alerts, begun, gameday.samples(config))
         found += alert
     if jump.by_s > EXPIRES_S:
         log = config.directory.log.read_text(errors="replace")
         refused = status == 7 and "has expired" in log
-        seen = f"status {status}, the root {'is' if 'has expired' in log else 'is not'} named"
+        seen = f"status {status}, the expired root {'is' if 'has expired' in log else 'is not'} reported"
         found.append(Outcome(what="nothing is signed under an expired root", passed=refused, seen=seen))
         before = [known for known in checkpoint.committed(config.directory) if known >= jump.step]
         found.append(finding("no checkpoint is committed after the jump", before, []))
@@ -162,19 +162,19 @@ def _ledger(config: RunConfig) -> list[Outcome]:
     least = min((us for one in attempts for us in one.rank_us.values()), default=0)
     numbers = [event["seq"] for event in events]
     return [
-        Outcome(what="causes add up to all rank-seconds", passed=all(abs(gap) <= 2 for gap in gaps), seen=f"{gaps} µs"),
-        Outcome(what="no cause has negative time", passed=least >= 0, seen=f"least {least} µs"),
-        finding("events keep their order", numbers, sorted(set(numbers))),
+        Outcome(what="causes sum to all rank-seconds", passed=all(abs(gap) <= 2 for gap in gaps), seen=f"{gaps} µs"),
+        Outcome(what="no cause has negative time", passed=least >= 0, seen=f"minimum {least} µs"),
+        finding("events are in order", numbers, sorted(set(numbers))),
     ]
 
 
 PREEMPTION: Final = GameDay(
     name="preemption",
-    hypothesis="A job that is told to leave commits the step in which it is and leaves with 75 within its grace; the "
-    "next one goes on from there and trains no step twice.",
-    fault="SIGTERM to the supervisor within a step.",
+    hypothesis="A preempted job commits its current step and exits with 75 within its grace period; the next job "
+    "resumes there and trains no step twice.",
+    fault="SIGTERM to the supervisor during a step.",
     blast_radius=OWN,
-    protection="signals are taken at the end of a step, whose state is committed before the ranks leave",
+    protection="signals are handled at the end of a step, whose state is committed before the ranks exit",
     abort_s=900.0,
     prepare=rehearsal.rehearse,
     play=preemption,
@@ -182,8 +182,8 @@ PREEMPTION: Final = GameDay(
 
 LOST_NODE: Final = GameDay(
     name="lost-node",
-    hypothesis="A node that is gone is noticed by its silence, the job leaves for the scheduler to start it again, and "
-    "the run ends as on nodes that stayed.",
+    hypothesis="A lost node is detected by missing heartbeats, the job exits so that the scheduler restarts it, and "
+    "the run reaches the end state of an undisturbed run.",
     fault="SIGKILL to the supervisor and all ranks of one of two nodes.",
     blast_radius=OWN,
     protection="heartbeats with a lease; a lost node ends the attempt but not the run",
@@ -195,18 +195,19 @@ LOST_NODE: Final = GameDay(
 
 CLOCK_JUMP: Final = GameDay(
     name="clock-jump",
-    hypothesis="A clock that is set back or forward changes no weight and no order; the ledger still adds up; under a "
-    "root that has expired by it nothing is signed.",
-    fault="The wall clock of supervisor and ranks jumps back or forward: seconds, hours, days, past the root's expiry.",
-    blast_radius=f"{OWN} The machine's clock is not touched: the processes of the job read another.",
-    protection="order by number, waits by the monotonic clock, an account whose clock never goes back, expiry",
+    hypothesis="A clock jump changes neither weights nor order; the goodput ledger still sums to all rank-seconds; "
+    "nothing is signed once the root has expired.",
+    fault="The wall clock of supervisor and ranks jumps back or forward by seconds, hours or days, or past the root's "
+    "expiry.",
+    blast_radius=f"{OWN} The machine's clock is not changed; the processes of the job read a shifted one.",
+    protection="order by number, waits on the monotonic clock, a ledger clock that never goes back, key expiry",
     abort_s=900.0,
     prepare=rehearsal.rehearse,
     play=clock_jump,
     alerts=("ClockAhead",),
 )
 
-#: Days before now, for statements that the trainer has signed before the game day.
+#: Age in days of statements that the trainer signed before the game day.
 DAYS = 20
 _PREDICATE = "urn:plinth:gameday-statement:v1"
 
@@ -229,9 +230,9 @@ def _revoked(made: Rehearsal, folder: Path, chooser: Random) -> Struck:
     after, found = Trust.of(workspace), list[Outcome]()
     accepted = {day for day, envelope in envelopes.items() if _accepted(after, envelope)}
     expected = {day for day in envelopes if now - timedelta(days=day) < since.replace(microsecond=0)}
-    found.append(finding("statements from the date on are refused, those before hold", accepted, expected))
+    found.append(finding("statements from the date on are rejected, earlier ones verify", accepted, expected))
     undated = _accepted(after, _stated(before, None))
-    found.append(finding("a statement without a time is refused", undated, False))
+    found.append(finding("a statement without a time is rejected", undated, False))
     refused = warm_job.run(config)
     alert, after_s = gameday.fired(config, REVOKED_KEY.alerts, "failed")
     found += alert
@@ -239,10 +240,10 @@ def _revoked(made: Rehearsal, folder: Path, chooser: Random) -> Struck:
     seen = f"status {refused}, {len(timeline(config.directory.events).steps)} steps"
     none = max(timeline(config.directory.events).steps, default=0) <= step + 1
     named = "no private key" in log
-    found.append(Outcome(what="a job with the revoked key trains no step, and says why", passed=refused == 7 and none
-                         and named, seen=seen))  # fmt: skip
+    found.append(Outcome(what="a job with the revoked key trains no step and reports the reason",
+                         passed=refused == 7 and none and named, seen=seen))  # fmt: skip
     found += _go_on(made, config)
-    return Struck(f"revoked from {since:%Y-%m-%d %H:%M} on, after step {step}", tuple(found), after_s)
+    return Struck(f"revoked as of {since:%Y-%m-%d %H:%M}, after step {step}", tuple(found), after_s)
 
 
 def _go_on(made: Rehearsal, config: RunConfig) -> Iterator[Outcome]:
@@ -254,11 +255,11 @@ def _go_on(made: Rehearsal, config: RunConfig) -> Iterator[Outcome]:
         try:
             checkpoint.verify(config.directory, step)
         except Exception as error:
-            yield Outcome(what=f"the checkpoint of step {step} is refused by name", passed="commit" in str(error)
+            yield Outcome(what=f"the checkpoint of step {step} is rejected", passed="commit" in str(error)
                           or "sign" in str(error), seen=str(error).splitlines()[0])  # fmt: skip
         else:
-            yield Outcome(what=f"the checkpoint of step {step} is refused by name", passed=False, seen="accepted")
-    shutil.rmtree(config.directory.checkpoints)  # as the refusal says: train from the beginning
+            yield Outcome(what=f"the checkpoint of step {step} is rejected", passed=False, seen="accepted")
+    shutil.rmtree(config.directory.checkpoints)  # the remedy of the error: train from the beginning
     shutil.rmtree(config.directory.attempts)
     config.directory.events.unlink()
     yield rehearsal.finished(warm_job.run(config))
@@ -292,11 +293,11 @@ def _trust_of(folder: Path) -> Iterator[None]:
 
 REVOKED_KEY: Final = GameDay(
     name="revoked-key",
-    hypothesis="From the date of a revocation on nothing that the key signed counts, whoever asks; what it signed "
-    "before does. A job with that key trains nothing and says why; with another key the run reaches the same end.",
-    fault="The trainer's key is revoked while its run is between two jobs, from a date in the past.",
-    blast_radius=f"{OWN} The root of trust is the scratch folder's own.",
-    protection="revocation by time, at every reader of a signed statement",
+    hypothesis="Every reader rejects statements that a key signed after its revocation date and accepts earlier ones. "
+    "A job with the revoked key trains no step and reports the reason; with another key the run reaches the same end.",
+    fault="Between two jobs of its run, the trainer's key is revoked as of a past date.",
+    blast_radius=f"{OWN} The scratch folder has its own root of trust.",
+    protection="revocation dates, checked by every reader of a signed statement",
     abort_s=900.0,
     prepare=rehearsal.rehearse,
     play=revoked_key,
@@ -305,7 +306,7 @@ REVOKED_KEY: Final = GameDay(
 
 _SERVER = "MLFLOW_TRACKING_URI"
 
-#: For MLflow's own client: a line that is cut is tried again once; a server that is only slow is waited for.
+#: Settings of the MLflow client: one retry of a dropped connection, and patience with a slow server.
 _IMPATIENT = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1", "MLFLOW_HTTP_REQUEST_TIMEOUT": "60"}
 
 
@@ -341,12 +342,12 @@ def mlflow_away(made: Served, folder: Path, chooser: Random) -> Struck:
     expected = [(event["step"], event["loss"]) for event in events if event["event"] == "step"]
     found = [
         rehearsal.finished(status),
-        Outcome(what="while it is away nothing is lost silently", passed=bool(refused), seen="; ".join(refused[:1])),
-        finding("afterwards MLflow has every step once, with its loss", relayed, expected),
+        Outcome(what="events that MLflow refused are reported", passed=bool(refused), seen="; ".join(refused[:1])),
+        finding("after the outage, MLflow has every step once, with its loss", relayed, expected),
         *made.whole.end_state(config),
         *gameday.no_page(config),
     ]
-    return Struck(f"away from event {first + 1} to {last} of {len(events)}", tuple(found))
+    return Struck(f"outage from event {first + 1} to {last} of {len(events)}", tuple(found))
 
 
 def _relay(
@@ -379,11 +380,11 @@ def _steps(made: Served, name: str) -> list[tuple[int, float]]:
 
 MLFLOW: Final = GameDay(
     name="mlflow-away",
-    hypothesis="A run trains on while MLflow is away; what could not be relayed is said, kept, and relayed once it is "
-    "back: every step once.",
-    fault="The line to MLflow's server is cut from one event of the timeline to another.",
-    blast_radius=f"{OWN} A server of MLflow of its own, on loopback.",
-    protection="events wait until MLflow has accepted them, and marks keep those that it has from coming twice",
+    hypothesis="A run continues during an MLflow outage. Events that could not be relayed are reported, kept, and "
+    "relayed once MLflow is back, every step once.",
+    fault="The connection to the MLflow server is down from one event of the timeline to another.",
+    blast_radius=f"{OWN} A separate MLflow server on loopback.",
+    protection="events wait until MLflow accepts them, and markers prevent duplicates",
     abort_s=900.0,
     prepare=serve,
     play=mlflow_away,

@@ -1,13 +1,13 @@
-"""Jobs whose supervisors and ranks are forked from a process in which torch is loaded: a second instead of eight.
+"""Jobs forked from a process that has loaded torch, which start in one second instead of eight.
 
-    job = WarmJob(config)          the job of node 0, or of another node
-    job.wait() -> exit status      as a launcher would see it
-    job.send_signal(SIGTERM)       as a scheduler would send it
+    job = WarmJob(config)          start the job of node 0, or of another node
+    job.wait() -> exit status      wait as a launcher does
+    job.send_signal(SIGTERM)       signal the job as a scheduler does
 
-Supervisor, ranks and writers run the code of any job, from `main` on; only the interpreter is not started again. What a
-process has to do beside its work (`faults`) is in its environment, and armed before that.
+Supervisor, ranks and writers run the code of any job, from `main` on; only the interpreter is not started again. Faults
+are in the environment of a process (`faults`) and armed before `main`.
 
-Does not belong here: the faults, what the job should have done.
+Does not belong here: the faults; the expected behavior of the job.
 """
 
 from __future__ import annotations

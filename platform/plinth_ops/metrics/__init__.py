@@ -1,9 +1,9 @@
-"""Metrics in Prometheus' form.
+"""Metrics in the Prometheus text format.
 
 table       names, labels and meaning of all metrics
-exporter    collects parts, each at its pace; serves or writes the text
-parts       parts of a workspace (runs, disk, alarms, orchestrator, corpus, budget); those that read much and
-            seldom run in a process that ends with the collection
+exporter    collects each part at its own interval; serves or writes the text
+parts       parts of a workspace (runs, disk, alarms, orchestrator, corpus, budget); parts that read much data
+            run in a separate process
 signed      service levels, releases and canaries: the code of that process
 
 Also here: the command `plinth ops metrics`, which loads the other modules when it runs.
@@ -21,22 +21,22 @@ from plinth_jobs.cli.options import Settings, examples, group, json_option, reci
 if TYPE_CHECKING:
     from plinth_ops.metrics.exporter import Exporter
 
-#: As `plinth up` takes it (`plinth_jobs.servers`).
+#: Default port, also used by `plinth up` (`plinth_jobs.servers`).
 PORT = 9464
 
 
 @group(
-    short_help="Serve metrics to Prometheus, or write them into a file.",
+    short_help="Serve metrics to Prometheus, or write them to a file.",
     epilog=examples("plinth ops metrics list", "plinth ops metrics serve"),
 )
 def metrics() -> None:
-    """List metrics; serve them to Prometheus, or write them into a file for its textfile collector."""
+    """List metrics, serve them to Prometheus, or write them to a file for node_exporter's textfile collector."""
 
 
 @metrics.command("list", epilog=examples("plinth ops metrics list", "plinth ops metrics list --json"))
 @json_option
 def list_(as_json: bool) -> None:
-    """List every metric: name, labels, meaning, where it comes from."""
+    """List every metric with its labels, meaning and source."""
     from plinth_jobs.cli import output
     from plinth_ops.metrics.table import METRICS
 
@@ -52,12 +52,12 @@ def list_(as_json: bool) -> None:
 @recipe_option
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
 @click.option("--port", type=click.IntRange(1, 65535), default=PORT, show_default=True)
-@click.option("--with-parent", is_flag=True, hidden=True, help="End when the process that started it does.")
+@click.option("--with-parent", is_flag=True, hidden=True, help="Exit with the parent process.")
 def serve(settings: Settings, host: str, port: int, with_parent: bool) -> None:
-    """Serve the metrics of a workspace until Ctrl-C; `plinth up` does so too.
+    """Serve the metrics of a workspace until Ctrl-C. `plinth up` serves them, too.
 
-    There is no login: on another address than loopback whoever reaches it reads names and numbers of runs. Other
-    machines scrape it by IP address, or by the name that --host gives.
+    There is no authentication: on any address except loopback, everyone who can connect can read run names and metrics.
+    Other machines must scrape the IP address or the name in --host.
     """
     import os
     import signal
@@ -76,7 +76,7 @@ def serve(settings: Settings, host: str, port: int, with_parent: bool) -> None:
     try:
         exporter.serve(found, host, port, lambda: stop.is_set() or (with_parent and os.getppid() != parent), stop.wait)
     except OSError as error:
-        raise RequestError(f"cannot serve on {host}:{port}", found=error, remedy="give another --port") from error
+        raise RequestError(f"cannot serve on {host}:{port}", found=error, remedy="choose another --port") from error
 
 
 @metrics.command(epilog=examples("plinth ops metrics write /var/lib/node_exporter/textfile/plinth.prom"))
@@ -84,9 +84,9 @@ def serve(settings: Settings, host: str, port: int, with_parent: bool) -> None:
 @recipe_option
 @click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
 def write(settings: Settings, file: Path) -> None:
-    """Write the metrics as they stand into a file for node_exporter's textfile collector, as a whole.
+    """Write the current metrics to a file for node_exporter's textfile collector.
 
-    For jobs that end, and machines that serve nothing. A run writes its own where `training.sinks.prometheus` is set.
+    For batch jobs and machines without a server. A run writes its own file if `training.sinks.prometheus` is set.
     """
     from plinth_jobs.cli import output
     from plinth_ops.metrics import exporter
@@ -96,7 +96,7 @@ def write(settings: Settings, file: Path) -> None:
 
 
 def _exporter(settings: Settings) -> Exporter:
-    """Of a workspace; without a recipe no canary is watched."""
+    """Return the exporter of a workspace; without a recipe it has no canary metrics."""
     from plinth_ops.metrics.parts import exporter
 
     return exporter(settings.context(waits=True), settings.recipe)

@@ -1,12 +1,12 @@
-"""The exporter: collects the parts of the metrics, each at its own pace, and answers Prometheus with what it has.
+"""Exporter that collects each part of the metrics at its own interval and serves the last samples to Prometheus.
 
     refresh ──▶ parts that are due ──▶ samples ──▶ prometheus_client ──▶ GET /metrics
 
-A scrape waits for nothing: it writes the samples that are there. A part that fails keeps its last samples, and is named
-in `plinth_collector_up`; the others go on. How old the samples are, is a metric of its own. A part may be collected
-elsewhere (`parts`): it is taken at a later refresh.
+A scrape never waits: it returns the last samples. If a part fails, its last samples stay, its `plinth_collector_up` is
+0, and the other parts continue. The age of the samples is a separate metric. A part may be collected in another
+process (`parts`); its samples are taken at a later refresh.
 
-Does not belong here: what a part reads (`collectors`, `signed`).
+Does not belong here: the sources of a part (`collectors`, `signed`).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from plinth.storage.atomic import write_bytes
 from plinth.training.sinks.run_metrics import Families, MetricSample
 from plinth_ops.metrics.table import METRICS
 
-#: Seconds between two refreshes; and between two looks, where whoever wants the whole text waits for it.
+#: Refresh interval, and polling interval while waiting for all parts, in seconds.
 REFRESH_S: Final = 5.0
 PAUSE_S: Final = 0.1
 
@@ -120,11 +120,11 @@ class Exporter:
             if found is None:
                 return
             part.samples, fault = list(found), ""
-        except (PlinthError, OSError, ValueError) as error:  # its last samples stay
+        except (PlinthError, OSError, ValueError) as error:  # the last samples stay
             fault = " ".join(str(error).split())
         part.begun, part.up, part.seconds = None, not fault, time.perf_counter() - begun
         if fault and fault != part.fault:
-            self._say(f"{part.name} cannot be collected: {fault}")
+            self._say(f"cannot collect {part.name}: {fault}")
         part.fault = fault
 
     def _about_itself(self, now: float) -> Iterator[MetricSample]:

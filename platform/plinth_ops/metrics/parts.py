@@ -1,13 +1,13 @@
-"""Parts of a workspace's exporter: those that its own process collects, and the process that collects the large ones.
+"""Parts of a workspace's exporter, and the child process that collects the large ones.
 
-Of timelines and `alerts.jsonl`, only what is new is read.
+Only new lines of timelines and `alerts.jsonl` are read.
 
-    part due ──▶ asked ──▶ (child) samples or the fault ──▶ taken at the next refresh; nothing more to answer: it ends
+    part due ──▶ request ──▶ (child) samples or error ──▶ taken at the next refresh; the child exits when idle
 
-The exporter holds what it needs every few seconds and little more. What reads signatures, lineage and whole timelines
-is loaded by a process that gives its memory back with its end (`signed`), so none of it is imported here. The other
-parts are refreshed meanwhile. The process is a worker of `plinth.compute`, which the kernel ends with its owner. A part
-that takes too long, or on which the process dies, fails by name; the parts asked after it are asked again.
+The exporter keeps only what it needs every few seconds. The code that reads signatures, lineage and whole timelines
+runs in a child process that frees its memory on exit (`signed`), so it is not imported here. The other parts are
+refreshed meanwhile. The child is a worker of `plinth.compute`, which the kernel ends with its owner. A part fails with
+an error if it exceeds its timeout or the child dies; pending requests for other parts are repeated.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ from plinth.training.telemetry.timeline import TimelineReader
 from plinth_jobs.instance import ALARMS, HEARTBEAT, RELEASE_JOBS
 from plinth_ops.metrics.exporter import Exporter, ExportPart
 
-#: Seconds after its last event for which a run is exported; Prometheus keeps what was before.
+#: Seconds after its last event for which a run is exported.
 KEPT_S: Final = 86400.0
 
-#: Seconds between two questions to the launcher of a run: a killed supervisor is an alert within a minute.
+#: Interval at which the launcher of a run is queried, in seconds: a killed supervisor raises an alert within a minute.
 ASKED_EVERY_S: Final = 15.0
-#: Seconds that one collection spends on asking; a scheduler may answer slowly, and the rest is asked the next time.
+#: Maximum seconds that one collection spends on queries to launchers; the rest is queried in the next collection.
 ASKING_S: Final = 2.0
 
 
@@ -59,10 +59,10 @@ class RunsCollector:
         self._folder, self._watch = folder, RunWatch(folder, KEPT_S)
         self._followed: dict[str, RunFollower] = {}
         self._seen: dict[str, TimelineFile] = {}  # the timeline when it was read
-        self._samples: dict[str, list[MetricSample]] = {}  # of runs that are exported
+        self._samples: dict[str, list[MetricSample]] = {}  # by exported run
         self._last: dict[str, float] = {}  # time of the last event
-        self._configs: dict[str, RunConfig] = {}  # of followed runs
-        self._polled: dict[str, float] = {}  # when their launchers were asked last
+        self._configs: dict[str, RunConfig] = {}  # by followed run
+        self._polled: dict[str, float] = {}  # time of the last query to the launcher
         self._read = 0
 
     @property
@@ -97,7 +97,7 @@ class RunsCollector:
         except (PlinthError, ValueError, KeyError, TypeError, OSError):  # one broken run hides no other
             return self._samples.get(name, [])
         self._last[name] = follower.state.last
-        if not follower.state.active:  # its account is let go; whoever starts another job has it read again
+        if not follower.state.active:  # freed here; read again when another job starts
             self._unfollow(name)
         return list(follower.state.samples())
 
@@ -184,7 +184,7 @@ def budget(ctx: Context) -> Iterator[MetricSample]:
         StorageError: the ledger cannot be reached.
     """
     place = spending.ledger_place(ctx.workspace, spending.load(ctx.workspace))
-    if "://" not in place and not Path(place).exists():  # nothing was ever reserved; reading makes no ledger
+    if "://" not in place and not Path(place).exists():  # without reservations there is no ledger
         return
     ledger = Ledger(place)
     for limit, counted in ledger.limits(time.time()):
@@ -197,7 +197,7 @@ def budget(ctx: Context) -> Iterator[MetricSample]:
         yield MetricSample("plinth_reserved", (team, experiment), reserved / MICROS)
 
 
-#: Seconds that a part may take, its share of the start included.
+#: Timeout of a part in seconds, including the start of the process.
 LIMIT_S: Final = 120.0
 
 
@@ -252,9 +252,9 @@ class PartProcess:
         except WorkerError as error:
             self._fail(error)
         except EOFError:
-            self._fail(PlinthError("the process that collects it has ended", found=f"status {self._worker.died()}"))
+            self._fail(PlinthError("the collecting process has ended", found=f"status {self._worker.died()}"))
         if self._asked and time.monotonic() - self._since > self._limit_s:
-            self._fail(PlinthError(f"it takes longer than {self._limit_s:g} s"))
+            self._fail(PlinthError(f"timeout after {self._limit_s:g} s"))
         if not self._asked:
             self.end()
 
@@ -274,10 +274,10 @@ def _samples(answer: bytes | PlinthError) -> list[MetricSample]:
     return [MetricSample(name, tuple(labels), value) for name, labels, value in content["samples"]]
 
 
-#: Seconds between two collections of releases where none of their files changed: a head expires without a change, and
-#: the pages of a release are promised within three minutes. Each takes a process and a second of the processor.
+#: Collection interval of releases whose files did not change, in seconds: a head expires without a change, and release
+#: pages have a response target of three minutes. Each collection takes a process and one CPU second.
 RELEASES_S = 120.0
-#: Of what is read whole each time; a multiple of the other, so that one process serves both.
+#: Collection interval of parts that are read in full; a multiple of the other, so that one process serves both.
 SELDOM_S = 3 * RELEASES_S
 
 
@@ -313,7 +313,7 @@ def _states(folders: Sequence[Path]) -> list[tuple[str, int, int]]:
         for above, _, names in os.walk(folder):
             for name in names:
                 path = os.path.join(above, name)
-                with suppress(FileNotFoundError):  # replaced just now
+                with suppress(FileNotFoundError):  # replaced meanwhile
                     state = os.lstat(path)
                     found.append((path, state.st_size, state.st_mtime_ns))
     return found

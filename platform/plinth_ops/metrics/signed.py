@@ -1,6 +1,6 @@
-"""Parts that a process of its own collects: releases and canaries from the signed history, and service levels.
+"""Parts collected in a separate process: releases and canaries from the signed history, and service levels.
 
-They load some 80 MiB that the exporter itself needs no second time (see `parts`). MLflow is not asked.
+They load about 80 MiB that the exporter itself does not need (see `parts`). MLflow is not queried.
 """
 
 from __future__ import annotations

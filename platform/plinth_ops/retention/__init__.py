@@ -1,11 +1,12 @@
 """Retention: what a workspace must keep, and the deletion of unreferenced objects.
 
-roots      what must be kept for its own sake, pins of people included, and everything that it needs
-deletion   what is kept and why, what is unneeded and what it costs; the deletion of what two surveys found unneeded
+roots      retention roots (records, models, runs, pins, references), and everything reachable from them
+deletion   survey of kept and unreferenced objects with their cost; deletion of objects that two surveys found
+           unreferenced
 
-A digest in a record counts as needed, whatever the record says of it: a new kind of record protects what it names
-without a line here. Names can only add to what is kept; nothing that is written makes a needed thing unneeded.
-Does not belong here: the checkpoints of a run (`training.checkpoint.retention`), whether a signature holds (registry).
+Every digest in any record is a reference, so a new kind of record protects its objects without a change here. A record
+can only add to the kept objects. Does not belong here: checkpoints of a run (`training.checkpoint.retention`);
+verification of signatures (registry).
 
 Also here: the command `plinth ops gc`, which loads the other modules when it runs.
 """
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 
 
 @group(
-    short_help="Show what storage costs by age; delete unreferenced objects.",
+    short_help="Show storage cost by age; delete unreferenced objects.",
     invoke_without_command=True,
     epilog=examples(
         "plinth ops gc",
@@ -41,20 +42,20 @@ if TYPE_CHECKING:
         "plinth ops gc pin web/curated --reason 'audit of 2027'",
     ),
 )
-@click.option("--delete", "really", is_flag=True, help="Delete what was found unneeded a day ago and still is.")
+@click.option("--delete", "really", is_flag=True, help="Delete objects that have been unreferenced for a day.")
 @click.option(
     "--keep-days",
     type=click.FloatRange(min=6),
     default=30.0,
     show_default=True,
-    help="What was written or used since is kept, needed or not.",
+    help="Keep objects written or used within this many days, referenced or not.",
 )
 @click.option(
     "--pause-hours",
     type=click.FloatRange(min=1),
     default=24.0,
     show_default=True,
-    help="Between the look that finds a thing unneeded and its deletion.",
+    help="Minimum hours between the survey that finds an object unreferenced and its deletion.",
 )
 @shared
 @json_option
@@ -62,10 +63,11 @@ if TYPE_CHECKING:
 def gc(
     call: click.Context, settings: Settings, really: bool, keep_days: float, pause_hours: float, as_json: bool
 ) -> None:
-    """Show what is stored by age, with its price; with --delete, delete what nothing needs.
+    """Show stored objects by age, with their cost; with --delete, delete unreferenced objects.
 
-    Kept is whatever signed records, candidates, runs, pins, published assets and experiments name, with all that it was
-    made of; ledgers and indices over such text; and what is young. A look deletes nothing: it notes what nothing needs.
+    Objects are kept if a signed record, candidate, run, pin, published asset or experiment references them or something
+    derived from them; so are ledgers and indexes over such text, and recent objects. Without --delete, the command only
+    records which objects are unreferenced.
     """
     if call.invoked_subcommand:
         return None
@@ -84,7 +86,7 @@ def gc(
     except StorageError as error:
         if really:
             raise
-        output.line(f"not noted, so that nothing can be deleted for this look: {error}", err=True)
+        output.line(f"the survey could not be recorded, so its objects cannot be deleted later: {error}", err=True)
         since = deletion.read(ctx)
     ready = due(looked, since, pause_hours * 3600)
     made: dict[str, Any] = {
@@ -108,7 +110,7 @@ def gc(
     if not really and looked.unneeded:
         first = min(since.values(), default=looked.at) + pause_hours * 3600
         output.say(
-            f"`plinth ops gc --delete` deletes what has been unneeded for {pause_hours:g} h: from {_moment(first)}."
+            f"`plinth ops gc --delete` deletes objects unreferenced for {pause_hours:g} h, from {_moment(first)} on."
         )
     return None
 
@@ -117,10 +119,10 @@ def gc(
     epilog=examples("plinth ops gc pin web/curated --reason 'audit of 2027'", "plinth ops gc pin 3fa9c1d2 --reason …")
 )
 @click.argument("target")
-@click.option("--reason", required=True, help="What it is kept for, and until when.")
+@click.option("--reason", required=True, help="Purpose of the pin, and its end date.")
 @shared
 def pin(settings: Settings, target: str, reason: str) -> None:
-    """Keep the manifest TARGET, an asset or a digest, with all that it was made of."""
+    """Keep the manifest TARGET (an asset or a digest) with its whole lineage."""
     from plinth.storage.state import SHORTEST_PREFIX, resolve
     from plinth_ops.retention import roots
 
@@ -135,7 +137,7 @@ def pin(settings: Settings, target: str, reason: str) -> None:
 @click.argument("digest")
 @shared
 def unpin(settings: Settings, digest: str) -> None:
-    """Remove the pin of the manifest whose DIGEST begins so."""
+    """Remove the pin of the manifest DIGEST (a prefix is enough)."""
     from plinth_ops.retention import roots
 
     output.facts(roots.lift(settings.context(), digest).model_dump())
@@ -145,7 +147,7 @@ def unpin(settings: Settings, digest: str) -> None:
 @shared
 @json_option
 def list_pins(settings: Settings, as_json: bool) -> None:
-    """List what is pinned, by whom and why."""
+    """List pins with person and reason."""
     from plinth_ops.retention import roots
 
     found = roots.every(settings.context())
@@ -156,11 +158,10 @@ def list_pins(settings: Settings, as_json: bool) -> None:
 
 
 def _prove(ctx: Context) -> None:
-    """Refuse to delete where signed records are missing or changed, and remember what came of what for `plinth release
-    impact`.
+    """Raise if signed records are missing or changed; store the lineage for `plinth release impact`.
 
     Raises:
-        SignatureError: a signed log does not hold; what its lost records named is not known.
+        SignatureError: a signed log fails verification, so the references of lost records are unknown.
     """
     from plinth.provenance import lineage
     from plinth_registry import releases
@@ -173,7 +174,7 @@ def _prove(ctx: Context) -> None:
 
 
 def _show(name: str, rows: Sequence[StorageRow]) -> None:
-    header = [name, "objects", "bytes", "a month", "nothing needs", "a month of it"]
+    header = [name, "objects", "size", "cost per month", "unreferenced", "its cost per month"]
     table = [
         [
             row.name, f"{row.objects:,}", output.size(row.bytes), output.money(row.month),

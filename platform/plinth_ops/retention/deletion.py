@@ -1,5 +1,5 @@
-"""Survey of the whole workspace: what is kept and why, what is unneeded, what a month of it costs; and the deletion
-of what two surveys found unneeded, in an order that leaves a whole workspace wherever it ends.
+"""Survey of the workspace: kept objects with reasons, unreferenced objects, monthly cost; and the deletion of objects
+that two surveys found unreferenced, in an order that can be interrupted safely.
 """
 
 from __future__ import annotations
@@ -21,18 +21,16 @@ from plinth.storage.state import State
 from plinth_ops.retention import roots
 from plinth_ops.retention.roots import YOUNG, Reachable, named, reach
 
-# Survey of the whole workspace: what is kept and why, what is unneeded, and what a month of it costs.
-#
-# Roots are read first, then manifests, records and blobs are listed: writers write content before what points to it, so
-# that whatever a root came to name meanwhile is young when its turn comes. Nothing young is unneeded: no manifest that
-# is not published yet, no blob whose record is not written yet, no record that was used (`state.StepCache.get`).
+# Survey: roots are read first, then manifests, records and blobs are listed. Writers write content before the pointers
+# to it, so everything that a root references meanwhile is recent when it is listed. Recent objects are always kept:
+# manifests before publication, blobs before their record, records in use (`state.StepCache.get`).
 
 Kind = Literal["record", "manifest", "blob"]
 DAY_S: Final = 86400.0
-#: What is younger is kept, needed or not. Twice `RENEW_AFTER_S` is the least that is safe beside writers.
+#: Minimum age of deletable objects in days. At least twice `RENEW_AFTER_S` is safe with concurrent writers.
 KEEP_DAYS: Final = 30.0
 LEAST_DAYS: Final = 2 * RENEW_AFTER_S / DAY_S
-#: Why a record of the step cache is kept: all that it names is.
+#: Reason for records of the step cache, which are kept if everything they reference is kept.
 CACHE: Final = "step cache"
 
 
@@ -83,7 +81,7 @@ def survey(state: State, now: float, keep_days: float = KEEP_DAYS, progress: Pro
         StorageError: an object cannot be read, so its references are unknown.
     """
     if keep_days < LEAST_DAYS:
-        raise RequestError(f"{keep_days:g} days are too few to keep", expected=f"at least {LEAST_DAYS:g}")
+        raise RequestError(f"--keep-days {keep_days:g} is too low", expected=f"at least {LEAST_DAYS:g}")
     before = now - keep_days * DAY_S
     roots = named(state)
     manifests = {one.name: one for one in state.refs.facts()}
@@ -146,7 +144,7 @@ def _blobs(
             kept.append((_found("blob", one), reason or YOUNG))
         else:
             unneeded.append(_found("blob", one))
-    return kept, sorted(unneeded, key=lambda one: not one.name.endswith(".dir"))  # a directory before what it lists
+    return kept, sorted(unneeded, key=lambda one: not one.name.endswith(".dir"))  # a directory before its files
 
 
 def _listed_manifest(directory: bytes) -> str:
@@ -180,7 +178,7 @@ def _found(kind: Kind, one: ObjectFacts) -> StoredObject:
     return StoredObject(kind, one.name, one.bytes, one.modified)
 
 
-#: Upper ends of the ages that are told apart, in days.
+#: Upper ends of the age ranges, in days.
 AGES: Final = ((7.0, "under 7 days"), (30.0, "7 to 30 days"), (90.0, "30 to 90 days"), (365.0, "90 days to a year"))
 OLDER: Final = "over a year"
 UNNEEDED: Final = "nothing needs it"
@@ -235,21 +233,21 @@ def _age(age_s: float) -> str:
     return next((name for days, name in AGES if age_s < days * DAY_S), OLDER)
 
 
-# Delete what two surveys found unneeded, in an order that leaves a whole workspace wherever it ends.
+# Deletion:
 #
-#     retention/unneeded.json    since when each object is unneeded, under the seal of the workspace's workers
+#     retention/unneeded.json    time since which each object is unreferenced, sealed by the workspace's workers
 #
-# A reader may still have open what a reference named a moment ago. So an object is deleted only when an earlier survey,
-# at least `GRACE_S` ago, found it unneeded and nothing has needed it at any survey since. A person who edits the note
-# can shorten the pause where there is no seal, and never make a needed thing unneeded.
+# A reader may still use an object that a reference named a moment ago. So an object is deleted only if a survey at
+# least `GRACE_S` ago and all later surveys found it unreferenced. Without a seal, editing the file can shorten the
+# pause, but can never make a referenced object deletable.
 #
-# Records are deleted first, then manifests, each before those that it was made of, then blobs: what is still there has
-# all that it names. Each is looked at again when its turn comes. One that was written again meanwhile stays, with all
-# that it names; so does all that a newer manifest or record names.
+# Records are deleted first, then manifests, each before its inputs, then blobs, so remaining objects never have
+# dangling references. Each object is checked again before its deletion: it stays, with its references, if it was
+# written again or if a newer manifest or record references it.
 
 FOLDER: Final = "retention"
 NOTE: Final = "unneeded.json"
-#: Longer than anything reads what is no longer published, but for runs, which are roots.
+#: Default pause, longer than any reader uses an unpublished object, except runs, which are roots.
 GRACE_S: Final = 24 * 3600.0
 _FACT: Final = "unneeded"
 

@@ -1,5 +1,5 @@
-"""What must be kept: every digest that a record, a model, a run, a pin or a reference names, with all that it was
-made of and every blob that these name. Pins are manifests that people keep although nothing else needs them.
+"""Retention roots (digests in records, models, runs, pins and references), and the manifests and blobs reachable from
+them. Pins keep manifests that nothing else references.
 """
 
 from __future__ import annotations
@@ -27,11 +27,9 @@ from plinth.storage.atomic import write_bytes
 from plinth.storage.objects import S3Objects, at_once, files_below
 from plinth.storage.state import State
 
-# Pins: manifests that people keep although nothing else needs them, with their ancestry.
-#
-# Anyone who can write the workspace can set or remove one. A pin adds to what is kept and takes nothing from it.
+# Pins: manifests to keep, with their ancestry. Anyone who can write the workspace can set or remove a pin.
 
-#: Folder of a workspace, or of its prefix.
+#: Folder in a workspace or in the prefix of a shared one.
 FOLDER = "pins"
 
 
@@ -52,7 +50,7 @@ def put(state: State, manifest: Manifest, by: str, reason: str, at: str) -> Pin:
         RequestError: the reason is empty.
     """
     if not reason.strip():
-        raise RequestError("a pin needs a reason", expected="what it is kept for, and until when")
+        raise RequestError("a pin needs a reason", expected="its purpose and end date")
     pin = Pin(digest=manifest.digest, asset=manifest.asset, by=by, reason=reason, at=at)
     state.workspace.objects(FOLDER).put(_name(pin.digest), fingerprint.canonical(pin), None)
     return next(one for one in every(state) if one.digest == manifest.digest)
@@ -66,7 +64,7 @@ def lift(state: State, digest: str) -> Pin:
     """
     found = [one for one in every(state) if one.digest.startswith(digest)]
     if len(found) != 1:
-        raise MissingError(f"{len(found)} pins begin with {digest!r}", expected="one", remedy="`plinth ops gc pins`")
+        raise MissingError(f"{len(found)} pins have the prefix {digest}", expected="one", remedy="`plinth ops gc pins`")
     state.workspace.objects(FOLDER).remove_old(_name(found[0].digest), float("inf"))
     return found[0]
 
@@ -87,21 +85,21 @@ def _name(digest: str) -> str:
     return f"{digest}.json"
 
 
-# What must be kept for its own sake: every digest that a record, a model, a run, a pin or a reference names.
+# Roots: every digest in a record, a model, a run, a pin or a reference.
 #
-# A digest is anything that looks like one, also inside the payload of a signed envelope. All folders of a workspace are
-# read except those listed here, so that a kind of record that comes later protects what it names. In a shared workspace
-# each machine has records of its own; every survey leaves their digests in the bucket (`holds`), and manifests of
-# trained models are kept there whoever trained them.
+# A digest is any text that looks like one, also in the payload of a signed envelope. All folders of a workspace are
+# read except those listed here, so that future kinds of records are covered. In a shared workspace each machine has its
+# own records; every survey writes their digests to the bucket (`holds`), and manifests of trained models from all
+# machines are kept.
 
-#: SHA-256, which manifests are called by, or MD5, which blobs are.
+#: Pattern of SHA-256 (manifests) and MD5 (blobs).
 _DIGEST: Final = re.compile(rb"(?<![0-9a-f])(?:[0-9a-f]{64}|[0-9a-f]{32})(?![0-9a-f])")
 _PAYLOAD: Final = re.compile(rb'"payload"\s*:\s*"([A-Za-z0-9+/_\\-]{16,}={0,2})"')
 _BLOB: Final = re.compile(rb'"md5":"([0-9a-f]{32})","sha256":"([0-9a-f]{64})"')
 
 MD5_LENGTH: Final = 32
 CHUNK_BYTES: Final = 16 * 2**20
-#: Longer than any digest: what a chunk repeats of the one before it.
+#: Overlap of two chunks, longer than any digest.
 _OVERLAP: Final = 128
 
 
@@ -161,7 +159,7 @@ def blobs(data: bytes) -> dict[str, str]:
 
 
 def _without_waiting(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_NONBLOCK)  # a pipe would wait for its writer
+    return os.open(path, flags | os.O_NONBLOCK)  # without it, opening a pipe would block
 
 
 def _further(stream: IO[bytes], before: bytes) -> set[str]:
@@ -173,13 +171,13 @@ def _further(stream: IO[bytes], before: bytes) -> set[str]:
     return found
 
 
-#: Why something is kept; what is needed for several reasons counts under the first.
+#: Reasons; an object with several reasons counts under the first.
 RECORD, CANDIDATE, RUN, PIN, PUBLISHED = "signed record", "candidate", "run", "pin", "published"
 NAMED: Final = (RECORD, CANDIDATE, RUN, PIN, PUBLISHED)
-#: Under this name, manifests of published assets: unlike other digests, none of them may be missing.
+#: Name of the digests of published manifests, none of which may be missing.
 MANIFESTS: Final = "manifest"
 
-#: Folders that need nothing: content itself, what is made again, databases, notes that list all that ever was.
+#: Folders without references: content, rebuildable files, databases, complete lists.
 _NO_ROOTS: Final = frozenset(
     (
         *("store", "records", "manifests", "input", "dagster", "mlflow", "reports", "impact", "costs", "tmp"),
@@ -187,9 +185,9 @@ _NO_ROOTS: Final = frozenset(
     )
 )
 _REASONS: Final = {"models": CANDIDATE, "runs": RUN, "experiments": PUBLISHED}
-#: Reports on removals name, beside what they prove, snapshots that are to go.
+#: Reports of removals, which also name snapshots to delete; only their subjects are references.
 _REMOVALS: Final = "takedown"
-#: Of runs and models only texts are read; their weights name nothing.
+#: Suffixes of the files of runs and models that are read; weights have no references.
 _WEIGHTY: Final = frozenset(("runs", "models"))
 _TEXTS: Final = frozenset((".json", ".jsonl", ".yaml", ".yml", ".sig", ".txt", ".md"))
 _IN_BUCKET: Final = ("exclusions", "experiments")
@@ -232,8 +230,8 @@ def own(state: State) -> dict[str, set[str]]:
             raise StorageError(
                 f"cannot read {path}",
                 found=error,
-                expected="every record, so that nothing is deleted that one of them names",
-                remedy="make it readable for whoever deletes, then run the same command again",
+                expected="read access to every record, since a record may reference any object",
+                remedy="make the file readable for this user, then run the same command again",
             ) from error
     return found
 
@@ -258,9 +256,9 @@ def _held(state: State) -> Iterator[tuple[str, set[str]]]:
             yield from ((reason if reason in NAMED else RECORD, set(map(str, own))) for reason, own in content.items())
         except (ValueError, AttributeError, TypeError) as error:
             raise StorageError(
-                f"{objects.where(name)} is not what a machine's records name",
+                f"{objects.where(name)} is not a valid list of digests",
                 found=error,
-                remedy="`plinth ops gc` on that machine writes it again; delete it where the machine is no more",
+                remedy="run `plinth ops gc` on that machine to rewrite it; delete it if the machine no longer exists",
             ) from error
 
 
@@ -282,15 +280,14 @@ def _machine(root: Path) -> str:
     return path.read_text()
 
 
-# Everything that the roots need: manifests with all that they were made of, and every blob that these name.
-#
-# A manifest is read once. n manifests and m blobs cost n reads and memory for n + m names; nothing else is read.
+# Reachable objects: manifests with their ancestry, and their blobs. Each manifest is read once; n manifests and m blobs
+# take n reads and memory for n + m names.
 
-#: Searches of what runs have read look here; kept as long as everything that they were made of.
+#: Assets that are needed to search a run's data; kept if all their inputs are kept.
 SEARCHED, YOUNG = "searched", "young"
-#: What training cost. Kept while the run is there; in a shared workspace another machine may have it.
+#: Assets that are kept while their run exists; in a shared workspace, the run may be on another machine.
 _TRAINED: Final = re.compile(r"run|checkpoint")
-#: In the order in which a reason is stated.
+#: Reasons in order of precedence.
 REASONS: Final = (*NAMED, SEARCHED, YOUNG)
 
 
@@ -379,8 +376,8 @@ def _require(state: State, digests: Iterable[str]) -> None:
             pass
     except MissingError as error:
         raise MissingError(
-            f"{error.what}, which a published asset refers to",
-            expected="every such manifest: the blobs that it names would look unneeded; nothing was deleted",
+            f"{error.what}, which a published asset references",
+            expected="every published manifest, or its blobs would seem unreferenced; nothing was deleted",
             remedy=error.remedy,
         ) from error
 

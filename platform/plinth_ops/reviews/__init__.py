@@ -1,13 +1,12 @@
-"""Pages of evidence for people: the review of a week or month, and the postmortem of an incident.
+"""Weekly and monthly review pages, and postmortems of incidents.
 
-A review has failed jobs, cost anomalies, service levels, proofs of provenance, suites and promotions.
+A review has failed jobs, cost anomalies, service levels, provenance checks, suites and promotions.
 
-review      the period of a review, its sections, and the page
-schedule    Dagster's schedules of both
+review      review period, sections and page
+schedule    Dagster schedules of both reviews
 postmortem  facts of a postmortem, and their page
 
-Everything is read from what is there anyway, for the days before a time; a part that cannot be read says so and does
-not pass.
+Reviews read existing records only. A section that cannot be read shows the error and does not pass.
 
 Also here: the commands `plinth ops retrospective` and `plinth ops incident`, which load the other modules when they
 run.
@@ -31,17 +30,17 @@ if TYPE_CHECKING:
 
 
 @click.command(
-    short_help="Write the page of the last week or month.",
+    short_help="Write the review of the last week or month.",
     epilog=examples("plinth ops retrospective", "plinth ops retrospective --month --at 2026-11-02"),
 )
-@click.option("--month", is_flag=True, help="Of the last calendar month; else of the last week, Monday to Sunday.")
-@click.option("--at", type=click.DateTime(), help="UTC; of the last one that had ended then.", show_default="now")
+@click.option("--month", is_flag=True, help="Review the last calendar month, not the last week (Monday to Sunday).")
+@click.option("--at", type=click.DateTime(), help="Review the last period before this UTC time.", show_default="now")
 @shared
 @json_option
 def retrospective(settings: Settings, month: bool, at: datetime | None, as_json: bool) -> None:
-    """Write the page of a week or month: failed jobs, unusual cost, service levels, proofs, suites, releases.
+    """Write the review of a week or month: failed jobs, unusual cost, service levels, provenance, suites, releases.
 
-    Schedules of `plinth up` write both when one has ended.
+    `plinth up` writes both reviews by schedule.
     """
     from plinth_ops.reviews import review
     from plinth_ops.reviews.review import Length, period
@@ -61,7 +60,7 @@ _by = click.option("--by", help="Your name.", default=getpass.getuser, show_defa
 
 
 @group(
-    short_help="Freeze promotions while an incident is open; its facts.",
+    short_help="Freeze promotions during an incident; collect its facts.",
     epilog=examples(
         'plinth ops incident open "loss of web-7b diverges" --run web-7b-3f2a --target web/curated',
         'plinth ops incident note "shard 14 holds the wrong language"',
@@ -71,17 +70,17 @@ _by = click.option("--by", help="Your name.", default=getpass.getuser, show_defa
     ),
 )
 def incident() -> None:
-    """Open an incident: from then on promotions are refused by name, until compliance closes it.
+    """Open an incident, which freezes promotions until compliance closes it.
 
-    Records are signed and only ever added. Rollback and the return of a canary go on. `show` prints the facts of a
-    postmortem out of signed records, alerts, timelines and the goodput ledger.
+    The log of incidents is signed and append-only. Rollbacks and the withdrawal of a canary stay possible. `show`
+    prints the facts for a postmortem from signed records, alerts, timelines and the goodput ledger.
     """
 
 
 @incident.command("open")
 @click.argument("title")
-@click.option("--run", "runs", multiple=True, help="A run that it concerns; `latest` is the newest. May be repeated.")
-@click.option("--target", "targets", multiple=True, help="What `plinth release impact` takes. May be repeated.")
+@click.option("--run", "runs", multiple=True, help="Affected run; `latest` is the newest. Repeatable.")
+@click.option("--target", "targets", multiple=True, help="Affected target, as in `plinth release impact`. Repeatable.")
 @_by
 @shared
 @json_option
@@ -99,12 +98,12 @@ def open_(
 
 @incident.command()
 @click.argument("text")
-@click.option("--number", type=int, help="Of the incident.", show_default="the newest that is open")
+@click.option("--number", type=int, help="Incident number.", show_default="the newest open incident")
 @_by
 @shared
 @json_option
 def note(settings: Settings, text: str, number: int | None, by: str, as_json: bool) -> None:
-    """Add what was seen or done to an incident."""
+    """Add an observation or action to an incident."""
     from plinth_registry import incidents
 
     ctx = settings.context()
@@ -113,12 +112,12 @@ def note(settings: Settings, text: str, number: int | None, by: str, as_json: bo
 
 @incident.command()
 @click.argument("number", type=int, required=False)
-@click.option("--reason", required=True, help="What is mended, and how that was seen.")
+@click.option("--reason", required=True, help="The fix, and how it was verified.")
 @_by
 @shared
 @json_option
 def close(settings: Settings, number: int | None, reason: str, by: str, as_json: bool) -> None:
-    """Close incident NUMBER (by default the newest that is open), signed as compliance."""
+    """Close incident NUMBER (default: the newest open one), signed as compliance."""
     from plinth_registry import incidents
 
     ctx = settings.context()
@@ -145,7 +144,7 @@ def list_(settings: Settings, as_json: bool) -> None:
 @shared
 @json_option
 def show(settings: Settings, number: int | None, as_page: bool, as_json: bool) -> None:
-    """Show the facts about incident NUMBER (by default the newest that is open, else the newest)."""
+    """Show the facts of incident NUMBER (default: the newest open one, otherwise the newest)."""
     import time
 
     from plinth.storage.atomic import write_bytes

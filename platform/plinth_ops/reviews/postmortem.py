@@ -1,6 +1,4 @@
-"""The facts of a postmortem, from evidence alone: who did what when, what it cost, what is concerned; their page in
-HTML or Markdown. Writes no prose.
-"""
+"""Facts of a postmortem from recorded evidence: timeline, lost work, impact; their page in HTML or Markdown."""
 
 from __future__ import annotations
 
@@ -50,7 +48,7 @@ def page(data: IncidentData) -> str:
 def markdown(data: IncidentData) -> str:
     """Render the page as Markdown."""
     lines = [f"# Incident {data.number}: {_cell(data.title)}", "", data.state, ""]
-    lines += [f"- Not read: {_cell(gap)}" for gap in data.gaps]
+    lines += [f"- Could not be read: {_cell(gap)}" for gap in data.gaps]
     for one in data.tables:
         lines += ["", f"## {one.title}", "", f"From {one.source}.", ""]
         if not one.rows:
@@ -68,16 +66,14 @@ def _cell(text: str) -> str:
     return " ".join(text.split())
 
 
-# The facts of a postmortem, from evidence alone: who did what when, what it cost, what is concerned.
+#     collect(ctx, incident)    tables: timeline, lost work, impact, blocked promotions
 #
-#     collect(ctx, incident)    tables: course, lost work, impact, promotions refused meanwhile
-#
-# Times are those that records and events have. Every table names where it comes from; what cannot be read is named as a
-# gap. No sentence is made up: what to learn is for people to write.
+# Times come from records and events. Every table has its source; evidence that cannot be read is listed as a gap.
+# People write the lessons learned.
 
-#: Seconds before the opening that belong to the course: what was seen was there before somebody said so.
+#: Seconds before the opening that the timeline includes, since an incident starts before it is reported.
 BEFORE_S: Final = 24 * 3600.0
-#: Events that say nothing of an incident.
+#: Events without information about an incident.
 _ROUTINE = ("step", "checkpoint", "evaluated", "uploaded", "retired", "privacy", "averaged")
 _OWN = ("seq", "time", "event")
 _SHOWN = 300
@@ -110,13 +106,13 @@ def collect(ctx: Context, incident: Incident, now: float) -> IncidentData:
         state=_state(incident, ended),
         gaps=tuple(gaps),
         tables=(
-            FactTable(title="Course", source="incidents/, audit/, alerts.jsonl and the runs' events.jsonl",
+            FactTable(title="Timeline", source="incidents/, audit/, alerts.jsonl and the runs' events.jsonl",
                       columns=("at (UTC)", "evidence", "who", "what"), rows=tuple(sorted(course))),
             FactTable(title="Lost work", source="the goodput ledger of the runs", rows=tuple(_losses(ctx, gaps, runs)),
                       columns=("run", "cause", "rank-seconds", "money")),
-            FactTable(title="Promotions refused", source="audit/", columns=("at (UTC)", "who", "what", "why"),
+            FactTable(title="Blocked promotions", source="audit/", columns=("at (UTC)", "who", "what", "why"),
                       rows=tuple((each.at, each.who, each.subject, each.refusal) for each in refused)),
-            FactTable(title="Made of what is concerned", source="the manifests, as `plinth release impact` reads them",
+            FactTable(title="Derived artifacts", source="the manifests, as `plinth release impact` reads them",
                       columns=("target", "kind", "what"), rows=tuple(_impact(ctx, gaps, incident))),
         ),
     )  # fmt: skip
@@ -124,7 +120,7 @@ def collect(ctx: Context, incident: Incident, now: float) -> IncidentData:
 
 def _state(incident: Incident, ended: float) -> str:
     minutes = (ended - time_of(incident.opened).timestamp()) / 60
-    signer = ", ".join(incident.records[0].signed_by) or "a key that was revoked since"
+    signer = ", ".join(incident.records[0].signed_by) or "a key that was revoked later"
     begun = f"Opened {incident.opened}, signed by {signer}."
     if incident.closed:
         return f"{begun} Closed {incident.closed}, after {minutes:,.0f} minutes."
@@ -189,7 +185,7 @@ def _losses(ctx: Context, gaps: list[str], runs: Iterable[RunConfig]) -> Iterato
             price = prices[0].price(0.0) if prices else 0.0
             for cause, us in ledger.rank_us.items():
                 if us and cause not in ("goodput", "queue"):  # a queue costs nothing
-                    money = f"{us / 3.6e9 * price:,.4f}" if price else "no price is set"
+                    money = f"{us / 3.6e9 * price:,.4f}" if price else "no price configured"
                     yield config.run_id, cause, f"{us / 1e6:,.1f}", money
 
 

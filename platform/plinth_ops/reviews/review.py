@@ -1,7 +1,4 @@
-"""The review of a week or month, and its page: `reports/review-2026-W48.html`, `reports/review-2026-11.html`.
-
-Sections are tables of what failed, what it cost, and what can be proved.
-"""
+"""Review of a week or month, and its page: `reports/review-2026-W48.html`, `reports/review-2026-11.html`."""
 
 from __future__ import annotations
 
@@ -100,7 +97,7 @@ def page(data: PeriodData) -> str:
     return template("page.html.j2", __package__).render(data=data)
 
 
-#: Rows of a table; the rest is counted.
+#: Maximum rows of a table; the rest is counted.
 ROWS = 50
 
 
@@ -134,10 +131,10 @@ def when(at: float) -> str:
 def first_line(said: object) -> str:
     """Return the first line of a reason."""
     lines = str(said or "").strip().splitlines()
-    return lines[0] if lines else "no reason was given"
+    return lines[0] if lines else "no reason given"
 
 
-#: Events of a timeline that say why a run failed.
+#: Timeline events with the reason of a failure.
 FAILURES = ("failed", "lost", "rank_failed", "hang", "device_error", "save_failed")
 
 
@@ -148,7 +145,7 @@ def failures(ctx: Context, span: Period) -> PeriodSection:
     jobs = sum(row[2] in ("failed", "lost", "job") for row in rows)
     return section(
         "Failed jobs", not jobs, f"{jobs} failed" if jobs else "none", ("when", "what", "event", "reason"), rows,
-        lead="Jobs of the pipeline, and events of runs that say why ranks were lost.",
+        lead="Failed pipeline jobs, and run events with the reasons of lost ranks.",
     )  # fmt: skip
 
 
@@ -170,10 +167,10 @@ def _failed_runs(ctx: Context, span: Period) -> Iterator[tuple[float, str, str, 
                 yield float(event["time"]), path.parent.name, str(event["event"]), first_line(why)
 
 
-#: Periods before this one that its cost is compared with, and the fewest that say anything.
+#: Maximum and minimum number of earlier periods for the cost comparison.
 BEFORE, FEWEST = 8, 3
 
-#: Robust deviations from the median of earlier periods, or of like jobs, from which on a cost is an anomaly.
+#: Threshold of an anomaly, in robust deviations from the median of earlier periods or similar jobs.
 DEVIATIONS = 4.0
 
 
@@ -189,7 +186,7 @@ def cost(ctx: Context, span: Period) -> PeriodSection:
     first = min((one.made for one in rows), default=span.end)
     totals = [_spent(rows, one) for one in spans if one.end > first]
     unusual = [*_unusual_total(totals), *_dear_jobs(rows, span)]
-    lead = f"{totals[0] if totals else 0:,.2f} spent by jobs that were submitted in this {span.length}."
+    lead = f"{totals[0] if totals else 0:,.2f} spent by jobs submitted in this {span.length}."
     verdict = f"{len(unusual)} unusual" if unusual else "as usual"
     return section("Cost", not unusual, verdict, ("what", "cost", "usual", "times"), unusual, lead, numbers=(1, 2, 3))
 
@@ -205,7 +202,7 @@ def _unusual_total(totals: Sequence[float]) -> Iterator[tuple[str, ...]]:
 
 
 def _dear_jobs(rows: Sequence[Reservation], span: Period) -> Iterator[tuple[str, ...]]:
-    """Jobs of this period whose tokens cost far more than those of earlier jobs that trained alike."""
+    """Yield jobs of this period whose cost per token is far above that of similar earlier jobs."""
     priced = [(one, one.spent / one.tokens) for one in rows if one.ended and one.spent and one.tokens]
     for one, price in priced:
         if span.has(one.made):
@@ -237,7 +234,7 @@ def levels(ctx: Context, span: Period) -> PeriodSection:
         if one.value is not None and one.spent is not None
     ]
     spent = [one.indicator for one in found if one.is_spent]
-    verdict = f"{len(spent)} spent" if spent else "within budget" if rows else "nothing measured"
+    verdict = f"{len(spent)} exhausted" if spent else "within budget" if rows else "nothing measured"
     return section(
         "Service levels", not spent if rows else None, verdict,
         ("indicator", "good", "objective", "budget spent"), rows,
@@ -265,14 +262,14 @@ def provenance(ctx: Context, span: Period) -> PeriodSection:
         from plinth_registry import releases
 
         try:
-            proved = f"; log of {releases.prove_log(ctx).entries} decisions proved"
+            proved = f"; audit log with {releases.prove_log(ctx).entries} decisions verified"
         except PlinthError as error:
-            rows.append(("log of decisions", first_line(error)))
+            rows.append(("audit log", first_line(error)))
     rows = sorted(set(rows))
-    whole = f"{len(ends)} of {len(ends)} hold" if ends else "nothing is published"
+    whole = f"{len(ends)} of {len(ends)} complete" if ends else "nothing is published"
     verdict = f"{len(rows)} broken" if rows else whole
     walked = f"{counted(links, 'manifest')} from {counted(len(ends), 'end')}"
-    lead = f"{walked} of the pipeline down to their sources, by digest{proved}."
+    lead = f"{walked} of the pipeline traced down to the sources by digest{proved}."
     return section("Provenance", not rows if refs else None, verdict, ("asset", "first broken link"), rows, lead)
 
 
@@ -314,7 +311,7 @@ def releases(ctx: Context, span: Period) -> PeriodSection:
         if one.outcome == "refused" and span.has(_seconds(one.at))
     ]
     back = [row for row in rows if row[2] in ("rollback", "returned", "withdrawn")]
-    verdict = f"{len(back)} given back" if back else f"{moved} moved"
+    verdict = f"{len(back)} rolled back" if back else f"{moved} moved"
     return section("Releases", not back, verdict, ("when", "version", "decision", "by", "reason"), sorted(rows))
 
 

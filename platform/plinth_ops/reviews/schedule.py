@@ -1,4 +1,4 @@
-"""Schedules of Dagster that write the page of each week and month that has ended; they make no asset."""
+"""Dagster schedules that write the weekly and monthly reviews; they produce no asset."""
 
 from datetime import UTC, datetime
 from pathlib import Path
@@ -12,7 +12,7 @@ from plinth_jobs.definitions import AddedDefinitions, scheduled
 from plinth_ops.reviews import review
 from plinth_ops.reviews.review import Length
 
-#: When each page is written, in UTC: after a week or month has ended.
+#: Schedule of each review (UTC), after the end of the week or month.
 CRON: dict[Length, str] = {"week": "0 6 * * 1", "month": "0 6 1 * *"}
 
 
@@ -27,11 +27,11 @@ def _schedule(workspace: Path, length: Length) -> dg.ScheduleDefinition:
         path = review.write(Context(Workspace(workspace)), length, datetime.now(UTC).timestamp())
         context.log.info(str(path))
 
-    @dg.job(name=f"review_{length}", description=f"The page of the last {length}, into reports/.")
+    @dg.job(name=f"review_{length}", description=f"Write the review of the last {length} to reports/.")
     def _job() -> None:
         _write()
 
-    return scheduled(_job, f"review_{length}", CRON[length], f"Writes the review of the {length} that has ended.")
+    return scheduled(_job, f"review_{length}", CRON[length], f"Write the review of the last {length}.")
 
 
 DEFINITIONS = AddedDefinitions("reviews", definitions)

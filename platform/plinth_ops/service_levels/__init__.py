@@ -1,16 +1,16 @@
-"""Service levels: good seconds of all seconds, from facts that have a time; error budgets, and their gate.
+"""Service levels: indicators as shares of time, error budgets, and the gate on them.
 
-    timelines, samples, prices, log of assets ──▶ facts ──▶ an indicator each ──▶ tallies ──▶ any window ──▶ budget
+    timelines, samples, prices, asset log ──▶ facts ──▶ indicators ──▶ tallies ──▶ any window ──▶ budget
 
-    tallies      good and total seconds of an interval; their share in a window; error budgets
-    indicators   every indicator by name, with its unit and function; the budgets of all; the gate `error_budget`
+    tallies      good and total seconds of an interval; good share in a window; error budgets
+    indicators   every indicator by name, with its unit and function; all budgets; the gate `error_budget`
     objectives   `objectives.yaml` of a workspace, and the indicators of all of its runs and assets
-    asset        the asset `service_levels` with its figure and checks, every hour
+    asset        the asset `service_levels` with its chart and checks, every hour
     export       Parquet tables and views for DuckDB; error budgets on the index page
 
-A platform that trains in batches has few jobs and many rank-seconds: an objective is a share of seconds, never of jobs.
-An indicator is a pure function from facts to tallies. Nothing after the time of the facts is read, and the ledger after
-an event depends on no later one: the past can be computed again, live and replayed alike.
+A training platform has few jobs and many rank-seconds, so an objective is a share of seconds, not of jobs. An indicator
+is a pure function from facts to tallies. It reads nothing after the time of the facts, so past values can be recomputed
+and live and replayed values are equal.
 
 Also here: the command `plinth ops sli`, which loads the other modules when it runs.
 """
@@ -32,7 +32,7 @@ from plinth_jobs.cli.options import Settings, examples, group, json_option, shar
 if TYPE_CHECKING:
     from plinth_ops.service_levels.tallies import ErrorBudget
 
-at_option = click.option("--at", type=click.DateTime(), help="UTC; as things stood then.", show_default="now")
+at_option = click.option("--at", type=click.DateTime(), help="UTC time of the report.", show_default="now")
 
 
 @group(
@@ -45,8 +45,8 @@ at_option = click.option("--at", type=click.DateTime(), help="UTC; as things sto
         "plinth ops sli export levels",
     ),
 )
-@click.option("--gate", is_flag=True, help="Fail (exit code 6) where an error budget is spent.")
-@click.option("--only", multiple=True, metavar="INDICATOR", help="These alone, for --gate too; can be repeated.")
+@click.option("--gate", is_flag=True, help="Exit with code 6 if an error budget is exhausted.")
+@click.option("--only", multiple=True, metavar="INDICATOR", help="Only this indicator, also for --gate. Repeatable.")
 @at_option
 @shared
 @json_option
@@ -54,10 +54,10 @@ at_option = click.option("--at", type=click.DateTime(), help="UTC; as things sto
 def sli(
     ctx: click.Context, settings: Settings, gate: bool, only: tuple[str, ...], at: datetime | None, as_json: bool
 ) -> None:
-    """Show service levels: the share of seconds that were good, and how much of each error budget is spent.
+    """Show service levels: SLI attainment, and the spent share of each error budget.
 
-    A budget is the seconds that the objective allows to be bad; from 100% on it is spent. From the timelines of all
-    runs of the workspace, the ledger of spending, and the log of its assets; objectives are in its `objectives.yaml`.
+    An error budget is the number of bad seconds that the objective allows; at 100% it is exhausted. Sources are the
+    timelines of all runs, the spending ledger and the asset log of the workspace, and its `objectives.yaml`.
     """
     if ctx.invoked_subcommand is not None:
         return
@@ -66,7 +66,7 @@ def sli(
     from plinth_ops.service_levels.tallies import refuse_spent
 
     if unknown := sorted(set(only) - set(INDICATORS)):
-        raise RequestError(f"no indicator {unknown[0]}", expected=", ".join(INDICATORS))
+        raise RequestError(f"there is no indicator {unknown[0]}", expected=", ".join(INDICATORS))
     state, until = settings.context(), _until(at)
     wanted = objectives.load(state.workspace)
     measured = objectives.measure(state, wanted, until, objectives.completeness(state))
@@ -81,10 +81,10 @@ def sli(
 
 
 def _show(found: Sequence[ErrorBudget], days: float, until: float) -> None:
-    """A row an indicator."""
+    """Print one row per indicator."""
     at = datetime.fromtimestamp(until, UTC)
-    columns = ("indicator", "good", "of", "objective", "error budget", "measured")
-    title = f"Good seconds in the {days:g} days until {at:%Y-%m-%d %H:%M} UTC; docs/slis.md says what is good"
+    columns = ("indicator", "attainment", "total time", "objective", "error budget", "measured")
+    title = f"SLI attainment in the {days:g} days until {at:%Y-%m-%d %H:%M} UTC (definitions: docs/slis.md)"
     output.table(columns, map(_row, found), title=title, right=columns[1:2])
 
 
@@ -92,9 +92,9 @@ def _row(one: ErrorBudget) -> tuple[object, ...]:
     measure = None if one.measure is None else f"{one.measure:,.4g} {one.measured_in}"
     if one.value is None or one.spent is None:
         return one.indicator, None, None, None, None, measure or "nothing measured"
-    state = output.coloured(f"{one.state}: no second is left", "red") if one.is_spent else one.state
-    of = f"{output.duration(one.total_s)} of {one.unit.removesuffix('-s')}s"
-    return one.indicator, f"{one.value:.2%}", of, f"{one.target:.2%}", state, measure
+    state = output.coloured(f"{one.state}: exhausted", "red") if one.is_spent else one.state
+    total = f"{output.duration(one.total_s)} × {one.unit.removesuffix('-s')}"
+    return one.indicator, f"{one.value:.2%}", total, f"{one.target:.2%}", state, measure
 
 
 @sli.command(
@@ -105,7 +105,7 @@ def _row(one: ErrorBudget) -> tuple[object, ...]:
 @shared
 @json_option
 def export_command(settings: Settings, directory: Path, at: datetime | None, as_json: bool) -> None:
-    """Write service levels below DIRECTORY: `tallies.parquet`, `objectives.parquet`, and `views.sql` for DuckDB."""
+    """Write service levels to DIRECTORY: `tallies.parquet`, `objectives.parquet`, and `views.sql` for DuckDB."""
     from plinth_ops.service_levels import export as level_export
     from plinth_ops.service_levels import objectives
 

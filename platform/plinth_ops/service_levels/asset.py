@@ -1,6 +1,6 @@
-"""`service_levels`: indicators of all runs and assets of the workspace, their error budgets; measured by schedule.
+"""Dagster asset `service_levels`: indicators of all runs and assets of the workspace, and their error budgets.
 
-It depends on the clock, so it is not a stage of the recipe: it publishes no manifest, and nothing reads it.
+It depends on the current time, so it is not a stage of the recipe: it publishes no manifest and has no consumers.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ def definitions(recipe: Recipe, workspace: Path, pages: str) -> dg.Definitions:
     """Return the asset and the job that materializes it every hour."""
     job = with_schedule(
         AssetJob(
-            JOB, dg.AssetSelection.assets(ASSET), "Service levels and error budgets as they stand.",
-            "service_levels", "7 * * * *", "Measures service levels and error budgets every hour.",
+            JOB, dg.AssetSelection.assets(ASSET), "Measure service levels and error budgets.",
+            "service_levels", "7 * * * *", "Measure service levels and error budgets every hour.",
         )
     )  # fmt: skip
     return dg.Definitions.merge(dg.Definitions(assets=[asset(recipe, pages)]), job)
@@ -48,8 +48,8 @@ def asset(recipe: Recipe, pages: str = "") -> dg.AssetsDefinition:
         pages: URL of the workspace's pages, for links.
     """
     checks = [
-        dg.AssetCheckSpec(BUDGETS, asset=ASSET, description="Every error budget has some left."),
-        dg.AssetCheckSpec(MEASURED, asset=ASSET, description="Every indicator has been measured within its window."),
+        dg.AssetCheckSpec(BUDGETS, asset=ASSET, description="No error budget is exhausted."),
+        dg.AssetCheckSpec(MEASURED, asset=ASSET, description="Every indicator has data in its window."),
     ]
 
     @dg.asset(
@@ -57,7 +57,7 @@ def asset(recipe: Recipe, pages: str = "") -> dg.AssetsDefinition:
         group_name=GROUP,
         kinds={"python"},
         owners=[owner if "@" in (owner := shared_owner(recipe)) else f"team:{owner}"],
-        description="Good seconds of all by indicator, and how much of each error budget is spent: `plinth ops sli`.",
+        description="SLI attainment, and the spent share of each error budget; also `plinth ops sli`.",
         code_version="1",
         check_specs=checks,
         metadata=page_link(pages),
@@ -77,7 +77,7 @@ def _shown(tallies: Sequence[Tally], found: Sequence[ErrorBudget], wanted: Objec
     rows = [
         LevelRow(one.indicator, one.target, one.spent, _days(tallies, one.indicator, wanted, until)) for one in found
     ]
-    header = ["indicator", "good", "objective", "budget spent", "seconds", "measure"]
+    header = ["indicator", "attainment", "objective", "budget spent", "total", "measure"]
     cells = [
         [one.indicator, *map(_percent, (one.value, one.target, one.spent)), f"{one.total_s:,.0f} {one.unit}",
          "" if one.measure is None else f"{one.measure:,.4g} {one.measured_in}"]
@@ -115,7 +115,7 @@ def _percent(share: float | None) -> str:
     return "-" if share is None else f"{share:.2%}"
 
 
-#: Bars end here, so that a budget spent ten times over leaves the others readable; the number stands beside the bar.
+#: Maximum length of a bar; the number is printed next to it.
 MOST = 2.0
 
 

@@ -1,8 +1,8 @@
-"""Service levels for other readers: Parquet tables and views for DuckDB, and a tile on the index page.
+"""Export of service levels: Parquet tables, views for DuckDB, and a tile on the index page.
 
-DIR/tallies.parquet      good and all seconds of every interval, by indicator and by run, asset or bucket
+DIR/tallies.parquet      good and total seconds of every interval, by indicator and by run, asset or bucket
 DIR/objectives.parquet   every indicator with its unit, target and measure
-DIR/views.sql            level(since, until): every indicator in any window; levels: in the window of the objectives;
+DIR/views.sql            level(since, until): indicators in any window; levels: in the window of the objectives;
                          by_day, by_subject
 """
 
@@ -134,7 +134,7 @@ def state(ctx: Context) -> StateTile:
     worst = max((one for one in found if one.indicator in spent), key=lambda one: spent[one.indicator])
     over = [one.indicator for one in found if one.is_spent]
     standing: Standing = "bad" if over else "attention" if spent[worst.indicator] >= WARN_SHARE else "good"
-    value = f"{len(over)} of {len(spent)} error budgets spent" if over else f"{len(spent)} within their budgets"
+    value = f"{len(over)} of {len(spent)} error budgets exhausted" if over else f"{len(spent)} within budget"
     short = [one.words for one in found if one.total_s and not one.is_judged]
     note = f"{'; '.join([worst.words, *short])}, {objectives.source(ctx.workspace)}"
     return StateTile(label="Service levels", value=value, note=note, standing=standing)

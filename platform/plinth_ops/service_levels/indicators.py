@@ -1,4 +1,4 @@
-"""Every indicator: its name, the unit of its seconds, an optional measure, and its function; budgets and their gate.
+"""Indicators by name, each with its unit, optional measure and function; error budgets and their gate.
 
 job success, lineage completeness, reproducibility delta, time to fine-tune
 suite pass rate, ingestion lag
@@ -62,7 +62,7 @@ def reproducibility_delta(run: RunFacts, objectives: Objectives) -> Iterator[Tal
     last = max(run.of("audited"), key=lambda event: float(event["time"]), default=None)
     if last is None:
         return
-    delta = 0.0 if last["bit_exact"] else float(last.get("delta", math.inf))  # earlier versions did not state it
+    delta = 0.0 if last["bit_exact"] else float(last.get("delta", math.inf))  # missing in timelines of earlier versions
     for number, one in enumerate(run.attempts):
         good = delta <= objectives.reproducibility_bound
         made = whole("reproducibility delta", run.run, *run.held(number), good, one.ranks)
@@ -128,9 +128,9 @@ def _waited(bucket: str, begin: float, end: float, bound_s: float) -> Iterator[T
         yield made._replace(measured=end - begin)
 
 
-#: Parts of a step in which a device computes (`telemetry.step_clock`).
+#: Step parts in which a device computes (`telemetry.step_clock`).
 COMPUTING: Final = ("forward", "backward", "optimizer")
-#: A sample stands for the time since the one before, at most so many seconds: jobs are not sampled between them.
+#: Maximum seconds that a sample covers, back to the previous sample: there are no samples between jobs.
 SAMPLE_S: Final = 120.0
 
 
@@ -173,7 +173,7 @@ def cost_per_token(run: RunFacts, objectives: Objectives) -> Iterator[Tally]:
     price = run.price
     if not price:
         return
-    allowed = (objectives.cost_per_million_tokens or 0.0) / 1e6 / price * 3600e6  # rank-microseconds a token may take
+    allowed = (objectives.cost_per_million_tokens or 0.0) / 1e6 / price * 3600e6  # allowed rank-microseconds per token
     for one, spans in zip(run.attempts, run.spans, strict=True):
         parts = (_paid(span, one.ranks, price, run.tokens, allowed) for span in spans)
         for made in joined("cost per token", run.run, one.ranks, parts):
@@ -306,14 +306,14 @@ INDICATORS: Final[Mapping[str, Indicator]] = MappingProxyType(
         "checkpoint age": Indicator("rank-s", of_run=checkpoint_age),
         "checkpoint frequency": Indicator("rank-s", "s between checkpoints on average", checkpoint_frequency),
         "restore time": Indicator("rank-s", of_run=restore_time),
-        "validation trend": Indicator("rank-s", "bits per byte above the best look, at most", validation_trend),
+        "validation trend": Indicator("rank-s", "bits per byte above the best evaluation, maximum", validation_trend),
         "device utilisation": Indicator("device-s", of_run=device_utilisation),
         "cost per token": Indicator("rank-s", "money per million tokens", cost_per_token),
         "lineage completeness": Indicator("rank-s", of_run=lineage_completeness),
-        "reproducibility delta": Indicator("rank-s", "relative difference, at most", reproducibility_delta),
-        "time to fine-tune": Indicator("run-s", "hours, at most", time_to_fine_tune),
+        "reproducibility delta": Indicator("rank-s", "relative difference, maximum", reproducibility_delta),
+        "time to fine-tune": Indicator("run-s", "hours, maximum", time_to_fine_tune),
         "suite pass rate": Indicator("suite-s", of_assets=suite_pass_rate),
-        "ingestion lag": Indicator("bucket-s", "s, at most", of_assets=ingestion_lag),
+        "ingestion lag": Indicator("bucket-s", "s, maximum", of_assets=ingestion_lag),
     }
 )
 
@@ -360,7 +360,7 @@ def _measure(tallies: Sequence[Tally]) -> float | None:
     if weights:
         return sum(numbers) / sum(weights) if sum(weights) else None
     largest = max(numbers, default=math.inf)
-    return largest if math.isfinite(largest) else None  # it was no number: its seconds are bad
+    return largest if math.isfinite(largest) else None  # NaN or infinity: its seconds are bad
 
 
 ERROR_BUDGET = "error_budget"
@@ -372,19 +372,19 @@ class ErrorBudgetPolicy(Frozen):
     indicators: tuple[str, ...] = Field(
         ("job success", "checkpoint age", "restore time"),
         min_length=1,
-        description="Error budgets of which some must be left, by the names of `plinth ops sli`.",
+        description="Indicators whose error budget must not be exhausted, by their names in `plinth ops sli`.",
     )
     required: tuple[str, ...] = Field(
-        ("job success",), description="Those that must have been measured; others may have had no occasion."
+        ("job success",), description="Indicators that must have data; the others may be unmeasured."
     )
-    objectives: Objectives = Field(Objectives(), description="Window, shares and bounds, as in `objectives.yaml`.")
+    objectives: Objectives = Field(Objectives(), description="Window, shares and limits, as in `objectives.yaml`.")
 
     @model_validator(mode="after")
     def _known(self) -> ErrorBudgetPolicy:
         if unknown := sorted({*self.indicators, *self.required} - set(INDICATORS)):
-            raise ValueError(f"there is no indicator {unknown[0]!r}; there are {', '.join(INDICATORS)}")
+            raise ValueError(f"there is no indicator {unknown[0]!r}; known indicators: {', '.join(INDICATORS)}")
         if lacking := sorted(set(self.required) - set(self.indicators)):
-            raise ValueError(f"{lacking[0]} is required and not among the indicators")
+            raise ValueError(f"{lacking[0]} is required but not listed in the indicators")
         return self
 
 
@@ -402,19 +402,19 @@ def error_budget(asked: ErrorBudgetPolicy, evidence: Evidence) -> GateResult:
     unknown = [name for name in asked.required if name not in found or not found[name].is_judged]
     days = asked.objectives.window_days
     if unknown:
-        return missing(ERROR_BUDGET, f"{', '.join(unknown)} was not measured in the last {days:g} days")
+        return missing(ERROR_BUDGET, f"no data in the last {days:g} days for {', '.join(unknown)}")
     measured = [one for one in found.values() if one.is_judged]
     spent = [one for one in measured if one.is_spent]
     idle = [name for name in asked.indicators if name not in {one.indicator for one in measured}]
     if not measured:
-        reason = f"not measured in the last {days:g} days: {', '.join(idle)}"
+        reason = f"no data in the last {days:g} days: {', '.join(idle)}"
         return GateResult(name=ERROR_BUDGET, state="skipped", reason=reason)
-    parts = ["; ".join(one.words for one in spent or measured), f"in {days:g} days, objectives of the policy"]
+    parts = ["; ".join(one.words for one in spent or measured), f"in {days:g} days, for the objectives of the policy"]
     if idle:
-        parts.append(f"not measured: {', '.join(idle)}")
+        parts.append(f"no data: {', '.join(idle)}")
     if others := [one.words for one in budgets if one.indicator not in found and one.is_spent]:
-        parts.append(f"spent, not required by the policy: {'; '.join(others)}")
-    head = "error budget spent" if spent else "some left of each required error budget"
+        parts.append(f"exhausted, but not required by the policy: {'; '.join(others)}")
+    head = "error budget exhausted" if spent else "no required error budget is exhausted"
     known = {one.indicator: one.model_dump(include={"good_s", "total_s", "target"}) for one in measured}
     return decided(ERROR_BUDGET, not spent, f"{head}: {'; '.join(parts)}", **known)
 

@@ -1,10 +1,10 @@
 """`objectives.yaml` of a workspace, and the indicators of all of its runs and assets.
 
-load(workspace)      its objectives
-tallies(ctx, ...)    good and all seconds of every indicator, for windows of any length
+load(workspace)      objectives of the workspace
+tallies(ctx, ...)    good and total seconds of every indicator, for windows of any length
 measure(ctx, ...)    error budgets over the window of the objectives
 
-completeness(ctx)    whether the data of a run is known down to its sources, for both
+completeness(ctx)    function that checks the data lineage of a run down to its sources, for both
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from plinth.training.telemetry.timeline import read_events
 from plinth_ops.service_levels.indicators import budgets, of_assets, of_run
 from plinth_ops.service_levels.tallies import AssetFacts, ErrorBudget, Objectives, RunFacts, Tally, run_facts
 
-#: Says of a run whether its data is known down to its sources; None: it cannot be said.
+#: Function that returns True if the data lineage of a run is complete; None if unknown.
 Complete = Callable[[RunConfig], bool | None]
 
-#: The objectives of a workspace.
+#: File with the objectives of a workspace.
 FILE = "objectives.yaml"
 _TAIL_BYTES = 1 << 16
 
@@ -42,7 +42,7 @@ def load(workspace: Workspace) -> Objectives:
         RequestError: the file is invalid.
     """
     path = workspace.root / FILE
-    return read_settings(path, Objectives, "has no objectives that can be used", "docs/slis.md")
+    return read_settings(path, Objectives, "has no valid objectives", "docs/slis.md")
 
 
 def source(workspace: Workspace) -> str:

@@ -1,9 +1,8 @@
 """Objectives, facts and tallies: good and total seconds of an interval, and error budgets over a window.
 
-An objective is the share of an indicator's seconds that has to be good. Facts are what indicators are computed from, as
-of a time: of one run, and of the assets of a workspace. A tally is uniform over its interval: what lies in a window is
-its share by time, in whole microseconds. So a long attempt counts in every window with the seconds that lie there, and
-a window of five minutes is as good as one of weeks.
+An objective is the required good share of an indicator's seconds. Facts are the input of indicators at a time: for one
+run, or for the assets of a workspace. A tally is uniform over its interval, so a window includes its share by time, in
+whole microseconds. A long attempt therefore counts in every window that it overlaps, and windows of any length work.
 """
 
 from __future__ import annotations
@@ -26,62 +25,62 @@ from plinth.training.telemetry.timeline import JOB_ENDS
 class Objectives(Frozen):
     """Objectives: required good shares over a sliding window, and the limits that define a good second."""
 
-    window_days: float = Field(28.0, gt=0, description="Seconds within so many days count.")
-    silence_s: float = Field(7200.0, gt=0, description="Seconds without an event after which a job has been killed.")
-    job_success: float = Field(0.95, gt=0, lt=1, description="Of rank-seconds held: by jobs that were not lost.")
-    goodput: float = Field(0.90, gt=0, lt=1, description="Of rank-seconds held: by steps that count.")
+    window_days: float = Field(28.0, gt=0, description="Length of the sliding window, in days.")
+    silence_s: float = Field(7200.0, gt=0, description="Seconds without an event after which a job counts as killed.")
+    job_success: float = Field(0.95, gt=0, lt=1, description="Share of allocated rank-seconds in successful jobs.")
+    goodput: float = Field(0.90, gt=0, lt=1, description="Share of allocated rank-seconds in steps that count.")
     goodput_after_s: float = Field(
         3600.0,
         ge=0,
-        description="Seconds that jobs must have held ranks before goodput is judged: a short run is mostly start-up.",
+        description="Minimum seconds of allocated ranks to evaluate goodput, since a short run is mostly startup.",
         exclude_if=lambda given: given == 3600.0,
     )
-    checkpoint_age: float = Field(0.99, gt=0, lt=1, description="Of rank-seconds since a first step: within the bound.")
-    checkpoint_age_s: float = Field(3600.0, gt=0, description="Seconds since a checkpoint, or since the first step.")
+    checkpoint_age: float = Field(0.99, gt=0, lt=1, description="Share of rank-seconds with a recent checkpoint.")
+    checkpoint_age_s: float = Field(3600.0, gt=0, description="Maximum age of the last checkpoint, in seconds.")
     checkpoint_frequency: float = Field(
-        0.95, gt=0, lt=1, description="Of rank-seconds between checkpoints: of gaps that are within the bound, whole."
+        0.95, gt=0, lt=1, description="Share of rank-seconds in checkpoint intervals within the limit."
     )
-    checkpoint_every_s: float = Field(3600.0, gt=0, description="Seconds from a checkpoint to the next.")
-    restore_time: float = Field(0.95, gt=0, lt=1, description="Of rank-seconds in restores: within the bound of each.")
-    restore_time_s: float = Field(300.0, gt=0, description="Seconds to download, verify and load a checkpoint.")
+    checkpoint_every_s: float = Field(3600.0, gt=0, description="Maximum checkpoint interval, in seconds.")
+    restore_time: float = Field(0.95, gt=0, lt=1, description="Share of restore rank-seconds within the limit.")
+    restore_time_s: float = Field(300.0, gt=0, description="Maximum seconds to download, verify and load a checkpoint.")
     validation_trend: float = Field(
-        0.95, gt=0, lt=1, description="Of rank-seconds between looks at held-out text: that ended no worse than before."
+        0.95, gt=0, lt=1, description="Share of rank-seconds before a held-out evaluation that is not worse."
     )
     validation_rise: float = Field(
-        0.02, ge=0, description="Bits per byte by which a look may be above the best one before it."
+        0.02, ge=0, description="Tolerance of a held-out evaluation above the best earlier one, in bits per byte."
     )
     suite_pass_rate: float = Field(
-        0.99, gt=0, lt=1, description="Of seconds of every asset's suite: since a check that it passed."
+        0.99, gt=0, lt=1, description="Share of seconds after a passed check, over all suites."
     )
     device_utilisation: float = Field(
         0.50,
         gt=0,
         lt=1,
-        description="Of device-seconds sampled, busy; without samples, of rank-seconds held, computing.",
+        description="Busy share of sampled device-seconds; without samples, computing share of allocated rank-seconds.",
     )
     cost_per_token: float = Field(
-        0.90, gt=0, lt=1, description="Of rank-seconds paid for: within what the tokens of their steps may cost."
+        0.90, gt=0, lt=1, description="Share of paid rank-seconds within the allowed cost of their tokens."
     )
     cost_per_million_tokens: float | None = Field(
-        None, gt=0, description="Money that a million tokens may cost; null: the cost is shown without an objective."
+        None, gt=0, description="Maximum cost of a million tokens; null: show the cost without an objective."
     )
     ingestion_lag: float = Field(
-        0.95, gt=0, lt=1, description="Of seconds in which new source files waited to be documents: within the bound."
+        0.95, gt=0, lt=1, description="Share of the waiting time of new source files that is within the limit."
     )
-    ingestion_lag_s: float = Field(3600.0, gt=0, description="Seconds from a file's arrival to published documents.")
+    ingestion_lag_s: float = Field(3600.0, gt=0, description="Maximum seconds from arrival to publication.")
     lineage_completeness: float = Field(
-        0.999, gt=0, lt=1, description="Of rank-seconds held: by runs whose data is known down to its sources."
+        0.999, gt=0, lt=1, description="Share of allocated rank-seconds in runs with complete data lineage."
     )
     reproducibility_delta: float = Field(
-        0.95, gt=0, lt=1, description="Of rank-seconds of runs that were replayed: those that agree within the bound."
+        0.95, gt=0, lt=1, description="Share of rank-seconds of replayed runs whose replay agrees within the limit."
     )
     reproducibility_bound: float = Field(
-        0.01, ge=0, description="Largest relative difference of a replayed step's loss from the recorded one."
+        0.01, ge=0, description="Maximum relative difference between the loss of a replayed step and the recorded one."
     )
     time_to_fine_tune: float = Field(
-        0.95, gt=0, lt=1, description="Of seconds of runs that began from weights: within the bound of each."
+        0.95, gt=0, lt=1, description="Share of seconds of fine-tuning runs within the limit of each run."
     )
-    fine_tune_s: float = Field(86400.0, gt=0, description="Seconds from a fine-tuning's submission to its end.")
+    fine_tune_s: float = Field(86400.0, gt=0, description="Maximum seconds from submission to end.")
 
     def minimum_s(self, indicator: str) -> float:
         """Return the minimum seconds that an indicator must cover before it is evaluated."""
@@ -93,7 +92,7 @@ class Objectives(Frozen):
         return found
 
 
-#: Pieces shorter than so many microseconds together are one tally.
+#: Consecutive pieces below this length in microseconds are merged into one tally.
 GRAIN_US = 10_000_000
 
 
@@ -173,7 +172,7 @@ class ErrorBudget(Frozen):
     def words(self) -> str:
         """Indicator with value, objective and spent share of the error budget."""
         if self.value is None or self.spent is None:
-            return f"{self.indicator} not measured"
+            return f"{self.indicator}: no data"
         seconds = f"{self.value:.2%} of {self.total_s:,.0f} {self.unit}"
         return f"{self.indicator} {seconds}, objective {self.target:.2%} ({self.state})"
 
@@ -181,8 +180,8 @@ class ErrorBudget(Frozen):
     def state(self) -> str:
         """Spent share of the error budget, or the reason why it is not evaluated."""
         if self.total_s and not self.is_judged:
-            return f"too short to judge: {self.covered_s:,.0f} s, minimum {self.minimum_s:,.0f} s"
-        return "not measured" if self.spent is None else f"{self.spent:.0%} spent"
+            return f"too little data: {self.covered_s:,.0f} s, minimum {self.minimum_s:,.0f} s"
+        return "no data" if self.spent is None else f"{self.spent:.0%} spent"
 
 
 def joined(indicator: str, subject: str, ranks: int, pieces: Iterable[TallyPart]) -> Iterator[Tally]:
@@ -237,7 +236,7 @@ def clipped(one: Tally, begin: float, end: float) -> Tally | None:
     return one._replace(
         begin=first,
         end=last,
-        good_us=round(one.good_us * after) - round(one.good_us * before),  # windows side by side add up exactly
+        good_us=round(one.good_us * after) - round(one.good_us * before),  # so adjacent windows sum exactly
         total_us=round(one.total_us * after) - round(one.total_us * before),
         measured=one.measured if one.weight is None or one.measured is None else one.measured * share,
         weight=None if one.weight is None else one.weight * share,
@@ -262,17 +261,17 @@ def refuse_spent(found: Sequence[ErrorBudget]) -> None:
     if not any(one.is_judged for one in runs):
         short = [one.words for one in runs if one.total_s]
         raise MissingError(
-            f"no {'longer ' if short else ''}run in the window: no error budget can be judged",
+            f"no {'longer ' if short else ''}run in the window, so error budgets cannot be evaluated",
             found="; ".join(short) or None,
-            remedy="train, or widen window_days in objectives.yaml",
+            remedy="train, or increase window_days in objectives.yaml",
         )
     spent = [one for one in found if one.is_spent]
     if spent:
         raise CheckFailedError(
-            f"error budget spent: {', '.join(one.indicator for one in spent)}",
+            f"error budget exhausted: {', '.join(one.indicator for one in spent)}",
             found="; ".join(f"{one.indicator} {one.value:.2%} of {one.total_s:,.0f} {one.unit}" for one in spent),
             expected="; ".join(f"{one.indicator} above {one.target:.2%}" for one in spent),
-            remedy="`plinth run goodput RUN` names the causes; promote nothing until they are mended (docs/slis.md)",
+            remedy="find the causes with `plinth run goodput RUN`; fix them before a promotion (docs/slis.md)",
         )
 
 

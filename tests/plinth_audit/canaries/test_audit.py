@@ -81,7 +81,7 @@ def test_a_fixed_number_of_guesses() -> None:
     assert extremes(scores, 0, 2).tolist() == [-1, -1, 0, 0, 0]
     assert extremes(scores, 0, 0).tolist() == [0] * 5
     for bad in ((3, 3), (-1, 2)):
-        with pytest.raises(ValueError, match="guesses of 5 canaries"):
+        with pytest.raises(ValueError, match="there are 5 canaries"):
             extremes(scores, *bad)
     with pytest.raises(ValueError, match="numbers"):
         extremes(np.array([1.0, np.nan]), 1, 0)
@@ -93,5 +93,5 @@ def test_a_fixed_number_of_guesses() -> None:
 
 def test_counts_that_cannot_be_are_refused() -> None:
     for right, total, epsilon in ((4, 3, 1.0), (1, 9, 1.0), (-1, 3, 1.0), (1, 3, -0.1), (1, 3, float("nan"))):
-        with pytest.raises(ValueError, match="right of"):
+        with pytest.raises(ValueError, match="correct of"):
             p_value(right, total, epsilon, Claim(canaries=8))

@@ -45,7 +45,7 @@ def test_drift_alarms_once_and_names_the_documents(tmp_path):
     seen = tick(workspace)
     assert seen.skip_message == "1 of 2 slices drift"
     assert len(alarms()) == 1
-    assert "bucket web: bits per byte went from 2.000 to 3.000" in alarms()[0]
+    assert "bucket web: bits per byte changed from 2.000 to 3.000" in alarms()[0]
     assert "https://a.example/1" in alarms()[0]
     assert "plinth model drift --propose" in alarms()[0]
     tick(workspace, seen.cursor)

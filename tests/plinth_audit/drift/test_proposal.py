@@ -48,11 +48,11 @@ def test_a_bucket_that_no_weight_names_gets_a_factor() -> None:
 
 
 def test_nothing_that_drifts_is_no_proposal() -> None:
-    with pytest.raises(ValueError, match="nothing drifts"):
+    with pytest.raises(ValueError, match="no slice drifts"):
         overlay(load(RECIPE), "base", [drifting("web").model_copy(update={"drifts": False})])
 
 
 def test_words_name_slice_change_and_documents() -> None:
     assert in_words(drifting("web")) == (
-        "bucket web: bits per byte went from 2.000 to 3.000 (p 0.0001 whenever one looks); such as https://a.example/1"
+        "bucket web: bits per byte changed from 2.000 to 3.000 (anytime-valid p 0.0001); documents: https://a.example/1"
     )

@@ -222,9 +222,9 @@ def test_a_slice_that_cannot_be_read_and_sequences_too_short_are_named(ctx: Cont
     unknown = PARAMS.model_copy(update={"slices": {"secret": "pii.total > 0"}})
     with pytest.raises(RecipeError, match=r"evaluation\.extraction\.slices\.secret"):
         candidates(ctx, unknown, corpus.ledger, ["web"])
-    with pytest.raises(RecipeError, match="longer than the sequences"):
+    with pytest.raises(RecipeError, match="longer than the training sequences"):
         _run(ctx, corpus.trained, corpus, ExtractionTest())
-    with pytest.raises(ValueError, match="every extraction has a slice duplicated"):
+    with pytest.raises(ValueError, match="the slice name duplicated is reserved"):
         ExtractionTest(slices={"duplicated": "documents.tokens > 9"})
 
 

@@ -91,7 +91,7 @@ def test_a_corrupted_line_costs_itself(line: str, reason: str) -> None:
     found, (reject,) = pairs.read_pairs("mine", f"{good}\n{line}".encode(), 0.01)
     assert len(found) == 99
     assert (reject.line, reason in reject.reason) == (100, True)
-    with pytest.raises(RejectRateError, match="1 of 1 lines are no pairs"):
+    with pytest.raises(RejectRateError, match="1 of 1 lines are invalid"):
         pairs.read_pairs("mine", line.encode(), 0.01)
 
 

@@ -86,13 +86,13 @@ def test_drift_against_another_measurement(plinth: Callable[..., Any], ctx: Cont
 def test_what_cannot_be_compared(plinth: Callable[..., Any], ctx: Context) -> None:
     earlier, _ = publish(ctx, 0.5, toxic=0.1), publish(ctx, 0.9)
     assert (
-        "toxicity is not compared"
+        "Toxicity is not compared"
         in plinth("model", "fairness", "--against", earlier.digest, "-w", ctx.workspace.root).out
     )
     other = Manifest(asset="probes", step="s", version="1", params={}, inputs={}, parts=())
     ctx.refs.publish(other, key=other.digest)
     refused = plinth("model", "fairness", "--against", other.digest, "-w", ctx.workspace.root)
-    assert (refused.code, "is no measurement of bias" in refused.err) == (3, True)
+    assert (refused.code, "is not a bias measurement" in refused.err) == (3, True)
     assert plinth("model", "fairness", "--against", "0" * 64, "-w", ctx.workspace.root).code == 3
     assert plinth("model", "fairness", "--against", "newest", "-w", ctx.workspace.root).code == 3
 

@@ -73,7 +73,7 @@ def test_a_statement_that_was_changed_or_removed_is_refused(ctx: Context) -> Non
 def test_a_wrong_file_is_refused_with_its_lines(tmp_path: Path) -> None:
     path = tmp_path / "provider.yaml"
     path.write_text("release: demo\nproviders: Example\nplaced_on_the_market: {'1': soon}\n")
-    with pytest.raises(RecipeError, match="2 problems in the statement of a provider") as error:
+    with pytest.raises(RecipeError, match="2 problems in the provider declaration") as error:
         provider.load(path)
     assert "yaml:2  providers: Extra" in str(error.value)
     assert "yaml:3  placed_on_the_market.1: " in str(error.value)

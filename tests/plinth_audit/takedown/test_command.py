@@ -92,9 +92,9 @@ def test_half_the_corpus_needs_yes_with_the_count(plinth: Callable[..., Any], wo
     asked = ("corpus", "takedown", "exclude", "--licence", "MIT", "--reason", "a letter", "-w", workspace)
     shown = plinth(*asked)
     assert shown.code == 2
-    assert "this exclusion takes 3 of 3 documents (100.0%)" in shown.err
+    assert "this exclusion removes 3 of 3 documents (100.0%)" in shown.err
     assert "--yes" in shown.err
-    assert "this would take 3 of 3" in plinth(*asked, "--dry-run").out
+    assert "This would remove 3 of 3" in plinth(*asked, "--dry-run").out
     assert json.loads(plinth("corpus", "takedown", "list", "-w", workspace, "--json").out) == []
     assert json.loads(plinth(*asked, "--yes", "--json").out)["entry"] == 1
 

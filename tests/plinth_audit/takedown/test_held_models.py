@@ -109,5 +109,5 @@ def test_what_cannot_be_read_is_named_and_not_passed_over(ctx: Context) -> None:
     folder = ctx.workspace.root / "exports"
     folder.mkdir()
     (folder / "x.json").write_text("[]")
-    with pytest.raises(IntegrityError, match="no note of an export"):
+    with pytest.raises(IntegrityError, match="not an export record"):
         models_of(ctx, [run()])

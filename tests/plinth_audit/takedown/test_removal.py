@@ -93,5 +93,5 @@ def test_what_is_unknown_or_without_reason_is_refused(corpus: Corpus, monkeypatc
         propose(corpus.ctx, "url", PAGE, " ")
     for module in (search, search):
         monkeypatch.setattr(module, "LISTED", 5)
-    with pytest.raises(RequestError, match="too many to recognise"):
+    with pytest.raises(RequestError, match="too many texts"):
         propose(corpus.ctx, "domain", "example.org", "a letter", texts=True)

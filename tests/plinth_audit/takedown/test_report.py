@@ -103,7 +103,7 @@ def test_a_report_that_was_changed_is_refused(removed: tuple[Corpus, Any]) -> No
 
 def test_nothing_is_reported_before_the_corpus_is_made_again(corpus: Corpus) -> None:
     exclude(corpus, "text", essay(0))
-    with pytest.raises(CheckFailedError, match="nothing can be reported") as caught:
+    with pytest.raises(CheckFailedError, match="the removal is not complete") as caught:
         report.prove(corpus.ctx)
     assert "2 documents" in str(caught.value.found)
 
@@ -162,7 +162,7 @@ def test_models_that_are_not_retrained_are_listed_with_their_marks(removed: tupl
     refs = corpus.ctx.refs
     states = [asset(name, UP_TO_DATE, refs.current(name).digest) for name in ("web/documents", "web/shards", "mixture")]
     states.append(asset("checkpoint", "stale", refs.current("checkpoint").digest, model=True))
-    with pytest.raises(CheckFailedError, match="nothing can be reported"):
+    with pytest.raises(CheckFailedError, match="the removal is not complete"):
         report.prove(corpus.ctx, (), states)
     proof = report.prove(corpus.ctx, (), states, [refs.current("checkpoint").digest], models=False)
     assert {(one.asset, one.earlier) for one in proof.rebuilt} == {
@@ -200,10 +200,10 @@ def test_a_run_over_documents_that_no_ledger_lists_is_unknown(removed: tuple[Cor
     (old,) = (digest for digest in index.saved(corpus.ctx) if digest != ledger.digest)
     refs.remove_old(old, float("inf"))
     for later in (corpus.train(), None):
-        with pytest.raises(CheckFailedError, match="nothing can be reported") as caught:
+        with pytest.raises(CheckFailedError, match="the removal is not complete") as caught:
             report.prove(corpus.ctx)
         found = str(caught.value.found)
-        assert f"unknown: run {run.run_id} (no saved ledger lists what it read of web/documents " in found
+        assert f"unknown: run {run.run_id} (no ledger lists its documents from web/documents " in found
         assert later is None or later.run_id not in found
     listed = [one for one in report.prove(corpus.ctx, models=False).remains if run.run_id in one.what]
     assert [one.state for one in listed] == ["unknown"]

@@ -86,16 +86,16 @@ def test_text_that_may_not_be_passed_on_stays(tmp_path_factory: pytest.TempPathF
     ctx = judged_corpus.copy(tmp_path_factory, tmp_path)
     ctx.refs.publish(ledger.run(ctx, ledger_of(ctx)), "key")
     ctx.refs.publish(card_of(ctx), "key")
-    with pytest.raises(SourceError, match=r"bucket web may not be passed on[\s\S]*a\.example, 2026-46"):
+    with pytest.raises(SourceError, match=r"bucket web do not allow redistribution[\s\S]*a\.example, 2026-46"):
         run(ctx, tmp_path / "out", buckets=("web",))
     assert not (tmp_path / "out").exists()
 
 
 def test_planted_text_stays(ctx: Context, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SourceError, match="canaries is no bucket of the corpus"):
+    with pytest.raises(SourceError, match="canaries cannot be exported"):
         run(ctx, tmp_path / "out", buckets=(*PLANTED, "canaries"))
     said = call(["export", "text", "canaries", "--to", str(tmp_path / "out"), "-w", str(ctx.workspace.root)])
-    assert (said, "planted to measure memorisation" in capsys.readouterr().err) == (4, True)
+    assert (said, "texts that measure memorization" in capsys.readouterr().err) == (4, True)
     assert not (tmp_path / "out").exists()
 
 
@@ -158,7 +158,7 @@ def test_a_killed_export_goes_on_where_it_was(ctx: Context, tmp_path: Path, monk
 def test_files_of_others_are_left_alone(ctx: Context, tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
     (tmp_path / "data/mine.parquet").write_bytes(b"mine")
-    with pytest.raises(StorageError, match=r"no export wrote[\s\S]*data/mine\.parquet"):
+    with pytest.raises(StorageError, match=r"not from an export[\s\S]*data/mine\.parquet"):
         run(ctx, tmp_path)
     assert files(tmp_path) == {"data/mine.parquet": b"mine"}
 
@@ -183,7 +183,7 @@ def test_verify_finds_what_changed(ctx: Context, tmp_path: Path) -> None:
 def test_a_ledger_or_card_of_other_text_is_refused(ctx: Context, tmp_path: Path) -> None:
     card = card_of(ctx)
     other = manifest("data_card", Step(name="data_card", version="1"), {"web/curated": "0" * 64}, card.parts)
-    with pytest.raises(IntegrityError, match="data_card speaks of other text than web/curated"):
+    with pytest.raises(IntegrityError, match="data_card does not belong to the current web/curated"):
         export(ctx, ("web",), "parquet", str(tmp_path), "judged", other, PAGE)
 
 

@@ -196,12 +196,12 @@ def test_what_cannot_be_answered_is_named(ctx: Context) -> None:
     shards, curated = _shards(ctx, [[list(range(1, 90))]], 50)
     made = trace_index.run(ctx, "web", shards, curated)
     index = VerbatimIndex(ctx.store, made, shards)
-    with pytest.raises(ValueError, match="the index finds those of 32 and more"):
+    with pytest.raises(ValueError, match="the index only finds spans of 32 or more"):
         index.find(np.arange(1, 40), least=31)
     assert spans(index.find(np.arange(1, 60), least=59), 59)[0].tokens == 59
     assert not spans(index.find(np.arange(1, 60), least=60), 59)
     assert not spans(index.find(np.arange(1, 4)), 3)
-    with pytest.raises(MissingError, match="is of other shards"):
+    with pytest.raises(MissingError, match="belongs to other shards"):
         VerbatimIndex(ctx.store, made, Manifest(**{**shards.model_dump(), "version": "2"}))
     other = made.parts[0].model_copy(update={"blob": ctx.store.put_bytes(b"PAR1" + bytes(900))})
     torn = VerbatimIndex(ctx.store, made.model_copy(update={"parts": (other,)}), shards)

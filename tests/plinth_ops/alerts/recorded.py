@@ -228,9 +228,7 @@ def promtool(folder: Path, tests: Iterable[Expected]) -> str:
     return "" if done.returncode == 0 else done.stdout + done.stderr
 
 
-def _test(
-    rule_file: str, recording: Recording, ruled: Sequence[Mapping[str, Any]], expected: Firing
-) -> dict[str, Any]:
+def _test(rule_file: str, recording: Recording, ruled: Sequence[Mapping[str, Any]], expected: Firing) -> dict[str, Any]:
     interval = duration(recording.interval_s)
     own = {rule["alert"]: rule["labels"] for rule in ruled}
     series = [

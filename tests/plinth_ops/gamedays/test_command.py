@@ -47,7 +47,7 @@ def test_a_game_day_is_played_signed_and_listed(capsys: pytest.CaptureFixture[st
     assert listed["toy"]["last"]["passed"] is True
     assert listed["lacks"]["missing"] == "no server"
     assert listed["preemption"]["last"] is None
-    assert "never played" in shown(capsys, "list")
+    assert "never run" in shown(capsys, "list")
 
 
 def test_one_that_fails_has_its_exit_code_and_its_record(capsys: pytest.CaptureFixture[str]) -> None:
@@ -63,7 +63,7 @@ def test_one_that_fails_has_its_exit_code_and_its_record(capsys: pytest.CaptureF
 def test_what_cannot_be_played_or_signed_is_refused_first(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    assert "lacks cannot be played here" in shown(capsys, "lacks", code=2)
+    assert "lacks cannot run on this machine" in shown(capsys, "lacks", code=2)
     assert "no game day 'other'" in shown(capsys, "other", code=3)
     monkeypatch.setenv("PLINTH_TRUST", str(tmp_path / "nothing"))
     assert "hypothesis" not in shown(capsys, "toy", code=8)

@@ -77,5 +77,5 @@ def test_the_page_says_what_failed_and_escapes_it(ctx: Context) -> None:
     written = play.write(ctx, record(passed=False), "record 1").read_text()
     assert "Failed: 0 of 1 instants" in written
     assert "it &lt;holds&gt;: seen" in written
-    assert "nobody may be woken" in written
+    assert "no page may fire" in written
     assert written == play.write(ctx, record(passed=False), "record 1").read_text()

@@ -136,9 +136,7 @@ def test_how_a_job_ended(space: Workspace, kinds: list[str], failed: int) -> Non
 
 
 @pytest.mark.parametrize(("xid", "kind"), [(79, "device_error"), (45, "program_error"), (None, "device_error")])
-def test_an_error_of_a_gpu_is_apart_from_one_of_its_program(
-    space: Workspace, xid: int | None, kind: str
-) -> None:
+def test_an_error_of_a_gpu_is_apart_from_one_of_its_program(space: Workspace, xid: int | None, kind: str) -> None:
     code = {} if xid is None else {"xid": xid}
     Timeline(begun(space, "r1").directory.events).append("device_error", kind="xid", gpu=0, **code)
     values = refreshed(of_runs(space)[0])
@@ -227,7 +225,7 @@ def test_a_part_that_fails_keeps_its_samples_and_is_named_once() -> None:
     for now in (110.0, 120.0):
         values = refreshed(found, now)
         assert (values["plinth_taints",], values["plinth_collector_up", ("part", "registry")]) == (2.0, 0.0)
-    assert said == ["registry cannot be collected: the database does not answer"]
+    assert said == ["cannot collect registry: the database does not answer"]
     fails = False
     assert refreshed(found, 130.0)["plinth_collector_up", ("part", "registry")] == 1
 

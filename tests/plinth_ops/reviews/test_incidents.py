@@ -123,8 +123,8 @@ def test_facts_are_those_of_the_records(ctx: Context, line: Any, approved: str) 
     assert ("alert", "mirror", hostile) in course
     assert ("incident", BEN, "open: bad shard") in course
     assert not any("of before" in row[-1] for row in course)
-    assert [row[2].split(" ")[0] for row in tables["Promotions refused"]] == [line.recipe.release.name + "-candidate"]
-    assert any(f"evaluation {line.evaluation.digest[:16]}" in row[2] for row in tables["Made of what is concerned"])
+    assert [row[2].split(" ")[0] for row in tables["Blocked promotions"]] == [line.recipe.release.name + "-candidate"]
+    assert any(f"evaluation {line.evaluation.digest[:16]}" in row[2] for row in tables["Derived artifacts"])
     assert [gap.split(":")[0] for gap in facts.gaps][:2] == ["run gone-run", "alerts.jsonl, line 2"]
     assert "<script>" not in incident_page.page(facts)
     assert "<script>" not in incident_page.markdown(facts)

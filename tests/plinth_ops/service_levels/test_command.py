@@ -39,19 +39,19 @@ def test_runs_add_up_and_the_gate_refuses(plinth: Any, tmp_path: Path) -> None:
     assert (made["job success"]["total_s"], made["job success"]["value"]) == (16 + 22, 1)
     assert made["restore time"]["total_s"] == 10
     short = plinth("-w", tmp_path, "ops", "sli", *DAY, "--gate", "--only", "goodput")
-    assert (short.code, "too short to judge: 19 s, minimum 3,600 s" in short.err) == (3, True)
+    assert (short.code, "too little data: 19 s, minimum 3,600 s" in short.err) == (3, True)
     (tmp_path / "objectives.yaml").write_text("goodput_after_s: 10\n")
     refused = plinth("-w", tmp_path, "ops", "sli", *DAY, "--gate")
-    assert (refused.code, "error budget spent: goodput" in refused.err) == (6, True)
+    assert (refused.code, "error budget exhausted: goodput" in refused.err) == (6, True)
     rows = {cells[0]: cells for line in refused.out.splitlines() if (cells := re.split(r"\s{2,}", line.strip()))}
     assert rows["job success"] == ["job success", "100.00%", "38 s of ranks", "95.00%", "0% spent", "-"]
-    assert rows["goodput"][-2].endswith("% spent: no second is left")
+    assert rows["goodput"][-2].endswith("% spent: exhausted")
     assert rows["checkpoint frequency"][-1].endswith(" s between checkpoints on average")
-    assert "Good seconds in the 28 days until 1970-01-02 00:00 UTC" in refused.out
+    assert "SLI attainment in the 28 days until 1970-01-02 00:00 UTC" in refused.out
     (tmp_path / "objectives.yaml").write_text("goodput: 0.2\ngoodput_after_s: 10\n")
     assert plinth("-w", tmp_path, "ops", "sli", *DAY, "--gate", "--only", "goodput").code == 0
     still = plinth("-w", tmp_path, "ops", "sli", *DAY, "--gate")
-    assert "error budget spent: device utilisation, lineage completeness\n" in still.err  # of data that is not here
+    assert "error budget exhausted: device utilisation, lineage completeness\n" in still.err  # of data that is not here
     assert plinth("-w", tmp_path, "ops", "sli", "--only", "godput").code == 2
     (tmp_path / "objectives.yaml").write_text("goodput: 95\n")
     assert plinth("-w", tmp_path, "ops", "sli", *DAY).code == 2

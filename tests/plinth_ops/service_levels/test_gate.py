@@ -63,27 +63,27 @@ def test_a_spent_budget_stops_promotion_until_somebody_signs(ctx: Context, line:
         assert GATE in str(caught.value)
         return str(caught.value)
 
-    assert "no evidence: job success was not measured in the last 28 days" in refused()
+    assert "no evidence: no data in the last 28 days for job success" in refused()
     ran(ctx, "good-000000000000", healthy(began))
     bad = ran(ctx, "bad-000000000000", failed(began))
-    assert "error budget spent: job success 50.00% of 32 rank-s, objective 95.00% (1000% spent)" in refused()
+    assert "error budget exhausted: job success 50.00% of 32 rank-s, objective 95.00% (1000% spent)" in refused()
     (ctx.workspace.root / "objectives.yaml").write_text("job_success: 0.01\n")
     refused()  # the policy's objectives hold, whatever the workspace's say
 
     soon = datetime.now(UTC) + timedelta(seconds=3)
     judgement.sign_waiver(ctx, governing, GATE, found.key, WHY, soon.isoformat())
     time.sleep(max(0.0, (soon - datetime.now(UTC)).total_seconds()) + 0.1)
-    assert "error budget spent" in refused()  # it has expired
+    assert "error budget exhausted" in refused()  # it has expired
 
     made = judgement.sign_waiver(ctx, governing, GATE, found.key, WHY, "2999-01-01T00:00:00+00:00")
     record = api.promote(ctx, line.recipe, None, "ben", "the disk is new")
     assert record.action == "champion"
-    assert record.gates[GATE].startswith("waived: error budget spent: job success 50.00%")
+    assert record.gates[GATE].startswith("waived: error budget exhausted: job success 50.00%")
     assert f"waived by {made.by} until 2999" in record.gates[GATE]
     bad.write_text("not an event\n")
     (status,) = [api.status(ctx, line.recipe, None)]
     assert [one.reason for one in status.gates if one.name == GATE] == [
-        "no evidence: job success was not measured in the last 28 days"
+        "no evidence: no data in the last 28 days for job success"
     ]
 
 
@@ -96,7 +96,7 @@ def test_with_some_of_every_budget_left_it_passes(ctx: Context, line: Any) -> No
     api.approve(ctx, line.recipe, None, ADA, "good")
     ran(ctx, "good-000000000000", healthy(time.time() - 7000))
     record = api.promote(ctx, line.recipe, None, "ben", "now")
-    assert record.gates[GATE].startswith("passed: some left of each required error budget: job success 100.00%")
+    assert record.gates[GATE].startswith("passed: no required error budget is exhausted: job success 100.00%")
 
 
 def test_the_gate_names_its_objectives_and_what_it_does_not_require() -> None:
@@ -109,15 +109,15 @@ def test_the_gate_names_its_objectives_and_what_it_does_not_require() -> None:
     found = error_budget(policy.error_budget, Evidence(own={GATE: (well, budget("goodput", 63))}))
     assert (found.passed, found.reason) == (
         True,
-        "some left of each required error budget: job success 99.00% of 100 rank-s, objective 90.00% (10% spent); "
-        "in 28 days, objectives of the policy; spent, not required by the policy: goodput 63.00% of 100 rank-s, "
-        "objective 90.00% (370% spent)",
+        "no required error budget is exhausted: job success 99.00% of 100 rank-s, objective 90.00% (10% spent); "
+        "in 28 days, for the objectives of the policy; exhausted, but not required by the policy: "
+        "goodput 63.00% of 100 rank-s, objective 90.00% (370% spent)",
     )
     found = error_budget(policy.error_budget, Evidence(own={GATE: (budget("job success", 10),)}))
     assert (found.passed, found.reason) == (
         False,
-        "error budget spent: job success 10.00% of 100 rank-s, objective 90.00% (900% spent); "
-        "in 28 days, objectives of the policy",
+        "error budget exhausted: job success 10.00% of 100 rank-s, objective 90.00% (900% spent); "
+        "in 28 days, for the objectives of the policy",
     )
     short = budget("goodput", 10).model_copy(update={"minimum_s": 3600.0})
     named = asking("demo", indicators=["goodput"], required=["goodput"])
@@ -130,5 +130,5 @@ def test_a_policy_names_indicators_that_there_are() -> None:
     assert GATE in NOT_MEASURED
     with pytest.raises(ValidationError, match="there is no indicator 'godput'"):
         ErrorBudgetPolicy(indicators=("godput",))
-    with pytest.raises(ValidationError, match="is required and not among"):
+    with pytest.raises(ValidationError, match="is required but not listed"):
         ErrorBudgetPolicy(indicators=("restore time",))

@@ -269,7 +269,7 @@ def test_goodput_is_the_ledgers() -> None:
 
 
 def test_a_spent_budget_is_refused_by_name_and_no_run_is_no_pass() -> None:
-    with pytest.raises(CheckFailedError, match=r"error budget spent: goodput, checkpoint age\n") as refused:
+    with pytest.raises(CheckFailedError, match=r"error budget exhausted: goodput, checkpoint age\n") as refused:
         refuse_spent(list(found(healthy()).values()))
     assert "62.50% of 16" in str(refused.value.found)
     generous = Objectives(goodput=0.5, checkpoint_age_s=60, goodput_after_s=0)
@@ -284,9 +284,7 @@ def test_goodput_is_judged_once_jobs_have_run_long_enough() -> None:
     assert (short.covered_s, short.total_s, short.value) == (8, 16, 0.625)
     assert not short.is_judged
     assert not short.is_spent
-    assert short.words == (
-        "goodput 62.50% of 16 rank-s, objective 90.00% (too short to judge: 8 s, minimum 9 s)"
-    )
+    assert short.words == ("goodput 62.50% of 16 rank-s, objective 90.00% (too little data: 8 s, minimum 9 s)")
     with pytest.raises(MissingError, match="no longer run in the window"):
         refuse_spent([short])
     enough = found(healthy(), TIGHT.model_copy(update={"goodput_after_s": 8}))["goodput"]

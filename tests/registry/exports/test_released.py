@@ -178,7 +178,7 @@ def test_a_real_root_signs_papers_only_when_somebody_says_so(
     here = ("-w", str(released.workspace.root))
     assert export(released, "demo/2", tmp_path / "out") == 8
     refusal = capfd.readouterr().err
-    assert "the papers of demo/2 are not signed" in refusal
+    assert "the documents of demo/2 are not signed" in refusal
     assert "plinth release papers demo/2 --sign" in refusal
     assert not (tmp_path / "out").exists()
     assert call(["release", "papers", "demo/2", "--to", str(tmp_path / "before"), "--json", *here]) == 0
