@@ -30,7 +30,7 @@ if TYPE_CHECKING:
         "plinth model exposure",
         "plinth model exposure latest:400",
         "plinth model exposure latest --json | jq '.[] | {step, p_value, epsilon: .audit.epsilon}'",
-    )
+    ),
 )
 @click.argument("target", default="latest")
 @shared

@@ -210,7 +210,6 @@ def _p_value(group: Mapping[str, Any]) -> str:
 
 
 def _present(ctx: Context, made: Manifest) -> dict[str, Any]:
-
     header = ["repetitions", "canaries", "copies seen", "exposure (bits)", "from", "to", "median", "fitted median",
               "p-value"]  # fmt: skip
     groups = {**made.stats["groups"], "not planted": made.stats["out"]}

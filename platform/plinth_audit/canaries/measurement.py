@@ -27,9 +27,7 @@ class CanaryFacts(Frozen):
     """Measured facts about planted texts."""
 
     planted: int
-    p_values: Mapping[int, float] = Field(
-        description="P-value of the exposure under no memorization, by repetitions."
-    )
+    p_values: Mapping[int, float] = Field(description="P-value of the exposure under no memorization, by repetitions.")
     epsilon: float = Field(description="Lower bound on the epsilon of the run.")
 
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @click.command(
     short_help="Show slices on which the champion drifted; propose a recipe.",
-    epilog=examples("plinth model drift", "plinth model drift --score", "plinth model drift --propose continued.yaml")
+    epilog=examples("plinth model drift", "plinth model drift --score", "plinth model drift --propose continued.yaml"),
 )
 @click.option("--score", is_flag=True, help="Score new documents first.")
 @click.option("--propose", type=click.Path(dir_okay=False, path_type=Path), help="Write a recipe against the drift.")
@@ -79,9 +79,7 @@ def _made(settings: Settings, score: bool) -> Manifest:
     if not score:
         found = ctx.refs.published(drift.ASSET)
         if found is None:
-            raise MissingError(
-                "drift was never measured in this workspace", remedy="run `plinth model drift --score`"
-            )
+            raise MissingError("drift was never measured in this workspace", remedy="run `plinth model drift --score`")
         return found
 
     def say(line: str) -> None:

@@ -291,9 +291,7 @@ def _present(ctx: Context, made: Manifest) -> dict[str, Any]:
         "drift": picture(figure, found),
         "drifting": sum(one.drifts for one in found),
         "slices": markdown(table(header, [_row(one) for one in found])),
-        "moved": markdown(
-            table(["document", "snapshot", "bytes", "bits per byte", "bits above the reference"], named)
-        ),
+        "moved": markdown(table(["document", "snapshot", "bytes", "bits per byte", "bits above the reference"], named)),
         "proposal": markdown("`plinth model drift --propose continued.yaml` writes a recipe without starting a run"),
     }
 

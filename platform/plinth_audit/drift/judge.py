@@ -201,9 +201,7 @@ def overlay(recipe: Recipe, base: str, found: Iterable[SliceDrift]) -> str:
         "mixture": {"phases": [_more(phase, buckets) for phase in recipe.mixture.phases]},
     }
     said = "".join(f"# {in_words(one)}\n" for one in drifting)
-    head = (
-        f"# Proposed because held-out text has drifted from {release}; not confirmed by a run yet.\n"
-    )
+    head = f"# Proposed because held-out text has drifted from {release}; not confirmed by a run yet.\n"
     return head + said + str(yaml.safe_dump(data, sort_keys=False, allow_unicode=True, width=110))
 
 
@@ -212,9 +210,7 @@ def in_words(one: SliceDrift) -> str:
     now = "" if one.latest is None else f" to {one.latest[0]:.3f}"
     change = f"bits per byte changed from {one.reference[0]:.3f}{now}"
     named = ", ".join(document.uri for document in one.moved[:3])
-    return (
-        f"{one.label}: {change} (anytime-valid p {one.adjusted:.2g}); documents: {named or 'none'}"
-    )
+    return f"{one.label}: {change} (anytime-valid p {one.adjusted:.2g}); documents: {named or 'none'}"
 
 
 def _more(phase: Phase, buckets: Sequence[str]) -> dict[str, Any]:

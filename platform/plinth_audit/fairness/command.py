@@ -20,7 +20,7 @@ if TYPE_CHECKING:
         "plinth model fairness",
         "plinth model fairness --against 3fa9c1d2e0b4",
         "plinth model fairness --json | jq '.attributes | map_values(.p_adjusted)'",
-    )
+    ),
 )
 @shared
 @click.option("--against", metavar="DIGEST", help="Digest of an earlier measurement of the same pairs.")

@@ -42,7 +42,7 @@ SHOWN = {
         "plinth release papers champion --show summary",
         "plinth release papers demo/2 --to papers",
         "plinth release papers demo/2 --sign --reason 'read against the contracts'",
-    )
+    ),
 )
 @click.argument("target", default="candidate")
 @click.option("--show", type=click.Choice(list(SHOWN)), help="Print one document.")

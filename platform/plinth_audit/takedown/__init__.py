@@ -265,7 +265,7 @@ def listed(settings: Settings, as_json: bool) -> None:
         "plinth corpus takedown report",
         "plinth corpus takedown report 3 --checkpoint 8f3a91c2 --checkpoint 51d0e7aa",
         "plinth corpus takedown report 3 --json | jq '.remains'",
-    )
+    ),
 )
 @click.argument("entries", nargs=-1, type=click.IntRange(min=1))
 @click.option(

@@ -327,9 +327,7 @@ def _exposure(own: Any, references: Any) -> dict[str, Any] | None:
     return {**facts, "mean": mean, "median": float(np.median(found)), "bits_per_byte": float(np.mean(own))}
 
 
-def _windows(
-    ctx: Context, checkpoint: Manifest, texts: Sequence[str], params: ExtractionTest
-) -> list[tuple[int, ...]]:
+def _windows(ctx: Context, checkpoint: Manifest, texts: Sequence[str], params: ExtractionTest) -> list[tuple[int, ...]]:
     """Return the first tokens of every text that is long enough."""
     (file,) = checkpoint.named(TOKENIZER)
     with encode.parallel(False):

@@ -120,9 +120,7 @@ def of_entry(ctx: Context, entry: Exclusion) -> FoundDocuments:
     return _found(ctx, index.every_part(ctx), entry.kind, entry.value, wanted)
 
 
-def _found(
-    ctx: Context, parts: Sequence[IndexedPart], kind: Kind, value: str, wanted: Wanted
-) -> FoundDocuments:
+def _found(ctx: Context, parts: Sequence[IndexedPart], kind: Kind, value: str, wanted: Wanted) -> FoundDocuments:
     nothing = np.empty(0, np.int64)
     direct = _rows(ctx, parts, wanted)
     first = list(_details(ctx, parts, direct, lambda row: _how(row, wanted)))
@@ -147,9 +145,7 @@ def _rows(ctx: Context, parts: Sequence[IndexedPart], wanted: Wanted) -> dict[in
     return {at: rows for at, rows in found.items() if rows.size}
 
 
-def _details(
-    ctx: Context, parts: Sequence[IndexedPart], rows: Mapping[int, Rows], how: Any
-) -> Iterator[HeldDocument]:
+def _details(ctx: Context, parts: Sequence[IndexedPart], rows: Mapping[int, Rows], how: Any) -> Iterator[HeldDocument]:
     """Yield the first rows in full, those of the published ledger first."""
     left = LISTED
     for at in sorted(rows, key=lambda at: (not parts[at].published, at)):

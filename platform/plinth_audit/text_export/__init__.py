@@ -27,7 +27,7 @@ FORMATS = ("parquet", "jsonl", "jsonl.gz", "jsonl.zst")
     epilog=examples(
         "plinth export text --to /data/corpus",
         "plinth export text web books --format jsonl.zst --to s3://bucket/corpus",
-    )
+    ),
 )
 @click.argument("buckets", nargs=-1)
 @click.option("--format", "kind", type=click.Choice(FORMATS), default="parquet", show_default=True)
@@ -69,8 +69,7 @@ def text(settings: Settings, buckets: tuple[str, ...], kind: str, to: str, unsig
     files = made.files.values()
     documents, size = counted(sum(file.documents for file in files), "document"), sum(file.bytes for file in files)
     output.say(
-        f"{to}: {documents}, {output.size(size)} in {counted(len(files), 'file')}; "
-        f"SHA-256 of {MANIFEST} {made.digest}"
+        f"{to}: {documents}, {output.size(size)} in {counted(len(files), 'file')}; SHA-256 of {MANIFEST} {made.digest}"
     )
     output.say(f"signed: SHA-256 of EXPORT.json {signed}" if signed else "Not signed: others cannot verify its origin.")
     if withheld := sum(file.withheld for file in files):

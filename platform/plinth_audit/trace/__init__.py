@@ -36,7 +36,7 @@ MOST_PATH = 4096
         "plinth corpus trace answer.txt --documents 100",
         "plinth corpus trace latest",
         "plinth corpus trace - --json < answer.txt | jq '.spans[].found[].training'",
-    )
+    ),
 )
 @click.argument("target", type=Utf8Text(), metavar="TEXT|FILE|-|latest")
 @click.option("--least", type=click.IntRange(min=32), default=32, show_default=True, help="Minimum tokens of a span.")

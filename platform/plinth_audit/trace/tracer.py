@@ -160,9 +160,7 @@ def _published(ctx: Context) -> dict[str, str]:
     """Return the digest of every published trace index by bucket."""
     found = {ref.asset[: -len(SUFFIX)]: ref.digest for ref in ctx.refs.all() if ref.asset.endswith(SUFFIX)}
     if not found:
-        raise MissingError(
-            "no trace index is published", remedy=f"run `plinth run --select '*{SUFFIX}'`"
-        )
+        raise MissingError("no trace index is published", remedy=f"run `plinth run --select '*{SUFFIX}'`")
     return found
 
 

@@ -1,12 +1,12 @@
-"""Smaller forms of a trained model, written from a folder in Hugging Face's layout and read back to be measured.
+"""Compressed forms of a trained model, written from a folder in Hugging Face's layout and read back for evaluation.
 
-    forms            the forms by name, there and back; integers as `torchao` makes them; the smallest weights at zero
-    gguf_file        GGUF for llama.cpp: tensors quantized by `gguf`, keys, the tokenizer as GGUF has it
+    forms            forms by name, with conversion in both directions; `torchao` integers; magnitude pruning
+    gguf_file        GGUF for llama.cpp: tensors quantized by `gguf`, keys, the tokenizer in GGUF
 
-A form that is read back has the numbers of the file, never those it was made of. How much it loses is measured by
-the evaluation (`plinth_registry.exports`), not here.
+A form that is read back has the values of the file, not those of its source. The loss of quality is measured by the
+evaluation (`plinth_registry.exports`), not here.
 
-Also here: the members of `plinth.model_forms`: a form is written, read back, measured and judged for
+Also here: the members of `plinth.model_forms`: a form is written, read back, measured and gated for
 `plinth export model --format`. It imports no torch.
 """
 
@@ -30,13 +30,13 @@ if TYPE_CHECKING:
 
 
 class FormExport:
-    """One form on its way out.
+    """Export of one form.
 
     Args:
         form: such as `gguf-q8_0`.
-        source: folder of the model, verified.
+        source: verified folder of the model.
         tokenizer: its `tokenizer.json`.
-        scratch: a folder for what is not kept.
+        scratch: folder for temporary files.
     """
 
     def __init__(self, form: str, source: Path, tokenizer: Path, scratch: Path) -> None:
@@ -53,10 +53,10 @@ class FormExport:
         return plain._replace(files=made.files, bytes=made.bytes, dtype=self.form)
 
     def judged(self, settings: Settings, ctx: Context, release: str, folder: Path) -> FormClaim:
-        """Measure the form against its release, as both stand in files, and ask the gates of exports.
+        """Compare the files of the form with its release, and evaluate the export gates.
 
         Raises:
-            GateError: a gate holds it back.
+            GateError: a gate blocks the export.
             MissingError: the workspace has no held-out text to measure it on.
         """
         from plinth_extras.compressed import forms
@@ -70,14 +70,14 @@ class FormExport:
 
 @contextmanager
 def form_export(ctx: Context, form: str, source: Path, tokenizer: Path) -> Iterator[FormExport]:
-    """A form of a model, with a folder that is gone afterward."""
+    """Provide the export of a form, with a temporary folder."""
     ctx.workspace.tmp.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="form-", dir=ctx.workspace.tmp) as scratch:
         yield FormExport(form, source, tokenizer, Path(scratch))
 
 
 def _compared(settings: Settings, ctx: Context, form: str, checkpoint: Manifest, restored: Path) -> Manifest:
-    """The comparison of the form (a) with the release (b) on held-out text."""
+    """Return the comparison of the form (a) with the release (b) on held-out text."""
     from plinth.errors import MissingError
     from plinth.evaluation.comparison import job
     from plinth.evaluation.comparison.models import weights
@@ -88,9 +88,9 @@ def _compared(settings: Settings, ctx: Context, form: str, checkpoint: Manifest,
     lacking = sorted(name for name, made in published.items() if made is None)
     if lacking:
         raise MissingError(
-            f"nothing to measure {form} on",
+            f"no data to evaluate {form}",
             found=f"no {', '.join(lacking)} in this workspace",
-            remedy="`plinth run --select evaluation` makes the held-out text and measures the release on it",
+            remedy="run `plinth run --select evaluation`, which measures the release on held-out text",
         )
     given = {name: made for name, made in published.items() if made}
     of_release = {"params": {"form": form}, "inputs": {"release": checkpoint.digest}}
@@ -107,7 +107,7 @@ def _compared(settings: Settings, ctx: Context, form: str, checkpoint: Manifest,
 
 
 def _quietly(line: str) -> None:
-    """What a stage says while it measures is not part of the answer."""
+    """Drop the progress messages of a stage, which are not part of the result."""
 
 
 def _form(name: str) -> ModelForm:

@@ -1,4 +1,4 @@
-"""The forms by name: from a folder in Hugging Face's layout to a form, and back to one that the evaluation loads."""
+"""Forms by name, with conversion from a Hugging Face folder and back to one that the evaluation loads."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def read_integers(plain: Path, folder: Path, form: str) -> Iterator[tuple[str, T
     tensors, described = _file(folder)
     found, left = support.unflatten_tensor_state_dict(tensors, described)
     if left:
-        raise IntegrityError(f"{folder / WEIGHTS} holds tensors that nothing describes", found=", ".join(sorted(left)))
+        raise IntegrityError(f"{folder / WEIGHTS} has tensors without metadata", found=", ".join(sorted(left)))
     for name, tensor in found.items():
         yield name, tensor.dequantize() if type(tensor) is not Tensor else tensor
 
@@ -118,7 +118,7 @@ def _file(folder: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     """Read the stored tensors and their metadata."""
     with safe_open(folder / WEIGHTS, framework="pt") as file:
         described = {key: value for key, value in (file.metadata() or {}).items() if key != "format"}
-        return {name: file.get_tensor(name) for name in file.keys()}, described  # noqa: SIM118 - it is no mapping
+        return {name: file.get_tensor(name) for name in file.keys()}, described  # noqa: SIM118 - not a mapping
 
 
 def _require_same(folder: Path, flat: Mapping[str, Tensor], described: Mapping[str, str]) -> None:
@@ -126,7 +126,7 @@ def _require_same(folder: Path, flat: Mapping[str, Tensor], described: Mapping[s
     wrong = [name for name in flat if name not in found or not torch.equal(found[name], flat[name])]
     if wrong or set(found) != set(flat) or read_described != dict(described):
         raise IntegrityError(
-            f"{folder / WEIGHTS} is not what was quantised",
+            f"{folder / WEIGHTS} differs from the quantized tensors",
             found=", ".join(wrong) or "other names or descriptions",
             remedy="export again",
         )
@@ -134,14 +134,14 @@ def _require_same(folder: Path, flat: Mapping[str, Tensor], described: Mapping[s
 
 # Magnitude pruning without retraining: the smallest weights of every matrix are zero.
 #
-#     pruned-50    half of every matrix of the blocks, wherever they lie in it
+#     pruned-50    half of every matrix of the blocks, at any position
 #     pruned-2:4   two of every four neighbors in a row, the pattern that sparse tensor cores compute
 #
 # As in the magnitude baseline of SparseGPT (arXiv:2301.00774, section 4) and Wanda (arXiv:2306.11695,
-# `prune_magnitude`): each matrix has its own threshold; embeddings, output and gains stay. The layout is unchanged, and
-# so is the size of the file: what is gained is gained by whoever computes with it.
+# `prune_magnitude`): each matrix has its own threshold; embeddings, output and gains stay. Layout and file size do not
+# change; only the computation can be faster.
 
-#: Of four neighbors, those that stay.
+#: Number of weights kept of four neighbors.
 _KEPT, _OF = 2, 4
 
 _SHARE: Final = 0.5
@@ -243,9 +243,9 @@ def write(form: str, plain: Path, folder: Path) -> WrittenForm:
         folder: it must not exist.
 
     Raises:
-        CheckpointError: the form cannot hold this model or its tokenizer.
-        IntegrityError: the file is not what was written.
-        MissingError: the library that makes this form is not installed.
+        CheckpointError: the form does not support this model or its tokenizer.
+        IntegrityError: the file differs from the written tensors.
+        MissingError: the library for this form is not installed.
     """
     folder.mkdir(parents=True)
     files = FORMS[form].write(plain, folder, form)
@@ -296,7 +296,7 @@ def _checked(
     for name, tensor in tensors:
         if tuple(tensor.shape) != shapes.get(name):
             raise IntegrityError(
-                f"{folder} holds a tensor that its model does not have",
+                f"{folder} has a tensor that its model does not have",
                 found=f"{name} of shape {tuple(tensor.shape)}",
                 expected=shapes.get(name, "no such tensor"),
             )

@@ -1,10 +1,10 @@
 """GGUF files for llama.cpp: matrices in blocks of 32 weights with one FP16 scale, quantized by the package `gguf`.
 
-    Q8_0   8 bits a weight, 8.5 with the scale
-    Q4_0   4 bits a weight, 4.5 with the scale; embeddings and output are Q8_0 then
+    Q8_0   8 bits per weight, 8.5 with the scale
+    Q4_0   4 bits per weight, 4.5 with the scale; embeddings and output stay Q8_0
 
-Gains stay FP32, and a matrix whose rows are no multiple of 32 is FP16, as in llama.cpp's converter. Tensors go through
-memory one at a time. What the file holds is compared with what the quantizer gave, by digest of every tensor.
+Gains stay FP32, and a matrix with a row length that is not a multiple of 32 is FP16, as in llama.cpp's converter. One
+tensor is in memory at a time. Every tensor of the file is compared with the quantizer's output by digest.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def require_same(path: Path, written: Mapping[str, str]) -> None:
     }
     wrong = sorted(name for name in found.keys() | written.keys() if found.get(name) != written.get(name))
     if wrong:
-        raise IntegrityError(f"{path} is not what the quantiser gave", found=", ".join(wrong), remedy="export again")
+        raise IntegrityError(f"{path} differs from its quantized source", found=", ".join(wrong), remedy="export again")
 
 
 def read(plain: Path, folder: Path, form: str) -> Iterator[tuple[str, Tensor]]:
@@ -143,10 +143,10 @@ FREQUENCY_FACTORS: Final = "rope_freqs.weight"
 
 
 def tensor_names(config: Mapping[str, Any], published: list[str]) -> dict[str, str]:
-    """llama.cpp's name of every tensor, by its published one.
+    """Return llama.cpp's name of every tensor by its published name.
 
     Raises:
-        CheckpointError: GGUF does not know the architecture, or a tensor of it.
+        CheckpointError: GGUF does not support the architecture or one of its tensors.
     """
     gguf = require("gguf", "quantised")
     kind = config["model_type"]
@@ -185,10 +185,10 @@ def _describe_model(writer: Any, config: Mapping[str, Any], name: str, file_type
 
 
 def frequency_factors(config: Mapping[str, Any]) -> Floats | None:
-    """Divisors of the rotary frequencies [E / 2] of a model whose context was extended; None of any other.
+    """Return divisors of the rotary frequencies [E / 2] of a model with an extended context; None for others.
 
     Raises:
-        CheckpointError: llama.cpp computes no such extension for this architecture.
+        CheckpointError: llama.cpp does not support the extension for this architecture.
     """
     scaling = config.get("rope_scaling")
     if not scaling:
@@ -206,7 +206,7 @@ def frequency_factors(config: Mapping[str, Any]) -> Floats | None:
 
 
 def heads_of(config: Mapping[str, Any], published: str) -> int:
-    """Heads whose rows llama.cpp has in another order; 0 for tensors that stay as they are."""
+    """Return the number of heads whose rows llama.cpp reorders; 0 for other tensors."""
     if not ARCHITECTURES[config["model_type"]]:
         return 0
     if published.endswith("q_proj.weight"):
@@ -215,7 +215,7 @@ def heads_of(config: Mapping[str, Any], published: str) -> int:
 
 
 def neighbours(weight: Floats, heads: int) -> Floats:
-    """Rows [heads * E, ...] of two halves per head, as pairs of neighbors."""
+    """Reorder rows [heads * E, ...] from two halves per head to neighboring pairs."""
     return weight.reshape(heads, 2, -1, *weight.shape[1:]).swapaxes(1, 2).reshape(weight.shape)
 
 
@@ -226,8 +226,8 @@ def halves(weight: Floats, heads: int) -> Floats:
 
 # The tokenizer as GGUF has it: tokens by id, kinds, merges, and the name of the pattern that cuts words.
 #
-# llama.cpp knows patterns by name only and computes nothing else, so a tokenizer whose words it would cut otherwise is
-# refused: the file would load, and encode other tokens than the model was trained on.
+# llama.cpp knows patterns by name only, so a tokenizer that it would split differently is rejected: the file would
+# load, but encode other tokens than the model was trained on.
 
 #: Patterns of Llama 3 and Qwen 2 as their `tokenizer.json` has them.
 _LLAMA3 = (
@@ -250,7 +250,7 @@ def _describe_tokenizer(writer: Any, plain: Path, config: Mapping[str, Any]) -> 
     """Write the keys of the tokenizer of a model folder.
 
     Raises:
-        CheckpointError: llama.cpp would encode text otherwise.
+        CheckpointError: llama.cpp would encode text differently.
     """
     gguf = require("gguf", "quantised")
     described = json.loads((plain / TOKENIZER).read_bytes())
@@ -266,7 +266,9 @@ def _describe_tokenizer(writer: Any, plain: Path, config: Mapping[str, Any]) -> 
     types = [
         (kinds.CONTROL if added[index]["special"] else kinds.USER_DEFINED)
         if index in added
-        else kinds.NORMAL if index in names else kinds.UNUSED
+        else kinds.NORMAL
+        if index in names
+        else kinds.UNUSED
         for index in range(size)
     ]
     writer.add_tokenizer_model("gpt2")
@@ -284,10 +286,10 @@ def _describe_tokenizer(writer: Any, plain: Path, config: Mapping[str, Any]) -> 
 
 
 def words_of(tokenizer: Mapping[str, Any]) -> str:
-    """llama.cpp's name of the way in which a tokenizer cuts words.
+    """Return llama.cpp's name of a tokenizer's word pattern.
 
     Raises:
-        CheckpointError: it has none.
+        CheckpointError: there is no name for it.
     """
     model, normalizer = tokenizer["model"], tokenizer.get("normalizer")
     cut = tokenizer.get("pre_tokenizer") or {}
@@ -296,10 +298,10 @@ def words_of(tokenizer: Mapping[str, Any]) -> str:
     known = normalizer is None or (found == "qwen2" and normalizer == {"type": "NFC"})
     if model["type"] != "BPE" or model.get("byte_fallback") or found is None or not known:
         raise CheckpointError(
-            "llama.cpp would encode text otherwise than this tokenizer",
+            "llama.cpp would encode text differently from this tokenizer",
             found=f"{model['type']}, words cut by {', '.join(str(one.get('type')) for one in steps)}",
             expected="`tokenizer: {kind: bpe-bytes, digits: single}` or `digits: runs`, or that of Llama 3 or Qwen 2",
-            remedy="export int8 or int4, whose tokenizer.json stays as it is",
+            remedy="export int8 or int4, which keep tokenizer.json",
         )
     return found
 

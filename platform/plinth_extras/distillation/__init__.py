@@ -1,10 +1,10 @@
-"""Distillation: a run whose loss is mixed with the divergence from a teacher, a model that exists.
+"""Distillation: a run with a loss that includes the divergence from a teacher model.
 
-    teacher         the teacher on a rank; what it says of every sequence of a run, stored once (imports torch)
+    teacher         the teacher on a rank; its logits for all sequences of a run, stored once (imports torch)
     stored_logits   the files of the asset `teacher_logits`, read by position; its stage
 
-The loss itself is `plinth.model.loss`. The teacher is found and proved as `initial` weights are; its digest is
-in the run's key and among the inputs of its `run`, so that lineage and taint go through it.
+The loss itself is in `plinth.model.loss`. The teacher is resolved and verified like `initial` weights; its digest is
+part of the run's key and of the inputs of `run`, so that lineage and taints include it.
 
 Also here: the section `training.distillation` of a recipe, and the training hook with checks, teacher and stored
 logits of a run.
@@ -32,43 +32,43 @@ if TYPE_CHECKING:
     from plinth.training.preparation import Preparation
     from plinth_extras.distillation.stored_logits import LogitRows
 
-#: For a teacher that speaks of other tokens.
+#: Remedy for a teacher with another tokenizer.
 VOCABULARY_REMEDY = "choose a teacher that was trained with this tokenizer, or tokenizer.kind: teacher to keep its own"
 
 
 class Distillation(Frozen):
-    """A model to learn from, with the run's tokenizer, whole on every device."""
+    """Teacher model with the run's tokenizer, whole on every device."""
 
     teacher: str = Field(
         min_length=1,
-        description="`NAME@champion` or `NAME/VERSION` of a release, or `RUN` or `RUN:STEP` of this workspace; found "
-        "and proved as `training.initial` is.",
+        description="`NAME@champion` or `NAME/VERSION` of a release, or `RUN` or `RUN:STEP` in this workspace; "
+        "resolved and verified like `training.initial`.",
     )
     share: float = Field(
-        0.5, gt=0, le=1, description="Of the divergence from the teacher in the loss; the rest is cross-entropy."
+        0.5, gt=0, le=1, description="Weight of the divergence from the teacher in the loss; the rest is cross-entropy."
     )
-    temperature: float = Field(1.0, gt=0, description="Of both distributions in the divergence.")
+    temperature: float = Field(1.0, gt=0, description="Temperature of both distributions in the divergence.")
 
     top_k: int | None = Field(
         None,
         ge=1,
         exclude_if=lambda count: count is None,
-        description="Stores so many most probable tokens of every position, and the mass of all others, once before "
-        "the run, which then needs no teacher beside it; left out: the teacher computes every batch.",
+        description="Number of most probable tokens per position to store before the run, with the mass of the others; "
+        "the run then does not load the teacher. Default: the teacher computes every batch.",
     )
     stored: Literal["fp16", "fp32"] = Field(
-        "fp16", exclude_if=lambda kind: kind == "fp16", description="`top_k`: how logarithms of probabilities are kept."
+        "fp16", exclude_if=lambda kind: kind == "fp16", description="Precision of stored log-probabilities (`top_k`)."
     )
 
     @property
     def weights(self) -> InitialWeights:
-        """The teacher as what a run begins from is named."""
+        """Teacher in the form of initial weights."""
         return InitialWeights.named(self.teacher)
 
 
 class TeacherState(Frozen):
-    """The resolved teacher: digest of the manifest `teacher`, how much it counts, and the digest of its stored logits
-    (`teacher_logits`), where the run reads those."""
+    """Resolved teacher: digest of the manifest `teacher`, its weight, and the digest of its stored logits
+    (`teacher_logits`) if the run reads those."""
 
     manifest: str
     share: float
@@ -77,7 +77,7 @@ class TeacherState(Frozen):
 
 
 SECTION = RecipeSection(
-    name="training.distillation", model=Distillation, description="A teacher; left out: cross-entropy alone."
+    name="training.distillation", model=Distillation, description="Distillation from a teacher; disabled by default."
 )
 STATE = RecipeSection(name="run.distillation", model=TeacherState, description="The teacher of the run.")
 
@@ -88,35 +88,35 @@ UNDIVIDED = ("tensor", "sequence", "pipeline")
 
 
 def problems(training: Training, params: Distillation) -> Iterator[str]:
-    """Divisions of the model and changes of its rows that a teacher does not follow."""
+    """Yield parallel layouts and row changes that distillation does not support."""
     if divided := not_with(training.parallel, undivided=UNDIVIDED):
         yield (
-            f"distillation with parallel.{divided[0]} {getattr(training.parallel, divided[0])}: a teacher's logits are "
-            "of the whole vocabulary and of whole sequences; use ZeRO"
+            f"distillation with parallel.{divided[0]} {getattr(training.parallel, divided[0])}: a teacher's logits "
+            "cover the whole vocabulary and whole sequences; use ZeRO"
         )
     shorter = [length for _, length in lengths(training)]
     if params.top_k is not None and shorter:
         yield (
-            f"distillation.top_k with rows of {shorter[0]} tokens: logits are stored of whole sequences; leave "
-            "out top_k, or the change of length"
+            f"distillation.top_k with rows of {shorter[0]} tokens: logits are stored for whole sequences; remove "
+            "top_k, or the change of length"
         )
 
 
 def models(params: Distillation) -> dict[str, InitialWeights]:
-    """The teacher, named as the weights that a run begins from are."""
+    """Return the teacher in the form of initial weights."""
     return {TEACHER: params.weights}
 
 
 def assets(params: Distillation) -> tuple[str, ...]:
-    """The stored logits, where the recipe stores them."""
+    """Return the asset of stored logits if the recipe stores them."""
     return (LOGITS,) if params.top_k is not None else ()
 
 
 def prepare(given: Preparation, params: Distillation) -> TeacherState:
-    """The model that the run learns from, after a check that it has the same tokens.
+    """Resolve the teacher, and check that it has the same tokenizer.
 
     Raises:
-        RecipeError: it has others.
+        RecipeError: the tokenizers differ.
     """
     from plinth.training.initial import require_same_vocabulary
 
@@ -128,14 +128,14 @@ def prepare(given: Preparation, params: Distillation) -> TeacherState:
 
 
 def inputs(state: TeacherState) -> dict[str, str]:
-    """Digests of the teacher and of its stored logits."""
+    """Return the digests of the teacher and of its stored logits."""
     return {TEACHER: state.manifest, **({LOGITS: state.logits} if state.logits else {})}
 
 
 def reads(
     config: RunConfig, place: RankPlace, state: TeacherState
 ) -> Callable[[int, int], tuple[LogitRows, ...]] | None:
-    """The stored logits of this rank's rows of a step; None where the teacher computes every batch."""
+    """Return the stored logits of this rank's rows of a step; None if the teacher computes every batch."""
     if not state.logits:
         return None
     from plinth.storage.shared_store import open_store

@@ -31,7 +31,7 @@ from plinth_extras.distillation import Distillation
 ASSET = "teacher_logits"
 VERSION = "1"
 
-#: A part holds about so much.
+#: Approximate size of a part, in bytes.
 PART_BYTES = 64 * 2**20
 
 PRECISIONS = {"fp16": np.float16, "fp32": np.float32}
@@ -84,7 +84,7 @@ class StoredLogits:
         self._store, self._parts, self._mapped = store, made.parts, dict[int, NDArray[np.void]]()
         self._record = record_of(made.params["top_k"], made.stats["vocab_size"], made.params["stored"])
         self._tokens = int(made.stats["sequence_tokens"])
-        self._count = made.parts[0].rows  # as that of every part but the last
+        self._count = made.parts[0].rows  # the same in every part except the last
         self._positions = int(made.stats["positions"])
 
     def rows(self, first: int, stop: int) -> LogitRows:
@@ -125,7 +125,7 @@ def stages(recipe: Recipe) -> list[Stage]:
             version=VERSION,
             params=identified(recipe.training),
             group="training",
-            description="The most probable tokens after every token of the run, by its teacher, and the others' mass.",
+            description="The teacher's most probable tokens after every token of the run, and the mass of the others.",
             owner=shared_owner(recipe),
             kinds=("pytorch",),
             present=_present,

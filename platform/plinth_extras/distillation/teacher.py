@@ -1,4 +1,4 @@
-"""The teacher on a rank: whole, in the run's precision, without gradients; or what it said before the run."""
+"""The teacher on a rank: whole, in the run's precision, without gradients; or its stored logits."""
 
 from __future__ import annotations
 
@@ -102,16 +102,16 @@ def _made(folder: Path) -> Path:
     return folder
 
 
-# `teacher_logits`: what a teacher says of every sequence that a run will see, stored once.
+# `teacher_logits`: the teacher's logits for every sequence of a run, stored once.
 #
 #     mixture, shards, teacher -> positions of the data order, in parts of one size -> `part-*` (`stored_logits`)
 #
-# A part is an item of its own: what was made stays when the rest fails, parts are shared among machines (`--part i/n`),
-# and the bytes depend on no number of workers: on a CPU one thread computes a part, in batches of a fixed size.
+# A part is a separate item: finished parts stay if the rest fails, parts are shared among machines (`--part i/n`), and
+# the bytes do not depend on the number of workers: on a CPU one thread computes a part, in batches of a fixed size.
 #
-# A sequence that is drawn in several epochs is stored as often: a step's positions are then one span.
+# A sequence in several epochs is stored once per epoch, so that the positions of a step are one span.
 
-#: Tokens of a batch. Another number is another `VERSION`: sums of other batches round otherwise.
+#: Tokens of a batch. Bump `VERSION` when this changes, since sums round differently.
 BATCH_TOKENS = 8192
 
 
@@ -149,7 +149,7 @@ def run(
     vocab_size, top_k = int(tokenizer.stats["vocab_size"]), int(params["top_k"])
     if top_k > vocab_size:
         raise TrainingError(
-            "training.distillation.top_k is more than there are tokens",
+            "training.distillation.top_k exceeds the vocabulary",
             found=str(top_k),
             expected=f"at most {vocab_size}, the run's vocabulary",
         )
@@ -205,7 +205,7 @@ def make_part(store: Store, task: LogitsTask) -> tuple[Part, ...]:
 
 @torch.inference_mode()
 def _said(model: Decoder, loader: Loader, first: int, stop: int, task: LogitsTask) -> LogitRows:
-    """What the teacher says of positions, in FP32."""
+    """Return the teacher's logits for positions, in FP32."""
     device, top_k = model.embed_tokens.device, int(task.params["top_k"])
     batch = loader.at(first, stop)
     length = loader.order.sequence_tokens
@@ -225,13 +225,13 @@ def _said(model: Decoder, loader: Loader, first: int, stop: int, task: LogitsTas
 
 
 def _placed(ctx: Context) -> Context:
-    """On a GPU one worker, which keeps it busy; more would hold the teacher as often."""
+    """Return a context with one worker on a GPU, since every worker loads the teacher."""
     return replace(ctx, engine=LocalEngine(1)) if torch.cuda.is_available() else ctx
 
 
 @lru_cache(maxsize=1)
 def _loader(workspace: str, mixture: str, shards: tuple[str, ...]) -> Loader:
-    """Kept by a worker from one part to the next, as the teacher is."""
+    """Return the loader, which a worker keeps between parts, like the teacher."""
     return open_loader(Workspace(Path(workspace)), mixture, shards)
 
 

@@ -4,12 +4,11 @@
       ▲                                                                          │
       └──────── common weights of the next round, signed ◄──── exchange ◄────────┘
 
-    exchange     the recipe's section; the training hook; the folder or bucket between sites: signed
-                 records, the tensors that they name by digest, what need not be kept
-    coordinator  judges what sites sent, makes the next common weights, goes on where it was killed (imports torch)
+    exchange     the recipe section; the training hook; the folder or bucket between sites: signed records, their
+                 tensors by digest, pruning
+    coordinator  checks contributions, computes the next common weights, continues after a kill (imports torch)
     site         the rounds of one run: sends its weights, waits, adopts the common ones (imports torch)
     command      the command `plinth run federated`
 
-A site is a run of its own: its shards, its optimizer's state and its timeline stay with it. Does not belong here: its
-inner steps (loop).
+A site is a separate run with its own shards, optimizer state and timeline. Does not belong here: inner steps (loop).
 """

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @group(epilog=examples("plinth run federated coordinate -r oslo.yaml", "plinth run federated rounds -r oslo.yaml"))
 def federated() -> None:
-    """Federated rounds of the sites that a recipe names (training.federated)."""
+    """Coordinate and list federated rounds of the sites in a recipe (training.federated)."""
 
 
 @federated.command(epilog=examples("plinth run federated coordinate -r oslo.yaml --wait 1800"))
@@ -23,15 +23,15 @@ def federated() -> None:
     type=click.FloatRange(min=0),
     default=3600.0,
     show_default=True,
-    help="Seconds that a round waits for further sites once one has sent its weights.",
+    help="Seconds to wait for other sites after the first one has sent its weights.",
 )
 @recipe_option
 @shared
 def coordinate(settings: Settings, wait: float) -> None:
     """Average the weights of the sites round by round, until their runs have ended.
 
-    The recipe of any site serves. All state is in the exchange: killed and started again, it goes on with the same
-    round. A site that sends nothing in time, or what cannot be taken, is named; the others' mean is taken.
+    Use the recipe of any site. All state is in the exchange, so the command can be interrupted and restarted. Sites
+    that are late or rejected are listed; the mean of the others is used.
     """
     from plinth_extras.federated.coordinator import Coordinator
     from plinth_extras.federated.coordinator import coordinate as until_all_end
@@ -46,7 +46,7 @@ def coordinate(settings: Settings, wait: float) -> None:
 @shared
 @json_option
 def rounds(settings: Settings, as_json: bool) -> None:
-    """List the committed rounds, whose signatures are verified: sites taken, missing, refused and why."""
+    """List committed rounds with verified signatures: accepted, missing and rejected sites, with reasons."""
     from plinth_jobs.cli import output
 
     _, exchange = _federation(settings)
@@ -59,10 +59,10 @@ def rounds(settings: Settings, as_json: bool) -> None:
 
 
 def _federation(settings: Settings) -> tuple[Federated, Exchange]:
-    """The recipe's federation, and its exchange with the trust of this workspace.
+    """Return the recipe's federation, and its exchange with the trust of this workspace.
 
     Raises:
-        RecipeError: the recipe names none.
+        RecipeError: the recipe has no federation.
     """
     from plinth.errors import RecipeError
     from plinth.sections import of
@@ -73,7 +73,7 @@ def _federation(settings: Settings) -> tuple[Federated, Exchange]:
     recipe = settings.load_recipe()
     params = of(recipe.training, "federated", Federated)
     if params is None:
-        raise RecipeError(f"recipe {recipe.name} is of no site", expected="training.federated")
+        raise RecipeError(f"recipe {recipe.name} has no federation", expected="training.federated")
     return params, Exchange(params.exchange, Trust.of(Workspace(settings.workspace)))
 
 

@@ -1,11 +1,11 @@
-"""The coordinator of a federation: judges what the sites sent, and makes the common weights of the next round.
+"""Coordinator of a federation: checks contributions, and computes the common weights of the next round.
 
     contributions of round r ──► judged: signed, from these weights, these shapes, finite, unchanged ──► outer step
                                     └─► refused by name: the others' mean is taken                         │
     rounds/r.json, last ◄──────────────────────────────────────────────────────────────────────────────────┘
 
-All its state is in the exchange. A coordinator that was killed had either committed a round or not: the next one makes
-the round from the same files, which are the same bits. Two of them at once do no harm: the first record stays.
+All its state is in the exchange. After a kill, a round is either committed or computed again from the same files with
+the same bits. Two coordinators at once are harmless: the first record stays.
 
 Round 0 has no outer step: the sites' first weights must be the same bits, and are the common weights.
 """
@@ -214,7 +214,7 @@ class Coordinator:
         base = self.exchange.round(self.number - 1)[0].common if self.number else None
         if made.base != (base.sha256 if base else ""):
             raise CheckpointError(
-                "it began from other common weights", found=made.base[:12] or "none", expected=base and base.sha256[:12]
+                "it has other base weights", found=made.base[:12] or "none", expected=base and base.sha256[:12]
             )
         with ExitStack() as stack:
             files = RoundFiles(stack, self.exchange.store)
@@ -261,7 +261,7 @@ def coordinate(
     Raises:
         CheckpointError: a round has no valid contribution.
     """
-    prune(coordinator.exchange, coordinator.params.sites)  # of one that was killed
+    prune(coordinator.exchange, coordinator.params.sites)  # left by a killed coordinator
     while True:
         deadline = float("inf")
         while coordinator.receive() and time.monotonic() < deadline:

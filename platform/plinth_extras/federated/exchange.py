@@ -1,6 +1,6 @@
-"""`training.federated`: the federation that a run is a site of, its training hook, and what is exchanged between sites.
+"""`training.federated`: federation of a run, its training hook, and the exchange between sites.
 
-Sites exchange signed records, and the tensors that they name by digest.
+Sites exchange signed records and tensors, which the records name by digest.
 
     contributions/00003/oslo.json   a site's weights after its inner steps, for round 3; written once
     rounds/00003.json               the outcome of round 3: its commit; written once, last
@@ -9,7 +9,7 @@ Sites exchange signed records, and the tensors that they name by digest.
 Records are in-toto statements in DSSE envelopes, signed as trainer. They hold names, numbers and digests. The first
 reader of a file on a machine compares its SHA-256.
 
-Does not belong here: what the tensors are (outer_step), and which of them count (coordinator).
+Does not belong here: the content of the tensors (outer_step); the choice of contributions (coordinator).
 """
 
 from __future__ import annotations
@@ -41,20 +41,20 @@ if TYPE_CHECKING:
 class Federated(Frozen):
     """Federation of runs that train the same model on their own text and average weights every `inner_steps`."""
 
-    site: Name = Field(description="This run's name among the sites.")
-    sites: tuple[Name, ...] = Field(min_length=1, description="All sites, this one too.")
+    site: Name = Field(description="Name of this run's site.")
+    sites: tuple[Name, ...] = Field(min_length=1, description="All sites, including this one.")
     exchange: str = Field(
         pattern=r"^(/|s3://[^/]+)",
-        description="Absolute folder, or `s3://bucket/prefix`, that all sites and the coordinator reach.",
+        description="Absolute folder, or `s3://bucket/prefix`, that all sites and the coordinator can reach.",
     )
-    inner_steps: int = Field(500, ge=1, description="Steps of a site between two averages.")
+    inner_steps: int = Field(500, ge=1, description="Steps of a site between two rounds.")
     outer_lr: float = Field(0.7, gt=0, description="Rate of the outer step; 1 without momentum is the plain mean.")
     outer_momentum: float = Field(0.9, ge=0, lt=1, description="Nesterov momentum of the outer step.")
 
     @model_validator(mode="after")
     def _one_of_the_sites(self) -> Self:
         if self.site not in self.sites or len(set(self.sites)) != len(self.sites):
-            raise ValueError(f"site {self.site} in sites {', '.join(self.sites)}: expected there, each name once")
+            raise ValueError(f"site {self.site} in sites {', '.join(self.sites)}: expected in them, without duplicates")
         return self
 
     def ends_round(self, step: int, total_steps: int) -> bool:
@@ -63,7 +63,7 @@ class Federated(Frozen):
 
 
 SECTION = RecipeSection(
-    name="training.federated", model=Federated, description="Sites that average weights; left out: none."
+    name="training.federated", model=Federated, description="Federated training; disabled by default."
 )
 STATE = RecipeSection(name="run.federated", model=Federated, description="The federation of the run.")
 
@@ -95,10 +95,10 @@ class Contribution(Frozen):
 
     site: Name
     round: int = Field(ge=0)
-    base: str = Field(description="SHA-256 of the common weights that it began from; empty in round 0.")
-    step: int = Field(ge=0, description="Of the site's own run.")
-    goes_back_to: int = Field(0, ge=0, description="Oldest round whose common weights its run may adopt again.")
-    ends: bool = Field(description="Whether its run takes no further step.")
+    base: str = Field(description="SHA-256 of its base weights; empty in round 0.")
+    step: int = Field(ge=0, description="Step of the site's run.")
+    goes_back_to: int = Field(0, ge=0, description="Oldest round whose common weights it may adopt again.")
+    ends: bool = Field(description="True if its run has ended.")
     files: tuple[Blob, ...] = Field(min_length=1)
     at: str
 
@@ -107,13 +107,13 @@ class Round(Frozen):
     """Outcome of a round, from which every site continues."""
 
     round: int = Field(ge=0)
-    before: str = Field(description="SHA-256 of the record of the round before; empty in round 0.")
+    before: str = Field(description="SHA-256 of the previous round's record; empty in round 0.")
     common: Blob
     momentum: Blob | None = None
-    taken: Mapping[str, str] = Field(description="SHA-256 of the record of each contribution, by site.")
-    refused: Mapping[str, str] = Field(description="Why a contribution was not taken, by site.")
-    missing: tuple[str, ...] = Field(description="Sites that sent nothing in time.")
-    ended: tuple[str, ...] = Field(description="Sites whose runs take no further step.")
+    taken: Mapping[str, str] = Field(description="SHA-256 of each accepted contribution's record, by site.")
+    refused: Mapping[str, str] = Field(description="Reason of each rejected contribution, by site.")
+    missing: tuple[str, ...] = Field(description="Sites that did not send in time.")
+    ended: tuple[str, ...] = Field(description="Sites whose runs have ended.")
     outer_lr: float
     outer_momentum: float
     at: str
@@ -216,14 +216,14 @@ class Exchange:
             return model.model_validate(content["predicate"])
         except (SignatureError, ValidationError, ValueError) as error:
             raise CheckpointError(
-                f"{where} counts for nothing",
+                f"{where} is ignored",
                 found=error.brief if isinstance(error, SignatureError) else error,
                 expected="a record that a trainer of this root signed",
             ) from error
 
 
 def now() -> str:
-    """UTC, ISO 8601."""
+    """Return the current UTC time, ISO 8601."""
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
@@ -235,18 +235,18 @@ def _contribution_name(number: int, site: str) -> str:
     return f"{number:05d}/{site}.json"
 
 
-# What an exchange need not keep: tensors that no site, round or coordinator goes back to.
+# Pruning of tensors that are no longer needed:
 #
-#     sent for a round     needed until the round is committed
-#     momentum             needed until the next round is
-#     common weights       needed by a site that goes back to a checkpoint, or is audited, and adopts them again
+#     contributions        until the round is committed
+#     momentum             until the next round is committed
+#     common weights       while a site may adopt them again after a rollback or in an audit
 #
-# Each contribution says which round's common weights its run may be the first to adopt again. Those of all rounds since
-# the least of these stay, and of a site that has taken part in no round, all. Signed records stay: they are small, and
-# name what was averaged by digest.
+# Each contribution has the oldest round whose common weights its run may adopt again. All rounds since the minimum are
+# kept, and all rounds if a site has not sent any. Signed records are kept: they are small, and name the averaged files
+# by digest.
 #
-# A killed pruning is taken up by the next: rounds are swept from the oldest that has something left. Does not belong
-# here: when (coordinator).
+# An interrupted pruning is continued by the next one, which starts from the oldest round with files. Does not belong
+# here: the time of pruning (coordinator).
 
 
 def prune(exchange: Exchange, sites: Iterable[str]) -> int:

@@ -1,12 +1,12 @@
-"""The rounds of one run: it sends its weights, waits for the common ones, and goes on from them.
+"""Rounds of one site: send the weights, wait for the common ones, and continue from them.
 
     last inner step ─► every rank writes its share of the FP32 masters ─► one signed record ─► wait ─► adopt
 
-The optimizer's state stays with the site, as in DiLoCo. A site that comes late, because it was lost for a while, finds
-its round committed without it: its inner steps of that round are lost, and it goes on from the newest common weights.
+The optimizer state stays with the site, as in DiLoCo. If a site is late, its round is committed without it: its inner
+steps of that round are lost, and it continues from the newest common weights.
 
-What a run adopts after a step is kept beside its checkpoints (`federated/step-00000500.json`, the coordinator's signed
-record), so that a resume, a rollback and the audit adopt the same. Each rank reads its share of the common weights.
+The record that a run adopts after a step is kept next to its checkpoints (`federated/step-00000500.json`, signed by
+the coordinator), so that a resume, a rollback and the audit adopt the same. Each rank reads its share of the weights.
 """
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ class Site(RankHook):
     def _write(self) -> Blob:
         store = self.exchange.store
         folder = store.root / "staging" / f"{self.params.site}-{self.rank.index}"
-        shutil.rmtree(folder, ignore_errors=True)  # of a rank that was killed here
+        shutil.rmtree(folder, ignore_errors=True)  # left by a killed rank
         folder.mkdir(parents=True)
         sharded_state.write(universal.masters_of(self.engine), folder, self.rank.index)
         self.beat()
@@ -156,7 +156,7 @@ class Site(RankHook):
     def _recorded(self, step: int) -> Round:
         path = self._path(step)
         if not path.exists():
-            raise MissingError(f"the run did not write down what it adopted after step {step}", expected=path)
+            raise MissingError(f"the record of the weights adopted after step {step} is missing", expected=path)
         return self.exchange.opened_round(path.read_bytes(), str(path))
 
     def _path(self, step: int) -> Path:

@@ -1,12 +1,12 @@
-"""Differentially private training (DP-SGD, Abadi et al., arXiv:1607.00133): epsilon of a run's weights.
+"""Differentially private training (DP-SGD, Abadi et al., arXiv:1607.00133), with the epsilon of a run's weights.
 
-    secret ─► which sequences a step takes (tokens.order.poisson) ─► gradient of each, clipped ─► sum ─► noise ─► update
+    secret ─► sampling of sequences (tokens.order.poisson) ─► clipped gradient of each ─► sum ─► noise ─► update
        └──────────────────────────────────────────────────────────────────────────────────────────────┘
 
-    accounting   epsilon of so many steps, and the noise for an epsilon, by Opacus; a process of its own (imports torch)
-    gradients    the sum of clipped gradients with noise (imports torch)
+    accounting   epsilon of a number of steps, and noise for an epsilon, by Opacus; a separate process (imports torch)
+    gradients    sum of clipped gradients with noise (imports torch)
 
-The unit of privacy is a sequence of the shards. Does not belong here: what a gradient is used for (engine).
+The unit of privacy is a sequence of the shards. Does not belong here: the use of a gradient (engine).
 
 Also here: the section `training.privacy` of a recipe, checks, the key of a private run, and the training hook with
 noise and sampling.
@@ -40,56 +40,56 @@ if TYPE_CHECKING:
     from plinth.training.preparation import Preparation
     from plinth.training.telemetry.timeline import History
 
-#: What the guarantee is about.
+#: Unit of the privacy guarantee.
 UNIT = "sequence"
 
 
 class Privacy(Frozen):
-    """DP-SGD: the weights hardly depend on any one sequence of the shards, in the sense of (epsilon, delta)."""
+    """DP-SGD with an (epsilon, delta) guarantee for each sequence of the shards."""
 
-    epsilon: float = Field(gt=0, description="The budget: no step is taken that would spend more.")
-    delta: float = Field(gt=0, lt=1, description="Usually below 1 / sequences of the mixture.")
-    clip_norm: float = Field(1.0, gt=0, description="Norm to which the gradient of each sequence is clipped.")
+    epsilon: float = Field(gt=0, description="Privacy budget; training stops before a step would exceed it.")
+    delta: float = Field(gt=0, lt=1, description="Usually below 1 / (number of sequences in the mixture).")
+    clip_norm: float = Field(1.0, gt=0, description="Clipping norm of each sequence's gradient.")
     noise_multiplier: float | None = Field(
         None,
         gt=0,
-        description="Standard deviation of the noise, in clip_norm; left out: what `epsilon` allows over all steps.",
+        description="Standard deviation of the noise, in units of clip_norm. Default: the minimum for `epsilon`.",
     )
 
 
 class PrivacyState(Frozen):
-    """The privacy of a run, resolved."""
+    """Resolved privacy parameters of a run."""
 
     epsilon: float
     delta: float
     clip_norm: float
     noise_multiplier: float
-    sample_rate: float = Field(description="Probability with which a step takes a sequence.")
+    sample_rate: float = Field(description="Probability that a step samples a sequence.")
     secret_sha256: str = Field(description="Commitment to the key of sampling and noise.")
 
 
-SECTION = RecipeSection(name="training.privacy", model=Privacy, description="Differential privacy; left out: none.")
+SECTION = RecipeSection(name="training.privacy", model=Privacy, description="Differential privacy; off by default.")
 STATE = RecipeSection(name="run.privacy", model=PrivacyState, description="The privacy of the run.")
 
 
-# The key of a private run: it decides which sequences a step takes, and the noise.
+# Key of a private run, which determines its sampling and noise.
 #
-#     <trust folder>/privacy/<run_id>.key   32 random bytes, its owner's alone; no recipe seed, not in the workspace
+#     <trust folder>/privacy/<run_id>.key   32 random bytes, readable only by its owner, outside the workspace
 #
-# Whoever has it can compute the noise again and take it off, so it must be kept from everyone who must not learn about
-# the text; the run's configuration holds its SHA-256 only. A resume and the audit need it. Once it is destroyed, the
-# run can be neither audited nor listed by step, and nobody can undo the noise.
+# With the key, the noise can be recomputed and removed, so it must stay secret from everyone who must not learn about
+# the text; the run's configuration has only its SHA-256. A resume and the audit need it. Without it, the run can
+# neither be audited nor listed by step, and the noise cannot be removed.
 
 KEY_BYTES = 32
 
 
 def key_path(workspace: Workspace, run_id: str) -> Path:
-    """Where this machine keeps the key of a run."""
+    """Return the path of a run's key on this machine."""
     return workspace.trust_folder / "privacy" / f"{run_id}.key"
 
 
 def make_key(workspace: Workspace, run_id: str) -> str:
-    """The commitment to a run's key, which is drawn where there is none yet."""
+    """Return the commitment to a run's key, which is generated if missing."""
     path = key_path(workspace, run_id)
     with atomic.locked(path.with_suffix(".lock")):
         if not path.exists():
@@ -98,10 +98,10 @@ def make_key(workspace: Workspace, run_id: str) -> str:
 
 
 def read_key(workspace: Workspace, run_id: str, committed: str) -> bytes:
-    """The key that the run was started with.
+    """Return the key that the run was started with.
 
     Raises:
-        SignatureError: it is not on this machine, or another one is.
+        SignatureError: this machine has no key or another key of the run.
     """
     path = key_path(workspace, run_id)
     found = path.read_bytes() if path.exists() else b""
@@ -110,13 +110,13 @@ def read_key(workspace: Workspace, run_id: str, committed: str) -> bytes:
             f"the privacy key of run {run_id} is not on this machine",
             found=f"another one in {path}" if found else f"no {path}",
             expected=f"{KEY_BYTES} bytes with SHA-256 {committed[:12]}…",
-            remedy="copy it, in secret, from the machine that began the run; with another key the guarantee is void",
+            remedy="copy it securely from the machine that started the run; another key voids the guarantee",
         )
     return found
 
 
 def noise_seed(key: bytes, step: int, name: str) -> int:
-    """The seed of the noise on a parameter's gradient in a step, of 63 bits."""
+    """Return the 63-bit seed of the noise on a parameter's gradient in a step."""
     return int.from_bytes(hmac.digest(key, f"noise/{step}/{name}".encode(), hashlib.sha256)[:8]) >> 1
 
 
@@ -124,7 +124,7 @@ UNDIVIDED = ("tensor", "sequence", "pipeline", "zero_stage", "offload")
 
 
 def problems(training: Training, params: Privacy) -> Iterator[str]:
-    """Sections that would read the text past the noise, or break the assumptions of the accountant."""
+    """Yield settings that use the text without noise, or break the assumptions of the accountant."""
     divided = not_with(training.parallel, undivided=UNDIVIDED)
     wrong = {
         **{f"parallel.{name} {getattr(training.parallel, name)}": True for name in divided},
@@ -144,10 +144,10 @@ def problems(training: Training, params: Privacy) -> Iterator[str]:
 
 
 def prepare(given: Preparation, params: Privacy) -> PrivacyState:
-    """The noise and the key of a private run; those of a run that was started stay.
+    """Resolve noise and key of a private run; those of a started run stay.
 
     Raises:
-        RecipeError: the budget does not allow the steps, or a sequence would come by more than one way.
+        RecipeError: the budget does not allow the steps, or a sequence could occur more than once.
     """
     from plinth.tokens.order.order import Order
     from plinth_extras.privacy.accounting import resolved_apart
@@ -158,7 +158,7 @@ def prepare(given: Preparation, params: Privacy) -> PrivacyState:
     if planted or Order(given.mixture).repeats:
         raise RecipeError(
             "training.privacy needs every sequence once in the mixture",
-            found="canaries, whose copies are planted to be seen" if planted else "a bucket of more than one epoch",
+            found="canaries, which have repeated copies" if planted else "a bucket of more than one epoch",
             expected="no canaries, and mixture.total_tokens that no bucket has to repeat itself for",
         )
     rate = 1 / given.total_steps
@@ -174,7 +174,7 @@ def prepare(given: Preparation, params: Privacy) -> PrivacyState:
 
 
 def draws(config: RunConfig, state: PrivacyState) -> Steps:
-    """The positions that each step takes: they follow from the run's key.
+    """Return the positions of each step, sampled with the run's key.
 
     Raises:
         SignatureError: the key is not on this machine.
@@ -187,7 +187,7 @@ def draws(config: RunConfig, state: PrivacyState) -> Steps:
 
 
 def facts(history: History | None, monitor: Mapping[str, Any]) -> dict[str, Any]:
-    """The budget that a private run has spent, as its committed checkpoint states it."""
+    """Return the budget that a private run has spent, according to its committed checkpoint."""
     return {"privacy": monitor}
 
 

@@ -2,8 +2,8 @@
 
     python -m plinth_extras.privacy.accounting < question.json      the noise of a run; one JSON object
 
-Opacus imports torch, so the control plane asks a process of its own. Neighbors differ in one sequence, which one has
-and the other has not. Every step that has looked at data counts, whatever came of its update.
+Opacus imports torch, so the control plane runs it in a separate process. Neighboring data sets differ in one sequence.
+Every step that has read data counts, even without an update.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ def resolve(params: Privacy, sample_rate: float, steps: int) -> dict[str, float]
             raise RecipeError(
                 "training.privacy.epsilon is too low for this run",
                 found=f"epsilon {params.epsilon:g}, {steps} steps, a sampling rate of {sample_rate:.4g}: {error}",
-                expected="a budget that some noise keeps to",
-                remedy="raise epsilon, take fewer steps, or train on more sequences, which lowers the rate of each",
+                expected="a budget that is feasible with some noise",
+                remedy="raise epsilon, train fewer steps, or add sequences, which lowers the sampling rate",
             ) from error
     spent = epsilon(noise, sample_rate, steps, params.delta)
     if spent > params.epsilon:
@@ -52,7 +52,7 @@ def resolve(params: Privacy, sample_rate: float, steps: int) -> dict[str, float]
             f"{steps} steps spend more than training.privacy.epsilon",
             found=f"epsilon {spent:.4g} with noise_multiplier {noise:g} and a sampling rate of {sample_rate:.4g}",
             expected=f"at most {params.epsilon:g}",
-            remedy="leave noise_multiplier out, raise it or epsilon, or take fewer steps",
+            remedy="remove noise_multiplier, raise it or epsilon, or train fewer steps",
         )
     return {"noise_multiplier": noise, "epsilon": spent}
 
@@ -70,7 +70,7 @@ def resolved_apart(params: Privacy, sample_rate: float, steps: int) -> dict[str,
         answer: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     except (ValueError, IndexError):
         raise RecipeError(
-            "training.privacy needs an accountant that cannot be used here",
+            "the accountant of training.privacy failed to run",
             found=done.stderr.strip().splitlines()[-1:] or f"exit status {done.returncode}",
             expected="the extra dp",
             remedy="pip install 'plinth[dp]'",
@@ -101,7 +101,7 @@ class PrivacyBudget:
                 f"step {step} would spend more than the privacy budget of the run",
                 found=f"epsilon {self._of(step):.4g} after it, {self._of(step - 1):.4g} before",
                 expected=f"at most {state.epsilon:g} at delta {state.delta:g}",
-                remedy="the last checkpoint is within the budget; begin another run with a larger one, or more noise",
+                remedy="use the last checkpoint, or start another run with a larger budget or more noise",
             )
         self.steps = step
 
@@ -116,7 +116,7 @@ class PrivacyBudget:
 
 
 def main() -> None:
-    """Answer the question on standard input."""
+    """Read a request from stdin and print the result."""
     question = json.load(sys.stdin)
     try:
         answer: dict[str, Any] = resolve(

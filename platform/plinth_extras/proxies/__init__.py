@@ -1,10 +1,10 @@
-"""Product proxies: small generated items that stand for what a product asks of a model, checked by code.
+"""Product proxies: small generated items that represent product tasks, checked by code.
 
-    job          items of the five families and the checks of their answers; the asset, its stage and items
+    job          items of the five families and checks of their answers; the asset, its stage and items
 
-An item has a right answer and a broken one of equal length, which differ in a few characters. The model's output passes
-or not; a preference for the right answer over the broken one measures models that are too small to pass. There is no
-judge, and nothing is downloaded.
+An item has a correct answer and a broken one of equal length, which differ in a few characters. The model's output
+passes or fails; the preference for the correct answer over the broken one measures models that are too small to pass.
+There is no judge model, and nothing is downloaded.
 
 Also here: the section `evaluation.proxies` of a recipe and the measurement.
 """
@@ -22,9 +22,9 @@ from plinth.sections import RecipeSection
 class Proxies(Frozen):
     """Generated items in five families that are checked by code."""
 
-    items: int = Field(40, ge=2, le=2000, description="Items of each family.")
-    seed: int = internal(0, ge=0, description="Draws the items.")
-    max_tokens: int = internal(48, ge=1, description="Tokens that the model may write to an item.")
+    items: int = Field(40, ge=2, le=2000, description="Number of items per family.")
+    seed: int = internal(0, ge=0, description="Seed of the items.")
+    max_tokens: int = internal(48, ge=1, description="Maximum generated tokens per item.")
 
 
 SECTION = RecipeSection(
@@ -36,7 +36,7 @@ SECTION = RecipeSection(
 
 MEASUREMENT = Measurement(
     name="proxies",
-    description="What the checkpoint writes where a product wants a form.",
+    description="Product proxies: generated items, checked by code.",
     asset="proxies",
     stages=late("plinth_extras.proxies.job:stages"),
     key="evaluation.proxies",

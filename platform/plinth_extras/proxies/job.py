@@ -1,4 +1,4 @@
-"""The asset `proxies`: generated items of five families, what a checkpoint writes for them, and its stage."""
+"""Asset `proxies`: generated items of five families, the answers of a checkpoint, and its stage."""
 
 from __future__ import annotations
 
@@ -258,7 +258,7 @@ def _validator(schema: str) -> Any:
 
 
 def _refuse(constant: str) -> None:
-    raise ValueError(f"{constant} is no JSON")
+    raise ValueError(f"{constant} is not valid JSON")
 
 
 _CHECKS: dict[str, Callable[[Mapping[str, Any], str], bool]] = {
@@ -272,8 +272,8 @@ ASSET = "proxies"
 VERSION = "2"
 FILE = "items.parquet"
 
-#: A row per item: `passed` says whether the model's own answer passes, `bits` and `broken_bits` are the -log2 p of the
-#: right and of the broken answer, which have `bytes` each.
+#: One row per item: `passed` is True if the model's answer passes, `bits` and `broken_bits` are the -log2 p of the
+#: correct and of the broken answer, which have `bytes` each.
 ITEMS = pa.schema(
     [
         pa.field("family", pa.string(), nullable=False),
@@ -292,7 +292,7 @@ Rows = Sequence[Mapping[str, Any]]
 
 
 def stages(recipe: Recipe) -> list[Stage]:
-    """One asset, where the recipe asks for it."""
+    """Return the stage if the recipe enables it."""
     given = of(recipe.evaluation, "proxies", Proxies)
     if given is None:
         return []
@@ -330,7 +330,7 @@ def _present(ctx: Context, made: Manifest) -> dict[str, Any]:
 
 
 def run(ctx: Context, params: Proxies, checkpoint: Manifest) -> Manifest:
-    """Ask a checkpoint every item; one part with `ITEMS`.
+    """Measure a checkpoint on all items; one part with `ITEMS`.
 
     Stats: `families` (family -> `passed`, `prefers`, `margin` in bits, `bits_per_byte`, each with interval and n),
     `overall` (the same), `seed`.
@@ -353,7 +353,7 @@ def run(ctx: Context, params: Proxies, checkpoint: Manifest) -> Manifest:
 
 
 def answered(engine: ModelEngine, asked: Sequence[Proxy], max_tokens: int) -> list[dict[str, Any]]:
-    """Rows of `ITEMS`, in the order of the items."""
+    """Return rows of `ITEMS`, in the order of the items."""
     pairs = [Request(one.prompt, answer) for one in asked for answer in (one.answer + END, one.broken + END)]
     bits = engine.likelihoods(pairs).bits.reshape(-1, 2)
     written = engine.generate([one.prompt for one in asked], Sampling(max_tokens=max_tokens, stop=(END,)))
@@ -374,7 +374,7 @@ def answered(engine: ModelEngine, asked: Sequence[Proxy], max_tokens: int) -> li
 
 
 def summary(rows: Rows, seed: int) -> dict[str, Any]:
-    """Estimates by family and of all."""
+    """Return estimates by family and overall."""
     families = sorted({row["family"] for row in rows})
     found = {family: _estimates([row for row in rows if row["family"] == family], seed) for family in families}
     return {"families": found, "overall": _estimates(rows, seed), "seed": seed}
@@ -412,9 +412,9 @@ def section(_: str, stats: Stats) -> Section:
     return Section(
         key=ASSET,
         title="Product proxies",
-        lead="Generated items, checked by code: does the answer pass, and is the right one likelier than a broken one?",
+        lead="Generated items, checked by code: pass rate, and preference for the correct answer over a broken one.",
         groups=(
-            group("Answers that pass", "share", "higher", "", passed),
-            group("Right answer likelier than a broken one", "share", "higher", "chance", prefers),
+            group("Pass rate", "share", "higher", "", passed),
+            group("Preference accuracy", "share", "higher", "chance", prefers),
         ),
     )

@@ -1,8 +1,8 @@
-"""The bottleneck of a run: its steps' time by part, against the measured speed of its machine.
+"""Bottleneck of a run: step time by part, compared with the measured speed of its machine.
 
-    bottleneck   the roofline of a run and the rule for its bottleneck; the section of a run's page
+    bottleneck   roofline of a run and the rule for its bottleneck; section of a run's page
 
-The time of the mean step by part, and the speed of a machine, are `plinth.training.telemetry.step_clock` and
+The mean step time by part and the speed of a machine are in `plinth.training.telemetry.step_clock` and
 `machine_speed`. The goodput ledger (telemetry) has the rest of a run's time: queue, start, restore, lost work.
 
 Also here: the command `plinth run roofline`, which loads the other modules when it runs.
@@ -21,21 +21,21 @@ from plinth_jobs.cli.options import Settings, examples, json_option, shared
 if TYPE_CHECKING:
     from plinth_extras.roofline.bottleneck import RunRoofline
 
-#: Share of the wall clock that parts may leave without a word.
+#: Share of the wall-clock time that may be missing from the parts without a message.
 CLOSE = 0.01
 
 
 @click.command(epilog=examples("plinth run roofline latest", "plinth run roofline latest --json | jq .causes[0].cause"))
 @click.argument("run")
-@click.option("--measure", is_flag=True, help="Measure this machine again, also where it is known.")
+@click.option("--measure", is_flag=True, help="Measure this machine again.")
 @shared
 @json_option
 def roofline(settings: Settings, run: str, measure: bool, as_json: bool) -> None:
-    """Name what the steps of RUN (`latest`, a run id or a prefix of it) are bound by: computation, memory,
-    communication, input, checkpoints or the host; and how much faster they would be without it.
+    """Show the bottleneck of the steps of RUN (`latest`, a run ID or its prefix): computation, memory, communication,
+    input, checkpoints or the host; with the speedup if it were removed.
 
-    FLOP/s and bandwidth of this machine are measured once, in seconds, when the run has ended, and kept in the
-    workspace. A run of another machine is compared with that one's; run this command there first.
+    FLOP/s and bandwidth of this machine are measured once, within seconds, after the run has ended, and stored in the
+    workspace. For a run on another machine, run this command there first.
     """
     from plinth.training.telemetry import machine_speed
     from plinth_extras.roofline import bottleneck
@@ -46,7 +46,7 @@ def roofline(settings: Settings, run: str, measure: bool, as_json: bool) -> None
     config = find_run(ctx, run)
     machine = bottleneck.machine(config)
     speed = None if measure else machine_speed.known(ctx.workspace, machine)
-    idle = config.directory.result.exists()  # a measurement beside the ranks would disturb them, and be too low
+    idle = config.directory.result.exists()  # a measurement during the run would disturb it, and be too low
     if speed is None and (idle or measure) and machine == machine_speed.this_machine():
         speed = machine_speed.measure(ctx.workspace)
     found = bottleneck.of_run(config, speed)
@@ -70,7 +70,7 @@ def roofline(settings: Settings, run: str, measure: bool, as_json: bool) -> None
 
 
 def described(found: RunRoofline) -> list[str]:
-    """The answer in words: the first cause, the parts of a step, the roof."""
+    """Return the result in words: first cause, step parts, roof."""
     from plinth.report import style
 
     step, first = found.step, found.causes[0]
@@ -81,19 +81,19 @@ def described(found: RunRoofline) -> list[str]:
     for one in found.causes:
         lines.append(f"  {one.cause:<15}{one.seconds:>9.4g}{one.share:>8.1%}  {one.bound}")
     if abs(step.unaccounted) > CLOSE:
-        lines.append(f"  the clock on the wall has {step.wall_s:.4g} s: {step.unaccounted:+.1%} in no part")
+        lines.append(f"  wall-clock time {step.wall_s:.4g} s: {step.unaccounted:+.1%} not in any part")
     if found.roof is None or found.device is None:
-        lines.append("  no roof: the run's machine was not measured; while it is idle, run this there with --measure")
+        lines.append("  no roof: the run's machine was not measured; run this there with --measure while it is idle")
     else:
         roof, intensity = found.roof, found.work.intensity
         lines.append(
-            f"  ridge {roof.ridge:.3g} FLOPs a byte ({style.count(roof.flops_per_s)}FLOP/s, "
+            f"  ridge {roof.ridge:.3g} FLOPs per byte ({style.count(roof.flops_per_s)}FLOP/s, "
             f"{style.size(roof.bytes_per_s)}/s of a rank, measured: {found.device.name}); "
             f"the model's step has {intensity:.3g}"
         )
         lines.append(
             f"  reached {style.count(found.reached)}FLOP/s while computing, "
-            f"{found.reached / roof.attainable(intensity):.0%} of what the roof permits"
+            f"{found.reached / roof.attainable(intensity):.0%} of the attainable rate"
         )
     lines += [f"  {slow.words()}" for slow in step.slow_ranks]
     lines.append(f"  helps: {first.help}")

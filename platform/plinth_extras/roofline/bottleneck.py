@@ -1,13 +1,12 @@
-"""The roofline of a run: its mean step, its computation, the roof of its machine, and the rule for its bottleneck.
+"""Roofline of a run: mean step, computation, roof of its machine, and the rule for its bottleneck.
 
-The part with the most time comes first (ties: in the order of `STEP_PARTS`). Computation that comes first is bound by
-one of two roofs (Williams, Waterman and Patterson 2009): with fewer FLOPs for a byte than the ridge point, at which the
-device can just feed its arithmetic, by `memory`, otherwise by `compute`. What is counted as moved is a lower bound
-(model.traffic), and starting a kernel takes time too: computation that reaches less than `LOW` of the measured FLOP/s
-is not bound by arithmetic either, and counts as `memory`, whatever its counted intensity. Of communication, what is
-waiting for a slower rank is a cause of its own, `slow rank`: faster links would not shorten it.
+The part with the most time comes first (ties: in the order of `STEP_PARTS`). Computation is bound by one of two roofs
+(Williams, Waterman and Patterson 2009): by `memory` below the ridge point in FLOPs per byte, otherwise by `compute`.
+The counted traffic is a lower bound (model.traffic), and kernel launches take time, too: computation below `LOW` of the
+measured FLOP/s counts as `memory` at any intensity. Communication time spent waiting for a slower rank is a separate
+cause, `slow rank`, since faster links would not shorten it.
 
-Amdahl's bound of a part: if it took no time, a step would take that of the others.
+Amdahl's bound of a part: the step time without it.
 """
 
 from __future__ import annotations
@@ -39,23 +38,22 @@ if TYPE_CHECKING:
 
 Cause = Literal["compute", "memory", "communication", "slow rank", "input", "checkpoint", "host"]
 
-#: Share of the FLOP/s of large products below which arithmetic binds nothing. Published runs reach 0.3 to 0.6.
+#: Share of the FLOP/s of large products below which arithmetic is not the bottleneck. Published runs reach 0.3 to 0.6.
 LOW = 0.2
-#: Speed-ups below this round to once.
+#: Speedups below this round to 1.
 NO_GAIN = 1.005
 
-#: Bytes of an element of activations and weights.
+#: Bytes per element of activations and weights.
 ELEMENT_BYTES = {"fp32": 4, "bf16": 2, "fp16": 2}
 
-#: Changes that help against a cause.
+#: Remedies by cause.
 HELP: dict[Cause, str] = {
     "compute": "more ranks, faster devices, a lower precision (training.precision, float8), less recomputation",
-    "memory": "matrices too small or too few tokens at once: larger training.micro_batch_sequences, a wider model, "
+    "memory": "the matrices are small or have few tokens: larger training.micro_batch_sequences, a wider model, "
     "training.parallel.compile",
     "communication": "a larger global batch, fewer ranks that divide the model, training.parallel.communication_dtype, "
     "a lower ZeRO stage, faster links",
-    "slow rank": "what makes that rank slow: its disk, its processors, its device (`plinth run timeline`), or another "
-    "node",
+    "slow rank": "check the disk, processors and device of that rank (`plinth run timeline`), or replace its node",
     "input": "shards on a faster disk or cached on the node (training.reading)",
     "checkpoint": "training.checkpoints: a larger every_steps, mode async, a faster disk",
     "host": "larger steps, fewer other processes on the node",
@@ -96,7 +94,7 @@ class Bottleneck(Frozen):
     def bound(self) -> str:
         """Maximum speedup in words."""
         if not math.isfinite(self.speedup):
-            return "nothing is left"
+            return "no time remains"
         return f"at most {self.speedup:.3g} times as fast" if self.speedup >= NO_GAIN else "no gain"
 
 
@@ -123,9 +121,7 @@ def bottlenecks(
             spent[_of_compute(own, work, roof) if part == "compute" and own > 0 else part] = own
     ordered = sorted((cause for cause in spent if spent[cause] > 0), key=lambda cause: -spent[cause])
     return tuple(
-        Bottleneck(
-            cause=cause, seconds=own, share=own / total, without_s=total - own, help=HELP[cause]
-        )
+        Bottleneck(cause=cause, seconds=own, share=own / total, without_s=total - own, help=HELP[cause])
         for cause, own in ((cause, spent[cause]) for cause in ordered)
     )
 
@@ -210,10 +206,11 @@ def step_work(config: RunConfig, step: MeanStep) -> StepWork:
     update = update_bytes(model, config.vocab_size, shared)
     return StepWork(flops=done / len(step.steps), bytes=moved / len(step.steps) + update)
 
-#: How far the drawing reaches beyond the ridge and the run, to each side.
+
+#: Margin of the plot beyond the ridge and the run, as a factor.
 MARGIN = 8.0
 
-#: Of the drawing, in units of the page.
+#: Size of the plot, in page units.
 HEIGHT = 230
 
 
@@ -260,8 +257,8 @@ def _words(found: RunRoofline) -> str:
         return f"{words} The run's machine was not measured."
     attainable = found.roof.attainable(found.work.intensity)
     return (
-        f"{words} {found.device.name}: ridge at {found.roof.ridge:.3g} FLOPs a byte, measured; a step has "
-        f"{found.work.intensity:.3g}, and reaches {style.percent(found.reached / attainable)} of what the roof permits."
+        f"{words} {found.device.name}: ridge at {found.roof.ridge:.3g} FLOPs per byte, measured; a step has "
+        f"{found.work.intensity:.3g}, and reaches {style.percent(found.reached / attainable)} of the attainable rate."
     )
 
 
@@ -280,8 +277,8 @@ def figure(found: RunRoofline, roof: Roof) -> Figure:
         ax.plot([intensity] * 2, [found.reached, roof.attainable(intensity)], color=WARNING, alpha=0.5, linewidth=1.2)
         ax.plot([intensity], [found.reached], "o", color=ACCENT, markersize=6)
         ax.text(intensity, found.reached, "  while it computes", color=ACCENT, fontsize=8, va="center")
-    ax.set_xlabel("FLOPs for a byte moved")
-    ax.set_ylabel("FLOP/s of a rank")
+    ax.set_xlabel("FLOPs per byte")
+    ax.set_ylabel("FLOP/s per rank")
     ax.grid(axis="both")
     return fig
 
@@ -290,6 +287,6 @@ SECTION = AddedSection(
     name="roofline",
     title="Bottleneck",
     html=html,
-    question="what bounds its steps",
+    question="what limits the speed of its steps",
     command="plinth run roofline RUN",
 )

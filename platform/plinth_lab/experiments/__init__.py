@@ -37,7 +37,7 @@ file_argument = click.argument("file", type=click.Path(path_type=Path))
     )
 )
 def experiment() -> None:
-    """Put a question to small runs: arms of a recipe x sizes x seeds, paired effects with intervals, a page."""
+    """Run experiments: arms of a recipe x sizes x seeds, with paired effects, intervals and a page."""
 
 
 @experiment.command()
@@ -45,7 +45,7 @@ def experiment() -> None:
 @shared
 @json_option
 def check(settings: Settings, file: Path, as_json: bool) -> None:
-    """Check an experiment and list its runs with tokens and FLOPs; nothing is started.
+    """Validate an experiment and list its runs with tokens and FLOPs, without starting them.
 
     FILE is a YAML file, or the name of a packaged experiment.
     """
@@ -71,18 +71,18 @@ def check(settings: Settings, file: Path, as_json: bool) -> None:
 @file_argument
 @shared
 @click.option(
-    "--side-by-side", type=click.IntRange(1, 256), default=1, show_default=True, help="Runs under way at once."
+    "--side-by-side", type=click.IntRange(1, 256), default=1, show_default=True, help="Number of concurrent runs."
 )
-@click.option("--again", is_flag=True, help="Ask for runs again that failed.")
+@click.option("--again", is_flag=True, help="Retry failed runs.")
 @click.option("-n", "--workers", type=click.IntRange(1, 1024), help="Worker processes; one per core by default.")
 @json_option
 def run_command(
     settings: Settings, file: Path, side_by_side: int, again: bool, workers: int | None, as_json: bool
 ) -> None:
-    """Run what is missing of an experiment, compare the arms, write the page.
+    """Run the missing runs of an experiment, compare the arms, and write the page.
 
-    Steps that arms have in common with each other or with the workspace are done once. Interrupted, the same command
-    goes on where it stopped. An arm that fails is a result.
+    Steps shared between arms or with the workspace run once. If interrupted, run the same command again to continue.
+    The failure of an arm is a result.
     """
     from plinth.compute.select_engine import Compute
     from plinth_jobs.cli import output
@@ -114,7 +114,7 @@ def run_command(
 @shared
 @json_option
 def show(settings: Settings, file: Path, as_json: bool) -> None:
-    """Show the effects that an experiment found, and write its page again."""
+    """Show the effects of an experiment, and rewrite its page."""
     from plinth_jobs.cli import output
     from plinth_lab.experiments import run as experiments
     from plinth_lab.experiments import stages as wiring
@@ -140,23 +140,23 @@ def show(settings: Settings, file: Path, as_json: bool) -> None:
         own = one["outcome"]
         told, side = own["predicted"], "inside" if own["inside"] else "outside"
         ends = f"{told['value']:.4f} ({told['low']:.4f} to {told['high']:.4f})"
-        output.say(f"{one['run']['tokens']:,.0f} tokens: foretold {ends}, found {own['truth']:.4f}, {side}")
+        output.say(f"{one['run']['tokens']:,.0f} tokens: predicted {ends}, measured {own['truth']:.4f}, {side}")
     output.facts({"page": page.absolute().as_uri()})
 
 
 @experiment.command()
 @file_argument
-@click.option("--write", type=click.Path(path_type=Path), help="Recipe to write: the proposed mixture over the base's.")
+@click.option("--write", type=click.Path(path_type=Path), help="Write a recipe with the proposed mixture.")
 @click.option(
-    "--confirm", type=click.Path(path_type=Path), help="Experiment to write: the proposal against the prior, 3 seeds."
+    "--confirm", type=click.Path(path_type=Path), help="Write an experiment that compares the proposal with the prior."
 )
 @shared
 @json_option
 def propose(settings: Settings, file: Path, write: Path | None, confirm: Path | None, as_json: bool) -> None:
     """Show the mixture that a swarm proposes, with the interval of its gain; write it as a recipe.
 
-    Nothing is written where nothing can be claimed, and no recipe where new runs did not confirm the proposal: the
-    exit code is then 6.
+    If the gain is not significant, or new runs did not confirm the proposal, no recipe is written and the exit code is
+    6.
     """
     from plinth.storage.atomic import write_bytes
     from plinth_jobs.cli import output
@@ -181,10 +181,10 @@ def propose(settings: Settings, file: Path, write: Path | None, confirm: Path | 
         (name, f"{share:.1%}", f"{proposal.shares[name]:.1%}", f"{proposal.caps[name]:.1%}")
         for name, share in proposal.prior.items()
     ]
-    output.table(("stream", "prior", "proposed", "at most"), rows, right=("prior", "proposed", "at most"))
+    output.table(("stream", "prior", "proposed", "maximum"), rows, right=("prior", "proposed", "maximum"))
     output.say(
         f"{proposal.gain:.3g} bits per byte less than the prior (95%: {proposal.low:.3g} to {proposal.high:.3g}), "
-        f"foretold by a {proposal.family} surrogate of {counted(len(proposal.runs), 'run')}"
+        f"predicted by a {proposal.family} surrogate of {counted(len(proposal.runs), 'run')}"
     )
     _confirmation(outcome.model_dump(mode="json") if outcome else None)
     return None

@@ -27,7 +27,7 @@ VERSION = "2"
 FORECAST_VERSION = "2"
 SAMPLE_VERSION = "1"
 MEASURE = "bits per byte"
-#: Keys of a file that the answer depends on beside its runs: another price or floor is another answer of the same runs.
+#: Keys of a file that change the answer of the same runs, such as price or floor.
 ASKED = ("sweep", "swarm", "source", "confirms")
 
 
@@ -192,9 +192,9 @@ def _shares(mixture: Mapping[str, Any], names: Sequence[str]) -> dict[str, float
         for name, count in phase["counts"].items():
             if name not in counts:
                 raise RequestError(
-                    f"the swarm's prior does not name the stream {name}",
+                    f"the swarm's prior has no stream {name}",
                     found=", ".join(names),
-                    expected="a weight for each stream, by its own name",
+                    expected="a weight for each stream by name",
                 )
             counts[name] += count
     whole = sum(counts.values())
@@ -269,12 +269,12 @@ def _ladder(ctx: Context, experiment: Experiment, made: Manifest) -> tuple[Ladde
 def _notes(experiment: Experiment, spent: dict[str, pipeline.Spent], made: Manifest) -> Iterator[str]:
     assets = [(len(one.made), len(one.taken), one.written) for one in spent.values()]
     new, taken, written = (sum(column) for column in zip(*assets, strict=True)) if assets else (0, 0, 0)
-    yield f"{taken:,} of {new + taken:,} assets of the runs were taken over whole; {written:,} files were written."
+    yield f"{taken:,} of {new + taken:,} assets of the runs were reused; {written:,} files were written."
     if unsure := made.stats["unsure"]:
-        yield f"{unsure:,} documents of the test text are left out: the text of some run may hold them."
+        yield f"{unsure:,} documents of the test text are excluded, since some run may have trained on them."
     for name, most in experiment.budget:
         if most is not None:
-            yield f"Budget: {made.stats[name]:,.4g} of {most:,.4g} {name}."
+            yield f"Budget used: {made.stats[name]:,.4g} of {most:,.4g} {name}."
 
 
 def _seconds(ctx: Context, run: Manifest) -> float:

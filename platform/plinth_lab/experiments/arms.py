@@ -33,7 +33,7 @@ from plinth_lab.source_value.question import ANNEAL, SourceQuestion
 #
 # The loss over the logarithm of such a setting is nearly a parabola about its optimum. For each seed one is fitted to
 # the best value and up to two neighbors on either side; the interval is Student's over the optima of the seeds. A best
-# value at the end of the range says only on which side to look further.
+# value at the end of the range only shows in which direction to extend it.
 
 #: Neighbors of the best value, on either side, that the parabola is fitted to.
 NEIGHBOURS = 2
@@ -42,11 +42,11 @@ NEIGHBOURS = 2
 class Sweep(Frozen):
     """Values of one key of the recipe, an arm each: a geometric range, or a list."""
 
-    key: str = Field(pattern=r"^[a-z_0-9]+(\.[a-z_0-9]+)+$", description="As `training.optimizer.lr`.")
-    low: float | None = Field(None, gt=0, description="First of the range.")
-    high: float | None = Field(None, gt=0, description="Last of the range.")
-    points: int = Field(5, ge=3, le=32, description="Values of the range, each the same multiple of the one before.")
-    values: tuple[int | float | str | bool, ...] = Field((), description="Instead of a range.")
+    key: str = Field(pattern=r"^[a-z_0-9]+(\.[a-z_0-9]+)+$", description="Recipe key, such as `training.optimizer.lr`.")
+    low: float | None = Field(None, gt=0, description="First value of the range.")
+    high: float | None = Field(None, gt=0, description="Last value of the range.")
+    points: int = Field(5, ge=3, le=32, description="Number of values in the geometric range.")
+    values: tuple[int | float | str | bool, ...] = Field((), description="List of values, instead of a range.")
 
     @model_validator(mode="after")
     def _one_of_both(self) -> Sweep:
@@ -111,7 +111,7 @@ def _optimum(key: str, size: str, values: Mapping[str, float], scores: Sequence[
             losses.setdefault(one.seed, {})[one.arm] = float(one.bits.sum() / one.bytes.sum())
     common = [name for name in values if losses and all(name in own for own in losses.values())]
     if not common:
-        return SweepOptimum(size=size, key=key, why="no value finished with every seed")
+        return SweepOptimum(size=size, key=key, why="no value finished with all seeds")
     best = min(common, key=lambda name: sum(own[name] for own in losses.values()))
     found, edges = [], 0
     for own in losses.values():
@@ -119,10 +119,10 @@ def _optimum(key: str, size: str, values: Mapping[str, float], scores: Sequence[
         edges += at is None
         found += [] if at is None else [at]
     if edges:
-        why = f"the best of {edges} of {len(losses)} seeds is at an end of the values: widen them on its side"
+        why = f"the best value of {edges} of {len(losses)} seeds is at an end of the range: extend it on that side"
         return SweepOptimum(size=size, key=key, best=best, why=why)
     if len(found) < 2:
-        return SweepOptimum(size=size, key=key, best=best, why="one seed has no interval")
+        return SweepOptimum(size=size, key=key, best=best, why="an interval needs several seeds")
     logs = mean(found)
     ends = {name: math.exp(getattr(logs, name)) for name in ("value", "low", "high")}
     interval = logs.model_copy(update={**ends, "p": None, "unit": None, "freedom": None})
@@ -153,52 +153,50 @@ Overlay = Mapping[str, Any]
 class ExperimentBudget(Frozen):
     """Budget for all runs of an experiment; an experiment that would exceed it does not start."""
 
-    tokens: int | None = Field(None, gt=0, description="Tokens trained on, of all runs.")
-    flops: float | None = Field(None, gt=0, description="Training FLOPs of all runs (PaLM's convention).")
+    tokens: int | None = Field(None, gt=0, description="Maximum training tokens of all runs.")
+    flops: float | None = Field(None, gt=0, description="Maximum training FLOPs of all runs (PaLM's convention).")
 
 
 class LadderQuestion(Frozen):
     """Sizes as a ladder: a law is fitted to all but one, and predicts that one."""
 
-    held_out: ArmName = Field(description="The size that is foretold before it is trained; the others are fitted.")
+    held_out: ArmName = Field(description="Size to predict before it is trained; the law is fitted to the others.")
 
 
 class Experiment(Frozen):
     """Arms x sizes x seeds of one recipe, measured on text that was fixed before and that no arm trains on."""
 
     name: ArmName
-    question: str = Field(min_length=1, description="What the experiment is to answer, in a sentence.")
-    recipe: str = Field(description="The recipe that the arms change: a path beside this file, or a packaged one.")
-    base: ArmName = Field(description="The arm that every other is compared with.")
+    question: str = Field(min_length=1, description="Question of the experiment, as a sentence.")
+    recipe: str = Field(description="Recipe of all arms: a path relative to this file, or a packaged recipe.")
+    base: ArmName = Field(description="Arm that all others are compared with.")
     test: Mapping[Name, ProtectedSet] = Field(
         min_length=1,
-        description="Test text, by slice: JSONL in `input/`. It is a protected set of every arm, so that training text "
-        "that holds it, word for word or nearly, is dropped in all of them before anything is trained.",
+        description="Test text by slice: JSONL in `input/`. It is a protected set of every arm, so exact and near "
+        "copies of it are removed from the training text of all arms.",
     )
     common: Overlay = Field(default_factory=dict, description="Keys for all arms.")
-    arms: Mapping[ArmName, Overlay] = Field(min_length=1, description="What each arm changes; `{}` changes nothing.")
-    sizes: Mapping[ArmName, Overlay] = Field({"one": {}}, min_length=1, description="Keys of each size of the runs.")
+    arms: Mapping[ArmName, Overlay] = Field(min_length=1, description="Overlay of each arm; `{}` changes nothing.")
+    sizes: Mapping[ArmName, Overlay] = Field({"one": {}}, min_length=1, description="Overlay of each size.")
     seeds: tuple[int, ...] = Field(
-        (1, 2, 3), min_length=1, description="Of initial weights and of the order of the text: a run of an arm each."
+        (1, 2, 3), min_length=1, description="Seeds of initial weights and data order, one run per arm each."
     )
-    curve_points: int = Field(4, ge=1, le=64, description="Checkpoints of a run that are scored, the last among them.")
-    stop_losing: bool = Field(
-        False, description="Start no further seed of an arm that a sequential test says cannot win any more."
-    )
+    curve_points: int = Field(4, ge=1, le=64, description="Number of scored checkpoints per run, including the last.")
+    stop_losing: bool = Field(False, description="Stop an arm that cannot win according to a sequential test.")
     sweep: Sweep | None = Field(
-        None, description="Values of one key, as learning rates or batches: an arm each, instead of `arms`."
+        None, description="Values of one key, such as learning rates, one arm each, instead of `arms`."
     )
     swarm: Swarm | None = Field(
-        None, description="Mixtures drawn around a prior: an arm each, instead of `arms`; a better one is proposed."
+        None, description="Random mixtures around a prior, one arm each, instead of `arms`; proposes a better one."
     )
     source: SourceQuestion | None = Field(
-        None, description="A source, its price and its share: arms without and with it, instead of `arms`; a verdict."
+        None, description="Source with price and share: arms without and with it, instead of `arms`; gives a verdict."
     )
     confirms: ConfirmationQuestion | None = Field(
-        None, description="A proposal of a swarm: arms of it and of its prior, instead of `arms`; whether it holds."
+        None, description="Proposal of a swarm to confirm: arms for it and its prior, instead of `arms`."
     )
     ladder: LadderQuestion | None = Field(
-        None, description="Fit a scaling law to the sizes but one, and foretell that one; with a single arm."
+        None, description="Fit a scaling law to all sizes except one, and predict that one; needs a single arm."
     )
     budget: ExperimentBudget = ExperimentBudget()
 
@@ -206,7 +204,7 @@ class Experiment(Frozen):
     @classmethod
     def _distinct(cls, seeds: tuple[int, ...]) -> tuple[int, ...]:
         if len(set(seeds)) < len(seeds):
-            raise ValueError("a seed is there twice: its runs would be the same run")
+            raise ValueError("duplicate seed: its runs would be identical")
         return seeds
 
     @model_validator(mode="after")
@@ -214,12 +212,12 @@ class Experiment(Frozen):
         if self.base not in self.arms:
             raise ValueError(f"base: {self.base} is none of the arms {', '.join(self.arms)}")
         if self.ladder is None and len(self.arms) < 2:
-            raise ValueError("arms: one alone is compared with nothing; expected two, or `ladder`")
+            raise ValueError("arms: expected at least two arms, or `ladder`")
         if self.confirms and (shared := sorted({*self.confirms.seeds} & {*self.seeds})):
-            raise ValueError(f"seeds: {shared} chose the proposal, and cannot confirm it; expected others")
+            raise ValueError(f"seeds: {shared} chose the proposal and cannot confirm it; expected other seeds")
         if self.ladder is not None:
             if len(self.arms) > 1 or self.stop_losing:
-                raise ValueError("ladder: a law is of one arm, and stops none")
+                raise ValueError("ladder: expected a single arm and no stopping")
             if self.ladder.held_out not in self.sizes or len(self.sizes) < FEWEST_SIZES + 1:
                 raise ValueError(f"ladder: held_out is one of at least {FEWEST_SIZES + 1} sizes")
         return self
@@ -231,7 +229,7 @@ PREFIX = "experiment"
 KINDS: Mapping[str, type[Sweep | Swarm | SourceQuestion | ConfirmationQuestion]] = {
     "sweep": Sweep, "swarm": Swarm, "source": SourceQuestion, "confirms": ConfirmationQuestion,
 }  # fmt: skip
-#: What decides a score, or on which text a run may be scored.
+#: Keys that determine a score or the test text.
 FIXED = ("evaluation", "corpus.holdout", "corpus.protected", "corpus.contamination")
 
 
@@ -324,7 +322,7 @@ def _with_made_arms(lined: Lined) -> Lined:
         mark, arms = lined.mark((kind,), Position("", 1)), made.arms()
         problems = list(lined.problems)
         if "arms" in lined.data:
-            problems.append(Problem(mark, "arms", f"a {kind} makes the arms; expected one of both"))
+            problems.append(Problem(mark, "arms", f"a {kind} defines the arms; expected only one of both"))
         data = {"base": made.base(), **lined.data, "arms": arms}
         if isinstance(made, ConfirmationQuestion):
             data |= {"base": made.base()}
@@ -407,9 +405,9 @@ def _require_alike(experiment: Experiment, arms: Sequence[Arm], lined: Lined, pa
                 key = ("arms", one.arm, *name.split("."))
                 raise RecipeError(
                     f"{lined.mark(key, Position(shown(path), 1))}  arm {one.arm} changes {name}",
-                    found=f"{name} of {one.arm} is another than that of {experiment.base}",
-                    expected="what decides the score to be the same in all arms",
-                    remedy="move it to `common:`, or put the question to two experiments",
+                    found=f"{name} of {one.arm} differs from that of {experiment.base}",
+                    expected="the same value in all arms, since it determines the score",
+                    remedy="move it to `common:`, or write two experiments",
                 )
 
 
@@ -428,5 +426,5 @@ def _require_affordable(experiment: Experiment, arms: Sequence[Arm]) -> None:
                 f"experiment {experiment.name} would exceed its budget",
                 found=f"{needed[name]:,.4g} {name} in {len(arms)} runs",
                 expected=f"at most {most:,.4g}",
-                remedy="fewer seeds, sizes or tokens; or raise `budget` in the file",
+                remedy="use fewer seeds, sizes or tokens, or raise `budget` in the file",
             )

@@ -84,9 +84,9 @@ class ArmScores:
                 expected="columns of one length",
             )
         if len(np.unique(self.documents)) < len(self.documents):
-            raise IntegrityError(f"the scores of {self.name} name a document twice")
+            raise IntegrityError(f"the scores of {self.name} have a duplicate document")
         if len(self.bytes) and not (np.isfinite(self.bytes) & (self.bytes > 0)).all():
-            raise IntegrityError(f"the scores of {self.name} hold a document without bytes", expected="at least 1 each")
+            raise IntegrityError(f"the scores of {self.name} have a document without bytes", expected="at least 1 each")
 
     @property
     def name(self) -> str:
@@ -101,7 +101,7 @@ class ArmScores:
         if not len(self.bits):
             return "failed: no document was scored"
         bad = int((~np.isfinite(self.bits)).sum())
-        return f"diverged: the loss of {bad} of {len(self.bits)} documents is no number" if bad else ""
+        return f"diverged: the loss of {bad} of {len(self.bits)} documents is not a number" if bad else ""
 
 
 WHOLE = "all"
@@ -291,12 +291,12 @@ def _finding(line: Effect) -> str:
     if line.better != NONE:
         return f"{'better' if line.better == ARM else 'worse'} by {abs(gap.value):.3g} ({_interval(gap, size=True)})"
     if gap.low == gap.high:
-        return "not known: nothing varies, or too few documents"
+        return "unknown: no variation, or too few documents"
     if not _testable(line):
-        return f"seeds too few: training noise is not known; over documents alone {gap.value:+.3g} ({_interval(gap)})"
+        return f"too few seeds: training noise is unknown; over documents only: {gap.value:+.3g} ({_interval(gap)})"
     if gap.excludes():
-        return f"undecided among so many arms or slices: {gap.value:+.3g} ({_interval(gap)})"
-    seen = "" if line.smallest is None else f"; {line.smallest:.2g} would have been seen"
+        return f"not significant after correction: {gap.value:+.3g} ({_interval(gap)})"
+    seen = "" if line.smallest is None else f"; minimum detectable effect {line.smallest:.2g}"
     return f"no difference larger than {max(abs(gap.low), abs(gap.high)):.2g} ({gap.level:.0%}{seen})"
 
 
@@ -368,13 +368,13 @@ def _decision(size: str, arm: str, means: Mapping[str, Mapping[int, float]], lef
     tests = {rival: test for rival, test in tests.items() if test.n >= FEWEST_SEEDS}
     if not tests:
         most = len(means[arm])
-        reason = f"seeds too few: training noise is not known from fewer than {FEWEST_SEEDS} pairs of runs"
+        reason = f"too few seeds: training noise needs at least {FEWEST_SEEDS} pairs of runs"
         return StopDecision(size=size, arm=arm, stop=False, seeds=most, reason=reason)
     rival = min(tests, key=lambda name: (tests[name].above, -tests[name].mean))
     test = tests[rival]
     p = min(1.0, test.above * len(rivals))
     worse = f"{abs(test.mean):.3g} {'worse' if test.mean > 0 else 'better'} than {rival} over {test.n} seeds"
-    reason = f"{worse}; p = {p:.3g} at all looks, " + (f"below {ALPHA:g}" if test.exceeded else f"not below {ALPHA:g}")
+    reason = f"{worse}; anytime-valid p = {p:.3g}, " + (f"below {ALPHA:g}" if test.exceeded else f"not below {ALPHA:g}")
     gap = test.estimate if sign > 0 else _turned(test.estimate)
     return StopDecision(
         size=size, arm=arm, stop=test.exceeded, rival=rival, seeds=test.n, difference=gap, p=p,

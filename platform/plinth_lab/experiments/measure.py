@@ -86,9 +86,9 @@ def pair(small: float, big: float, small_tokens: int, big_tokens: int) -> tuple[
 VERSION = "4"
 SCORES_VERSION = "3"
 SCORES = "scores.parquet"
-#: Statuses of items of which it is known that no training text holds them: none did, or what did was dropped.
+#: Statuses of items that are certainly not in training text: no copy was found, or all copies were removed.
 KNOWN = (comparison.CLEAN, comparison.CONTAMINATED)
-#: Of a run that begins from weights: what was dropped here may have trained those.
+#: The same for a run with initial weights, which may have trained on text removed here.
 UNSEEN = (comparison.CLEAN,)
 #: A row for each document of the test text, in the order of its sets and of the items in them.
 COLUMNS = pa.schema(
@@ -157,7 +157,7 @@ def measured(ctx: Context, arm: Arm, points: int, made: Mapping[str, Manifest], 
     noise: NoiseScale | None = None
     if prepared := configuration(ctx, made["run"]):
         kept_steps = [step for step in committed(prepared.directory) if step < end["step"]]
-        if len(arm.horizons) > 1:  # between two of them the rate is high, and a score is of no run
+        if len(arm.horizons) > 1:  # between two horizons the rate is high, and a score is not comparable
             chosen = [one for one in kept_steps if prepared.tokens_through(one) in arm.horizons]
         else:
             chosen = _spread(kept_steps, points - 1)

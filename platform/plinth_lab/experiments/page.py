@@ -197,7 +197,7 @@ def _foretold(proposal: MixtureProposal | None, measure: str) -> str:
     if proposal is None or not proposal.runs:
         return ""
     points = [(held, loss) for _, loss, held in proposal.runs]
-    return svg(foretold, points, measure, title=f"{measure}: foretold without the run, and measured")
+    return svg(predictions, points, measure, title=f"{measure}: leave-one-out prediction and measurement")
 
 
 def _gap(line: Effect) -> str:
@@ -333,8 +333,8 @@ def _short(name: str) -> str:
     return cut.replace("$", r"\$")
 
 
-def foretold(points: Sequence[tuple[float, float]], measure: str) -> Figure:
-    """What a surrogate predicted of each run without having seen it, across; what the run came to, up."""
+def predictions(points: Sequence[tuple[float, float]], measure: str) -> Figure:
+    """Plot the leave-one-out prediction of each run (x) and its measured loss (y)."""
     from matplotlib.figure import Figure
 
     fig = Figure(figsize=(WIDTH_INCHES, WIDTH_INCHES / 2.6), layout="constrained")
@@ -343,7 +343,7 @@ def foretold(points: Sequence[tuple[float, float]], measure: str) -> Figure:
     ends = (min(both), max(both))
     ax.plot(ends, ends, color=FAINT, linewidth=1.2)
     ax.scatter([across for across, _ in points], [up for _, up in points], s=14, color=ACCENT)
-    ax.set_xlabel(f"{measure}, foretold without the run", fontsize=8.5)
+    ax.set_xlabel(f"{measure}, leave-one-out prediction", fontsize=8.5)
     ax.set_ylabel("measured", fontsize=8.5)
     return fig
 

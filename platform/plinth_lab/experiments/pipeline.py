@@ -1,8 +1,8 @@
 """The pipeline of one run of an experiment: its stages, what they read from outside, and how it is played.
 
-It is played over references of its own; what the workspace or another arm has made of the same inputs is taken over,
-part by part from the step cache where not as a whole. Attempts, and what a run took over instead of making, are
-recorded next to its manifests: they differ from one repetition to the next and are in no identity.
+It is executed over its own references. Results of the workspace or another arm with the same inputs are reused, whole
+or part by part from the step cache. Attempts and reused assets are recorded next to the manifests, since they differ
+between repetitions and are not part of an identity.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ NOT_OF_THE_ARM = (
     BudgetError, ExtensionError, LaunchError, WorkerError, StoppedRunError, CheckpointError, ResumeError,
 )  # fmt: skip
 
-#: What stages read from outside, and its identity.
+#: External inputs of stages, and their identity.
 Known = list[tuple[Callable[[Context], str | None], str | None]]
 
 

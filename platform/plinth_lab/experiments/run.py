@@ -44,7 +44,7 @@ from plinth_lab.experiments import stages as wiring
 from plinth_lab.experiments.arms import Arm, Experiment
 
 FOLDER = Path(__file__).parent / "packaged"
-#: In the folder of an experiment: where its file lies.
+#: File in the folder of an experiment with the path of its recipe file.
 NOTE = "experiment.json"
 
 
@@ -85,16 +85,14 @@ def noted(workspace: Path, name: str) -> Path:
         MissingError: none of that name has run.
         RequestError: another user ran it, or its file or recipe is in the workspace, where others may have edited it.
     """
-    again = "run it once more by its file: `plinth experiment run FILE`"
+    again = "run it by its file: `plinth experiment run FILE`"
     data = recipes.read_note(workspace, _note(name), again)
     if data is None:
-        raise MissingError(
-            f"this workspace has run no experiment {name}", expected=f"a file {workspace / _note(name)}"
-        )
+        raise MissingError(f"this workspace has run no experiment {name}", expected=f"a file {workspace / _note(name)}")
     path = Path(json.loads(data)["path"])
     if path.is_file() and recipes.passes(workspace, _files(path)):
         raise RequestError(
-            f"experiment {name} is not loaded by its name",
+            f"experiment {name} cannot be loaded by its name",
             found=f"a file in the workspace, which others may have edited: {path}, or its recipe",
             remedy="keep the file and its recipe outside the workspace",
         )
@@ -191,7 +189,7 @@ def run(
         waiting = [one for one in arms if one.asset in todo.stale]
         if experiment.source and wiring.sample_of(experiment) in todo.stale:
             _materialise(ctx, wiring.of(experiment, arms), [wiring.sample_of(experiment)], compute)
-        say(f"{len(waiting)} of {len(arms)} runs to make")
+        say(f"{len(waiting)} of {len(arms)} runs to execute")
         for due, foretold in _in_turn(experiment, waiting):
             played = _at_once(ctx, experiment, arms, due, compute, side_by_side, say) if side_by_side > 1 else {}
             ends = {one.asset for one in due} | ({wiring.forecast_of(experiment)} if foretold else set())
@@ -228,9 +226,9 @@ def answer_of(ctx: Context, experiment: Experiment, arms: Sequence[Arm]) -> Mani
     """
     if stale := decide(ctx, wiring.of(experiment, arms, for_one_decision=True)).stale:
         raise MissingError(
-            f"experiment {experiment.name} has no answer, or it has changed since it was run",
-            found=f"{len(stale)} of its assets to make, {stale[0]} among them",
-            remedy="`plinth experiment run FILE` makes them",
+            f"experiment {experiment.name} has no results, or changed after its run",
+            found=f"{len(stale)} stale assets, such as {stale[0]}",
+            remedy="run `plinth experiment run FILE`",
         )
     return ctx.refs.current(wiring.effects_of(experiment))
 
@@ -241,7 +239,7 @@ def _show_swarm(ctx: Context, name: str) -> None:
         swarm, arms = load(noted(ctx.workspace.root, name))
         wiring.show(ctx, swarm, arms, answer_of(ctx, swarm, arms))
     except PlinthError:
-        return  # `plinth experiment show` says what is wrong with it
+        return  # `plinth experiment show` reports the problem
 
 
 def _status(ctx: Context, arm: Arm) -> str:

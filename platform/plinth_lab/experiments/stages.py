@@ -2,8 +2,8 @@
 a ladder also `experiment/{name}/forecast`, made before the size that it predicts; of a source
 `experiment/{name}/sample`, made before anything is trained.
 
-A run's asset plays the pipeline of its recipe (`arm_pipeline`), as far as the checkpoint. A run that fails is a result:
-its asset says why.
+A run's asset executes the pipeline of its recipe (`arm_pipeline`) up to the checkpoint. A failed run is a result: its
+asset has the reason.
 """
 
 from __future__ import annotations
@@ -165,7 +165,7 @@ def _forecast(experiment: Experiment, arms: Sequence[Arm]) -> Stage:
         version=answer.FORECAST_VERSION,
         params={"ladder": experiment.ladder.model_dump() if experiment.ladder else {}},
         group=PREFIX,
-        description=f"{experiment.question} The law of the smaller sizes, and what it foretells.",
+        description=f"{experiment.question} Scaling law of the smaller sizes, and its prediction.",
         owner=shared_owner(arms[0].recipe),
         kinds=("json",),
         pool="training",
@@ -199,7 +199,7 @@ def _make(
         raise
     except OF_THE_ARM as error:
         reason = error.brief.partition("\n")[0].rstrip(": ")
-        reason = reason.replace(str(ctx.workspace.root), "the workspace")  # the same wherever it lies
+        reason = reason.replace(str(ctx.workspace.root), "the workspace")  # independent of the workspace's path
         say(f"{arm.asset} failed: {reason}")
         return measure.kept(arm, "failed", reason, {}, [])
     return measure.measured(ctx, arm, experiment.curve_points, made, tuple(experiment.test))

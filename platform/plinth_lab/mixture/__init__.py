@@ -1,4 +1,4 @@
-"""Which mixture: a swarm of small runs on the simplex, a surrogate of their loss, a proposal with its gain's interval.
+"""Search for a mixture: a swarm of small runs, a surrogate of their loss, and a proposal with the interval of its gain.
 
 surrogate  loss as a function of the shares: a log-linear law or kernel ridge, chosen by cross-validation
 proposals  the best shares under caps and their gain over the prior; a proposal as a recipe or an experiment
@@ -36,7 +36,7 @@ Floats = NDArray[np.float64]
 
 #: The arm that the others are drawn around.
 PRIOR = "prior"
-#: Shares are written with so many digits; the last ones are the swarm's, not the model's.
+#: Number of digits of written shares.
 DIGITS = 4
 
 
@@ -44,22 +44,20 @@ class Swarm(Frozen):
     """Arms of an experiment that are drawn, not written: `count` mixtures around a prior, and the prior itself."""
 
     prior: Mapping[str, float] = Field(
-        min_length=2, description="Weights by stream, as in a phase of the mixture: the base that a proposal must beat."
+        min_length=2, description="Weights by stream, as in a phase of the mixture; the baseline of a proposal."
     )
-    count: int = Field(20, ge=4, le=4096, description="Mixtures drawn.")
+    count: int = Field(20, ge=4, le=4096, description="Number of random mixtures.")
     strength: tuple[float, float] = Field(
         (0.5, 8.0),
-        description="Bounds of the Dirichlet's strength, drawn log-uniformly: low ones give lopsided mixtures.",
+        description="Range of the Dirichlet strength (log-uniform); low values give unbalanced mixtures.",
     )
-    sparse: float = Field(0.2, ge=0, lt=1, description="Probability that a draw leaves a stream out.")
-    seed: int = Field(1, ge=0, description="Of the draws.")
+    sparse: float = Field(0.2, ge=0, lt=1, description="Probability that a mixture omits a stream.")
+    seed: int = Field(1, ge=0, description="Seed of the mixtures.")
     target_tokens: int | None = Field(
-        None, gt=0, description="Tokens of the run that the proposal is for; its caps follow. Unless said: as the arms."
+        None, gt=0, description="Tokens of the target run, which determine the caps. Default: tokens of the arms."
     )
-    floor: float = Field(0.0, ge=0, lt=0.5, description="Least share of each stream in a proposal.")
-    stay: float = Field(
-        0.01, ge=0, description="Bits per byte that a proposal pays for each nat of divergence from the prior."
-    )
+    floor: float = Field(0.0, ge=0, lt=0.5, description="Minimum share of each stream in a proposal.")
+    stay: float = Field(0.01, ge=0, description="Penalty for the divergence from the prior, in bits per byte per nat.")
 
     @model_validator(mode="after")
     def _within(self) -> Swarm:
@@ -73,7 +71,7 @@ class Swarm(Frozen):
 
     @property
     def shares(self) -> dict[str, float]:
-        """The prior as shares, which add up to 1."""
+        """Prior as shares that sum to 1."""
         whole = sum(self.prior.values())
         return {name: weight / whole for name, weight in self.prior.items()}
 
@@ -84,7 +82,7 @@ class Swarm(Frozen):
         return {name: {"mixture": one_phase(shares)} for name, shares in {PRIOR: self.shares, **drawn}.items()}
 
     def base(self) -> str:
-        """The arm that the others are compared with."""
+        """Return the arm that the others are compared with."""
         return PRIOR
 
 
@@ -135,12 +133,12 @@ Status = Literal["holds", "not confirmed", "refuted"]
 class ConfirmationQuestion(Frozen):
     """Arms of an experiment that are a proposal and its prior; `plinth experiment propose --confirm` writes it."""
 
-    experiment: str = Field(min_length=1, description="Name of the swarm's experiment.")
-    answer: str = Field(description="Digest of its effects: the proposal is theirs.")
-    seeds: tuple[int, ...] = Field(min_length=1, description="Of the swarm; the confirmation may use none of them.")
+    experiment: str = Field(min_length=1, description="Name of the swarm experiment.")
+    answer: str = Field(description="Digest of the effects with the proposal.")
+    seeds: tuple[int, ...] = Field(min_length=1, description="Seeds of the swarm, which the confirmation must not use.")
     prior: Mapping[str, float] = Field(min_length=2, description="Shares by stream that the proposal must beat.")
     shares: Mapping[str, float] = Field(min_length=2, description="Proposed shares by stream.")
-    gain: float = Field(allow_inf_nan=False, description="Bits per byte less than the prior, as foretold.")
+    gain: float = Field(allow_inf_nan=False, description="Predicted reduction in bits per byte.")
     low: float = Field(allow_inf_nan=False, description="Lower end of its 95% interval.")
     high: float = Field(allow_inf_nan=False, description="Upper end of it.")
 
@@ -151,16 +149,16 @@ class ConfirmationQuestion(Frozen):
         return self
 
     def arms(self) -> dict[str, dict[str, Any]]:
-        """The prior, and the proposal."""
+        """Return the arms: prior and proposal."""
         return {name: {"mixture": one_phase(of)} for name, of in ((PRIOR, self.prior), (PROPOSED, self.shares))}
 
     def base(self) -> str:
-        """The arm that the other is compared with."""
+        """Return the arm that the other is compared with."""
         return PRIOR
 
 
 class ConfirmationOutcome(Frozen):
-    """True if a proposal holds in new runs.
+    """Result of testing a proposal in new runs.
 
     Args:
         status, reason: in words.
@@ -186,7 +184,7 @@ class ConfirmationOutcome(Frozen):
 def confirmed(
     question: ConfirmationQuestion, effects: Sequence[Effect], size: str, trained: Mapping[str, float]
 ) -> ConfirmationOutcome:
-    """What the runs of a confirmation say.
+    """Return the outcome of a confirmation.
 
     Args:
         effects: of the experiment (`effects.effects`).
@@ -201,24 +199,24 @@ def confirmed(
     gain, low, high = 0.0 - gap.value, 0.0 - gap.high, 0.0 - gap.low
     status, why = _decided(line)
     found = f"{gain:+.3g} bits per byte gained over the prior (95%: {low:+.3g} to {high:+.3g})"
-    reason = f"{why}{found}; foretold {question.gain:+.3g} ({question.low:+.3g} to {question.high:+.3g})"
+    reason = f"{why}{found}; predicted {question.gain:+.3g} ({question.low:+.3g} to {question.high:+.3g})"
     return ConfirmationOutcome(
         status=status, reason=reason, gain=gain, low=low, high=high, smallest=line.smallest, **known
     )
 
 
 def _decided(line: Effect) -> tuple[Status, str]:
-    """The status, and what is said of it before the gain. A run without scores may be what the proposal does."""
+    """Return the status, and its explanation. A run without scores may be an effect of the proposal."""
     assert line.difference is not None
     if line.lacking:
-        return NOT_CONFIRMED, f"not every run has scores ({'; '.join(line.lacking)}): "
+        return NOT_CONFIRMED, f"some runs have no scores ({'; '.join(line.lacking)}): "
     if line.better == ARM:
         return HOLDS, ""
     if line.better == BASE:
         return REFUTED, "the prior is better: "
     if DOCUMENTS_ONLY in line.difference.flags:
-        return NOT_CONFIRMED, "training noise is not known from one seed: "
+        return NOT_CONFIRMED, "one seed does not show training noise: "
     if DEGENERATE in line.difference.flags:
-        return NOT_CONFIRMED, "nothing varies, or too few documents: "
-    seen = "" if line.smallest is None else f", and {line.smallest:.2g} would have been seen"
+        return NOT_CONFIRMED, "no variation, or too few documents: "
+    seen = "" if line.smallest is None else f" (minimum detectable effect {line.smallest:.2g})"
     return NOT_CONFIRMED, f"the interval of its gain includes 0{seen}: "

@@ -80,7 +80,7 @@ def propose(
             "the caps of repetition leave less text than the run needs",
             found=", ".join(f"{name} {share:.3g}" for name, share in zip(names, most, strict=True)),
             expected=f"shares that add up to at least 1, each at least the floor {swarm.floor:g}",
-            remedy="fewer `target_tokens`, a lower floor, more text, or a higher mixture.max_epochs",
+            remedy="use fewer `target_tokens`, a lower floor, more text, or a higher mixture.max_epochs",
         )
     fitted = fit(shares, losses)
     facts: dict[str, Any] = {
@@ -94,7 +94,7 @@ def propose(
         ],
     }
     if fitted.family == "mean":
-        reason = "neither surrogate foretells a run that it has not seen much better than the mean of the others does"
+        reason = "neither surrogate predicts unseen runs much better than the mean does"
         return MixtureProposal(**facts, shares={}, gain=0.0, low=0.0, high=0.0, refusal=reason)
     chosen = best_shares(fitted.loss, prior, most, swarm)
     gain, low, high = _gain(fitted, shares, losses, chosen, prior, most, swarm)
@@ -182,12 +182,12 @@ def required(name: str, proposal: MixtureProposal | None) -> MixtureProposal:
         StageError: its runs support no claim.
     """
     if proposal is None:
-        raise MissingError(f"experiment {name} draws no mixtures", expected="a key `swarm` in its file")
+        raise MissingError(f"experiment {name} has no swarm", expected="a key `swarm` in its file")
     if proposal.refusal:
         raise StageError(
-            f"the runs of {name} propose no mixture",
+            f"the runs of {name} do not support a proposal",
             found=proposal.refusal,
-            remedy="more runs (`swarm.count`), longer ones, or more test text",
+            remedy="use more runs (`swarm.count`), longer runs, or more test text",
         )
     return proposal
 

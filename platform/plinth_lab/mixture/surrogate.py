@@ -3,8 +3,8 @@
 K  streams
 N  runs
 
-Two families, a log-linear law and kernel ridge regression on shares and their logarithms, and the mean, which says that
-shares make no difference. The choice, and the settings of the kernel, are by leave-one-out error on the runs
+There are two families, a log-linear law and kernel ridge regression on shares and their logarithms, and the mean, which
+means that shares have no effect. The choice, and the settings of the kernel, are by leave-one-out error on the runs
 themselves; no run is kept for a test that the choice could see.
 """
 
@@ -128,7 +128,7 @@ Family = Literal["mean", "log-linear", "kernel"]
 FEWEST = 4
 #: A family must have at most this share of the mean's squared leave-one-out error, or shares explain nothing.
 EXPLAINS = 0.5
-#: Of so many runs the law is fitted again without each of them.
+#: Maximum number of runs for exact leave-one-out fits of the law.
 REFITTED = 64
 #: Bound of the law's constant and slopes.
 LIMIT = 50.0
@@ -258,9 +258,7 @@ def _log_linear(shares: Floats, losses: Floats, start: LogLinear | None = None) 
     from scipy.optimize import least_squares
 
     solved = [
-        least_squares(
-            residuals, np.clip(np.r_[one.least, one.slopes], -LIMIT, LIMIT), jacobian, bounds=(-LIMIT, LIMIT)
-        )
+        least_squares(residuals, np.clip(np.r_[one.least, one.slopes], -LIMIT, LIMIT), jacobian, bounds=(-LIMIT, LIMIT))
         for one in starts
     ]
     best = min(solved, key=lambda one: one.cost)

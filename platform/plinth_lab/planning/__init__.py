@@ -39,7 +39,7 @@ class LargeNumber(click.ParamType[float]):
         found = re.fullmatch(r"(\d+(?:\.\d+)?(?:[eE][+-]?\d+)?)([KMBT]?)", str(value).upper().replace("E", "e"))
         amount = float(found[1]) * _TIMES[found[2]] if found else 0.0
         if not 0 < amount < float("inf"):
-            self.fail(f"{value!r} is no number above 0; write 2M, 1.5T or 3e9", param, ctx)
+            self.fail(f"{value!r} is not a positive number; expected 2M, 1.5T or 3e9", param, ctx)
         return amount
 
 
@@ -53,7 +53,7 @@ def bought(
     unique_tokens: float | None,
     runs: Path | None,
 ) -> Purchase:
-    """What the money buys.
+    """Return the best model for a budget.
 
     Raises:
         RequestError: as `purchase`; the table of runs is wrong.
@@ -72,7 +72,7 @@ def bought(
 
 
 def show_purchase(found: Purchase, name: str, runs: Path | None) -> None:
-    """The purchase as facts and a table."""
+    """Print the purchase as facts and a table."""
     from plinth.launch.devices import PRICES
     from plinth_jobs.cli import output
     from plinth_lab.scaling.fit import FAR
@@ -93,9 +93,9 @@ def show_purchase(found: Purchase, name: str, runs: Path | None) -> None:
         times = one.preset_parameters / one.best.params
         near = f"{one.preset} ({one.preset_parameters:.3g})" if 0.5 <= times <= 2 else "none within a factor of 2"
         rows.append((f"{one.utilisation:.0%}", f"{one.flops:.3g}", f"{one.best.params:.3g}", per, loss, near))
-    output.table(("utilisation", "FLOPs", "parameters", "tokens", "loss", "nearest preset"), rows)
-    output.heading("How sure")
-    lines = ["utilisation: what published runs reach, with bubble and communication; the ends are the table's rows"]
+    output.table(("utilization", "FLOPs", "parameters", "tokens", "loss", "nearest preset"), rows)
+    output.heading("Uncertainty")
+    lines = ["utilization: range of published runs, including bubble and communication; the rows are its ends"]
     lines.append(PRICES)
     if runs is None:
         lines.append("law: published constants (Besiroglu et al. 2404.10102), of other text and another tokenizer: "
@@ -111,37 +111,38 @@ def show_purchase(found: Purchase, name: str, runs: Path | None) -> None:
     "plan",
     short_help="Estimate a training run: parameters, FLOPs, time, memory.",
     epilog=examples(
-        "plinth run plan -r demo", "plinth run plan --tokens-per-second 47000 --precision bf16 --device h200",
+        "plinth run plan -r demo",
+        "plinth run plan --tokens-per-second 47000 --precision bf16 --device h200",
         "plinth run plan -r demo --devices 64xH100 --precision bf16",
         "plinth run plan -r demo --devices 2xcpu",
         "plinth run plan --devices 512xH100 --budget 2M --tokens 1T --runs ladder.csv",
-    )
+    ),
 )
 @shared
 @recipe_option
 @click.option(
-    "--tokens-per-second", type=click.FloatRange(min=0, min_open=True), show_default="as recorded",
-    help="Speed of all ranks, for the wall clock.",
+    "--tokens-per-second",
+    type=click.FloatRange(min=0, min_open=True),
+    show_default="as recorded",
+    help="Speed of all ranks, to estimate wall-clock time.",
 )
+@click.option("--precision", type=click.Choice(["fp32", "bf16"]), help="Precision, if the recipe has `auto`.")
+@click.option("--device", metavar="NAME", help="Device for the memory check: h100, a100-40, or from your table.")
 @click.option(
-    "--precision", type=click.Choice(["fp32", "bf16"]), help="Precision of the machine, where the recipe has `auto`."
+    "--device-table", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="YAML file of your devices."
 )
-@click.option("--device", metavar="NAME", help="Device to check the memory against: h100, a100-40, one of your table.")
-@click.option(
-    "--device-table", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="YAML of devices of your own."
-)
-@click.option("--devices", metavar="NxNAME", help="Rank every division of the run over so many: 512xH100.")
-@click.option("--spot", is_flag=True, help="At the price of devices that may be taken away.")
+@click.option("--devices", metavar="NxNAME", help="Rank all parallel layouts on a fleet: 512xH100.")
+@click.option("--spot", is_flag=True, help="Use spot prices.")
 @click.option("--stall", type=click.FloatRange(min=0, min_open=True), show_default="as recorded, else 1",
               help="Seconds that a save holds training up, for the interval between saves.")  # fmt: skip
-@click.option("--top", type=click.IntRange(min=1), default=10, show_default=True, help="Divisions to show.")
-@click.option("--budget", type=LargeNumber(), metavar="DOLLARS", help="What the best model is that so much money buys "
-              "on --devices; needs no recipe.")  # fmt: skip
-@click.option("--tokens", type=LargeNumber(), help="With --budget: train on so many, 1T; by default the law says.")
-@click.option("--inference-tokens", type=LargeNumber(), help="With --budget: tokens to read and write later.")
-@click.option("--unique-tokens", type=LargeNumber(), help="With --budget: text that there is; more is repetition.")
+@click.option("--top", type=click.IntRange(min=1), default=10, show_default=True, help="Number of layouts to show.")
+@click.option("--budget", type=LargeNumber(), metavar="DOLLARS", help="Find the best model for this money "
+              "on --devices, without a recipe.")  # fmt: skip
+@click.option("--tokens", type=LargeNumber(), help="With --budget: training tokens (default: by the law).")
+@click.option("--inference-tokens", type=LargeNumber(), help="With --budget: tokens of later inference.")
+@click.option("--unique-tokens", type=LargeNumber(), help="With --budget: available unique tokens.")
 @click.option("--runs", type=click.Path(exists=True, dir_okay=False, path_type=Path),
-              help="With --budget: your own ladder, as of `plinth experiment scaling fit`.")  # fmt: skip
+              help="With --budget: table of your own ladder, as for `scaling fit`.")  # fmt: skip
 @click.option("--document-tokens", type=click.IntRange(min=1), help="Mean length of documents, for causal FLOPs.")
 @json_option
 def plan_command(
@@ -162,11 +163,11 @@ def plan_command(
     document_tokens: int | None,
     as_json: bool,
 ) -> None:
-    """Estimate parameters, tokens, steps, FLOPs, wall clock and memory per device of a recipe's run.
+    """Estimate parameters, tokens, steps, FLOPs, wall-clock time and memory per device of a recipe's run.
 
-    Every assumption is printed below the numbers. The wall clock is at the speed that like runs of this workspace
-    reached on the same kind of device, or at --tokens-per-second. With --budget: the best model that the money buys,
-    and how sure that is.
+    Every assumption is printed below the numbers. The wall-clock time uses the speed of similar runs of this workspace
+    on the same kind of device, or --tokens-per-second. With --budget: the best model for the money, with its
+    uncertainty.
     """
     from plinth.launch import devices as known
     from plinth_jobs.cli import output
@@ -267,7 +268,7 @@ class Bytes(click.ParamType[float]):
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> float:
         found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMGTP]?)B?\s*", str(value), re.IGNORECASE)
         if not found:
-            self.fail(f"{value!r} is no size; write it like 100TB or 3.5GB", param, ctx)
+            self.fail(f"{value!r} is not a size; expected 100TB or 3.5GB", param, ctx)
         return float(found[1]) * UNITS[found[2].upper()]
 
 
@@ -278,24 +279,24 @@ class Bytes(click.ParamType[float]):
         "plinth corpus scale 2TB --core-hour 0.03 --json",
         "plinth corpus scale 2TB --rates trial-10GB --rates trial-30GB",
         "plinth corpus scale --check workspace --rates trial-10GB",
-    )
+    ),
 )
 @shared
 @click.argument("text", type=Bytes(), required=False)
 @click.option("--html", type=Bytes(), default="0", help="HTML that the text is extracted from; 0 for plain text.")
 @click.option("--cores", type=click.IntRange(1), default=1000, show_default=True, help="Cores in use at once.")
 @click.option("--document", type=Bytes(), default="5300", show_default=True, help="Mean length of a document.")
-@click.option("--core-hour", type=click.FloatRange(0), default=0.04, show_default=True, help="US dollars a core hour.")
+@click.option("--core-hour", type=click.FloatRange(0), default=0.04, show_default=True, help="Dollars per core-hour.")
 @click.option(
-    "--network", type=click.FloatRange(0, min_open=True), default=0.3, show_default=True, help="Gbit/s a core."
+    "--network", type=click.FloatRange(0, min_open=True), default=0.3, show_default=True, help="Gbit/s per core."
 )
 @click.option(
     "--rates",
     type=WORKSPACE,
     multiple=True,
-    help="Rates of the run in this workspace, instead of the measured ones; of several runs a line is fitted.",
+    help="Use the rates of the run in this workspace. Repeatable; a line is fitted to several runs.",
 )
-@click.option("--check", type=WORKSPACE, help="Compare with what the run in this workspace cost.")
+@click.option("--check", type=WORKSPACE, help="Compare with the cost of the run in this workspace.")
 @json_option
 def scale(
     settings: Settings,
@@ -311,8 +312,8 @@ def scale(
 ) -> None:
     """Estimate tasks, core hours, bytes, requests, money and wall clock for a corpus of TEXT bytes.
 
-    Speeds per core are measured, a few are estimated (docs/scale.md), or those of runs on your machines. All else is
-    multiplication. `--check` compares a finished run with what is predicted for its text.
+    Most speeds per core are measured, a few are estimated (docs/scale.md); --rates uses runs on your machines. The rest
+    is multiplication. `--check` compares a finished run with the prediction for its text.
     """
     from plinth.storage.state import State
     from plinth.storage.workspace import Workspace
@@ -320,7 +321,7 @@ def scale(
     from plinth_lab.planning.corpus import CorpusScale, compare, estimate, of_run
 
     if (text is None) == (check is None):
-        raise click.UsageError("give the TEXT of a corpus, or a run to --check")
+        raise click.UsageError("expected TEXT, or a run to --check")
     runs = [of_run(State(Workspace(path))) for path in rates]
     if text is None or check is not None:
         assert check is not None
@@ -393,7 +394,7 @@ def _show_check(run: RunCosts, found: Mapping[str, tuple[Amount | None, Amount]]
     wall = f"{predicted.wall_s:,.0f} s predicted, " if predicted.wall_s else ""
     output.facts({"wall clock": f"{wall}{measured.wall_s:,.0f} s measured, whatever else the machine did"})
     if run.spared:
-        output.say(f"Of the items {run.spared:.0%} were done already; a run from scratch costs more.")
+        output.say(f"{run.spared:.0%} of the items were cached; a run from scratch costs more.")
 
 
 def _compared(predicted: Amount | None, measured: Amount) -> list[str]:

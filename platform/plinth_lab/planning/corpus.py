@@ -196,7 +196,7 @@ MEASURED = (
     StageWork("policy and verdicts", 0, 1_000_000, False, 0.0, 40, 15),
     StageWork("held out, curated", 84, 0, True, 0.25, 0, 27),
 )
-#: Text that is no HTML, read and normalized; it takes the place of `extract`.
+#: Reading and normalization of plain text, which replaces `extract`.
 DOCUMENTS = StageWork("documents", 20, 0, True, 0.25, 0, 2)
 #: Stages of chosen buckets: in no estimate of a whole corpus, and compared where a run has them.
 CHOSEN = (StageWork("look-alikes", 55, 0, True, 0.0, 1100, 25),)

@@ -262,9 +262,9 @@ def _private(training: Training) -> str:
     """Describe the time cost of privacy."""
     alone = training.global_batch_sequences / training.parallel.data_ranks(training.launch.ranks)
     return (
-        f"private: a step is {alone:,.4g} forward and backward passes of one sequence a rank on average, whatever "
-        "micro_batch_sequences says, and after each its gradient is added to a sum in FP32; a speed that was measured "
-        "with larger micro batches, or without privacy, does not hold"
+        f"private: a step is on average {alone:,.4g} forward and backward passes of one sequence per rank, for any "
+        "micro_batch_sequences, each followed by a gradient sum in FP32; a speed measured with larger micro batches "
+        "or without privacy does not apply"
     )
 
 

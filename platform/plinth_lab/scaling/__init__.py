@@ -25,14 +25,14 @@ if TYPE_CHECKING:
 
 _TABLE = click.argument("table", type=click.Path(path_type=Path, exists=True, dir_okay=False))
 _AMOUNT = click.FloatRange(min=0, min_open=True)
-_DRAWS = click.option("--draws", type=click.IntRange(min=100), default=4000, help="Of the bootstrap (default: 4000).")
+_DRAWS = click.option("--draws", type=click.IntRange(min=100), default=4000, help="Bootstrap draws (default: 4000).")
 
 
 @group(
     short_help="Fit a ladder of runs; predict a larger one.",
     epilog=examples(
         "plinth experiment scaling example > runs.csv", "plinth experiment scaling fit runs.csv --budget 1e21"
-    )
+    ),
 )
 def scaling() -> None:
     """Fit the law of a ladder of small runs; find the optimum of a budget; predict a larger run."""
@@ -52,12 +52,12 @@ def example() -> None:
     epilog=examples(
         "plinth experiment scaling fit runs.csv --budget 1e21",
         "plinth experiment scaling fit runs.csv --budget 1e21 --inference-tokens 1e12 --unique-tokens 3e9",
-    )
+    ),
 )
 @_TABLE
-@click.option("--budget", type=_AMOUNT, help="FLOPs to spend, inference included.")
-@click.option("--inference-tokens", type=click.FloatRange(min=0), default=0.0, help="Tokens to read and write later.")
-@click.option("--unique-tokens", type=_AMOUNT, help="Text that there is; more is repetition.")
+@click.option("--budget", type=_AMOUNT, help="FLOPs budget, including inference.")
+@click.option("--inference-tokens", type=click.FloatRange(min=0), default=0.0, help="Tokens of later inference.")
+@click.option("--unique-tokens", type=_AMOUNT, help="Available unique tokens.")
 @_DRAWS
 @shared
 @json_option
@@ -72,7 +72,7 @@ def fit_command(
 ) -> None:
     """Fit E + A / N^alpha + B / D^beta to the runs of TABLE (CSV: params, tokens, loss, and probes).
 
-    Constants have 95% intervals. Where they mean nothing, the status is printed instead, and the exit code is 2.
+    Constants have 95% intervals. If they are not identifiable, the status is printed instead, and the exit code is 2.
     """
     from plinth_jobs.cli import output
     from plinth_lab.scaling.fit import FAR
@@ -112,12 +112,12 @@ def fit_command(
     epilog=examples(
         "plinth experiment scaling predict runs.csv --params 5e9 --tokens 1e11 --out foretold.json",
         "plinth experiment scaling compare foretold.json --loss 2.31",
-    )
+    ),
 )
 @_TABLE
 @click.option("--params", type=_AMOUNT, required=True, help="Parameters of the larger run.")
-@click.option("--tokens", type=_AMOUNT, required=True, help="Its tokens.")
-@click.option("--out", type=click.Path(path_type=Path, dir_okay=False), help="File to keep the prediction in.")
+@click.option("--tokens", type=_AMOUNT, required=True, help="Training tokens of the larger run.")
+@click.option("--out", type=click.Path(path_type=Path, dir_okay=False), help="Output file of the prediction.")
 @_DRAWS
 @shared
 @json_option
@@ -145,12 +145,12 @@ def predict_command(
 
 @scaling.command(epilog=examples("plinth experiment scaling compare foretold.json --loss 2.31 --probe probe=0.81"))
 @click.argument("prediction", type=click.Path(path_type=Path, exists=True, dir_okay=False))
-@click.option("--loss", type=float, required=True, help="What the run reached.")
-@click.option("--probe", "probes", multiple=True, metavar="NAME=SCORE", help="A probe of the run; may be repeated.")
+@click.option("--loss", type=float, required=True, help="Measured loss of the run.")
+@click.option("--probe", "probes", multiple=True, metavar="NAME=SCORE", help="Measured probe of the run. Repeatable.")
 @shared
 @json_option
 def compare(settings: Settings, prediction: Path, loss: float, probes: tuple[str, ...], as_json: bool) -> None:
-    """Compare a prediction with the run that it was of: error in percent, inside the interval or not."""
+    """Compare a prediction with its run: error in percent, inside the interval or not."""
     from pydantic import ValidationError
 
     from plinth.errors import RequestError
@@ -174,15 +174,15 @@ def compare(settings: Settings, prediction: Path, loss: float, probes: tuple[str
 
 
 def interval(found: Estimate) -> str:
-    """A value with its ends."""
+    """Format a value with its interval."""
     return f"{found.value:.4g} ({found.low:.4g} to {found.high:.4g})"
 
 
 def fitted_to(table: Path, draws: int) -> Fitted:
-    """The law of a table's runs; lines whose run has no loss are named.
+    """Fit the law to a table's runs; print the lines of runs without a loss.
 
     Raises:
-        RequestError: the table is wrong, or its runs are too few.
+        RequestError: the table is invalid, or has too few runs.
     """
     from plinth_jobs.cli import output
     from plinth_lab.scaling.fit import fit as make
@@ -190,5 +190,5 @@ def fitted_to(table: Path, draws: int) -> Fitted:
 
     read = read_table(table.read_text(encoding="utf-8"))
     for line, loss in read.failed:
-        output.line(f"{table}:{line}: left out, the run has no loss: {loss}", err=True)
+        output.line(f"{table}:{line}: skipped, the run has no loss: {loss}", err=True)
     return make(read.runs, draws=draws)

@@ -9,7 +9,7 @@ points the exact objective is descended in all five constants (`descent`).
 
 Isoloss parabolas ("approach 2") decide nothing here: on grids that drift off the optimum they move it by 6 to 54%.
 
-Intervals are of a bootstrap over runs with fractional weights (Rubin 1981; Xu et al. 2020): each draw weighs every run
+Intervals are bootstrapped over runs with fractional weights (Rubin 1981; Xu et al. 2020): each draw weighs every run
 by an exponential variate, so that none leaves a ladder without one of its few sizes, as draws with replacement do.
 Horizons of one training are weighed as one (`ScalingRun.trunk`).
 
@@ -61,14 +61,14 @@ ILL_CONDITIONED = "ill-conditioned"
 
 #: With these alone a law predicts: E = 0 is a legal minimum, and the bootstrap finds how far above 0 it may be.
 USABLE = ((CONVERGED,), (NO_FLOOR,))
-#: What each status means.
+#: Explanation of each status.
 MEANING = {
     CONVERGED: "the objective has a minimum here",
     NOT_CONVERGED: "no minimum was reached",
     ON_BOUND: "A or B is 0: the runs show no such term",
     NO_FLOOR: "E is 0, the least that it can be: runs so small show no floor; the law holds near them, not far beyond",
     GRID_EDGE: f"an exponent is at the edge of {EXPONENTS[0]} to {EXPONENTS[1]}: the runs do not bound it",
-    FEW_SIZES: f"fewer than {FEWEST_SIZES} sizes or numbers of tokens: E cannot be told from the terms",
+    FEW_SIZES: f"fewer than {FEWEST_SIZES} sizes or numbers of tokens: E cannot be separated from the terms",
     ILL_CONDITIONED: "the constants trade against each other: other ones fit these runs as well",
 }
 
@@ -215,7 +215,7 @@ def fit(
     found = budgets([run.flops for run in runs])
     if found < FEWEST_BUDGETS or len(runs) < FEWEST_RUNS:
         raise RequestError(
-            "a scaling law cannot be fitted to so few runs",
+            "too few runs to fit a scaling law",
             found=f"{len(runs)} runs of {found} budgets",
             expected=f"at least {FEWEST_RUNS} runs of {FEWEST_BUDGETS} budgets (6 N D, a tenth apart)",
             remedy="run more sizes, or keep more horizons of each",
@@ -380,4 +380,4 @@ def _number(text: str, name: str, line: int) -> float:
     try:
         return float(text)
     except ValueError:
-        raise RequestError(f"line {line} of the table: {name} is no number", found=text) from None
+        raise RequestError(f"line {line} of the table: {name} is not a number", found=text) from None

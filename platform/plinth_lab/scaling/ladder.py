@@ -171,9 +171,7 @@ def size(arm: Arm) -> int:
     return parameters(arm.recipe.training.model, arm.recipe.tokenizer.vocab_size).total
 
 
-def forecast(
-    arms: Sequence[Arm], made: Mapping[str, Manifest], held_out: str, *, draws: int = DRAWS
-) -> LadderForecast:
+def forecast(arms: Sequence[Arm], made: Mapping[str, Manifest], held_out: str, *, draws: int = DRAWS) -> LadderForecast:
     """Fit the law to the runs of all other sizes, and predict every horizon of the one that is held out.
 
     Args:

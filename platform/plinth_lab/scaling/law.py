@@ -29,7 +29,7 @@ from plinth.records import Frozen
 
 Amount = TypeVar("Amount", float, NDArray[np.float64])
 
-#: R* of Muennighoff et al. 2305.16264: so many repetitions, at most, are worth as much as new text.
+#: R* of Muennighoff et al. 2305.16264: decay constant of the value of repeated text, in repetitions.
 WORTH_OF_REPETITION = 15.387756
 #: Optima are looked for between these numbers of parameters.
 FEWEST, MOST = 1.0, 1e18
@@ -203,14 +203,12 @@ class ScalingLaw(Frozen):
         low, high = math.log(fewest), math.log(most)
         if not surplus(low) > 0 > surplus(high):
             raise RequestError(
-                "the optimum lies outside of every model that could be made",
+                "the optimum is outside the range of feasible models",
                 expected=f"between {math.exp(low):.3g} and {math.exp(high):.3g} parameters",
             )
         return math.exp(brentq(surplus, low, high, xtol=1e-14, rtol=1e-14, maxiter=500))
 
-    def _allocated(
-        self, params: float, tokens: float, inference_tokens: float, reuse: DataReuse | None
-    ) -> Allocation:
+    def _allocated(self, params: float, tokens: float, inference_tokens: float, reuse: DataReuse | None) -> Allocation:
         effective = tokens if reuse is None else reuse.effective(tokens)
         return Allocation(
             params=params, tokens=tokens, effective_tokens=effective,
@@ -320,7 +318,7 @@ def _descend(surface: Surface, theta: Floats, weights: Floats, delta: float) -> 
         then = np.clip(now + step, surface.low, surface.high)
         after = (own * huber(surface.parts(then)[1], delta)).sum(axis=1)
         better = after <= value[active]
-        # where rounding keeps the objective from falling, what is left to gain says whether this is the minimum
+        # if rounding keeps the objective from falling, the remaining gain shows if this is the minimum
         left = -(gradient * (then - now)).sum(axis=1)
         small = np.abs(then - now).max(axis=1) < STEP
         done = small | (left <= 1e-13 * value[active])

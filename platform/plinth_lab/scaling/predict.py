@@ -245,7 +245,7 @@ def _searched(fitted: Fitted, flops: float, inference_tokens: float, reuse: Data
 #
 #     dollars -> device hours (price) -> FLOPs (peak x utilization) -> parameters and tokens (law) -> loss
 #
-# A law of one's own runs predicts the loss with an interval. Published constants are of other text and another
+# A law of one's own runs predicts the loss with an interval. Published constants belong to other text and another
 # tokenizer: they divide the money between parameters and tokens, and say little about the loss.
 
 #: Share of the devices' peak that published runs, most of 1B to 8B parameters, reach with bubble and communication.

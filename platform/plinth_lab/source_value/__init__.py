@@ -1,8 +1,8 @@
-"""The value of a source before it is taken: from a bounded sample, and from runs with it and without it.
+"""Value of a new source, from a bounded sample, and from runs with it and without it.
 
-sample      a bounded sample of a new source, taken through the pipeline as far as the policy; its overlap with the
-            corpus: near duplicates and known word n-grams
-proxy       the gain of a byte model on held-out text from the sample, next to as much more of the corpus
+sample      a bounded sample of a new source, processed by the pipeline up to the policy; its overlap with the corpus:
+            near duplicates and known word n-grams
+proxy       the gain of a byte model on held-out text from the sample, compared with the same amount of corpus text
 assessment  the report: overlap, verdicts, proxy, with intervals
 question    the key `source` of an experiment: price and share, and its arms; samples that decide it; its file
 verdict     the verdict: buy, do not buy, or not decided, by corrected intervals; its tile on the index page
@@ -27,10 +27,10 @@ if TYPE_CHECKING:
 
 
 def show_verdict(settings: Settings, file: Path, as_json: bool) -> None:
-    """Show the verdict that an experiment about a source came to, and write its page again.
+    """Show the verdict of an experiment about a source, and rewrite its page.
 
     Raises:
-        MissingError: it was not run, or has changed since.
+        MissingError: it was not run, or changed later.
     """
     from plinth_jobs.cli import output
     from plinth_lab.experiments import run as experiments
@@ -48,7 +48,7 @@ def show_verdict(settings: Settings, file: Path, as_json: bool) -> None:
 
 
 def say_verdict(found: Mapping[str, Any]) -> None:
-    """The verdict with its reason, its gains, what got worse, and the prices."""
+    """Print the verdict with reason, gains, regressions and prices."""
     from plinth_jobs.cli import output
     from plinth_lab.source_value.verdict import SourceVerdict, priced
 
@@ -64,14 +64,14 @@ def say_verdict(found: Mapping[str, Any]) -> None:
         )
         for one in verdict.gains
     ]  # fmt: skip
-    output.table(("use", "share", "gain, bits per byte", "would be seen", "price of 0.001 of them"), rows)
+    output.table(("use", "share", "gain, bits per byte", "minimum detectable", "price of 0.001"), rows)
     worse = [one for one in verdict.changes if one.worse]
     for one in worse:
         output.say(f"worse, {one.use}: {one.measure} {one.change.value:+.3g}")
     facts = {
         "price": f"{verdict.price:,.6g} {verdict.currency}",
         "a million effective tokens": priced(verdict.tokens.per_token, verdict.currency, 1e6),
-        "got worse beside it": f"{len(worse)} of {len(verdict.changes)} measures",
+        "regressions": f"{len(worse)} of {len(verdict.changes)} measures",
     }
     if verdict.unmeasured:
         facts["not measured"] = "; ".join(verdict.unmeasured)
@@ -86,7 +86,7 @@ KINDS = ("warc", "html", "pdf", "latex", "jsonl", "parquet", "text", "tree")
     epilog=examples("plinth corpus source value /data/forum.jsonl --kind jsonl --licence CC-BY-4.0"),
 )
 def source() -> None:
-    """New sources."""
+    """Evaluate new sources."""
 
 
 @source.command(
@@ -110,18 +110,18 @@ def source() -> None:
 @click.option(
     "--sample-mb", type=click.FloatRange(0.01, 4096), default=32.0, show_default=True, help="Size of the sample."
 )
-@click.option("--seed", type=int, default=1, show_default=True, help="Another seed takes another sample.")
-@click.option("--price", type=click.FloatRange(min=0), help="Of the whole source.")
-@click.option("--currency", default="USD", show_default=True, help="Of the price.")
-@click.option("--train", is_flag=True, help="Train arms without it and with it, and decide; its text is then stored.")
-@click.option("--share", type=click.FloatRange(0, 1, min_open=True, max_open=True), help="--train: its share of a run.")
+@click.option("--seed", type=int, default=1, show_default=True, help="Seed of the sample.")
+@click.option("--price", type=click.FloatRange(min=0), help="Price of the whole source.")
+@click.option("--currency", default="USD", show_default=True, help="Currency of the price.")
+@click.option("--train", is_flag=True, help="Train arms without and with the source, and decide; stores its text.")
+@click.option("--share", type=click.FloatRange(0, 1, min_open=True, max_open=True), help="--train: source share.")
 @click.option("--test", metavar="JSONL", help="--train: test text, here or in input/.")
-@click.option("--least-gain", type=click.FloatRange(min=0), help="--train: bits per byte that are worth the price.")
-@click.option("--anneal", metavar="RUN:STEP", help="--train: anneal both arms from this checkpoint too.")
+@click.option("--least-gain", type=click.FloatRange(min=0), help="--train: minimum gain, in bits per byte.")
+@click.option("--anneal", metavar="RUN:STEP", help="--train: also anneal both arms from it.")
 @click.option("--anneal-tokens", type=click.IntRange(min=1), help="--train: tokens of each annealing.")
-@click.option("--seeds", type=click.IntRange(1, 64), default=3, show_default=True, help="--train: runs of each arm.")
-@click.option("--side-by-side", type=click.IntRange(1, 256), default=1, help="--train: runs under way at once.")
-@click.option("--show", "shown", is_flag=True, help="Show the verdict that an earlier --train came to.")
+@click.option("--seeds", type=click.IntRange(1, 64), default=3, show_default=True, help="--train: runs per arm.")
+@click.option("--side-by-side", type=click.IntRange(1, 256), default=1, help="--train: concurrent runs.")
+@click.option("--show", "shown", is_flag=True, help="Show the verdict of an earlier --train.")
 @json_option
 def value(
     settings: Settings,
@@ -152,8 +152,8 @@ def value(
     has the accepted share, the shares of text and of word 5-grams new to the corpus, bytes per token, the gain in
     D_eff, and the bits per byte of a small byte model trained with it or with more of the corpus.
 
-    With --train it is an experiment: arms without the source and with it at equal tokens, and the verdict buy, do not
-    buy or not decided. Interrupted, the same command goes on where it stopped.
+    --train runs an experiment: arms without and with the source at equal tokens, with the verdict buy, do not buy or
+    not decided. If interrupted, run the same command again to continue.
     """
     from plinth_lab.source_value import question as source_question
 
@@ -223,7 +223,7 @@ def _bucket(
     text_field: str,
     suffixes: tuple[str, ...],
 ) -> Bucket:
-    """A path as a bucket; its terms are the least that training and the recipe's uses need."""
+    """Return a path as a bucket, with the minimum terms for training and the recipe's uses."""
     from pydantic import ValidationError
 
     from plinth.corpus.sources.parameters import Bucket

@@ -1,16 +1,16 @@
-"""The value of a source before it is taken: from a bounded sample, with intervals.
+"""Value of a new source, from a bounded sample, with intervals.
 
-    acceptance   share of what was read that parses, that the policy keeps, and that is no duplicate
-    density      share of the kept text that the corpus does not have; word n-grams that it has never seen,
-                 beside the share of such n-grams in held-out text of the corpus itself
-    tokenizer    bytes per token beside the corpus's
+    acceptance   shares of the sample that parse, pass the policy, and are not duplicates
+    density      share of the kept text that is new to the corpus; share of new word n-grams, compared with that of
+                 held-out text of the corpus
+    tokenizer    bytes per token, compared with the corpus
     effective    text and tokens that the whole source would add to D_eff, with its factors
     proxy        bits per byte of held-out slices for a small byte model, with the sample added to a piece of the
-                 corpus, and with as much more of the corpus instead
-    test         documents of a test text that stand in the sample
+                 corpus, and with the same amount of other corpus text instead
+    test         documents of the test text in the sample
 
-Intervals are of a bootstrap over documents (`evaluation.statistics.ratio`), 95%. They cover the
-choice of documents, not that files differ more than documents do; another seed shows that.
+Intervals are 95% bootstrap intervals over documents (`evaluation.statistics.ratio`). They do not cover differences
+between files; use another seed for that.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ SAMPLE_BYTES = 32 * 2**20
 CORPUS_BYTES = 32 * 2**20
 TOKENIZED_BYTES = 4 * 2**20
 TOP_REASONS = 12
-#: A document of the test text of which the sample has this share of word 5-grams stands in it.
+#: Share of word 5-grams in the sample from which a document of the test text counts as included.
 HELD = 0.8
 
 

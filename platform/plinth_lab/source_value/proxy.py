@@ -1,4 +1,4 @@
-"""The gain of a small byte model on held-out text from a sample, next to the gain from as much more of the corpus.
+"""Gain of a small byte model on held-out text from a sample, compared with the same amount of other corpus text.
 
     base     a piece of the corpus
     with     base + the sample

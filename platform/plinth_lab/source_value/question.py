@@ -39,9 +39,9 @@ WITHOUT, WITH = "without", "with"
 PROXY, ANNEAL = "proxy", "anneal"
 #: The bucket of the source in the recipe of the arm `with`.
 BUCKET: Final = "new"
-#: What decides the verdict and no run.
+#: Keys that affect the verdict but no run.
 PRICE = {"price", "currency", "least_gain"}
-#: What a phase may say, so that a share of it can be given to the source.
+#: Keys of a phase that allow a share for the source.
 PLAIN = {"name", "fraction", "weights", "to_weights"}
 
 
@@ -49,27 +49,27 @@ class Annealing(Frozen):
     """Both arms once more from a mid-run checkpoint, at a rate that falls to 0."""
 
     checkpoint: str = Field(min_length=1, description="`RUN:STEP` of this workspace, as `training.initial.checkpoint`.")
-    tokens: int = Field(gt=0, description="Tokens that each arm anneals on.")
-    share: float | None = Field(None, gt=0, lt=1, description="Of the source; unless said that of the other use.")
-    lr: float | None = Field(None, gt=0, description="Rate that falls to 0; unless said the recipe's peak.")
+    tokens: int = Field(gt=0, description="Annealing tokens per arm.")
+    share: float | None = Field(None, gt=0, lt=1, description="Share of the source. Default: that of the other use.")
+    lr: float | None = Field(None, gt=0, description="Initial learning rate. Default: the recipe's peak.")
     optimizer: Literal["kept", "fresh"] = Field("kept", description="As `training.initial.optimizer`.")
 
 
 class SourceQuestion(Source):
     """A source as a recipe describes it, its price, and its share of the training text."""
 
-    policy: str = Field("default", description="Name of the recipe's policy that judges its documents.")
-    price: float = Field(ge=0, allow_inf_nan=False, description="Of the whole source, once.")
-    currency: str = Field("USD", min_length=1, max_length=8, description="Of the price; shown beside it.")
-    share: float = Field(gt=0, lt=1, description="Of the tokens of the arm `with` that are of the source.")
+    policy: str = Field("default", description="Name of the recipe's policy for its documents.")
+    price: float = Field(ge=0, allow_inf_nan=False, description="One-time price of the whole source.")
+    currency: str = Field("USD", min_length=1, max_length=8, description="Currency of the price.")
+    share: float = Field(gt=0, lt=1, description="Share of the source in the tokens of the arm `with`.")
     least_gain: float = Field(
         0.0,
         ge=0,
         allow_inf_nan=False,
-        description="Bits per byte that it must gain to be worth its price; 0 asks whether it gains at all.",
+        description="Minimum gain that is worth the price, in bits per byte; 0 tests for any gain.",
     )
-    sample_mb: float = Field(32.0, gt=0, le=4096, description="Source bytes that are read before anything is trained.")
-    anneal: Annealing | None = Field(None, description="Ask from a mid-run checkpoint too.")
+    sample_mb: float = Field(32.0, gt=0, le=4096, description="Sample size, in MB of the source.")
+    anneal: Annealing | None = Field(None, description="Also test by annealing from a mid-run checkpoint.")
 
     def arms(self) -> dict[str, dict[str, Any]]:
         """Both arms; `overlay` has what they change."""
@@ -183,7 +183,7 @@ def require_meaning(found: Mapping[str, Any], needs: Mapping[str, int]) -> None:
     if held := found.get("test", {}).get("held", 0):
         raise RequestError(
             "the source overlaps the test text",
-            found=f"{held} of {found['test']['documents']} documents of the test text stand in the sample",
+            found=f"{held} of {found['test']['documents']} documents of the test text are in the sample",
             expected="test text that the source does not have: the arm with it would be scored on what it was given",
             remedy="take other test text, or remove these documents from the source",
         )

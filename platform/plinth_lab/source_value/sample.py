@@ -1,8 +1,8 @@
 """A bounded sample of a source that is not in the corpus yet, and the share of it that the corpus has already.
 
 Files are listed, not read; those with the smallest keyed hashes of their names are taken until the sample is full,
-and of files that can be cut, pieces. The sample goes through the pipeline as far as the policy, in a scratch store that
-is removed at the end: text that the user has not agreed to take must not stay.
+and of files that can be split, pieces. The sample is processed up to the policy in a scratch store that is removed at
+the end, since text that the user has not acquired must not stay.
 
 A document of the sample counts as a duplicate when a document of the corpus shares a band key with it and their
 signatures agree in at least the recipe's threshold. Documents that a policy or deduplication dropped are not part of

@@ -17,8 +17,8 @@ seeds and over these; p is corrected by Holm over all measures of all uses. A pe
 verdict is then open.
 
 *Prices*: of an effective token, P / (N rho_parse rho_quality (1 - r_dup)), N the tokens of all its text; of a bit per
-byte, P / gain. Both fall as the amount rises, so that the ends of an interval change places. Padding (r_pad) is of a
-run, not of a source, and is not in it.
+byte, P / gain. Both fall as the amount rises, so that the ends of an interval change places. Padding (r_pad) belongs to
+a run, not to a source, and is not included.
 
 K  seeds
 C  clusters
@@ -368,8 +368,8 @@ def _open(one: SourceGain, least: float) -> str:
     if one.documents < FEWEST:
         return f"{one.documents} documents of the test text are left: of the others the text of some run may hold parts"
     if not one.claims:
-        return "seeds too few: training noise is not known from one pair of runs"
-    seen = "" if one.smallest is None else f"; {one.smallest:.2g} would have been seen"
+        return "too few seeds: one pair of runs does not show training noise"
+    seen = "" if one.smallest is None else f"; minimum detectable effect {one.smallest:.2g}"
     held = f"at or below {least:g}" if one.gain.high <= least else f"the interval holds {least:g}"
     return f"{_said(one)}, {held}{seen}"
 

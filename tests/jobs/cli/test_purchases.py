@@ -32,8 +32,8 @@ def test_a_ladder_of_ones_own_gives_the_interval(tmp_path: Path, capsys: pytest.
     ("words", "said"),
     [
         (["--budget", "2M"], "--budget needs --devices"),
-        (["--budget", "-1", "--devices", "8xH100"], "no number above 0"),
-        (["--budget", "2Q", "--devices", "8xH100"], "write 2M"),
+        (["--budget", "-1", "--devices", "8xH100"], "not a positive number"),
+        (["--budget", "2Q", "--devices", "8xH100"], "expected 2M"),
     ],
 )
 def test_what_cannot_be_read_is_said(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -26,7 +26,7 @@ def test_what_drifts_is_shown_and_a_recipe_proposed(plinth: Any, tmp_path: Path)
     done = plinth("-w", tmp_path, "model", "drift", "-r", RECIPE, "--propose", target)
     assert done.code == 0, done.err
     assert "drifts since analysis 2" in done.out
-    assert "such as https://a.example/1" in done.out
+    assert "documents: https://a.example/1" in done.out
     made = load(target, RECIPE.parent)
     assert made.training.initial is not None
     assert made.training.initial.release == "tiny@champion"

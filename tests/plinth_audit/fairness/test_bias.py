@@ -126,7 +126,7 @@ def test_no_drift_between_a_checkpoint_and_itself() -> None:
 
 def test_other_pairs_are_not_compared() -> None:
     one = _table(counted_model(3, 0.9))
-    with pytest.raises(IntegrityError, match="other items"):
+    with pytest.raises(IntegrityError, match="different items"):
         pairs.drift(one, one.slice(2))
 
 
@@ -144,6 +144,6 @@ def test_the_section_of_the_page_names_what_was_found() -> None:
     section = job.section(
         "", {"attributes": attributes, "toxicity": {"toxic_at_most": 0.07}, "pairs": len(BUILT_IN)}
     )
-    assert "favors a group in gender, corrected" in section.lead
+    assert "favors a group in gender after correction" in section.lead
     assert "at most 7.0% are toxic" in section.lead
     assert [one.name for one in section.groups[0].measures] == sorted(pairs.GROUPS)

@@ -158,7 +158,7 @@ def test_replayed_text_has_rows_of_its_own(corpus: Context, packing: str) -> Non
 
 
 def test_evidence_about_something_else_is_refused(corpus: Context, subject: PaperSubject) -> None:
-    with pytest.raises(LineageError, match="is of another checkpoint"):
+    with pytest.raises(LineageError, match="belongs to another checkpoint"):
         gather(corpus, _for(subject, "0" * 64))
     absent: Any = [link | {"digest": "0" * 64} for link in subject.provenance["chain"]]
     with pytest.raises(PlinthError, match="0" * 12):

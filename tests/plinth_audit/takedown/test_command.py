@@ -59,7 +59,7 @@ def test_find_in_punycode_and_escapes_for_a_program(plinth: Callable[..., Any], 
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ((), "give one of"),
+        ((), "expected one of"),
         (("--url", "x", "--domain", "example.org"), "found 2"),
         (("--domain", "com"), "not valid for a takedown"),
         (("--text", ""), "not valid for a takedown"),
@@ -79,7 +79,7 @@ def test_exclude_counts_signs_and_is_listed(plinth: Callable[..., Any], workspac
         "corpus", "takedown", "exclude", "--url", "example.org/b", "--no-texts", "--reason", reason, "-w", workspace
     )
     assert shown.code == 0, shown.err
-    assert "entry 1 takes 1 of 3 documents (33.3%); 1 of 1 parts" in shown.out
+    assert "Entry 1 removes 1 of 3 documents (33.3%); `plinth run` rewrites 1 of 1 parts" in shown.out
     shown = plinth("corpus", "takedown", "list", "-w", workspace)
     assert "example.org/b" in shown.out
     assert "a letter \\x1b[31m" in shown.out
@@ -122,7 +122,7 @@ def test_a_report_waits_for_the_corpus_and_is_then_signed(
     assert (shown.code, "no such entry" in shown.err) == (3, True)
     plinth("corpus", "takedown", "exclude", "--domain", "example.org", "--reason", "a letter", "--yes", "-w", workspace)
     shown = plinth("corpus", "takedown", "report", *asked)
-    assert (shown.code, "2 documents are still in web/documents" in shown.err) == (6, True)
+    assert (shown.code, "2 excluded documents are still in web/documents" in shown.err) == (6, True)
     ctx = Context(Workspace(workspace))
     for asset in ("web/documents", "ledger"):  # as `plinth run` makes them again: without both
         made = ctx.refs.current(asset)

@@ -73,9 +73,9 @@ def test_a_passage_of_many_documents_is_counted_and_shown_safely(
 def test_what_is_no_text_and_what_is_nowhere(plinth: Callable[..., Any], workspace: Path, tmp_path: Path) -> None:
     (tmp_path / "binary").write_bytes(b"\xff\xfe\x00")
     refused = plinth("corpus", "trace", tmp_path / "binary", "-w", workspace)
-    assert (refused.code, "holds no text" in refused.err) == (3, True)
+    assert (refused.code, "is not a text file" in refused.err) == (3, True)
     (tmp_path / "half").write_bytes(PASSAGE.encode() + b"\xff")
-    assert "holds no text" in plinth("corpus", "trace", tmp_path / "half", "-w", workspace).err
+    assert "is not a text file" in plinth("corpus", "trace", tmp_path / "half", "-w", workspace).err
     nowhere = plinth("corpus", "trace", "nobody has written this", "-w", workspace)
     assert "0 spans" in nowhere.out
     assert "no completions of a checkpoint" in plinth("corpus", "trace", "latest", "-w", workspace).err

@@ -352,7 +352,7 @@ def test_a_round_without_weights_and_a_federation_without_its_site_are_refused(
     coordinator.receive()
     with pytest.raises(CheckpointError, match="round 0 has no weights to average"):
         coordinator.commit()
-    with pytest.raises(ValidationError, match="expected there, each name once"):
+    with pytest.raises(ValidationError, match="expected in them, without duplicates"):
         params(tmp_path, site="kiel")
     with pytest.raises(ValidationError, match="exchange"):
         params(tmp_path, exchange="here")

@@ -46,7 +46,7 @@ def test_planted_effects_are_found_and_nothing_else() -> None:
     assert same.smallest is not None
     assert same.difference is not None
     bound = max(-same.difference.low, same.difference.high)
-    assert same.finding == f"no difference larger than {bound:.2g} (95%; {same.smallest:.2g} would have been seen)"
+    assert same.finding == f"no difference larger than {bound:.2g} (95%; minimum detectable effect {same.smallest:.2g})"
     assert whole(lines, "bad").finding.startswith("worse by 0.0")
     assert (good.seeds, good.documents) == ((0, 1, 2, 3), 120)
     assert good.arm_value is not None

@@ -95,7 +95,7 @@ def test_arms_share_and_a_failed_one_is_a_result(corpus: Path, tmp_path: Path, w
     assert found["failed"] == ["experiment/words/empty/one-s1"]
     by_arm = {one["arm"]: one for one in found["effects"]}
     assert by_arm["empty"]["finding"].startswith("not measured: empty, seed 1: failed: ")
-    assert by_arm["more-prose"]["finding"].startswith("seeds too few")
+    assert by_arm["more-prose"]["finding"].startswith("too few seeds")
     # of the generated articles, some are too much like others to be known not to be trained on
     unsure = answer(workspace, "experiment", "show", file)["unsure"]
     assert 0 < by_arm["more-prose"]["documents"] == 20 - unsure
@@ -121,7 +121,7 @@ def test_arms_share_and_a_failed_one_is_a_result(corpus: Path, tmp_path: Path, w
     file.write_text(FILE % "[1, 2]")
     changed = plinth(workspace, "experiment", "show", file, check=False)
     assert changed.returncode == 3
-    assert "has changed since it was run" in changed.stderr
+    assert "changed after its run" in changed.stderr
     file.write_text(FILE % "[1]")
 
     # the workspace's own references are untouched, and the failed run is asked for again by name alone

@@ -26,7 +26,7 @@ COLUMNS = ("documents", "slices", "bytes", "bits")
     [
         ({"bits": np.ones(1)}, "not of one set of documents"),
         ({"slices": np.array(["x"])}, "not of one set of documents"),
-        ({"documents": np.array(["a", "a"])}, "name a document twice"),
+        ({"documents": np.array(["a", "a"])}, "have a duplicate document"),
         ({"bytes": np.array([3.0, 0.0])}, "without bytes"),
         ({"bytes": np.array([3.0, np.nan])}, "without bytes"),
     ],

@@ -67,7 +67,7 @@ def test_a_decision_has_its_numbers() -> None:
     assert "better than base" in better.reason
 
 
-@pytest.mark.parametrize(("gaps", "said"), [([5.0], "seeds too few"), ([5.0, 5.001], "not below 0.05")])
+@pytest.mark.parametrize(("gaps", "said"), [([5.0], "too few seeds"), ([5.0, 5.001], "not below 0.05")])
 def test_one_seed_or_two_never_decide(gaps: list[float], said: str) -> None:
     found = decision(gaps)
     assert (found.stop, found.saved_runs) == (False, 0)
@@ -79,4 +79,4 @@ def test_runs_without_scores_are_no_pairs() -> None:
     scores += [ArmScores("x", "4m", seed, "diverged", "loss is nan") for seed in range(1, 6)]
     (found,) = stopping(scores, "base", range(6))
     assert (found.stop, found.seeds) == (False, 1)
-    assert "seeds too few" in found.reason
+    assert "too few seeds" in found.reason

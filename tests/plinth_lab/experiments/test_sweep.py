@@ -91,7 +91,7 @@ def test_no_optimum_is_claimed_at_an_end_or_of_one_seed() -> None:
     assert (edge.best, edge.optimum) == ("at-0-016", None)
     assert "at an end" in edge.why
     (alone,) = optima(RATES, scores(5e-3, 1))
-    assert (alone.optimum, alone.why) == (None, "one seed has no interval")
+    assert (alone.optimum, alone.why) == (None, "an interval needs several seeds")
     (lost,) = optima(RATES, [ArmScores("at-0-001", "one", 1, "failed", "x")])
     assert "no value finished" in lost.why
     assert optima(Sweep(key="training.optimizer.schedule", values=("wsd", "cosine")), scores(5e-3, 3)) == []

@@ -120,7 +120,7 @@ def test_a_planted_gain_holds_and_both_pages_say_so(ctx: Context, swarm: Swarm) 
     assert found.low is not None
     assert 0 < found.low < found.gain == pytest.approx(truth, abs=0.02)
     assert found.trained == pytest.approx(proposal.shares, abs=1e-4)
-    assert f"foretold {proposal.gain:+.3g}" in found.reason
+    assert f"predicted {proposal.gain:+.3g}" in found.reason
     page = answer.page(ctx, *own, ctx.refs.current("experiment/planted-confirm/effects"))
     assert 'Proposal: <span class="better">holds</span>' in page
     assert 'New runs: <span class="better">holds</span>' in answer.page(ctx, experiment, runs, made)
@@ -134,7 +134,7 @@ def test_a_gain_that_new_runs_do_not_show_is_marked_and_not_written(ctx: Context
     found = confirmed(ctx, asked(swarm), lambda _: 2.5)
     assert found.status == NOT_CONFIRMED
     assert found.reason.startswith("the interval of its gain includes 0, and ")
-    assert "would have been seen" in found.reason
+    assert "minimum detectable effect" in found.reason
     page = answer.page(ctx, experiment, runs, made)
     assert 'New runs: <span class="">not confirmed</span>' in page
     outcome = answer.confirmation_of(ctx, experiment, made)
@@ -151,7 +151,7 @@ def test_a_proposal_that_is_worse_is_refuted(ctx: Context, swarm: Swarm) -> None
 
 
 def test_one_seed_and_a_failed_run_confirm_nothing(ctx: Context, swarm: Swarm) -> None:
-    assert "training noise is not known" in confirmed(ctx, asked(swarm, seeds=[9]), planted).reason
+    assert "one seed does not show training noise" in confirmed(ctx, asked(swarm, seeds=[9]), planted).reason
     own = asked(swarm)
     runs = [run(ctx, one, planted) for one in own[1]]
     runs[-1] = measure.kept(own[1][-1], "failed", "diverged at step 3", {}, [])

@@ -99,13 +99,13 @@ def test_a_gain_below_what_the_price_asks_for_is_not_bought() -> None:
 def test_nothing_is_decided_where_the_interval_holds_the_bound() -> None:
     found = asked({"proxy": 0.0})
     assert found.verdict == NOT_DECIDED
-    assert "would have been seen" in found.reason
+    assert "minimum detectable effect" in found.reason
 
 
 def test_one_seed_decides_nothing() -> None:
     found = asked({"proxy": 0.9}, seeds=1)
     assert (found.verdict, found.gains[0].per_bit) == (NOT_DECIDED, None)
-    assert "seeds too few" in found.reason
+    assert "too few seeds" in found.reason
 
 
 def test_one_document_decides_nothing_and_the_reason_is_not_the_seeds(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -44,7 +44,7 @@ def test_runs_add_up_and_the_gate_refuses(plinth: Any, tmp_path: Path) -> None:
     refused = plinth("-w", tmp_path, "ops", "sli", *DAY, "--gate")
     assert (refused.code, "error budget exhausted: goodput" in refused.err) == (6, True)
     rows = {cells[0]: cells for line in refused.out.splitlines() if (cells := re.split(r"\s{2,}", line.strip()))}
-    assert rows["job success"] == ["job success", "100.00%", "38 s of ranks", "95.00%", "0% spent", "-"]
+    assert rows["job success"] == ["job success", "100.00%", "38 s × rank", "95.00%", "0% spent", "-"]
     assert rows["goodput"][-2].endswith("% spent: exhausted")
     assert rows["checkpoint frequency"][-1].endswith(" s between checkpoints on average")
     assert "SLI attainment in the 28 days until 1970-01-02 00:00 UTC" in refused.out
