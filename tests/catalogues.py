@@ -1,4 +1,4 @@
-"""A catalogue with members that a test made."""
+"""A catalog with members that a test made."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from plinth.extensions import Catalogue, Origin
 
 
 class Including(Catalogue[Any]):
-    """A catalogue, and members beside its own, or instead of those of the same name."""
+    """A catalog, and members beside its own, or instead of those of the same name."""
 
     def __init__(self, known: Catalogue[Any], *members: Any) -> None:
         self.__dict__.update(known.__dict__)

@@ -13,7 +13,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 
 class CrawlServer:
-    """Args of its behaviour may be changed while it runs.
+    """Args of its behavior may be changed while it runs.
 
     Attributes:
         index: lines of the index, which `…-index?url=` answers, `page_lines` at a time.

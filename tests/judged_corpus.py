@@ -47,7 +47,7 @@ POLICY = Policy.model_validate({"rules": RULES, "edits": ({"reason": "pii", "spa
 ANNOTATORS: Mapping[str, Mapping[str, Any]] = {
     "gopher_quality": {}, "licence": {"permitted": ["MIT", "CC0-1.0"]}, "pii": {}
 }  # fmt: skip
-#: By bucket: documents of 30 words, of 10 words, of a forbidden licence, copies of the first, with an address.
+#: By bucket: documents of 30 words, of 10 words, of a forbidden license, copies of the first, with an address.
 PLANTED = {"web": (40, 6, 3, 4, 2), "prose": (24, 2, 0, 0, 0)}
 PARTS = 2
 SHARED = {"exact": "dedup/exact", "near": "dedup/minhash", "holdout": "holdout", "contamination": "contamination"}
@@ -58,7 +58,7 @@ SOURCE = {
 
 
 def texts(bucket: str) -> list[tuple[str, str]]:
-    """Text and licence of every document of a bucket."""
+    """Text and license of every document of a bucket."""
     picks = random.Random(bucket)
     whole, short, foreign, copies, personal = PLANTED[bucket]
     found = [(_prose(picks, 30), "MIT") for _ in range(whole)]

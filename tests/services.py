@@ -101,7 +101,7 @@ def _mounts() -> bool:
 
 
 def strict() -> bool:
-    """Whether a skipped test is a failed one."""
+    """Return True if a skipped test is a failed one."""
     return os.environ.get("CI", "").lower() == "true"
 
 

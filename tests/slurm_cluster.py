@@ -108,7 +108,7 @@ def node(environment: dict[str, str], name: str) -> Iterator[None]:
 
 
 def lose_node(environment: dict[str, str], name: str) -> None:
-    """SIGKILL to everything that runs on a node, its daemon first: nobody there can tell anybody."""
+    """SIGKILL to everything that runs on a node, its daemon first: nobody there can tell anyone."""
     config = Path(environment["SLURM_CONF"])
     daemon = psutil.Process(int((config.parent / f"slurmd-{name}.pid").read_text()))
     daemon.kill()

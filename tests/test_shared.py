@@ -1,4 +1,4 @@
-"""What test processes share: made once when several ask at once, and anew after a failure, which each is given."""
+"""What test processes share: made once when several ask at once, and again after a failure, which each is given."""
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@
     crawl/*.warc.gz        pages of a dozen hosts, some of them listed, copied, toxic, leaked, foreign or broken
     reference/books.jsonl  clean prose: what the quality classifier and the perplexity model learn from
     lists/urls/            blocked domains, words and reputations
-    lists/lexicon.tsv      a lexicon of invented words; lists/toxicity.jsonl labelled text with them
+    lists/lexicon.tsv      a lexicon of invented words; lists/toxicity.jsonl labeled text with them
     protected/quiz.jsonl   items of a benchmark
 
 `PLANTED` says what is hidden, as numbers of pages. `python -m tests.web_corpus DIR` writes it all below DIR.

@@ -51,7 +51,7 @@ def _columns(annotators: Any, texts: list[str]) -> dict[str, pa.Array]:
 
 @lru_cache(maxsize=4)
 def real_documents(most: int, size: int) -> list[str]:
-    """Texts of this machine, each different: documentation, sources, licences and their docstrings, in a fixed order.
+    """Texts of this machine, each different: documentation, sources, licenses and their docstrings, in a fixed order.
 
     Args:
         most: at most so many.

@@ -61,7 +61,7 @@ def _page(path: Path) -> str:
 
 
 def _messages(path: Path) -> str:
-    """The translations of a catalogue, one after the other."""
+    """The translations of a catalog, one after the other."""
     try:
         with path.open("rb") as file:
             catalogue = gettext.GNUTranslations(file)

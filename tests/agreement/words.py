@@ -70,7 +70,7 @@ def normalised(text: str) -> str:
 
 
 def redpajama(text: str, stop_words: Any = STOP_WORDS) -> dict[str, float]:
-    """RedPajama-v2: normalised words for repetition, words and signs apart for the rest."""
+    """RedPajama-v2: normalized words for repetition, words and signs apart for the rest."""
     words, raw = normalised(text).split(), re.findall(r"\w+|[^\w\s]+", text)
     lines = re.findall(r"[^\n]*\n|[^\n]+", text)
     plain = [normalised(line) for line in lines]

@@ -22,13 +22,13 @@ def mlflow_database(tmp_path_factory: pytest.TempPathFactory) -> str:
     folder = tmp_path_factory.mktemp("mlflow")
     uri = f"sqlite:///{folder / 'mlflow.db'}"
     with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(folder)  # where artefacts lie
+        patch.chdir(folder)  # where artifacts lie
         MlflowClient(tracking_uri=uri, registry_uri=uri).search_experiments()
     return uri
 
 
 @pytest.fixture
 def mlflow(ctx: Context, mlflow_database: str, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """A client of an MLflow that everybody can write: its own code and database, without the network between."""
+    """A client of an MLflow that everyone can write: its own code and database, without the network between."""
     monkeypatch.setenv("MLFLOW_TRACKING_URI", mlflow_database)
     return connection.connect(ctx.workspace)

@@ -113,7 +113,7 @@ def test_what_is_written_is_read_as_it_was(value: Any) -> None:
 
 
 def test_composed_and_decomposed_text_are_two_texts(trust: Trust) -> None:
-    """Nothing is normalised: what looks alike and is not has other bytes, and is never taken for the other."""
+    """Nothing is normalized: what looks alike and is not has other bytes, and is never taken for the other."""
     names = [unicodedata.normalize(form, "é") for form in ("NFC", "NFD")]
     assert fingerprint.digest({names[0]: 1}) != fingerprint.digest({names[1]: 1})
     content = {**CONTENT, "extra": dict.fromkeys(names, 1)}

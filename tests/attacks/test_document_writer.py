@@ -78,7 +78,7 @@ def test_a_chain_of_copies_joins_texts_that_are_not_alike(ctx: Context) -> None:
 
 
 def test_a_permitted_licence_of_a_copy_frees_no_other_document(ctx: Context) -> None:
-    """A known limit: a copy that claims a permitted licence trains under it; what was dropped for its own stays out."""
+    """A known limit: a copy that claims a permitted license trains under it; what was dropped for its own stays out."""
     forbidden, claimed = doc(text(0), "forbidden", fired=("licence",)), doc(COPY, "claims MIT")
     corpus = Corpus(ctx, {"owner": [[forbidden]], "open": [[claimed]]})
     corpus.through_curated()

@@ -175,7 +175,7 @@ def test_older_evidence_of_the_same_checkpoint_put_back(ctx: Context, line: Line
 
 
 def test_a_timeline_edited_so_that_a_probe_passes_as_noise(ctx: Context, line: Line) -> None:
-    """Its looks are committed with the checkpoint: whoever edits the timeline afterwards changes no worth."""
+    """Its looks are committed with the checkpoint: whoever edits the timeline afterward changes no worth."""
     looks = [{"score": 2.0 - step / 100, "control": 3.0} for step in range(1, 6)]
     line.look(*looks)
     line.commit()

@@ -1,7 +1,7 @@
 """Profiles named after datatrove beside datatrove as released: verdicts on real documents by style, and speed.
 
 datatrove runs as it is installed, with its own English tokenizer (spaCy, blank, nothing to download). The documents are
-this machine's: documentation, manual pages, package descriptions, web pages, source code, lists, licences and other
+this machine's: documentation, manual pages, package descriptions, web pages, source code, lists, licenses and other
 languages. The profiles at white space are compared with the same filters, to show what the splitter decides.
 
     python tests/benchmarks/bench_agreement.py [--each 900] [--characters 5000]

@@ -59,7 +59,7 @@ def ours(texts: Sequence[str], profile: str | None = None) -> dict[str, float]:
     prepared = {name: params(name) for name in names}
 
     def work(names: Sequence[str]) -> None:
-        forget()  # words are split anew for each annotator alone, once for all in one pass
+        forget()  # words are split again for each annotator alone, once for all in one pass
         for batch in batches:
             for name in names:
                 ANNOTATORS[name].annotate(batch, prepared[name])

@@ -5,7 +5,7 @@
 Training text are manual pages, documentation and source files under the folders (`/usr/share/man /usr/share/doc`, a
 folder of installed packages), exact and near duplicates removed. Items are 33 stretches of 60 words, each from the
 middle of one of the documents, and 5 stretches of templated text: the notices of the Apache, MIT, BSD and GPL
-licences, and of the Free Software Foundation's manual pages, as files of the same folders have them. Writes
+licenses, and of the Free Software Foundation's manual pages, as files of the same folders have them. Writes
 tests/benchmarks/results/common_items.json.
 """
 

@@ -1,6 +1,6 @@
 """Whole documents to verdicts: MB of text per second of one core by stage, and peak memory at 1x and 10x.
 
-Parquet to Parquet: language, heuristics, PII and licence in one reading, policy (the base recipe's for code, which
+Parquet to Parquet: language, heuristics, PII and license in one reading, policy (the base recipe's for code, which
 keeps most of these documents), exact and near deduplication, verdicts; holdout, contamination and curation are
 measured beside them. One process over parts of real documents. Each corpus is written by one process and measured
 in another, so that what the measured process holds is the stages' own.

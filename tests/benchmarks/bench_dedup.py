@@ -59,7 +59,7 @@ def synthetic(first: int, count: int, clusters: int, stride: int, total: int, pe
 
 
 def _mixed(value: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
-    """The 64-bit finaliser of MurmurHash3."""
+    """The 64-bit finalizer of MurmurHash3."""
     value = (value ^ (value >> np.uint64(33))) * np.uint64(0xFF51AFD7ED558CCD)
     value = (value ^ (value >> np.uint64(33))) * np.uint64(0xC4CEB9FE1A85EC53)
     return value ^ (value >> np.uint64(33))
@@ -172,7 +172,7 @@ def datatrove(total: int) -> dict[str, Any]:
 
 
 def datasketch(total: int) -> dict[str, Any]:
-    """Insert every signature into an LSH index and ask for its neighbours."""
+    """Insert every signature into an LSH index and ask for its neighbors."""
     from datasketch import MinHashLSH
     from datasketch.lean_minhash import LeanMinHash
 

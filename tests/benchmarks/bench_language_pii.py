@@ -1,7 +1,7 @@
 """Language and PII per core: beside fastText's bindings, beside datatrove's formatter, and how often they are right.
 
 One thread, real documents (Python sources and text files of this machine) and the translated manuals and message
-catalogues that are installed. MB are of UTF-8 text, seconds are of CPU time, the best of several runs.
+catalogs that are installed. MB are of UTF-8 text, seconds are of CPU time, the best of several runs.
 
     python tests/benchmarks/bench_language_pii.py [--megabytes 20] [--peer-megabytes 4]
 """
@@ -73,7 +73,7 @@ def catalogue(folder: Path, least: int = 60, size: int = 3000) -> list[str]:
         try:
             with path.open("rb") as file:
                 messages = dict(gettext.GNUTranslations(file)._catalog)  # type: ignore[attr-defined]
-        except (ValueError, IndexError):  # a catalogue that does not say its encoding or its plurals
+        except (ValueError, IndexError):  # a catalog that does not say its encoding or its plurals
             continue
         pairs = [(key, text) for key, text in messages.items() if isinstance(key, str) and isinstance(text, str)]
         kept = [text for key, text in pairs if text != key and len(re.findall(r"\w", text)) > least]
@@ -85,7 +85,7 @@ def catalogue(folder: Path, least: int = 60, size: int = 3000) -> list[str]:
 
 
 def accuracy() -> dict[str, dict[str, float]]:
-    """By language with at least ten documents: share labelled right, and share of their paragraphs' text."""
+    """By language with at least ten documents: share labeled right, and share of their paragraphs' text."""
     table = {}
     for folder in sorted(LOCALES.glob("[a-z][a-z]")):
         texts = catalogue(folder)

@@ -1,7 +1,7 @@
-"""Model FLOPs utilisation: a dense 1B decoder, sequence 4,096, BF16, on one GPU, through `Trainer`.
+"""Model FLOPs utilization: a dense 1B decoder, sequence 4,096, BF16, on one GPU, through `Trainer`.
 
 A step is a step of a run: the loader reads shards and finds the documents, attention stays within them, the guard
-judges the update on the device and the numbers afterwards, the next step is launched before the last one is read. Text
+judges the update on the device and the numbers afterward, the next step is launched before the last one is read. Text
 is drawn at random: what it says changes no time. Steps after the warm-up are launched under CUDA's sync debug mode
 "error": a wait for the device ends the benchmark, so every step it counts is free of waits.
 

@@ -5,7 +5,7 @@ installed packages on this machine. Slow peers get an even sample of them; MB ar
 of all threads of a process, so that a peer that uses two cores pays for both.
 
 Peers do not cut the same words. Daft splits at single spaces. Three figures of it: `daft` takes punctuation away
-first, by its own normalisation (`a.b(c)` is one word to it and three to us: a quarter fewer n-grams); `daft-words`
+first, by its own normalization (`a.b(c)` is one word to it and three to us: a quarter fewer n-grams); `daft-words`
 does so on texts that were cut into our words before the clock started, and hashes the same n-grams; `daft-raw` is its
 `minhash` alone, on texts as they are: case and indentation count, and so two formattings of a text differ.
 
@@ -148,7 +148,7 @@ def daft_words(texts: Sequence[str]) -> Callable[[], Any]:
 
 
 def daft_raw(texts: Sequence[str]) -> Callable[[], Any]:
-    """Daft without normalisation."""
+    """Daft without normalization."""
     return daft(texts, normalised=False)
 
 

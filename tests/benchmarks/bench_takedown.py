@@ -2,7 +2,7 @@
 
     python tests/benchmarks/bench_takedown.py [--documents 1000000]
 
-The ledger is synthetic: 20 parts, 100,000 hosts of which one has 1,000 documents, half of the corpus under one licence,
+The ledger is synthetic: 20 parts, 100,000 hosts of which one has 1,000 documents, half of the corpus under one license,
 one document in ten in a cluster of two. A look-up opens the workspace, reads the index, clusters and rows. The scan
 beside it is DuckDB over the ledger's Parquet files, without normal forms and without clusters.
 Writes tests/benchmarks/results/takedown.json.
@@ -72,7 +72,7 @@ def build(ctx: Context, documents: int) -> Manifest:
 
 
 def timed(root: Path, kind: Any, value: str) -> tuple[float, int]:
-    """Median seconds of a look-up in a workspace opened anew, and the documents found."""
+    """Median seconds of a look-up in a workspace opened again, and the documents found."""
     took = []
     for _ in range(ROUNDS):
         begun = time.perf_counter()

@@ -1,4 +1,4 @@
-"""The path of the utilisation benchmark, at a tiny size on the CPU: its arithmetic, and that it records nothing."""
+"""The path of the utilization benchmark, at a tiny size on the CPU: its arithmetic, and that it records nothing."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ ROUNDS = 15
 
 
 def write(home: Path, target: Path) -> np.lib.npyio.NpzFile:
-    """The files that its tokenising step would leave: documents behind a separator, and where each begins."""
+    """The files that its tokenizing step would leave: documents behind a separator, and where each begins."""
     given = np.load(home / "given.npz")
     tokens = np.fromfile(home / "tokens", np.uint16)
     ends = np.cumsum(given["lengths"])

@@ -1,7 +1,7 @@
 """How a page reads in Chromium: contrast of its text, keyboard, width on a phone; faults as sentences.
 
-Contrast is the formula of WCAG 2.2 (w3.org/TR/WCAG22, 1.4.3), of the colours that Chromium computes: a text's own,
-over everything that is drawn below its centre.
+Contrast is the formula of WCAG 2.2 (w3.org/TR/WCAG22, 1.4.3), of the colors that Chromium computes: a text's own,
+over everything that is drawn below its center.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ _WIDTH = """() => {
 
 
 def faint(page: Any) -> list[str]:
-    """Texts of too little contrast, with light and dark colours."""
+    """Texts of too little contrast, with light and dark colors."""
     found = []
     for scheme in ("light", "dark"):
         page.emulate_media(color_scheme=scheme)

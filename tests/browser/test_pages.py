@@ -158,7 +158,7 @@ def within_three_clicks(workspace: Path, dagster: str, page: Any, asset: str) ->
 
 
 def _scrolled_to(page: Any, link: Any) -> Any:
-    """A link of the catalogue, which draws only the rows in sight."""
+    """A link of the catalog, which draws only the rows in sight."""
     page.get_by_text("Asset name").first.wait_for()
     page.mouse.move(800, 600)
     _until(lambda: link.count() or page.mouse.wheel(0, 600), 120, "the row")

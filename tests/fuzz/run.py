@@ -1,7 +1,7 @@
 """Fuzz the targets with coverage feedback (atheris): `make fuzz`, for nights.
 
     python -m tests.fuzz.run            each target for a minute
-    python -m tests.fuzz.run warc 3600  one target for an hour; what it learnt is kept in .fuzz/TARGET
+    python -m tests.fuzz.run warc 3600  one target for an hour; what it learned is kept in .fuzz/TARGET
 
 A finding is written to the working directory as `crash-…`; give it to the target to see it again.
 """

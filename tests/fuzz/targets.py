@@ -106,7 +106,7 @@ def lists(data: bytes) -> None:
 
 
 def normal_form(data: bytes) -> None:
-    """Normalisation is idempotent and loses no letter."""
+    """Normalization is idempotent and loses no letter."""
     text = data.decode("utf-8", "replace")
     params = Normalisation(repair_mojibake=False)
     once = normalize(text, params)

@@ -78,7 +78,7 @@ def test_a_broken_history_is_one_alert_until_it_changes(
     assert tick() == "MLflow shows what the signed history says"
     newest.write_bytes(b"{}")
     assert "00002.json is no" in [tick() for _ in range(2)][-1]
-    assert len(alerts(ctx)) == 3  # the same again, after it was mended
+    assert len(alerts(ctx)) == 3  # the same again, after it was fixed
 
 
 def test_the_asset_of_the_release_follows_what_commands_signed(ctx: Context, monkeypatch: pytest.MonkeyPatch) -> None:

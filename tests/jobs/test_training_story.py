@@ -154,7 +154,7 @@ def suspend(rank: psutil.Process) -> None:
 
 
 def sigterm_waits_for(rank: psutil.Process) -> bool:
-    """Whether it is pending (proc_pid_status(5))."""
+    """Return True if it is pending (proc_pid_status(5))."""
     status = Path(f"/proc/{rank.pid}/status").read_text().splitlines()
     (mask,) = (line.split()[1] for line in status if line.startswith("ShdPnd:"))
     return bool(int(mask, 16) >> (signal.SIGTERM - 1) & 1)

@@ -1,4 +1,4 @@
-"""Members of catalogues: found, loaded when used, checked, refused by name; their source is part of their identity."""
+"""Members of catalogs: found, loaded when used, checked, refused by name; their source is part of their identity."""
 
 from __future__ import annotations
 

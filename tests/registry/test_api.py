@@ -797,7 +797,7 @@ def test_what_happened_besides_the_steps_is_relayed(ctx: Context, line: Any, mlf
     ]
     told = [{"seq": n, "time": 1e9 + n, **event} for n, event in enumerate(told, 1)]
     assert api.relay_timeline(ctx, line.recipe, "eventful", told[:4]) == 1
-    assert api.relay_timeline(ctx, line.recipe, "eventful", told) == 1  # a follower that begins anew
+    assert api.relay_timeline(ctx, line.recipe, "eventful", told) == 1  # a follower that begins again
     page = tmp_path / "run.html"
     page.write_text("<p>what happened</p>")
     api.keep_files(ctx, line.recipe, "eventful", [page])

@@ -1,4 +1,4 @@
-"""The gate of quantised and pruned forms, and that no candidate is asked it."""
+"""The gate of quantized and pruned forms, and that no candidate is asked it."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ def files(ctx: Context, folder: str) -> list[Path]:
     return sorted((ctx.workspace.root / folder).glob("*.json"))
 
 
-# Enrolment
+# Enrollment
 
 
 def test_a_service_is_enrolled_changed_and_removed(ctx: Context, release: str) -> None:
@@ -241,7 +241,7 @@ def receiver() -> Iterator[Receiver]:
 
 @pytest.fixture
 def hooked(ctx: Context, release: str, line: Any, receiver: Receiver) -> Callable[[], str]:
-    """Enrol a consumer with a webhook, then mark its model twice; gives the secret."""
+    """Enroll a consumer with a webhook, then mark its model twice; gives the secret."""
 
     def enrolled() -> str:
         consumers.enrol(ctx, "search", OWNER, model="demo", webhook=f"{receiver.url}/plinth")

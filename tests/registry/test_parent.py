@@ -1,4 +1,4 @@
-"""A model that began or learnt from another: proved through it, frozen with it, and its own text told apart."""
+"""A model that began or learned from another: proved through it, frozen with it, and its own text told apart."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`plinth experiment scaling`: a synthetic table is fitted, foretold and compared."""
+"""`plinth experiment scaling`: a synthetic table is fitted, predicted and compared."""
 
 import json
 from collections.abc import Callable

@@ -87,7 +87,7 @@ def parted(uri: str) -> tuple[S3Objects, str]:
 
 
 def permitted(action: Callable[[], object]) -> bool:
-    """Whether a request is answered; anything but a denial is a failure of the test."""
+    """Return True if a request is answered; anything but a denial is a failure of the test."""
     try:
         action()
     except WorkspaceError as error:
@@ -161,7 +161,7 @@ def test_the_encryption_of_a_bucket_is_read(accounts, monkeypatch: pytest.Monkey
 
 
 def allowed(policy: dict[str, object], action: str, name: str) -> bool:
-    """Whether a policy permits an action below the prefix, read here without the server."""
+    """Return True if a policy permits an action below the prefix, read here without the server."""
     from fnmatch import fnmatchcase
 
     resource, found = f"arn:aws:s3:::plinth/workspace/{name}", False

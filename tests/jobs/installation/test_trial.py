@@ -184,7 +184,7 @@ def test_up_full_asks_for_a_login_over_tls_and_leaves_nothing(tmp_path: Path) ->
 
 
 def _answered(address: str, account: tuple[str, ...], trust: str) -> bool:
-    """Whether the pages answer, which takes Dagster a while."""
+    """Return True if the pages answer, which takes Dagster a while."""
     deadline = time.monotonic() + 300
     while time.monotonic() < deadline:
         if requests.get(address, auth=(account[0], account[1]), verify=trust, timeout=60).status_code == 200:

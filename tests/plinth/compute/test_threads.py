@@ -1,4 +1,4 @@
-"""Threads as an engine: order, failures as they are, nothing begun after one."""
+"""Threads as an engine: order, failures as they are, nothing started after one."""
 
 import threading
 import time

@@ -1,4 +1,4 @@
-"""Runs on a real Slurm cluster of two nodes: submitted once, found again, requeued, cancelled."""
+"""Runs on a real Slurm cluster of two nodes: submitted once, found again, requeued, canceled."""
 
 from __future__ import annotations
 
@@ -247,7 +247,7 @@ def test_two_nodes_crash_preempted_finish(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def cancelled(ctx: Context, config: RunConfig) -> None:
-    """A job that is cancelled saves, leaves, and does not come back."""
+    """A job that is canceled saves, leaves, and does not come back."""
     job.submit_or_find(ctx, config)
     wait_for(lambda: timeline(config.directory.events).steps, "a step", config.directory.log)
     job.cancel(ctx, config)

@@ -1,4 +1,4 @@
-"""An export is compared with the checkpoint that it was made from, before anybody states that it is that model."""
+"""An export is compared with the checkpoint that it was made from, before anyone states that it is that model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A small line from sources to a run: judgements by hand, tokens and order by the real stages."""
+"""A small line from sources to a run: judgments by hand, tokens and order by the real stages."""
 
 import shutil
 from collections.abc import Mapping, Sequence

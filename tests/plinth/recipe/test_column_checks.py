@@ -1,4 +1,4 @@
-"""A recipe is checked against what the annotators really offer: names, parameters, columns, the licence gate."""
+"""A recipe is checked against what the annotators really offer: names, parameters, columns, the license gate."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ TINY = yaml.safe_load((FOLDER / "tiny.yaml").read_text())
 
 
 def accepted(owner: str) -> bool:
-    """Whether a bucket takes this owner."""
+    """Return True if a bucket takes this owner."""
     sources = TINY["corpus"]["buckets"]["web"]["sources"]
     try:
         Bucket.model_validate({"description": "d", "owner": owner, "sources": sources})

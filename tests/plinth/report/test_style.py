@@ -1,4 +1,4 @@
-"""Numbers as people write them, and colours that stay with their names."""
+"""Numbers as people write them, and colors that stay with their names."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Cases that other projects' loaders are tested for, or have had to mend; their ideas, our code, both packings.
+"""Cases that other projects' loaders are tested for, or have had to fix; their ideas, our code, both packings.
 
 MosaicML streaming   elastic determinism: the same global batches on another number of ranks and workers
                      mid-epoch resumption from a sample count; nothing dropped or repeated in an epoch
@@ -36,7 +36,7 @@ S, GLOBAL = 32, 8
 
 
 class Line:
-    """Two buckets, two phases, some epochs of each; opened anew as often as asked, as a new process would."""
+    """Two buckets, two phases, some epochs of each; opened again as often as asked, as a new process would."""
 
     def __init__(self, ctx: Context, shards: dict[str, Manifest], packing: str) -> None:
         self.ctx, self.shards = ctx, shards

@@ -91,7 +91,7 @@ def whole_state(folder: Path) -> dict[tuple[str, str], Tensor]:
 
 
 def same(left: dict[Any, Tensor], right: dict[Any, Tensor]) -> bool:
-    """Whether two states hold the same bits."""
+    """Return True if two states hold the same bits."""
     return left.keys() == right.keys() and all(
         torch.equal(left[key].view(torch.int32), right[key].view(torch.int32)) for key in left
     )

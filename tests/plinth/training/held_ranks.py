@@ -29,7 +29,7 @@ def hold(folder: Path, step: int) -> None:
 
 
 def waiting(folder: Path, ranks: int) -> bool:
-    """Whether so many ranks are held."""
+    """Return True if so many ranks are held."""
     return len(list(folder.glob(f"rank-*-before-{_held_at(folder)}"))) == ranks
 
 

@@ -1,4 +1,4 @@
-"""Two buckets of generated text, tokenised, sharded and mixed: what a run reads."""
+"""Two buckets of generated text, tokenized, sharded and mixed: what a run reads."""
 
 from __future__ import annotations
 

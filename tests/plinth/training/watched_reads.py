@@ -47,7 +47,7 @@ class Watched(TorchDispatchMode):
         self._held[reference.cdata] = reference
 
     def holds(self, tensor: torch.Tensor) -> bool:
-        """Whether a tensor came of the device's."""
+        """Return True if a tensor came of the device's."""
         found = self._held.get(tensor.untyped_storage()._cdata)
         return found is not None and not found.expired()
 

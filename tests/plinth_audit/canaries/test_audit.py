@@ -66,7 +66,7 @@ def _binomial(least: int, count: int, share: float) -> float:
 
 
 def test_the_bound_is_wrong_no_more_often_than_its_level() -> None:
-    """Randomised response of epsilon 1: of all results, those whose bound is above 1 have at most 5% together."""
+    """Randomized response of epsilon 1: of all results, those whose bound is above 1 have at most 5% together."""
     claim, q, r = Claim(canaries=40, delta=1e-6), exp(1) / (1 + exp(1)), 40
     each = [comb(r, v) * q**v * (1 - q) ** (r - v) for v in range(r + 1)]
     above = [bound(v, r, claim) > 1 for v in range(r + 1)]

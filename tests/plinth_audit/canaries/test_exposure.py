@@ -125,7 +125,7 @@ def test_an_untrained_model_has_no_epsilon_more_often_than_its_level() -> None:
 
 
 def test_a_mechanism_of_known_epsilon_is_not_overstated() -> None:
-    """Randomised response at epsilon = 1 tells every coin with probability e / (1 + e): the bound stays below 1 in
+    """Randomized response at epsilon = 1 tells every coin with probability e / (1 + e): the bound stays below 1 in
     95% of runs, and comes near."""
     found = []
     for seed in range(300):

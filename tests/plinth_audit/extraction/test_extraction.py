@@ -1,4 +1,4 @@
-"""What a model that learnt documents by heart gives back, and what the same model does not know."""
+"""What a model that learned documents by heart gives back, and what the same model does not know."""
 
 from __future__ import annotations
 

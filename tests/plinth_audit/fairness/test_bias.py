@@ -141,9 +141,7 @@ def test_drift_of_toxicity() -> None:
 
 def test_the_section_of_the_page_names_what_was_found() -> None:
     attributes = pairs.by_attribute(BUILT_IN, pairs.values(BUILT_IN, counted_model(1, 0.9)))
-    section = job.section(
-        "", {"attributes": attributes, "toxicity": {"toxic_at_most": 0.07}, "pairs": len(BUILT_IN)}
-    )
+    section = job.section("", {"attributes": attributes, "toxicity": {"toxic_at_most": 0.07}, "pairs": len(BUILT_IN)})
     assert "favors a group in gender after correction" in section.lead
-    assert "at most 7.0% are toxic" in section.lead
+    assert "≤ 7.0%" in section.lead
     assert [one.name for one in section.groups[0].measures] == sorted(pairs.GROUPS)

@@ -1,4 +1,4 @@
-"""`plinth model fairness`: which group is favoured, by how much, whether it is found, and what has moved since."""
+"""`plinth model fairness`: which group is favored, by how much, whether it is found, and what has moved since."""
 
 from __future__ import annotations
 

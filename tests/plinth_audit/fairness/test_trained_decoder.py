@@ -1,4 +1,4 @@
-"""A bias that a decoder has learnt from its corpus is found: real training, the real engine, the real command.
+"""A bias that a decoder has learned from its corpus is found: real training, the real engine, the real command.
 
 A decoder learns how a frame ends long before it learns that the name at its beginning decides which end: until then
 both ends cost a bit whoever the person is, and there is no bias to find. So the training here goes on until gender
@@ -82,7 +82,7 @@ def test_nine_to_one_is_found_one_to_one_is_not_and_drift_is_the_way_between(
     swapped = measured(ctx, checkpoint, trained(tmp_path / "swapped", 0.9, STEPS, seed=1))
     values: dict[str, Any] = swapped.stats["attributes"]
     assert "gender" in found(swapped)
-    assert 1 < values["gender"]["value"] < 3.3  # log2 9 = 3.17 bits, were it learnt whole
+    assert 1 < values["gender"]["value"] < 3.3  # log2 9 = 3.17 bits, were it learned whole
     assert all(abs(one["value"]) < 0.3 for name, one in values.items() if name != "gender")
 
     assert call(["-w", str(ctx.workspace.root), "model", "fairness", "--against", even.digest, "--json"]) == 0

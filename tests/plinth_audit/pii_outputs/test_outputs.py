@@ -1,4 +1,4 @@
-"""A checkpoint that learnt an address writes it, and it is counted as memory; what is made up is counted apart."""
+"""A checkpoint that learned an address writes it, and it is counted as memory; what is made up is counted apart."""
 
 from __future__ import annotations
 

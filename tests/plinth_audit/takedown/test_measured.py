@@ -39,9 +39,7 @@ def checkpoint(ctx: Context, folder: Path, tokenizer: Tokenizer, learnt: list[st
     save_folder(folder, model, config, tokenizer, 32)
     parts = [Part(name=path.name, blob=ctx.store.put_bytes(path.read_bytes())) for path in sorted(folder.iterdir())]
     stats = {"run_id": folder.name, "step": 90 if learnt else 0}
-    return Manifest(
-        asset="checkpoint", step="run", version="1", params={}, inputs={}, parts=tuple(parts), stats=stats
-    )
+    return Manifest(asset="checkpoint", step="run", version="1", params={}, inputs={}, parts=tuple(parts), stats=stats)
 
 
 def learn(model: Decoder, ids: list[list[int]]) -> None:

@@ -1,4 +1,4 @@
-"""From what is asked for to an entry, and the corpus without it: copies gone, only touched parts written anew."""
+"""From what is asked for to an entry, and the corpus without it: copies gone, only touched parts written again."""
 
 from __future__ import annotations
 

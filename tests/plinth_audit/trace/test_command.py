@@ -65,7 +65,7 @@ def test_a_passage_of_many_documents_is_counted_and_shown_safely(
     found = json.loads(programs.out)
     (span,) = found["spans"]
     assert span["occurrences"] == span["documents"] == 12
-    assert span["text"] == f" {PASSAGE}"  # the first word too, which a line's beginning would tokenise otherwise
+    assert span["text"] == f" {PASSAGE}"  # the first word too, which a line's beginning would tokenize otherwise
     assert [one["id"] for one in span["found"]] == [bytes([n] * 16).hex() for n in range(10)]
     assert found["covered"] == found["tokens"]
 

@@ -67,7 +67,7 @@ def test_workers_do_not_show(make_ctx: MakeContext, made: SimpleNamespace) -> No
 
 
 def test_growth_indexes_only_what_is_new(ctx: Context, make_ctx: MakeContext, made: SimpleNamespace) -> None:
-    """The shards are cut anew when text is added; the ranges of older curated parts keep their anchors."""
+    """The shards are cut again when text is added; the ranges of older curated parts keep their anchors."""
     trained, curated, cut = made.pipeline(ctx, {"web": [made.texts(1, 40), made.texts(2, 30)]})
     first = trace_index.run(ctx, "web", cut["web"], curated["web"], range_tokens=700)
     before = _done(ctx)

@@ -48,9 +48,7 @@ def test_a_collator_keeps_every_end_of_text(tmp_path: Path) -> None:
     theirs = transformers.AutoTokenizer.from_pretrained(out, local_files_only=True)
     texts = [theirs(text + END)["input_ids"] for text in ("a small", "a text that is longer")]
     batch = transformers.DataCollatorForLanguageModeling(theirs, mlm=False)([{"input_ids": one} for one in texts])
-    assert batch["labels"].tolist() == [
-        [*one, *[-100] * (max(map(len, texts)) - len(one))] for one in texts
-    ]
+    assert batch["labels"].tolist() == [[*one, *[-100] * (max(map(len, texts)) - len(one))] for one in texts]
     assert [one[-1] for one in texts] == [theirs.eos_token_id] * 2  # 2 of 2 end of texts are labels
 
 

@@ -1,4 +1,4 @@
-"""Quantised and pruned forms: the file is what the quantiser gave, and the libraries that read it compute our model."""
+"""Quantized and pruned forms: the file is what the quantizer gave, and the libraries that read it compute our model."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_transformers_compute_what_was_read_back(tmp_path: Path, kind: str, form
     config = transformers.AutoConfig.from_pretrained(made.plain, local_files_only=True)
     theirs = made.peer(gguf_file=gguf_file.FILE, config=config) if form.startswith("gguf") else made.peer()
     assert float((ours - theirs).abs().max()) <= BOUND
-    assert float((ours - exact).abs().max()) > 100 * BOUND  # or nothing was quantised
+    assert float((ours - exact).abs().max()) > 100 * BOUND  # or nothing was quantized
 
 
 @pytest.mark.parametrize("form", ["gguf-q8_0", "gguf-q4_0"])

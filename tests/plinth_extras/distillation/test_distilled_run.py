@@ -108,9 +108,7 @@ def test_the_teacher_is_in_the_key_by_its_content() -> None:
 @pytest.mark.parametrize("divided", ["tensor", "sequence", "pipeline"])
 def test_what_divides_a_teachers_logits_is_refused(divided: str) -> None:
     with pytest.raises(ValueError, match=f"distillation with parallel.{divided} 2"):
-        Training.model_validate(
-            {"parallel": {divided: 2}, "launch": {"ranks": 2}, "distillation": {"teacher": "a@b"}}
-        )
+        Training.model_validate({"parallel": {divided: 2}, "launch": {"ranks": 2}, "distillation": {"teacher": "a@b"}})
 
 
 def test_a_teacher_is_named_as_what_a_run_begins_from() -> None:

@@ -1,4 +1,4 @@
-"""Logits of a teacher, stored once: the same bytes whoever makes them, and what is learnt is as from the teacher."""
+"""Logits of a teacher, stored once: the same bytes whoever makes them, and what is learned is as from the teacher."""
 
 from __future__ import annotations
 

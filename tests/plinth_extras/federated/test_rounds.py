@@ -324,7 +324,7 @@ def test_what_must_not_be_averaged_is_refused_by_name(exchange: Exchange, tmp_pa
     assert list(result.taken) == ["a"]
     assert same(read(exchange, result.common), weights(1))
     for site, reason in {
-        "b": "it began from other common weights: found 000000000000",
+        "b": "it has other base weights: found 000000000000",
         "c": "a is not finite",
         "d": "a has shape (2, 5)",
         "e": "other parameters than the common weights: found b.gain",

@@ -81,7 +81,7 @@ def test_one_seed_finds_nothing_however_large() -> None:
     assert line.difference is not None
     assert DOCUMENTS_ONLY in line.difference.flags
     assert (line.better, line.adjusted) == ("", None)
-    assert line.finding.startswith("seeds too few: training noise is not known; over documents alone -0.5")
+    assert line.finding.startswith("too few seeds: training noise is unknown; over documents only: -0.5")
 
 
 def test_lost_runs_are_named_and_never_dropped() -> None:
@@ -97,7 +97,7 @@ def test_lost_runs_are_named_and_never_dropped() -> None:
     assert whole(lines, "few").lacking == ("few, seed 3: no run",)
     torn = whole(lines, "torn")
     assert (torn.difference, torn.better, torn.seeds) == (None, "", ())
-    assert "torn, seed 1: diverged: the loss of 120 of 120 documents is no number" in torn.finding
+    assert "torn, seed 1: diverged: the loss of 120 of 120 documents is not a number" in torn.finding
     assert "torn, seed 2: diverged: loss is nan at step 40" in torn.finding
     assert "over, seed 1: stopped: cannot win any more" in whole(lines, "over").finding
 

@@ -100,7 +100,7 @@ def test_arms_share_and_a_failed_one_is_a_result(corpus: Path, tmp_path: Path, w
     unsure = answer(workspace, "experiment", "show", file)["unsure"]
     assert 0 < by_arm["more-prose"]["documents"] == 20 - unsure
 
-    # the base takes over what the workspace has; another mixture tokenises and annotates nothing
+    # the base takes over what the workspace has; another mixture tokenizes and annotates nothing
     assert {"web/documents", "prose/gopher_quality", "dedup/minhash"} <= set(spent(workspace, "plain", 1)["taken"])
     other = spent(workspace, "more-prose", 1)
     assert other["made"] == ["mixture", "run", "checkpoint"]

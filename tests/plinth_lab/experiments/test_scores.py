@@ -40,7 +40,7 @@ def test_broken_columns_are_refused(changed: dict[str, Any], said: str) -> None:
     ("changed", "trouble"),
     [
         ({}, ""),
-        ({"bits": np.array([2.0, np.nan])}, "diverged: the loss of 1 of 2 documents is no number"),
+        ({"bits": np.array([2.0, np.nan])}, "diverged: the loss of 1 of 2 documents is not a number"),
         ({"status": "failed", "reason": "disk full", "bits": np.empty(0)}, "failed: disk full"),
         ({"status": "stopped", "bits": np.empty(0)}, "stopped"),
         ({name: GIVEN[name][:0] for name in COLUMNS}, "failed: no document was scored"),

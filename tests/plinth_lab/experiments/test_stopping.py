@@ -61,7 +61,7 @@ def test_a_decision_has_its_numbers() -> None:
         assert sign * found.difference.low > 0
         assert found.p is not None
         assert found.p <= 0.05
-        assert found.reason.startswith("0.1 worse than base over 4 seeds; p = ")
+        assert found.reason.startswith("0.1 worse than base over 4 seeds; anytime-valid p = ")
     better = decision([-gap for gap in gaps])
     assert (better.stop, better.saved_runs, better.p) == (False, 0, 1.0)
     assert "better than base" in better.reason

@@ -133,7 +133,7 @@ def test_a_gain_that_new_runs_do_not_show_is_marked_and_not_written(ctx: Context
     path, experiment, runs, made, proposal = swarm
     found = confirmed(ctx, asked(swarm), lambda _: 2.5)
     assert found.status == NOT_CONFIRMED
-    assert found.reason.startswith("the interval of its gain includes 0, and ")
+    assert found.reason.startswith("the interval of its gain includes 0 (minimum detectable effect ")
     assert "minimum detectable effect" in found.reason
     page = answer.page(ctx, experiment, runs, made)
     assert 'New runs: <span class="">not confirmed</span>' in page
@@ -157,7 +157,7 @@ def test_one_seed_and_a_failed_run_confirm_nothing(ctx: Context, swarm: Swarm) -
     runs[-1] = measure.kept(own[1][-1], "failed", "diverged at step 3", {}, [])
     found = answer.of(ctx, *own, runs).stats["confirmation"]
     assert found["status"] == NOT_CONFIRMED
-    assert found["reason"].startswith("not every run has scores (proposed, seed 4: failed: diverged at step 3): +")
+    assert found["reason"].startswith("some runs have no scores (proposed, seed 4: failed: diverged at step 3): +")
     none = [measure.kept(one, "failed", "no disk", {}, []) for one in own[1]]
     found = answer.of(ctx, *own, none).stats["confirmation"]
     assert (found["status"], found["gain"], found["trained"]) == (NOT_CONFIRMED, None, {})
@@ -167,7 +167,7 @@ def test_one_seed_and_a_failed_run_confirm_nothing(ctx: Context, swarm: Swarm) -
     ("changed", "said"),
     [
         ({"seeds": [1, 2, 3]}, "chose the proposal"),
-        ({"arms": {"prior": {}, "proposed": {}}}, "a confirms makes the arms"),
+        ({"arms": {"prior": {}, "proposed": {}}}, "a confirms defines the arms"),
     ],
 )
 def test_a_file_that_would_confirm_by_itself_is_refused(swarm: Swarm, changed: dict[str, object], said: str) -> None:

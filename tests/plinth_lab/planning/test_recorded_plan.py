@@ -21,6 +21,7 @@ from tests.plinth.operation.planning.test_recorded import PEAK, SPEED, STEPS, de
 def workspace(tmp_path: Path) -> Workspace:
     return Workspace(tmp_path / "workspace").ensure()
 
+
 def test_the_wall_clock_of_a_plan_is_at_the_speed_of_recorded_runs(workspace: Workspace) -> None:
     """Steps of 2.25 s without saves; a speed that is stated goes before, another device has none."""
     asked = ["run", "plan", "--workspace", str(workspace.root), "-r", "jobs/plinth_jobs/recipes/demo.yaml"]

@@ -125,7 +125,7 @@ RECORDED = {
 
 
 def test_four_sizes_that_were_trained_foretell_the_fifth_within_three_percent() -> None:
-    """A real ladder; its forecast was stored before the fifth size was begun, and is made again of its table."""
+    """A real ladder; its forecast was stored before the fifth size was started, and is made again of its table."""
     runs = [
         ScalingRun(params=params, tokens=tokens, loss=loss, trunk=str(params))
         for params, losses in RECORDED.items()

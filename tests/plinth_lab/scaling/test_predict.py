@@ -16,7 +16,7 @@ TARGET = (5e9, 1e11)
 
 
 def covered(ladders: int, draws: int, noise: float = 0.005, floor: float = CORRECTED.E) -> tuple[int, int]:
-    """Of ladders from a law with this floor: how many 80% intervals hold a new, noisy run, and how many foretell."""
+    """Of ladders from a law with this floor: how many 80% intervals hold a new, noisy run, and how many predict."""
     law, hits, told = CORRECTED.model_copy(update={"E": floor}), 0, 0
     for seed in range(ladders):
         new = law.loss(*TARGET) * math.exp(noise * np.random.default_rng(1_000_000 + seed).standard_normal())
@@ -41,7 +41,7 @@ def test_80_percent_intervals_hold_the_truth_of_76_to_84_percent_of_200_ladders(
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("floor", [0.0, 0.1])
 def test_intervals_of_laws_whose_floor_is_hardly_seen_hold_the_truth_of_76_to_88_percent(floor: float) -> None:
-    """Every such ladder foretells. Measured: 169 of 200 without a floor, which the fit finds in 93; 161 at 0.1."""
+    """Every such ladder predicts. Measured: 169 of 200 without a floor, which the fit finds in 93; 161 at 0.1."""
     hits, told = covered(200, 100, floor=floor)
     assert told == 200
     assert 0.76 <= hits / told <= 0.88

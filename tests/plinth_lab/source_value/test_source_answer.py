@@ -67,9 +67,7 @@ def test_the_sample_has_what_each_use_needs(asked: tuple[Experiment, tuple[Arm, 
         answer.sample_of(*asked, {**ALL, "effective": {**ALL["effective"], "factors": {"nominal_tokens": 639.0}}})
 
 
-def test_runs_and_sample_make_the_verdict_and_the_page(
-    ctx: Context, asked: tuple[Experiment, tuple[Arm, ...]]
-) -> None:
+def test_runs_and_sample_make_the_verdict_and_the_page(ctx: Context, asked: tuple[Experiment, tuple[Arm, ...]]) -> None:
     experiment, runs = asked
     sample = answer.sample_of(experiment, runs, ALL)
     ctx.refs.save(sample)
@@ -84,7 +82,7 @@ def test_runs_and_sample_make_the_verdict_and_the_page(
     )
     assert made.inputs[sample.asset] == sample.digest
     page = answer.page(ctx, experiment, runs, made)
-    assert "Verdict: <span class=\"better\">buy</span>" in page
+    assert 'Verdict: <span class="better">buy</span>' in page
     assert "sample_weights" in page  # the overlay of the arm with the source
 
 

@@ -144,7 +144,7 @@ def test_a_loss_that_is_no_number_is_named() -> None:
               slices=scores[1].slices, bytes=scores[1].bytes, bits=bits), *scores[2:]]  # fmt: skip
     found = verdict(question(), ("proxy",), SAMPLE, broken)
     assert found.gains[0].seeds == (2, 3)
-    assert "no number" in found.gains[0].lacking[0]
+    assert "not a number" in found.gains[0].lacking[0]
 
 
 def test_a_sample_that_answers_is_the_verdict() -> None:

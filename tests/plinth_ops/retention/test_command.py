@@ -1,4 +1,4 @@
-"""`plinth ops gc` as a command: a dry run first, JSON, pins; a signed release proves itself afterwards."""
+"""`plinth ops gc` as a command: a dry run first, JSON, pins; a signed release proves itself afterward."""
 
 from __future__ import annotations
 

@@ -151,7 +151,7 @@ def test_a_library_next_to_the_source_is_not_loaded(package: Path) -> None:
 
 
 def test_nothing_is_compiled_out_of_the_working_folder(package: Path, tmp_path: Path) -> None:
-    """An empty or relative folder in a variable means the working folder, where anybody's files may lie."""
+    """An empty or relative folder in a variable means the working folder, where anyone's files may lie."""
     (tmp_path / "stdint.h").write_text("#error planted")
     done = _run(package, "print(answer(40))", cwd=tmp_path, CPATH=f":{tmp_path / 'include'}:.")
     assert done.stdout == "41\n", done.stderr

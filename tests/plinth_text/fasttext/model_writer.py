@@ -13,10 +13,10 @@ LABELS = ("en", "de", "zh", "x-y", "fr")
 
 @dataclass(frozen=True)
 class Quantised:
-    """How rows are quantised.
+    """How rows are quantized.
 
     Args:
-        norms, output: whether norms and the output rows are quantised, too.
+        norms, output: whether norms and the output rows are quantized, too.
         pruned: n-grams that are kept; None: all.
     """
 

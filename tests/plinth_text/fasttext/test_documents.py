@@ -1,4 +1,4 @@
-"""Scores of whole documents beside fastText's own bindings: every loss, dense and quantised, with word n-grams."""
+"""Scores of whole documents beside fastText's own bindings: every loss, dense and quantized, with word n-grams."""
 
 import random
 import struct

@@ -70,7 +70,7 @@ def test_files_of_a_folder_may_come_and_go(tmp_path: Path) -> None:
     assert len(first.pairs) == 3
     (tmp_path / "a.jsonl").unlink()
     shorter = json.dumps({"time": SINCE.timestamp() + 5, "canary": 1, "champion": 1})
-    (tmp_path / "b.jsonl").write_text(f"{shorter}\n")  # begun again
+    (tmp_path / "b.jsonl").write_text(f"{shorter}\n")  # started again
     assert [key[-8:-6] for key, _, _ in taken(tmp_path, first, feed).pairs] == ["01", "02", "03", "05"]
 
 

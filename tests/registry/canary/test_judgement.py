@@ -68,7 +68,7 @@ def test_one_bad_stream_gives_the_canary_back_and_is_named() -> None:
 
 
 def test_what_is_not_signed_keeps_a_canary_or_gives_it_back_and_never_makes_it_champion() -> None:
-    """A metric that anybody may have written: as good as can be, it promotes nothing."""
+    """A metric that anyone may have written: as good as can be, it promotes nothing."""
     within = pairs(-0.2, 5, 4000)
     metric = PairedStream("latency", within, place=2, role="metric")
     guard = PairedStream("held-out text: bucket web", within, place=3, role="guard")

@@ -61,7 +61,7 @@ class SealedFolder:
         return self.seal(directory, claim)
 
     def seal(self, directory: Path, claim: ExportClaim) -> Path:
-        """Have everybody state the files that a folder has now, and seal it."""
+        """Have everyone state the files that a folder has now, and seal it."""
         for name, envelope in self.evidence(directory).items():
             (directory / name).parent.mkdir(parents=True, exist_ok=True)
             (directory / name).write_text(json.dumps(envelope, indent=1, sort_keys=True))

@@ -48,7 +48,7 @@ class Served(NamedTuple):
 
 
 def enrol_server(workspace: Workspace) -> None:
-    """Make and enrol the key of the server."""
+    """Make and enroll the key of the server."""
     enrolment.enrol(workspace, APPROVER, SIGNER, enrolment.new_key(workspace.trust_folder, APPROVER, SIGNER))
 
 
@@ -88,7 +88,7 @@ def candidate(served: Served, line: Line) -> Candidate:
 
 
 def registered(served: Served, line: Line, **facts: object) -> Candidate:
-    """A candidate, registered with Plinth's own account, whose tags everybody with an account may set."""
+    """A candidate, registered with Plinth's own account, whose tags everyone with an account may set."""
     given = line.recipe, line.checkpoint, line.evaluation, line.run, line.facts(**facts)
     found, _ = api.register_candidate(served.ctx, *given, materials=line.materials)
     for person in (ADA, BEN, EVE):

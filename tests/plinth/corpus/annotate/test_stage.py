@@ -20,7 +20,7 @@ def _needs_nothing(chosen: Annotator) -> bool:
     return not required and not chosen.needs(chosen.params())
 
 
-#: Annotators that run without parameters, models and lists, and read text or licence.
+#: Annotators that run without parameters, models and lists, and read text or license.
 PLAIN = sorted(
     name
     for name, chosen in ANNOTATORS.items()

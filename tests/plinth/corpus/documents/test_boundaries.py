@@ -1,4 +1,4 @@
-"""Boundaries: what is mended, and above all what is not."""
+"""Boundaries: what is fixed, and above all what is not."""
 
 from __future__ import annotations
 

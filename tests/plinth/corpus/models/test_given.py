@@ -43,7 +43,7 @@ def test_a_model_that_is_given_scores_old_text_from_the_cache_and_new_text_alone
     assert new.stats["documents"] == 90
 
     again = models.train(ctx, "perplexity", raw, {"web": after.model_copy(update={"parts": after.parts[1:]})}, {})
-    assert again.parts != learnt.parts  # learnt anew it would be another
+    assert again.parts != learnt.parts  # learned again it would be another
 
     with pytest.raises(IntegrityError, match="models/quality cannot be used"):
         models.train(ctx, "quality", {"kind": "given", "files": "kept", "of": "classifier"}, {}, files)

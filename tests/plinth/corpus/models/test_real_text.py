@@ -1,4 +1,4 @@
-"""Real text of this machine: programs, descriptions of packages and licences are told apart on documents held back."""
+"""Real text of this machine: programs, descriptions of packages and licenses are told apart on documents held back."""
 
 import sysconfig
 from pathlib import Path

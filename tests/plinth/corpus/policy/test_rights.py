@@ -1,4 +1,4 @@
-"""Attempts to write around the licence gate: however rules and sidecars read, forbidden text is never curated."""
+"""Attempts to write around the license gate: however rules and sidecars read, forbidden text is never curated."""
 
 import json
 from pathlib import Path
@@ -25,7 +25,7 @@ from tests.rights import permitting
 
 MIT = permitting("MIT")
 OPEN = {"train": True, "redistribute": True, "commercial": True}
-#: Licence and domain of the documents, one a row.
+#: License and domain of the documents, one a row.
 ROWS = (("MIT", "a"), ("unknown", "a"), ("GPL-3.0-only", "a"), ("MIT", "b"), ("MIT AND CC-BY-NC-4.0", "a"))
 FORBIDDEN = [False, True, True, False, True]
 

@@ -115,7 +115,7 @@ def test_nothing_is_read_again(tiny: Any, corpus: Any, monkeypatch: pytest.Monke
 
 
 def descriptions() -> list[str]:
-    """Long descriptions and licences of the installed packages."""
+    """Long descriptions and licenses of the installed packages."""
     found = []
     for one in importlib.metadata.distributions():
         texts = [str(one.metadata.get_payload() or "")]
@@ -129,7 +129,7 @@ def descriptions() -> list[str]:
 @pytest.mark.exhaustive
 @pytest.mark.slow
 def test_a_gate_that_learnt_from_its_own_generator_is_stopped_by_text_that_nobody_here_wrote(tiny: Any) -> None:
-    """It passes the slices of the same generator, and takes kind sentences and licences for insults."""
+    """It passes the slices of the same generator, and takes kind sentences and licenses for insults."""
     ctx, terms = tiny.ctx, generate.invented(0)
     ctx.workspace.input.mkdir(exist_ok=True)
     rows = generate.toxicity(1, 150, terms, "train")

@@ -117,7 +117,7 @@ def test_readers_give_records_and_rejects_and_raise_nothing_of_their_own(
     try:
         found = list(items(tmp_path, kind, name, content, data.draw(st.sampled_from([10**6, 60]))))
     except SourceError as error:
-        if kind != "parquet" or "no column" not in error.what:  # the one thing that a recipe can mend
+        if kind != "parquet" or "no column" not in error.what:  # the one thing that a recipe can fix
             raise
         return
     assert found

@@ -1,4 +1,4 @@
-"""Opt-outs and licences that pages and servers declare: read, kept, and columns for rules."""
+"""Opt-outs and licenses that pages and servers declare: read, kept, and columns for rules."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether later values come from where earlier ones came from: the level at any number of looks, and what is found."""
+"""True if later values come from where earlier ones came from: the level at any number of looks, and what is found."""
 
 from __future__ import annotations
 

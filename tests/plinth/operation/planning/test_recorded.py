@@ -152,7 +152,7 @@ def test_a_forecast_is_made_once_and_its_error_is_stated(workspace: Workspace) -
     assert (made.step_s, made.device) == (pytest.approx(step_s(config, device().device, 0.5)), "cpu")
     assert made.low_s < made.step_s < made.high_s
     forecast.keep(config, made.model_copy(update={"step_s": 1.8, "low_s": 1.5, "high_s": 2.5}))
-    forecast.keep(config, made)  # what was foretold first counts
+    forecast.keep(config, made)  # what was predicted first counts
     runs, broken = forecast.known(workspace)
     assert (runs[0].step_s, runs[0].error, broken) == (pytest.approx(2.25), pytest.approx(-0.2), [])
     assert forecast.errors(runs) == [

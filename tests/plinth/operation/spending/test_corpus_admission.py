@@ -70,7 +70,7 @@ def test_a_limit_alone_keeps_an_account(tmp_path: Path) -> None:
 
 
 def test_stages_of_the_corpus_beside_runs(tmp_path: Path) -> None:
-    """A stage has no rank hours, and does not make those of runs dearer; of a bucket it is its asset's."""
+    """A stage has no rank hours, and does not make those of runs more expensive; of a bucket it is its asset's."""
     ctx = Context(Workspace(tmp_path / "workspace").ensure())
     made = manifest("web/documents", Step(name="d", version="1", params={}), {}, [])
     ctx.refs.save(made)

@@ -1,4 +1,4 @@
-"""The index of links: exact, growing, made anew when it is damaged, and never believed when somebody else wrote it."""
+"""The index of links: exact, growing, made again when it is damaged, and never believed when somebody else wrote it."""
 
 from __future__ import annotations
 

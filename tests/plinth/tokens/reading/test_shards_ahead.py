@@ -31,7 +31,7 @@ GLOBAL = 2
 
 
 class Corpus:
-    """Many small shards of two buckets, each compared anew by every `private` folder."""
+    """Many small shards of two buckets, each compared again by every `private` folder."""
 
     def __init__(self, ctx: Context, made: SimpleNamespace) -> None:
         self.ctx = ctx

@@ -1,4 +1,4 @@
-"""Words as the library cuts them, tokens as it gives them, whatever the table has learnt before."""
+"""Words as the library cuts them, tokens as it gives them, whatever the table has learned before."""
 
 from __future__ import annotations
 

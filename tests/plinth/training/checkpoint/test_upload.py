@@ -69,7 +69,7 @@ def test_what_is_refused_here_is_withdrawn_there(config: RunConfig) -> None:
     assert followed(config)
     assert remote_of(config).steps() == [3]
     assert [event["step"] for event in timeline(run.events).of("withdrawn")] == [6]
-    committed(config, 6)  # saved anew, from what it should have learnt
+    committed(config, 6)  # saved again, from what it should have learned
     assert followed(config)
     assert remote_of(config).steps() == [3, 6]
 

@@ -1,4 +1,4 @@
-"""A bucket of noise spoils a run, and the guard mends it: the whole way, on two ranks, from shards to blame."""
+"""A bucket of noise spoils a run, and the guard fixes it: the whole way, on two ranks, from shards to blame."""
 
 from __future__ import annotations
 

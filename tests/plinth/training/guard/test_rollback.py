@@ -94,7 +94,7 @@ def test_back_to_the_beginning_and_to_a_checkpoint(make: Make, tmp_path: Path) -
 
 @pytest.mark.exhaustive
 def test_a_checkpoint_that_has_learnt_from_the_window_is_refused(make: Make, tmp_path: Path) -> None:
-    """A window that reaches back over a checkpoint spoils it: it is refused by name, and made anew."""
+    """A window that reaches back over a checkpoint spoils it: it is refused by name, and made again."""
     config, _, story = run(make, tmp_path, {9: 1}, guard=GuardParameters(skip_before=2))
     (made,) = story.of("rolled_back")
     assert made["step"] == 4

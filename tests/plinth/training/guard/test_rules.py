@@ -28,7 +28,7 @@ POLICY = Policy(window_steps=8, min_steps=4)
 def test_level_and_spread_ignore_spikes() -> None:
     window = Rolling(5, [1.0, 2.0, 3.0, 4.0, 1000.0])
     assert window.level == 3.0
-    assert window.sigma == pytest.approx(1.4826 / math.sqrt(2))  # neighbours differ by 1, 1, 1, 996
+    assert window.sigma == pytest.approx(1.4826 / math.sqrt(2))  # neighbors differ by 1, 1, 1, 996
     window.add(5.0)
     assert window.values == [2.0, 3.0, 4.0, 1000.0, 5.0]
 

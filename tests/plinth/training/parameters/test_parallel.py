@@ -102,7 +102,7 @@ def test_the_recipe_names_file_line_and_key(tmp_path: Path) -> None:
 
 
 def test_the_block_bears_no_identity() -> None:
-    """Division decides speed and memory, not what is learnt: the run is the same one."""
+    """Division decides speed and memory, not what is learned: the run is the same one."""
     from plinth.training.config import run_key
     from plinth.training.parameters.run import Training
 

@@ -204,7 +204,7 @@ def test_prometheus_reads_the_last_numbers(make: Make) -> None:
     gpus = [{"gpu": 0, "utilisation": 90, "power_w": None}]
     Timeline(config.directory.devices / "node-0000.jsonl").append("devices", node=0, host='n"1', gpus=gpus)
     folder(config).mkdir()
-    for _ in range(2):  # the second begins anew, and counts the same
+    for _ in range(2):  # the second begins again, and counts the same
         feed = Feed(config, sources_of(config)[0])
         feed.advance()
         text = (folder(config) / "plinth.prom").read_text()

@@ -144,7 +144,7 @@ def test_missing_and_noted_gpus(make: Make, monkeypatch: pytest.MonkeyPatch) -> 
     assert "xid 79" in host_checks.gpus(config, HostChecks()).evidence
     assert host_checks.gpus(config, HostChecks()).outcome == "fail"
     monkeypatch.setattr("psutil.boot_time", lambda: time.time() + 1)
-    assert host_checks.gpus(config, HostChecks()).outcome == "pass"  # mended and started again
+    assert host_checks.gpus(config, HostChecks()).outcome == "pass"  # fixed and started again
     monkeypatch.setitem(sys.modules, "pynvml", None)  # not installed
     assert host_checks.gpus(make(launch=asked), HostChecks()).outcome == "undetermined"
     assert host_checks.gpus(make(), HostChecks()).outcome == "not applicable"

@@ -1,4 +1,4 @@
-"""Probes while a run trains: the offline score bit for bit, the same on any ranks, and no trace in what is learnt."""
+"""Probes while a run trains: the offline score bit for bit, the same on any ranks, and no trace in what is learned."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def run(ctx: Context, make: Make) -> Make:
 
 
 def same(found: list[Any], wanted: list[Any], rounding: float) -> bool:
-    """Whether scores of items are equal, to the bit where no rounding is allowed."""
+    """Return True if scores of items are equal, to the bit where no rounding is allowed."""
     pairs = [(a, b) for one, other in zip(found, wanted, strict=True) for a, b in zip(one, other, strict=True)]
     return all(
         (math.isnan(a) and math.isnan(b)) or math.isclose(a, b, rel_tol=rounding, abs_tol=rounding) for a, b in pairs

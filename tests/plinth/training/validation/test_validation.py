@@ -1,4 +1,4 @@
-"""Held-out slices while a run trains: the final evaluation's numbers on any ranks, and no trace in what is learnt."""
+"""Held-out slices while a run trains: the final evaluation's numbers on any ranks, and no trace in what is learned."""
 
 from __future__ import annotations
 

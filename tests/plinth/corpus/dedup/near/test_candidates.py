@@ -1,4 +1,4 @@
-"""Groups, components and pairs: all pairs of a few, neighbours and the smallest id of a crowd, in any order."""
+"""Groups, components and pairs: all pairs of a few, neighbors and the smallest id of a crowd, in any order."""
 
 import itertools
 import random
@@ -34,7 +34,7 @@ def compared(entries: list[Entry], ids: list[int]) -> tuple[set[frozenset[int]],
 
 
 def _mixed(value: int) -> int:
-    """The key of a pair: the 64-bit finaliser of MurmurHash3."""
+    """The key of a pair: the 64-bit finalizer of MurmurHash3."""
     value &= 2**64 - 1
     for factor in (0xFF51AFD7ED558CCD, 0xC4CEB9FE1A85EC53):
         value = ((value ^ (value >> 33)) * factor) & (2**64 - 1)

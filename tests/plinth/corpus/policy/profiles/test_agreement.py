@@ -59,7 +59,7 @@ def code_redpajama(text: str) -> bool:
     return row["longest_line"] <= 1000 and row["mean_line"] <= 100 and row["alphanumeric"] >= 0.25
 
 
-#: Whether a document stays, or the page that does.
+#: True if a document stays, or the page that does.
 REFERENCES: dict[str, Callable[[str], Any]] = {
     "gopher/dolma": gopher_dolma,
     "dolma/1.6": lambda text: gopher_dolma(text) and words.repeated_tokens(text)["times"] < 100,
