@@ -56,7 +56,7 @@ def test_text_that_the_parent_held_out_decides_too() -> None:
     ("lines", "given", "reason"),
     [
         ((line("all", 0.0),), {"champion": OTHER}, "not with the parent"),
-        ((), {}, "at least two arms"),
+        ((), {}, "compared with nothing"),
         ((line("bucket web", 0.0),), {}, "as a whole was not compared"),
         ((line("all", 0.5, low=0.5),), {}, "(95% upper bound 0.5), limit 0.02, n 50, interval without width"),
         ((line("all", 0.0),), {"parent": None}, "no evidence: parent"),
