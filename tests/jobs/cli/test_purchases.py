@@ -18,7 +18,7 @@ def test_a_budget_is_answered_without_a_recipe(tmp_path: Path, capsys: pytest.Ca
     assert call(words[:-1]) == 0
     shown = capsys.readouterr().out
     assert "the loss is not yours" in shown
-    assert "utilisation" in shown
+    assert "utilization" in shown
 
 
 def test_a_ladder_of_ones_own_gives_the_interval(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
