@@ -29,7 +29,7 @@ help: ## list these targets
 
 # ---- set-up ---------------------------------------------------------------------------------------
 
-setup: $(VENV)/.kernels ## make .venv and install Plinth into it (once; again when pins change)
+setup: $(VENV)/.kernels ## create .venv and install Plinth (repeated when pins change)
 
 setup-dev: $(VENV)/.setup-dev
 
@@ -99,7 +99,7 @@ define bring
 	fi
 endef
 
-setup-test: $(VENV)/.setup-dev ## what the tests need beside Python: a Chromium, a Slurm, groff, a Prometheus with Alertmanager, a PKCS#11 token, an Apache, a PostgreSQL
+setup-test: $(VENV)/.setup-dev ## install test dependencies other than Python: a Chromium, a Slurm, groff, a Prometheus with Alertmanager, a PKCS#11 token, an Apache, a PostgreSQL
 	$(call bring,Chromium,command -v chromium || command -v chromium-browser || command -v google-chrome,chromium)
 	$(call bring,Slurm,command -v slurmctld && command -v slurmd && command -v sbatch && command -v munged,$(SLURM))
 	$(call bring,groff,command -v groff,groff-base)
@@ -111,25 +111,25 @@ setup-test: $(VENV)/.setup-dev ## what the tests need beside Python: a Chromium,
 
 # ---- work -----------------------------------------------------------------------------------------
 
-demo: setup ## run the whole pipeline on text that this machine already has
+demo: setup ## run the whole pipeline on text of this machine
 	@$(BIN)/plinth keys init --demo
 	@$(BIN)/plinth run -r demo
 
-up: setup ## Dagster and MLflow pages on loopback
+up: setup ## serve Dagster, MLflow and the workspace pages on loopback
 	@$(BIN)/plinth up
 
-up-full: $(VENV)/.setup-dev ## to try: the pages with PostgreSQL, S3, TLS and logins on this machine; nothing is kept
+up-full: $(VENV)/.setup-dev ## trial installation with PostgreSQL, S3, TLS and logins; nothing is kept
 	@$(BIN)/plinth up --full -r demo
 
-screenshots: setup-test ## renew the README's pictures from the workspace's last run
+screenshots: setup-test ## update README images from the last run of the workspace
 	@$(BIN)/python docs/screenshots.py
 
-bench: $(VENV)/.setup-bench ## measure, beside the peers; results in tests/benchmarks/results/
+bench: $(VENV)/.setup-bench ## run benchmarks against peer tools; results in tests/benchmarks/results/
 	@set -e; for script in tests/benchmarks/bench_*.py; do echo "== $$script"; $(BIN)/python $$script; done
 
 # ---- proof ----------------------------------------------------------------------------------------
 
-check: $(VENV)/.setup-dev ## lint, types, layers
+check: $(VENV)/.setup-dev ## run linters, type checks and layer checks
 	@$(BIN)/ruff check
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
@@ -139,24 +139,24 @@ check: $(VENV)/.setup-dev ## lint, types, layers
 # Three test processes for two cores, each and what it starts on one thread: threads would wait for one another.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 3 --dist loadscope --no-loadscope-reorder
 
-test: setup-test check ## checks and the suite: every part from end to end; twelve minutes on two cores
+test: setup-test check ## run checks and the test suite; twelve minutes on two cores
 	@$(PYTEST) -m "not exhaustive and not gpu" --durations 15
 
-test-fast: $(VENV)/.setup-dev ## the quick tests, some six minutes
+test-fast: $(VENV)/.setup-dev ## run quick tests; about six minutes
 	@$(PYTEST)
 
-test-all: setup-test check ## the whole matrices and sweeps too, then changed comparisons
+test-all: setup-test check ## run exhaustive matrices and sweeps, then mutation tests
 	@$(PYTEST) -m "not gpu" --durations 30 --hypothesis-profile thorough
 	@$(MAKE) --no-print-directory test-core
 	@$(MAKE) --no-print-directory mutation
 
-test-core: $(VENV)/.setup-dev ## the core's tests with the packages of the ring taken away
+test-core: $(VENV)/.setup-dev ## run core tests without the extension packages
 	@rm -rf $(VENV)/core; OMP_NUM_THREADS=1 $(BIN)/python -m tests.without_ring $(VENV)/core
 
 $(VENV)/.setup-mutation: $(VENV)/.setup-dev
 	$(call install,--editable '.[train$(comma)dev$(comma)mutation]')
 
-mutation: $(VENV)/.setup-mutation ## change comparisons one at a time: do the mirrored tests notice? ONLY=area
+mutation: $(VENV)/.setup-mutation ## run mutation tests of comparisons; ONLY=area
 	@$(BIN)/python -m tests.mutation.run $(addprefix --only ,$(ONLY))
 
 $(VENV)/.setup-fuzz: $(VENV)/.setup-dev
@@ -165,7 +165,7 @@ $(VENV)/.setup-fuzz: $(VENV)/.setup-dev
 fuzz: $(VENV)/.setup-fuzz ## fuzz every parser and kernel; SECONDS_EACH=60
 	@$(BIN)/python -m tests.fuzz.run $(or $(SECONDS_EACH),60)
 
-locks: $(VENV)/.setup ## write the images' locks and bills of materials, when pins have changed
+locks: $(VENV)/.setup ## write image locks and bills of materials after pin changes
 	@$(BIN)/python infra/images/lock.py
 
 # By digest: a tag moves. Any other builder of OCI images takes the same arguments.
@@ -180,11 +180,11 @@ $(VENV)/.setup-docs: $(VENV)/.setup
 	@echo "installing what builds the site"
 	$(call install,--editable '.[train$(comma)docs]')
 
-docs: $(VENV)/.setup-docs ## write docs/recipe.md and build the site in docs/_build/html; broken links are errors
+docs: $(VENV)/.setup-docs ## write docs/recipe.md and build docs/_build/html; broken links are errors
 	@$(BIN)/python -m plinth.recipe.reference docs/recipe.md
 	@$(BIN)/python -m sphinx -E -W --keep-going -q -b html docs docs/_build/html
 	@echo docs/_build/html/index.html
 
-clean: ## remove .venv and caches; workspaces stay
+clean: ## remove .venv and caches; keep workspaces
 	@rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -71,7 +71,7 @@ def _overview(root: click.Context, names: list[str]) -> Iterator[str]:
 
 
 def _command(group: click.Group, parent: click.Context, name: str, level: int) -> Iterator[str]:
-    """A command, and those below it."""
+    """Format a command and its subcommands."""
     command = group.get_command(parent, name)
     assert command is not None, name
     context = click.Context(command, info_name=name, parent=parent)
@@ -91,7 +91,7 @@ def _command(group: click.Group, parent: click.Context, name: str, level: int) -
 
 
 def _prose(text: str) -> Iterator[str]:
-    """The help of a command as Markdown: a block that click does not wrap stays as it is."""
+    """Format the help of a command as Markdown: a block that click does not wrap stays as it is."""
     for block in inspect.cleandoc(text).replace("\f", "").split("\n\n"):
         if block.startswith("\b"):
             yield from ("```text", block.removeprefix("\b").strip("\n"), "```", "")
@@ -110,7 +110,7 @@ def _cell(text: object) -> str:
 
 
 def _listed(*words: str) -> list[dict[str, Any]]:
-    """The rows that a command prints with --json."""
+    """Return the rows that a command prints with --json."""
     done = CliRunner().invoke(cli, [*words, "--json"], catch_exceptions=False)
     rows: list[dict[str, Any]] = json.loads(done.stdout)
     return rows

@@ -71,7 +71,7 @@ def run_page(page: Page, path: Path) -> None:
 
 
 def graph(page: Page, address: str) -> None:
-    """A graph of the Dagster pages, fitted to the window."""
+    """Capture a graph of the Dagster pages, fitted to the window."""
     page.goto(address)
     page.locator("foreignObject").first.wait_for()  # the layout is computed by a worker of the page
     page.wait_for_timeout(10_000)
@@ -109,7 +109,7 @@ def picture(page: Page, name: str, size: tuple[int, int] = (WIDTH, HEIGHT), star
 
 @contextmanager
 def browser_page() -> Iterator[Page]:
-    """A page of the system's Chromium."""
+    """Open a page in the system's Chromium."""
     path = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
     if path is None:
         sys.exit("no Chromium here: `make setup-test` installs one")

@@ -41,11 +41,11 @@ def test_bring_your_own_corpus(tmp_path: Path) -> None:
         ["bash", "-c", script], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=1200
     )
     assert done.returncode == 0, done.stderr[-4000:]
-    assert "mine/recipe.yaml is right." in done.stdout
+    assert "mine/recipe.yaml is valid." in done.stdout
     assert "broken_record" in done.stdout  # the line that was cut off
     assert "https://articles.example/3: " in done.stdout
     assert re.search(r"parameters\s+[\d,]+", done.stdout)
-    assert "evaluation holds, down to its raw sources." in done.stdout
+    assert "evaluation is verified down to its raw sources." in done.stdout
 
 
 def test_the_page_has_blocks_up_to_its_last_step() -> None:

@@ -1,7 +1,7 @@
-"""Dagster assets: read what is published, call plinth or the registry, check, publish, report.
+"""Dagster assets: read published inputs, call plinth or the registry, check, publish, report.
 
-    framework/     the mechanism under every asset: Stage, the up-to-date decision, suites, metadata, resources
-    measurements/  what is measured of a checkpoint: facts and gates; stages with their items and sections of the page
+    framework/     base of every asset: Stage, the up-to-date decision, suites, metadata, resources
+    measurements/  measurements of a checkpoint: facts and gates; stages with their items and sections of the page
     catalog        every stage of a recipe, upstream first
 
 Stages by subject, upstream first, with their logic:
@@ -9,13 +9,13 @@ Stages by subject, upstream first, with their logic:
     sources        plinth/corpus/sources, documents/, lists/: source files, lists of the user, documents
     annotate       plinth/corpus/annotate, models/, slices/: models, annotators, error rates of learned gates
     dedup          plinth/corpus/dedup: exact, near, semantic, lines, substring
-    verdicts       plinth/corpus/protected, policy/, slices/, curate: what learned rules remove; verdicts of rules;
+    verdicts       plinth/corpus/protected, policy/, slices/, curate: removal by learned rules; verdicts of rules;
                    held-out text, protected sets, one decision per document, the text
     tokens         plinth/tokens, corpus/canaries: tokenizer, shards, packing, planted texts, mixture
     accounts       plinth/corpus, provenance/ledger/: funnel and ledger
-    initial        plinth/training/initial, sampled_text, and the registry's proof: models that exist, their text
-    training       plinth/training: the run and its checkpoint
-    candidate      plinth/report, registry: data card, page of the evaluation; candidate and release
+    initial        plinth/training/initial, sampled_text, and verification by the registry: existing models, sampled
+    text training       plinth/training: the run and its checkpoint candidate      plinth/report, registry: data card,
+    page of the evaluation; candidate and release
 
 Does not belong here: anything that could be a pure function (plinth), and anything that starts work (jobs).
 """

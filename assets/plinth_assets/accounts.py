@@ -1,5 +1,5 @@
 """`funnel` and `ledger`: documents and bytes in and out of every stage and bucket, with the effective token budget;
-and one row per document with all that is known of it, for any engine that reads Parquet.
+and one row per document with all its data, for any engine that reads Parquet.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from plinth_assets.framework import (
 from plinth_assets.framework.present import markdown, page_value, picture, table
 from plinth_assets.verdicts import curate_stages
 
-#: Reasons that a warning about an empty bucket names.
+#: Maximum number of reasons in the warning about an empty bucket.
 EMPTIED_REASONS = 3
 
 
@@ -48,7 +48,7 @@ def funnel_stages(recipe: Recipe) -> list[Stage]:
             version=funnel.VERSION,
             params={},
             group="report",
-            description="Documents and bytes in and out of every stage, by bucket and reason; D_eff with its factors.",
+            description="Documents and bytes through every stage, by bucket and reason; D_eff with its factors.",
             owner=shared_owner(recipe),
             suite=_suite_funnel,
             present=_present_funnel,
@@ -92,7 +92,7 @@ def _suite_funnel(made: Manifest, inputs: Inputs) -> Suite:
         rows_between(len(accounts)),
         equal_columns("in_less_removed", "out"),
         equal_columns("out", "next_in"),
-        between("trained", 1, None, because=["no bucket has a document left to train on", *emptied]),
+        between("trained", 1, None, because=["no bucket has training documents left", *emptied]),
         between("empty", 0, 0, "warning", because=emptied),
     ]
     return Suite("funnel", rows, expectations)
@@ -112,7 +112,7 @@ def _emptied(bucket: str, account: Mapping[str, Any]) -> str:
     )
     named = ", ".join(f"{count:,} by {reason}" for count, reason in reasons[:EMPTIED_REASONS])
     removed = f"removed: {named}" if named else "the sources have none"
-    return f"bucket {bucket} has no document left to train on; of {counted(found, 'record')} {removed}"
+    return f"bucket {bucket} has no training documents left; of {counted(found, 'record')} {removed}"
 
 
 def _present_funnel(ctx: Context, made: Manifest) -> dict[str, Any]:
@@ -140,7 +140,7 @@ def _present_funnel(ctx: Context, made: Manifest) -> dict[str, Any]:
     return {
         "sankey": picture(sankey.figure, made.stats),
         "funnel": picture(figures.funnel, made.stats),
-        "reasons": markdown(table(["stage", "reason", "documents", "bytes", "it alone"], reasons)),
+        "reasons": markdown(table(["stage", "reason", "documents", "bytes", "sole reason"], reasons)),
         "data_docs": page_value(ctx, docs_index(ctx.workspace)),
         "stages": markdown(table(header, rows)),
         "effective": markdown(table(["factor", "value"], factors)),

@@ -1,5 +1,5 @@
-"""`models/{name}`, `{bucket}/{annotator}`, `slices/{gate}`: models that the pipeline trains on its own buckets; one
-sidecar of scores, labels or spans per bucket and annotator; error rates of learned gates, with bounds that block.
+"""`models/{name}`, `{bucket}/{annotator}`, `slices/{gate}`: models trained on the pipeline's own buckets; one sidecar
+of scores, labels or spans per bucket and annotator; error rates of learned gates, with blocking limits.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from plinth.records import Manifest
 from plinth_assets.framework import Inputs, Say, Stage, Suite, between, each, equal_columns, rows_between, shared_owner
 from plinth_assets.framework.present import markdown, picture, table
 
-#: Among the parameters of what a test recipe makes of labelled sets: without the mark it is made again.
+#: Parameter that marks labeled sets as generated; changing it rebuilds them.
 TEST = {"test": True}
 
 
@@ -169,7 +169,7 @@ def _stage_slices(recipe: Recipe, name: str, params: GateSlices) -> Stage:
         params={"measured": params.model_dump(mode="json"), "rule": list(rule.texts), "read": read, "of": versions}
         | (TEST if recipe.test and params.lists else {}),
         group="models",
-        description=f"Good and bad text that the gate `{name}` removes, by slice: {' or '.join(rule.texts)}",
+        description=f"Error rates of the gate `{name}` by slice: {' or '.join(rule.texts)}",
         owner=shared_owner(recipe),
         kinds=("parquet",),
         schema=evaluate.SCHEMA,
@@ -214,7 +214,7 @@ def _learnt(recipe: Recipe, ctx: Context, keys: tuple[str, ...], inputs: Inputs)
 
 def _suite_slices(params: GateSlices, made: Manifest, inputs: Inputs) -> Suite:
     """Check the thresholds of all documents and of every slice with enough of them; the user's lists must have enough
-    of either truth to be informative."""
+    good and bad documents to be informative."""
     rows = [
         {
             "slice": name,

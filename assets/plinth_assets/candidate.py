@@ -37,11 +37,11 @@ from plinth_registry import api, candidate
 from plinth_registry.gates import blocking, summary
 from plinth_registry.gates.facts import GrantedUses
 
-# `data_card` and `evaluation_page`: the text by bucket and what it was screened for, what was not says so; and every
-# measure of the checkpoint on one self-contained page.
+# `data_card` and `evaluation_page`: the text by bucket with the screening applied or not applied; and all measurements
+# of the checkpoint on one self-contained page.
 
 CARD, CARD_VERSION, CARD_FILE = "data_card", "3", "data_card.md"
-#: What people ask of a corpus, and the annotators whose columns rules or edits read for it.
+#: Screening subjects, with the annotators whose columns rules or edits use.
 SUBJECTS = {
     "opt-outs": ("opt_out",),
     "toxicity": ("toxicity", *(f"{name}_toxicity" for name in REPEATED)),
@@ -71,7 +71,7 @@ def card_stages(recipe: Recipe) -> list[Stage]:
                 "reference": list(reference_of(recipe)),
             },
             group="report",
-            description="Text by bucket and what it was screened for, in Markdown.",
+            description="Text by bucket with the screening applied, in Markdown.",
             owner=shared_owner(recipe),
             present=lambda ctx, made: {"card": markdown(card_text(ctx, made))},
         )
@@ -179,7 +179,7 @@ def page_stages(recipe: Recipe) -> list[Stage]:
             version=PAGE_VERSION,
             params={"name": recipe.name, "description": recipe.description},
             group="report",
-            description="Every measure of the checkpoint with its interval, its control and its noise, as one page.",
+            description="All measurements of the checkpoint with interval, control and noise, on one page.",
             owner=shared_owner(recipe),
             kinds=("html",),
             present=partial(_present, recipe),
@@ -248,14 +248,14 @@ def _curves(looks: Sequence[Mapping[str, Any]], worth: Mapping[str, Worth]) -> I
     slices = [_curve(name, [(look["step"], look["slices"].get(name)) for look in looks]) for name in names]
     asked = probe_curves.curves(looks)
     scores = [_curve(name, [(one.step, one.score) for one in own], worth[name].noise) for name, own in asked.items()]
-    shown = {"Held-out slices": slices, "Right answers of probes, with the noise of their last looks": scores}
+    shown = {"Held-out slices": slices, "Correct answers of probes, with the noise of recent evaluations": scores}
     drawn = {title: tuple(one for one in own if one.steps) for title, own in shown.items()}
     groups = [CurveGroup(title=title, unit="bits per byte", curves=own) for title, own in drawn.items() if own]
     if groups:
         yield Section(
             key="curves",
-            title="Over the run",
-            lead="The same measures while the run trained: slices on samples of their text, probes on their sample.",
+            title="During the run",
+            lead="The same measurements during training: slices on samples of their text, probes on their samples.",
             curves=tuple(groups),
         )
 
@@ -274,10 +274,8 @@ def _next(recipe: Recipe, compared: str) -> tuple[Next, ...]:
     return (
         *pages,
         Next(what="slices, worst documents, spans where two models differ", command="plinth model evaluation"),
-        Next(what="two checkpoints side by side", command="plinth model compare A B"),
-        Next(
-            what="where a text stands in the training data, and which steps saw it", command="plinth corpus trace TEXT"
-        ),
+        Next(what="model comparison", command="plinth model compare A B"),
+        Next(what="occurrences of a text in training data and steps", command="plinth corpus trace TEXT"),
     )
 
 
@@ -285,7 +283,7 @@ def _present(recipe: Recipe, ctx: Context, made: Manifest) -> dict[str, Any]:
     return {"page": page_value(ctx, show_page(ctx, recipe, made))}
 
 
-# `candidate` and `release`: registered and judged; promoted when every gate, approvals among them, passes.
+# `candidate` and `release`: registered and evaluated; promoted once every gate, including approvals, passes.
 
 VERSION = "1"
 CANDIDATE = Step(name="candidate", version=VERSION)
@@ -324,7 +322,7 @@ def release_stages(recipe: Recipe) -> list[Stage]:
             params=recipe.release.model_dump(mode="json", exclude={"auto_approve_as"}),
             outside=partial(_history, recipe),
             group="release",
-            description=f"The promoted version of `{name}`. Made by the approval sensor, refused without approval.",
+            description=f"The promoted version of `{name}`. Requires approval; the approval sensor promotes it.",
             owner=owner,
             kinds=("mlflow",),
             present=_present_candidate,
@@ -389,10 +387,10 @@ def _release(recipe: Recipe, ctx: Context, inputs: Inputs, say: Say) -> Manifest
     history = api.history(ctx, recipe)
     if not history:
         raise GateError(
-            f"no candidate of {recipe.required_release().name} may be released",
+            f"no candidate of {recipe.required_release().name} can be released",
             found=waiting(ctx, recipe),
-            expected="no gate failed or pending",
-            remedy="`plinth approve` lists the candidates with every gate and its reason",
+            expected="no failed or pending gates",
+            remedy="list candidates with every gate and its reason: `plinth approve`",
         )
     last = history[-1]
     stats = last.model_dump(mode="json")

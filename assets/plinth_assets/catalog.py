@@ -1,4 +1,4 @@
-"""Every stage of a recipe, in an order in which each comes after what it reads."""
+"""All stages of a recipe, upstream first."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from plinth_assets import (
 from plinth_assets.framework import Stage, Stages, attested
 from plinth_assets.measurements import probes_stage
 
-#: Stages of a recipe that has a mixture: those that tokens are made of, and those after them.
+#: Stages of a recipe with a mixture: token stages and later ones.
 TOKENS = (
     initial.model_stages,
     tokens.tokenizer_stages,
@@ -34,7 +34,7 @@ TOKENS = (
     tokens.mixture_stages,
 )
 MODEL = (training.stages, measurements.stages, candidate.page_stages, candidate.release_stages)
-#: All of ours, in their order.
+#: All core stages, in order.
 OURS = (
     initial.sampled_stages,
     sources.source_stages,
@@ -58,7 +58,7 @@ OURS = (
     accounts.ledger_stages,
     *MODEL,
 )
-#: Stages of the ring and of other packages; what they make may be read by those above.
+#: Stages of extension packages; core stages may read their output.
 ADDED = Catalogue("plinth.stages", "stages", Stages, {})
 
 
@@ -114,7 +114,7 @@ def selected(all_stages: tuple[Stage, ...], names: tuple[str, ...]) -> tuple[Sta
             raise MissingError(
                 f"no asset {name}",
                 expected=f"one of {len(by_asset)}" + (f"; nearest: {', '.join(near)}" if near else ""),
-                remedy="`plinth status` lists assets; `*` stands for any letters",
+                remedy="list assets with `plinth status`; `*` matches any characters",
             )
         wanted.update(matching)
     waiting = list(wanted)

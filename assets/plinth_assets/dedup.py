@@ -1,6 +1,6 @@
 """Duplicates over all buckets, one survivor each: `dedup/exact`, `{bucket}/minhash`, `dedup/index`, `dedup/minhash`;
-and where the recipe switches them on, `dedup/semantic`, `dedup/lines`, `dedup/substring`. Each of these reads the
-survivors of the stage before it and hands its own on; `survivors` names the last one.
+and if enabled in the recipe, `dedup/semantic`, `dedup/lines`, `dedup/substring`. Each reads the
+survivors of the previous stage; `survivors` names the last one.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def dedup_stages(recipe: Recipe) -> list[Stage]:
     """Return exact deduplication first, then near duplicates among its survivors, and the index of all documents.
 
     Raises:
-        RecipeError: the rule for survivors names a bucket or an annotation that the recipe lacks.
+        RecipeError: the survivor rule names an unknown bucket or annotation.
     """
     _require(recipe.corpus.dedup.prefer, recipe.corpus.buckets, "corpus.dedup.prefer", "bucket")
     _require(_quality(recipe), recipe.corpus.annotate, "corpus.dedup.quality", "annotation")
@@ -41,7 +41,7 @@ def dedup_stages(recipe: Recipe) -> list[Stage]:
             params=params.survivors(),
             libraries=fingerprint.UNICODE,
             group="dedup",
-            description="Documents with equal normalised text, across all buckets.",
+            description="Documents with equal normalized text, across all buckets.",
             owner=owner,
             kinds=("parquet",),
             present=_present_dedup,
@@ -67,7 +67,7 @@ def dedup_stages(recipe: Recipe) -> list[Stage]:
             params={"minhash": near, **params.survivors()},
             libraries=fingerprint.UNICODE,
             group="dedup",
-            description="Near duplicates: LSH candidates, each verified by its similarity.",
+            description="Near duplicates: LSH candidates, each verified by similarity.",
             owner=owner,
             kinds=kinds,
             present=_present_dedup,
@@ -95,7 +95,7 @@ def _require(names: Iterable[str], known: Iterable[str], key: str, what: str) ->
     unknown = [name for name in names if name not in set(known)]
     if unknown:
         raise RecipeError(
-            f"{key} names no {what} of the recipe",
+            f"{key} names an unknown {what}",
             found=", ".join(unknown),
             expected=f"one of {', '.join(sorted(known))}",
             remedy=f"correct {key}",
@@ -146,25 +146,25 @@ class _SpanKind:
     description: str
 
 
-#: Stages in order, by the field of `corpus.dedup` that switches each on.
+#: Stages in order, by the field of `corpus.dedup` that enables each.
 SPAN_KINDS = {
     "semantic": _SpanKind(
         semantic.ASSET,
         semantic.VERSION,
         semantic.run,
-        "Look-alikes in chosen buckets: reordered or lightly reworded, by cosine of vectors.",
+        "Semantic duplicates in chosen buckets: reordered or slightly paraphrased, by cosine similarity.",
     ),
     "lines": _SpanKind(
         lines.ASSET,
         lines.VERSION,
         lines.run,
-        "Lines and paragraphs that other documents have too, and boilerplate, as cuts.",
+        "Lines and paragraphs shared with other documents, and boilerplate, as cuts.",
     ),
     "substring": _SpanKind(
         substring.ASSET,
         substring.VERSION,
         substring.run,
-        "Passages that occurred before, as cuts; each compared word for word.",
+        "Repeated passages, as cuts; each is verified word by word.",
     ),
 }
 
@@ -217,4 +217,4 @@ def _present_spans(ctx: Context, made: Manifest) -> dict[str, Any]:
     rows = [[name, value] for name, value in made.stats.items() if isinstance(value, int | float)]
     for kind in ("spans", "span_bytes"):
         rows += [[f"{kind}: {reason}", value] for reason, value in made.stats.get(kind, {}).items()]
-    return {"summary": markdown(table(["what", "how much"], rows))}
+    return {"summary": markdown(table(["quantity", "value"], rows))}

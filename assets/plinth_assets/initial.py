@@ -1,5 +1,5 @@
-"""`initial` and `teacher`: models that the run begins from or learns from, proved and hashed before it trains;
-`{bucket}/teacher` and `{bucket}/sampled`: a model, and the text that it writes for a bucket.
+"""`initial` and `teacher`: initial weights and distillation teacher, verified and hashed before training;
+`{bucket}/teacher` and `{bucket}/sampled`: a model, and the text sampled from it for a bucket.
 """
 
 from __future__ import annotations
@@ -36,18 +36,18 @@ from plinth_registry.verified import verify_release
 
 def model_stages(recipe: Recipe) -> list[Stage]:
     """Return an asset for the recipe's initial weights, and one for each model that a training hook reads."""
-    named = {**begun(recipe), **hooks.models(recipe.training)}
+    named = {**initial_weights(recipe), **hooks.models(recipe.training)}
     return [model_stage(asset, params, shared_owner(recipe)) for asset, params in named.items()]
 
 
-def begun(recipe: Recipe) -> dict[str, InitialWeights]:
-    """The weights that the run begins from, by asset, where the recipe names any."""
+def initial_weights(recipe: Recipe) -> dict[str, InitialWeights]:
+    """Return the initial weights of the recipe by asset; empty without any."""
     return {} if recipe.training.initial is None else {initial.ASSET: recipe.training.initial}
 
 
 def model_stage(asset: str, params: InitialWeights, owner: str) -> Stage:
     """Return the asset of an existing model."""
-    use = "that the run begins from" if asset == initial.ASSET else "that are learnt from"
+    use = "Initial weights" if asset == initial.ASSET else "Weights of the teacher"
     return Stage(
         asset=asset,
         deps=(),
@@ -56,7 +56,7 @@ def model_stage(asset: str, params: InitialWeights, owner: str) -> Stage:
         version=initial.VERSION,
         params={"licence": params.licence},
         group="training",
-        description=f"Weights {use}, by content; lineage goes on through their parent.",
+        description=f"{use}, by content; lineage continues through their parent.",
         owner=owner,
         kinds=("huggingface",) if params.folder else ("pytorch",),
         present=_present_initial,
@@ -81,7 +81,7 @@ def _make_initial(asset: str, params: InitialWeights, ctx: Context, inputs: Inpu
         raise GateError(
             f"the weights of the asset {asset} are tainted",
             found="; ".join(marks),
-            remedy="name others: no option begins from, or learns from, what is tainted",
+            remedy="choose other weights; tainted ones cannot be used",
         )
     say(f"{asset} is {', '.join(f'{kind} {digest[:12]}' for kind, digest in made.inputs.items())}")
     return made
@@ -97,7 +97,7 @@ def vocabulary(ctx: Context, params: InitialWeights) -> int:
     """Return the rows of the embeddings of the recipe's weights, for plans, without verification.
 
     Raises:
-        MissingError: nothing has that name.
+        MissingError: there is no such release.
     """
     if params.folder:
         with open_file(_folder(ctx, params.folder), CONFIG) as stream:
@@ -118,13 +118,13 @@ def _version(ctx: Context, target: str) -> tuple[str, str]:
         raise MissingError(
             f"no release {target!r}",
             expected="NAME@champion, NAME@canary or NAME/VERSION of the signed history",
-            remedy="`plinth status` lists releases; `checkpoint` names what was not released",
+            remedy="list releases with `plinth status`; use `checkpoint` for unreleased models",
         )
     return name, version
 
 
 def require_checkpoint(ctx: Context, target: str) -> None:
-    """Check that a target names a stored checkpoint, before anything is trained that would continue from it.
+    """Check that a target names a stored checkpoint before training from it.
 
     Raises:
         MissingError: no run, or none of its kept checkpoints, has that name.
@@ -158,9 +158,9 @@ def _run(ctx: Context, target: str) -> tuple[RunConfig, int | None]:
     if len(chosen) != 1 or (colon and not step.isdecimal()):
         raise MissingError(
             f"no run or step {target!r}",
-            found=", ".join(chosen) or "no run whose id begins so",
+            found=", ".join(chosen) or "no run with this prefix",
             expected="RUN or RUN:STEP of this workspace, or the digest of a mean of checkpoints",
-            remedy="folders of `runs/` are named by run id; `plinth run checkpoint list RUN` lists checkpoints",
+            remedy="run IDs are the folder names in `runs/`; list checkpoints with `plinth run checkpoint list RUN`",
         )
     return config.load(ctx.workspace.runs / chosen[0] / "config.json"), int(step) if step else None
 
@@ -169,7 +169,7 @@ def _folder(ctx: Context, given: str) -> Path:
     base = ctx.workspace.input
     folder = Path(base, given) if isinstance(base, Path) else Path(given)
     if not folder.is_dir():
-        raise MissingError(f"no folder {folder}", remedy="give it, or an absolute path")
+        raise MissingError(f"no folder {folder}", remedy="create it, or give an absolute path")
     return Path(place(str(folder.absolute()), base).path)
 
 
@@ -224,7 +224,7 @@ def _sampled(name: str, bucket: Bucket) -> list[Stage]:
             version=sampled_text.VERSION,
             params=params.model_dump(mode="json"),
             group="sources",
-            description=f"Text of {name}, as {source.path} writes it.",
+            description=f"Text of {name}, sampled from {source.path}.",
             owner=bucket.owner,
             kinds=("pytorch",),
             present=lambda _, made: dict(made.stats),

@@ -1,5 +1,5 @@
-"""`{bucket}/sources`, `lists/{name}`, `{bucket}/documents`: source files by content, lists of the user, documents that
-were read, extracted and normalised; exclusions and damage are counted rejects.
+"""`{bucket}/sources`, `lists/{name}`, `{bucket}/documents`: source files by content, lists of the user, documents read,
+extracted and normalized; exclusions and damage are counted rejects.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from plinth_assets.framework.present import markdown, table
 from plinth_assets.initial import written
 
 VERSION = "3"
-#: A damaged source is found before anything is made of the others.
+#: Runs early, so that a damaged source is found first.
 READ_FIRST = 1
 
 
@@ -102,7 +102,7 @@ def _make_sources(name: str, bucket: Bucket, ctx: Context, inputs: Inputs, say: 
 
 
 def note_arrival(ctx: Context, name: str, bucket: Bucket) -> None:
-    """Log when the newest file of a bucket arrived, if its sources state it: from then on its documents are due."""
+    """Log when the newest file of a bucket arrived, if its sources state it; its documents are due from then on."""
     outside = [source for source in bucket.sources if source.kind != KIND]
     times = [listing.newest(one.path, ctx.workspace.input, wanted_suffixes(one), one.hidden) for one in outside]
     if known := [time for time in times if time is not None]:
@@ -136,7 +136,7 @@ def list_stages(recipe: Recipe) -> list[Stage]:
             version=lists.VERSION,
             params={},
             group="sources",
-            description=f"List `{name}`, as it lies in the input folder.",
+            description=f"List `{name}` from the input folder.",
             owner=shared_owner(recipe),
             kinds=("file",),
             suite=_suite_lists,
@@ -170,7 +170,7 @@ def document_stages(recipe: Recipe) -> list[Stage]:
             | _readers(bucket),
             libraries=documents.libraries(bucket, params),
             group="documents",
-            description=f"Documents of {name}, one row each, with where they came from and under which licence.",
+            description=f"Documents of {name}, one row each, with source and license.",
             owner=bucket.owner,
             kinds=("parquet", params.extraction.engine if _has_pages(bucket) else "python"),
             schema=DOCUMENT_SCHEMA,
@@ -198,17 +198,17 @@ def _make_documents(name: str, bucket: Bucket, recipe: Recipe, ctx: Context, inp
     published = inputs[f"{name}/sources"].stats["inventory"]
     if found.digest != published:
         raise SourceError(
-            f"the sources of {name} changed while the run was going",
+            f"the sources of {name} changed during the run",
             found=f"inventory {found.digest[:16]}",
             expected=f"inventory {published[:16]}",
-            remedy="run the same command again",
+            remedy="rerun the same command",
         )
     try:
         lists = {key: made for key, made in inputs.items() if key.startswith("lists/")}
         gate, taken_down = gate_of(recipe.corpus.illegal, lists), exclusions.read(ctx)
         read = {**lists, **{key: inputs[key] for key in written(name, bucket)}}
         return documents.run(ctx, name, bucket, recipe.corpus.documents, found, gate, read, taken_down)
-    except IntegrityError:  # a remembered digest was wrong: the next run reads all files again
+    except IntegrityError:  # a cached digest was wrong: the next run rereads all files
         remembered(ctx.workspace).forget()
         raise
 

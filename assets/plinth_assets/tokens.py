@@ -47,8 +47,8 @@ TOKENIZERS = {
     "bpe-fallback": "BPE with byte fallback",
     "unigram": "Unigram pieces with byte fallback",
 }
-#: Models whose tokenizer a run may keep, by the kind of tokenizer that asks for it, which is also their asset.
-KEPT_TOKENIZERS = {"initial": "the weights that the run begins from", "teacher": "the model that the run learns from"}
+#: Models whose tokenizer a run may reuse, by tokenizer kind, which is also the asset.
+KEPT_TOKENIZERS = {"initial": "the initial weights", "teacher": "the teacher"}
 
 
 def tokenizer_stages(recipe: Recipe) -> list[Stage]:
@@ -110,7 +110,7 @@ def _make_audit(recipe: Recipe, ctx: Context, inputs: Inputs, say: Say) -> Manif
 
 
 def _suite_tokenizer(made: Manifest, inputs: Inputs) -> Suite:
-    """Check the audit; a bucket that ends empty is not measured, which is a warning."""
+    """Check the audit; an empty bucket is not measured, which is a warning."""
     stats = made.stats
     common = {"failures": len(stats["failures"]), "unjudged": len(stats["unjudged"])}
     rows = [{"bucket": name, **facts, **common} for name, facts in stats["buckets"].items() if facts["tokens"]]
@@ -133,7 +133,7 @@ def _present_tokenizer(ctx: Context, made: Manifest) -> dict[str, Any]:
         [DEAD_TOKENS[kind], made.stats[f"{kind}_tokens"], "  ".join(made.stats[f"{kind}_examples"][:8])]
         for kind in DEAD_TOKENS
     ]
-    shown["tokens"] = markdown(table(["tokens", "how many", "such as"], rows))
+    shown["tokens"] = markdown(table(["tokens", "count", "examples"], rows))
     space = made.stats["whitespace"]
     rows = [[name, count] for name, count in space["tokens"].items()]
     rows += [
@@ -183,7 +183,7 @@ def _suite_shards(made: Manifest, inputs: Inputs) -> Suite:
     most = max((row["bytes"] for row in rows), default=0)
     total = {"counted": sum(row["tokens"] for row in rows), "recorded": made.stats["tokens"]}
     rows = [{**row, **total} for row in rows]
-    if not rows and not made.stats["tokens"]:  # every document was removed: the funnel warns and names the rule
+    if not rows and not made.stats["tokens"]:  # every document was removed; the funnel warns with the rule
         return Suite(f"shards-{made.asset.split('/')[0]}", [total], [equal_columns("counted", "recorded")])
     expectations = [
         rows_between(1),
@@ -209,7 +209,7 @@ def _present_shards(ctx: Context, made: Manifest) -> dict[str, Any]:
     return {"streams": markdown(table(["stream", "documents", "tokens"], rows))}
 
 
-#: Padding above this share of the targets is a warning: documents that leave much room in every sequence, or few.
+#: Warn if the padding ratio exceeds this share of the targets.
 MOST_PADDING = 0.01
 
 
@@ -278,8 +278,8 @@ def canary_stages(recipe: Recipe) -> list[Stage]:
         params=recipe.corpus.canaries.model_dump(mode="json") | _canary_rows(recipe),
         libraries=fingerprint.libraries("tokenizers"),
         group="curated",
-        description="Generated texts at set repetitions, in or out by coin, that measure memorisation: no text of the "
-        "corpus, and in no count of it.",
+        description="Generated texts at fixed repetitions, randomly included or excluded, that measure memorization; "
+        "not part of the corpus or its counts.",
         owner=owner,
         kinds=("parquet",),
         schema=DOCUMENT_SCHEMA,
@@ -376,7 +376,7 @@ def _kinds(recipe: Recipe) -> tuple[str, ...]:
 
 
 def _suite_mixture(made: Manifest, inputs: Inputs) -> Suite:
-    # Counts are whole: a short phase cannot come nearer to its weights than a few sequences of each of its legs.
+    # Counts are integers: a short phase can deviate from its weights by a few sequences.
     off = made.stats["realised"]["max_share_error"]
     empty = made.stats.get("empty", [])
     rows = [
@@ -406,9 +406,7 @@ def _present_mixture(ctx: Context, made: Manifest) -> dict[str, Any]:
     off = made.stats["realised"]
     shown: dict[str, Any] = {
         "mixture": picture(figures.mixture, mixture.rows(made)),
-        "course": picture(
-            figures.mixture_shares, apportion.shares_over_run(made.stats), made.stats["sequence_tokens"]
-        ),
+        "course": picture(figures.mixture_shares, apportion.shares_over_run(made.stats), made.stats["sequence_tokens"]),
         "largest_difference": float(max(off["max_share_error"], off["rest_share_error"])),
         "streams": markdown(table(["stream", "tokens", "epochs", "at most"], [list(row) for row in _streams(made)])),
     }

@@ -1,7 +1,7 @@
-"""`run` and `checkpoint`: a detached job that the asset submits or finds again, and follows.
+"""`run` and `checkpoint`: a detached job that the asset submits or finds, and follows.
 
 The job outlives the orchestrator. Events of its timeline are relayed here: to the step's log, to MLflow
-in batches, and as plots once it has ended.
+in batches, and as plots at the end.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from plinth.training.validation import probe_curves
 from plinth.training.validation.probe_curves import curves
 from plinth_assets.framework import Inputs, Say, Stage, by_bucket, each, planted, read_by_run, shared_owner
 from plinth_assets.framework.present import markdown, page_value, picture, table
-from plinth_assets.initial import begun
+from plinth_assets.initial import initial_weights
 from plinth_registry import api
 from plinth_registry.registration import NOTE
 
@@ -56,7 +56,7 @@ def stages(recipe: Recipe) -> list[Stage]:
             asset="run",
             deps=(
                 *("mixture", "tokenizer", *each(recipe, "shards")),
-                *(*_canaries(recipe), *_heldout(recipe), *_probes(recipe), *begun(recipe)),
+                *(*_canaries(recipe), *_heldout(recipe), *_probes(recipe), *initial_weights(recipe)),
                 *hooks.assets(recipe.training),
             ),
             make=partial(_run, recipe),
@@ -77,8 +77,8 @@ def stages(recipe: Recipe) -> list[Stage]:
             version=config.VERSION,
             params=_average(recipe),
             group="training",
-            description="Weights, configuration, state and resume proof of the final committed checkpoint, or of the "
-            "mean of checkpoints that the recipe asks for.",
+            description="Weights, configuration, state and resume proof of the final committed checkpoint, or of an "
+            "averaged one.",
             owner=owner,
             kinds=kinds,
             present=_present_checkpoint,
@@ -157,7 +157,7 @@ def _run(recipe: Recipe, ctx: Context, inputs: Inputs, say: Say) -> Manifest:
         try:
             job.follow(ctx, prepared, on_event)
         except PlinthError:
-            with contextlib.suppress(PlinthError):  # the error of the run matters more than that of its page
+            with contextlib.suppress(PlinthError):  # an error of the page must not hide that of the run
                 meter.tell(f"page: {_page(ctx, prepared)}")
             raise
         finally:
@@ -271,7 +271,7 @@ def _checkpoint(recipe: Recipe, ctx: Context, inputs: Inputs, say: Say) -> Manif
     average = recipe.training.checkpoints.average
     if average is None:
         return manifests.checkpoint_manifest(ctx, prepared, run)
-    from plinth.training.averaging import asked  # torch: only where a recipe asks for a mean
+    from plinth.training.averaging import asked  # imports torch
 
     made = asked(ctx, prepared, average)
     say(f"the checkpoint is a {mean_record.in_words(made)}")
@@ -334,7 +334,7 @@ def _present_cost(ctx: Context, prepared: RunConfig) -> dict[str, Any]:
     return {
         "cost": row.spent,
         "rank_hours": row.rank_hours,
-        "cost_by_cause": markdown(table(["spent on", "money"], spent)),
+        "cost_by_cause": markdown(table(["cause", "cost"], spent)),
         "energy": f"{row.kwh:,.3g} kWh, {energy.source}" if row.kwh is not None else energy.source,
         **({"co2_kg": row.co2_kg} if row.co2_kg is not None else {}),
     }

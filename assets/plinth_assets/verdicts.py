@@ -37,8 +37,9 @@ from plinth_assets.framework import (
 )
 from plinth_assets.framework.present import markdown, table
 
-# `removal_rates` and `{bucket}/policy`: columns to verdicts, where nothing reads text; before them, what rules that
-# rest on models take of every bucket, and of text that is trusted as reference.
+# `removal_rates` and `{bucket}/policy`: from columns to verdicts without reading text; before them, the share removed
+# by model-based rules from every bucket and from reference text.
+
 
 def rules_in_use(recipe: Recipe) -> tuple[LearnedRule, ...]:
     """Return model-based rules of the buckets' policies."""
@@ -77,7 +78,7 @@ def removal_stages(recipe: Recipe) -> list[Stage]:
             version=removal_rates.VERSION,
             params=params,
             group="models",
-            description="Shares of every bucket that rules which rest on models remove; bounded for reference text.",
+            description="Share of each bucket removed by model-based rules; limited for reference text.",
             owner=shared_owner(recipe),
             kinds=("parquet",),
             schema=removal_rates.SCHEMA,
@@ -96,7 +97,7 @@ def _make_removal(recipe: Recipe, rules: tuple[LearnedRule, ...], ctx: Context, 
 
 
 def _suite(made: Manifest, inputs: Inputs) -> Suite:
-    """Warn about a rule that removes a large share of any bucket; it stops nothing."""
+    """Warn about a rule that removes a large share of a bucket, without blocking."""
     rows = [
         {"rule": row["reason"], "bucket": bucket, "share": removal_rates.shares(counts)[0]}
         for row in made.stats["rules"]
@@ -160,12 +161,13 @@ def _present_policy(ctx: Context, made: Manifest) -> dict[str, Any]:
     rows = [[reason, dropped.get(reason, 0), count] for reason, count in sorted(fired.items(), key=lambda kv: -kv[1])]
     return {
         "kept": made.stats["kept"],
-        "dropped": markdown(table(["rule", "documents dropped first by it", "documents it fires on"], rows)),
+        "dropped": markdown(table(["rule", "first match", "matched"], rows)),
     }
 
 
-# `holdout`, `contamination`, `protected`, `{bucket}/verdicts`, `{bucket}/curated`: text set aside for evaluation,
-# overlap with it and with protected sets, one decision per document, then the text that remains.
+# `holdout`, `contamination`, `protected`, `{bucket}/verdicts`, `{bucket}/curated`: held-out text, overlap with it and
+# with protected sets, one decision per document, and the remaining text.
+
 
 def holdout_stages(recipe: Recipe) -> list[Stage]:
     """Return the stage that selects held-out documents over all buckets."""
@@ -177,8 +179,8 @@ def holdout_stages(recipe: Recipe) -> list[Stage]:
             version=holdout.VERSION,
             params=recipe.corpus.holdout.model_dump(mode="json"),
             group="verdicts",
-            description="Held-out documents of every bucket, chosen by keyed hash among the survivors; once held out, "
-            "always held out.",
+            description="Held-out documents of every bucket, chosen by keyed hash among the survivors; held-out "
+            "documents stay held out.",
             owner=shared_owner(recipe),
             kinds=("parquet",),
         )
@@ -233,7 +235,7 @@ def _set(recipe: Recipe, name: str, given: ProtectedSet) -> Stage:
         params=given.model_dump(mode="json"),
         libraries=protected.LIBRARIES,
         group="sources",
-        description=f"Items of {name} ({given.kind.replace('_', ' ')}), which training must not see.",
+        description=f"Items of {name} ({given.kind.replace('_', ' ')}), excluded from training.",
         owner=shared_owner(recipe),
         kinds=("json",),
         suite=_set_suite,
@@ -249,7 +251,7 @@ def _comparison(recipe: Recipe) -> Stage:
         params=recipe.corpus.protected.model_dump(mode="json"),
         libraries=fingerprint.UNICODE,
         group="verdicts",
-        description="Training documents that hold items of protected sets: copied, edited, reworded, or from a mirror.",
+        description="Training documents with items of protected sets: copied, edited, paraphrased, or from a mirror.",
         owner=shared_owner(recipe),
         kinds=("parquet", "c"),
         schema=protected.SCHEMA,
@@ -276,7 +278,7 @@ def _set_suite(made: Manifest, inputs: Inputs) -> Suite:
 
 
 def _present(ctx: Context, made: Manifest) -> dict[str, Any]:
-    header = ["set", "items", *comparison.STATUSES, "of undecided, too short"]
+    header = ["set", "items", *comparison.STATUSES, "undecided: too short"]
     counts = ("items", *comparison.STATUSES, "too_short")
     rows = [[name, *(own[count] for count in counts)] for name, own in made.stats["sets"].items()]
     common = [[name, ", ".join(own["common"])] for name, own in made.stats["sets"].items() if own["common"]]
@@ -311,7 +313,7 @@ def _verdicts(name: str, owner: str, shared: dict[str, str]) -> Stage:
         version=verdicts.VERSION,
         params={},
         group="verdicts",
-        description=f"The decision on every document of {name}: train, held out or dropped, and why.",
+        description=f"Decision on every document of {name}: train, held out or dropped, with the reason.",
         owner=owner,
         kinds=("parquet",),
         schema=verdicts.SCHEMA,
@@ -329,7 +331,7 @@ def _curated(name: str, owner: str, recipe: Recipe) -> Stage:
         version=curate.VERSION,
         params=recipe.corpus.rights().model_dump(mode="json"),
         group="curated",
-        description=f"Text of {name} that may be trained on, edits applied, and the held-out text beside it.",
+        description=f"Training text of {name} with edits applied, and its held-out text.",
         owner=owner,
         kinds=("parquet",),
         schema=DOCUMENT_SCHEMA,

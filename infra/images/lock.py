@@ -1,7 +1,7 @@
 """Write the locks of the images and their bills of materials: `make locks`, when pins have changed.
 
     KIND.lock        every package of an image, with the SHA-256 of the one file that is installed (pip checks it)
-    KIND.cdx.json    the same as CycloneDX 1.6, for whoever watches packages for advisories
+    KIND.cdx.json    the same as CycloneDX 1.6, for vulnerability scanners
 
 uv chooses the versions, under `constraints.txt`, for Python 3.11 on Linux x86_64; nothing is installed. Run it there.
 """
@@ -35,7 +35,7 @@ TARGET = ("--python-version", "3.11", "--python-platform", "x86_64-manylinux_2_2
 
 
 def wanted(kind: str) -> list[str]:
-    """What an image asks for, before what that needs."""
+    """Return direct requirements of an image."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     asked = [*project["dependencies"], *BUILD]
     for extra in EXTRAS[kind]:
@@ -52,12 +52,12 @@ def resolved(asked: list[str]) -> list[dict[str, Any]]:
 
 
 def _elsewhere(package: dict[str, Any]) -> bool:
-    """Of another platform or Python, as its marker says."""
+    """Return True if the marker selects another platform or Python."""
     return "marker" in package and not Marker(package["marker"]).evaluate()
 
 
 def _chosen(package: dict[str, Any], ranks: dict[str, int]) -> dict[str, Any]:
-    """The wheel that fits this platform best, or the source."""
+    """Return the best wheel for this platform, or the source."""
     fitting = []
     for wheel in package.get("wheels", ()):
         tags = parse_wheel_filename(wheel["url"].rpartition("/")[2].replace("%2B", "+"))[3]
@@ -69,7 +69,7 @@ def _chosen(package: dict[str, Any], ranks: dict[str, int]) -> dict[str, Any]:
 
 
 def lock(kind: str, packages: list[dict[str, Any]]) -> str:
-    """Requirements for `pip install --require-hashes --no-deps`: wheels, then what is built with them."""
+    """Return requirements for `pip install --require-hashes --no-deps`: wheels first, then source builds."""
 
     def lines(source: bool) -> list[str]:
         chosen = (each for each in packages if each["source"] is source)

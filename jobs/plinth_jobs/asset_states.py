@@ -1,6 +1,4 @@
-"""What is to be done, without Dagster: the state of every asset of a recipe, and runs of the release job that are
-due.
-"""
+"""State of every asset of a recipe, and due runs of the release job; without Dagster."""
 
 from __future__ import annotations
 
@@ -20,8 +18,8 @@ def elsewhere(count: int) -> str:
     """Describe assets with another workspace's seal: after a move, the trust folder is missing."""
     return (
         f"{counted(count, 'asset')} {'was' if count == 1 else 'were'} published under another seal or none, so the "
-        "next run makes them again; where this workspace was moved or copied, bring `seal` from its trust folder "
-        "first (docs/installation.md)"
+        "next run rebuilds them; if this workspace was moved or copied, first copy `seal` from its trust folder "
+        "(docs/installation.md)"
     )
 
 
@@ -38,9 +36,9 @@ def status(ctx: Context, recipe: Recipe) -> list[dict[str, Any]]:
         manifest = todo.manifests.get(stage.asset)
         state, own, broken = "up to date" if manifest else "not made", True, None
         try:
-            if manifest is None and (ref := ctx.refs.seen(stage.asset)):  # one that nobody here published is stale, too
+            if manifest is None and (ref := ctx.refs.seen(stage.asset)):  # published elsewhere: stale, too
                 manifest, state, own = ctx.refs.load(ref.digest), "stale", ctx.refs.own(ref)
-        except (MissingError, IntegrityError) as error:  # one that cannot be read hides no other
+        except (MissingError, IntegrityError) as error:  # an unreadable asset must not hide others
             state, broken = "broken", error
         rows.append(
             {
@@ -64,7 +62,7 @@ def requests(ctx: Context, recipe: Recipe) -> tuple[str, ...]:
         PlinthError: the candidates or the history cannot be read.
     """
     ready, unshown = api.ready(ctx, recipe), _unshown(ctx, recipe)
-    # The evidence is part of the key: a request that failed is made again once something has changed.
+    # The evidence is part of the key, so that a failed request is repeated after a change.
     keys = [f"{status.checkpoint}/{fingerprint.digest([dict(g) for g in status.gates])}" for status in ready]
     return tuple(keys) or ((unshown,) if unshown else ())
 

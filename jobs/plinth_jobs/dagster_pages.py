@@ -1,7 +1,7 @@
 """The process of the Dagster pages: `python -m plinth_jobs.dagster_pages WORKSPACE_FILE PORT [ORIGIN ...]`.
 
 Dagster's webserver answers any host name and runs mutations of simple requests, so a page of any site could start runs
-as whoever has a browser on this machine. Here a request must name this server (`RequestGuard`).
+as the user of a browser on this machine. Here a request must name this server (`RequestGuard`).
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ Send = Callable[[Any], Awaitable[None]]
 
 HOST = "127.0.0.1"
 NAMES = ("127.0.0.1", "localhost", "[::1]")
-#: Content types of a query in a body; a page of another site can send neither without asking first.
+#: Content types of a query; browsers send both cross-site only after a preflight request.
 QUERIES = ("application/json", "application/graphql")
 FORBIDDEN = 403
-#: As Dagster's own command has them: milliseconds between updates of a page; of the database, milliseconds of a
-#: statement, seconds of a connection, and connections.
+#: Defaults of Dagster's own command: page update interval (ms), database statement timeout (ms), connection timeout (s)
+#: and pool size.
 POLL_MS, DATABASE = 2000, (15_000, 3600, 20)
 
 
@@ -57,9 +57,9 @@ class RequestGuard:
         hosts = [value for name, value in headers if name == b"host"]
         origins = [value for name, value in headers if name == b"origin"]
         if len(hosts) != 1 or hosts[0] not in self._hosts:
-            return "this server has another name"
+            return "the Host header does not name this server"
         if any(origin not in self._origins for origin in origins):
-            return "a page of another site sent it"
+            return "cross-site request"
         if scope["type"] == "http" and scope["path"].rstrip("/").endswith("/graphql"):
             return _query_refusal(scope["method"], dict(headers))
         return ""
@@ -69,9 +69,9 @@ def _query_refusal(method: str, headers: dict[bytes, str]) -> str:
     """Return the reason to refuse a query: browsers send simple requests to any site, and Dagster runs mutations."""
     if method == "POST":
         kind = headers.get(b"content-type", "").partition(";")[0].strip()
-        return "" if kind in QUERIES else f"a query is sent as {' or '.join(QUERIES)}"
+        return "" if kind in QUERIES else f"queries must be sent as {' or '.join(QUERIES)}"
     page = method in ("GET", "HEAD") and "text/html" in headers.get(b"accept", "")
-    return "" if page or method == "OPTIONS" else "a query is sent by POST"
+    return "" if page or method == "OPTIONS" else "queries must use POST"
 
 
 def guarded(context: Any, port: int, origins: Sequence[str] = ()) -> Any:
@@ -89,7 +89,7 @@ def guarded(context: Any, port: int, origins: Sequence[str] = ()) -> Any:
 
 
 def serve(workspace_file: str, port: int, origins: Sequence[str]) -> None:
-    """Serve the pages of the instance in DAGSTER_HOME until a signal comes."""
+    """Serve the pages of the instance in DAGSTER_HOME until a signal arrives."""
     import uvicorn
     from dagster import DagsterInstance
     from dagster._core.workspace.context import WorkspaceProcessContext

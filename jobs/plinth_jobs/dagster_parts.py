@@ -1,6 +1,4 @@
-"""Parts of a Dagster instance that its settings name: a launcher that knows whether a run's process is still there, and
-SQLite databases with one engine each.
-"""
+"""Dagster instance components: a launcher that detects dead run processes, and SQLite storage with one engine each."""
 
 from __future__ import annotations
 
@@ -24,15 +22,15 @@ from dagster._core.storage.sqlite_storage import DagsterSqliteStorage
 from dagster._core.storage.tags import GRPC_INFO_TAG
 from sqlalchemy import Connection, Engine, NullPool, create_engine
 
-# Dagster's launcher of runs, which knows whether a run's process is still there.
+# Run launcher that detects dead run processes.
 #
-# Dagster's own launcher cannot say: a run whose process was killed with its code server, or with `plinth run`, stayed
-# "started" for ever, and everything that is queued behind it waited. `dagster.yaml` names this one.
+# With Dagster's default launcher, a run whose process was killed with its code server, or with `plinth run`, stayed
+# "started" forever and blocked the queue. `dagster.yaml` configures this one.
 
-#: Tag of a run: the machine of its process. Of runs elsewhere nothing can be said from here; machines and containers
-#: that share a workspace need names of their own.
+#: Run tag with the machine of its process. Runs on other machines cannot be checked from here; machines and containers
+#: that share a workspace need unique names.
 HOST: Final = "plinth/host"
-#: Clocks of the machine and of its processes are rounded.
+#: Tolerance for rounded clocks.
 ROUNDED_S = 1.0
 
 
@@ -51,14 +49,14 @@ class WatchedRunLauncher(DefaultRunLauncher):
     def launch_run(self, context: LaunchRunContext) -> None:
         super().launch_run(context)
         run = self._instance.get_run_by_id(context.dagster_run.run_id)
-        # A code server that this process started has a socket; one behind a port may be a machine or pod of its own.
+        # A code server started by this process uses a socket; one behind a port may run on another machine or pod.
         if run and "socket" in json.loads(run.tags.get(GRPC_INFO_TAG, "{}")):
             self._instance.add_run_tags(run.run_id, {HOST: host()})
 
     def check_run_worker_health(self, run: dg.DagsterRun) -> CheckRunHealthResult:
         """Check that the process that reported the run's start is alive; a later start means that its id was reused."""
         if run.tags.get(HOST) != host():
-            return CheckRunHealthResult(WorkerStatus.RUNNING, "of another machine: not checked")
+            return CheckRunHealthResult(WorkerStatus.RUNNING, "runs on another machine: not checked")
         found = self._instance.get_records_for_run(run.run_id, of_type=dg.DagsterEventType.RUN_START, limit=1).records
         started = found[0].event_log_entry if found else None
         if started is None or started.dagster_event is None or started.dagster_event.pid is None:
@@ -70,13 +68,13 @@ class WatchedRunLauncher(DefaultRunLauncher):
                 return CheckRunHealthResult(WorkerStatus.RUNNING)
         except psutil.NoSuchProcess:
             pass
-        return CheckRunHealthResult(WorkerStatus.FAILED, f"process {pid} of {host()} has ended")
+        return CheckRunHealthResult(WorkerStatus.FAILED, f"process {pid} on {host()} exited")
 
 
 # Dagster's SQLite databases, with one engine of SQLAlchemy per database, and its migrations read once.
 #
-# Dagster makes an engine for every read and every event, and each engine compiles its statements anew. Alembic reads
-# all migrations (ninety files) at every look at the version of a database.
+# Dagster creates an engine for every read and event, and each engine recompiles its statements. Alembic reads all
+# ninety migration files whenever it checks the version of a database.
 
 
 @lru_cache(maxsize=32)

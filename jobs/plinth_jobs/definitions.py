@@ -1,5 +1,5 @@
-"""Dagster's view of a recipe: jobs over assets with their schedules, owners and priorities; definitions that packages
-add; Dagster runs in this process.
+"""Dagster definitions of a recipe: jobs over assets with schedules, owners and priorities; definitions added by
+packages; Dagster runs in this process.
 """
 
 from __future__ import annotations
@@ -32,17 +32,15 @@ from plinth_jobs.dagster_parts import HOST, host, kept_connections
 from plinth_jobs.instance import interruptible, of_code_location, open_instance, record_failure
 from plinth_jobs.recipes import find, load
 
-# Dagster's jobs over assets, with their schedules and the tags that order their runs, and the definitions that
-# packages add.
+# Dagster jobs over assets, their schedules and run tags, and definitions added by packages.
 
-# Tags of a Dagster run, its owner and priority: Dagster's queue orders runs by them and bounds each team.
+# Dagster run tags: owner and priority. Dagster's queue orders runs by priority and limits each team.
 
-#: Bounded for each value by `concurrency.runs.tag_concurrency_limits` of `dagster.yaml`.
+#: Limited per value by `concurrency.runs.tag_concurrency_limits` in `dagster.yaml`.
 TEAM: Final = "plinth/team"
-#: Of each job one run at a time, by the same setting: of two sensors and ticks that ask at once, the second run finds
-#: everything done.
+#: One run per job at a time, by the same setting: if two ticks request a job at once, the second run has nothing to do.
 JOB: Final = "plinth/job"
-#: Of Dagster: runs with the greater number leave the queue first.
+#: Dagster's run priority; higher runs first.
 RUN_PRIORITY: Final = "dagster/priority"
 _ORDER: Final = {"low": "-10", "high": "10"}
 
@@ -116,16 +114,16 @@ def with_schedule(one: AssetJob) -> dg.Definitions:
 # Dagster's view of a recipe, and Dagster runs in this process, recorded in the workspace's instance as the daemon's
 # are.
 
-# Dagster's view of a recipe.
+# Dagster definitions of a recipe.
 #
 # `build` takes the recipe and the workspace and accepts overrides, so that tests swap resources without
 # patching. Dagster itself loads this module and finds both in the environment: PLINTH_RECIPE and
 # PLINTH_WORKSPACE, and PLINTH_PAGES where the pages are served, which `plinth up` sets.
 
-#: Names of jobs; an asset may not have the same one.
+#: Names of jobs; asset names must differ.
 CORPUS = "make_corpus"
 
-#: Groups that a corpus job makes; later groups use accelerators and are started on purpose.
+#: Groups of the corpus job; later groups use accelerators and start on request.
 CORPUS_GROUPS = (
     "sources",
     "documents",
@@ -139,7 +137,7 @@ CORPUS_GROUPS = (
     "report",
 )
 TRAINING_GROUPS = ("training", "evaluation", "registry")
-#: Assets of a group that can be read when it is unfolded in the graph.
+#: Maximum number of readable assets in an expanded group of the graph.
 READABLE = 60
 
 
@@ -169,7 +167,7 @@ def _asset_jobs(recipe: Recipe, all_stages: Sequence[Stage]) -> list[AssetJob]:
 
     found = [
         AssetJob(CORPUS, groups(*CORPUS_GROUPS), "From sources to mixture.",
-                 "nightly", "0 2 * * *", "Brings the corpus up to date at 02:00; what is up to date is left alone.",
+                 "nightly", "0 2 * * *", "Updates the corpus at 02:00 UTC; assets that are up to date are skipped.",
                  queued=True),
         AssetJob(CANDIDATE, groups(*CORPUS_GROUPS, *TRAINING_GROUPS), "From sources to a registered candidate.",
                  queued=True),
@@ -197,7 +195,7 @@ def build(
     all_stages = stages(recipe)
     table, named = _asset_jobs(recipe, all_stages), group_names(all_stages)
     marks_checks = sensors.checks(named, workspace)
-    # Marks are apart: whoever marks or makes an asset has it evaluated.
+    # Taint checks are separate: they are evaluated when an asset is tainted or materialized.
     tags, apart = run_tags(recipe, Workspace(workspace)), dg.AssetSelection.checks(*marks_checks)
     jobs = {one.name: one._replace(selection=one.selection - apart).job(tags if one.queued else None) for one in table}
     own = dg.Definitions(
@@ -242,9 +240,9 @@ def _recipe_named() -> str:
     if named := os.environ.get("PLINTH_RECIPE"):
         return named
     raise RecipeError(
-        "the code location has no recipe",
+        "no recipe for the Dagster code location",
         found="PLINTH_RECIPE is not set",
-        expected="PLINTH_RECIPE, a recipe file, and PLINTH_WORKSPACE, its workspace (default: ./workspace)",
+        expected="a recipe file in PLINTH_RECIPE and its workspace in PLINTH_WORKSPACE (default: ./workspace)",
         remedy="set both, as `PLINTH_RECIPE=recipe.yaml PLINTH_WORKSPACE=workspace dagster asset materialize -m "
         "plinth_jobs.definitions --select ASSET`; `plinth up` sets them itself",
     )
@@ -253,7 +251,7 @@ def _recipe_named() -> str:
 @dg.definitions
 def definitions() -> dg.Definitions:
     """Build the code location from the environment."""
-    gc.set_threshold(50_000, 10, 10)  # at Python's 700, a tenth of the time of 2,000 assets is collections
+    gc.set_threshold(50_000, 10, 10)  # the default of 700 spends a tenth of the time on collections with 2,000 assets
     workspace = folder_of(os.environ.get("PLINTH_WORKSPACE", "workspace")).absolute()
     processes.shut_out(workspace)
     recipe = load(find(_recipe_named()))
@@ -314,7 +312,7 @@ def raise_first_failure(space: Workspace, job: str, result: dg.ExecuteInProcessR
     data = failures[0].step_failure_data
     cause = data.error.cause if data.error and data.error.cause else data.error
     text = str(known) if known else cause.message.strip() if cause else str(failures[0].message)
-    if "DagsterExecutionInterruptedError" in text:  # requested by a user: no failure, no alert
+    if "DagsterExecutionInterruptedError" in text:  # interrupted by a user: no failure, no alert
         raise KeyboardInterrupt
     record_failure(space.root, result.run_id, job, text)
     if known:
@@ -322,5 +320,5 @@ def raise_first_failure(space: Workspace, job: str, result: dg.ExecuteInProcessR
     raise StageError(
         f"stage {(failures[0].step_key or '').replace('__', '/')} failed",
         found=text,
-        remedy=f"a defect: Dagster run {result.run_id} (`plinth up`) has the traceback; finished parts are kept",
+        remedy=f"internal error: Dagster run {result.run_id} (`plinth up`) has the traceback; finished work is kept",
     )

@@ -39,7 +39,7 @@ class AddedTile:
 
 #: Shown after those of the core.
 ADDED = Catalogue("plinth.tiles", "tile", AddedTile, {})
-#: Seconds during which an alert is of today.
+#: Age limit of alerts in seconds.
 DAY_S = 86_400.0
 #: Warn when this share of a budget is spent.
 WARN_SHARE = 0.8
@@ -66,9 +66,9 @@ def tiles(ctx: Context, recipe: Recipe | None) -> Iterator[StateTile]:
     for label, state in parts:
         try:
             tile = state()
-        except Exception as error:  # of any package: it hides no other
+        except Exception as error:  # a broken tile must not hide the others
             why = error.what if isinstance(error, PlinthError) else f"{type(error).__name__}: {error}"
-            tile = StateTile(label=label, value="could not be read", note=why, standing="unknown")
+            tile = StateTile(label=label, value="unreadable", note=why, standing="unknown")
         if tile is not None:
             yield tile
 
@@ -105,7 +105,7 @@ def _release(ctx: Context, recipe: Recipe) -> StateTile:
         value=f"{name} version {now.champion}",
         note=f"champion since {datetime.fromisoformat(last.at).astimezone(UTC):%Y-%m-%d %H:%M} UTC, by {last.by}",
         standing="good",
-        href=beside(ctx, file_name(recipe, candidate_name(str(last.candidate_version)))),
+        href=page_link(ctx, file_name(recipe, candidate_name(str(last.candidate_version)))),
     )
 
 
@@ -126,11 +126,11 @@ def _canary(ctx: Context, recipe: Recipe) -> StateTile:
 
     found = api.canary_status(ctx, recipe)
     if found is None:
-        return StateTile(label="Canary", value="none on trial")
+        return StateTile(label="Canary", value="none")
     standing: Standing = "bad" if found.trial.decision == "return" else "attention"
-    href = beside(ctx, page_name(found))
+    href = page_link(ctx, page_name(found))
     return StateTile(
-        label="Canary", value=f"version {found.canary} on trial", note=found.next, standing=standing, href=href
+        label="Canary", value=f"version {found.canary} running", note=found.next, standing=standing, href=href
     )
 
 
@@ -142,13 +142,13 @@ def _incidents(ctx: Context) -> StateTile:
     still = [one for one in found if one.closed is None]
     if not still:
         note = f"{len(found):,} closed" if found else "plinth ops incident open TITLE"
-        return StateTile(label="Incidents", value="none open", note=note, standing="good")
+        return StateTile(label="Incidents", value="0 open", note=note, standing="good")
     return StateTile(
         label="Incidents",
         value=f"{len(still)} open",
         note=f"promotions are frozen; {some([one.title for one in still], 1)}",
         standing="bad",
-        href=beside(ctx, f"incident-{still[-1].number}.html"),
+        href=page_link(ctx, f"incident-{still[-1].number}.html"),
     )
 
 
@@ -182,7 +182,7 @@ def _alerts(ctx: Context) -> StateTile:
             if float(alert["time"]) >= since:
                 found.append(f"{alert.get('job') or 'run'}: {str(alert.get('message')).partition(chr(10))[0]}")
         except (ValueError, TypeError, KeyError, AttributeError):
-            found.append("a line of alerts.jsonl cannot be read")
+            found.append("a line of alerts.jsonl is unreadable")
     return StateTile(
         label="Alerts, last 24 hours",
         value=f"{len(found)}" if found else "none",
@@ -195,10 +195,10 @@ def _budgets(ctx: Context) -> StateTile:
     settings = spending.load(ctx.workspace)
     place, known = spending.ledger_place(ctx.workspace, settings), spending.settings_file(ctx.workspace).exists()
     if not known and "://" not in place and not Path(place).exists():
-        return StateTile(label="Budgets", value="none set", note="plinth ops cost limit WHOSE AMOUNT")
+        return StateTile(label="Budgets", value="none", note="plinth ops cost limit WHOSE AMOUNT")
     counted = [(limit, used) for limit, used in Ledger(place).limits(time.time()) if limit.amount is not None]
     if not counted:
-        return StateTile(label="Budgets", value="no limit set", note="plinth ops cost limit WHOSE AMOUNT")
+        return StateTile(label="Budgets", value="no limits", note="plinth ops cost limit WHOSE AMOUNT")
     shares = {limit.text: used / limit.amount if limit.amount else float(used > 0) for limit, used in counted}
     text, share = max(shares.items(), key=lambda each: each[1])
     used = next(used for limit, used in counted if limit.text == text)
@@ -211,8 +211,8 @@ def _budgets(ctx: Context) -> StateTile:
     )
 
 
-def beside(ctx: Context, name: str) -> str:
-    """A link to a page beside the index, or nothing where it was not written."""
+def page_link(ctx: Context, name: str) -> str:
+    """Return the link to a page next to the index; empty if it does not exist."""
     return name if (ctx.workspace.reports / name).exists() else ""
 
 

@@ -1,6 +1,6 @@
-"""`plinth up --full`: a whole installation on this machine, to try and to test, for as long as the command runs.
+"""`plinth up --full`: trial installation on this machine, which lasts as long as the command runs.
 
-A PostgreSQL server in a folder (TLS only, each database with a role of its own that has a password), the S3 server of
+A PostgreSQL server in a folder (TLS only, each database with its own role and password), the S3 server of
 `object_store`, and Apache with TLS and a login in front of all parts. Everything ends and is deleted with the command.
 Settings of lasting installations are in `infra/`; the same files are used here.
 """
@@ -38,10 +38,10 @@ from plinth_jobs import object_store
 from plinth_jobs.object_store import infra
 from plinth_registry.mlflow.server import ensure_server, stop_server
 
-# A PostgreSQL server in a folder: TLS only, each database with a role of its own that has a password.
+# A PostgreSQL server in a folder: TLS only, each database with its own role and password.
 #
-# Root lends it the distribution's user, since PostgreSQL refuses to run as root. The certificates of a trial are made
-# here: an authority, and one certificate for `localhost`. Keys stay in its folder.
+# Under root it runs as the distribution's user, since PostgreSQL refuses to run as root. The trial's certificates are
+# created here: an authority, and one certificate for `localhost`. Keys stay in its folder.
 
 VALID = timedelta(days=30)
 
@@ -164,7 +164,7 @@ def run(command: Sequence[str]) -> None:
         words = [*other, *command]
         processes.run(words, check=True, cwd="/", stdout=subprocess.DEVNULL, timeout=TIMEOUT_S)
     except (OSError, subprocess.SubprocessError) as error:
-        raise StorageError("PostgreSQL did not do what it was asked", found=error) from error
+        raise StorageError("a PostgreSQL program failed", found=error) from error
 
 
 def _initialised(folder: Path, certificate: Certificate, password: str) -> Path:
@@ -207,10 +207,10 @@ def _make_databases(environment: dict[str, str], passwords: dict[str, str]) -> N
             cursor.execute(sql.SQL("REVOKE CONNECT ON DATABASE {} FROM PUBLIC").format(known))
 
 
-# `plinth up --full`: a whole installation on this machine, for as long as the command runs.
+# `plinth up --full`: trial installation on this machine.
 #
-# Apache is before the pages, with the settings of `infra/apache`: TLS and a login for both. The environment by which
-# other commands find the installation is in the file `environment` of its folder.
+# Apache proxies the pages with the settings of `infra/apache`: TLS and a login for both. The file `environment` in its
+# folder has the environment variables for other commands.
 
 MODULES: Final = Path("/usr/lib/apache2/modules")
 LOADED: Final = (
@@ -332,7 +332,7 @@ def services(folder: Path) -> Iterator[dict[str, str]]:
 
 
 def up(recipe_path: Path, dagster_port: int, pages_port: int) -> int:
-    """Serve a whole installation until interrupted; return Dagster's exit status.
+    """Serve a trial installation until interrupted; return Dagster's exit status.
 
     Raises:
         PlinthError: a part does not start, or the recipe is wrong.
@@ -340,9 +340,9 @@ def up(recipe_path: Path, dagster_port: int, pages_port: int) -> int:
     from plinth_jobs import servers
 
     for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.default_int_handler)  # whatever has started ends too
+        signal.signal(number, signal.default_int_handler)  # so that started processes are stopped
     folder = Path(tempfile.mkdtemp(prefix="plinth-full-"))
-    folder.chmod(0o711)  # the database's user and Apache's pass through
+    folder.chmod(0o711)  # traversable by the users of PostgreSQL and Apache
     before = dict(os.environ)
     try:
         with ExitStack() as stack:
@@ -384,7 +384,7 @@ def _object_store(folder: Path, certificate: Certificate) -> Iterator[dict[str, 
     command = processes.python("plinth_jobs.object_store", str(folder), str(port), object_store.BUCKET)
     log = folder / "s3.log"
     with log.open("wb") as stream:
-        # without settings of boto3: it must not ask itself
+        # without boto3 settings: it must not query itself
         process = processes.start(command, stdout=stream, stderr=subprocess.STDOUT, start_new_session=True)
     try:
         deadline, accounts = time.monotonic() + START_S, folder / object_store.ACCOUNTS
@@ -425,6 +425,6 @@ def _shell(environment: dict[str, str]) -> str:
 def _welcome(folder: Path, front: Front) -> str:
     return (
         f"Dagster  {front.dagster}\nMLflow   {front.mlflow}\nlogin    {front.person} {front.password}\n"
-        f"trust    {folder / 'authority.pem'}\nuse      . {folder / ENVIRONMENT}   # then any command of plinth\n"
-        "Objects lie in memory: everything ends with this command. Behind the proxy, on loopback:"
+        f"trust    {folder / 'authority.pem'}\nuse      . {folder / ENVIRONMENT}   # then any plinth command\n"
+        "Objects are in memory; everything is deleted when this command ends. Behind the proxy, on loopback:"
     )

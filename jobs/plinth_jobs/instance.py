@@ -1,6 +1,4 @@
-"""The Dagster instance of a workspace, and alarms: failed jobs and findings of sensors, a line each in
-`alerts.jsonl`.
-"""
+"""The Dagster instance of a workspace, and alerts: failed jobs and sensor findings, one per line in `alerts.jsonl`."""
 
 from __future__ import annotations
 
@@ -80,7 +78,7 @@ def _local(module: str, name: str, folder: Path) -> dict[str, Any]:
     return {"module": module, "class": name, "config": {"base_dir": str(folder)}}
 
 
-#: Settings that say where runs, events and schedules are.
+#: Settings of the storage of runs, events and schedules.
 _STORAGES = frozenset({"storage", "run_storage", "event_log_storage", "schedule_storage"})
 
 
@@ -125,15 +123,15 @@ def open_instance(workspace: Workspace) -> dg.DagsterInstance:
     """Open the instance, for runs that this process executes itself.
 
     Raises:
-        WorkspaceError: its settings name something that is not installed or not reachable.
+        WorkspaceError: its settings require something that is not installed or not reachable.
     """
     import dagster as dg
 
     try:
         return dg.DagsterInstance.from_config(str(home(workspace)))
-    except Exception as error:  # each storage raises what it likes
+    except Exception as error:  # each storage raises its own exceptions
         raise WorkspaceError(
-            f"Dagster opens no instance with the settings in {settings_file()}",
+            f"Dagster cannot open an instance with the settings in {settings_file()}",
             found=error,
-            remedy="correct them; where they name PostgreSQL, start it, and pip install 'plinth[postgres]'",
+            remedy="correct them; for PostgreSQL, start the server and `pip install 'plinth[postgres]'`",
         ) from error

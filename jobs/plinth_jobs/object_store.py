@@ -1,9 +1,8 @@
 """The process of a trial's S3 server: `python -m plinth_jobs.object_store FOLDER PORT BUCKET`.
 
-moto's server over HTTPS with what makes it behave as a real one: every request is signed by an account that is known,
-and its policy permits it or the request is denied; conditional writes are atomic; the bucket encrypts by default.
-Objects are in memory and end with the process. What moto does not evaluate is the condition of a policy (`s3:prefix` of
-lists); Amazon S3 does.
+moto's server over HTTPS, made realistic: every request must be signed by a known account and permitted by its policy;
+conditional writes are atomic; the bucket encrypts by default. Objects are in memory and end with the process. Unlike
+Amazon S3, moto does not evaluate policy conditions (`s3:prefix` of lists).
 
 Policies are those of `infra/s3`, for any bucket and prefix: the files are written for the bucket `plinth`, its prefix
 `workspace` and the bucket of backups `plinth-backups`; `policy` puts others in their place.
@@ -62,7 +61,7 @@ def encrypted(uri: str) -> str:
     Needs `s3:GetEncryptionConfiguration`, which the role `backup` has.
 
     Raises:
-        StorageError: the bucket does not answer the query.
+        StorageError: the bucket cannot be queried.
     """
     from botocore.exceptions import BotoCoreError, ClientError
 
@@ -75,9 +74,9 @@ def encrypted(uri: str) -> str:
     except ClientError as error:
         if error.response["Error"]["Code"] == "ServerSideEncryptionConfigurationNotFoundError":
             return ""
-        raise StorageError(f"cannot ask how {bucket} is encrypted", found=error) from error
+        raise StorageError(f"cannot query the encryption of {bucket}", found=error) from error
     except BotoCoreError as error:
-        raise StorageError(f"cannot ask how {bucket} is encrypted", found=error) from error
+        raise StorageError(f"cannot query the encryption of {bucket}", found=error) from error
     rules = answer["ServerSideEncryptionConfiguration"]["Rules"]
     return str(rules[0]["ApplyServerSideEncryptionByDefault"]["SSEAlgorithm"]) if rules else ""
 
@@ -90,11 +89,11 @@ def infra(name: str) -> Path:
     """
     path = INFRA / name
     if not path.is_dir():
-        raise MissingError(f"no infra/{name} beside the packages", remedy="run it in a checkout of the repository")
+        raise MissingError(f"infra/{name} not found", remedy="run it in a checkout of the repository")
     return path
 
 
-#: Written when the server can be asked: access key and secret of each role.
+#: Written once the server is ready: access key and secret of each role.
 ACCOUNTS: Final = "accounts.json"
 ADMINISTRATOR: Final = "administrator"
 EVERYTHING: Final = {"Version": "2012-10-17", "Statement": [{"Effect": "Allow", "Action": "*", "Resource": "*"}]}
@@ -153,7 +152,7 @@ def without_controls(app: WsgiApp) -> WsgiApp:
 
 
 def serve(folder: Path, port: int, bucket: str) -> None:
-    """Serve a loopback port until a signal comes."""
+    """Serve a loopback port until a signal arrives."""
     from moto.moto_server.werkzeug_app import DomainDispatcherApplication, MotoRequestHandler, create_backend_app
     from werkzeug.serving import make_server
 

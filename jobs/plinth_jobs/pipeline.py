@@ -1,9 +1,9 @@
-"""Run the pipeline: assets that are up to date are left alone, the rest runs through Dagster in this process.
+"""Run the pipeline: skip assets that are up to date, run the rest through Dagster in this process.
 
     harvest (demo) -> plan -> Dagster run -> approval -> Dagster run of the release -> results page
 
 The same assets, checks and instance serve the Dagster UI; this module only selects assets, and imports Dagster
-(`dagster_run`) when one has to be made.
+only if one must be materialized.
 """
 
 from __future__ import annotations
@@ -129,11 +129,11 @@ def _release(ctx: Context, recipe: Recipe, compute: Compute) -> dict[str, Any]:
     if person := recipe.required_release().auto_approve_as:
         for status in api.pending(ctx, recipe):
             if status.waits_for_approval:
-                reason = f"approved by the recipe; gates before: {summary(status.gates)}"
+                reason = f"approved by the recipe; gates before approval: {summary(status.gates)}"
                 api.approve(ctx, recipe, status.version, person, reason)
     try:
         wanted = requests(ctx, recipe)
-    except PlinthError:  # as the sensor skips; `describe_release` reports it
+    except PlinthError:  # the sensor skips these too; `describe_release` reports them
         wanted = ()
     for _ in wanted:
         _execute(ctx, recipe, ["release"], compute, job=RELEASE)
@@ -170,10 +170,10 @@ def _policy(ctx: Context, recipe: Recipe, chosen: tuple[Stage, ...]) -> Iterator
     signed = policies.ensure(ctx, recipe)
     if signed is None:
         name = recipe.required_release().name
-        yield f"no gate policy is signed for {name}: no candidate will pass (`plinth gates sign FILE`)"
+        yield f"no signed gate policy for {name}: every candidate will be blocked (`plinth gates sign FILE`)"
         return
     for gate in policy.unmeasured(signed.policy, recipe):
-        yield f"the policy {signed.title} asks a gate that this recipe has no evidence for: {gate}"
+        yield f"policy {signed.title} requires a gate without evidence in this recipe: {gate}"
 
 
 def _accounts(ctx: Context, recipe: Recipe, chosen: tuple[Stage, ...]) -> Iterator[tuple[str, Account]]:
@@ -203,15 +203,15 @@ def take_harvest(space: Workspace, recipe: Recipe, progress: Progress, *, again:
             raise RecipeError(
                 f"recipe {recipe.name} harvests this machine",
                 found=f"the shared workspace {space.uri}",
-                expected="a workspace that is a folder",
-                remedy="run it with --workspace DIR; a shared workspace takes recipes whose sources all machines see",
+                expected="a local workspace",
+                remedy="use --workspace DIR; in a shared workspace, all machines must see the same sources",
             )
         harvest(space.input, again=again, progress=progress)
     elif again:
         raise RecipeError(
-            f"recipe {recipe.name} takes no harvest",
+            f"recipe {recipe.name} does not use a harvest",
             expected="`harvest: true`, as in the demo recipe",
-            remedy="run it without --harvest",
+            remedy="run without --harvest",
         )
 
 

@@ -1,8 +1,8 @@
-"""Pages of results, `reports/<recipe>-candidate-<version>.html`: funnel, mixture, loss, bits per byte, gates, release.
+"""Results pages, `reports/<recipe>-candidate-<version>.html`: funnel, mixture, loss, bits per byte, gates, release.
 
-The subject of a page is one candidate, else one checkpoint, else one corpus; all on the page is of its manifests alone,
-and what is of another subject is labelled so: the champion at the time. A page's file and title name its subject, so
-that a later candidate never overwrites or mixes into an earlier page.
+The subject of a page is one candidate, else one checkpoint, else one corpus. A page shows only data of its subject;
+data of other subjects, such as the champion at the time, is labeled. File name and title contain the subject, so a
+later candidate never overwrites an earlier page.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ from plinth_registry.candidate import model_name
 from plinth_registry.gates import GateResult, summary
 from plinth_registry.releases import ReleaseRecord
 
-#: Characters of a digest in a file's name.
+#: Digest characters in file names.
 DIGITS = 12
 #: File names of results pages of all recipes; the index orders them by the candidate's version.
 FILE = re.compile(r".+-(?:candidate-(?P<version>\d+)|checkpoint-[0-9a-f]{12}|corpus-[0-9a-f]{12})\.html")
 #: The index of the workspace's pages, next to them.
 INDEX = "index.html"
-#: What a page shows, in the workspace: published assets, decisions and their evidence, pages that it links.
+#: Workspace paths that a page shows: published assets, decisions with evidence, linked pages.
 SHOWN = (
     *("refs/**/*.json", "releases/*", "approvals/**/*", "attestations/**/*", "policies/**/*", "taint/**/*"),
     *("audit/**/*", "trust/**/*", "reports/*.html"),
@@ -98,7 +98,7 @@ def write(ctx: Context, recipe: Recipe, version: str | None = None) -> Path:
 
 def current(ctx: Context, recipe: Recipe) -> Path | None:
     """Return the newest subject's page if it is newer than everything that it shows; else None."""
-    if recipe.release is not None and api.pending(ctx, recipe):  # its gates are evaluated now
+    if recipe.release is not None and api.pending(ctx, recipe):  # its gates are evaluated at page time
         return None
     found = path(ctx, recipe, newest(ctx, recipe).name)
     if not found.exists():
@@ -174,7 +174,7 @@ def _is_of(record: ReleaseRecord, about: Subject) -> bool:
 def _movement(last: ReleaseRecord) -> dict[str, str]:
     """Describe the last movement of this candidate to an alias."""
     return {
-        "moved by": last.by,
+        "promoted by": last.by,
         "reason": last.reason,
         "at": f"{datetime.fromisoformat(last.at).astimezone(UTC):%Y-%m-%d %H:%M} UTC",
         "checkpoint": last.candidate.get("checkpoint", "")[:16],
@@ -238,20 +238,20 @@ def _next(ctx: Context, recipe: Recipe, about: Subject) -> tuple[report.Next, ..
         ("the documents of a training step", f"plinth run batch {run} 1", run),
         ("one document through every stage", "plinth explain URI", True),
         ("the ledger as Parquet, for any query engine", "plinth corpus ledger export ledger", recipe.mixture is None),
-        ("every link back to the sources, every byte hashed", f"plinth verify {digest[:16]}", digest),
+        ("verification of every link to the sources", f"plinth verify {digest[:16]}", digest),
     ]
     commands = tuple(report.Next(what=what, command=f"{command} {at}") for what, command, there in rows if there)
     pages = [("index of this workspace", Path(INDEX))]
     if digest:
         compared = comparison_stage.path(ctx, recipe, digest)
-        pages += [("every measure of the checkpoint, with intervals", page_path(ctx, recipe, digest)),
+        pages += [("all measurements of the checkpoint, with intervals", page_path(ctx, recipe, digest)),
                   (f"the checkpoint and {recipe.evaluation.against}, compared", compared),
                   ("the training run", ctx.workspace.reports / f"{run}.html")]  # fmt: skip
     links = [report.Next(what=what, link=path.name) for what, path in pages if (ctx.workspace.reports / path).exists()]
     docs = docs_index(ctx.workspace)
     if docs.exists():
         place = Path("..", docs.relative_to(ctx.workspace.root)).as_posix()
-        links.append(report.Next(what="every check of every stage, as Data Docs", link=place))
+        links.append(report.Next(what="all checks of all stages (Data Docs)", link=place))
     return (*commands, *links)
 
 
@@ -282,7 +282,7 @@ def of_candidate(ctx: Context, recipe: Recipe, version: str) -> Subject:
             return _candidate(ctx, made)
     raise MissingError(
         f"no manifest of candidate {version} of {recipe.name} is in this workspace",
-        remedy="`plinth release log` lists candidates; the workspace that registered it can write its page",
+        remedy="list candidates with `plinth release log`; write the page where the candidate was registered",
     )
 
 

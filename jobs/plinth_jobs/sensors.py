@@ -1,6 +1,4 @@
-"""Automatic starts, which poll: new source files, approvals, the canary on trial, failures; and the check `marks` of
-assets.
-"""
+"""Dagster sensors: new source files, approvals, the canary, failures; and the taint check `marks` of assets."""
 
 import time
 from collections.abc import Iterable, Iterator, Mapping
@@ -36,7 +34,7 @@ def approval(recipe: Recipe, workspace: Path, job: Any) -> dg.SensorDefinition:
 
     @dg.sensor(name="approval", job=job, minimum_interval_seconds=APPROVAL_INTERVAL_S, default_status=RUNNING)
     def _approval(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.SkipReason:
-        """Requests the release job once for every approved candidate, and for every promotion or rollback since."""
+        """Request the release job for each approved candidate, promotion or rollback."""
         try:
             keys = requests(Context(Workspace(workspace)), recipe)
         except PlinthError as error:
@@ -53,7 +51,7 @@ def mirror(recipe: Recipe, workspace: Path) -> dg.SensorDefinition:
 
     @dg.sensor(name="mirror", minimum_interval_seconds=APPROVAL_INTERVAL_S, default_status=RUNNING)
     def _mirror(context: dg.SensorEvaluationContext) -> dg.SkipReason:
-        """Compares MLflow's aliases with the signed history of releases."""
+        """Compare MLflow aliases with the signed release history."""
         from plinth_registry import api
 
         try:
@@ -62,14 +60,14 @@ def mirror(recipe: Recipe, workspace: Path) -> dg.SensorDefinition:
             differed = (str(error),)
         except PlinthError as error:
             return dg.SkipReason(str(error))
-        # An alarm for each new finding, not for each tick; one that comes again after it was mended is new.
+        # One alert per new finding, not per tick; a finding that reappears after a fix is new.
         seen = fingerprint.digest(list(differed)) if differed else ""
         if seen != (context.cursor or ""):
             context.update_cursor(seen)
             for sentence in differed:
                 context.log.warning(sentence)
                 record_failure(workspace, "", "mirror", sentence)
-        return dg.SkipReason("; ".join(differed) or "MLflow shows what the signed history says")
+        return dg.SkipReason("; ".join(differed) or "MLflow matches the signed release history")
 
     return _mirror
 
@@ -80,7 +78,7 @@ def canary(recipe: Recipe, workspace: Path, job: Any) -> dg.SensorDefinition:
 
     @dg.sensor(name="canary", job=job, minimum_interval_seconds=CANARY_INTERVAL_S, default_status=RUNNING)
     def _canary(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.SkipReason:
-        """Compares the canary with the champion by everything that is known now."""
+        """Compare the canary with the champion."""
         from plinth_registry import api
 
         known, _, fault = (context.cursor or "").partition("|")
@@ -91,11 +89,11 @@ def canary(recipe: Recipe, workspace: Path, job: Any) -> dg.SensorDefinition:
             _alarm_once(context, workspace, "canary", alarms, known, fault)
             return dg.SkipReason(str(error))
         if tick is None:
-            return dg.SkipReason("no canary is on trial")
+            return dg.SkipReason("no canary is running")
         seen = fingerprint.digest(tick.data)
         faults = [f"{name}: {feed.fault}" for name, feed in tick.status.feeds.items() if feed.fault]
         _alarm_once(context, workspace, "canary", faults, seen, fault)
-        # At most one request an hour, which the gates may refuse.
+        # At most one request per hour, since gates may refuse it.
         key = f"canary/{tick.status.number}/{int(time.time() // 3600)}"
         requests = [dg.RunRequest(run_key=key)] if tick.due else []
         events = [_trial(Context(Workspace(workspace)), tick)] if seen != known else []
@@ -115,7 +113,7 @@ def _trial(ctx: Context, tick: Any) -> dg.AssetObservation:
     plot = {"evidence": picture(release_pages.trial_figure, tick.data.streams)} if rows else {}
     return dg.AssetObservation(
         asset_key=dg.AssetKey("release"),
-        description=f"Trial of version {tick.status.canary}: {tick.status.next}.",
+        description=f"Canary version {tick.status.canary}: {tick.status.next}.",
         metadata={
             **plot,
             "page": page_value(ctx, tick.page),
@@ -135,7 +133,7 @@ def _alarm_once(
 
 
 FEED_INTERVAL_S = 15
-#: Events of the feed that go to the alerts; a release is none.
+#: Feed events that raise alerts.
 ALARMING = ("tainted", "rollback", "withdrawn", "returned")
 
 
@@ -145,7 +143,7 @@ def feed(recipe: Recipe, workspace: Path) -> dg.SensorDefinition:
 
     @dg.sensor(name="feed", minimum_interval_seconds=FEED_INTERVAL_S, default_status=RUNNING)
     def _feed(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.SkipReason:
-        """Brings the signed feed up to date and sends consumers what waits for them."""
+        """Update the signed feed and deliver pending entries to consumers."""
         from plinth_registry import freeze as feeds
 
         ctx = Context(Workspace(workspace))
@@ -156,7 +154,7 @@ def feed(recipe: Recipe, workspace: Path) -> dg.SensorDefinition:
             fresh = feeds.feed_entries(ctx, int(known))
             waiting = [each for each in feeds.deliver(ctx, attempts=1) if each.error]
         except PlinthError as error:
-            # An alarm for each new finding (a mark that was edited or removed), not for each tick.
+            # One alert per new finding (an edited or removed taint), not per tick.
             found = fingerprint.digest(str(error))
             if isinstance(error, TrustError) and found != fault:
                 record_failure(workspace, "", "feed", str(error))
@@ -170,7 +168,7 @@ def feed(recipe: Recipe, workspace: Path) -> dg.SensorDefinition:
             _give_way(ctx, recipe, entry)
         if not fresh:
             if fault:
-                context.update_cursor(known)  # mended: the same finding would be a new one
+                context.update_cursor(known)  # fixed: the same finding later is a new one
             consumers = counted(len(waiting), "consumer", "wait")
             return dg.SkipReason(f"the feed has {counted(int(known), 'entry')}; {consumers}")
         marked = mark_evaluations(ctx, concerned(ctx, fresh))
@@ -187,10 +185,10 @@ def _give_way(ctx: Context, recipe: Recipe, entry: Any) -> None:
     try:
         moved = api.champion_gives_way(ctx, recipe, entry)
     except PlinthError as error:
-        record_failure(ctx.workspace.root, "", "feed", f"the champion is marked and stays: {error}")
+        record_failure(ctx.workspace.root, "", "feed", f"the champion is tainted and could not be rolled back: {error}")
         return
     if moved is not None:
-        to = f"back at version {moved.version}" if moved.version else "withdrawn"
+        to = f"rolled back to version {moved.version}" if moved.version else "withdrawn"
         record_failure(ctx.workspace.root, "", "feed", f"{moved.model} is {to}: {moved.reason}")
 
 
@@ -212,12 +210,12 @@ def arrival(recipe: Recipe, workspace: Path, job: Any, name: str = "arrival") ->
 
     @dg.sensor(name=name, job=job, minimum_interval_seconds=ARRIVAL_INTERVAL_S, default_status=RUNNING)
     def _arrival(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.SkipReason:
-        """Watches the sources, lists and protected sets of the recipe."""
+        """Watch the sources, lists and protected sets of the recipe."""
         ctx = Context(Workspace(workspace))
         try:
             seen = fingerprint.digest(_listings(recipe, ctx))
             if seen == context.cursor:
-                return dg.SkipReason("no source file has changed")
+                return dg.SkipReason("no source file changed")
             changed = _changed(recipe, ctx)
         except PlinthError as error:
             return dg.SkipReason(str(error))
@@ -257,7 +255,7 @@ def pages(workspace: Path) -> dg.SensorDefinition:
 
     @dg.sensor(name="pages", minimum_interval_seconds=PAGES_INTERVAL_S, default_status=RUNNING)
     def _pages(context: dg.SensorEvaluationContext) -> dg.SkipReason:
-        """Compares what the index shows with what is there."""
+        """Rewrite the index of pages if it is outdated."""
         space = Workspace(workspace)
         seen = workspace_index.seen(space, watch)
         if seen == context.cursor:
@@ -274,7 +272,7 @@ def failure(workspace: Path) -> dg.SensorDefinition:
 
     @dg.run_failure_sensor(name="failed_runs", default_status=RUNNING)
     def _failure(context: dg.RunFailureSensorContext) -> None:
-        """Records a failed run with its first error."""
+        """Record a failed run with its first error."""
         record_failure(
             workspace, context.dagster_run.run_id, context.dagster_run.job_name, context.failure_event.message
         )
@@ -289,12 +287,12 @@ def automation() -> dg.AutomationConditionSensorDefinition:
     )
 
 
-# The check `marks` of every asset: it fails where the asset, or what it was made of, is marked as unfit.
+# The check `marks` of every asset fails if the asset or an upstream artifact is tainted.
 #
-# The feed's sensor evaluates it for the assets that a new mark or a lifted one concerns, and every asset that is
-# made (plinth_assets.framework.build); it can be run by hand too.
+# The feed sensor evaluates it for assets affected by a new or lifted taint, and plinth_assets.framework.build for every
+# materialized asset. It can also be run by hand.
 
-DESCRIPTION = "Neither it nor what it was made of is marked as unfit (`plinth release taint list`)."
+DESCRIPTION = "Passes if neither the asset nor an upstream artifact is tainted (`plinth release taint list`)."
 
 
 def checks(groups: Mapping[str, str], workspace: Path) -> list[dg.AssetChecksDefinition]:

@@ -1,6 +1,6 @@
 """The servers of a workspace, on loopback: Dagster with its daemon, MLflow, the pages of the workspace, its metrics.
 
-Each is a part of its own (`plinth_jobs.supervised`): one that ends is started again and costs no other.
+Each is a separate process (`plinth_jobs.supervised`), restarted on exit without affecting the others.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ from plinth_registry import api
 from plinth_registry.mlflow.server import MODELS, ensure_server, find_server
 
 HOST = "127.0.0.1"
-#: Of the exporter; the next free one of ten.
+#: First of ten ports tried for the exporter.
 METRICS_PORT = 9464
-#: Name of the code location in Dagster: its schedules and sensors are known by it.
+#: Name of the Dagster code location, which identifies its schedules and sensors.
 LOCATION = "plinth_jobs.definitions"
 
 
@@ -67,7 +67,7 @@ def up(
         origins: public addresses of a proxy in front of Dagster.
 
     Raises:
-        PlinthError: a port is taken, or the recipe is wrong.
+        PlinthError: a port is in use, or the recipe is invalid.
     """
     space = Workspace(workspace).ensure()
     recipe_path = remember(space.root, recipe_path)
@@ -75,7 +75,7 @@ def up(
     _require_free(pages_port, "pages of the workspace", "--pages-port")
     running.note(space, f"http://{HOST}:{dagster_port}/", f"http://{HOST}:{pages_port}/")
     metrics_port = _free_from(METRICS_PORT)
-    with suppress(TrustError):  # without a root of trust the pages can be looked at
+    with suppress(TrustError):  # pages can be viewed without a root of trust
         policies.ensure(Context(space), load(recipe_path))
     progress = for_command()
     with progress.meter("starting MLflow", 0):
@@ -141,7 +141,7 @@ def _dagster_parts(folder: Path, log: Path, own: dict[str, str], port: int, orig
     pages = processes.python("plinth_jobs.dagster_pages", str(listed), str(port), *origins)
 
     def start_code() -> subprocess.Popen[bytes]:
-        place.unlink(missing_ok=True)  # of one that was killed
+        place.unlink(missing_ok=True)  # left by a killed process
         return _start(log, code, own, *processes.JOB)
 
     return [
@@ -184,7 +184,7 @@ def _mlflow(space: Workspace) -> SharedProcess:
     found = find_server(space)
     process = found.find() if found else None
     if process is None:
-        raise RegistryError("the MLflow server ended as soon as it was started", remedy="mlflow/server.log says why")
+        raise RegistryError("the MLflow server exited at startup", remedy="see mlflow/server.log")
     return SharedProcess(process)
 
 
@@ -192,7 +192,7 @@ def _serve_pages(space: Workspace, recipe_path: Path, port: int, url: str) -> Th
     """Write the index, serve the pages, and link them from MLflow."""
     recipe = load(recipe_path)
     workspace_index.refresh(space, lambda sentence: print(sentence, file=sys.stderr))
-    with suppress(PlinthError):  # without the link the pages are there all the same
+    with suppress(PlinthError):  # the link is optional
         api.link_pages(Context(space), recipe, url)
     return workspace_index.serve(space, HOST, port)
 
@@ -213,14 +213,14 @@ def _free_from(port: int) -> int:
         with socket.socket() as probe:
             if probe.connect_ex((HOST, each)) != 0:
                 return each
-    raise PlinthError(f"ports {port} to {port + 9} on {HOST} are taken", remedy="end the programs that listen there")
+    raise PlinthError(f"ports {port} to {port + 9} on {HOST} are in use", remedy="stop the programs that listen there")
 
 
 def _require_free(port: int, what: str, option: str) -> None:
     with socket.socket() as probe:
         if probe.connect_ex((HOST, port)) == 0:
             raise PlinthError(
-                f"port {port} on {HOST} is taken",
+                f"port {port} on {HOST} is in use",
                 expected=f"a free port for the {what}",
-                remedy=f"end the program that listens there, or give another {option}",
+                remedy=f"stop the program that listens there, or choose another {option}",
             )

@@ -1,11 +1,11 @@
-"""Parts of `plinth up`: each a process that is started again when it ends, and named in `plinth doctor` since.
+"""Processes of `plinth up`: restarted when they exit, and reported by `plinth doctor`.
 
     ServerPart      a name and how to start it
     PartSupervisor  starts parts in order, polls them, restarts with backoff, stops them in reverse
-    UpRecord        what runs and what has ended, for other commands; in the private folder of the workspace
+    UpRecord        running and exited processes, for other commands; in the private folder of the workspace
 
-A part that ends costs no other part. The wait before a restart doubles from `FIRST_S` to `LONGEST_S`, and starts over
-after `STEADY_S` of life. Start the supervisor in the main thread: the kernel ends parts when that thread ends.
+An exit does not affect other parts. The wait before a restart doubles from `FIRST_S` to `LONGEST_S` and resets after
+`STEADY_S` of uptime. Start the supervisor in the main thread: the kernel ends parts when that thread ends.
 """
 
 from __future__ import annotations
@@ -166,7 +166,7 @@ class PartSupervisor:
         ended = f"{how} at {datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC"
         each.state = each.state.model_copy(update={"pid": 0, "ended": ended})
         self._write()
-        self._say(f"{each.part.name} ended ({how}); it is started again in {wait_s:g} s")
+        self._say(f"{each.part.name} exited ({how}); restarting in {wait_s:g} s")
 
     def _write(self) -> None:
         own = RunningProcess.of(psutil.Process().pid)
@@ -223,10 +223,10 @@ def dies_with_parent() -> None:
 def _words(code: int) -> str:
     if code >= 0:
         return f"exit status {code}"
-    return f"signal {-code}" if code != -1 else "it is gone"
+    return f"signal {-code}" if code != -1 else "process gone"
 
 
-# What Plinth has started for a workspace on this machine: the parts of `plinth up`, and the MLflow server.
+# Servers started by Plinth for a workspace on this machine: the parts of `plinth up`, and the MLflow server.
 #
 # Imports nothing heavy: `plinth doctor` lists them, `plinth down` stops them.
 
@@ -256,7 +256,7 @@ def ended(workspace: Workspace) -> list[PartState]:
     if record is None:
         return []
     if record.find() is None:
-        return [PartState(name="plinth up", ended="killed: its servers ended with it")]
+        return [PartState(name="plinth up", ended="killed, together with its servers")]
     return [part for part in record.parts if part.ended]
 
 

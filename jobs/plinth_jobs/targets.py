@@ -1,4 +1,4 @@
-"""Runs and models by the names that people have for them: configurations of runs, manifests of checkpoints."""
+"""Lookup of runs and models by name: run configurations, checkpoint manifests."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ def find_run(ctx: Context, run: str) -> RunConfig:
         matching = [run] if run in known else [name for name in known if name.startswith(run)]
     if len(matching) != 1:
         raise MissingError(
-            f"no run {run!r}" if not matching else f"more than one run begins with {run!r}",
+            f"no run {run!r}" if not matching else f"several runs match {run!r}",
             found=", ".join(matching or sorted(known)) or "no run in this workspace",
             remedy=(known and not matching and nearest(run, [LATEST, *known]))
-            or "`plinth run` makes one; name a run by its id, or `latest`",
+            or "start one with `plinth run`; give its ID, or `latest`",
         )
     found = config.load(known[matching[0]])
     if run == LATEST:
@@ -62,9 +62,9 @@ def configurations(ctx: Context) -> dict[str, Path]:
 
 ALIASES = {"release": "champion", "champion": "champion", "canary": "canary"}
 MODELS = ("checkpoint", "weights")
-#: Names that an error lists; likeness from which one of them may be what was meant, as of mistyped commands.
+#: Maximum number of names in an error; minimum similarity of a suggested name, as for mistyped commands.
 NAMED, LIKE = 12, 0.6
-#: How a path begins that is no name of a version.
+#: Prefixes of a path, which is not a version name.
 PATHS = ("/", "./", "../", "~")
 
 
@@ -78,7 +78,7 @@ def model(ctx: Context, target: str, release: Callable[[], str]) -> Manifest:
         release: function that returns the name of the recipe's release.
 
     Raises:
-        MissingError: nothing has that name, or the target is not a model.
+        MissingError: there is no such target, or it is not a model.
         SignatureError, LineageError, GateError: a version or a signed folder does not verify.
     """
     with hinted(ctx, target):
@@ -97,7 +97,7 @@ def hinted(ctx: Context, target: str, others: Iterable[str] = ()) -> Iterator[No
     except MissingError as error:
         known, asked = [*names(ctx), *others], target.partition(":")[0]
         if target.startswith(PATHS) or (asked and any(one.startswith(asked) for one in known)):
-            raise  # there is one of that name, and something else is missing
+            raise  # the name exists; something else is missing
         if hint := nearest(target, known, cutoff=LIKE):
             error.remedy = hint
         else:
@@ -110,7 +110,7 @@ def names(ctx: Context) -> list[str]:
     from plinth_registry import releases
 
     found = [*ALIASES, "latest", *sorted(configurations(ctx))]
-    with suppress(PlinthError):  # a history that does not hold is another command's error
+    with suppress(PlinthError):  # other commands report a broken history
         for record in releases.history(ctx, expired=True):
             own = [f"{record.model}@{place}" for place in sorted({*ALIASES.values()})]
             found += [*own, *([f"{record.model}/{record.version}"] if record.version else [])]
@@ -133,7 +133,9 @@ def _model(ctx: Context, target: str, release: Callable[[], str]) -> Manifest:
         return _of_run(ctx, run, step)
     found = resolve(ctx.refs, target)
     if found.asset not in MODELS:
-        raise MissingError(f"{target} is no model", found=f"a manifest of {found.asset}", expected=" or ".join(MODELS))
+        raise MissingError(
+            f"{target} is not a model", found=f"a manifest of {found.asset}", expected=" or ".join(MODELS)
+        )
     return found
 
 
@@ -146,7 +148,7 @@ def _verified(ctx: Context, target: str) -> Manifest:
 def _folder(ctx: Context, folder: Path) -> Manifest:
     from plinth_registry import signing
 
-    signed = folder.name and signing.is_signed(folder)  # a signature lies beside the folder; the root has no beside
+    signed = folder.name and signing.is_signed(folder)  # a signature is stored next to the folder
     return _verified(ctx, str(folder)) if signed else weights(ctx, folder)
 
 
@@ -155,5 +157,5 @@ def _of_run(ctx: Context, run: str, step: str) -> Manifest:
 
     config = find_run(ctx, run)
     if step and not step.isdecimal():
-        raise MissingError(f"{step!r} is no step", expected="RUN:STEP with a whole number")
+        raise MissingError(f"{step!r} is not a step", expected="RUN:STEP with a whole number")
     return manifests.committed_manifest(ctx, config, int(step) if step else None)

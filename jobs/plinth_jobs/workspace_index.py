@@ -36,13 +36,13 @@ from plinth.training.telemetry.goodput_account import account
 from plinth.training.telemetry.timeline import read_events
 from plinth_assets.framework import docs_index
 from plinth_jobs import index_tiles, results
-from plinth_jobs.index_tiles import beside
+from plinth_jobs.index_tiles import page_link
 from plinth_jobs.recipes import load, recall
 from plinth_jobs.results import FILE as RESULTS
 from plinth_jobs.results import INDEX
 from plinth_registry.mlflow.server import MODELS, find_server
 
-#: Kinds of pages: name, pattern of the file's name, and the command that writes one. What fits none is listed last.
+#: Page kinds: name, file name pattern, and command. Other pages are listed last.
 KINDS: tuple[tuple[str, str, str], ...] = (
     ("Results", RESULTS.pattern, "plinth report"),
     ("Evaluation", r".+-evaluation\.html", "plinth run --select evaluation_page"),
@@ -57,8 +57,8 @@ KINDS: tuple[tuple[str, str, str], ...] = (
 )
 OTHER = "Other pages"
 _TITLE = re.compile(r"<title>(.*?)</title>", re.DOTALL)
-#: Words of the page for states that need some.
-WORDS = {RunState.LOST: "lost (its job is gone)", RunState.UNKNOWN: "unknown (its scheduler does not answer here)"}
+#: Descriptions of run states.
+WORDS = {RunState.LOST: "lost (its job is gone)", RunState.UNKNOWN: "unknown (scheduler not reachable)"}
 STANDINGS: dict[RunState, Standing] = {
     RunState.PREPARED: "none",
     RunState.QUEUED: "good",
@@ -69,9 +69,9 @@ STANDINGS: dict[RunState, Standing] = {
     RunState.LOST: "bad",
     RunState.UNKNOWN: "unknown",
 }
-#: Runs with a line, newest first; each has its timeline read.
+#: Maximum number of runs listed, newest first; the timeline of each is read.
 RUNS_SHOWN = 20
-#: What the index shows, in the workspace, beside runs.
+#: Workspace paths that the index shows, in addition to runs.
 WATCHED = ("reports/*.html", "releases/*", "taint/*", "incidents/*", "gamedays/*", "refs/**/*.json", "*.jsonl")
 
 
@@ -233,15 +233,14 @@ def run_line(ctx: Context, path: Path) -> RunLine:
         loss=timeline.of_events(events).final_loss,
         goodput=share,
         updated=utc(float(events[-1]["time"])) if events else "",
-        href=beside(ctx, f"{name}.html"),
+        href=page_link(ctx, f"{name}.html"),
     )
 
 
-# Serves the pages of a workspace on loopback, for people who look through Dagster or MLflow: a browser follows no link
-# from a served page to a file.
+# Serves the pages of a workspace on loopback, because a browser follows no links from Dagster or MLflow to files.
 #
-# Only files below `reports/` and the Data Docs are given out: no listing, no symbolic link, no file that has another
-# name (hard link), no other host name. The pages need no server: `reports/index.html` opens as a file.
+# Serves only files in `reports/` and the Data Docs: no listings, symbolic links or hard links, and no other host name.
+# The pages need no server: `reports/index.html` opens as a file.
 
 #: Pages run their own inline scripts and load nothing from elsewhere.
 POLICY = (
@@ -275,7 +274,7 @@ def serve(workspace: Workspace, host: str, port: int) -> ThreadingHTTPServer:
             self._head()
 
         def _head(self) -> bytes:
-            if (self.headers.get("Host") or "").rpartition(":")[0] not in NAMES:  # a name that was bound to loopback
+            if (self.headers.get("Host") or "").rpartition(":")[0] not in NAMES:  # DNS rebinding
                 return self._refused(HTTPStatus.FORBIDDEN)
             place = unquote(urlsplit(self.path).path).lstrip("/")
             if place == "":

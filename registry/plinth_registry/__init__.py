@@ -1,4 +1,4 @@
-"""From checkpoint to release: sign, register, gate, approve, promote, taint. The one package that knows MLflow.
+"""From checkpoint to release: sign, register, gate, approve, promote, taint. The only package that uses MLflow.
 
 checkpoint -> candidate -> gates -> approval -> canary -> champion
                   ^                                 |
@@ -6,40 +6,39 @@ checkpoint -> candidate -> gates -> approval -> canary -> champion
 
 Called from outside (assets, sensors, command line):
 
-    api           what assets and sensors call: register, relay a timeline, promote what is ready, watch the canary
-    decisions     what commands call: candidates as they are now; approve, waive, promote, roll back, repair
-    verified      verify_model: prove a model down to its sources; the way to load one
+    api           for assets and sensors: register, relay timelines, promote ready candidates, watch the canary
+    decisions     for commands: current candidates; approve, waive, promote, roll back, repair
+    verified      verify_model: verify a model down to its sources before loading it
     mlflow.server ensure_server, find_server, stop_server: the local MLflow server
 
-Inside, each may use those above it (keys and envelopes are plinth.trust):
+Inside, each module may use those above it (keys and envelopes are in plinth.trust):
 
-    audit_log     the signed logs of a workspace and who may sign each (the mechanism: plinth.trust.signed_log); every
-                  decision and every refused one, signed by whoever decided or asked
-    releases      records of every movement, with person and reason, and their signed head; as a value: which version
-                  is champion, on trial or gone
+    audit_log     signed logs of a workspace and their signing roles (see plinth.trust.signed_log); the audit log of
+                  decisions and refusals, signed by the actor
+    releases      records of every release change, with person and reason, and their signed head; current champion,
+                  canary and withdrawn versions
     signing       OpenSSF model signature and SLSA provenance of a directory; the directory of a checkpoint
-    trained       what the trainer stated while it trained, bound to a checkpoint
-    attestations  statements about a checkpoint, each signed by the role that may state it; measurements as facts
-    candidate     a checkpoint with its evaluation and signed facts; its lineage, proved
+    trained       the trainer's statements during training, bound to a checkpoint
+    attestations  statements about a checkpoint, each signed by the responsible role; measurements as facts
+    candidate     a checkpoint with its evaluation and signed facts; its verified lineage
     gates/        pure functions: policy and evidence -> state, reason
-    policy        the signed policy that governs a release: a log, the newest version holds
-    taint         marks and their lifting, signed; everything downstream of them
-    approval      decisions of people: signed statements, or tags set in the MLflow UI behind its login
+    policy        the signed gate policy of a release: a log whose newest version is in force
+    taint         signed taints and their lifting; everything downstream of them
+    approval      decisions of people: signed statements, or tags set in the MLflow UI after login
     mlflow/       MLflow's server, its login, its model registry, the connection to it
-    consumers     services that use a release and models derived from one, with who answers for each; impact: everything
-                  derived from something: manifests, runs, versions, consumers
-    evidence      gather the evidence that the gates read; its figures, counted again from their tables
-    registration  experiment, run, metrics and version in MLflow, each made once; what MLflow shows of them
+    consumers     services that use a release and models derived from one, with owners; impact: manifests, runs,
+                  versions and consumers derived from an artifact
+    evidence      evidence for the gates, with figures recomputed from their tables
+    registration  experiment, run, metrics and version in MLflow, each created once; their descriptions
     run_metrics   metrics in MLflow: a run's timeline, each event once; scores of a model with their data
-    judgement     a candidate and its gates, judged now; its signed verdict; waivers: the owner lets one candidate pass
-                  one gate until a date
-    incidents     opened, noted, closed; while one is open, nothing is promoted
-    promotion     copy, record, rollback, return of a canary; MLflow's aliases after them
-    canary/       what is observed of a canary beside the champion -> return, go on, promote
-    freeze        what consumers must learn, signed and numbered, sent by webhook; taint or lift, and notify everyone
-                  concerned
-    exports/      a release or checkpoint as a signed directory that proves itself elsewhere
+    judgement     evaluation of a candidate's gates; its signed verdict; waivers of one gate for one candidate until a
+                  date
+    incidents     open, note, close; promotions are frozen while one is open
+    promotion     copy, record, rollback, withdrawal of a canary; MLflow's aliases
+    canary/       paired observations of canary and champion -> return, continue, promote
+    freeze        signed feed of consumers, sent by webhook; taint or lift, and notify consumers
+    exports/      a release or checkpoint as a signed directory that can be verified elsewhere
 
 Trust rests on signatures and content digests only. Tags in MLflow are for people to read and, for
-approvals, to write; the version of a release counts when a record signed by the promoter says so.
+approvals, to write; only a record signed by the promoter makes a version a release.
 """

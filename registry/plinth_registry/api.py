@@ -70,7 +70,7 @@ __all__ = [
     "watch_canary",
 ]
 
-#: Who gives a canary back, or makes it champion, where no person does.
+#: Actor of automatic canary decisions.
 CANARY_SENSOR = "canary sensor"
 
 
@@ -129,7 +129,7 @@ def relay_timeline(ctx: Context, recipe: Recipe, run_id: str, events: list[dict[
     return run_metrics.relay(connection.connect(ctx.workspace), recipe.name, run_id, events)
 
 
-@connection.named("keep the page of a run")
+@connection.named("store the page of a run")
 def keep_files(ctx: Context, recipe: Recipe, run_id: str, paths: Iterable[Path]) -> None:
     """Store files, such as a run's page and its timeline, as artifacts of its MLflow run."""
     run_metrics.keep(connection.connect(ctx.workspace), recipe.name, run_id, paths)
@@ -154,7 +154,7 @@ def link_pages(ctx: Context, recipe: Recipe, url: str) -> tuple[str, ...]:
 
 def promote_if_approved(ctx: Context, recipe: Recipe, by: str = "approval sensor") -> tuple[ReleaseRecord, ...]:
     """Promote every candidate that no gate blocks, one after another: to champion, or to canary if the policy requires
-    a trial; and the canary that was proved good enough. Called by the sensors' job."""
+    one; also the canary that is within the margin. Called by the sensors' job."""
     proved = promote_if_proved(ctx, recipe)
     stage, waiting = decisions.next_stage(ctx, recipe), ready(ctx, recipe)
     chosen = waiting[:1] if stage == CANARY else waiting
@@ -166,8 +166,8 @@ def _promote_ready(ctx: Context, recipe: Recipe, one: CandidateStatus, by: str, 
 
 
 def promote_if_proved(ctx: Context, recipe: Recipe, by: str = CANARY_SENSOR) -> tuple[ReleaseRecord, ...]:
-    """Promote the canary to champion if the policy allows that without a person, it is proved to be within the margin,
-    and every gate passes again."""
+    """Promote the canary to champion if the policy allows that without a person, it is within the margin, and every
+    gate passes again."""
     try:
         seen = observe(ctx, recipe)
     except GateError:  # no policy is signed
@@ -179,7 +179,7 @@ def promote_if_proved(ctx: Context, recipe: Recipe, by: str = CANARY_SENSOR) -> 
 
 
 def canary_status(ctx: Context, recipe: Recipe) -> CanaryStatus | None:
-    """Return the canary's status against its champion, judged now; None if there is none on trial.
+    """Return the canary's status against its champion, judged now; None if there is none.
 
     Raises:
         GateError: no gate policy is signed.
@@ -191,7 +191,7 @@ def canary_status(ctx: Context, recipe: Recipe) -> CanaryStatus | None:
 
 @connection.named("judge the canary")
 def watch_canary(ctx: Context, recipe: Recipe, by: str = CANARY_SENSOR) -> CanaryTick | None:
-    """Judge the canary now and roll it back if it is worse; return None if there is none on trial.
+    """Judge the canary now and roll it back if it is worse; return None if there is none.
     Called by the sensor.
 
     Raises:

@@ -6,10 +6,10 @@
              a second person uses approval.2, approval.2.by, approval.2.reason, and so on; behind a login, the
              server sets the name
 
-Either must name the person and the reason, and counts for one promotion: where a candidate was promoted before and has
-lost its place, people decide again. A statement that does not verify, or speaks of another
-candidate, counts for nothing and is reported. Whose tags they are is stated by the server that asked for a login
-(`login.log`); tags alone are anybody's, and a request.
+Either must name the person and the reason, and is valid for one promotion: a candidate that was promoted before and
+lost its alias needs new decisions. A statement that does not verify, or is about another candidate, is ignored and
+reported. The server with the login signs the author of tags (`login.log`); tags without that can be set by anyone and
+are only a request.
 """
 
 from __future__ import annotations
@@ -50,7 +50,9 @@ def sign(
     """
     by, reason = by.strip(), reason.strip()
     if not reason:
-        raise SignatureError(f"the decision of {by or 'nobody'} needs a reason", expected="why, in a sentence")
+        raise SignatureError(
+            f"the decision of {by or 'an unnamed person'} needs a reason", expected="a reason in a sentence"
+        )
     path, after = statement_path(ctx, candidate, by), releases.ended_by(ctx, candidate.release, candidate.subjects)
     wanted = (decision, reason, policy, after)
     key = Trust.of(ctx.workspace).signer(APPROVER, by)
@@ -92,18 +94,18 @@ def verify_statement(ctx: Context, path: Path, candidate: Candidate, data: bytes
             f"{path} is about another candidate",
             found=about,
             expected=candidate.subjects,
-            remedy="the person must look at this candidate and sign for it",
+            remedy="the person must review this candidate and sign again",
         )
     predicate = content["predicate"]
     if predicate.get("by") != person or predicate.get("decision") not in get_args(Decision):
-        raise SignatureError(f"{path} is no decision of {person}", found=predicate)
+        raise SignatureError(f"{path} is not a decision of {person}", found=predicate)
     key = next(one["keyid"] for one in envelope["signatures"] if one.get("keyid") in authority.keys)
     given = {"decision": predicate["decision"], "reason": str(predicate.get("reason"))}
     given |= {"key": key, "policy": str(predicate.get("policy", "")), "after": predicate.get("after", 0)}
     try:
         return Approval(by=person, how="statement", **given)
     except ValidationError as error:
-        raise SignatureError(f"{path} is no decision of {person}", found=error) from error
+        raise SignatureError(f"{path} is not a decision of {person}", found=error) from error
 
 
 def require_recorded(ctx: Context, candidate: Candidate, recorded: Collection[Approval]) -> None:
@@ -114,7 +116,7 @@ def require_recorded(ctx: Context, candidate: Candidate, recorded: Collection[Ap
     """
     by_tag = {one.by for one in recorded if one.how == "tag" and one.proxy}
     logged = {one.by for one in login_decisions(ctx, candidate)} if by_tag else set()
-    missing = [f"{person}: no login states it" for person in sorted(by_tag - logged)]
+    missing = [f"{person}: no signed login" for person in sorted(by_tag - logged)]
     for one in (each for each in recorded if each.how == "statement"):
         try:
             verify_statement(ctx, statement_path(ctx, candidate, one.by), candidate)
@@ -124,8 +126,8 @@ def require_recorded(ctx: Context, candidate: Candidate, recorded: Collection[Ap
         raise SignatureError(
             f"decisions that released candidate {candidate.key[:12]} are missing",
             found="; ".join(missing),
-            expected="the statements that its release record names",
-            remedy="restore approvals/ and logins/ from a backup; or roll back, approve anew and promote again",
+            expected="the statements named in its release record",
+            remedy="restore approvals/ and logins/ from a backup; or roll back, approve and promote again",
         )
 
 
@@ -187,7 +189,7 @@ def _outdated(found: Approval, policy: str, after: int) -> str:
         return ""
     if found.policy != policy:
         return f"{found.by} approved under another gate policy ({found.policy[:12] or 'none'})"
-    spent = f"{found.by} approved a promotion that release record {after} ended; another one needs a new approval"
+    spent = f"{found.by} approved a promotion that ended with release record {after}; a new one needs a new approval"
     return "" if found.after == after else spent
 
 
@@ -200,7 +202,7 @@ def _require_newest(ctx: Context, candidate: Candidate, deciders: set[str]) -> N
         if number < trust.seen(*counted):
             raise SignatureError(
                 f"the newest decision of {person} about candidate {candidate.key[:12]} is missing",
-                found=f"decision {number}" if number else "none that holds",
+                found=f"decision {number}" if number else "none that verifies",
                 expected=f"decision {trust.seen(*counted)}, which this machine has seen",
                 remedy="restore approvals/ from a backup, or have that person decide again",
             )
@@ -238,17 +240,17 @@ def _from_tag(tag: str, tags: Mapping[str, Any]) -> Approval | str | None:
     return Approval(by=by, decision="approved", reason=reason, how="tag")
 
 
-# Tags of approvals that logged-in people wrote, each in a statement of the server that asked them for their login.
+# Approval tags set by logged-in people, each in a statement signed by the server.
 #
 #     logins/00001.json    person, candidate, tag, value; signed by the server, numbered and chained
 #
-# A person's decision is what their own tags say, the newest of each: somebody else who writes over a tag, or removes
-# it, changes nothing. A rejection in any of them outweighs an approval. The policy names the servers and the people who
+# A person's decision consists of the newest of their own tags: overwriting or removing a tag by others has no effect.
+# A rejection in any of them outweighs an approval. The policy names the servers and the people who
 # count.
 
-#: A tag that decides, with the number of the person in it; its reason and name are tags beside it.
+#: Decision tag with the number of the person; reason and name are in related tags.
 TAG: Final = re.compile(r"approval(\.\d+)?")
-#: Whatever speaks of a decision.
+#: Pattern of all tags about decisions.
 WRITTEN: Final = re.compile(r"(approval(?:\.\d+)?)(\.by|\.reason)?")
 
 
@@ -276,7 +278,7 @@ def logins_about(ctx: Context, candidate: Candidate) -> tuple[LogRecord, ...]:
     Raises:
         SignatureError: a statement was edited, removed, moved, or not signed by an approver.
     """
-    # Also the version: whoever can write its tags may have put another candidate's key there while somebody decided.
+    # Also checks the version, since its tags may have had another candidate's key at the time of the decision.
     wanted = {"candidate": candidate.key, "model": candidate.model, "version": candidate.version}
     return tuple(one for one in LOGINS.records(ctx) if wanted.items() <= one.body.items())
 

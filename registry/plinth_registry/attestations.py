@@ -1,11 +1,11 @@
-"""Attestations: what was found out about a checkpoint, signed by the role that may state it.
+"""Attestations: findings about a checkpoint, signed by the responsible role.
 
     attestations/<checkpoint 16>/<asset>.json     an in-toto statement in a DSSE envelope; `/` in the name is `.`
 
-A measurement is attested in the process that made it, before it is published: a manifest that somebody puts in its
-place has no statement. Gates read only what is attested here about the checkpoint they judge; a statement that does not
-hold is reported and counts for nothing. A statement that stands in place of another names it and has the next number: a
-machine that has seen a newer one refuses an older one that was put back.
+A measurement is attested by the process that computed it, before publication, so a substituted manifest has no
+statement. Gates read only attested findings about the candidate's checkpoint; invalid statements are reported and
+ignored. A statement that replaces another names it and has the next number: a machine that has seen a newer one refuses
+a restored older one.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ from plinth.trust import dsse
 from plinth.trust.dsse import COMPLIANCE, EVALUATOR, TRAINER, now
 from plinth.trust.root import Trust
 
-#: Who may state what; measured assets are the evaluator's, facts of a run and its data have kinds of their own.
+#: Role of each kind of statement. Measurements belong to the evaluator; facts of a run and its data have their own
+#: kinds.
 KINDS: Final[Mapping[str, str]] = {
     "measurement": EVALUATOR,
     "contamination": EVALUATOR,
@@ -52,8 +53,8 @@ class Attestation(Frozen):
     materials: Mapping[str, str]
     facts: Mapping[str, Any]
     at: str
-    number: int = Field(1, ge=1, description="Of the statements about this checkpoint and asset.")
-    replaces: str = Field("", description="SHA-256 of the canonical envelope that this one stands in place of.")
+    number: int = Field(1, ge=1, description="Number among the statements about this checkpoint and asset.")
+    replaces: str = Field("", description="SHA-256 of the canonical envelope that this one replaces.")
 
     @property
     def manifest(self) -> str | None:
@@ -207,7 +208,7 @@ def _read_attestations(trust: Trust, path: Path, checkpoint: str) -> Attestation
     name = path.name == f"{found.asset.replace('/', '.')}.json"
     if found.checkpoint != checkpoint or dsse.subjects(content) != expected or not name:
         raise SignatureError(
-            f"{path} is about something else",
+            f"{path} is about another subject",
             found=f"{found.asset} of checkpoint {found.checkpoint[:12]}",
             expected=f"checkpoint {checkpoint[:12]}",
             remedy="run the evaluation of this checkpoint again",
@@ -215,16 +216,16 @@ def _read_attestations(trust: Trust, path: Path, checkpoint: str) -> Attestation
     newest = trust.seen(*_order(path))
     if found.number < newest:
         raise SignatureError(
-            f"{path} was put back: a newer statement stood in its place",
+            f"{path} is outdated: this machine has seen a newer statement",
             found=f"statement {found.number}",
-            expected=f"statement {newest}, which this machine has seen",
-            remedy="restore the newer one, or run the evaluation of this checkpoint again",
+            expected=f"statement {newest}",
+            remedy="restore the newer one, or repeat the evaluation of this checkpoint",
         )
     _remember(trust, path, found)
     return found
 
 
-# What was measured of a checkpoint, as facts for gates: from the statistics of attested manifests.
+# Measurements of a checkpoint as facts for gates, from the statistics of attested manifests.
 
 
 def measurements_of(ctx: Context, checkpoint: str, attested: Mapping[str, Attestation]) -> dict[str, Manifest]:
@@ -233,7 +234,7 @@ def measurements_of(ctx: Context, checkpoint: str, attested: Mapping[str, Attest
     for asset, one in attested.items():
         if one.manifest is None:
             continue
-        with suppress(PlinthError):  # a manifest that cannot be read, or its measurement not used, is no evidence
+        with suppress(PlinthError):  # an unreadable manifest or unknown measurement is not evidence
             made = ctx.refs.load(one.manifest)
             if one.kind == kind_of(asset) and made.asset == asset and checkpoint in made.inputs.values():
                 found[asset] = made

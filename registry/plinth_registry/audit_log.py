@@ -1,4 +1,4 @@
-"""The signed logs of a workspace and who may sign each; the audit log: every decision and every refusal."""
+"""The signed logs of a workspace with their signing roles; the audit log of decisions and refusals."""
 
 from __future__ import annotations
 
@@ -21,29 +21,29 @@ from plinth.trust.root import Trust
 from plinth.trust.signed_log import SignedLog
 from plinth.trust.signers import Signer
 
-# The signed logs of a workspace, each with who may sign it. The head of the releases names the newest of each.
+# Signed logs of a workspace with their signing roles. The head of the release history names the newest record of each.
 #
-# Builds read `plinth.corpus.exclusions`: that log's form is there.
+# The log of exclusions is defined in `plinth.corpus.exclusions`, since builds read it.
 
-#: Movements of releases (`releases`).
+#: Release changes (`releases`).
 RELEASES: Final = SignedLog(
     "releases", (PROMOTER,), kind="urn:plinth:release:v1", title="release records", flat=True, readable=True
 )
-#: Marks of unfit data and models, and their lifting.
+#: Taints and their lifting.
 MARKS: Final = SignedLog("taint", (COMPLIANCE,))
-#: What consumers must learn.
+#: Feed of consumers.
 FEED: Final = SignedLog("feed", (COMPLIANCE, PROMOTER))
-#: Services and models made of releases.
+#: Services that use releases, and derived models.
 CONSUMERS: Final = SignedLog("consumers", (COMPLIANCE, PROMOTER))
 #: Tags of approvals, by logged-in people (`login.log`).
 LOGINS: Final = SignedLog("logins", (APPROVER,))
-#: Decisions and refused ones (`audit_log`).
+#: Decisions and refusals (`audit_log`).
 AUDIT: Final = SignedLog("audit", tuple(ROLES), keeps_revoked=True)
-#: What providers state of themselves and their data (`papers.provider`).
+#: Provider declarations (`papers.provider`).
 PROVIDERS: Final = SignedLog("providers", (COMPLIANCE,))
 #: Incidents: opened, noted, closed (`incidents`).
 INCIDENTS: Final = SignedLog("incidents", (COMPLIANCE, PROMOTER))
-#: Waivers of lines of checklists.
+#: Waivers of checklist lines.
 CHECK_WAIVERS: Final = SignedLog("check-waivers", (POLICY,))
 
 LOGS: Final = (MARKS, FEED, CONSUMERS, LOGINS, AUDIT, PROVIDERS, EXCLUSIONS, INCIDENTS, CHECK_WAIVERS)
@@ -56,25 +56,24 @@ def policies(release: str) -> SignedLog:
     return SignedLog(name, (POLICY,), kind=POLICY_PREDICATE, title=title, flat=True)
 
 
-def beside_releases(ctx: Context) -> Iterator[SignedLog]:
-    """Every log whose newest record the head of the releases names."""
+def logs_in_head(ctx: Context) -> Iterator[SignedLog]:
+    """Yield logs whose newest record is named in the head of the release history."""
     yield from LOGS
     for folder in sorted(ctx.workspace.policies.glob("*/")):
         yield policies(folder.name)
 
 
-# Every decision and every refused one, in a signed log: who asked for what, why, and what became of it.
+# Audit log of decisions and refusals: actor, subject, reason, outcome.
 #
-#     audit/00001.json    action, outcome, actor, subject, reason; of a refusal, why
+#     audit/00001.json    action, outcome, actor, subject, reason; cause of a refusal
 #
-# An entry is signed with the key of the role that may do what was asked, so that its actor is the owner whom the root
-# names for that key. Somebody who was refused may have no such key: then the first key of this machine signs, and the
-# actor is `unauthenticated NAME`. A machine without any key can decide nothing and records nothing. An entry that was
-# signed with a key revoked since is kept, and shown as such.
+# An entry is signed with the key of the role for the action, so its actor is the owner of that key in the root. A
+# refused actor may lack such a key: then the first key of this machine signs, and the actor is `unauthenticated NAME`.
+# A machine without keys decides and records nothing. Entries signed with a key revoked later are kept and labeled.
 #
 # Each release record names the newest entry before it, and the signed head of the release history the newest of all.
 
-#: The role in which each action is done.
+#: Role of each action.
 ROLE_OF = {
     "approve": APPROVER,
     "reject": APPROVER,
@@ -270,7 +269,7 @@ def _entry(found: LogRecord) -> AuditEntry:
             number=found.number, at=found.at, role=found.role, signed_by=found.owners, **dict(found.body)
         )
     except (TypeError, ValidationError) as error:
-        raise SignatureError(f"record {found.number} of audit/ is no entry", found=error) from error
+        raise SignatureError(f"record {found.number} of audit/ is not an entry", found=error) from error
     named = entry.actor.startswith(UNAUTHENTICATED) and entry.outcome == "refused"
     own = entry.role == ROLE_OF.get(entry.action) and (entry.actor in found.owners or not found.owners)
     if not (named or own):
@@ -278,6 +277,6 @@ def _entry(found: LogRecord) -> AuditEntry:
             f"record {found.number} of audit/ names an actor who did not sign it",
             found=f"{entry.action} by {entry.actor}, signed as {entry.role} by {', '.join(found.owners)}",
             expected=f"{ROLE_OF.get(entry.action, 'an action')} of the actor",
-            remedy="ask whose key that is; restore audit/ from a backup",
+            remedy="find the owner of that key; restore audit/ from a backup",
         )
     return entry

@@ -1,8 +1,8 @@
 """Candidates: a checkpoint with its evaluation, signed, complete in its lineage, known to MLflow.
 
-A candidate is identified by its checkpoint, its evaluation and the facts stated about it, so the same
-work is registered once, however often it is asked for. The statement of facts is signed and lies beside
-the model directory; the tags in MLflow repeat it for people and are never trusted.
+A candidate is identified by its checkpoint, its evaluation and the facts stated about it, so the same work is
+registered only once. The signed statement of facts is stored next to the model directory; tags in MLflow repeat it for
+people and are never trusted.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ from plinth_registry.signing import verify
 
 KEY = re.compile(r"[0-9a-f]{64}")
 RESUME_FILE = "resume.json"
-#: Of the registered model that trainers write, after the release's name.
+#: Suffix of the registered model that trainers write.
 SUFFIX = "-candidate"
 EVIDENCE_PREDICATE = "urn:plinth:evidence:v1"
-#: Sources of versions in MLflow are `plinth:///models/<12>`: relative to the workspace, so that neither a moved one
-#: nor a server on another machine breaks them. MLflow refuses local paths outside a run's artifacts.
+#: Sources of versions in MLflow are `plinth:///models/<12>`: relative to the workspace, so that they work
+#: after a move and on other machines. MLflow refuses local paths outside a run's artifacts.
 SCHEME = "plinth://"
 
 
@@ -47,11 +47,13 @@ class Facts(Frozen):
     """Facts that the caller states about a candidate; None without evidence."""
 
     contaminated_documents: int | None = Field(None, description="Training documents overlapping the held-out set.")
-    licences: Mapping[str, int] | None = Field(None, description="Curated documents by licence.")
-    sources: Mapping[str, GrantedUses] | None = Field(None, description="Terms of each source, and what entered of it.")
+    licences: Mapping[str, int] | None = Field(None, description="Curated documents by license.")
+    sources: Mapping[str, GrantedUses] | None = Field(None, description="Terms of each source, with the amount used.")
     stability: Mapping[str, int] | None = Field(None, description="Events of the run by kind (restart, spike, …).")
     requested_by: str | None = Field(None, description="Person who requested the run.")
-    cost: Mapping[str, float] = Field(default_factory=dict, description="Such as `wall_s`, `tokens`, `device_hours`.")
+    cost: Mapping[str, float] = Field(
+        default_factory=dict, description="Amounts, such as `wall_s`, `tokens`, `device_hours`."
+    )
 
     @property
     def identity(self) -> dict[str, Any]:
@@ -130,7 +132,7 @@ def ancestry(ctx: Context, checkpoint: str, evaluation: str) -> Chain:
         ) from error
     if checkpoint not in measured.inputs.values():
         raise LineageError(
-            f"evaluation {evaluation} is of another checkpoint",
+            f"evaluation {evaluation} belongs to another checkpoint",
             found=dict(measured.inputs),
             expected=f"{checkpoint} among its inputs",
             remedy="evaluate this checkpoint",
@@ -250,9 +252,9 @@ def stated(ctx: Context, model: str, version: str, directory: Path, key: str) ->
     """
     if not KEY.fullmatch(key):
         raise SignatureError(
-            f"{model} version {version} names no candidate",
+            f"{model} version {version} has no candidate key",
             found=f"tag `candidate` = {key!r}",
-            expected="the key that registering gave it",
+            expected="the key written at registration",
             remedy="register the checkpoint again",
         )
     path = evidence_path(directory, key)
@@ -266,10 +268,10 @@ def stated(ctx: Context, model: str, version: str, directory: Path, key: str) ->
         raise SignatureError(f"{path} is not the signed statement of a candidate", found=error) from error
     if not counted == subjects.get("candidate") == key:
         raise SignatureError(
-            f"{model} version {version} carries the facts of another candidate",
+            f"{model} version {version} has the facts of another candidate",
             found=counted,
             expected=key,
-            remedy="its tags were changed: register the checkpoint again",
+            remedy="its tags were changed; register the checkpoint again",
         )
     return Candidate(
         model=model,

@@ -26,15 +26,15 @@ from plinth_registry import releases, taint
 from plinth_registry.audit_log import CONSUMERS, FEED
 from plinth_registry.mlflow import connection
 
-# Consumers: services that use a release and models that were made of one, with the person who answers for each.
+# Consumers: services that use a release and models derived from one, each with its owner.
 #
-#     consumers/00001.json     enrolments and removals: signed by the promoter or compliance, numbered, chained
+#     consumers/00001.json     enrollments and removals: signed by the promoter or compliance, numbered, chained
 #
-# A service uses the version that a place of a release holds (`demo@champion`). It may ask for canaries: a canary serves
-# only those that did. A child is a model in MLflow whose tag `parent` is the digest of the checkpoint that it was made
-# of; a child with a tag `digest` can be a parent itself.
+# A service uses the version under an alias of a release (`demo@champion`). A canary serves only services that opted in.
+# A child is an MLflow model whose tag `parent` is the digest of the checkpoint that it is derived from; a child with a
+# tag `digest` can be a parent itself.
 
-#: Tags of a model in MLflow that was made of a release's checkpoint.
+#: Tags of an MLflow model derived from a released checkpoint.
 PARENT, DIGEST = "parent", "digest"
 SHA256 = re.compile(r"[0-9a-f]{64}")
 
@@ -80,12 +80,12 @@ def enrol(
         SignatureError: neither the promoter's nor the compliance key is on this machine.
     """
     if (model is None) == (child is None):
-        raise MissingError("a consumer uses a release or is a child", expected="one of --model and --child")
+        raise MissingError("a consumer needs a release or a child model", expected="one of --model and --child")
     found: dict[str, Any] = _service(ctx, model) if model else _child(ctx, str(child))
     entries = len(releases.log_records(ctx, FEED))
     made = Consumer(name=name, owner=owner, webhook=webhook, canary=canary, after=entries, **found)
     if canary and made.child:
-        raise MissingError(f"{name} is a child", expected="a service: only those are served by a canary")
+        raise MissingError(f"{name} is a child", expected="a service; canaries serve only services")
     return _add(ctx, "enrol", made)
 
 
@@ -97,7 +97,7 @@ def leave(ctx: Context, name: str) -> Consumer:
     """
     known = {one.name: one for one in enrolled(ctx)}
     if name not in known:
-        remedy = nearest(name, known) or "`plinth release consumer list` shows them"
+        remedy = nearest(name, known) or "list them with `plinth release consumer list`"
         raise MissingError(f"no consumer {name}", remedy=remedy)
     return _add(ctx, "leave", known[name])
 
@@ -133,7 +133,7 @@ def require_canary(ctx: Context, release: str, name: str) -> Consumer:
             return one
     raise GateError(
         f"{name} is not served by canaries of {release}",
-        expected=", ".join(one.name for one in canary_for(ctx, release)) or "nobody is enrolled",
+        expected=", ".join(one.name for one in canary_for(ctx, release)) or "no consumer opted in",
         remedy=f"`plinth release consumer add {name} --owner PERSON --model {release}@champion --canary`",
     )
 
@@ -186,7 +186,7 @@ def version_for(ctx: Context, release: str, name: str) -> str:
         served = () if champion is None else (champion,)
     if not served:
         raise MissingError(
-            f"{release} has no {place} for {name}", remedy="`plinth release consumer list` shows who uses what"
+            f"{release} has no {place} for {name}", remedy="list consumers with `plinth release consumer list`"
         )
     return served[0]
 
@@ -218,7 +218,7 @@ def _content(record: LogRecord) -> tuple[Literal["enrol", "leave"], Consumer]:
     try:
         return record.body["action"], Consumer.model_validate({**record.body["consumer"], "since": record.at})
     except (KeyError, TypeError, ValueError) as error:
-        raise SignatureError(f"record {record.number} of consumers/ is no enrolment", found=error) from error
+        raise SignatureError(f"record {record.number} of consumers/ is not a registration", found=error) from error
 
 
 def _service(ctx: Context, model: str) -> dict[str, Any]:
@@ -226,10 +226,10 @@ def _service(ctx: Context, model: str) -> dict[str, Any]:
     known = releases.history(ctx)
     models = {record.model for record in known}
     if name not in models:
-        raise MissingError(f"no release {name}", remedy=nearest(name, models) or "`plinth status` lists releases")
+        raise MissingError(f"no release {name}", remedy=nearest(name, models) or "list releases with `plinth status`")
     places = known.of(name).standing.aliases
     if place and place not in places:
-        raise MissingError(f"{name} has no place {place}", expected=" or ".join(places))
+        raise MissingError(f"{name} has no alias {place}", expected=" or ".join(places))
     return {"model": name, "place": place or "champion"}
 
 
@@ -245,19 +245,20 @@ def _child(ctx: Context, child: str) -> dict[str, Any]:
     known |= {one.digest for one in enrolled(ctx)}
     if parent not in known or not SHA256.fullmatch(parent):
         raise MissingError(
-            f"{child} names no parent that was released here",
+            f"{child} does not name a parent released here",
             found=f"tag `{PARENT}` = {parent!r}",
-            expected="the digest of a released checkpoint, or of an enrolled child",
+            expected="the digest of a released checkpoint, or of a registered child",
             remedy=f"set the tag `{PARENT}` of the version to it",
         )
     made = datetime.fromtimestamp(held.creation_timestamp / 1000, UTC).isoformat(timespec="seconds")
     return {"child": child, "parent": parent, "digest": digest, "made": made}
 
 
-# Impact: everything that came of something, up to the versions of models and whoever uses them.
+# Impact: everything derived from an artifact, up to model versions and their consumers.
 #
-# Manifests and runs are found in the workspace, releases in the signed history. Candidates and aliases are MLflow's;
-# where it does not run, the result says that they were not looked at.
+# Manifests and runs are found in the workspace, releases in the signed history, candidates and aliases in MLflow; if
+# MLflow is unreachable, `gaps` lists them as not searched.
+
 
 class Impact(Frozen):
     """Everything derived from a target, including versions that it only measured. `gaps` lists what could not be
@@ -295,7 +296,7 @@ def impact(ctx: Context, target: str) -> Impact:
         runs=affected_runs(ctx, found.digests, begun.runs),
         versions=known,
         consumers=consumer_rows(ctx, checkpoints, known),
-        marks=tuple(f"{one.kind} {one.target[:16]} is marked by {one.by}: {one.reason}" for one in standing),
+        marks=tuple(f"{one.kind} {one.target[:16]} is tainted by {one.by}: {one.reason}" for one in standing),
         gaps=gaps,
     )
 

@@ -1,7 +1,7 @@
-"""Candidates before they are released, and decisions about candidates and releases.
+"""Unreleased candidates, and decisions about candidates and releases.
 
-Gates as they are now, what people decide, who is ready; promotion and the ways back, each with the connection to MLflow
-that it writes to. Does not belong here: marks (`freeze`), what assets and sensors call (`api`).
+Current gates, approvals and ready candidates; promotion, rollback and withdrawal, each with its connection to MLflow.
+Does not belong here: taints (`freeze`), functions for assets and sensors (`api`).
 """
 
 from __future__ import annotations
@@ -166,10 +166,10 @@ def ready(ctx: Context, recipe: Recipe) -> tuple[CandidateStatus, ...]:
 def next_step(ctx: Context, recipe: Recipe, status: CandidateStatus) -> str:
     """Say what a candidate needs next, with the command: what blocks it, what it waits for, or who promotes it."""
     if status.error is not None:
-        return "`plinth verify candidate` names the first broken link"
+        return "find the first broken link with `plinth verify candidate`"
     history = releases.history(ctx, recipe.required_release().name)
     if done := [one.version for one in history if one.candidate_version == status.version and one.version]:
-        return f"none, it was released as version {done[0]}"
+        return f"none; released as version {done[0]}"
     if held := blocking(status.gates):
         names = ", ".join(gate.name for gate in held)
         return f"blocked by {names}: {judgement.remedy(status.version, status.gates)}"
@@ -177,17 +177,17 @@ def next_step(ctx: Context, recipe: Recipe, status: CandidateStatus) -> str:
         return f"promotions are frozen by incident {frozen[0].number}: `plinth ops incident show`"
     stage = next_stage(ctx, recipe)
     if stage is None:
-        return "waits for the end of the canary's trial: `plinth release canary`"
+        return "waits until the current canary is promoted or withdrawn: `plinth release canary`"
     promote = f"`plinth release promote {status.version} --stage {stage} --by PERSON --reason TEXT`"
-    return f"the approval sensor makes it {stage} while `plinth up` runs; {promote} does it now"
+    return f"the approval sensor promotes it to {stage} while `plinth up` runs; to promote now: {promote}"
 
 
 def next_stage(ctx: Context, recipe: Recipe) -> Stage | None:
-    """Where an approved candidate goes now; None while another one is on trial."""
+    """Return the next stage of an approved candidate; None while there is another canary."""
     name = recipe.required_release().name
     try:
         governing = policy.current(ctx, name)
-    except GateError:  # none is signed, and no gate passes
+    except GateError:  # without a signed policy no gate passes
         return CHAMPION
     held = releases.history(ctx, name).standing
     if governing.policy.trial.promote == "at once" or held.champion is None:
@@ -224,7 +224,7 @@ def _how_to_decide(ctx: Context, version: Any, asked: ApprovalPolicy, known: Evi
     reject = " --reject" if wanted == {"rejected"} else ""
     sign = f"Sign it: `plinth approve {version.version}{reject} --by PERSON --reason TEXT`."
     if login.load(ctx.workspace) is None:
-        other = "MLflow requires no login, so anyone can set a tag; `plinth ops people login` makes it require one."
+        other = "MLflow authentication is disabled, so anyone can set a tag; enable it with `plinth ops people login`."
     elif "tag" in asked.accepted:
         other = "Or log in to MLflow, and set the tags again."
     else:
@@ -233,14 +233,14 @@ def _how_to_decide(ctx: Context, version: Any, asked: ApprovalPolicy, known: Evi
 
 
 def _answer(client: Any, version: Any, text: str) -> None:
-    """Show an answer to approval tags on a version, or take it away; only a change is written."""
+    """Show or remove an answer to approval tags on a version; only changes are written."""
     if version.tags.get(ANSWER, "") == text:
         return
     if text:
         client.set_model_version_tag(version.name, version.version, ANSWER, text)
     else:
         client.delete_model_version_tag(version.name, version.version, ANSWER)
-    version.tags[ANSWER] = text  # whoever describes this version later in the same tick
+    version.tags[ANSWER] = text  # for later descriptions of this version in the same tick
     registration.describe(client, version, version.tags)
 
 
@@ -276,7 +276,7 @@ def version_of(client: Any, recipe: Recipe, version: str | None) -> Any:
         raise MissingError(
             f"no candidate {version or ''} of {recipe.required_release().name}".replace("  ", " "),
             found=f"{len(found)} versions of {name}",
-            remedy="`plinth run` makes and registers one",
+            remedy="train and register one with `plinth run`",
         )
     return wanted[-1]
 
@@ -301,7 +301,7 @@ def rollback(ctx: Context, recipe: Recipe, by: str, reason: str, withdraw: bool 
     return promotion.rollback(ctx, connection.connect(ctx.workspace), recipe, by=by, reason=reason, withdraw=withdraw)
 
 
-@connection.named("give a canary back")
+@connection.named("withdraw a canary")
 def return_canary(ctx: Context, recipe: Recipe, by: str, reason: str) -> ReleaseRecord:
     """Roll back the canary; see `promotion.return_canary`."""
     return promotion.return_canary(ctx, connection.connect(ctx.workspace), recipe, by=by, reason=reason)
@@ -341,5 +341,5 @@ def missing_in_mlflow(ctx: Context, recipe: Recipe) -> tuple[str, ...]:
 
 
 def history(ctx: Context, recipe: Recipe) -> ReleaseHistory:
-    """Signed records of every promotion and rollback of a release, oldest first."""
+    """Return signed records of every promotion and rollback of a release, oldest first."""
     return releases.history(ctx, recipe.required_release().name)

@@ -1,11 +1,10 @@
-"""Gather the evidence of the gates, from sources in which forgery is noticed, and count its figures again.
+"""Gather evidence for the gates from tamper-evident sources, and recompute its figures.
 
-Numbers come from manifests that the evaluator has signed for, facts from statements of the role that may make them
-(`plinth_registry.attestations`), marks from the signed log, the champion from the signed history, decisions from
-signatures and tags. Evidence that is missing stays None, and its gate fails. No signature stands in for counting again:
-figures that gates read must be those of the tables that they were counted from. What the model said of an item is taken
-from its table, since counting that again needs the model; events and cost of a run have no table, and are believed as
-signed.
+Numbers come from manifests signed by the evaluator, facts from statements of the responsible role
+(`plinth_registry.attestations`), taints from the signed log, the champion from the signed history, decisions from
+signatures and tags. Missing evidence stays None, and its gate fails. A signature does not replace recomputation:
+figures must match their tables. Model outputs per item are taken from the table, since recomputing them needs the
+model; events and cost of a run have no table and are accepted as signed.
 """
 
 from __future__ import annotations
@@ -201,11 +200,11 @@ def _taints(ctx: Context, candidate: Candidate, chain: Chain | None) -> tuple[st
         return None
 
 
-# Figures of measurements, counted again from the rows of their items.
+# Figures of measurements, recomputed from the rows of their items.
 
-#: Relative difference up to which two numbers are one: sums and draws repeat to the last bits on the same libraries.
+#: Relative tolerance; sums and draws repeat to the last bits with the same libraries.
 CLOSE: Final = 1e-6
-#: Differences that are listed of one piece of evidence; the others are counted.
+#: Maximum number of differences listed per piece of evidence; the others are counted.
 LISTED: Final = 3
 
 
@@ -227,7 +226,7 @@ def _differences(stated: Any, counted: Any, where: str) -> Iterator[str]:
             inside = f"{where}/{name}" if where else name
             yield from _differences(ours.get(name, "absent"), theirs.get(name, "absent"), inside)
     elif not _same(stated, counted):
-        yield f"{where}: stated {_shown(stated)}, counted {_shown(counted)}"
+        yield f"{where}: stated {_shown(stated)}, recomputed {_shown(counted)}"
 
 
 def _same(stated: Any, counted: Any) -> bool:
@@ -244,8 +243,7 @@ def _shown(value: Any) -> str:
     return f"{value:.6g}" if isinstance(value, float) else str(value)[:80]
 
 
-#: Faults by digests of a manifest and of what is measured beside it: tables are named by digest, so that one look in a
-#: process is enough.
+#: Errors by digests of a manifest and its related measurements, cached per process.
 _COUNTED_FAULTS: dict[tuple[str, ...], tuple[str, ...]] = {}
 MOST_KNOWN: Final = 4096
 
@@ -271,21 +269,21 @@ def _counted(ctx: Context, one: Measurement, asset: str, found: Mapping[str, Man
         return _COUNTED_FAULTS[key]
     try:
         wrong = differences(*one.recount(ctx, found[asset], found))
-    except PlinthError as error:  # a table that is absent may come back
-        return (f"cannot be counted again: {error.what}",)
+    except PlinthError as error:  # an absent table may be restored
+        return (f"cannot be recomputed: {error.what}",)
     except Exception as error:  # tables may hold anything, and so may the code of another package
-        return (f"cannot be counted again: {type(error).__name__}: {error}",)
+        return (f"cannot be recomputed: {type(error).__name__}: {error}",)
     if len(_COUNTED_FAULTS) >= MOST_KNOWN:
         _COUNTED_FAULTS.clear()
     _COUNTED_FAULTS[key] = wrong
     return wrong
 
 
-# Claims about training text, counted again at promotion. Text that trained stands in the checkpoint's own ancestry: a
-# statement that was found out from other text, or left a bucket out, is none about this checkpoint.
+# Claims about training text, recomputed at promotion. Training text must be in the checkpoint's ancestry: a statement
+# computed from other text, or without a bucket, is not about this checkpoint.
 
 CONTAMINATION: Final = "contamination"
-#: Counted claims by the digests that they were counted from.
+#: Recomputed claims by digests of their inputs.
 _COUNTED_TEXT: dict[tuple[str, ...], Any] = {}
 
 
@@ -307,9 +305,9 @@ def miscounted_text(ctx: Context, stated: Mapping[str, Attestation], chain: Chai
         try:
             own = _of_this_ancestry(one, chain) or count(ctx, one)
         except PlinthError as error:
-            own = (f"cannot be counted again: {error.what}",)
+            own = (f"cannot be recomputed: {error.what}",)
         except (KeyError, TypeError, ValueError) as error:
-            own = (f"cannot be counted again: {type(error).__name__}: {error}",)
+            own = (f"cannot be recomputed: {type(error).__name__}: {error}",)
         if own:
             found[kind] = tuple(f"{kind}: {each}" for each in own)
     return found
@@ -321,12 +319,12 @@ def _of_this_ancestry(one: Attestation, chain: Chain) -> tuple[str, ...]:
     other = [name for name, digest in sorted(one.materials.items()) if versions.get(name, digest) != digest]
     trained = (name for name in versions if name.endswith("/curated") and name != f"{CANARIES}/curated")
     lacking = [name for name in sorted(trained) if name not in one.materials]
-    said = (f"counted on another {', '.join(other)} than was trained on",) if other else ()
-    return (*said, f"not counted on {', '.join(lacking)}") if lacking else said
+    said = (f"computed on another {', '.join(other)} than the run was trained on",) if other else ()
+    return (*said, f"not computed on {', '.join(lacking)}") if lacking else said
 
 
 def _licences(ctx: Context, one: Attestation) -> tuple[str, ...]:
-    from plinth.corpus import curate  # compiled kernels, which only a candidate needs
+    from plinth.corpus import curate  # compiled kernels, needed only for candidates
 
     curated, documents = (_by_bucket(ctx, one, stage) for stage in ("curated", "documents"))
     read = (*(made.digest for made in curated.values()), *(made.digest for made in documents.values()))
@@ -341,7 +339,7 @@ def _licences(ctx: Context, one: Attestation) -> tuple[str, ...]:
 
 
 def _contamination(ctx: Context, one: Attestation) -> tuple[str, ...]:
-    from plinth.corpus import curate  # compiled kernels, which only a candidate needs
+    from plinth.corpus import curate  # compiled kernels, needed only for candidates
 
     verdicts, compared = _by_bucket(ctx, one, "verdicts"), ctx.refs.load(one.materials[CONTAMINATION])
     curated = _by_bucket(ctx, one, "curated")

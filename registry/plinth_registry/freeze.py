@@ -34,16 +34,16 @@ from plinth_registry.registration import describe, locked
 from plinth_registry.releases import ReleaseRecord
 from plinth_registry.taint import TaintStatement
 
-# The feed: what consumers must learn, signed and numbered, so that a gap shows.
+# The feed of consumers: signed and numbered, so that gaps are detected.
 #
-#     feed/00001.json     one mark, one lift, or one movement of a release, with the versions and consumers concerned
+#     feed/00001.json     one taint, one lifted taint, or one release change, with affected versions and consumers
 #
-# The feed follows two other signed logs, the marks and the release history: `catch_up_feed` adds an entry for each
-# record that has none yet, so that nothing stays unsaid when a process dies between the two. A consumer verifies every
+# The feed follows two other signed logs, the taints and the release history: `catch_up_feed` adds an entry for each
+# record that has none yet, so that nothing is lost when a process dies between the two. A consumer verifies every
 # entry against its pinned root and the entry before (`received`); a missing, repeated or moved entry is refused by
 # name.
 
-#: Published assets named in an entry; the mark's impact has all.
+#: Maximum number of published assets named in an entry; `impact` lists all.
 ASSETS = 50
 
 
@@ -67,13 +67,13 @@ class FeedEntry(Frozen):
     @property
     def sentence(self) -> str:
         """Entry in words."""
-        concerned = ", ".join(f"{name} ({owner})" for name, owner in self.consumers.items()) or "no enrolled consumer"
+        concerned = ", ".join(f"{name} ({owner})" for name, owner in self.consumers.items()) or "no registered consumer"
         versions = ", ".join(self.versions) or "no version"
-        return f"{self.event}: {self.target}, by {self.by}: {self.reason}. Concerned: {versions}; {concerned}."
+        return f"{self.event}: {self.target}, by {self.by}: {self.reason}. Affected: {versions}; {concerned}."
 
 
 def feed_entries(ctx: Context, after: int = 0) -> tuple[FeedEntry, ...]:
-    """Entries with a higher number, oldest first.
+    """Return entries with a higher number, oldest first.
 
     Raises:
         SignatureError: an entry was edited, removed, moved or forged.
@@ -95,7 +95,7 @@ def catch_up_feed(ctx: Context) -> tuple[FeedEntry, ...]:
     """Add missing entries to the feed: taints and lifts, then movements of releases. Return the new entries.
 
     Raises:
-        SignatureError: a log does not hold, or there is neither the promoter's nor the compliance key on this machine.
+        SignatureError: a log does not verify, or neither the promoter's nor the compliance key is on this machine.
     """
     made = []
     with locked_file(ctx.workspace.root / FEED.name / ".catch_up"):
@@ -170,10 +170,10 @@ def _entry(record: LogRecord) -> FeedEntry:
             }
         )
     except ValueError as error:
-        raise SignatureError(f"entry {record.number} of the feed cannot be read", found=error) from error
+        raise SignatureError(f"entry {record.number} of the feed is unreadable", found=error) from error
 
 
-# Entries of the feed to consumers that named a webhook: at least once, in order, signed twice.
+# Delivery of feed entries to webhooks: at least once, in order, signed twice.
 #
 #     POST URL
 #     X-Plinth-Sequence: 12                           the number of the entry
@@ -182,9 +182,9 @@ def _entry(record: LogRecord) -> FeedEntry:
 #
 #     <the entry's file: a DSSE envelope>
 #
-# The HMAC says that this workspace sent it, and when; the envelope says who stated it. The secret is made when the
-# consumer is enrolled, is shown once, and lies beside the pinned root with mode 600. The number of the last entry that
-# was accepted (status 2xx) lies there too: what was not accepted is sent again, and nobody who can write the workspace
+# The HMAC authenticates this workspace and the time; the envelope authenticates the author. The secret is created with
+# the consumer, shown once, and stored next to the pinned root with mode 600, with the number of the last accepted entry
+# (status 2xx): entries that were not accepted are sent again, and a writer of the workspace
 # stops it.
 
 ATTEMPTS = 4
@@ -211,9 +211,7 @@ def make_secret(ctx: Context, name: str) -> str:
     return secret
 
 
-def deliver(
-    ctx: Context, attempts: int = ATTEMPTS, wait: Callable[[float], None] = time.sleep
-) -> tuple[Delivery, ...]:
+def deliver(ctx: Context, attempts: int = ATTEMPTS, wait: Callable[[float], None] = time.sleep) -> tuple[Delivery, ...]:
     """Send every consumer the entries that it has not accepted, oldest first; a failure stops only that consumer.
 
     Args:
@@ -263,7 +261,7 @@ def _post(
     path = FEED.path(ctx, entry.number)
     body = dsse.bytes_of(path)
     if hashlib.sha256(body).hexdigest() != entry.sha256:
-        raise SignatureError(f"{path} was exchanged", expected="the entry that was verified")
+        raise SignatureError(f"{path} was replaced", expected="the entry that was verified")
     headers = {"Content-Type": "application/vnd.dsse+json", SEQUENCE: str(entry.number), KEY: entry.sha256}
     for attempt in range(attempts):
         if attempt:
@@ -287,7 +285,8 @@ def _secret(trust: Trust, name: str) -> str:
         return _secret_path(trust, name).read_text().strip()
     except FileNotFoundError as error:
         raise SignatureError(
-            f"no webhook secret of {name} on this machine", remedy="deliver where it was enrolled, or enrol it again"
+            f"no webhook secret of {name} on this machine",
+            remedy="deliver from the machine where it was added, or add it again",
         ) from error
 
 
@@ -295,9 +294,9 @@ def _secret_path(trust: Trust, name: str) -> Path:
     return trust.folder / "webhooks" / f"{name}.secret"
 
 
-# A mark with its consequences: everything that it freezes is listed, shown in MLflow, and named to whoever uses it.
+# A taint with its consequences: everything that it freezes is listed, shown in MLflow, and reported to consumers.
 
-#: Tag of a version in MLflow that a mark freezes; for people to read.
+#: MLflow tag of a tainted version, for people to read.
 TAG = "taint"
 
 
@@ -340,7 +339,7 @@ def lift_taint(ctx: Context, target: str, by: str, reason: str) -> taint.TaintSt
         done = taint.lift(ctx, target, by, reason)
     frozen = {digest for mark in taint.records(ctx) for digest in _checkpoints(ctx, mark)}
     free = _checkpoints(ctx, done.mark) - frozen
-    with suppress(RegistryError):  # the tag is for people to read; what counts is the log
+    with suppress(RegistryError):  # the tag is for people; the log decides
         _show(ctx, consumers.affected_versions(ctx, free)[0], "")
     _tell(ctx)
     return done
@@ -363,7 +362,7 @@ def champion_gives_way(ctx: Context, recipe: Recipe, entry: FeedEntry) -> Releas
     if not any(one.standing for one in taint.statements(ctx) if one.number == entry.record):
         return None
     client = connection.connect(ctx.workspace)
-    reason = f"{entry.target} is marked by {entry.by}: {entry.reason}"
+    reason = f"{entry.target} is tainted by {entry.by}: {entry.reason}"
     return promotion.rollback(ctx, client, recipe, by=f"policy of {name}", reason=reason, withdraw=True)
 
 
@@ -377,10 +376,10 @@ def _targets(ctx: Context, target: str) -> tuple[str, ...]:
     found = origin(ctx, target)
     if not found.digests:
         raise MissingError(
-            f"nothing that {target!r} made is published yet",
+            f"no output of {target!r} is published yet",
             found=f"runs {', '.join(found.runs)}",
-            expected="a manifest to mark",
-            remedy="stop these runs, or mark them once their checkpoints are registered",
+            expected="a manifest",
+            remedy="stop these runs, or taint them once their checkpoints are registered",
         )
     return tuple(each.digest for each in downstream(ctx, found.digests) if each.steps == 0) or found.digests
 
@@ -413,7 +412,7 @@ def _concerned(ctx: Context, marks: tuple[taint.Taint, ...], words: str) -> Tain
     )
 
 
-@connection.named("show marks")
+@connection.named("show taints")
 def _show(ctx: Context, versions: Iterable[VersionRow], words: str) -> None:
     client = connection.connect(ctx.workspace)
     for row in versions:

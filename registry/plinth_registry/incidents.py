@@ -1,15 +1,14 @@
 """Incidents: opened, noted and closed by people in a signed log. While one is open, nothing is promoted.
 
-    open     somebody states that something is wrong, and what it concerns; from then on promotions are refused by name
-    note     what was seen or done, and when
-    close    compliance states that it is over; promotions go on
+    open     report a problem and its scope; promotions are frozen from then on
+    note     an observation or action, with time
+    close    compliance states that it is resolved; promotions resume
 
-Records are of one signed log (`incidents/`): none can be edited, removed or forged unnoticed, and a log that does not
-hold stops promotions as an open incident does. Opening and noting take the key of compliance or of the promoter;
-closing takes that of compliance, so that whoever promotes does not lift the freeze alone. Rollback and the return of a
-canary are never frozen: they are remedies.
+Records form one signed log (`incidents/`): none can be edited, removed or forged unnoticed, and a log that does not
+verify stops promotions, too. Opening and noting need the key of compliance or the promoter; closing needs that of
+compliance, so that the promoter cannot lift the freeze alone. Rollback and withdrawal of a canary are never frozen.
 
-Does not belong here: the facts of a postmortem.
+Does not belong here: facts of a postmortem.
 """
 
 from __future__ import annotations
@@ -66,7 +65,7 @@ def declare(ctx: Context, title: str, by: str, runs: Iterable[str] = (), targets
         SignatureError: no key of compliance or promoter here, or the log does not verify.
     """
     if not title.strip():
-        raise RequestError("an incident needs a title", remedy="say in a line what is seen")
+        raise RequestError("an incident needs a title", remedy="describe the problem in one line")
     about = {"runs": sorted(set(runs)), "targets": sorted(set(targets))}
     made = _append(ctx, {"action": "open", "text": title.strip(), "by": by, **about}, consumers.signing_role(ctx))
     return find(ctx, made.number)
@@ -101,9 +100,7 @@ def close(ctx: Context, number: int, reason: str, by: str) -> Incident:
         if found.closed is not None:
             raise MissingError(f"incident {number} is closed since {found.closed}")
         if not reason.strip():
-            raise RequestError(
-                "to close an incident needs a reason", remedy="say what is mended, and how that was seen"
-            )
+            raise RequestError("closing an incident needs a reason", remedy="state the fix and how it was verified")
         _append(ctx, {"action": "close", "incident": number, "text": reason.strip(), "by": by}, COMPLIANCE)
     return find(ctx, number)
 
@@ -125,8 +122,8 @@ def incidents(ctx: Context) -> tuple[Incident, ...]:
             raise SignatureError(
                 f"record {record.number} of incidents/ may not {read.action} incident {read.incident}",
                 found=f"signed as {record.role}",
-                expected=f"an incident that is open, closed by {COMPLIANCE}",
-                remedy="ask whose key that is; restore incidents/ from a backup",
+                expected=f"an open incident, closed by {COMPLIANCE}",
+                remedy="find the owner of that key; restore incidents/ from a backup",
             )
         closed = read.at if read.action == "close" else known.closed
         found[read.incident] = known.model_copy(update={"records": (*known.records, read), "closed": closed})
@@ -155,7 +152,7 @@ def find(ctx: Context, number: int | None) -> Incident:
         raise MissingError(
             f"no incident {number}" if number else "no incident was opened here",
             found=", ".join(str(one.number) for one in known) or "none",
-            remedy='`plinth ops incident open "TITLE"` opens one',
+            remedy='open one with `plinth ops incident open "TITLE"`',
         )
     return found
 
@@ -207,4 +204,4 @@ def _read(record: LogRecord) -> IncidentRecord:
             signed_by=record.owners,
         )
     except (KeyError, TypeError, ValueError, ValidationError) as error:
-        raise SignatureError(f"record {record.number} of incidents/ is none", found=error) from error
+        raise SignatureError(f"record {record.number} of incidents/ is invalid", found=error) from error

@@ -1,5 +1,5 @@
-"""A candidate and its gates, judged now: by the signed policy that governs, on evidence that is read each time, with
-the waivers that its owner has signed.
+"""Evaluation of a candidate's gates: by the current signed policy, on evidence that is read each time, with signed
+waivers.
 """
 
 from __future__ import annotations
@@ -29,13 +29,12 @@ from plinth_registry.gates.settings import SHORTEST_REASON, always
 from plinth_registry.policy import SignedPolicy
 from plinth_registry.registration import scores_text, show_gates
 
-# Waivers: the owner of a release lets one candidate pass one gate all the same, until a date, for a reason.
+# Waivers: the release owner waives one gate for one candidate until a date, with a reason.
 #
 #     policies/<release>/waivers/<candidate 12>.<gate>.json    DSSE envelope, signed as `policy`
 #
-# A waiver names the candidate, the gate and the policy under which it was given. After its date, under another policy,
-# or for a gate that none lifts (`gates.settings.always`) it is none; nor is one that was put back over a later one
-# which this machine has seen, expired or not. What it lets through stays visible as failed.
+# A waiver names candidate, gate and policy. It is invalid after its date, under another policy, for a gate that cannot
+# be waived (`gates.settings.always`), or if this machine has seen a later one. The waived gate still shows as failed.
 
 WAIVER_PREDICATE: Final = "urn:plinth:gate-waiver:v1"
 
@@ -98,12 +97,12 @@ def sign_waiver(
         past = time_of(expires) <= datetime.now(UTC)
     except (ValidationError, ValueError) as error:
         raise GateError(
-            f"no waiver of {gate}",
+            f"invalid waiver of {gate}",
             found=error,
-            expected="a reason in a sentence, a candidate's digest, and a time with its zone",
+            expected="a reason, a candidate's digest, and a time with its zone",
         ) from error
     if past:
-        raise GateError(f"a waiver of {gate} that has expired already", found=expires, expected="a time to come")
+        raise GateError(f"the waiver of {gate} has already expired", found=expires, expected="a future time")
     about = {"candidate": candidate, "policy": policy.digest}
     content = dsse.statement(WAIVER_PREDICATE, about, made.model_dump(mode="json"))
     dsse.write(_folder(ctx, name) / f"{candidate[:12]}.{gate}.json", content, signer)
@@ -150,18 +149,18 @@ def _read(ctx: Context, path: Path) -> Waiver:
 def _unfit(found: Waiver, policy: SignedPolicy, candidate: str, at: datetime) -> str:
     """Return the reason why a waiver is invalid; empty if it is valid."""
     if (found.release, found.candidate) != (policy.policy.release, candidate):
-        return "it is of another candidate"
+        return "belongs to another candidate"
     if found.policy != policy.digest:
-        return "it was given under another policy"
+        return "belongs to another policy"
     if found.gate in always():
-        return "no waiver lifts this gate"
-    return f"it expired {found.expires}" if time_of(found.expires) <= at else ""
+        return "this gate cannot be waived"
+    return f"expired {found.expires}" if time_of(found.expires) <= at else ""
 
 
 def _replaced(ctx: Context, trust: Trust, found: Waiver) -> str:
     """Return a sentence if this machine has seen a later waiver of the same gate and candidate, else an empty one."""
     if _second(found) < trust.seen(*_counted(ctx, found)):
-        return "a later one replaced it"
+        return "replaced by a later one"
     trust.remember(_counted(ctx, found)[0], _second(found))
     return ""
 
@@ -178,7 +177,8 @@ def _folder(ctx: Context, release: str) -> Path:
     return ctx.workspace.policies / release / "waivers"
 
 
-# A candidate and its gates, judged now: by the signed policy that governs, on evidence that is read each time.
+# Evaluation of a candidate's gates: by the current signed policy, on evidence that is read each time.
+
 
 class Judgement(NamedTuple):
     """Candidate with its current evidence, the current policy, and the results of its gates.
@@ -240,9 +240,9 @@ def require_open(judged: Judgement) -> None:
     closed = blocking(judged.results)
     kinds: dict[str, type[TrustError]] = {"signature": SignatureError, "lineage": LineageError}
     raise kinds.get(closed[0].name, GateError)(
-        f"{judged.candidate.model} version {judged.candidate.version} may not be promoted",
+        f"{judged.candidate.model} version {judged.candidate.version} is blocked by gates",
         found="; ".join(f"{result.name}: {result.reason}" for result in closed),
-        expected="no gate failed or pending",
+        expected="no failed or pending gates",
         remedy=remedy(judged.candidate.version, judged.results),
     )
 
@@ -253,14 +253,14 @@ def remedy(version: str, results: Sequence[GateResult]) -> str:
     failed = [one.name for one in held if one.state == "failed"]
     waivable = [name for name in failed if name not in (*always(), "policy")]
     if "policy" in failed:
-        return "`plinth gates sign FILE` signs a gate policy"
+        return "sign a gate policy with `plinth gates sign FILE`"
     if not failed:
         return f"`plinth approve {version} --by PERSON --reason TEXT`" if held else ""
     if waivable != failed:
         proof = ", ".join(name for name in failed if name in always())
-        return f"`plinth approve` lists every gate with its reason; no waiver lifts {proof}"
+        return f"list every gate with its reason: `plinth approve`; {proof} cannot be waived"
     waive = f"`plinth gates waive {version} {waivable[0]} --until DATE --reason TEXT`"
-    return f"fix the cause and run again, or let the policy's owner waive each gate: {waive}"
+    return f"fix the cause and rerun, or have the policy owner waive each gate: {waive}"
 
 
 def _judged(ctx: Context, recipe: Recipe, found: Candidate, gathered: Evidence) -> Judgement:
@@ -282,18 +282,18 @@ def _measured(ctx: Context, found: Candidate) -> str:
         return ""
 
 
-# Verdicts: what the gates said of a candidate, as a signed verification summary that any in-toto tool reads.
+# Verdicts: gate results of a candidate as a signed verification summary, readable by any in-toto tool.
 #
 #     models/<12>.<candidate 12>.verdict.json    DSSE envelope, signed as `promoter`
-#     models/<12>.<candidate 12>.refused.json    of a later promotion that was refused: the verdict that passed stays
+#     models/<12>.<candidate 12>.refused.json    of a later refused promotion; the passing verdict stays
 #
 # The predicate is SLSA's Verification Summary Attestation v1 (https://slsa.dev/spec/v1.0/verification_summary): who
-# verified what, when, under which policy, from which attestations. Gates with their reasons stand in an extension
-# field of ours, which other readers pass over. Levels say no more than is known: provenance is there and signed, but
-# the trainer states it of its own run, which is build level 1. Levels of our own begin with `PLINTH_`.
+# verified what, when, under which policy, from which attestations. Gates with their reasons are in our extension
+# field, which other readers ignore. Provenance is signed, but stated by the trainer about its own run, which is build
+# level 1. Our own levels start with `PLINTH_`.
 
 VERDICT_PREDICATE: Final = "https://slsa.dev/verification_summary/v1"
-#: Field of the predicate with our gates; its name is a URI, as in-toto asks of extensions.
+#: Predicate field with our gates; in-toto requires a URI for extensions.
 GATES: Final = "urn:plinth:gates:v1"
 VERIFIER: Final = "urn:plinth:registry"
 SLSA_VERSION: Final = "1.0"

@@ -1,9 +1,10 @@
-"""The gate policy that governs a release: a log signed by its owner; the newest version governs.
+"""The gate policy of a release: a log signed by its owner, whose newest version is in force.
 
     policies/<release>/00001.json    DSSE envelope of the policy, signed as `policy`
 
-Nobody who trains, approves or promotes can give another: no recipe, option or environment names one. The digest of the
-policy stands in verdicts, approvals and release records, so that what was decided under one is not read under another.
+Trainers, approvers and promoters cannot replace it: no recipe, option or environment variable overrides it. Verdicts,
+approvals and release records include the digest of the policy, so a decision under one policy is not valid under
+another.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ def load(path: Path) -> GatePolicy:
     """Load the policy in a YAML file.
 
     Raises:
-        RecipeError: it cannot be read or is wrong; lists every problem with its line and key.
+        RecipeError: it cannot be read or is invalid; lists every problem with its line and key.
     """
     return load_signed(path, policy_model(), "gate policy", "docs/gates.md", _extensions, _absent)
 
@@ -94,7 +95,7 @@ def _sign(ctx: Context, policy: GatePolicy, owner: str | None) -> SignedPolicy:
             f"version {policy.version} is not the next policy of {policy.release}",
             found=f"{len(earlier)} signed versions",
             expected=f"version: {len(earlier) + 1}",
-            remedy="`plinth gates show` prints the one that governs; number yours after it",
+            remedy="set the next version; the current one is shown by `plinth gates show`",
         )
     body, about = {"policy": policy.model_dump(mode="json")}, {policy.release: digest(policy)}
     log = policies(policy.release)
@@ -123,9 +124,9 @@ def current(ctx: Context, release: str) -> SignedPolicy:
     found = history(ctx, release)
     if not found:
         raise GateError(
-            f"no gate policy is signed for {release}",
-            expected="one signed by the owner of the release",
-            remedy="write one (the packaged `default` is a start) and sign it: `plinth gates sign FILE`",
+            f"no signed gate policy for {release}",
+            expected="a policy signed by the owner of the release",
+            remedy="write one (start from the packaged `default`) and sign it: `plinth gates sign FILE`",
         )
     return found[-1]
 
@@ -175,7 +176,7 @@ def _signed(log: SignedLog, record: LogRecord, release: str) -> SignedPolicy:
     stated = fingerprint.digest(record.body["policy"])  # with the defaults of the installation that signed it
     one = SignedPolicy(policy=policy, digest=stated, at=record.at, signers=record.owners)
     if record.subjects != {policy.release: one.digest}:
-        raise SignatureError(f"{where} speaks of another policy", found=record.subjects, expected=one.digest)
+        raise SignatureError(f"{where} is about another policy", found=record.subjects, expected=one.digest)
     return one
 
 
@@ -198,36 +199,34 @@ def path_of(ctx: Context, release: str, version: int) -> Path:
     return policies(release).path(ctx, version)
 
 
-# Differences between two gate policies, key by key: what became weaker, stronger, or only different.
+# Differences between two gate policies, key by key: weaker, stronger or other.
 #
-# Weaker lets a candidate pass that did not pass before. The owner sees the list before a version is signed.
+# Weaker: candidates can pass that were blocked before. The owner sees the list before signing.
 
 Direction = Literal["weaker", "stronger", "changed"]
 
-#: Keys that say nothing about what passes.
+#: Keys without effect on gates.
 _APART: Final = ("release", "version", "description", "without", "extensions")
-#: Bounds that let more pass when they rise; a minimum n skips more samples.
+#: Limits that weaken a gate when raised; a higher minimum n skips more samples.
 _WEAKER_UP: Final = re.compile(
     r"(^|\.)(max_\w+|margin|margins\..+|min_(documents|windows|templates|items)|silence_s|"
     r"\w+_(s|rise|bound)|cost_per_million_tokens)$"
 )
-#: Bounds that let fewer pass when they rise: what must be reached, and shares that must be good.
-_STRONGER_UP: Final = re.compile(
-    r"(^|\.)(min_p\..+|min_steps|people|two_person|clean_commit|objectives\.\w+)$"
-)
-#: Neither: another window, another level of a trial, other streams and feeds.
+#: Limits that strengthen a gate when raised.
+_STRONGER_UP: Final = re.compile(r"(^|\.)(min_p\..+|min_steps|people|two_person|clean_commit|objectives\.\w+)$")
+#: Neither: window, level of a trial, streams and feeds.
 _NEUTRAL: Final = re.compile(r"^(.*\.window_days|trial\.(level|least|promote|higher_is_better|feeds.*))$")
-#: Choices, the weakest first.
+#: Choices, weakest first.
 _CHOICES: Final[Mapping[str, tuple[str, ...]]] = {
     "first_release": ("allowed", "refused"),
     "tainted_champion": ("stays", "goes back"),
     "papers": ("unsigned", "signed"),
     "probes.none_decides": ("passes", "fails"),
 }
-#: Lists in which more entries let more pass, and those in which more entries ask for more.
+#: Lists in which more entries weaken or strengthen a gate.
 _MORE_IS_WEAKER: Final = ("approvals.accepted", "approvals.proxies", "resume.classes", "licences.permitted")
 _MORE_IS_STRONGER: Final = ("licences.uses", "cost.amounts", "error_budget.indicators", "error_budget.required")
-#: Empty means everyone; a list restricts, and more entries restrict less.
+#: Empty means everyone; more entries weaken the restriction.
 _EMPTY_IS_ALL: Final = "approvals.approvers"
 
 
@@ -327,7 +326,7 @@ def _words(value: Any) -> str:
     return str(dict(value)) if isinstance(value, Mapping) else str(value)
 
 
-# YAML files that somebody signs, read as records: every problem with its line and key.
+# YAML files to be signed, parsed into records; every problem is reported with line and key.
 
 M = TypeVar("M", bound=Frozen)
 
@@ -348,7 +347,7 @@ def load_signed(
         unknown: function that explains an unknown key, if there is more to say.
 
     Raises:
-        RecipeError: it cannot be read or is wrong; lists every problem with its line and key.
+        RecipeError: it cannot be read or is invalid; lists every problem with its line and key.
     """
     lined = yaml_lines.read(path, str(path))
     problems = [str(problem) for problem in lined.problems]

@@ -1,10 +1,10 @@
-"""Promotion: a proved and approved candidate becomes a release, by stages; and the way back.
+"""Promotion of a verified and approved candidate to a release, by stages; rollback.
 
     candidate version --copy--> release version --record--> canary --record--> champion
 
 Everything is verified again; no earlier result is reused. Each step can be repeated: after a crash between two of them,
-calling again completes the promotion. Only signed records make a version a release and say which is champion; MLflow's
-aliases are written after them (`mirror`).
+calling again completes the promotion. Only signed records make a version a release or champion; MLflow's aliases
+follow them (`mirror`).
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ def rollback(
             raise GateError(
                 f"{name} has no good version before {champion}",
                 expected="an earlier champion that verifies and is not tainted",
-                remedy="roll back with withdraw to leave the release without one, or promote another candidate",
+                remedy="use --withdraw to leave the release without a version, or promote another candidate",
             )
         about = history.releasing(name, good or champion).model_dump(include={"candidate", "candidate_version"})
         action = "rollback" if good else "withdrawn"
@@ -126,7 +126,7 @@ def return_canary(
         records = releases.history(ctx, name)
         held = records.standing
         if version is not None and held.canary not in (version, None):
-            raise MissingError(f"{name} version {version} is not on trial", found=f"version {held.canary} is")
+            raise MissingError(f"{name} version {version} is not the canary", found=f"canary: version {held.canary}")
         if held.canary is not None:
             champion, about = held.champion, records.releasing(name, held.champion or held.canary)
             moved = {"model": name, "version": champion, "previous": held.canary, "by": by, "reason": reason}
@@ -136,7 +136,7 @@ def return_canary(
             record = records[-1]
         else:
             repair(ctx, client, name)
-            remedy = "`plinth release promote --stage canary --by PERSON --reason TEXT` puts one on trial"
+            remedy = "start one with `plinth release promote --stage canary --by PERSON --reason TEXT`"
             raise MissingError(f"{name} has no canary", remedy=remedy)
         asked.subject = f"{name} version {record.previous}"
         note(client, name, record.previous, "returned", f"{record.at} {record.by}: {record.reason}")
@@ -165,7 +165,9 @@ def _given_away(ctx: Context, found: Candidate, recipe: Recipe) -> frozenset[str
 def _ensure_copy(client: Any, recipe: Recipe, found: Candidate, taken: frozenset[str]) -> str:
     """Return the release version copied from a candidate version, copying it if needed; skip numbers in `taken`."""
     name, source = recipe.required_release().name, source_of(found.model, found.version)
-    connection.ensure_model(client, name, f"{recipe.description or name}: written by the promoter only.")
+    connection.ensure_model(
+        client, name, f"{(recipe.description or name).rstrip('.')}. Versions are added by promotion only."
+    )
     for version in connection.versions(client, name):
         if version.source == source and str(version.version) not in taken:
             return str(version.version)
@@ -175,18 +177,18 @@ def _ensure_copy(client: Any, recipe: Recipe, found: Candidate, taken: frozenset
             version = str(client.copy_model_version(source, name).version)
         if version not in taken:
             return version
-    raise RegistryError(f"MLflow gives {name} numbers of versions that others have", found=version)
+    raise RegistryError(f"MLflow reuses version numbers of {name} that belong to other candidates", found=version)
 
 
 def _move(ctx: Context, client: Any, stage: Stage, facts: dict[str, Any]) -> ReleaseRecord:
-    """Record that a version takes a stage's place, unless it is there or further already; then update MLflow."""
+    """Record the move of a version to a stage, unless it is there or further; then update MLflow."""
     name, version = facts["model"], facts["version"]
     history = releases.history(ctx, name)
     held = history.standing
     if version in (held.champion, held.canary if stage == CANARY else None):
         last = history.releasing(name, version)
     else:
-        incidents.require_none(ctx)  # opened while the gates were judged, which takes minutes
+        incidents.require_none(ctx)  # may have been opened while the gates were evaluated, which takes minutes
         previous = held.champion
         last = releases.append(ctx, action=stage, previous=previous, at=now(), **facts)
         note(client, name, version, f"release.{stage}", f"{now()} {facts['by']}: {facts['reason']}")
@@ -194,7 +196,7 @@ def _move(ctx: Context, client: Any, stage: Stage, facts: dict[str, Any]) -> Rel
     return last
 
 
-# MLflow's aliases follow the signed history; what differs is repaired and reported. Nobody decides by setting an alias.
+# MLflow's aliases follow the signed history; differences are repaired and reported. Setting an alias decides nothing.
 
 #: Tag of a version in a release's model that the promoter never released.
 FOREIGN = "unreleased"
@@ -209,15 +211,15 @@ def repair(ctx: Context, client: Any, name: str) -> tuple[str, ...]:
     records = releases.history(ctx, name)
     model = connection.optional(lambda: client.get_registered_model(name))
     if model is None:
-        return (f"{name} is not in MLflow: somebody has deleted it",) if records else ()
+        return (f"{name} is missing in MLflow: it was deleted",) if records else ()
     shown = {which: str(version) for which, version in model.aliases.items()}
     there = {str(version.version): version for version in connection.versions(client, name)}
     differed = []
     for which, wanted in records.standing.aliases.items():
         if shown.get(which) == wanted:
             continue
-        gone = ", which is not in MLflow" if wanted and wanted not in there else ""
-        said = f"the signed history says {wanted or 'unset'}{gone}"
+        gone = ", which is missing in MLflow" if wanted and wanted not in there else ""
+        said = f"expected {wanted or 'unset'} by the signed history{gone}"
         differed.append(f"{name}@{which} was {shown.get(which, 'unset')}, {said}")
         if wanted and not gone:
             client.set_registered_model_alias(name, which, wanted)
@@ -270,7 +272,7 @@ def _foreign(
     found = []
     for version in there.values():
         if (str(version.version), version.source) in released:
-            if FOREIGN in version.tags:  # a promotion that was interrupted before its record, finished since
+            if FOREIGN in version.tags:  # a promotion interrupted before its record, completed later
                 client.delete_model_version_tag(name, version.version, FOREIGN)
         elif FOREIGN not in version.tags:
             client.set_model_version_tag(name, version.version, FOREIGN, "no record signed by the promoter")

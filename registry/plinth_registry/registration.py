@@ -1,7 +1,7 @@
-"""Write a candidate into MLflow: experiment, run, model, metrics, version, each made once; and what MLflow shows of it.
+"""Register a candidate in MLflow: experiment, run, model, metrics, version; descriptions and links for people.
 
-The version is made last, in one call, with all its tags: a crash before it leaves nothing that looks like a candidate,
-and the next call reuses the parts that exist. Descriptions and links are for people and decide nothing.
+Each part is created once, the version last, in one call with all its tags: a crash before it leaves nothing that looks
+like a candidate, and the next call reuses the existing parts. Descriptions and links decide nothing.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from plinth_registry.policy import SignedPolicy
 
 RUN_TAG = "plinth.run"
 KEY_TAG = "plinth.candidate"
-#: Tag of an experiment by which MLflow shows runs and models instead of traces.
+#: Experiment tags that make MLflow show runs and models instead of traces.
 MODEL_TRAINING: Final = {"mlflow.experimentKind": "custom_model_development"}
-#: MLflow keeps this many characters of a dataset's digest.
+#: Maximum length of a dataset digest in MLflow.
 DIGEST_DIGITS = 36
-#: MLflow takes at most this many metrics in one request.
+#: Maximum number of metrics per MLflow request.
 BATCH = 1000
 
 
@@ -66,10 +66,10 @@ def ensure_version(
     """Return the candidate version with this key; create it if needed."""
     name = model_name(recipe)
     connection.ensure_model(
-        client, name, f"Candidates of {recipe.required_release().name}: written by trainers, judged by gates."
+        client, name, f"Candidates of {recipe.required_release().name}: registered after training, evaluated by gates."
     )
     for version in connection.versions(client, name):
-        if version.tags.get("candidate") == key and version.source == source:  # others may set tags
+        if version.tags.get("candidate") == key and version.source == source:  # tags can be set by others
             return version
     mlflow_run = ensure_run(client, recipe.name, run.id)
     model = _ensure_model(client, mlflow_run, checkpoint, key)
@@ -182,7 +182,7 @@ def _log_scores(client: Any, run: Any, model: Any, evaluation: Manifest, facts: 
         for who in ("model", "gzip", "trigram"):
             if isinstance(row.get(who), int | float):
                 values[f"bits_per_byte/{name}/{who}"] = float(row[who])
-    # One fixed time for a candidate: MLflow keeps one copy of a metric that is logged twice alike.
+    # A fixed time per candidate, so that MLflow deduplicates repeated metrics.
     at_ms, model_id = run.info.start_time, model.model_id
     metrics = [Metric(key, float(value), at_ms, 0, model_id=model_id) for key, value in sorted(values.items())]
     for start in range(0, len(metrics), BATCH):
@@ -215,24 +215,24 @@ def _tags(
     return tags
 
 
-# A version's description: marks, its trial, the gates with what they saw, scores. A look at the gates writes all of it
-# again; a mark keeps the scores that are there.
+# Description of a version: taints, canary, gates with evidence, scores. Evaluating the gates rewrites all of it; a
+# taint keeps the existing scores.
 
 SCORES = "## Scores"
 HOW_TO_APPROVE = (
-    "To approve, run `plinth approve`. Where MLflow asked for your login and the gate policy accepts it, two tags on "
-    "this version do the same: `approval` = `approved`, `approval.reason` = why. A second person uses `approval.2`, "
-    "`approval.2.reason`."
+    "Approval is pending. To approve, run `plinth approve`. If MLflow requires a login and the gate policy accepts "
+    "tags, you can instead set two tags on this version: `approval` = `approved` and `approval.reason`. A second "
+    "person uses `approval.2` and `approval.2.reason`."
 )
-#: Tag that answers approval tags which do not count (`plinth_registry.decisions`).
+#: Tag with the reason why approval tags are not counted (`plinth_registry.decisions`).
 ANSWER = "approval.answer"
-#: Characters that MLflow's databases keep of a description.
+#: Maximum length of a description in MLflow's databases.
 DESCRIPTION_CHARACTERS = 5000
 #: Tags of gates: state and reason.
 GATE_TAG = "gate/"
-#: Characters of a gate's reason; the tag `gate/NAME` has all.
+#: Maximum characters of a gate's reason; the tag `gate/NAME` has all.
 REASON_CHARACTERS = 150
-#: Characters of a trial's finding; the tag `trial` has all.
+#: Maximum characters of a canary's finding; the tag `trial` has all.
 TRIAL_CHARACTERS = 400
 
 
@@ -240,10 +240,16 @@ def scores_text(checkpoint: str, slices: Mapping[str, Any]) -> str:
     """Format bits per byte by slice."""
     rows = ["| slice | bytes | model | gzip -9 | byte trigram |", "|---|---|---|---|---|"]
     for name, row in sorted(slices.items()):
-        cells = [str(row.get(column, "")) for column in ("bytes", "model", "gzip", "trigram")]
+        cells = [_cell(row.get(column)) for column in ("bytes", "model", "gzip", "trigram")]
         rows.append(f"| {markdown_text(name)} | {' | '.join(cells)} |")
-    head = f"Checkpoint `{checkpoint}`, in bits per byte of held-out text (lower is better):"
-    return "\n".join([SCORES, "", HOW_TO_APPROVE, "", head, "", *rows])
+    head = f"Checkpoint `{checkpoint}`, bits per byte on held-out text (lower is better):"
+    return "\n".join([SCORES, "", head, "", *rows])
+
+
+def _cell(value: object) -> str:
+    if isinstance(value, float):
+        return f"{value:.3f}"
+    return f"{value:,}" if isinstance(value, int) else ""
 
 
 def version_text(known: str, tags: Mapping[str, str]) -> str:
@@ -264,11 +270,11 @@ def version_text(known: str, tags: Mapping[str, str]) -> str:
 
 def _banner(tags: Mapping[str, str]) -> Iterable[str]:
     if tags.get("taint"):
-        yield f"> **MARKED AS UNFIT, do not use.** {markdown_text(tags['taint'])}"
-        yield f"> What it came of and what came of it: `plinth release impact {tags.get('checkpoint', '')[:16]}`"
+        yield f"> **TAINTED, do not use.** {markdown_text(tags['taint'])}"
+        yield f"> Upstream and downstream artifacts: `plinth release impact {tags.get('checkpoint', '')[:16]}`"
         yield ""
     if tags.get("root", "").startswith("demo root"):
-        yield f"> Signed under a **{markdown_text(tags['root'])}**, whose keys protect nothing."
+        yield f"> Signed under a **{markdown_text(tags['root'])}**, with demo keys, not for production."
         yield ""
     if tags.get(ANSWER):
         yield f"> **Approval tags are not counted.** {markdown_text(tags[ANSWER])}"
@@ -277,7 +283,7 @@ def _banner(tags: Mapping[str, str]) -> Iterable[str]:
         yield f"> The weights are a {markdown_text(tags['mean'])}."
         yield ""
     if tags.get("trial"):
-        yield f"> **Canary, at the last look:** {_short(tags['trial'], TRIAL_CHARACTERS)}"
+        yield f"> **Canary, last check:** {_short(tags['trial'], TRIAL_CHARACTERS)}"
         yield f"> Plot: `{markdown_text(tags.get('trial.page', ''))}` among the artifacts of the source run."
         yield ""
 
@@ -299,6 +305,9 @@ def _gates(tags: Mapping[str, str]) -> Iterable[str]:
     where = "`gates-….json` among the artifacts of the source run"
     yield f"{markdown_text(tags.get('policy', 'No signed policy'))}. Evidence: {where}."
     yield ""
+    if tags.get(f"{GATE_TAG}approvals", "").startswith("pending"):
+        yield HOW_TO_APPROVE
+        yield ""
 
 
 def _row(name: str, text: str) -> Iterable[str]:
@@ -319,7 +328,7 @@ _LINK = re.compile(r"\s*\[State and pages of this workspace\]\([^)]*\)")
 
 
 def link_to_pages(client: Any, recipe: Recipe, url: str) -> tuple[str, ...]:
-    """Write the link to the pages into the recipe's experiment and models; return the names of those that changed."""
+    """Write the link to the pages to the recipe's experiment and models; return names of the changed ones."""
     changed = []
     experiment = client.get_experiment_by_name(recipe.name)
     if experiment is not None:
@@ -327,7 +336,7 @@ def link_to_pages(client: Any, recipe: Recipe, url: str) -> tuple[str, ...]:
         if (text := _linked(before, url)) != before:
             client.set_experiment_tag(experiment.experiment_id, NOTE, text)
             changed.append(f"experiment {recipe.name}")
-        for key, value in MODEL_TRAINING.items():  # one that an earlier version made has none
+        for key, value in MODEL_TRAINING.items():  # earlier versions did not set them
             if key not in experiment.tags:
                 client.set_experiment_tag(experiment.experiment_id, key, value)
     wanted = {model_name(recipe), recipe.required_release().name} if recipe.release else set()

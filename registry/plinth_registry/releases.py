@@ -1,11 +1,11 @@
-"""Release records: every movement of an alias with person, time and reason; a signed log with a head.
+"""Release records: every change of an alias with person, time and reason; a signed log with a head.
 
     releases/00001.json    {"record": …, "envelope": …}; the record is for people, only the envelope is trusted
     releases/head          the newest record, signed, with an expiry; and the newest one of every other log
 
-Read and proved once (`history`), then handed on as a value: which version is champion, on trial, or gone. MLflow's
-aliases are a mirror of it; whoever sets one by hand changes nothing here. A head that nobody has signed again expires,
-and `refresh` signs it again (`plinth.trust.signed_log`).
+`history` reads and verifies it; `Standing` has the current champion, canary and withdrawn versions. MLflow's aliases
+mirror it; setting one by hand has no effect here. The head expires unless `refresh` re-signs it
+(`plinth.trust.signed_log`).
 """
 
 from __future__ import annotations
@@ -25,24 +25,24 @@ from plinth.trust.dsse import PROMOTER
 from plinth.trust.log_record import LogRecord
 from plinth.trust.signed_log import LogHead, SignedLog, anchor_of
 from plinth_registry import audit_log
-from plinth_registry.audit_log import AUDIT, RELEASES, AuditProof, beside_releases
+from plinth_registry.audit_log import AUDIT, RELEASES, AuditProof, logs_in_head
 from plinth_registry.gates.facts import Approval
 
 Action = Literal["canary", "champion", "rollback", "withdrawn", "returned"]
 Place = Literal["champion", "previous", "canary", "superseded", "rolled back"]
-#: Movements that release a version; others give places back.
+#: Changes that release a version; the others withdraw or roll back.
 PROMOTED: Final = ("canary", "champion")
-#: A place of a release, as people write it.
+#: Pattern of `NAME@ALIAS`.
 _HELD = re.compile(r"(models:/)?[a-z][a-z0-9-]*@(champion|canary|previous)")
 
 
 class ReleaseRecord(Frozen):
-    """Movement of an alias.
+    """Change of an alias.
 
-    `goal` is where the movement ends: a `canary` on its way to `champion`, or one that stays for trial. `version` is
-    the version that holds the place afterward (None if withdrawn), `previous` the champion
-    before. A `returned` canary is `previous`, and the champion stays. `policy` is the digest of the gate policy at that
-    time, `audit` number and SHA-256 of the newest entry of the audit log then.
+    `goal` is the final stage: a `canary` on its way to `champion`, or one that stays for trial. `version` is the
+    version under the alias afterward (None if withdrawn), `previous` the champion before. A `returned` canary is
+    `previous`, and the champion stays. `policy` is the digest of the gate policy at that time, `audit` number and
+    SHA-256 of the newest entry of the audit log then.
     """
 
     number: int
@@ -137,7 +137,7 @@ def _after(now: Standing, record: ReleaseRecord) -> Standing:
     version, before = record.version, record.previous
     gone = tuple(each for each in now.gone if each != version)
     if record.action == "canary":
-        # A canary that another one replaces was never found good enough for everybody.
+        # A canary replaced by another was never promoted.
         replaced = () if now.canary in (None, version, *now.champions) else (str(now.canary),)
         return now.model_copy(update={"canary": version, "gone": (*gone, *replaced)})
     if record.action == "champion" and version is not None:
@@ -188,18 +188,19 @@ class ReleaseHistory(tuple[ReleaseRecord, ...]):
                 return record
         raise never_released(model, version)
 
+
 PREDICATE: Final = RELEASES.predicate
 HEAD_PREDICATE: Final = "urn:plinth:release-head:v1"
 HEAD: Final = signed_log.FILE
-#: For how long a head that nobody has signed again is believed. As long as a promoter's sensor may be down.
+#: Validity of a head without re-signing: the longest tolerated outage of a promoter's sensor.
 HEAD_DAYS = 30
-#: A head older than this is signed again by `refresh`.
+#: Age from which `refresh` re-signs the head.
 REFRESH_DAYS = 1
 _HEAD: Final = LogHead(
     RELEASES,
     HEAD_PREDICATE,
     HEAD_DAYS,
-    remedy="`plinth up` signs it every day; `plinth release mirror` signs it once, where the key is",
+    remedy="keep `plinth up` running, which re-signs it daily, or run `plinth release mirror` where the key is",
 )
 
 
@@ -212,12 +213,12 @@ def append(ctx: Context, **fields: Any) -> ReleaseRecord:
     before = RELEASES.newest(ctx)
     head = _HEAD.require(ctx, before)
     if before and (head is None or head.number < before.number):
-        _HEAD.sign(ctx, before, beside_releases(ctx))  # two behind, it would look as if records had been put in
+        _HEAD.sign(ctx, before, logs_in_head(ctx))  # two behind would look like inserted records
     number, prior = (before.number + 1, before.sha256) if before else (1, None)
     record = ReleaseRecord(number=number, prior=prior, audit=anchor_of(_HEAD.newest_of(ctx, AUDIT)), **fields)
     body = record.model_dump(mode="json", exclude={"number", "prior", "at"})
     made = RELEASES.append(ctx, body, record.candidate, PROMOTER, at=record.at, number=number)
-    _HEAD.sign(ctx, made, beside_releases(ctx))
+    _HEAD.sign(ctx, made, logs_in_head(ctx))
     return record
 
 
@@ -230,7 +231,7 @@ def refresh(ctx: Context, *, expired: bool = False) -> bool:
     Raises:
         SignatureError: the history does not verify, or the promoter's key is not usable.
     """
-    return _HEAD.refresh(ctx, tuple(beside_releases(ctx)), REFRESH_DAYS, expired=expired)
+    return _HEAD.refresh(ctx, tuple(logs_in_head(ctx)), REFRESH_DAYS, expired=expired)
 
 
 def head_expires(ctx: Context) -> str:

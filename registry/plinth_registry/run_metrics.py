@@ -3,9 +3,9 @@
     step        every number of the event, under its own name, at its step
     evaluated   `heldout/SLICE`; `probe/NAME` (bits per byte), `probe/NAME/control` and the like; at its step
     figures     `final_loss`, `median_step_s`, `median_tokens_per_s` of the whole run (`describe`)
-    others      `events/KIND`: how many of that kind there were until then (checkpoint, restart, intervention, …)
+    others      `events/KIND`: running count of that kind (checkpoint, restart, intervention, …)
 
-Marks on the MLflow run record how far it was relayed; events at or below them are skipped, so that a restarted
+Tags of the MLflow run record the relay position; earlier events are skipped, so that a restarted
 follower, or a run that repeats steps after a crash, leaves one point per step.
 """
 
@@ -27,7 +27,7 @@ STEP_TAG = "plinth.relayed_step"
 SEQ_TAG = "plinth.relayed_seq"
 COUNT_TAG = "plinth.event_counts"
 
-#: Fields of an event that place it and are no metrics.
+#: Event fields that are not metrics.
 PLACE = frozenset({"seq", "step", "time", "attempt"})
 
 #: Kinds of events whose running count is a metric.
@@ -77,7 +77,7 @@ def describe(
     Args:
         params: parameters of the run's configuration; they never change.
         tags: MLflow's own tags (`mlflow.user`, `mlflow.source.name`, `mlflow.note.content` …).
-        figures: values by name, at one fixed time: MLflow keeps one copy of a metric that is logged twice alike.
+        figures: values by name, at a fixed time, so that MLflow deduplicates repeated metrics.
     """
     from mlflow.entities import Metric, Param, RunTag
 
@@ -104,7 +104,7 @@ class _Mark:
     def take(self, event: Mapping[str, Any]) -> dict[str, float]:
         """Return the metrics of an event; empty if it was relayed before, or has none."""
         if _is_step(event):
-            # by step, not by `seq`: after a resume the same steps come again, alike
+            # by step, not by `seq`: after a resume the same steps are repeated
             if event["step"] <= self.step:
                 return {}
             self.step = event["step"]
@@ -151,8 +151,8 @@ def _metric(run: Any, event: Mapping[str, Any], last: int, key: str, value: floa
     from mlflow.entities import Metric
 
     time_s, step = event.get("time"), event.get("step")
-    step = step if isinstance(step, int) else max(0, last)  # a restart has none: where the run had come to
-    # Without a time of its own an event gets one that is the same whenever it is relayed.
+    step = step if isinstance(step, int) else max(0, last)  # a restart has none: use the last step
+    # An event without a time gets a reproducible one.
     return Metric(key, value, int(time_s * 1000) if _number(time_s) else run.info.start_time + step, step)
 
 
@@ -167,7 +167,7 @@ def _number(value: object) -> TypeGuard[int | float]:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-#: Characters that MLflow takes of a digest.
+#: Maximum length of a digest in MLflow.
 DIGEST = 32
 
 
@@ -203,14 +203,16 @@ def log_scores(
 
     for asset, made in measured.items():
         if checkpoint.digest not in made.inputs.values():
-            raise LineageError(f"{asset} is of another checkpoint", found=dict(made.inputs), expected=checkpoint.digest)
+            raise LineageError(
+                f"{asset} belongs to another checkpoint", found=dict(made.inputs), expected=checkpoint.digest
+            )
     scores = [score for _, made in sorted(measured.items()) for score in scores_of(made)]
     scores += speeds_of(speeds) if speeds and serving.ASSET in measured else ()
     if not scores:
         return 0
     run = client.get_run(version.run_id)
     model = logged_model(client, run.info.experiment_id, version.tags["candidate"])
-    # One fixed time for a candidate: MLflow keeps one copy of a metric that is logged twice alike.
+    # A fixed time per candidate, so that MLflow deduplicates repeated metrics.
     metrics = [
         Metric(
             one.key, one.value, run.info.start_time, 0,

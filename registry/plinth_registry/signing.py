@@ -1,12 +1,12 @@
-"""Sign and verify a model directory: OpenSSF model signing, and SLSA provenance beside it.
+"""Sign and verify a model directory: OpenSSF model signing, with SLSA provenance.
 
     models/<12>/                 the directory: weights, tokenizer, state, resume proof, provenance.json
     models/<12>.sig              Sigstore bundle over every file of it (BLAKE3)
     models/<12>.slsa.json        DSSE envelope: SLSA Provenance v1 over the same files (SHA-256), a projection of
-                                 provenance.json, which holds what the trainer stated while it trained (`trained`)
+                                 provenance.json with the trainer's statements during training (`trained`)
 
-Signatures lie outside the directory because a signature inside would be one more file of the model.
-Both are made with a key of the role `trainer`. Nothing is ignored: an added, missing or changed file is named.
+Signatures are stored outside the directory because a signature inside would be one more file of the model.
+Both are made with a key of the role `trainer`. No file is ignored: added, missing and changed files are reported.
 """
 
 from __future__ import annotations
@@ -136,7 +136,7 @@ def verify(directory: Path, authority: Authority, *, at: str | None = None) -> d
         raise SignatureError(
             f"the signature of {directory} does not hold",
             found=str(error) or type(error).__name__,
-            expected=f"the files that a {authority.role} of {authority.root} signed, unchanged, and no others",
+            expected=f"exactly the files signed by a {authority.role} of {authority.root}",
             remedy="do not use this model; register the checkpoint again, or roll back to another version",
         ) from error
     return provenance_of(directory, authority, at=at)[0]
@@ -193,7 +193,7 @@ def _named_key(signature: Path, authority: Authority, at: str | None) -> str:
             if revoked_at(key, at):
                 raise ValueError(f"the key of {key.owner} was revoked from {key.revoked_from} on")
             return key.public
-    raise ValueError(f"a signature by a key that is no {authority.role}'s: {hint[:16]}")
+    raise ValueError(f"the signing key does not belong to a {authority.role}: {hint[:16]}")
 
 
 def _canonical_pem(public: str) -> bytes:
@@ -223,7 +223,7 @@ def _present(directory: Path) -> None:
             raise SignatureError(
                 f"{directory} is not a signed model",
                 found=f"no {path.name}",
-                expected="a registered model directory with its signature and statement beside it",
+                expected="a registered model directory with its signature and statement",
                 remedy="register the checkpoint, or restore the file",
             )
 
@@ -236,7 +236,7 @@ def _provenance(directory: Path, data: bytes) -> dict[str, Any]:
     schema = content.get("schema") if isinstance(content, dict) else None
     if schema != PROVENANCE_SCHEMA:
         raise SignatureError(
-            f"{directory / PROVENANCE_FILE} is of another kind", found=schema, expected=PROVENANCE_SCHEMA
+            f"{directory / PROVENANCE_FILE} has another schema", found=schema, expected=PROVENANCE_SCHEMA
         )
     return dict(content)
 
@@ -251,14 +251,14 @@ def _agree(directory: Path, provenance: Mapping[str, Any], data: bytes, statemen
         raise SignatureError(
             f"{slsa_path(directory).name} and {PROVENANCE_FILE} disagree",
             found=f"differences in {', '.join(different) or 'the predicate'}",
-            expected="one account of where the model comes from",
+            expected="the same provenance in both",
             remedy="register the checkpoint again",
         )
 
 
-# A checkpoint as a signed directory: files out of the content store, provenance, signature. The signature is written
-# last: a directory without one is unfinished work and is made again from the store, whose blobs are verified while they
-# are copied. Copies, not links: a changed model must never change the store.
+# A checkpoint as a signed directory: files from the content store, provenance, signature. The signature is written
+# last: a directory without one is unfinished and is rebuilt from the store, whose blobs are verified while they are
+# copied. Files are copies, not links: a changed model must never change the store.
 
 
 def directory_of(ctx: Context, checkpoint: str) -> Path:
@@ -305,8 +305,8 @@ def _require_files(checkpoint: Manifest) -> None:
         )
     if PROVENANCE_FILE in names:
         raise LineageError(
-            f"checkpoint {checkpoint.digest} brings its own {PROVENANCE_FILE}",
-            expected="none: it is written when the checkpoint is registered",
+            f"checkpoint {checkpoint.digest} already has {PROVENANCE_FILE}",
+            expected="no such file; registration writes it",
         )
 
 

@@ -1,11 +1,11 @@
-"""Taint: a manifest, a source or a document is marked as unfit, and everything made of it is frozen.
+"""Taints: a manifest, source or document is declared unfit, and everything derived from it is frozen.
 
-    mark      compliance states what is unfit, who says so and why
-    lift      compliance states that a mark no longer holds, who says so and why; the mark stays in the log
+    mark      compliance declares an artifact unfit, with author and reason
+    lift      compliance lifts the taint, with author and reason; the taint stays in the log
 
-Marks and their lifting are records of one signed log (`taint/`): none can be edited, removed or forged unnoticed. Gates
-and loaders read it each time, so a mark stops a promotion and a load even when MLflow could not be reached to show it,
-and an unreadable log stops both. Rolling back is a decision of its own (`promotion.rollback`).
+Both are records of one signed log (`taint/`): none can be edited, removed or forged unnoticed. Gates and loaders read
+it each time, so a taint stops promotion and loading even if MLflow is unreachable, and an unreadable log stops both.
+Rolling back is a separate decision (`promotion.rollback`).
 """
 
 from __future__ import annotations
@@ -107,10 +107,10 @@ def lift(ctx: Context, target: str, by: str, reason: str) -> TaintStatement:
     standing = [one for one in statements(ctx) if one.standing and one.mark.target.startswith(target)]
     if len(standing) != 1 or len(target) < 8:
         raise MissingError(
-            f"no mark to lift under {target!r}",
-            found=f"{len(standing)} marks that stand",
-            expected="the target of one, at least 8 of its digits",
-            remedy="`plinth release taint list` shows marks with their targets",
+            f"no active taint on {target!r}",
+            found=f"{len(standing)} active taints",
+            expected="the target of an active taint, at least 8 of its digits",
+            remedy="list taints and their targets with `plinth release taint list`",
         )
     (marked,) = standing
     body = {
@@ -134,7 +134,7 @@ def statements(ctx: Context) -> tuple[TaintStatement, ...]:
     for one in [each for each in found.values() if each.action == "lift"]:
         lifted = found.get(one.lifts or 0)
         if lifted is None or lifted.action != "mark" or lifted.number >= one.number:
-            raise SignatureError(f"record {one.number} of taint/ lifts no mark", found=one.lifts)
+            raise SignatureError(f"record {one.number} of taint/ lifts no taint", found=one.lifts)
         found[lifted.number] = lifted.model_copy(update={"standing": False})
     return tuple(found.values())
 
@@ -169,7 +169,7 @@ def marks_on(ctx: Context, chain: Chain, evidence: Iterable[str] = ()) -> tuple[
             hit = _hit(ctx, record, known)
             if hit is not None:
                 target = f"{record.kind} {record.target[:12]}"
-                found.append(f"{words}{hit} ({target}) is marked by {record.by}: {record.reason}")
+                found.append(f"{words}{hit} ({target}) is tainted by {record.by}: {record.reason}")
                 break
     return tuple(found)
 
@@ -198,10 +198,10 @@ def resolve(ctx: Context, digest: str) -> str:
     found = beginning(edges, digest) if DIGEST.fullmatch(digest) else ()
     if len(found) != 1:
         raise MissingError(
-            f"nothing to mark under {digest!r}",
-            found=f"{len(found)} manifests or sources whose digest begins so",
+            f"no artifact {digest!r}",
+            found=f"{len(found)} manifests or sources match",
             expected="a digest (at least 8 of its digits), or a document's 32 digits",
-            remedy="`plinth status` lists digests; `plinth explain URI` shows a document's id",
+            remedy="list digests with `plinth status`; find a document's ID with `plinth explain URI`",
         )
     if found[0] not in of_stage(edges, INVENTORY_STAGE):
         return found[0]
@@ -223,7 +223,7 @@ def _statement(record: LogRecord) -> TaintStatement:
             standing=body["action"] == "mark",
         )
     except (KeyError, TypeError, ValidationError) as error:
-        raise SignatureError(f"record {record.number} of taint/ is not a mark", found=error) from error
+        raise SignatureError(f"record {record.number} of taint/ is not a taint", found=error) from error
 
 
 def _subject(record: Taint) -> dict[str, str]:
@@ -262,7 +262,7 @@ def _ancestry(ctx: Context, evidence: Iterable[str]) -> dict[str, str]:
             continue
         except PlinthError as error:
             raise LineageError(
-                f"evidence rests on manifest {digest}, which cannot be read", found=error, remedy="restore it"
+                f"evidence depends on manifest {digest}, which cannot be read", found=error, remedy="restore it"
             ) from error
         names[digest] = manifest.asset
         waiting += manifest.inputs.items()

@@ -1,14 +1,14 @@
-"""How a checkpoint was trained, as its trainer stated it then: read from the run, bound to the checkpoint, proved.
+"""The trainer's statements about a checkpoint: read from the run, bound to the checkpoint, verified.
 
     commit     the signed record of the run's step; names the digest of
     manifest   the files of the committed checkpoint: weights and configuration, as registered, and
     attempts   every start of the ranks until then, each signed and naming the one before
-    looks      the last looks at probes, where there were any: what each is worth
-    mean       of a mean of checkpoints: the signed statement of its files, and the commit records of all that it is
-               of; the others are those of the newest
+    looks      the last probe evaluations, if any, with their signal-to-noise ratio
+    mean       for an averaged checkpoint: the signed statement of its files, and the commit records of all parents;
+               the other entries are those of the newest parent
 
-These stand in `provenance.json`. Registration adds nothing to them that it has not seen: it refuses a checkpoint for
-which they are absent, of another run or step, or about other files.
+They are stored in `provenance.json`. Registration refuses a checkpoint if they are absent, belong to another run or
+step, or are about other files.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from plinth.trust.dsse import TRAINER
 from plinth.trust.root import Trust
 from plinth_registry.gates.facts import CodeFacts
 
-#: Files of a registered directory that were committed, beside the weights.
+#: Committed files of a registered directory, in addition to the weights.
 SAME: Final = (CONFIG, INDEX, checkpoints.STATE)
 TENSORS: Final = ".safetensors"
 
@@ -57,10 +57,10 @@ def gathered(ctx: Context, checkpoint: Manifest, run_id: str) -> dict[str, Any]:
         }
     except (OSError, ValueError, KeyError) as error:
         raise LineageError(
-            f"nobody stated how step {step} of run {run_id} was trained",
+            f"no training statement for step {step} of run {run_id}",
             found=error,
             expected=f"its commit record, {MANIFEST} and {BUNDLE} in {run.checkpoints}",
-            remedy="train it again, or bring the run's folder from the machine that trained it",
+            remedy="copy the run's folder from the machine that trained it, or train again",
         ) from error
 
 
@@ -85,17 +85,17 @@ def proved(ctx: Context, checkpoint: Manifest, provenance: Mapping[str, Any]) ->
     """
     training, run = provenance.get("training") or {}, provenance["run"]
     if not {"commit", "manifest", "attempts"} <= set(training):
-        raise _foreign("nobody stated how this checkpoint was trained", "no statement of the trainer")
+        raise _foreign("no training statement for this checkpoint", "no statement of the trainer")
     step, authority = _step(checkpoint), Trust.of(ctx.workspace).authority(TRAINER)
     manifest = _committed(ctx, run["id"], step, training["commit"])
     if (found_manifest := fingerprint.digest(training["manifest"])) != manifest:
-        raise _foreign(f"the commit record of step {step} of {run['id']} is of other files", found_manifest, manifest)
+        raise _foreign(f"the commit record of step {step} of {run['id']} lists other files", found_manifest, manifest)
     if mean_record.is_mean(checkpoint):
         _same_mean(ctx, checkpoint, run["id"], training, provenance["files"])
     _same_files(training, {} if mean_record.is_mean(checkpoint) else provenance["files"])
     found = attempts.opened(training["attempts"], authority, run["id"])
     if {one.key for one in found} != {run["key"]}:
-        raise _foreign("the attempts are of a run with other parameters or data", found[0].key, run["key"])
+        raise _foreign("the attempts belong to a run with other parameters or data", found[0].key, run["key"])
     if found[0].from_step or found[-1].from_step > step:
         began = f"attempts that began after steps {', '.join(str(one.from_step) for one in found)}"
         raise _foreign(f"the attempts do not lead to step {step}", began, f"from step 0 to {step}")
@@ -113,24 +113,26 @@ def code(attempts: tuple[AttemptRecord, ...]) -> CodeFacts:
 def in_words(checkpoint: Manifest, attempts: tuple[AttemptRecord, ...]) -> str:
     """Describe an averaged checkpoint as such; attempts, commits and machines, and changes between attempts."""
     hosts = [host for one in attempts for host in one.hosts]
-    commits = sorted({host.commit[:12] + " with changes" * bool(host.dirty) for host in hosts if host.commit})
+    commits = sorted(
+        {host.commit[:12] + " with uncommitted changes" * bool(host.dirty) for host in hosts if host.commit}
+    )
     said = [f"a {mean_record.in_words(checkpoint)}"] if mean_record.is_mean(checkpoint) else []
     said.append(f"trained in {len(attempts)} attempts" if len(attempts) > 1 else "trained in 1 attempt")
-    said.append(f"commit {', '.join(commits)}" if commits else "no commit known")
+    said.append(f"commit {', '.join(commits)}" if commits else "unknown commit")
     if len({host.software for host in hosts}) > 1:
-        said.append("not all with the same software")
+        said.append("mixed software")
     if len({host.hardware for host in hosts}) > 1:
-        said.append("not all on the same hardware")
+        said.append("mixed hardware")
     return ", ".join(said)
 
 
 def _unclean(one: AttemptRecord) -> list[str]:
-    said = [f"attempt {one.number}: {one.silent_nodes} machines said nothing"] if one.silent_nodes else []
+    said = [f"attempt {one.number}: {one.silent_nodes} machines did not report"] if one.silent_nodes else []
     for host in one.hosts:
         if not host.commit:
-            said.append(f"attempt {one.number} on {host.host}: {host.no_commit or 'no commit known'}")
+            said.append(f"attempt {one.number} on {host.host}: {host.no_commit or 'unknown commit'}")
         elif host.dirty is not False:
-            said.append(f"attempt {one.number} on {host.host}: changes on top of {host.commit[:12]}")
+            said.append(f"attempt {one.number} on {host.host}: uncommitted changes on {host.commit[:12]}")
     return said
 
 
@@ -149,16 +151,16 @@ def _same_mean(
     """Check that a trainer stated these files as the mean of checkpoints that trainers committed."""
     signed = training.get("mean") or {}
     if not {"statement", "commits"} <= set(signed):
-        raise _foreign("nobody stated how this mean of checkpoints was made", "no statement of the trainer")
+        raise _foreign("no statement about this averaged checkpoint", "no statement of the trainer")
     stated = mean_record.opened(signed["statement"], Trust.of(ctx.workspace).authority(TRAINER), checkpoint)
     found = {str(one.step): _committed(ctx, run_id, one.step, signed["commits"][str(one.step)])
              for one in stated.parents if str(one.step) in signed["commits"]}  # fmt: skip
     expected = {str(one.step): one.manifest_sha256 for one in stated.parents}
     newest = str(_step(checkpoint))
     if found != expected or expected.get(newest) != fingerprint.digest(training["manifest"]):
-        raise _foreign("the mean is of other checkpoints than were committed", found, expected)
+        raise _foreign("the average used other checkpoints than the committed ones", found, expected)
     if stated.run != run_id or dict(stated.files) != {name: one["sha256"] for name, one in files.items()}:
-        raise _foreign("other files were registered than were averaged", dict(stated.files))
+        raise _foreign("the registered files differ from the averaged ones", dict(stated.files))
 
 
 def _same_files(training: Mapping[str, Any], files: Mapping[str, Any]) -> None:
@@ -178,7 +180,7 @@ def _same_files(training: Mapping[str, Any], files: Mapping[str, Any]) -> None:
     different = sorted(path for path in asked if committed.get(path) != expected.get(path))
     if different:
         found = ", ".join(f"{path} {committed.get(path, 'absent')[:12]}" for path in different)
-        raise _foreign("other files were registered than the trainer committed", found)
+        raise _foreign("the registered files differ from those the trainer committed", found)
 
 
 def _is_weights(path: str) -> bool:
@@ -193,4 +195,6 @@ def _step(checkpoint: Manifest) -> int:
 
 
 def _foreign(what: str, found: object, expected: object = "the trainer's statements about it") -> LineageError:
-    return LineageError(what, found=found, expected=expected, remedy="register the checkpoint where its run lies")
+    return LineageError(
+        what, found=found, expected=expected, remedy="register the checkpoint in the workspace of its run"
+    )

@@ -1,6 +1,6 @@
-"""Prove a model: the directory is as signed, the ancestry is complete, a release was released.
+"""Verify a model: signed files unchanged, ancestry complete, released by the signed history.
 
-Every use of a model's weights starts here; a model that does not verify is not loaded.
+Every load of a model's weights starts here; a model that does not verify is not loaded.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def verify_model(ctx: Context, target: str, *, deep: bool = False, consumer: str
         LineageError: a manifest (or, when deep, a blob) is missing or changed.
         GateError: the version was never released, or not for this consumer; the model, or a measurement of it, is
             tainted.
-        MissingError: nothing has that name.
+        MissingError: there is no such model.
     """
     served = consumer is not None and bool(releases.history(ctx, target))
     if consumer is not None and served:
@@ -102,7 +102,7 @@ def _by_name(ctx: Context, target: str) -> tuple[_Found, Chain, str | None]:
         held = releases.history(ctx, name).standing
         version = held.aliases.get(which)
         if version is None:
-            raise MissingError(f"{name} has no {which}", remedy="`plinth status` lists releases and their versions")
+            raise MissingError(f"{name} has no {which}", remedy="list releases and versions with `plinth status`")
     else:
         version = which
         if not releases.history(ctx, name):
@@ -141,7 +141,7 @@ def _directory(ctx: Context, target: str) -> Path:
     if len(found) != 1:
         raise MissingError(
             f"no model {target}",
-            found=f"{len(found)} of that name in {ctx.workspace.models}",
+            found=f"{len(found)} matches in {ctx.workspace.models}",
             expected="a model directory, a checkpoint's digest, NAME/VERSION or NAME@ALIAS",
         )
     return found[0]
@@ -151,7 +151,7 @@ def _begins(name: str, target: str) -> bool:
     return len(target) >= 4 and not name.startswith(".") and (name.startswith(target) or target.startswith(name))
 
 
-# Versions of a release, proved from its signed history. MLflow is not asked.
+# Verification of release versions from the signed history, without MLflow.
 
 
 def verify_release(ctx: Context, name: str, version: str) -> tuple[Candidate, Chain]:
@@ -232,7 +232,7 @@ def _candidate_of(ctx: Context, record: ReleaseRecord) -> Candidate:
     found = candidate.stated(ctx, model, version, directory, record.candidate["candidate"])
     if found.subjects != record.candidate:
         raise GateError(
-            f"{record.model} version {record.version} is not what was released under that number",
+            f"{record.model} version {record.version} is not the model released under that number",
             found=found.subjects,
             expected=record.candidate,
             remedy="it was replaced: roll back, and promote again",

@@ -69,7 +69,7 @@ def test_one_process_stores_and_shows_the_suites_of_a_run_and_one_that_dies_is_a
     data_docs.file(Workspace(root), lost)
     started[0].kill()
     data_docs.file(Workspace(root), lost)
-    assert data_docs.finish() == ["the Data Docs are incomplete: their process ended with -9"]
+    assert data_docs.finish() == ["incomplete Data Docs: their process exited with -9"]
     for name in ("first", "second"):
         data_docs.file(Workspace(root), Suite(name, ROWS, [rows_between(2, 2), no_nulls("rate")]))
     assert data_docs.finish() == []
@@ -84,7 +84,7 @@ def test_one_process_stores_and_shows_the_suites_of_a_run_and_one_that_dies_is_a
     (root / "gx").rename(root / "gx.kept")
     (root / "gx").write_text("no folder")
     data_docs.file(Workspace(root), lost)
-    assert data_docs.finish() == ["the Data Docs are incomplete: their process ended with 1"]
+    assert data_docs.finish() == ["incomplete Data Docs: their process exited with 1"]
 
 
 def test_the_process_answers_what_differs_once() -> None:
@@ -100,7 +100,7 @@ def test_the_process_answers_what_differs_once() -> None:
     asked = json.dumps({"root": "/nowhere", "suite": asdict(suite)}) + "\n\n\n"
     done = subprocess.run([sys.executable, "-c", code], input=asked, capture_output=True, text=True, check=True)
     first, second = map(json.loads, done.stdout.splitlines())
-    assert [one.partition(" about ")[0] for one in first] == ["s: Great Expectations decides differently"]
+    assert [one.partition(" on ")[0] for one in first] == ["s: Great Expectations disagrees"]
     assert second == []
 
 
@@ -123,7 +123,7 @@ def test_a_verdict_that_differs_is_named() -> None:
     suite = Suite("s", ROWS, [rows_between(2, 2), no_nulls("rate")])
     named = contradictions(suite, frozenset({("ExpectColumnValuesToNotBeNull", "[('column', 'rate')]")}))
     what = "ExpectColumnValuesToNotBeNull [('column', 'rate')]"
-    assert named == [f"s: Great Expectations decides differently about {what}"]
+    assert named == [f"s: Great Expectations disagrees on {what}"]
 
 
 def test_only_what_has_no_page_gets_one(root: Path) -> None:

@@ -26,18 +26,14 @@ FORGING = Gate(name="forging", description="A gate.", judge=_forging)
 ANNA, BEN = "anna@example.org", "ben@example.org"
 
 
-def closed(
-    ctx: Context, recipe: Recipe, found: Candidate, tags: Mapping[str, str] | None = None
-) -> dict[str, str]:
+def closed(ctx: Context, recipe: Recipe, found: Candidate, tags: Mapping[str, str] | None = None) -> dict[str, str]:
     """Reason by gate that does not pass under the policy that governs."""
     governing = policy.current(ctx, recipe.required_release().name).policy
     results = evaluate(governing, evidence.gather(ctx, recipe, found, tags or {}))
     return {one.name: one.reason for one in blocking(results)}
 
 
-def decide(
-    ctx: Context, found: Candidate, by: str, reason: str, decision: approval.Decision = "approved"
-) -> Path:
+def decide(ctx: Context, found: Candidate, by: str, reason: str, decision: approval.Decision = "approved") -> Path:
     """Sign a person's decision under the policy that governs."""
     governing = policy.governing(ctx, found.model.removesuffix("-candidate"))
     return approval.sign(ctx, found, by, reason, decision, governing)

@@ -31,7 +31,7 @@ def proved(ctx: Context, line: Line) -> Any:
 
 def test_a_checkpoint_that_no_trainer_spoke_of(ctx: Context, line: Line) -> None:
     shutil.rmtree(line.directory.root)
-    with pytest.raises(LineageError, match="nobody stated how step 5"):
+    with pytest.raises(LineageError, match="no training statement for step 5"):
         line.provenance()
 
 
@@ -39,7 +39,7 @@ def test_weights_that_the_trainer_did_not_commit(ctx: Context, line: Line, monke
     assert len(proved(ctx, line)) == 1
     monkeypatch.setattr(line, "model_files", lambda: {"model.safetensors": b"others", "config.json": b"{}"})
     changed = line._checkpoint()
-    with pytest.raises(LineageError, match="other files were registered"):
+    with pytest.raises(LineageError, match="the registered files differ"):
         trained.proved(ctx, changed, {**line.provenance(), "files": {"model.safetensors": {"sha256": "0" * 64}}})
 
 
@@ -48,7 +48,7 @@ def test_statements_of_another_run(ctx: Context, make_line: Any, line: Line) -> 
     other = make_line(2)
     source = checkpoint.path(other.directory, 5) / BUNDLE
     shutil.copy(source, checkpoint.path(line.directory, 5) / BUNDLE)
-    with pytest.raises(LineageError, match="other files were registered"):
+    with pytest.raises(LineageError, match="the registered files differ"):
         proved(ctx, line)
     shutil.rmtree(line.directory.checkpoints)
     shutil.copytree(other.directory.checkpoints, line.directory.checkpoints)
@@ -60,10 +60,12 @@ def test_an_attempt_taken_out_of_the_account(ctx: Context, line: Line) -> None:
     """The newest said that its work tree had changes: without it, the run looks clean."""
     line.commit({"dirty": True})
     kept = checkpoint.path(line.directory, 5) / BUNDLE
-    assert trained.code(proved(ctx, line)).unclean == (f"attempt 2 on node-1: changes on top of {'c0ffee' + '0' * 6}",)
+    assert trained.code(proved(ctx, line)).unclean == (
+        f"attempt 2 on node-1: uncommitted changes on {'c0ffee' + '0' * 6}",
+    )
     content = json.loads(kept.read_bytes())
     kept.write_text(json.dumps({"attempts": content["attempts"][:1]}))
-    with pytest.raises(LineageError, match="other files were registered"):
+    with pytest.raises(LineageError, match="the registered files differ"):
         proved(ctx, line)
 
 
@@ -93,7 +95,7 @@ def test_a_directory_signed_without_the_trainers_account(
     found = sign_candidate(ctx, line)
     decide(ctx, found, BEN, "good")
     assert closed(ctx, line.recipe, found) == {
-        "lineage": "nobody stated how this checkpoint was trained: no statement of the trainer",
+        "lineage": "no training statement for this checkpoint: no statement of the trainer",
         "taint": "no evidence",
     }
     with pytest.raises(LineageError):
@@ -131,7 +133,7 @@ def test_a_figure_that_its_table_does_not_give(ctx: Context, line: Line) -> None
     decide(ctx, found, BEN, "good")
     refused = closed(ctx, line.recipe, found)
     assert set(refused) == {"beats_gzip", "beats_trigram"}
-    assert "evaluation: web/model: stated 0.22, counted 2.6" in refused["beats_gzip"]
+    assert "evaluation: web/model: stated 0.22, recomputed 2.6" in refused["beats_gzip"]
 
 
 @pytest.mark.parametrize(
@@ -167,7 +169,7 @@ def test_older_evidence_of_the_same_checkpoint_put_back(ctx: Context, line: Line
     assert (stated.number, len(stated.replaces)) == (2, 64)
     assert closed(ctx, line.recipe, unregistered) == {}
     path.write_bytes(kept)
-    assert "was put back: a newer statement stood in its place" in closed(ctx, line.recipe, unregistered)["signature"]
+    assert "is outdated: this machine has seen a newer statement" in closed(ctx, line.recipe, unregistered)["signature"]
     assert "probes" not in attestations.about(ctx, line.checkpoint.digest).valid
     again = attestations.attest_measurement(ctx, line.recipe, line.checkpoint.digest, probes)
     assert (again.number, again.replaces) == (3, "")
@@ -188,5 +190,5 @@ def test_a_timeline_edited_so_that_a_probe_passes_as_noise(ctx: Context, line: L
     assert [look[2] for look in kept] == [one["score"] for one in looks]
     for changed in ({}, {"looks": {"maths": kept[:1]}}):
         bare = {name: own for name, own in line.provenance()["training"].items() if name != "looks"}
-        with pytest.raises(LineageError, match="other files were registered"):
+        with pytest.raises(LineageError, match="the registered files differ"):
             trained.proved(ctx, line.checkpoint, line.provenance() | {"training": bare | changed})

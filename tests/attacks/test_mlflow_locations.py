@@ -129,7 +129,7 @@ def test_a_bucket_is_confined_too(destination: Path, trust: Path, monkeypatch: p
     for own in ("s3://bucket/artifacts", "s3://bucket/artifacts/1/run"):
         assert made._artifact_repository_registry.get_artifact_repository(own) == own
     for place in (str(trust), "s3://bucket/artifacts-2", "s3://bucket/artifacts/../x", "http://other/", "s3://bucket"):
-        with pytest.raises(MlflowException, match="not below the artifacts"):
+        with pytest.raises(MlflowException, match="not inside the artifacts"):
             made.get_artifact_repository(place)
 
 

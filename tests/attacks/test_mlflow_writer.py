@@ -43,7 +43,7 @@ def test_models_deleted_and_made_again_give_no_number_twice(ctx: Context, make_l
     record = release(ctx, second)  # the first one's number among the candidates, and so its source
     assert (record.version, record.candidate_version, record.previous) == ("2", "1", "1")
     mlflow.delete_registered_model(name)
-    assert api.repair(ctx, first.recipe) == (f"{name} is not in MLflow: somebody has deleted it",)
+    assert api.repair(ctx, first.recipe) == (f"{name} is missing in MLflow: it was deleted",)
     assert release(ctx, third).version == "3"
     assert mlflow.get_model_version(name, "1").tags[promotion.FOREIGN]
     for version, line in (("1", first), ("2", second), ("3", third)):
@@ -60,7 +60,7 @@ def test_a_deleted_version_is_reported_and_stops_no_rollback(ctx: Context, make_
     for version in ("1", "2"):
         mlflow.delete_model_version(name, version)
     told = api.repair(ctx, lines[0].recipe)
-    assert f"{name}@champion was unset, the signed history says 2, which is not in MLflow" in told
+    assert f"{name}@champion was unset, expected 2 by the signed history, which is missing in MLflow" in told
     missing = decisions.missing_in_mlflow(ctx, lines[0].recipe)
     assert missing == (f"{name} version 2 (champion)", f"{name} version 1 (previous)")
     assert api.rollback(ctx, lines[0].recipe, ADA, "worse").version == "1"
@@ -213,6 +213,6 @@ def test_tags_that_cannot_be_read_stop_no_mark(ctx: Context, line: Any, mlflow: 
     told = api.mark_tainted(ctx, line.checkpoint.digest, ADA, "a leak")
     assert told.gaps == ()
     assert "tainted" in [entry.event for entry in freeze.feed_entries(ctx)]
-    assert "MARKED AS UNFIT" in mlflow.get_model_version(record.model, record.version).description
+    assert "TAINTED, do not use" in mlflow.get_model_version(record.model, record.version).description
     for value in ("{", "7", "fine: passed", "[" * 100_000, ""):
         assert version_text("known", {"gate/licence": value}) == "known"

@@ -18,16 +18,14 @@ from tests.registry.conftest import moved
 PROXY = "anna@example.org"
 
 
-def test_a_withdrawn_candidate_is_not_promoted_again_on_its_old_approval(
-    ctx: Context, line: Any, mlflow: Any
-) -> None:
+def test_a_withdrawn_candidate_is_not_promoted_again_on_its_old_approval(ctx: Context, line: Any, mlflow: Any) -> None:
     release(ctx, line)
     again = (ctx, line.recipe, "1", "ops", "again")
     assert api.promote(*again).action == "champion"  # it is champion: nothing moves
     ended = api.rollback(ctx, line.recipe, ADA, "worse", withdraw=True).number
     with pytest.raises(GateError) as caught:
         api.promote(*again)
-    assert f"{ADA} approved a promotion that release record {ended} ended" in str(caught.value.found)
+    assert f"{ADA} approved a promotion that ended with release record {ended}" in str(caught.value.found)
     api.approve(ctx, line.recipe, "1", ADA, "good")  # the same words are another decision now
     assert api.promote(*again).number == ended + 2
 

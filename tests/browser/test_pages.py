@@ -197,7 +197,7 @@ def test_a_mark_is_seen_on_the_version_and_on_the_assets(workspace, dagster, pag
     page.get_by_role("cell", name="lineage").first.wait_for()  # the gates with what they saw
     plinth(workspace, "release", "taint", "web/documents", "--by", "dpo@example.org", "--reason", "must be removed")
     page.reload()
-    page.get_by_text("MARKED AS UNFIT").first.wait_for()
+    page.get_by_text("TAINTED, do not use").first.wait_for()
     for asset in ("web/curated", "web/documents"):
         page.goto(f"{dagster}/assets/{asset}?view=checks")
         page.get_by_text("marks", exact=True).first.click()

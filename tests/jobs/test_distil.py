@@ -84,7 +84,7 @@ def _follow(workspace: Path, tmp_path: Path) -> None:
     plinth(workspace, "release", "taint", known["tokenizer"][:16], "--by", "ada@example.org", "--reason", "wrong text")
     frozen = plinth(workspace, "verify", "student-candidate/1", check=False)
     assert frozen.returncode != 0
-    assert "is marked by ada@example.org: wrong text" in frozen.stderr
+    assert "is tainted by ada@example.org: wrong text" in frozen.stderr
     again = plinth(workspace, "run", "-r", recipe, "--select", "teacher", check=False)
     assert again.returncode != 0
     assert "tainted" in again.stderr + again.stdout

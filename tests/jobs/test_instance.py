@@ -41,6 +41,7 @@ def test_settings_that_cannot_be_used_are_named(
     assert found in str(caught.value.found)
     assert "plinth[postgres]" in str(caught.value.remedy)
 
+
 def test_the_settings_are_private_and_the_databases_are_where_they_were(tmp_path: Path) -> None:
     """What lies in the workspace names no class that Dagster imports."""
     space = Workspace(tmp_path / "workspace").ensure()

@@ -75,7 +75,7 @@ def test_a_broken_history_is_one_alert_until_it_changes(
     assert "MLflow does not run" in tick()  # which is no attack
     assert len(alerts(ctx)) == 2
     mlflow_agrees(monkeypatch)
-    assert tick() == "MLflow shows what the signed history says"
+    assert tick() == "MLflow matches the signed release history"
     newest.write_bytes(b"{}")
     assert "00002.json is no" in [tick() for _ in range(2)][-1]
     assert len(alerts(ctx)) == 3  # the same again, after it was fixed

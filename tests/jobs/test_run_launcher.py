@@ -50,7 +50,7 @@ def test_a_run_whose_process_is_gone_is_closed(instance: dg.DagsterInstance) -> 
     record = left(instance, dagster_parts.host())
     assert instance.run_launcher.supports_check_run_worker_health
     found = instance.run_launcher.check_run_worker_health(record.dagster_run)
-    assert (found.status, "has ended" in str(found.msg)) == (WorkerStatus.FAILED, True)
+    assert (found.status, "exited" in str(found.msg)) == (WorkerStatus.FAILED, True)
     monitor_started_run(instance, None, record, logging.getLogger())  # type: ignore[arg-type]
     assert instance.get_run_records()[0].dagster_run.status == dg.DagsterRunStatus.FAILURE
 

@@ -37,7 +37,7 @@ def test_arrival_asks_once_for_every_change_of_the_sources(workspace):
     first = _tick(workspace)
     assert len(first.run_requests) == 1
     assert first.run_requests[0].tags["plinth/new_sources"] == "web,prose,code"
-    assert _tick(workspace, first.cursor).skip_message == "no source file has changed"
+    assert _tick(workspace, first.cursor).skip_message == "no source file changed"
 
     ctx = Context(workspace)
     for stage in stages(load(RECIPE)):
@@ -82,9 +82,9 @@ def test_a_mark_fails_the_check_of_what_was_made_of_it_until_it_is_lifted(worksp
     assert _checks(tick) == {"prose/documents": False, "prose/curated": False}
     (after, one) = (event for event in tick.asset_events if isinstance(event, dg.AssetCheckEvaluation))
     assert (one.check_name, one.severity) == ("marks", dg.AssetCheckSeverity.ERROR)
-    assert one.description.endswith("is marked by dpo: must go")
+    assert one.description.endswith("is tainted by dpo: must go")
     assert after.metadata == {}
-    assert "data:image/png;base64," in one.metadata["what came of mark 1"].md_str
+    assert "data:image/png;base64," in one.metadata["downstream of taint 1"].md_str
 
     taint.lift(ctx, marked.target, "dpo", "it was another one")
     lifted = _tick(workspace, tick.cursor, "feed")

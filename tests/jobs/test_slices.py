@@ -81,4 +81,4 @@ def test_nothing_measured_yet(tmp_path: Path) -> None:
     (tmp_path / "refs").mkdir()
     done = plinth(tmp_path, "corpus", "slices", check=False)
     assert done.returncode == 3
-    assert "no gate has been measured" in done.stderr
+    assert "no gate was measured" in done.stderr

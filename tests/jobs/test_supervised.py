@@ -67,7 +67,7 @@ def test_one_that_is_killed_is_started_again_and_stays_named(
     daemon.send_signal(signal.SIGKILL)
     daemon.wait()
     supervisor.check()
-    assert said == ["Dagster daemon ended (signal 9); it is started again in 1 s"]
+    assert said == ["Dagster daemon exited (signal 9); restarting in 1 s"]
     finding = doctor.servers(workspace.root)
     assert (finding.state, "Dagster daemon ended (signal 9 at 20" in finding.found) == ("warn", True)
     assert "runs again" not in finding.found
@@ -113,7 +113,7 @@ def test_the_wait_doubles_up_to_a_limit_and_starts_over_after_a_steady_life(work
     clock.now += supervised.STEADY_S
     process.code = 0
     supervisor.check()
-    assert said[-1] == "exporter ended (exit status 0); it is started again in 1 s"
+    assert said[-1] == "exporter exited (exit status 0); restarting in 1 s"
 
 
 def test_one_that_cannot_be_started_costs_no_other(
@@ -127,7 +127,7 @@ def test_one_that_cannot_be_started_costs_no_other(
     parts = [ServerPart("MLflow server", fails), ServerPart("exporter", sleeping(children))]
     supervisor = PartSupervisor(parts, supervised.record_path(workspace), said.append, Clock())
     supervisor.start()
-    assert said == ["MLflow server ended (not started: no such program); it is started again in 1 s"]
+    assert said == ["MLflow server exited (not started: no such program); restarting in 1 s"]
     assert len(children) == 1
     supervisor.stop()
 
@@ -150,7 +150,7 @@ def test_one_that_was_killed_is_named_and_stopped_by_down(workspace: Workspace) 
     finding = doctor.servers(workspace.root)
     assert (finding.state, finding.found.partition(".")[0]) == (
         "warn",
-        "plinth up ended (killed: its servers ended with it)",
+        "plinth up exited (killed, together with its servers)",
     )
     assert supervised.down(workspace) == []
     assert doctor.servers(workspace.root).found == "none"

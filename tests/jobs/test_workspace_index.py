@@ -60,14 +60,14 @@ def test_alerts_of_today_are_counted_and_a_torn_line_too(ctx: Context) -> None:
 
 
 def test_an_open_incident_is_bad_until_it_is_closed(ctx: Context, own_trust: Path) -> None:
-    assert tiles(ctx)["Incidents"].value == "none open"
+    assert tiles(ctx)["Incidents"].value == "0 open"
     made = incidents.declare(ctx, "loss diverges", "ada@example.org")
     (ctx.workspace.reports / f"incident-{made.number}.html").write_text("x")
     tile = tiles(ctx)["Incidents"]
     assert (tile.value, tile.standing, tile.href) == ("1 open", "bad", f"incident-{made.number}.html")
     assert "loss diverges" in tile.note
     incidents.close(ctx, made.number, "mended", "ada@example.org")
-    assert (tiles(ctx)["Incidents"].value, tiles(ctx)["Incidents"].standing) == ("none open", "good")
+    assert (tiles(ctx)["Incidents"].value, tiles(ctx)["Incidents"].standing) == ("0 open", "good")
 
 
 def test_the_last_check_of_an_asset_counts(ctx: Context) -> None:

@@ -130,7 +130,7 @@ def test_a_candidate_has_papers_before_it_is_released(
     assert made.checkpoint == line.checkpoint.digest
     card = made.files["README.md"].decode()
     assert f"# Model card: {line.recipe.release.name}-candidate/1" in card
-    assert f"**{UNRELEASED}**: no signed history released this model." in card
+    assert f"**{UNRELEASED}**: this model was not released." in card
     given = line.recipe.model_dump(mode="json", exclude_unset=True)
     given["corpus"]["annotate"] = {"language": {}, "licence": {}}  # a file without them is refused
     (tmp_path / "recipe.yaml").write_text(json.dumps(given))
@@ -212,7 +212,7 @@ def test_nothing_is_promoted_without_approval(ctx: Context, line: Any, mlflow: A
     (status,) = api.pending(ctx, line.recipe)
     assert status.waits_for_approval
     assert api.promote_if_approved(ctx, line.recipe) == ()
-    with pytest.raises(GateError, match="may not be promoted") as caught:
+    with pytest.raises(GateError, match="is blocked by gates") as caught:
         api.promote(ctx, line.recipe, None, "ben", "in a hurry")
     assert "0 of 1 approvals" in str(caught.value)
     assert promotion.alias(mlflow, line.recipe.release.name, "champion") is None
@@ -263,10 +263,9 @@ def test_decisions_start_no_server(
     assert version.source == f"models:/{found.model}/1"
     assert "gates.evidence" in version.tags
     assert api.mark_tainted(ctx, line.checkpoint.digest, BEN, "leaked personal data").gaps == ()
-    assert mlflow.get_model_version(found.model, "1").description.startswith("> **MARKED AS UNFIT")
+    assert mlflow.get_model_version(found.model, "1").description.startswith("> **TAINTED, do not use")
     assert api.rollback(ctx, line.recipe, BEN, "unfit", withdraw=True).version is None
     assert aliases(mlflow, line) == {}
-
 
 
 def test_an_approval_set_in_mlflow_without_a_login_is_a_request(ctx: Context, line: Any, mlflow: Any) -> None:
@@ -276,14 +275,17 @@ def test_an_approval_set_in_mlflow_without_a_login_is_a_request(ctx: Context, li
     assert "approval.by and approval.reason are not" in api.pending(ctx, line.recipe)[0].gates[-1].reason
     page = mlflow.get_model_version(found.model, found.version)
     assert "> **Approval tags are not counted.** tag approval is set, but approval.by and" in page.description
-    assert f"'plinth approve {found.version} --by PERSON --reason TEXT'. MLflow requires no login" in page.description
+    assert (
+        f"'plinth approve {found.version} --by PERSON --reason TEXT'. MLflow authentication is disabled"
+        in page.description
+    )
     mlflow.set_model_version_tag(found.model, found.version, "approval.by", ADA)
     mlflow.set_model_version_tag(found.model, found.version, "approval.reason", "looks right")
     assert api.promote_if_approved(ctx, line.recipe) == ()
     reason = api.pending(ctx, line.recipe)[0].gates[-1].reason
-    assert f"approval not counted: {ADA} (tag, which anyone can set" in reason
+    assert f"approval not counted: {ADA} (tag, without a signed login" in reason
     page = mlflow.get_model_version(found.model, found.version)
-    assert f"not counted: {ADA} (tag, which anyone can set" in page.tags["approval.answer"]
+    assert f"not counted: {ADA} (tag, without a signed login" in page.tags["approval.answer"]
     api.approve(ctx, line.recipe, None, ADA, "looks right")
     assert [one.version for one in api.ready(ctx, line.recipe)] == [found.version]
     page = mlflow.get_model_version(found.model, found.version)
@@ -296,7 +298,7 @@ def test_a_rejection_stops_an_approved_candidate(ctx: Context, line: Any) -> Non
     api.approve(ctx, line.recipe, None, ADA, "good")
     api.approve(ctx, line.recipe, None, BEN, "it leaks", "rejected")
     assert api.promote_if_approved(ctx, line.recipe) == ()
-    with pytest.raises(GateError, match="may not be promoted"):
+    with pytest.raises(GateError, match="is blocked by gates"):
         api.promote(ctx, line.recipe, found.version, "ada", "anyway")
 
 
@@ -441,13 +443,13 @@ def test_tags_are_not_believed(ctx: Context, make_line: Any, mlflow: Any) -> Non
     api.approve(ctx, bad.recipe, second.version, ADA, "mistaken")
     mlflow.set_model_version_tag(second.model, second.version, "gates", "passed")
     mlflow.set_model_version_tag(second.model, second.version, "evaluation", good.evaluation.digest)
-    with pytest.raises(GateError, match="may not be promoted"):
+    with pytest.raises(GateError, match="is blocked by gates"):
         api.promote(ctx, bad.recipe, second.version, "eve", "the tags say so")
     mlflow.set_model_version_tag(second.model, second.version, "candidate", first.key)
     with pytest.raises(SignatureError):
         api.promote(ctx, bad.recipe, second.version, "eve", "the tags say so")
     mlflow.set_model_version_tag(second.model, second.version, "candidate", "../../keys/trainer")
-    with pytest.raises(SignatureError, match="names no candidate"):
+    with pytest.raises(SignatureError, match="has no candidate key"):
         api.promote(ctx, bad.recipe, second.version, "eve", "the tags say so")
     statuses = {status.version: status for status in api.pending(ctx, good.recipe)}
     assert statuses["2"].error is not None
@@ -529,8 +531,8 @@ def test_a_rollback_interrupted_before_mlflow_is_shown_by_the_next_look(
     name = lines[0].recipe.release.name
     assert verified.verify_model(ctx, f"{name}@champion").release == f"{name}/2"
     assert api.repair(ctx, lines[0].recipe) == (
-        f"{name}@champion was 3, the signed history says 2",
-        f"{name}@previous was 2, the signed history says 1",
+        f"{name}@champion was 3, expected 2 by the signed history",
+        f"{name}@previous was 2, expected 1 by the signed history",
     )
     assert aliases(mlflow, lines[0]) == {"champion": "2", "previous": "1"}
     assert len([each for each in api.history(ctx, lines[0].recipe) if each.action == "rollback"]) == 1
@@ -620,7 +622,11 @@ def test_a_mark_names_services_and_children_with_their_owners(ctx: Context, line
     after = consumers.seconds_after_release(ctx, child)
     assert after is not None
     assert -1 <= after < 3600  # MLflow counts milliseconds, the record whole seconds
-    for wrong, match in ((f"{chat}/2", "no parent that was released"), (f"{chat}/9", "no model"), ("chat", "no model")):
+    for wrong, match in (
+        (f"{chat}/2", "does not name a parent released"),
+        (f"{chat}/9", "no model"),
+        ("chat", "no model"),
+    ):
         with pytest.raises(MissingError, match=match):
             consumers.enrol(ctx, "other", "chat@example.org", child=wrong)
     told = api.mark_tainted(ctx, line.curated.digest, ADA, "poisoned")
@@ -634,7 +640,7 @@ def test_a_mark_names_services_and_children_with_their_owners(ctx: Context, line
     assert dict(entry.consumers) == {"chat": "chat@example.org", "search": "search@example.org"}
     seen = consumers.impact(ctx, line.curated.digest)
     assert seen.consumers == told.consumers
-    assert seen.marks == (f"manifest {line.curated.digest[:16]} is marked by {ADA}: poisoned",)
+    assert seen.marks == (f"manifest {line.curated.digest[:16]} is tainted by {ADA}: poisoned",)
     assert ("champion",) in [row.aliases for row in seen.versions]
     assert consumers.impact(ctx, line.checkpoint.digest).marks == seen.marks  # frozen from above
     assert consumers.impact(ctx, fingerprint.digest("inventory")).marks == seen.marks  # and it holds what is marked
@@ -721,8 +727,8 @@ def test_an_alias_set_by_hand_changes_nothing_and_is_undone(ctx: Context, make_l
     with pytest.raises(MissingError, match="has no canary"):
         verified.verify_model(ctx, f"{name}@canary")
     assert api.repair(ctx, recipe) == (
-        f"{name}@champion was 2, the signed history says 1",
-        f"{name}@canary was 2, the signed history says unset",
+        f"{name}@champion was 2, expected 1 by the signed history",
+        f"{name}@canary was 2, expected unset by the signed history",
     )
     assert api.repair(ctx, recipe) == ()
     assert aliases(mlflow, lines[0]) == {"champion": "1"}

@@ -66,9 +66,7 @@ def test_a_refused_approval_by_a_stranger_is_recorded_as_of_nobody(ctx: Context,
     assert entry.refusal.endswith("may not approve demo")
 
 
-def test_a_role_without_a_key_here_is_refused_by_another_roles_signature(
-    ctx: Context, own_trust: Path
-) -> None:
+def test_a_role_without_a_key_here_is_refused_by_another_roles_signature(ctx: Context, own_trust: Path) -> None:
     for role in own_trust.joinpath("keys").iterdir():
         if role.name not in (EVALUATOR, "root"):
             shutil.rmtree(role)

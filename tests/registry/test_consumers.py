@@ -78,7 +78,7 @@ def test_a_release_or_place_that_is_not_there_is_named(ctx: Context, release: st
     for model in ("other", "demo@best"):
         with pytest.raises(MissingError, match=r"no release other|no place best"):
             consumers.enrol(ctx, "search", OWNER, model=model)
-    with pytest.raises(MissingError, match="a release or is a child"):
+    with pytest.raises(MissingError, match="a release or a child model"):
         consumers.enrol(ctx, "search", OWNER)
 
 
@@ -162,7 +162,7 @@ def test_the_feed_names_versions_consumers_and_owners_once(ctx: Context, release
     assert (marked.event, marked.versions) == ("tainted", ("demo/1",))
     assert marked.consumers == {"chat": "kid@example.org", "search": OWNER}
     assert (released.event, released.target, released.consumers) == ("champion", "demo version 1", {"search": OWNER})
-    assert "licence withdrawn. Concerned: demo/1; chat (kid@example.org), search" in marked.sentence
+    assert "licence withdrawn. Affected: demo/1; chat (kid@example.org), search" in marked.sentence
     taint.lift(ctx, line.curated.digest, "ben", "it was granted")
     (lifted,) = freeze.catch_up_feed(ctx)
     assert (lifted.number, lifted.event, lifted.by) == (3, "lifted", "ben")

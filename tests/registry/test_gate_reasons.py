@@ -56,9 +56,9 @@ def test_one_bad_slice_is_named() -> None:
 
 def test_a_bucket_without_a_slice_and_a_slice_without_bytes_are_no_proof() -> None:
     missing = gate("beats_gzip", proof(expected_slices=("web", "code")))
-    assert (missing.passed, missing.reason) == (False, "nothing measured on code")
+    assert (missing.passed, missing.reason) == (False, "not measured: code")
     empty = scored(web=SliceScore(bytes=0, model=1.0, gzip=3.0, trigram=2.5))
-    assert gate("beats_gzip", empty).reason == "nothing measured on web"
+    assert gate("beats_gzip", empty).reason == "not measured: web"
 
 
 @given(model=st.floats(), bound=st.floats())
@@ -280,7 +280,7 @@ def test_every_declared_term_of_every_source_that_entered_is_read() -> None:
     assert gate("terms", evidence).passed
     asked = policy(licences={"uses": ["train", "redistribute", "commercial"]})
     assert gate("terms", evidence, asked).reason == (
-        "0 of 1 source grant train, redistribute, commercial; a does not grant redistribute"
+        "train, redistribute, commercial: granted by 0 of 1 source; a does not grant redistribute"
     )
     assert gate("terms", evidence, policy(licences={"uses": ["commercial"]})).passed
     granted = used.model_dump()
@@ -308,7 +308,7 @@ def test_a_measured_tolerance_counts_where_the_policy_names_it() -> None:
     refused = gate("resume", evidence)
     assert not refused.passed
     assert "differs from" in refused.reason
-    assert "the policy accepts bit-equal only; step 9: loss differ" in refused.reason
+    assert "the policy accepts only bit-exact replays; step 9: loss differ" in refused.reason
     found = gate("resume", evidence, policy(resume=accepting))
     assert found.passed
     assert "loss 3e-06, limit 8e-06; state 4e-05, limit 0.0001; measured on 2 x NVIDIA H200" in found.reason

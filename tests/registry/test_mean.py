@@ -111,7 +111,7 @@ def trained_chain(ctx: Context, line: Line) -> Any:
 def test_a_mark_on_any_parent_freezes_it(ctx: Context, line: Line, mean: Manifest, step: int) -> None:
     directory = str(sign_candidate(ctx, line).directory)
     taint.mark(ctx, mean.inputs[f"checkpoint/{step}"], "ada", "diverged")
-    with pytest.raises(GateError, match="is marked by ada: diverged"):
+    with pytest.raises(GateError, match="is tainted by ada: diverged"):
         verify_model(ctx, directory)
 
 
@@ -179,7 +179,7 @@ def test_a_parent_whose_record_is_gone_or_anothers(ctx: Context, line: Line, mea
             **provenance["training"]["mean"], "commits": wrong}}}  # fmt: skip
         with pytest.raises(LineageError):
             trained.proved(ctx, mean, changed)
-    with pytest.raises(LineageError, match="nobody stated how this mean"):
+    with pytest.raises(LineageError, match="no statement about this averaged"):
         trained.proved(ctx, mean, {**provenance, "training": provenance["training"] | {"mean": {}}})
     with pytest.raises(LineageError, match="than were averaged"):
         trained.proved(ctx, mean, provenance | {"files": {"model.safetensors": {"sha256": "0" * 64}}})

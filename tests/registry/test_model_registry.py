@@ -259,7 +259,7 @@ def test_an_artifact_is_written_through_no_link(tmp_path: Path) -> None:
     (tmp_path / "trust").mkdir()
     (tmp_path / "artifacts").mkdir()
     (tmp_path / "artifacts" / "1").symlink_to(tmp_path / "trust")
-    with pytest.raises(MlflowException, match="not below the artifacts"):
+    with pytest.raises(MlflowException, match="not inside the artifacts"):
         ModelDatabase(tmp_path / "mlflow.db", tmp_path / "artifacts", no_server).log_dict("own", {}, "root.json")
     assert not any((tmp_path / "trust").iterdir())
 

@@ -58,7 +58,7 @@ def test_a_mark_on_the_parent_freezes_the_child(ctx: Context, make_line: Any, wh
     assert verify_model(ctx, directory).checkpoint == child.checkpoint.digest
     record = taint.mark(ctx, getattr(parent, what).digest, "ada", "poisoned")
     assert child.checkpoint.digest in {one.digest for one in taint.affected(ctx, record)}
-    with pytest.raises(GateError, match="is marked by ada: poisoned"):
+    with pytest.raises(GateError, match="is tainted by ada: poisoned"):
         verify_model(ctx, directory)
 
 
@@ -66,7 +66,7 @@ def test_a_document_of_the_parent_freezes_the_child(ctx: Context, make_line: Any
     parent = make_line(1)
     child = make_line(2, parent.checkpoint)
     taint.mark(ctx, fingerprint.digest("also kept 1")[:32], "ada", "takedown")
-    assert taint.marks_on(ctx, chain_of(ctx, child))[0].endswith("is marked by ada: takedown")
+    assert taint.marks_on(ctx, chain_of(ctx, child))[0].endswith("is tainted by ada: takedown")
 
 
 def test_a_broken_link_of_the_parent_breaks_the_child(ctx: Context, make_line: Any) -> None:

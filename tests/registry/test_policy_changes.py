@@ -101,7 +101,7 @@ def test_a_weaker_policy_is_shown_and_signed_only_on_confirmation(
     assert plinth("gates", "sign", "1.yaml").code == 0  # the first one replaces none
     refused = plinth("gates", "sign", "2.yaml")
     assert refused.code != 0
-    assert "2 settings weaker, 0 others changed" in refused.err
+    assert "2 settings weaker, 0 other changes" in refused.err
     for words in ("gate toxicity", "slices.margin", "0.02", "3.0", "weaker"):
         assert words in refused.out
     assert "version 1 (" in plinth("gates", "show", "demo").out

@@ -33,17 +33,17 @@ def step(ctx: Context, evidence: Evidence) -> str:
 @pytest.mark.parametrize(
     ("changed", "says"),
     [
-        ({"cost": None, "stability": None}, "blocked by stability, cost: fix the cause and run again, or"),
+        ({"cost": None, "stability": None}, "blocked by stability, cost: fix the cause and rerun, or"),
         ({"cost": None}, "`plinth gates waive 3 cost --until DATE --reason TEXT`"),
         ({"approvals": ()}, "blocked by approvals: `plinth approve 3 --by PERSON --reason TEXT`"),
-        ({"approvals": (), "taints": ("bad",)}, "no waiver lifts taint"),
-        ({"approvals": (person("ada"), person("ben", "rejected"))}, "no waiver lifts approvals"),
+        ({"approvals": (), "taints": ("bad",)}, "taint cannot be waived"),
+        ({"approvals": (person("ada"), person("ben", "rejected"))}, "approvals cannot be waived"),
         (
             {},
-            "the approval sensor makes it champion while `plinth up` runs; `plinth release promote 3 --stage champion "
-            "--by",
+            "the approval sensor promotes it to champion while `plinth up` runs; to promote now: `plinth release "
+            "promote 3 --stage champion --by",
         ),
-        ({"champion": "", "comparison": None}, "the approval sensor makes it champion"),
+        ({"champion": "", "comparison": None}, "the approval sensor promotes it to champion"),
     ],
 )
 def test_the_next_step_follows_from_what_blocks(ctx: Context, changed: dict[str, Any], says: str) -> None:
@@ -59,7 +59,7 @@ def test_while_an_incident_is_open_nothing_is_promised(ctx: Context) -> None:
     ("tags", "known", "says"),
     [
         ({"approval": "approved"}, {"approval_faults": ("tag approval is set, but approval.by is not",)},
-         "but approval.by is not. Sign it: `plinth approve 3 --by PERSON --reason TEXT`. MLflow requires no login"),
+         "is not. Sign it: `plinth approve 3 --by PERSON --reason TEXT`. MLflow authentication is disabled"),
         ({"approval.2": "rejected"}, {"approvals": (person("ada", "rejected", how="tag"),)}, "approve 3 --reject --by"),
         ({"approval": ""}, {"approval_faults": ("a statement does not verify",)}, ""),
         ({"approval": "approved"}, {"approvals": ()}, ""),

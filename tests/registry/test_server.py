@@ -153,13 +153,13 @@ def test_a_server_of_ones_own_wins_and_must_answer(workspace: Workspace, monkeyp
         unused.bind(("127.0.0.1", 0))
         port = unused.getsockname()[1]
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"http://127.0.0.1:{port}")
-    with pytest.raises(RegistryError, match=f"no MLflow server answers at http://127.0.0.1:{port}"):
+    with pytest.raises(RegistryError, match=f"no MLflow server responds at http://127.0.0.1:{port}"):
         server.ensure_server(workspace)
     assert not server._path(workspace).exists()
 
 
 def test_a_server_that_cannot_start_says_why(workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "executable", "/bin/false")
-    with pytest.raises(RegistryError, match="did not come up") as caught:
+    with pytest.raises(RegistryError, match="did not start") as caught:
         server.ensure_server(workspace)
     assert "server.log" in str(caught.value)

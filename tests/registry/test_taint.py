@@ -37,7 +37,7 @@ def test_everything_made_of_a_marked_manifest_is_found(ctx: Context, line: Any) 
     record = taint.mark(ctx, line.tokenizer.digest, "ada", "wrong vocabulary")
     assert assets(ctx, record) == ["checkpoint", "evaluation", "mixture", "run", "tokenizer", "web/shards"]
     (mark,) = taint.marks_on(ctx, chain_of(ctx, line))
-    assert mark == f"tokenizer (manifest {line.tokenizer.digest[:12]}) is marked by ada: wrong vocabulary"
+    assert mark == f"tokenizer (manifest {line.tokenizer.digest[:12]}) is tainted by ada: wrong vocabulary"
 
 
 def test_a_source_is_marked_by_its_inventory(ctx: Context, line: Any) -> None:
@@ -52,7 +52,7 @@ def test_a_document_freezes_only_what_holds_it(ctx: Context, make_line: Any) -> 
     one, other = make_line(1), make_line(2)
     record = taint.mark(ctx, document_id("also kept 1"), "ada", "takedown")
     assert record.holders == (one.curated.digest,)
-    assert taint.marks_on(ctx, chain_of(ctx, one))[0].endswith("is marked by ada: takedown")
+    assert taint.marks_on(ctx, chain_of(ctx, one))[0].endswith("is tainted by ada: takedown")
     assert taint.marks_on(ctx, chain_of(ctx, other)) == ()
 
 
@@ -160,7 +160,7 @@ def test_a_lifted_mark_freezes_no_more_and_stays_in_the_history(ctx: Context, li
 
 def test_what_is_not_marked_cannot_be_lifted(ctx: Context, line: Any, two: None) -> None:
     for target in ("", "00000000", line.checkpoint.digest[:4], line.curated.digest):
-        with pytest.raises(MissingError, match="no mark to lift"):
+        with pytest.raises(MissingError, match="no active taint on"):
             taint.lift(ctx, target, "ben", "why not")
 
 
@@ -177,7 +177,7 @@ def test_a_mark_on_what_measured_the_model_taints_its_evidence(ctx: Context, lin
     chain = chain_of(ctx, line)
     assert taint.marks_on(ctx, chain) == ()
     (mark,) = taint.marks_on(ctx, chain, evidence)
-    assert mark == f"evidence: protected/held-out (manifest {held_out.digest[:12]}) is marked by ada: leaked"
+    assert mark == f"evidence: protected/held-out (manifest {held_out.digest[:12]}) is tainted by ada: leaked"
 
 
 def test_a_mark_on_the_files_of_a_held_out_set_taints_the_evidence(ctx: Context, line: Any) -> None:

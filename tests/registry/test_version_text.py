@@ -42,7 +42,7 @@ def test_gates_stand_above_scores_and_are_written_again() -> None:
 def test_a_mark_and_a_demo_root_are_said_first_and_go_with_their_tags() -> None:
     text = version_text(scores_text("ab" * 32, SLICES), TAGS)
     marked = version_text(text, {**TAGS, "taint": "dpo: must <i>go</i>", "root": "demo root x version 1"})
-    assert marked.startswith("> **MARKED AS UNFIT, do not use.** dpo: must &lt;i&gt;go&lt;/i&gt;\n")
+    assert marked.startswith("> **TAINTED, do not use.** dpo: must &lt;i&gt;go&lt;/i&gt;\n")
     assert "`plinth release impact abababababababab`" in marked.splitlines()[1]
     assert "demo root x version 1" in marked
     assert version_text(marked, TAGS) == text
@@ -50,8 +50,8 @@ def test_a_mark_and_a_demo_root_are_said_first_and_go_with_their_tags() -> None:
 
 def test_a_trial_is_said_in_short_and_goes_with_its_tag() -> None:
     text = version_text(scores_text("ab" * 32, SLICES), TAGS)
-    tried = version_text(text, {**TAGS, "trial": "it is given back. <b>latency</b>: worse " + "x" * 900})
-    assert tried.startswith("> **Canary, at the last look:** it is given back. &lt;b&gt;latency&lt;/b&gt;: worse x")
+    tried = version_text(text, {**TAGS, "trial": "will be withdrawn. <b>latency</b>: worse " + "x" * 900})
+    assert tried.startswith("> **Canary, last check:** will be withdrawn. &lt;b&gt;latency&lt;/b&gt;: worse x")
     assert len(tried.splitlines()[0]) < 500
     assert version_text(tried, TAGS) == text
 
@@ -66,3 +66,9 @@ def test_it_is_never_longer_than_what_databases_keep() -> None:
 
 def test_tags_that_somebody_broke_hide_nothing_else() -> None:
     assert version_text(scores_text("ab" * 32, SLICES), {"gate/cost": "fine"}) == scores_text("ab" * 32, SLICES)
+
+
+def test_how_to_approve_is_shown_only_while_approval_is_pending() -> None:
+    text = scores_text("ab" * 32, SLICES)
+    assert "To approve" in version_text(text, {**TAGS, "gate/approvals": "pending: 0 of 1 approvals"})
+    assert "To approve" not in version_text(text, {**TAGS, "gate/approvals": "passed: 1 of 1 approvals (ada)"})

@@ -1,9 +1,9 @@
-"""The mechanism under every asset: suites of expectations, stages as data, and the one decision of what is up to date.
+"""Base of every asset: suites of expectations, stages as data, and the up-to-date decision.
 
-    build         Stage -> Dagster asset: resolve inputs once, make, check, publish, present; the workspace and its
-                  workers as a Dagster resource; the check of an asset against taints
-    data_docs     the same suites in Great Expectations, in a process of its own; their results and pages
-    present       manifests as metadata that people look at: results first, digests last
+build         Stage -> Dagster asset: resolve inputs once, make, check, publish, present; the workspace and its
+              workers as a Dagster resource; the check of an asset against taints
+data_docs     the same suites in Great Expectations, in a process of its own; their results and pages
+present       manifests as Dagster metadata: results first, digests last
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from plinth.storage.workspace import Workspace
 #
 # A stage declares a `Suite` as data: a small table of its statistics and expectations of Great Expectations. `evaluate`
 # compares the table with them before the stage's manifest is published, so a manifest that fails a critical expectation
-# never becomes an input. `data_docs` has Great Expectations evaluate the same suite afterwards, in a process of its
+# never becomes an input. `data_docs` has Great Expectations evaluate the same suite afterward, in a process of its
 # own.
 
 Severity = Literal["critical", "warning"]
@@ -35,9 +35,9 @@ Severity = Literal["critical", "warning"]
 
 @dataclass(frozen=True)
 class Expect:
-    """One expectation: the GX class without its `Expect` prefix, its arguments, and how bad a failure is.
+    """One expectation: the GX class without its `Expect` prefix, its arguments, and its severity.
 
-    `because` replaces the general sentence when it fails: lines that already name bucket, value and limit.
+    `because` replaces the general failure message with lines that name bucket, value and limit.
     """
 
     kind: str
@@ -48,7 +48,7 @@ class Expect:
 
 @dataclass(frozen=True)
 class Suite:
-    """A statistics table (rows of plain values) and what must hold for it."""
+    """Statistics table (rows of plain values) with its expectations."""
 
     name: str
     rows: Sequence[Mapping[str, Any]]
@@ -57,7 +57,7 @@ class Suite:
 
 @dataclass(frozen=True)
 class SuiteOutcome:
-    """The result of a suite: whether anything critical failed, and a line for every failure."""
+    """Result of a suite: True if anything critical failed, and a line for every failure."""
 
     blocked: bool
     failures: tuple[str, ...]
@@ -76,31 +76,31 @@ def between(
     severity: Severity = "critical",
     because: Iterable[str] = (),
 ) -> Expect:
-    """Every value of a column lies in a closed interval; None leaves a side open."""
+    """Expect all values of a column in a closed interval; None leaves a side open."""
     bounds = {"column": column, "min_value": low, "max_value": high}
     return Expect(_BETWEEN, bounds, severity, tuple(because))
 
 
 def no_nulls(column: str) -> Expect:
-    """No value of a column is missing."""
+    """Expect no missing values in a column."""
     return Expect(_NO_NULLS, {"column": column})
 
 
 def rows_between(low: int, high: int | None = None) -> Expect:
-    """The table has a number of rows."""
+    """Expect a number of rows."""
     return Expect(_ROWS, {"min_value": low, "max_value": high})
 
 
 def equal_columns(left: str, right: str) -> Expect:
-    """Two columns agree in every row."""
+    """Expect two equal columns."""
     return Expect(_EQUAL, {"column_A": left, "column_B": right})
 
 
 def evaluate(suite: Suite) -> SuiteOutcome:
-    """Evaluate a suite over its table, as Great Expectations does: missing values are for `no_nulls` alone.
+    """Evaluate a suite over its table, as Great Expectations does: missing values are left to `no_nulls`.
 
     Raises:
-        ValueError: an expectation is of no known kind; a defect in the suite, not in the data.
+        ValueError: unknown kind of expectation: a bug in the suite, not in the data.
     """
     found: dict[str, list[str]] = {"critical": [], "warning": []}
     for item in suite.expectations:
@@ -131,7 +131,7 @@ def _breaches(suite: Suite, item: Expect) -> list[str]:
     if item.kind == _BETWEEN:
         low, high = arguments["min_value"], arguments["max_value"]
         return [line for row in suite.rows if (line := _outside(suite, row, columns[0], low, high))]
-    raise ValueError(f"suite {suite.name} has an expectation of no known kind: {item.kind}")
+    raise ValueError(f"suite {suite.name} has an unknown kind of expectation: {item.kind}")
 
 
 def _unequal(suite: Suite, row: Mapping[str, Any], left: str, right: str) -> str:
@@ -184,16 +184,16 @@ def _interval(min_value: float | None, max_value: float | None) -> str:
 
 
 def docs_index(workspace: Workspace) -> Path:
-    """First page of the Data Docs."""
+    """Return the first page of the Data Docs."""
     return workspace.root / "gx" / "gx" / "uncommitted" / "data_docs" / "local_site" / "index.html"
 
 
-# A stage of the pipeline as data, and the one decision of what is up to date.
+# A stage of the pipeline as data, and the up-to-date decision.
 #
-# From one record come the Dagster asset, that decision and the catalogue. An asset is up to date when its reference
-# holds the key that its stage has now (`Stage.key`: code version, parameters, digests of the inputs, identity of what
-# is read from outside), the store has every blob of its manifest, what it names outside the store is there
-# (`Stage.intact`), and what must be signed about it holds. The Dagster asset, `plinth run`, `plinth status` and the
+# One record defines the Dagster asset, that decision and the catalog entry. An asset is up to date if its reference has
+# the current key of its stage (`Stage.key`: code version, parameters, digests of inputs, identity of outside data), the
+# store has every blob of its manifest, files outside the store exist (`Stage.intact`), and its signed statement
+# verifies. The Dagster asset, `plinth run`, `plinth status` and the
 # arrival sensor read the decision here. The step cache below it only spares the finished items of a stage that has to
 # run.
 
@@ -201,10 +201,10 @@ Inputs = Mapping[str, Manifest]
 
 
 class Statement(Protocol):
-    """What must be signed about an asset when it is made, and hold for as long as it is published."""
+    """Statement that is signed when an asset is materialized, and must stay valid while it is published."""
 
     def holds(self, ctx: Context, inputs: Mapping[str, str], made: Manifest) -> bool:
-        """Whether it was signed about this manifest, made of inputs with these digests."""
+        """Return True if it was signed about this manifest and inputs with these digests."""
         ...
 
     def sign(self, ctx: Context, inputs: Mapping[str, str], made: Manifest) -> None:
@@ -212,30 +212,30 @@ class Statement(Protocol):
         ...
 
 
-#: Called with lines worth reading while a stage works (a training run's steps, for one).
+#: Callback for progress lines of a stage, such as training steps.
 Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)
 class Stage:
-    """The definition of an asset.
+    """Definition of an asset.
 
     Args:
-        asset: its key, with slashes.
-        deps: keys of the assets it reads.
-        make: the work: `(context, inputs, say) -> manifest`.
+        asset: asset key, with slashes.
+        deps: keys of the input assets.
+        make: function `(context, inputs, say) -> manifest`.
         version: version of the code behind `make`; becomes Dagster's code version.
-        params: everything of the recipe that the work depends on.
-        libraries: other people's code that decides the output (`fingerprint.libraries`).
-        group, kinds, owner, description: shown in the catalogue.
-        schema: columns of its parts, where they are tables.
-        outside: identity of what the work reads beside its inputs (source files, the exclusion list); None for nothing.
-        intact: False where something outside the store that the manifest names is gone; None for nothing to look at.
+        params: all recipe values that affect the output.
+        libraries: third-party code that affects the output (`fingerprint.libraries`).
+        group, kinds, owner, description: shown in the catalog.
+        schema: columns of its parts, if they are tables.
+        outside: identity of data read outside the inputs (source files, the exclusion list); None if there is none.
+        intact: function that returns False if files outside the store are gone; None if there are none.
         suite: expectations on its statistics; blocking ones stop publication.
-        statement: what is signed about it in the process that makes it; without it the asset is made again.
-        present: further metadata for the UI.
+        statement: statement signed by the process that materializes it; without it the asset is rebuilt.
+        present: additional metadata for the UI.
         pool: concurrency pool.
-        priority: of stages that are ready at the same time, the greater go first.
+        priority: among ready stages, higher values run first.
     """
 
     asset: str
@@ -278,12 +278,12 @@ class Stage:
 
 @dataclass(frozen=True)
 class Stages:
-    """Stages that a package of the ring, or anyone's, adds to the pipeline: a member of the group `plinth.stages`.
+    """Stages that a package adds to the pipeline: a member of the group `plinth.stages`.
 
     Args:
-        name: the entry point's.
-        stages: `(recipe)` -> stages; none where the recipe does not ask for them.
-        with_mixture: only for a recipe that has a mixture.
+        name: name of the entry point.
+        stages: `(recipe)` -> stages; empty if the recipe does not use them.
+        with_mixture: True to add them only to recipes with a mixture.
     """
 
     name: str
@@ -297,7 +297,7 @@ GROUP = "evaluation"
 
 @dataclass(frozen=True)
 class MeasurementStatement:
-    """The statement that a manifest is what was measured of the checkpoint among its inputs."""
+    """Statement that a manifest is a measurement of the checkpoint among its inputs."""
 
     recipe: Recipe
 
@@ -313,41 +313,41 @@ class MeasurementStatement:
 
 
 def attested(recipe: Recipe, stage: Stage) -> Stage:
-    """The stage with its statement, where it measures a checkpoint that may be released."""
+    """Add the statement to a stage if it measures a checkpoint that may be released."""
     measures = recipe.release is not None and stage.group == GROUP and CHECKPOINT in stage.deps
     return replace(stage, statement=MeasurementStatement(recipe)) if measures else stage
 
 
-# Keys of inputs by bucket, and the owner of assets that span buckets.
+# Keys of inputs by bucket, and the owner of assets over all buckets.
 
 
 def each(recipe: Recipe, *kinds: str) -> tuple[str, ...]:
-    """Keys of these stages in every bucket: `each(recipe, "documents")` -> `web/documents`, …"""
+    """Return keys of these stages in every bucket: `each(recipe, "documents")` -> `web/documents`, …"""
     return tuple(f"{bucket}/{kind}" for kind in kinds for bucket in recipe.corpus.buckets)
 
 
 def by_bucket(recipe: Recipe, inputs: Inputs, kind: str) -> dict[str, Manifest]:
-    """The manifests of one stage, by bucket."""
+    """Return the manifests of one stage by bucket."""
     return {bucket: inputs[f"{bucket}/{kind}"] for bucket in recipe.corpus.buckets}
 
 
 def compares(recipe: Recipe) -> bool:
-    """Whether training text is compared with protected sets: the recipe's own, or the probes of its run."""
+    """Return True if training text is compared with protected sets: the recipe's own, or the probes of its run."""
     return bool(recipe.corpus.protected.sets) or recipe.probes is not None
 
 
 def planted(recipe: Recipe, *kinds: str) -> tuple[str, ...]:
-    """Keys of these stages of the planted text, where the recipe has canaries."""
+    """Return keys of these stages for the planted text, if the recipe has canaries."""
     return tuple(f"{CANARIES}/{kind}" for kind in kinds) if recipe.corpus.canaries else ()
 
 
 def read_by_run(recipe: Recipe, inputs: Inputs, kind: str) -> dict[str, Manifest]:
-    """The manifests of one stage of all that a run reads: by bucket, and of the planted text."""
+    """Return the manifests of one stage for everything a run reads: by bucket, and planted text."""
     return by_bucket(recipe, inputs, kind) | {key.partition("/")[0]: inputs[key] for key in planted(recipe, kind)}
 
 
 def shared_owner(recipe: Recipe) -> str:
-    """The owner of assets that span the buckets: the owner of most buckets, first by name in a tie."""
+    """Return the owner of assets over all buckets: the owner of most buckets, first by name in a tie."""
     owners: Iterable[str] = [bucket.owner for bucket in recipe.corpus.buckets.values()]
     counted = sorted(owners)
     return max(sorted(set(counted)), key=counted.count)
@@ -355,7 +355,7 @@ def shared_owner(recipe: Recipe) -> str:
 
 @dataclass(frozen=True)
 class Decision:
-    """Assets that are up to date, and assets that must or may have to run; the manifests of those up to date."""
+    """Assets that are up to date, with manifests, and assets that have to run."""
 
     fresh: tuple[str, ...]
     stale: tuple[str, ...]
@@ -363,22 +363,22 @@ class Decision:
 
 
 def up_to_date(stage: Stage, ctx: Context, digests: Mapping[str, str]) -> Manifest | None:
-    """The published manifest if this very work made it from inputs with these digests, else None.
+    """Return the published manifest if this stage produced it from inputs with these digests, else None.
 
     Raises:
-        PlinthError: what the stage reads from outside the workspace cannot be read.
+        PlinthError: data outside the workspace cannot be read.
     """
     if any(dep not in digests for dep in stage.deps):
         return None
     key = stage.key(ctx, {dep: digests[dep] for dep in stage.deps})
     try:
         ref = ctx.refs.ref(stage.asset)
-    except SealError:  # somebody else's word: the work is done again, and published anew
+    except SealError:  # sealed elsewhere: rebuild and publish again
         return None
     if ref is None or ref.key != key:
         return None
     manifest = ctx.refs.load(ref.digest)
-    if manifest.misplaced:  # by an earlier version, which kept the names of parts that had been made before
+    if manifest.misplaced:  # earlier versions kept the names of existing parts
         return None
     if stage.statement and not stage.statement.holds(ctx, digests, manifest):
         return None
@@ -388,7 +388,7 @@ def up_to_date(stage: Stage, ctx: Context, digests: Mapping[str, str]) -> Manife
 
 
 def decide(ctx: Context, stages: Iterable[Stage]) -> Decision:
-    """Decide for all stages, upstream first; an asset that reads a stale one is stale until that one has run."""
+    """Decide for all stages, upstream first; an asset with a stale input is stale, too."""
     digests: dict[str, str] = {}
     manifests: dict[str, Manifest] = {}
     stale = []

@@ -1,6 +1,6 @@
-"""A stage as a Dagster asset: resolve inputs once, make, check, publish, present; and the resources of a run.
+"""A stage as a Dagster asset: resolve inputs once, compute, check, publish, present; and the resources of a run.
 
-Dagster records a materialisation even when its blocking check fails, so the check runs *before* the
+Dagster records a materialization even when its blocking check fails, so the check runs *before* the
 manifest is published and before anything is yielded: a failure publishes nothing and records nothing
 but the failed check.
 """
@@ -36,14 +36,14 @@ from plinth_assets.framework.present import metadata, page_link, picture
 
 CHECK = "expectations"
 PRIORITY = "dagster/priority"
-#: Tag of a Dagster run: the person who asked for it. Two-person approval counts nobody who did.
+#: Dagster run tag with the requester, who cannot approve under two-person approval.
 REQUESTED_BY = "plinth/requested_by"
 
-#: Groups whose stages are no corpus: what they cost is ranks, which their jobs reserve, or next to nothing.
+#: Groups outside the corpus. Their jobs reserve rank cost; other costs are negligible.
 NOT_CORPUS = frozenset({"training", "evaluation", "report", "registry", "release"})
 
-#: Request a run when the data version of an input changed and its blocking checks passed; latched, so that an update
-#: which arrives during a run is not lost. Whether the run has work to do is decided by `up_to_date`.
+#: Request a run when the data version of an input changed and its blocking checks passed; latched, so that an
+#: update during a run is not lost. `up_to_date` decides if the run has work to do.
 ON_NEW_DATA = (
     dg.AutomationCondition.any_deps_match(dg.AutomationCondition.data_version_changed()).since(
         dg.AutomationCondition.newly_requested() | dg.AutomationCondition.newly_updated()
@@ -54,7 +54,7 @@ ON_NEW_DATA = (
 )
 
 
-#: Of what the nightly job brings up to date: late after two hours, failed after a night without it.
+#: Freshness of nightly assets: late after two hours, failed after a missed night.
 NIGHTLY = dg.FreshnessPolicy.time_window(fail_window=timedelta(hours=50), warn_window=timedelta(hours=26))
 
 
@@ -136,7 +136,14 @@ def asset(stage: Stage, pages: str = "", *, group: str = "", nightly: bool = Fal
         nightly: True if the nightly corpus job includes it.
     """
     key = asset_key(stage.asset)
-    checks = [dg.AssetCheckSpec(CHECK, asset=key, blocking=True, description="Expectations on the statistics.")]
+    checks = [
+        dg.AssetCheckSpec(
+            CHECK,
+            asset=key,
+            blocking=True,
+            description="Evaluate expectations on the statistics; critical failures block publication.",
+        )
+    ]
 
     @dg.asset(
         key=key,
@@ -225,7 +232,7 @@ def bring(stage: Stage, ctx: Context, say: Say) -> CheckedManifest:
     inputs = {dep: ctx.refs.current(dep) for dep in stage.deps}
     found = up_to_date(stage, ctx, _digests(inputs))
     if found is not None:
-        say(f"{stage.asset} is up to date: nothing was done")
+        say(f"{stage.asset} is up to date")
     manifest = found or _made(stage, ctx, inputs, say)
     suite = stage.suite(manifest, inputs) if stage.suite else None
     outcome = evaluate(suite) if suite else None
@@ -243,10 +250,10 @@ def publish(stage: Stage, ctx: Context, made: CheckedManifest) -> Manifest:
     manifest, digests = made.manifest, _digests(made.inputs)
     if made.blocked and made.outcome:
         raise CheckFailedError(
-            f"{stage.asset} did not pass its checks and was not published",
+            f"{stage.asset} failed its checks and was not published",
             found="; ".join(made.outcome.failures),
             expected="all blocking checks to pass",
-            remedy="correct the input or the recipe, and run again",
+            remedy="fix the input or the recipe, and rerun",
         )
     if stage.statement and not stage.statement.holds(ctx, digests, manifest):
         stage.statement.sign(ctx, digests, manifest)
@@ -311,8 +318,8 @@ def _place(function: FunctionType) -> tuple[str | None, int]:
     return inspect.getsourcefile(function), function.__code__.co_firstlineno
 
 
-# The check `marks` of assets: it fails where the asset, or what it was made of, is marked as unfit. It names the marks;
-# where one was made, what came of it is drawn. Gates and loads ask the log of marks themselves, never this check.
+# The check `marks` of assets fails if the asset or an upstream artifact is tainted, and lists the taints. The check of
+# a tainted asset also draws everything derived from it. Gates and loaders read the taint log, never this check.
 
 MARKS = "marks"
 
@@ -330,15 +337,15 @@ def mark_evaluations(ctx: Context, assets: Collection[str]) -> Iterator[dg.Asset
     for asset in sorted(assets):
         ref = ctx.refs.ref(asset)
         hit = [n for n, steps in enumerate(frozen) if ref is not None and ref.digest in steps]
-        said = [f"{marks[n].kind} {marks[n].target[:16]} is marked by {marks[n].by}: {marks[n].reason}" for n in hit]
-        # A picture is some 100 KB: it stands where the mark was made, and the others are in it.
+        said = [f"{marks[n].kind} {marks[n].target[:16]} is tainted by {marks[n].by}: {marks[n].reason}" for n in hit]
+        # A picture is about 100 KB, so only the tainted asset has it.
         here = [n for n in hit if ref is not None and frozen[n][ref.digest] == 0]
         yield dg.AssetCheckEvaluation(
             asset_key=asset_key(asset),
             check_name=MARKS,
             passed=not hit,
             description="; ".join(said) or "no mark",
-            metadata={f"what came of mark {n + 1}": _drawn(ctx, marks[n].target) for n in here},
+            metadata={f"downstream of taint {n + 1}": _drawn(ctx, marks[n].target) for n in here},
         )
 
 

@@ -1,4 +1,4 @@
-"""Data Docs: Great Expectations evaluates the suites of a run again, keeps their results and writes their pages.
+"""Data Docs: Great Expectations re-evaluates the suites of a run, stores the results and writes their pages.
 
 GX takes seconds to import and a tenth of a second per suite, so one process does it for a run, while the run goes on:
 `begin` has it import GX, `file` sends it a suite that `evaluate` has decided on, `finish` waits for the pages and
@@ -34,15 +34,15 @@ from plinth.storage import atomic
 from plinth.storage.workspace import Workspace
 from plinth_assets.framework import Expect, Suite, breaches, docs_index
 
-#: In the workspace: GX writes its files without a lock of its own.
+#: Lock in the workspace, since GX writes its files without one.
 LOCK = "gx.lock"
-#: The pages of a large run take a minute; longer than this means that the process hangs.
+#: Timeout in seconds; the pages of a large run take a minute.
 WAIT_S = 900.0
-#: Size of the pipe to the process: suites wait in it while GX is imported.
+#: Pipe size: suites wait in the pipe while GX is imported.
 PIPE_BYTES = 1 << 20
-#: Modules that GX imports and that no suite here uses.
+#: Unused modules that GX imports.
 PUT_OFF = ("scipy.stats", "altair", "rfc3987_syntax")
-#: Arguments that tell expectations of one kind apart.
+#: Arguments that distinguish expectations of one kind.
 _NAMED = frozenset({"column", "column_A", "column_B", "min_value", "max_value"})
 
 
@@ -85,8 +85,8 @@ class _Writer:
                 process.kill()
             process.communicate()
             self._process = None
-        ended = f"ended with {process.returncode}" if ready else f"had not ended after {WAIT_S:.0f} s"
-        return [f"the Data Docs are incomplete: their process {ended}"]
+        ended = f"exited with {process.returncode}" if ready else f"did not exit within {WAIT_S:.0f} s"
+        return [f"incomplete Data Docs: their process {ended}"]
 
     def end(self) -> None:
         """End the process after the pages of all suites."""
@@ -99,7 +99,7 @@ class _Writer:
     def _send(self, line: bytes) -> None:
         self._process = self._process or _started()
         assert self._process.stdin is not None
-        with suppress(OSError):  # it has ended: `finish` says so
+        with suppress(OSError):  # it exited: `finish` reports it
             self._process.stdin.write(line + b"\n")
 
 
@@ -160,7 +160,7 @@ def contradictions(suite: Suite, failed: frozenset[tuple[str, str]]) -> list[str
     """Return a line for each expectation that GX decides differently; `failed` as `store` returns it."""
     named = [(item, (f"Expect{item.kind}", _arguments(item.arguments))) for item in suite.expectations]
     wrong = [" ".join(identity) for item, identity in named if bool(breaches(suite, item)) != (identity in failed)]
-    return [f"{suite.name}: Great Expectations decides differently about {each}" for each in wrong]
+    return [f"{suite.name}: Great Expectations disagrees on {each}" for each in wrong]
 
 
 def store(suite: Suite, root: Path) -> frozenset[tuple[str, str]]:

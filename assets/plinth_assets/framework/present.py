@@ -1,4 +1,4 @@
-"""Manifests as metadata that people look at. Small: the event log is not a data store."""
+"""Manifests as Dagster metadata. Kept small, since the event log is not a data store."""
 
 from __future__ import annotations
 

@@ -1,11 +1,10 @@
-"""What is measured of a checkpoint: facts, gates with their parameters, records; and the stages that measure.
+"""Measurements of a checkpoint: facts, gates with their parameters, records; and the measuring stages.
 
     quality   what the model can do: evaluation, comparison, probes, tasks, serving; personal data in its training text
 
-This is what gates read, without what is heavy: every command that judges imports it. The stage of a measurement is
-in a module with its items, recomputed, compared between two models and shown on the page: evaluation_stage,
-comparison_stage, probes_stage, tasks_stage, serving_stage, pii_stage. One of another package has the same form
-(docs/extending.md).
+Gates read this module, without heavy imports. The stage of a measurement is in a module with its items, recomputed,
+compared between two models and shown on the page: evaluation_stage, comparison_stage, probes_stage, tasks_stage,
+serving_stage, pii_stage. One of another package has the same form (docs/extending.md).
 """
 
 from __future__ import annotations
@@ -20,5 +19,5 @@ if TYPE_CHECKING:
 
 
 def stages(recipe: Recipe) -> list[Stage]:
-    """Stages of every measurement that the recipe asks for."""
+    """Return stages of every measurement in the recipe."""
     return [stage for one in measurements(recipe) for stage in one.stages(recipe)]

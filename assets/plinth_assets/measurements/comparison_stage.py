@@ -1,4 +1,4 @@
-"""`comparison`: every new checkpoint beside a model that the recipe names, measured alike; its lines, counted again
+"""`comparison`: every new checkpoint against a model that the recipe names, measured alike; its lines, recomputed
 from the items of both models.
 """
 
@@ -28,10 +28,10 @@ from plinth.storage.state import resolve
 from plinth.training import initial
 from plinth_assets.framework import Inputs, Say, Stage, shared_owner
 from plinth_assets.framework.present import markdown, page_value, picture, table
-from plinth_assets.initial import begun
+from plinth_assets.initial import initial_weights
 
 ASSET = job.ASSET
-#: Says that a checkpoint is compared with the champion of the recipe's release; with what its run began from.
+#: Values of `evaluation.against`: the champion of the recipe's release; the initial weights of the run.
 CHAMPION, PARENT = "champion", "initial"
 
 
@@ -45,14 +45,14 @@ def stages(recipe: Recipe) -> list[Stage]:
     return [
         Stage(
             asset=ASSET,
-            deps=(*deps, *(begun(recipe) if against == PARENT else ())),
+            deps=(*deps, *(initial_weights(recipe) if against == PARENT else ())),
             make=partial(_make, recipe, against),
             version=job.VERSION,
             params={},
             outside=partial(_outside, recipe, against),
             group="evaluation",
-            description="The checkpoint (a) beside the model that the recipe names (b): paired differences with "
-            "intervals, with and without contaminated items; what differs between the two.",
+            description="Checkpoint (a) against the model that the recipe names (b): paired differences with "
+            "intervals, with and without contaminated items; differences in training.",
             owner=shared_owner(recipe),
             kinds=("pytorch", "parquet"),
             present=partial(_present, recipe),
@@ -82,7 +82,7 @@ def measure(
             continue
         inputs = _own_run(ctx, stage, checkpoint, given) if "run" in stage.deps else given
         if inputs is None:
-            say(f"without {stage.asset}: no run of {checkpoint.digest[:12]} on the shards of this workspace is here")
+            say(f"skipped {stage.asset}: no run of {checkpoint.digest[:12]} on the shards of this workspace")
             continue
         made[stage.asset] = stage.make(ctx, {**inputs, "checkpoint": checkpoint}, say)
         ctx.refs.save(made[stage.asset])
@@ -99,8 +99,8 @@ def _own_run(
 ) -> dict[str, Manifest] | None:
     """Return the inputs of a stage, with the run of the checkpoint.
 
-    A checkpoint that was not trained on these shards is queried for planted texts as one that never saw them, and
-    cannot be queried for training text; nor can one whose run is gone: None.
+    A checkpoint that was not trained on these shards is queried for planted texts as one that never saw them. It
+    cannot be queried for training text, nor can one whose run is gone: None.
     """
     own = ancestry(ctx.refs, checkpoint)
     same = [name for name in stage.deps if name.endswith("/shards") or name == "tokenizer"]
@@ -199,7 +199,7 @@ def _present(recipe: Recipe, ctx: Context, made: Manifest) -> dict[str, Any]:
     from plinth.report import evaluation
 
     if not made.stats["lines"]:
-        return {"lines": "nothing was compared: there is no champion yet"}
+        return {"lines": "no comparison: there is no champion yet"}
     target = path(ctx, recipe, made.stats["models"]["a"]["checkpoint"])
     show(ctx, made, _named(recipe.name, made.stats["models"]["a"]), _named(recipe.evaluation.against,
          made.stats["models"]["b"]), target)  # fmt: skip

@@ -1,5 +1,5 @@
-"""`evaluation`: bits per byte by slice of held-out text, beside two baselines on the same bytes; its items, counted
-again, compared between models, shown.
+"""`evaluation`: bits per byte by slice of held-out text, with two baselines on the same bytes; its items, recomputed,
+compared between models, shown.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ def stages(recipe: Recipe) -> list[Stage]:
             params=recipe.evaluation.of_held_out(),
             group="evaluation",
             description="Bits per byte of held-out text by bucket, language, domain, length and the recipe's own "
-            "slices, by position, and of items of protected sets by whether training text held them; gzip -9 and a "
-            "byte trigram on the same bytes.",
+            "slices, by position, and of protected sets by contamination status; gzip -9 and a byte trigram on the "
+            "same bytes.",
             owner=shared_owner(recipe),
             kinds=("pytorch", "parquet"),
             suite=_suite,
@@ -71,7 +71,7 @@ def _check_slices(recipe: Recipe) -> None:
             choice.read(text, types, f"{choice.WHERE}.{name}")
 
 
-#: Sums that the slices of an axis share among them.
+#: Sums that add up over the slices of an axis.
 _COUNTED = ("bits", "bytes", "documents", "tokens")
 
 
@@ -129,7 +129,7 @@ def _slices_evaluation(axis: str, rows: Mapping[str, Mapping[str, Any]]) -> str:
     header = [axis, "bytes", "documents", "model", "95% interval", "gzip", "trigram"]
     paired = all("above" in row for row in rows.values())
     cells = [_slice(name, rows[name], paired) for name in job.in_order(axis, rows)]
-    return table([*header, *(["model less trigram"] if paired else [])], cells)
+    return table([*header, *(["model minus trigram"] if paired else [])], cells)
 
 
 def _slice(name: str, row: Mapping[str, Any], paired: bool) -> list[Any]:
@@ -141,7 +141,7 @@ def _slice(name: str, row: Mapping[str, Any], paired: bool) -> list[Any]:
 
 
 def _worst(rows: Sequence[Mapping[str, Any]]) -> str:
-    header = ["document", "bucket", "bytes", "bits per byte", "bits above its bucket's rate", "look at it"]
+    header = ["document", "bucket", "bytes", "bits per byte", "excess bits over bucket", "command"]
     cells = [
         [row["uri"], row["bucket"], row["bytes"], row["model"], row["excess_bits"], Code(f"plinth explain {row['id']}")]
         for row in rows
@@ -149,7 +149,7 @@ def _worst(rows: Sequence[Mapping[str, Any]]) -> str:
     return table(header, cells)
 
 
-#: Columns of documents that are slices, where they are there.
+#: Optional document columns used as slices.
 AXES = ("bucket", "language", "domain", "length")
 _DIGITS = np.frombuffer(b"0123456789abcdef", np.uint8)
 
@@ -221,7 +221,7 @@ def section(_: str, stats: Stats) -> Section:
     return Section(
         key="slices",
         title="Held-out text",
-        lead="Bits of the model over bytes of text: comparable between tokenizers. Intervals resample documents.",
+        lead="Model bits per byte of text, comparable between tokenizers. Intervals resample documents.",
         groups=tuple(groups),
         tables=tuple(_item_tables(stats.get("protected", {}))),
     )
@@ -241,7 +241,7 @@ def _item_tables(protected: Mapping[str, Mapping[str, Stats]]) -> Iterable[TextT
     ]
     if rows:
         yield TextTable(
-            title="Protected sets, by whether training text held the item",
+            title="Protected sets by contamination status",
             header=("set", "status", "items", BITS, "95% interval"),
             rows=tuple(rows),
         )

@@ -34,8 +34,8 @@ def stages(recipe: Recipe) -> list[Stage]:
             params=detector_facts(recipe),
             libraries=PiiDetector(detector_given(recipe), {}).libraries,
             group="evaluation",
-            description="Personal data that the corpus's own detector still finds in curated training text, by bucket "
-            "and kind, with upper limits.",
+            description="Personal data left in curated training text, as found by the corpus's own detector, by bucket "
+            "and kind, with upper bounds.",
             owner=shared_owner(recipe),
             kinds=("parquet",),
             schema=pii.SCHEMA,
@@ -70,7 +70,7 @@ def _suite(made: Manifest, inputs: Inputs) -> Suite:
 
 def _present(ctx: Context, made: Manifest) -> dict[str, Any]:
     kinds = [kind for kind in made.stats["kinds"] if made.stats["kinds"][kind]["documents"]]
-    header = ["bucket", "documents", "with a find", "per million", "share at most", *kinds]
+    header = ["bucket", "documents", "with findings", "per million", "upper bound", *kinds]
     every = {**made.stats["buckets"], "all": made.stats}
     rows = [
         [name, *(_cell(one[key]) for key in ("documents", "found", "per_million", "at_most"))]
@@ -87,8 +87,8 @@ def _cell(value: Any) -> Any:
 def recount(ctx: Context, made: Manifest, _: Mapping[str, Manifest]) -> Figures:
     """Return stated and recomputed figures of training text, as a whole, by bucket and by kind.
 
-    Documents are those of the curated text among the inputs. The detector's findings are trusted: recomputing them
-    needs the detector.
+    Documents are those of the curated text among the inputs. The detector's findings are trusted, since recomputing
+    them needs the detector.
     """
     kinds = tuple(made.stats["kinds"])
     buckets = {
@@ -133,12 +133,12 @@ def section(_: str, stats: Stats) -> Section:
     return Section(
         key="pii-data",
         title="Personal data: training text",
-        lead=f"What the detector {detector['annotator']} (version {detector['version']}) still finds after the edits, "
-        f"of {', '.join(kinds)}. Every document is read; limits are those of a share of such documents (95%).",
+        lead=f"Findings of the detector {detector['annotator']} (version {detector['version']}) after edits: "
+        f"{', '.join(kinds)}. Every document is read; upper bounds (95%) apply to the share of such documents.",
         tables=(
             TextTable(
-                title="Documents with a find, by bucket",
-                header=("bucket", "documents", "with a find", "share at most", "documents by kind"),
+                title="Documents with findings, by bucket",
+                header=("bucket", "documents", "with findings", "upper bound", "documents by kind"),
                 rows=tuple(rows),
             ),
         ),

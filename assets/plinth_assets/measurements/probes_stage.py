@@ -1,5 +1,5 @@
 """`probe_sets`, the items of every probe, which training must not see; `probes`, every probe under the checkpoint,
-with its control and whether training text held its items; these counted again, compared between models, shown.
+with its control and contamination status of its items; recomputed, compared between models, shown.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def set_stages(recipe: Recipe) -> list[Stage]:
             params=probes.model_dump(mode="json"),
             libraries=probe_sets.LIBRARIES,
             group="sources",
-            description="Items of the probes, built in and the user's own; training must not see them.",
+            description="Items of built-in and user probes, excluded from training.",
             owner=shared_owner(recipe),
             kinds=("python",),
             suite=_suite_sets,
@@ -78,8 +78,8 @@ def stages(recipe: Recipe) -> list[Stage]:
             version=job.VERSION,
             params={},
             group="evaluation",
-            description="Probes by family: bits per byte of right answers against a control, margin over the best "
-            "wrong one, accuracy above chance; items that training text held are apart.",
+            description="Probes by family: bits per byte of correct answers against a control, margin over the best "
+            "wrong answer, accuracy above chance; contaminated items are separate.",
             owner=shared_owner(recipe),
             kinds=("pytorch", "parquet"),
             schema=job.SCHEMA,
@@ -133,7 +133,7 @@ def _templates(probes: dict[str, dict[str, dict[str, Any]]]) -> str:
     return table(header, rows)
 
 
-RIGHT_ANSWERS = "Right answers by probe"
+RIGHT_ANSWERS = "Correct answers by probe"
 
 
 def recount(ctx: Context, made: Manifest, _: Mapping[str, Manifest]) -> Figures:
@@ -189,8 +189,8 @@ def section(_: str, stats: Stats) -> Section:
     return Section(
         key="probes",
         title="Probes",
-        lead="Items that training text does not hold. Signal is what the context is worth: bits per byte of the right "
-        "answer under a shuffled context, less those under its own.",
+        lead="Items not in the training text. Signal: bits per byte of the correct answer with a shuffled context, "
+        "minus those with its own context.",
         groups=tuple(group for group in groups if group.measures),
         tables=(_statuses(rows),),
     )
@@ -205,7 +205,7 @@ def with_worth(section: Section, worth: Mapping[str, Worth]) -> Section:
         for group in section.groups
     )
     quiet = sorted({one.name for group in groups for one in group.measures if not one.decides})
-    lead = f" In grey: not known to be above their own noise, so they drive no stop and no gate ({', '.join(quiet)})."
+    lead = f" Gray: not distinguishable from noise, so not used for stopping or gates ({', '.join(quiet)})."
     return section.model_copy(update={"groups": groups, "lead": section.lead + lead * bool(quiet)})
 
 
@@ -221,7 +221,7 @@ def _statuses(rows: Mapping[str, Stats]) -> TextTable:
     """Build the table of items of every set by contamination status."""
     names = sorted({status for row in rows.values() for status in row["statuses"]})
     return TextTable(
-        title="Items, by whether training text held them",
+        title="Items by contamination status",
         header=("probe", *names, "of these too long"),
         rows=tuple(
             (name, *(f"{row['statuses'].get(status, 0):,}" for status in names), f"{row['too_long']:,}")

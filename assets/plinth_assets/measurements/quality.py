@@ -1,4 +1,4 @@
-"""Facts, gates and records of every measurement: personal data left in training text, and what the model can do."""
+"""Facts, gates and records of every measurement: personal data left in training text, and capabilities of the model."""
 
 from __future__ import annotations
 
@@ -49,25 +49,24 @@ from plinth_registry.gates.margins import (
 )
 from plinth_registry.gates.settings import ProbePolicy, SlicePolicy, TaskPolicy
 
-# `pii/data`: personal data in training text; what gates on personal data have in common.
+# `pii/data`: personal data in training text; shared code of gates on personal data.
+
 
 class PiiPolicy(Frozen):
     """Limits on personal data, as the corpus's own annotator finds it."""
 
     max_data_share: float = Field(
-        0.02, gt=0, le=1, description="Bound on the upper limit in training text, as a whole and of every bucket."
+        0.02, gt=0, le=1, description="Limit on the upper bound in training text, overall and per bucket."
     )
     min_documents: int = Field(
-        150, ge=1, description="A bucket of fewer is shown and not judged (0 found of 150 is at most 2%)."
+        150, ge=1, description="Buckets with fewer documents are listed, not gated (0 of 150 gives a bound of 2%)."
     )
-    max_output_share: float = Field(
-        0.05, gt=0, le=1, description="Bound on the upper limit in what the model writes without a prompt."
-    )
+    max_output_share: float = Field(0.05, gt=0, le=1, description="Limit on the upper bound in unprompted samples.")
     max_memorised_share: float = Field(
         0.01,
         gt=0,
         le=1,
-        description="Bound on the upper limit of outputs, also invited ones, with personal data out of training text.",
+        description="Limit on the upper bound of outputs, also prompted ones, with personal data from training text.",
     )
 
 
@@ -77,11 +76,11 @@ class PiiShare(Frozen):
     texts: int
     found: int
     at_most: float
-    slices: Mapping[str, PiiShare] = Field(default_factory=dict, description="The same of each bucket.")
+    slices: Mapping[str, PiiShare] = Field(default_factory=dict, description="Shares by bucket.")
     per_million: Mapping[str, float] = Field(
-        default_factory=dict, description="By kind of personal data: upper limit of texts of a million."
+        default_factory=dict, description="Upper bound per million texts, by kind of personal data."
     )
-    detector: str = Field("", description="Its name and version.")
+    detector: str = Field("", description="Name and version.")
 
 
 def read_pii(stats: Stats) -> PiiShare:
@@ -135,7 +134,7 @@ def share_figures(one: PiiShare) -> dict[str, float | str]:
 
 PII_DATA = Measurement(
     name="pii_data",
-    description="Personal data that is left in training text.",
+    description="Personal data left in training text.",
     asset="pii/data",
     stages=late("plinth_assets.measurements.pii_stage:stages"),
     facts=PiiShare,
@@ -150,7 +149,7 @@ PII_DATA = Measurement(
 PII_GATE = release_gate(pii_data, PiiPolicy, "pii", ("pii_data",))
 
 
-# What the model can do: facts, gates and records of `evaluation`, `comparison`, `probes`, `tasks/NAME` and
+# Capabilities of the model: facts, gates and records of `evaluation`, `comparison`, `probes`, `tasks/NAME` and
 # `serving`.
 
 # `evaluation`: bits per byte of held-out text, as a whole and by slice.
@@ -191,7 +190,7 @@ def max_bits_per_byte(asked: SlicePolicy, evidence: Evidence) -> GateResult:
     """Require bits per byte below an absolute bound on every slice."""
     bound = asked.max_bits_per_byte
     assert bound is not None  # a policy that requires this gate has one
-    return _below("max_bits_per_byte", evidence, lambda _: bound, "the bound")
+    return _below("max_bits_per_byte", evidence, lambda _: bound, "the limit")
 
 
 def slices(asked: SlicePolicy, evidence: Evidence) -> GateResult:
@@ -223,7 +222,7 @@ def _below(name: str, evidence: Evidence, bound: Callable[[SliceScore], float], 
     }
     above = [key for key, row in rows.items() if key not in empty and not row["model"] < row["bound"]]
     faults = [f"bits per byte not below {what}: {'; '.join(text[key] for key in above)}"] * bool(above)
-    faults += [f"nothing measured on {', '.join(unseen)}"] * bool(unseen)
+    faults += [f"not measured: {', '.join(unseen)}"] * bool(unseen)
     closest = max(rows, key=lambda key: rows[key]["model"] - rows[key]["bound"])
     reason = f"bits per byte below {what} on {counted(len(rows), 'slice')}; closest: {text[closest]}"
     table = {key: {side: number(value) for side, value in row.items()} for key, row in rows.items()}
@@ -247,7 +246,7 @@ EVALUATION = Measurement(
 
 EVALUATION_PARENT = Measurement(
     name="evaluation_parent",
-    description="Bits per byte of what the model that a run began from held out; the comparison makes it.",
+    description="Bits per byte on the held-out text of the parent run; computed for the comparison.",
     asset="evaluation/parent",
     stages=no_stages,
     pairs=late("plinth_assets.measurements.evaluation_stage:pairs_of_parent"),
@@ -261,7 +260,7 @@ MAX_BITS_PER_BYTE = release_gate(max_bits_per_byte, SlicePolicy, "slices", ("eva
 SLICES = release_gate(slices, SlicePolicy, "slices", ("comparison",))
 
 
-# `comparison`: the checkpoint beside another model that was measured alike.
+# `comparison`: the checkpoint against another model, measured alike.
 
 
 def read_comparison(stats: Stats) -> ComparisonFacts:
@@ -281,7 +280,7 @@ def _line(stats: Mapping[str, Any]) -> PairedLine:
 
 COMPARISON = Measurement(
     name="comparison",
-    description="The checkpoint beside another model that was measured alike.",
+    description="The checkpoint against another model, measured alike.",
     asset="comparison",
     stages=late("plinth_assets.measurements.comparison_stage:stages"),
     key="evaluation.against",
@@ -389,7 +388,7 @@ def tasks(asked: TaskPolicy, evidence: Evidence) -> GateResult:
         return missing("tasks")
     empty = sorted(name for name, one in known.tasks.items() if one.documents - one.damaged <= 0)
     if empty:
-        return missing("tasks", f"nothing measured of {', '.join(empty)}")
+        return missing("tasks", f"not measured: {', '.join(empty)}")
     lines, closed = compared("tasks", "tasks", evidence)
     if closed is not None:
         return closed
@@ -420,11 +419,11 @@ TASKS = Measurement(
 TASKS_GATE = release_gate(tasks, TaskPolicy, "tasks", ("tasks", "comparison"))
 
 
-# `serving`: what it costs to serve the checkpoint, at best.
+# `serving`: lower bounds on the cost of serving the checkpoint.
 
 SERVING = Measurement(
     name="serving",
-    description="What it costs to serve the checkpoint, at best.",
+    description="Lower bounds on the cost of serving the checkpoint.",
     asset="serving",
     stages=late("plinth_assets.measurements.serving_stage:stages"),
     scores=late("plinth_assets.measurements.serving_stage:scores"),

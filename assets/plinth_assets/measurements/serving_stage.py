@@ -1,5 +1,5 @@
-"""`serving`: what it costs to serve the checkpoint on named devices, beside what was measured on this machine; as
-numbers in MLflow and as a section of the page.
+"""`serving`: serving bounds of the checkpoint on named devices, with speeds measured on this machine; as numbers in
+MLflow and as a section of the page.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ def stages(recipe: Recipe) -> list[Stage]:
             version=serving.VERSION,
             params={},
             group="evaluation",
-            description="Serving on named devices: tokens per second, time to the first token, sequences that fit; "
-            "bounds by bandwidth and FLOP/s. Measured speeds of this machine beside them are a record, not the asset.",
+            description="Serving on named devices: tokens per second, time to first token, maximum batch size; bounds "
+            "by bandwidth and FLOP/s. Speeds measured on this machine are recorded separately.",
             owner=shared_owner(recipe),
             present=_present,
             pool="training",
@@ -49,7 +49,7 @@ def _make(recipe: Recipe, ctx: Context, inputs: Inputs, say: Say) -> Manifest:
 def _present(ctx: Context, made: Manifest) -> dict[str, Any]:
     import dagster as dg
 
-    header = ["device", "first token, s", "tokens/s, one sequence", "sequences that fit", "tokens/s, all of them"]
+    header = ["device", "first token, s", "tokens/s, batch 1", "max batch", "tokens/s, max batch"]
     names = ("first_token_s", "tokens_per_s", "sequences", "tokens_per_s_full")
     rows = [[name, *(one[field] for field in names)] for name, one in made.stats["devices"].items()]
     shown: dict[str, Any] = {
@@ -76,12 +76,12 @@ def section(_: str, stats: Stats) -> Section:
         (name, *("does not fit" if own[field] is None else form(own[field]) for field, form in fields.items()))
         for name, own in stats["devices"].items()
     ]
-    header = ("device", "first token", "tokens/s, one sequence", "sequences that fit", "tokens/s, all of them")
+    header = ("device", "first token", "tokens/s, batch 1", "max batch", "tokens/s, max batch")
     return Section(
         key="serving",
         title="Serving",
-        lead=f"{stats['kv_bytes_per_token']:,} bytes of keys and values for each token. Bounds by bandwidth and "
-        "FLOP/s: no implementation is quicker.",
+        lead=f"{stats['kv_bytes_per_token']:,} bytes of KV cache per token. Upper bounds by bandwidth and "
+        "FLOP/s, for any implementation.",
         tables=(TextTable(title="Bounds by device", header=header, rows=tuple(rows)),),
     )
 

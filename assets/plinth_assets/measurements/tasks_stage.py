@@ -1,4 +1,4 @@
-"""`task_files/{set}` and `tasks/{set}`: tasks of lm-evaluation-harness on a checkpoint; their items, counted again,
+"""`task_files/{set}` and `tasks/{set}`: tasks of lm-evaluation-harness on a checkpoint; their items, recomputed,
 compared between models, shown.
 """
 
@@ -43,7 +43,7 @@ def _files(recipe: Recipe, name: str, given: TaskSet) -> Stage:
         version=job.FILES_VERSION,
         params={},
         group="sources",
-        description=f"Task files of `{name}`: YAML, functions and data, as they lie in the folder.",
+        description=f"Task files of `{name}`: YAML, functions and data of the folder.",
         owner=shared_owner(recipe),
         kinds=("yaml",),
     )
@@ -88,10 +88,10 @@ def _present(ctx: Context, made: Manifest) -> dict[str, Any]:
     return {"scores": markdown(table(header, rows)), "damaged_items": made.stats["damaged"]}
 
 
-#: What lm-evaluation-harness itself made of likelihoods: bits of the right answer are a measure of their own.
+#: Metrics derived from likelihoods by lm-evaluation-harness; bits of the correct answer are a separate measure.
 _RIGHT_ANSWER = "bits per byte of the right answer"
 _TASK_COLUMNS = ("document", "hash", "filter", "metric", "score", "weight", "bits", "bytes", "reason")
-#: Metrics of lm-evaluation-harness of which less is better; of all others more is.
+#: Metrics of lm-evaluation-harness where lower is better; for all others, higher is.
 LOWER_IS_BETTER = ("bits_per_byte", "byte_perplexity", "word_perplexity", "perplexity", "ter", "brier_score")
 
 
@@ -164,7 +164,7 @@ def section(name: str, stats: Stats) -> Section:
         ]
         better = "lower" if metric in LOWER_IS_BETTER else "higher"
         groups.append(MeasureGroup(title=metric, unit=metric, better=better, measures=tuple(measures)))
-    damaged = f" {stats['damaged']:,} damaged items were left out." if stats["damaged"] else ""
+    damaged = f" {stats['damaged']:,} damaged items were excluded." if stats["damaged"] else ""
     return Section(
         key=f"tasks-{name}",
         title=f"Tasks: {name}",

@@ -1,5 +1,5 @@
-"""The command line: `plinth COMMAND`, or `plinth NOUN COMMAND`. A module holds a command or a few. Here is
-`plinth` itself, and the one place that turns errors into messages and exit codes.
+"""The command line: `plinth COMMAND`, or `plinth NOUN COMMAND`. A module holds one or a few commands. This
+file defines `plinth` itself and turns errors into messages and exit codes.
 
     nouns     the table of commands, and those that installed packages add
     options   --workspace, --recipe, --json, and the settings that they fill
@@ -9,21 +9,21 @@
     run         `recipe`, `run`, `up`, `down`, `status`, `report`, `report pages`
     corpus      `corpus funnel | card | ledger | near | limits | arpa`
     policies    `corpus policy | slices`: what policies and learned gates remove
-    sample      `corpus sample | review | label`: removed documents, judged by people
+    sample      `corpus sample | review | label`: human review of removed documents
     tokens      `tokens tokenizer | mixture | packing`
     runs        `run job | timeline | goodput | profile | audit`: a training run
     steps       `run batch | replay | blame | checkpoint`: its steps
     model       `model evaluation | probes | compare`: measured quality
-    generate    `model generate`; a model by any of its names, ready for the evaluation engine
+    generate    `model generate`: sample from a model given by any of its names
     provenance  `explain`, `verify`: where a document, a model or an asset comes from
     release     `approve`, `release promote | rollback | mirror | canary | log`: decisions
-    taint       `release taint | impact | consumer`: unfit data, what derives from something, who uses a release
+    taint       `release taint | impact | consumer`: taints, downstream artifacts, consumers
     export      `export pointers | restore | tokens | model`
-    gates       `gates`: the signed policy that a release must pass, and waivers; `ops people`: the login of MLflow
-    keys        `keys`: the root of trust, who signs as which role
+    gates       `gates`: the signed gate policy and waivers; `ops people`: MLflow accounts
+    keys        `keys`: the root of trust and the signers of each role
 
 Importing this package imports click and nothing else; a command imports heavy packages inside its function. Its help
-ends with an example, and it takes `--json` where it reads.
+ends with an example. Commands that read take `--json`.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ BROKEN_PIPE = 141
 
 
 class Plinth(Commands):
-    """`plinth` itself: lists its commands in sections, and answers to the earlier name of a command."""
+    """`plinth` itself: its commands in sections, with earlier command names as aliases."""
 
     further = Below("")
 
@@ -97,7 +97,7 @@ class Plinth(Commands):
     "-r",
     "--recipe",
     type=PackagedFile("recipes"),
-    help="Recipe: a file, or the name of a packaged one; by default the one that this workspace ran last.",
+    help="Recipe: a file, or the name of a packaged one; default: the recipe last run in this workspace.",
 )
 @click.option("--debug", is_flag=True, help="Show the traceback of an error.")
 @click.version_option(package_name="plinth", message="plinth %(version)s")
@@ -105,27 +105,27 @@ class Plinth(Commands):
 def cli(ctx: click.Context, workspace: Path, recipe: Path | None, debug: bool) -> None:
     """From raw corpus to approved checkpoint.
 
-    Exit codes: 0 done, 1 doctor or a drill found faults, 2 wrong usage or recipe, 3 not found, 4 source, 5 storage,
-    6 a stage or check failed, 7 training, 8 trust (signature, lineage, gate), 9 registry server, 70 a defect,
-    130 interrupted.
+    Exit codes: 0 success, 1 doctor or a drill found problems, 2 invalid usage or recipe, 3 not found, 4 source,
+    5 storage, 6 stage or check failed, 7 training, 8 trust (signature, lineage, gate), 9 registry server,
+    70 internal error, 130 interrupted.
     """
     ctx.obj = Settings(workspace=workspace, recipe=recipe, debug=debug)
 
 
 def main(args: list[str] | None = None) -> None:
-    """Entry point of the `plinth` script; ends the process with the exit code."""
-    gc.set_threshold(50_000, 10, 10)  # at Python's 700, a fifth of the time that imports take is collections
+    """Run the `plinth` script and exit with its code."""
+    gc.set_threshold(50_000, 10, 10)  # the default of 700 spends a fifth of import time on collections
     try:
         private.apply_mask()
     except PlinthError as error:
         sys.exit(_failed(error, debug=False))
     code = call(sys.argv[1:] if args is None else args)
-    gc.freeze()  # else the end of the interpreter walks through all that was imported: a second after a run
+    gc.freeze()  # saves a second of interpreter shutdown after a run
     sys.exit(code)
 
 
 def call(args: list[str]) -> int:
-    """Run one command line and return its exit code; every error is a message on stderr."""
+    """Run one command line and return its exit code; print every error on stderr."""
     try:
         with cli.make_context("plinth", list(args)) as ctx:
             code = cli.invoke(ctx)
@@ -139,7 +139,7 @@ def call(args: list[str]) -> int:
         click.echo(visible(shown.getvalue()), err=True, nl=False)
         return error.exit_code
     except (KeyboardInterrupt, click.Abort):
-        click.echo("interrupted; finished parts are kept, the same command continues from them", err=True)
+        click.echo("interrupted; finished work is kept, and the same command resumes from it", err=True)
         return INTERRUPTED
     except BrokenPipeError:
         # The reader has closed the pipe (`plinth explain … | head`): nothing is left to print or flush.
@@ -161,5 +161,7 @@ def _failed(error: Exception, *, debug: bool) -> int:
         return error.exit_code
     if not debug:
         line = " ".join(str(error).split())
-        click.echo(visible(f"plinth: defect: {type(error).__name__}: {line} (--debug shows where)"), err=True)
+        click.echo(
+            visible(f"plinth: internal error: {type(error).__name__}: {line} (--debug shows the traceback)"), err=True
+        )
     return SOFTWARE_ERROR

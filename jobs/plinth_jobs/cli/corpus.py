@@ -25,13 +25,13 @@ if TYPE_CHECKING:
     )
 )
 @shared
-@click.option("-b", "--bucket", help="One bucket instead of the sum over all.")
+@click.option("-b", "--bucket", help="Show one bucket instead of the total.")
 @json_option
 def funnel(settings: Settings, bucket: str | None, as_json: bool) -> None:
-    """Show documents and bytes in and out of every stage, the reasons of removal, and the effective tokens.
+    """Show documents and bytes through every stage, removal reasons, and effective tokens.
 
-    D_eff is the effective text: nominal bytes times the shares that parsed, passed the policy, were no
-    duplicates, were not held out or cut, and are no padding.
+    D_eff is the effective text: nominal bytes times the shares that were parsed, passed the policy, survived
+    deduplication, were not held out or cut, and are not padding.
     """
     from plinth.corpus.sources.record import Account
 
@@ -53,9 +53,9 @@ def funnel(settings: Settings, bucket: str | None, as_json: bool) -> None:
 
 
 def _funnel(ctx: Context) -> Mapping[str, Any]:
-    """The published account, or one computed from the buckets that have verdicts.
+    """Return the published funnel, or compute one from the buckets that have verdicts.
 
-    The asset needs the mixture; an empty bucket prevents the mixture, and this account explains it.
+    The asset requires the mixture. An empty bucket blocks the mixture, and this funnel explains why.
     """
     from plinth.corpus import funnel
 
@@ -100,7 +100,9 @@ def _show_account(title: str, account: dict[str, Any]) -> None:
         for row in account["stages"]
         for reason, count in sorted(row["reasons"].items(), key=lambda each: -each[1]["documents"])
     ]
-    output.table(("reason", "stage", "documents", "text", "it alone"), reasons, right=("documents", "text", "it alone"))
+    output.table(
+        ("reason", "stage", "documents", "text", "sole reason"), reasons, right=("documents", "text", "sole reason")
+    )
     cut = sorted(account.get("edits", {}).get("reasons", {}).items(), key=lambda each: -each[1]["bytes"])
     if cut:
         rows_of_edits = ((reason, count["edits"], output.size(count["bytes"])) for reason, count in cut)
@@ -116,7 +118,6 @@ def _show_account(title: str, account: dict[str, Any]) -> None:
 
 
 def _size(count: int | None) -> str | None:
-    """Bytes for people, where they could be measured."""
     return output.size(count) if count is not None else None
 
 
@@ -140,9 +141,9 @@ def _bucket_row(account: dict[str, Any]) -> tuple[object, ...]:
 @shared
 @json_option
 def card(settings: Settings, as_json: bool) -> None:
-    """Print the data card of the corpus in Markdown: its text by bucket, and what it was screened for.
+    """Print the data card of the corpus in Markdown: text by bucket, and the screening applied.
 
-    `--json` prints the screening alone, by subject.
+    `--json` prints only the screening, by subject.
     """
     from plinth_assets.candidate import CARD, card_text
 
@@ -156,7 +157,7 @@ def card(settings: Settings, as_json: bool) -> None:
 
 @group(epilog=examples("plinth corpus ledger export ledger"))
 def ledger() -> None:
-    """The ledger: one row per document, for DuckDB, Polars, Spark or any other engine that reads Parquet."""
+    """Export the ledger: one row per document, for DuckDB, Polars, Spark or any other engine that reads Parquet."""
 
 
 @ledger.command(
@@ -169,9 +170,9 @@ def ledger() -> None:
 @shared
 @json_option
 def export(settings: Settings, directory: Path, as_json: bool) -> None:
-    """Write the ledger below DIRECTORY: documents in `*.parquet`, rejected records in `rejects/*.parquet`.
+    """Write the ledger to DIRECTORY: documents in `*.parquet`, rejected records in `rejects/*.parquet`.
 
-    Files are verified as they are written. Files of an earlier export that are no longer in the ledger are deleted.
+    Files are verified as they are written. Files of an earlier export that left the ledger are deleted.
     """
     from plinth.provenance import ledger as ledger_export
 
@@ -195,18 +196,16 @@ def export(settings: Settings, directory: Path, as_json: bool) -> None:
     )
 )
 @click.argument("target", type=Utf8Text(), metavar="TEXT|FILE")
-@click.option(
-    "--threshold", type=click.FloatRange(0, 1), default=0.0, show_default=True, help="Smallest similarity to show."
-)
+@click.option("--threshold", type=click.FloatRange(0, 1), default=0.0, show_default=True, help="Minimum similarity.")
 @click.option("--limit", type=click.IntRange(1), default=20, show_default=True, help="Maximum number of documents.")
 @shared
 @json_option
 def near(settings: Settings, target: str, threshold: float, limit: int, as_json: bool) -> None:
-    """Find documents that equal a text or nearly equal it.
+    """Find exact and near duplicates of a text.
 
-    TEXT|FILE is a file name, `-` for standard input, or the text itself. The search covers every document of the
-    corpus, dropped ones too. A match shows its similarity (exact where the text is stored, else estimated) and its
-    verdict. Near duplicates below the similarity of the index may be missed.
+    TEXT|FILE is a file name, `-` for standard input, or the text itself. The search covers all documents
+    of the corpus, including dropped ones. A match shows its similarity (exact if the text is stored, else estimated)
+    and its verdict. Near duplicates below the index's similarity threshold may be missed.
     """
     from plinth.corpus.dedup.near.index import fate, open_published
 
@@ -223,7 +222,7 @@ def near(settings: Settings, target: str, threshold: float, limit: int, as_json:
             right=("similarity", "bands"),
         )
     else:
-        output.say("no similar document")
+        output.say("No similar documents.")
 
 
 def _text(target: str) -> str:
@@ -232,7 +231,7 @@ def _text(target: str) -> str:
     path = Path(target)
     try:
         return path.read_text("utf-8", "replace") if path.is_file() else target
-    except OSError:  # a long text is no file name
+    except OSError:  # a long text is not a valid file name
         return target
 
 
@@ -251,24 +250,41 @@ def _row(match: dict[str, Any]) -> tuple[object, ...]:
         "plinth corpus limits --bucket wikipedia --removed 0.1 --out input/limits.jsonl",
     )
 )
-@click.option("-b", "--bucket", required=True, help="Bucket of text that is trusted as good, with its languages.")
-@click.option("-l", "--language", "languages", multiple=True, help="Only these; by default all with enough text.")
-@click.option("--removed", type=click.FloatRange(0, 0.5), default=0.05, show_default=True, help="Share beyond a limit.")
-@click.option("-n", "--documents", type=click.IntRange(100), default=20_000, show_default=True, help="Of a language.")
-@click.option("--out", type=click.Path(path_type=Path, dir_okay=False), required=True, help="File of the list.")
+@click.option("-b", "--bucket", required=True, help="Bucket of trusted reference text, with language annotations.")
+@click.option(
+    "-l", "--language", "languages", multiple=True, help="Language to fit; repeatable. Default: all with enough text."
+)
+@click.option(
+    "--removed",
+    type=click.FloatRange(0, 0.5),
+    default=0.05,
+    show_default=True,
+    help="Share of the reference text outside each limit.",
+)
+@click.option(
+    "-n",
+    "--documents",
+    type=click.IntRange(100),
+    default=20_000,
+    show_default=True,
+    help="Documents to read per language.",
+)
+@click.option("--out", type=click.Path(path_type=Path, dir_okay=False), required=True, help="File to write.")
 @shared
 def limits(
     settings: Settings, bucket: str, languages: tuple[str, ...], removed: float, documents: int, out: Path
 ) -> None:
-    """Fit the limits of `fineweb2` by language from a bucket, as a list for `corpus.lists`."""
+    """Fit the `fineweb2` limits per language from a bucket, as a list for `corpus.lists`."""
     from plinth.corpus.annotate.rules import fineweb
     from plinth.storage.atomic import write_bytes
 
     made = fineweb.fitted(settings.context(), bucket, languages, removed, documents)
     lines = [one.model_dump_json() + "\n" for one in made]
     write_bytes(out, "".join(lines).encode())
-    output.say(f"limits of {', '.join(one.label for one in made)} in {out}; name it in corpus.lists and in")
-    output.say("corpus.annotate.fineweb2.limits")
+    output.say(
+        f"Wrote limits for {', '.join(one.label for one in made)} to {out}. Add the file to corpus.lists and name it in"
+    )
+    output.say("corpus.annotate.fineweb2.limits.")
 
 
 @click.command(epilog=examples("plinth corpus arpa perplexity model.arpa"))
@@ -278,7 +294,7 @@ def limits(
 def arpa(settings: Settings, name: str, target: Path) -> None:
     """Write the n-gram model NAME to TARGET in ARPA format, as read by KenLM.
 
-    Tokenise text for it as Plinth does: lower case, digits as 0, punctuation marks separate.
+    Tokenize text for it as Plinth does: lower case, digits replaced by 0, punctuation as separate tokens.
     """
     from plinth.corpus.models import ngram
     from plinth.storage.atomic import replacing

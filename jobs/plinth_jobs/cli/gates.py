@@ -1,6 +1,4 @@
-"""Rules of a release: `plinth gates`, the policy that it must pass, and `plinth ops people`, who may log in to MLflow
-and approve there.
-"""
+"""`plinth gates`: the gate policy of a release. `plinth ops people`: MLflow accounts whose holders may approve."""
 
 from __future__ import annotations
 
@@ -21,10 +19,10 @@ if TYPE_CHECKING:
     from plinth_registry.policy import PolicyChange
 
 
-# `plinth gates`: the policy that a release must pass: check it, sign it, show it; waive a gate for one candidate.
+# `plinth gates`: check, sign and show the gate policy; waive a gate for one candidate.
 
 file_argument = click.argument("file", type=PackagedFile("policies", exists=True))
-owner_option = click.option("--owner", help="Whose key signs, where this machine has several.")
+owner_option = click.option("--owner", help="Owner of the signing key if this machine has several.")
 
 
 @group(
@@ -38,7 +36,7 @@ owner_option = click.option("--owner", help="Whose key signs, where this machine
 def gates() -> None:
     """Sign, show and check the gate policy of a release.
 
-    The newest signed policy governs: no recipe, option or environment gives another.
+    The newest signed policy is in force; no recipe, option or environment variable overrides it.
     """
 
 
@@ -48,7 +46,7 @@ def gates() -> None:
 @recipe_option
 @json_option
 def check(settings: Settings, file: Path, as_json: bool) -> None:
-    """Check a policy FILE; with a recipe (-r), name the gates that it measures nothing for."""
+    """Check a policy FILE; with a recipe (-r), list gates for which the recipe produces no evidence."""
     from plinth_registry import policy
 
     found = policy.load(file)
@@ -58,7 +56,7 @@ def check(settings: Settings, file: Path, as_json: bool) -> None:
     gates = counted(len(found.asked) + len(found.extensions), "gate")
     output.say(f"{file}: {gates}, digest {policy.digest(found)[:12]}")
     for one in lacking:
-        output.say(f"  no evidence in this recipe: {one}")
+        output.say(f"  no evidence from this recipe: {one}")
     return None
 
 
@@ -71,12 +69,12 @@ def check(settings: Settings, file: Path, as_json: bool) -> None:
 @file_argument
 @shared
 @owner_option
-@click.option("--yes", is_flag=True, help="Sign without asking, whatever is weaker than before.")
+@click.option("--yes", is_flag=True, help="Sign without confirmation, even if settings become weaker.")
 @json_option
 def sign(settings: Settings, file: Path, owner: str | None, yes: bool, as_json: bool) -> None:
-    """Sign the policy in FILE as the owner of its release. From then on it governs.
+    """Sign the policy in FILE as release owner and put it in force.
 
-    Shows what is weaker, stronger or different in comparison with the policy in force, and asks before it signs.
+    Shows weaker, stronger and other changes from the policy in force, and asks for confirmation.
     """
     from plinth_registry import policy
     from plinth_registry.policy import changes
@@ -92,7 +90,7 @@ def sign(settings: Settings, file: Path, owner: str | None, yes: bool, as_json: 
     if as_json:
         output.emit_json({**signed.model_dump(mode="json"), "changes": [one._asdict() for one in made]})
     else:
-        output.say(f"policy {signed.title} governs, signed by {', '.join(signed.signers)}")
+        output.say(f"policy {signed.title} is in force, signed by {', '.join(signed.signers)}")
 
 
 def _show_changes(title: str, made: Sequence[PolicyChange]) -> None:
@@ -103,19 +101,22 @@ def _show_changes(title: str, made: Sequence[PolicyChange]) -> None:
 
 
 def _require_confirmation(made: Sequence[PolicyChange], as_json: bool) -> None:
-    """Ask on a terminal.
+    """Ask for confirmation on a terminal.
 
     Raises:
-        RequestError: the answer is no, or no one can be asked.
+        RequestError: the answer is no, or there is no terminal.
     """
     import sys
 
     weaker = [one.key for one in made if one.direction == "weaker"]
-    words = f"{counted(len(weaker), 'setting')} weaker, {len(made) - len(weaker)} others changed"
+    words = f"{counted(len(weaker), 'setting')} weaker, {len(made) - len(weaker)} other changes"
     if not as_json and sys.stdin.isatty() and click.confirm(f"{words}. Sign it?"):
         return
     raise RequestError(
-        "the policy was not signed", found=words, expected="a confirmation", remedy="read the changes; then give --yes"
+        "the policy was not signed",
+        found=words,
+        expected="a confirmation",
+        remedy="review the changes, then pass --yes",
     )
 
 
@@ -125,7 +126,7 @@ def _require_confirmation(made: Sequence[PolicyChange], as_json: bool) -> None:
 @recipe_option
 @json_option
 def show(settings: Settings, release: str | None, as_json: bool) -> None:
-    """Show the policy that governs RELEASE (default: the recipe's): its gates, who signed it, what it leaves out."""
+    """Show the policy that governs RELEASE (default: the recipe's): gates, signers and omitted gates."""
     from plinth_registry import policy
 
     name = release or settings.load_recipe().required_release().name
@@ -144,14 +145,14 @@ def show(settings: Settings, release: str | None, as_json: bool) -> None:
 @click.argument("gate")
 @shared
 @recipe_option
-@click.option("--until", "expires", required=True, metavar="DATE", help="Last moment, such as 2027-01-31 (UTC).")
-@click.option("--reason", required=True, metavar="TEXT", help="The reason, in a sentence.")
+@click.option("--until", "expires", required=True, metavar="DATE", help="Expiry date (UTC), such as 2027-01-31.")
+@click.option("--reason", required=True, metavar="TEXT", help="Reason for the waiver.")
 @owner_option
 @json_option
 def waive(
     settings: Settings, version: str, gate: str, expires: str, reason: str, owner: str | None, as_json: bool
 ) -> None:
-    """Let candidate VERSION pass one GATE all the same, until a date. The gate still shows as failed."""
+    """Waive one GATE for candidate VERSION until a date. The gate still shows as failed."""
     from plinth_registry import decisions
 
     wanted = None if version == "latest" else version
@@ -164,7 +165,7 @@ def waive(
 
 
 def _lines(policy: GatePolicy) -> dict[str, str]:
-    """What each gate asks, and what is left out with its reason."""
+    """Return settings of each gate, and omitted gates with the reason."""
     settings = policy.model_dump(mode="json", exclude={"release", "version", "description", "extensions", "without"})
     shown = {name: _yaml(value) for name, value in settings.items()}
     shown |= {f"extension {name}": _yaml(dict(raw)) for name, raw in policy.extensions.items()}
@@ -172,14 +173,15 @@ def _lines(policy: GatePolicy) -> dict[str, str]:
 
 
 def _yaml(value: object) -> str:
-    """A setting as it was signed, in one line."""
+    """Return a signed setting on one line."""
     import yaml
 
     text: str = yaml.safe_dump(value, default_flow_style=True, sort_keys=False, width=10**6)
     return text.removesuffix("...\n").strip()
 
 
-# `plinth ops people`: the login of the workspace's MLflow server, and who may log in.
+# `plinth ops people`: authentication of the workspace's MLflow server.
+
 
 @group(
     epilog=examples(
@@ -190,25 +192,29 @@ def _yaml(value: object) -> str:
     )
 )
 def people() -> None:
-    """Let MLflow ask for a login, so that tags can count as decisions; make accounts.
+    """Enable MLflow authentication, so that tags can count as decisions; manage accounts.
 
-    The gate policy says whether they do: `tag` among approvals.accepted, the server's key among approvals.proxies, and
-    the people among approvals.approvers.
+    The gate policy must accept them: `tag` in approvals.accepted, the server's key in approvals.proxies, and the people
+    in approvals.approvers.
     """
 
 
 @people.command()
-@click.option("--behind-proxy", is_flag=True, help="People log in at a reverse proxy, which names them in a header.")
-@click.option("--header", default="X-Forwarded-Email", show_default=True, metavar="NAME", help="The proxy's header.")
-@click.option("--origin", default="", metavar="URL", help="The proxy's public address, as browsers see it.")
-@click.option("--signer", default="mlflow-login", show_default=True, metavar="OWNER", help="Key of the server.")
-@click.option("--off", is_flag=True, help="Ask for no login any more; accounts are kept.")
+@click.option(
+    "--behind-proxy", is_flag=True, help="A reverse proxy authenticates users and passes their name in a header."
+)
+@click.option(
+    "--header", default="X-Forwarded-Email", show_default=True, metavar="NAME", help="Header with the user name."
+)
+@click.option("--origin", default="", metavar="URL", help="Public address of the proxy.")
+@click.option("--signer", default="mlflow-login", show_default=True, metavar="OWNER", help="Owner of the server's key.")
+@click.option("--off", is_flag=True, help="Disable authentication; accounts are kept.")
 @shared
 def login(settings: Settings, behind_proxy: bool, header: str, origin: str, signer: str, off: bool) -> None:
-    """Ask for a login from now on; a running server is started again when it is next needed.
+    """Require a login. A running server restarts when it is next needed.
 
-    The server signs who set which tag with its own key: first make and enrol one, `plinth keys new approver
-    mlflow-login` and `plinth keys enrol`.
+    The server signs each tag change with its own key. Create and enroll that key first: `plinth keys new approver
+    mlflow-login`, then `plinth keys enrol`.
     """
     from pydantic import ValidationError
 
@@ -220,30 +226,32 @@ def login(settings: Settings, behind_proxy: bool, header: str, origin: str, sign
     if off:
         asked = logins.stop_asking(workspace)
         stop_server(workspace)
-        return output.say("MLflow asks for no login any more" if asked else "MLflow asks for no login")
+        return output.say("MLflow authentication is now disabled" if asked else "MLflow authentication is disabled")
     kind = "proxy" if behind_proxy else "password"
     try:
         given = logins.LoginSettings(kind=kind, signer=signer, header=header, origin=origin)
     except ValidationError as error:
         wrong = "; ".join(f"{each['loc'][0]}: {each['msg']}" for each in error.errors())
-        raise click.UsageError(f"no login can be asked for so: {wrong}") from error
+        raise click.UsageError(f"authentication cannot be enabled: {wrong}") from error
     place = logins.ask(workspace, given)
     stop_server(workspace)
-    output.say(f"MLflow asks for a login: {place}")
+    output.say(f"MLflow authentication is enabled: {place}")
     if behind_proxy:
-        output.say(f"The proxy sends {header}, and in {logins.SECRET_HEADER} what is in {place / logins.SECRET}")
-    return output.say("Give people accounts: `plinth ops people add NAME`")
+        output.say(
+            f"The proxy must send {header}, and the content of {place / logins.SECRET} in {logins.SECRET_HEADER}"
+        )
+    return output.say("Add accounts with `plinth ops people add NAME`")
 
 
 @people.command()
 @click.argument("person")
-@click.option("--renew", is_flag=True, help="Give a new password to an account that is there.")
+@click.option("--renew", is_flag=True, help="Reset the password of an existing account.")
 @shared
 @recipe_option
 def add(settings: Settings, person: str, renew: bool) -> None:
-    """Make an account for PERSON, by the name that the gate policy lists.
+    """Create an account for PERSON, under the name listed in the gate policy.
 
-    PERSON may read everything, and set tags of the candidates of the recipe's release.
+    PERSON may read everything and set tags of candidates of the recipe's release.
     """
     from plinth.storage.workspace import Workspace
     from plinth_registry.candidate import model_name
@@ -253,28 +261,28 @@ def add(settings: Settings, person: str, renew: bool) -> None:
     workspace = Workspace(settings.workspace)
     model = model_name(settings.load_recipe())
     password = connection.add_person(workspace, person, model, renew=renew)
-    output.say(f"{output.plain_markup(person)} may set tags of {model}")
+    output.say(f"{output.plain_markup(person)} may set tags on {model}")
     known = logins.load(workspace)
     if password and known is not None and known.kind == "password":
-        output.say(f"The password, shown once: {password}")
+        output.say(f"Password (shown only once): {password}")
 
 
 @people.command()
 @click.argument("person")
 @shared
 def remove(settings: Settings, person: str) -> None:
-    """End the account of PERSON; what they decided stays decided."""
+    """Delete the account of PERSON; earlier decisions stay valid."""
     from plinth.storage.workspace import Workspace
     from plinth_registry.mlflow import connection
 
     connection.remove_person(Workspace(settings.workspace), person)
-    output.say(f"{output.plain_markup(person)} may no longer log in")
+    output.say(f"{output.plain_markup(person)} can no longer log in")
 
 
 @people.command("list")
 @shared
 def list_people(settings: Settings) -> None:
-    """List everybody who may log in."""
+    """List all accounts."""
     from plinth.storage.workspace import Workspace
     from plinth_registry.mlflow import connection
 

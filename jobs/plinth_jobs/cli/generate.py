@@ -1,4 +1,4 @@
-"""`plinth model generate`: text after prompts, of a model by any of its names."""
+"""`plinth model generate`: sample text from a model given by any of its names."""
 
 from __future__ import annotations
 
@@ -40,23 +40,25 @@ EXPECTED = (
     type=click.Path(path_type=Path, exists=True, dir_okay=False),
     help='Prompts as JSON lines: {"prompt": "…"}.',
 )
-@click.option("--max-tokens", type=click.IntRange(min=1), default=128, show_default=True, help="Tokens at most.")
+@click.option(
+    "--max-tokens", type=click.IntRange(min=1), default=128, show_default=True, help="Maximum number of tokens."
+)
 @click.option(
     "--temperature",
     type=click.FloatRange(min=0),
     default=0.0,
     show_default=True,
-    help="0: the most probable token; 1: as probable as the model says.",
+    help="Sampling temperature; 0 is greedy decoding.",
 )
 @click.option(
     "--top-p",
     type=click.FloatRange(min=0, max=1, min_open=True),
     default=1.0,
     show_default=True,
-    help="Draw from the fewest tokens that are together so probable.",
+    help="Nucleus sampling: keep the smallest set of tokens with this total probability.",
 )
-@click.option("--seed", type=int, default=0, show_default=True, help="Of the draws.")
-@click.option("--stop", type=Utf8Text(), multiple=True, help="Text that ends the writing; left out; may be repeated.")
+@click.option("--seed", type=int, default=0, show_default=True, help="Seed for sampling.")
+@click.option("--stop", type=Utf8Text(), multiple=True, help="Stop sequence, removed from the output; repeatable.")
 @shared
 @json_option
 def generate(
@@ -71,11 +73,11 @@ def generate(
     stop: tuple[str, ...],
     as_json: bool,
 ) -> None:
-    """Write what MODEL says after PROMPTS.
+    """Sample from MODEL after PROMPTS.
 
     MODEL is `latest`, a run or RUN:STEP, a checkpoint's digest, a version NAME/VERSION or NAME@ALIAS, or a folder of
-    anybody's weights in Hugging Face's layout. Prompt and text are together at most as long as the model was trained
-    on; a longer prompt loses its beginning.
+    weights in Hugging Face's layout. Prompt and output together are limited to the training sequence length; longer
+    prompts are truncated at the start.
     """
     from plinth.evaluation.engine.records import Sampling
 
@@ -87,7 +89,9 @@ def generate(
     with engine(settings.context(), model, label="generate") as loaded:
         found = loaded.generate(asked, sampling, spread=True)
     if rejects:
-        output.line(f"{file}: {rejects} line{'s are' if rejects > 1 else ' is'} no JSON object with a prompt", err=True)
+        output.line(
+            f"{file}: skipped {rejects} line{'s' * (rejects > 1)} without a JSON object with a prompt", err=True
+        )
     if as_json:
         rows: list[dict[str, Any]] = [
             {"prompt": prompt, "text": one.text, "tokens": len(one.tokens), "ended": one.ended, "cut": one.cut}
@@ -102,12 +106,12 @@ def generate(
 
 
 def _read(file: Path) -> tuple[list[str], int]:
-    """The prompts of a file, and how many lines hold none."""
+    """Return the prompts in a file and the number of rejected lines."""
     prompts, rejects = [], 0
     for line in file.read_bytes().splitlines():
         try:
             prompt = json.loads(line)["prompt"]
-            prompt.encode()  # half of a surrogate pair is no text: UnicodeEncodeError is a ValueError
+            prompt.encode()  # a lone surrogate raises UnicodeEncodeError, a ValueError
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
             prompt = None
         if isinstance(prompt, str):
@@ -118,13 +122,13 @@ def _read(file: Path) -> tuple[list[str], int]:
 
 
 def engine(ctx: Context, target: str, **options: Any) -> ModelEngine:
-    """The engine of the model that `target` names.
+    """Load the model that `target` names into the evaluation engine.
 
-    A version, and a folder that is signed, is proved first: what does not verify is not loaded. `latest` is the
-    newest run: its published checkpoint, or its newest one.
+    A version or signed folder is verified first and not loaded if verification fails. `latest` is the published
+    checkpoint of the newest run, or its newest committed one.
 
     Raises:
-        MissingError: nothing has that name.
+        MissingError: there is no model of that name.
         TrustError: a version or a signed folder does not verify.
     """
     from plinth.evaluation.engine.client import ModelEngine
@@ -147,7 +151,7 @@ def engine(ctx: Context, target: str, **options: Any) -> ModelEngine:
 
 
 def _published(ctx: Context) -> Manifest | None:
-    """The published checkpoint, unless a newer run exists; a workspace without runs may have one, too."""
+    """Return the published checkpoint unless a newer run exists. A workspace without runs may have one."""
     from plinth_jobs.targets import configurations, find_run
 
     found = ctx.refs.published("checkpoint")
@@ -156,7 +160,7 @@ def _published(ctx: Context) -> Manifest | None:
 
 
 def _signed(ctx: Context, folder: Path) -> dict[str, str] | None:
-    """SHA-256 of the files of a signed folder, which are verified; None of one that nobody signed."""
+    """Verify a signed folder and return the SHA-256 of its files; None if the folder is unsigned."""
     from plinth.trust.root import ROOT_FILE
     from plinth_registry import exports
     from plinth_registry.exports import models
@@ -177,7 +181,7 @@ def _signed(ctx: Context, folder: Path) -> dict[str, str] | None:
 
 
 def _checkpoint(ctx: Context, target: str) -> Manifest | None:
-    """The checkpoint's manifest, where a digest begins so."""
+    """Return the manifest of the checkpoint whose digest starts with `target`."""
     from plinth.storage.state import resolve
 
     if set(target) - set(string.hexdigits):
@@ -190,7 +194,7 @@ def _checkpoint(ctx: Context, target: str) -> Manifest | None:
 
 
 def _of_run(ctx: Context, target: str, options: dict[str, Any]) -> ModelEngine:
-    """A committed checkpoint of a run, verified."""
+    """Verify and load a committed checkpoint of a run."""
     from plinth.evaluation.engine.client import ModelEngine
     from plinth.model.hugging_face import TOKENIZER
     from plinth.training.checkpoint import checkpoint
@@ -207,7 +211,7 @@ def _of_run(ctx: Context, target: str, options: dict[str, Any]) -> ModelEngine:
         raise MissingError(
             f"run {config.run_id} has no checkpoint {asked}".rstrip(),
             found=f"checkpoints of steps {', '.join(map(str, steps)) or 'none'}",
-            remedy="`plinth run checkpoint list RUN` shows them",
+            remedy="list them with `plinth run checkpoint list RUN`",
         )
     (part,) = ctx.refs.load(config.tokenizer).named("tokenizer.json")
     folder = checkpoint.verify(config.directory, step) / "model"

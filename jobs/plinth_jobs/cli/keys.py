@@ -1,4 +1,4 @@
-"""`plinth keys`: the root of trust of a workspace, who signs as which role, and the private keys of this machine."""
+"""`plinth keys`: the root of trust of a workspace, its signing roles, and the private keys of this machine."""
 
 from __future__ import annotations
 
@@ -22,19 +22,21 @@ if TYPE_CHECKING:
     from plinth.trust.versions import Proposing, RootProposal
     from plinth_registry.audit_log import AuditedAction
 
-#: Approver of a demo root: the one that the demo's recipe names.
+#: Approver of a demo root, as named in the demo recipe.
 DEMO_APPROVER = "demo-approver@example.org"
 
 file_argument = click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 
-instead_option = click.option("--instead", is_flag=True, help="This machine signed another such version; give that up.")
+instead_option = click.option(
+    "--instead", is_flag=True, help="Replace another proposal of this version that this machine signed."
+)
 
 
 def propose_option(function: F) -> F:
-    """`--propose FILE`, as `propose`: the change is written there for other holders of the root to sign."""
+    """Add `--propose FILE`, which writes the change to a file for other root holders to sign."""
 
     @click.option("--propose", "file", default=None, metavar="FILE", type=click.Path(path_type=Path),
-                  help="Write the next version of the root to FILE, for its other holders to sign.")  # fmt: skip
+                  help="Write the next version of the root to FILE for other root holders to sign.")  # fmt: skip
     @instead_option
     @wraps(function)
     def run(*args: Any, file: Path | None, instead: bool, **given: Any) -> Any:
@@ -53,23 +55,27 @@ def propose_option(function: F) -> F:
     )
 )
 def keys() -> None:
-    """Make and change the root of trust: which keys may sign as which role, until when.
+    """Manage the root of trust: the keys, roles and expiry of signers.
 
-    The root and the private keys lie outside the workspace, in $PLINTH_TRUST or ~/.config/plinth/trust. Nothing else
-    makes a key: what needs one that is not there fails and says so.
+    The root and the private keys are stored outside the workspace, in $PLINTH_TRUST or ~/.config/plinth/trust. Other
+    commands never create keys; they fail if one is missing.
     """
 
 
 @keys.command()
 @click.option("--name", default=None, metavar="NAME", help="Name of the root (default: the workspace's folder).")
-@click.option("--person", "people", multiple=True, metavar="PERSON", help="Approver, by name or e-mail address.")
-@click.option("--days", default=365, show_default=True, type=click.IntRange(1, 3650), help="Valid for so many days.")
-@click.option("--demo", is_flag=True, help="To try: asks nothing, and all that it signs is shown as of a demo root.")
+@click.option(
+    "--person", "people", multiple=True, metavar="PERSON", help="Approver: name or e-mail address; repeatable."
+)
+@click.option("--days", default=365, show_default=True, type=click.IntRange(1, 3650), help="Days until expiry.")
+@click.option(
+    "--demo", is_flag=True, help="Create a demo root without prompts; everything it signs is labeled as demo."
+)
 @shared
 def init(settings: Settings, name: str | None, people: tuple[str, ...], days: int, demo: bool) -> None:
-    """Make a root of trust with one key for each role and each approver, and pin it on this machine.
+    """Create a root of trust with one key per role and approver, and pin it on this machine.
 
-    With --demo, a demo root that is there already is kept.
+    With --demo, an existing demo root is kept.
     """
     from plinth.compute.context import Context
     from plinth.trust import enrolment, root
@@ -79,8 +85,8 @@ def init(settings: Settings, name: str | None, people: tuple[str, ...], days: in
     if demo and (workspace.trust_folder / root.ROOT_FILE).exists():
         trust = root.Trust.of(workspace)
         if trust.root.demo:
-            AUDIT.records(Context(workspace))  # one that was deleted is refused now, not after the harvest
-            return output.say(f"{trust.root.title} is pinned already: {trust.folder}")
+            AUDIT.records(Context(workspace))  # reject a deleted log now, before the harvest
+            return output.say(f"{trust.root.title} is already pinned: {trust.folder}")
     everybody = people or ((DEMO_APPROVER,) if demo else ())
     called = name or settings.workspace.absolute().name
     with noted_change(settings, f"init {called}") as asked:
@@ -88,7 +94,9 @@ def init(settings: Settings, name: str | None, people: tuple[str, ...], days: in
         asked.subject = f"init {trust.root.title}, SHA-256 {trust.root.digest()}"
     output.say(f"{trust.root.title}: {trust.folder}")
     if not demo:
-        output.say("Give root.json to whoever verifies. Move the keys to where each role works; the root's to a safe.")
+        output.say(
+            "Give root.json to all verifiers. Move each key to the machine of its role, and the root key to a safe."
+        )
     return None
 
 
@@ -96,7 +104,7 @@ def init(settings: Settings, name: str | None, people: tuple[str, ...], days: in
 @shared
 @json_option
 def show(settings: Settings, as_json: bool) -> None:
-    """List roles, keys, owners and revocations, and which private keys are on this machine."""
+    """List roles, keys, owners, revocations, and the private keys on this machine."""
     trust = _trust(settings)
     if as_json:
         return output.emit_json(trust.root)
@@ -120,12 +128,12 @@ def show(settings: Settings, as_json: bool) -> None:
 @keys.command()
 @click.argument("role")
 @click.argument("owner")
-@click.option("--source", default=None, metavar="SOURCE", help="A key that is there already: hsm:ID?label=TOKEN.")
+@click.option("--source", default=None, metavar="SOURCE", help="Existing key: hsm:ID?label=TOKEN.")
 @shared
 def new(settings: Settings, role: str, owner: str, source: str | None) -> None:
-    """Make a private key for OWNER as ROLE on this machine; prints the public half, which the root's holder enrols.
+    """Create a private key for OWNER as ROLE on this machine; print the public key, which a root holder enrolls.
 
-    With --source nothing is made: where the key is kept is noted. PLINTH_PIN_FILE, or a question, gives its PIN.
+    With --source, only the location of an existing key is recorded. Its PIN comes from PLINTH_PIN_FILE or a prompt.
     """
     from plinth.trust import enrolment
 
@@ -138,11 +146,11 @@ def new(settings: Settings, role: str, owner: str, source: str | None) -> None:
 @keys.command()
 @click.argument("role")
 @click.argument("public", type=click.Path(exists=True, dir_okay=False, path_type=Path))
-@click.option("--owner", required=True, metavar="OWNER", help="Person or service that holds the private half.")
+@click.option("--owner", required=True, metavar="OWNER", help="Person or service that holds the private key.")
 @propose_option
 @shared
 def enrol(settings: Settings, role: str, public: Path, owner: str, propose: Proposing | None) -> None:
-    """Let the key in the PEM file PUBLIC sign as ROLE; needs the root's key."""
+    """Allow the key in the PEM file PUBLIC to sign as ROLE; needs the root key."""
     from plinth.trust import enrolment
 
     with audited_change(settings, f"enrol {role} {owner}", proposed=bool(propose)):
@@ -151,11 +159,13 @@ def enrol(settings: Settings, role: str, public: Path, owner: str, propose: Prop
 
 @keys.command()
 @click.argument("key")
-@click.option("--from", "since", type=click.DateTime(), default=None, help="UTC; by default now.")
+@click.option(
+    "--from", "since", type=click.DateTime(), default=None, help="Start of the revocation (UTC); default: now."
+)
 @propose_option
 @shared
 def revoke(settings: Settings, key: str, since: datetime | None, propose: Proposing | None) -> None:
-    """Refuse what KEY (the beginning of its identity) states from a date on; earlier statements still hold."""
+    """Revoke KEY (a prefix of its ID) from a date on; earlier signatures stay valid."""
     from plinth.trust import enrolment
 
     when = datetime.now(UTC) if since is None else since.replace(tzinfo=UTC)
@@ -168,7 +178,7 @@ def revoke(settings: Settings, key: str, since: datetime | None, propose: Propos
 @click.argument("owner")
 @shared
 def rotate(settings: Settings, role: str, owner: str) -> None:
-    """Give OWNER a new key as ROLE and revoke the old one from now on."""
+    """Create a new key for OWNER as ROLE and revoke the old one."""
     from plinth.trust import enrolment
 
     with audited_change(settings, f"rotate {role} {owner}"):
@@ -181,7 +191,7 @@ def rotate(settings: Settings, role: str, owner: str) -> None:
 @propose_option
 @shared
 def threshold(settings: Settings, role: str, count: int, propose: Proposing | None) -> None:
-    """Let ROLE need the signatures of COUNT different keys."""
+    """Require signatures of COUNT different keys for ROLE."""
     from plinth.trust import enrolment
 
     with audited_change(settings, f"threshold of {role} {count}", proposed=bool(propose)):
@@ -192,11 +202,11 @@ def threshold(settings: Settings, role: str, count: int, propose: Proposing | No
 @click.argument("role")
 @click.argument("name", metavar="IDENTITY")
 @click.option("--issuer", required=True, metavar="URL", help="OpenID Connect issuer that vouches for it.")
-@click.option("--remove", is_flag=True, help="Its bundles count no more.")
+@click.option("--remove", is_flag=True, help="Stop accepting its bundles.")
 @propose_option
 @shared
 def identity(settings: Settings, role: str, name: str, issuer: str, remove: bool, propose: Proposing | None) -> None:
-    """Let Sigstore bundles of IDENTITY count for ROLE: an e-mail address, or the URI of a workflow, as certified."""
+    """Accept Sigstore bundles of IDENTITY for ROLE: an e-mail address or a workflow URI, as in the certificate."""
     from plinth.trust import enrolment
     from plinth.trust.dsse import SigstoreIdentity
 
@@ -210,10 +220,10 @@ def identity(settings: Settings, role: str, name: str, issuer: str, remove: bool
 @keys.command()
 @file_argument
 @instead_option
-@click.option("--yes", is_flag=True, help="Sign without a question.")
+@click.option("--yes", is_flag=True, help="Sign without confirmation.")
 @shared
 def sign(settings: Settings, file: Path, instead: bool, yes: bool) -> None:
-    """Show what the proposal FILE changes, and add the signature of this machine's root key."""
+    """Show the changes in the proposal FILE and sign it with this machine's root key."""
     from plinth.trust import versions
     from plinth.trust.root import Trust
 
@@ -230,7 +240,7 @@ def sign(settings: Settings, file: Path, instead: bool, yes: bool) -> None:
 @file_argument
 @shared
 def publish(settings: Settings, file: Path) -> None:
-    """Publish the proposal FILE, when enough holders of the root signed it; needs no key."""
+    """Publish the proposal FILE once enough root holders signed it; needs no key."""
     from plinth.trust import versions
 
     with noted_change(settings, f"publish {file.name}") as asked:
@@ -244,7 +254,7 @@ def publish(settings: Settings, file: Path) -> None:
 @propose_option
 @shared
 def renew(settings: Settings, days: int, propose: Proposing | None) -> None:
-    """Sign the next version of the root with a later expiry."""
+    """Sign a new version of the root with a later expiry."""
     from plinth.trust import enrolment
 
     with audited_change(settings, f"renew for {days} days", proposed=bool(propose)):
@@ -254,24 +264,24 @@ def renew(settings: Settings, days: int, propose: Proposing | None) -> None:
 @keys.command()
 @shared
 def adopt(settings: Settings) -> None:
-    """Seal what this workspace published before it had a root of trust, on your word that it is what was made."""
+    """Seal artifacts that this workspace published before it had a root of trust, if you trust them."""
     from plinth.trust.dsse import TRAINER
     from plinth_registry.audit_log import AuditedAction, audited, may_record
 
     ctx = settings.context()
     with audited(ctx, AuditedAction("adopt", "what was published before the root", getpass.getuser())) as asked:
         if not may_record(ctx, "adopt"):
-            _trust(settings).signer(TRAINER)  # says whose key is missing, before anything is sealed
+            _trust(settings).signer(TRAINER)  # fails on a missing key before anything is sealed
         asked.subject = f"{ctx.refs.adopt()} references and {ctx.cache.adopt()} step records"
     output.say(f"sealed {asked.subject}")
 
 
 @keys.command()
 @click.argument("root", type=click.Path(exists=True, dir_okay=False, path_type=Path))
-@click.option("--replace", is_flag=True, help="Give up the root that is pinned now.")
+@click.option("--replace", is_flag=True, help="Replace the pinned root.")
 @shared
 def pin(settings: Settings, root: Path, replace: bool) -> None:
-    """Trust the file ROOT for this workspace: how it reached this machine is what the trust rests on."""
+    """Trust the file ROOT for this workspace. Obtain it over a channel you trust."""
     from plinth.trust import enrolment
 
     with noted_change(settings, f"pin {root.name}") as asked:
@@ -281,21 +291,21 @@ def pin(settings: Settings, root: Path, replace: bool) -> None:
 
 
 def workspace_of(settings: Settings) -> Workspace:
-    """The workspace of a command; nothing is made or looked at."""
+    """Return the workspace of a command without creating or reading it."""
     from plinth.storage.workspace import Workspace
 
     return Workspace(settings.workspace)
 
 
 def audited_change(settings: Settings, change: str, *, proposed: bool = False) -> AbstractContextManager[object]:
-    """Record a change of the root, or that it was refused, in the log of decisions."""
+    """Record a change of the root, or its refusal, in the decision log."""
     from plinth.compute.context import Context
     from plinth.trust.root import Trust
     from plinth_registry.audit_log import AuditedAction, audited
 
     workspace = workspace_of(settings)
     if proposed and Trust.newest(workspace).root.expired():
-        return nullcontext()  # nothing can be recorded under it; the version that renews it is signed itself
+        return nullcontext()  # an expired root cannot sign log entries; its renewal is signed itself
     return audited(
         Context(workspace), AuditedAction("keys", f"{change}{', proposed' if proposed else ''}", getpass.getuser())
     )
@@ -303,10 +313,10 @@ def audited_change(settings: Settings, change: str, *, proposed: bool = False) -
 
 @contextmanager
 def noted_change(settings: Settings, change: str) -> Iterator[AuditedAction]:
-    """As `audited_change`, for what needs no root key: where none is here, what is done is not recorded.
+    """Record a change that needs no root key; without a root on this machine nothing is recorded.
 
-    A pin changes this machine alone, and a published root is signed by its holders. A log that a root from before has
-    signed cannot be continued; that is said.
+    A pin changes only this machine, and a published root is signed by its holders. A log signed under an earlier root
+    cannot be continued; the command prints that.
     """
     from plinth.compute.context import Context
     from plinth_registry.audit_log import AuditedAction, may_record, record
@@ -321,11 +331,11 @@ def noted_change(settings: Settings, change: str) -> Iterator[AuditedAction]:
         if may_record(ctx, "keys"):
             record(ctx, asked)
     except SignatureError as error:
-        output.say(output.plain_markup(f"not recorded in the log of decisions: {error}"))
+        output.say(output.plain_markup(f"not recorded in the decision log: {error}"))
 
 
 def tell_change(trust: Trust, propose: Proposing | None = None) -> None:
-    """Print the root as it is now, or the proposal that was written."""
+    """Print the current root, or the written proposal."""
     from plinth.trust import versions
 
     if propose is not None:
@@ -334,14 +344,14 @@ def tell_change(trust: Trust, propose: Proposing | None = None) -> None:
 
 
 def tell(proposal: RootProposal, file: Path) -> None:
-    """Print what a proposal changes, who signed it, and what it lacks."""
+    """Print the changes, signers and missing signatures of a proposal."""
     from plinth.trust import root
 
     keys = {**proposal.record.keys, **proposal.before.keys}
     by = sorted({keys[key_id].owner for key_id in (*proposal.signed_old, *proposal.signed_new)})
     rest = f"missing: {proposal.missing}" if proposal.missing else "ready: `plinth keys publish FILE`"
     changes = (f"  {line}" for line in root.changes(proposal.before, proposal.record))
-    lines = (f"{file}: {_named(proposal)}", *changes, f"signed by {', '.join(by) or 'nobody'}; {rest}")
+    lines = (f"{file}: {_named(proposal)}", *changes, f"signed by {', '.join(by) or 'no one'}; {rest}")
     output.say(output.plain_markup("\n".join(lines)))
 
 

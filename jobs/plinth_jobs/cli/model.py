@@ -31,17 +31,25 @@ if TYPE_CHECKING:
 )
 @shared
 @click.argument("axes", nargs=-1)
-@click.option("--worst", type=click.IntRange(min=0), default=5, show_default=True, help="Documents that cost most.")
-@click.option("--against", metavar="DIGEST", help="Another evaluation of the same held-out text, by its manifest.")
-@click.option("--spans", type=click.IntRange(1, 1000), default=10, show_default=True, help="Spans with --against.")
+@click.option(
+    "--worst", type=click.IntRange(min=0), default=5, show_default=True, help="Number of worst documents to show."
+)
+@click.option("--against", metavar="DIGEST", help="Compare with another evaluation of the same held-out text.")
+@click.option(
+    "--spans",
+    type=click.IntRange(1, 1000),
+    default=10,
+    show_default=True,
+    help="Number of spans to show with --against.",
+)
 @json_option
 def evaluation(
     settings: Settings, axes: tuple[str, ...], worst: int, against: str | None, spans: int, as_json: bool
 ) -> None:
-    """Show bits per byte of the checkpoint by slice of held-out text, with 95% intervals.
+    """Show bits per byte by slice of held-out text, with 95% intervals.
 
-    AXES are bucket, language, domain, length, and those of `evaluation.slices` in the recipe; by default all. With
-    --against, show the spans of text on which this checkpoint and another differ most, whatever their tokenizers.
+    AXES are bucket, language, domain, length, and the recipe's `evaluation.slices`; default: all. With --against, show
+    the text spans where two checkpoints differ most; their tokenizers may differ.
     """
     ctx = settings.context()
     made = ctx.refs.current("evaluation")
@@ -77,7 +85,7 @@ def _show_slices(axis: str, rows: Mapping[str, Mapping[str, Any]]) -> None:
 
 def _show_worst(rows: list[Mapping[str, Any]]) -> None:
     if rows:
-        output.heading("documents that cost most above the rate of their bucket")
+        output.heading("worst documents (excess over the bucket average)")
     for row in rows:
         output.say(f"  {row['excess_bits']:,.0f} bits, {row['model']:.3f} per byte  {output.plain_markup(row['uri'])}")
         output.say(f"    [dim]`plinth explain {row['id']}`[/dim]")
@@ -102,17 +110,17 @@ def _show_spans(ctx: Context, made: Manifest, against: str, most: int, as_json: 
 
 
 def _other(ctx: Context, prefix: str) -> Manifest:
-    """An evaluation by the beginning of its digest.
+    """Return the evaluation whose digest has this prefix.
 
     Raises:
-        MissingError: none or several begin so.
+        MissingError: no evaluation or several match.
     """
     found = [ctx.refs.load(path.stem) for path in ctx.refs.saved(prefix)]
     evaluations = [one for one in found if one.asset == "evaluation"]
     if len(evaluations) != 1:
         raise MissingError(
             f"{len(evaluations)} evaluations begin with {prefix}",
-            expected="the digest of one, as `plinth model evaluation` and Dagster show it",
+            expected="a unique digest, as shown by `plinth model evaluation` and Dagster",
         )
     return evaluations[0]
 
@@ -126,7 +134,7 @@ WRONG = 2
     )
 )
 def probes() -> None:
-    """Small sets of questions with one right answer, scored while a run trains and on its checkpoints."""
+    """Small sets of questions with one correct answer, scored during training and on checkpoints."""
 
 
 @probes.command(
@@ -135,7 +143,7 @@ def probes() -> None:
 @shared
 @json_option
 def list_(settings: Settings, as_json: bool) -> None:
-    """List the probes of the workspace: items, and the scores of the checkpoint with 95% intervals."""
+    """List probes of the workspace with the checkpoint's scores and 95% intervals."""
     ctx = settings.context()
     sets = ctx.refs.current("probe_sets").stats["sets"]
     published = ctx.refs.published("probes")
@@ -155,9 +163,9 @@ def list_(settings: Settings, as_json: bool) -> None:
 @shared
 @json_option
 def explain(settings: Settings, name: str, as_json: bool) -> None:
-    """Show an item: what a model is asked, its control, whether training text held it, and the checkpoint's score.
+    """Show a probe item: prompt, answers, control, contamination, and the checkpoint's score.
 
-    Text begins after the bar of each line, white space included: an answer begins with what divides it from the prompt.
+    Text starts after the bar of each line, including the white space that separates an answer from the prompt.
     """
     from plinth.evaluation.probes import probe_sets
 
@@ -166,7 +174,7 @@ def explain(settings: Settings, name: str, as_json: bool) -> None:
     item = next((one for one in items if f"{one.probe}/{one.item}" == name), None)
     if item is None:
         known = "PROBE/ITEM, as in code/brackets/03"
-        raise MissingError(f"no item {name}", expected=known, remedy="`plinth model probes list` has the probes")
+        raise MissingError(f"no item {name}", expected=known, remedy="list probes with `plinth model probes list`")
     score = _score(ctx, item)
     if as_json:
         output.emit_json(item._asdict() | score)
@@ -175,21 +183,27 @@ def explain(settings: Settings, name: str, as_json: bool) -> None:
     output.facts({"family": item.family, "template": visible(item.template)} | score)
     _show_text("examples", item.examples)
     _show_text("prompt", item.prompt)
-    _show_text("right answer", item.gold)
+    _show_text("correct answer", item.gold)
     for answer in item.wrong:
         _show_text("wrong answer", answer)
-    _show_text("control: a prompt that does not lead to the right answer", item.control)
+    _show_text("control: a prompt that does not imply the correct answer", item.control)
 
 
 @probes.command(
     epilog=examples("plinth model probes check my.jsonl", "plinth model probes check my.jsonl --examples 2")
 )
 @click.argument("path", type=click.Path(path_type=Path, exists=True, dir_okay=False))
-@click.option("--examples", "shots", type=click.IntRange(min=0), default=0, help="First lines that are examples.")
+@click.option(
+    "--examples",
+    "shots",
+    type=click.IntRange(min=0),
+    default=0,
+    help="Number of leading lines used as few-shot examples.",
+)
 @shared
 @json_option
 def check(settings: Settings, path: Path, shots: int, as_json: bool) -> int:
-    """Check a probe of your own: every line that is no item, by number and reason. Exit code 2 when there are any."""
+    """Check a probe file; list invalid lines by number and reason. Exit code 2 if there are any."""
     from plinth.evaluation.parameters import UserProbe
     from plinth.evaluation.probes import probe_sets
 
@@ -209,7 +223,7 @@ def check(settings: Settings, path: Path, shots: int, as_json: bool) -> int:
 
 
 def _show_text(title: str, text: str) -> None:
-    """Each line of a text after a bar; nothing where there is none."""
+    """Print each line of a text after a bar."""
     if text:
         output.heading(title)
     for line in visible(text).split("\n") if text else ():
@@ -223,7 +237,7 @@ def _scores(row: dict[str, Any]) -> tuple[object, ...]:
 
 
 def _score(ctx: Context, item: ProbeItem) -> dict[str, Any]:
-    """The row of an item under the checkpoint, if there is one."""
+    """Return the checkpoint's score of an item, empty if not scored."""
     from plinth.storage.parts import read_table
 
     if ctx.refs.ref("probes") is None:
@@ -234,7 +248,7 @@ def _score(ctx: Context, item: ProbeItem) -> dict[str, Any]:
     return {}
 
 
-#: Lines shown in the terminal; page and JSON have all.
+#: Maximum number of lines in the terminal; page and JSON have all.
 SHOWN = 30
 
 
@@ -253,11 +267,11 @@ SHOWN = 30
 @click.option("-o", "--output", "target", type=click.Path(dir_okay=False, path_type=Path), help="Page to write.")
 @json_option
 def compare(settings: Settings, a: str, b: str, target: Path | None, as_json: bool) -> None:
-    """Compare models A and B on held-out text, protected items, probes, tasks, memorisation and bias; write the page.
+    """Compare models A and B on held-out text, protected items, probes, tasks, memorization and bias; write the page.
 
     A and B are `release`, `canary`, a version NAME/VERSION or NAME@ALIAS, a run (`latest`, an id or a prefix of it),
     a checkpoint RUN:STEP, the digest of a checkpoint, or a folder of weights with config.json and tokenizer.json. Each
-    is measured as the recipe says, unless it was before. Differences are of pairs, with 95% intervals.
+    is evaluated as the recipe defines, unless cached. Differences are paired, with 95% intervals.
     """
     from plinth_assets.measurements import comparison_stage
 
@@ -273,7 +287,7 @@ def compare(settings: Settings, a: str, b: str, target: Path | None, as_json: bo
 
 
 def _compared(settings: Settings, ctx: Context, a: str, b: str, as_json: bool) -> Manifest:
-    """Measure both where need be, compare, and keep the manifests."""
+    """Measure both models unless cached, compare them, and store the manifests."""
     from plinth.evaluation.comparison import job
     from plinth_assets.measurements import comparison_stage
     from plinth_jobs import targets
@@ -285,7 +299,7 @@ def _compared(settings: Settings, ctx: Context, a: str, b: str, as_json: bool) -
     for stage in stages:
         lacking = sorted(comparison_stage.reads(stage) - set(given))
         if lacking and not as_json:
-            output.say(f"without {stage.asset}: {', '.join(lacking)} not made yet")
+            output.say(f"skipped {stage.asset}: {', '.join(lacking)} never materialized")
     models = [targets.model(ctx, one, lambda: recipe.required_release().name) for one in (a, b)]
     say = (lambda line: None) if as_json else output.say
     ours, theirs = (comparison_stage.measure(recipe, ctx, one, given, say) for one in models)
@@ -300,14 +314,14 @@ def _show(made: Manifest) -> None:
 
     lines = in_order(made.stats)
     if same_model(made):
-        output.say(f"A and B are one model, checkpoint {made.inputs['a/checkpoint'][:12]}: no difference can be found")
+        output.say(f"A and B are the same model, checkpoint {made.inputs['a/checkpoint'][:12]}")
     columns = ("measure", "slice", "items", "A", "B", "A - B", "finding")
     output.table(columns, [_row(line) for line in lines[:SHOWN]], right=columns[2:6])
     _say_rest(len(lines), "line")
     for measures, text in joined(made.stats["reasons"]):
         output.say(output.plain_markup(f"{measures}: {text}"))
     if made.stats["changes"]:
-        output.heading("What differs")
+        output.heading("Differences")
         rows = [(one["sort"], one["where"], one["a"], one["b"]) for one in made.stats["changes"][:SHOWN]]
         output.table(("", "where", "A", "B"), rows)
         _say_rest(len(made.stats["changes"]), "difference")

@@ -1,8 +1,8 @@
-"""Commands by their words: those of the core are in a table, others are entry points of installed packages.
+"""Command registry: a table of core commands, and entry points of installed packages.
 
-A command is imported when it is called. Entry points have the group `plinth.commands`; the name is the words of the
-command joined by dots (`corpus.quarantine`), the value is `module:attribute` of a click command. Packages of Plinth's
-own ring and packages of a user add commands alike; none replaces one that is here.
+A command is imported when it is called. Entry points use the group `plinth.commands`: the name is the command's words
+joined by dots (`corpus.quarantine`), the value is the `module:attribute` of a click command. Plinth's own extension
+packages and user packages add commands the same way; neither can replace a core command.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from plinth_jobs.cli.options import Commands, Further
 
 GROUP = "plinth.commands"
 
-#: Section of `plinth --help` -> command -> (module in this package, one line of help). A noun without a module is no
-#: command itself; one that a package of the ring adds has GROUP for a module, and is listed without an import.
+#: Section of `plinth --help` -> command -> (module in this package, one line of help). A noun without a module is not
+#: a command itself. GROUP as module marks a noun added by an extension package; it is listed without an import.
 SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
     "Commands": {
         "doctor": ("doctor", "Check this machine: packages, memory, GPU, ports."),
@@ -33,33 +33,33 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "approve": ("release", "Sign an approval of a candidate."),
         "verify": ("provenance", "Verify every link from a model or asset to its sources."),
         "up": ("run", "Serve Dagster, MLflow and the pages of the workspace."),
-        "down": ("run", "Stop the servers that Plinth has started."),
+        "down": ("run", "Stop the servers that Plinth started."),
     },
-    "Groups of commands": {
+    "Command groups": {
         "corpus": ("", "Text: funnel, samples, labels, policies, takedowns."),
         "tokens": ("", "Tokenizer, packing and mixture."),
         "model": ("", "Quality of a checkpoint: scores, probes, comparisons."),
         "experiment": (GROUP, "Compare arms of a recipe over seeds; scaling laws."),
         "release": ("", "Promote, roll back, trace; taints, consumers, documents."),
         "ops": ("", "Metrics, alerts, costs, backups, incidents, accounts."),
-        "keys": ("keys", "Make and change the root of trust: which key signs what."),
-        "gates": ("gates", "Sign, show or check the policy that a release must pass."),
+        "keys": ("keys", "Manage the root of trust: keys, roles, signers."),
+        "gates": ("gates", "Sign, show or check the gate policy of a release."),
         "export": ("export", "Export DVC pointers, text, tokens or a model; restore files."),
     },
 }
 
-#: Noun -> command below it -> (module in this package, one line of help).
+#: Noun -> subcommand -> (module in this package, one line of help).
 BELOW: dict[str, dict[str, tuple[str, str]]] = {
     "corpus": {
-        "funnel": ("corpus", "Count documents and bytes through every stage, with reasons."),
-        "card": ("corpus", "Print the data card: text by bucket, its screening."),
+        "funnel": ("corpus", "Count documents and bytes through every stage, with removal reasons."),
+        "card": ("corpus", "Print the data card: text by bucket, screening."),
         "ledger": ("corpus", "Export one row per document for any query engine."),
-        "sample": ("sample", "Draw documents that a reason removed."),
-        "review": ("sample", "Label a sample, or summarise all labels."),
+        "sample": ("sample", "Sample documents removed for a reason."),
+        "review": ("sample", "Label a sample, or summarize all labels."),
         "label": ("sample", "Label one removed document good or bad."),
         "near": ("corpus", "Find documents similar to a text: copies, leaks, takedowns."),
         "slices": ("policies", "Show the error rates of learned gates by slice."),
-        "policy": ("policies", "Compare another policy; show what learned rules remove."),
+        "policy": ("policies", "Preview another policy; show what learned rules remove."),
         "limits": ("corpus", "Fit limits and stop words by language from a bucket."),
         "arpa": ("corpus", "Export an n-gram model as ARPA."),
     },
@@ -72,49 +72,49 @@ BELOW: dict[str, dict[str, tuple[str, str]]] = {
         "batch": ("steps", "List the documents of a training step."),
         "timeline": ("runs", "Write the page of a run: metrics, events, cost."),
         "goodput": ("runs", "Show where every rank-second of a run went."),
-        "replay": ("steps", "Score a step's batch again, document by document."),
+        "replay": ("steps", "Rescore a step's batch, document by document."),
         "blame": ("steps", "Attribute the loss of a step to documents and sources."),
         "checkpoint": ("steps", "List and verify the checkpoints of a run."),
-        "profile": ("runs", "Trace chosen steps of a run under way, for Perfetto."),
+        "profile": ("runs", "Profile chosen steps of a running job, for Perfetto."),
         "audit": ("runs", "Prove that a resumed run equals the uninterrupted one."),
         "job": ("runs", "Submit, inspect or cancel the job of a run."),
     },
     "model": {
         "evaluation": ("model", "Show bits per byte by slice, the worst documents and spans."),
         "probes": ("model", "List probes and their scores, explain an item, check a file."),
-        "generate": ("generate", "Write what a model says after prompts."),
+        "generate": ("generate", "Sample text from a model after prompts."),
         "compare": ("model", "Compare two models, with intervals; write the page."),
     },
     "release": {
         "promote": ("release", "Release an approved candidate that passes its gates."),
-        "canary": ("release", "Show how the canary compares; give it back."),
-        "rollback": ("release", "Return the release to the last good version."),
-        "mirror": ("release", "Make MLflow show what the signed history says."),
-        "taint": ("taint", "Mark data or a model unfit; freeze all derived from it."),
-        "consumer": ("taint", "Enrol services and models that use a release; their feed."),
-        "log": ("release", "List every decision and every refused one; prove the list."),
-        "impact": ("taint", "List all that came of a digest, source, document or commit."),
+        "canary": ("release", "Compare the canary with the champion; withdraw it."),
+        "rollback": ("release", "Roll back to the most recent good version."),
+        "mirror": ("release", "Sync MLflow aliases from the signed release history."),
+        "taint": ("taint", "Taint data or a model; freeze everything derived from it."),
+        "consumer": ("taint", "Register services and models that use a release; show their feed."),
+        "log": ("release", "List all decisions, including refused ones; verify the log."),
+        "impact": ("taint", "List everything derived from an asset, source, document or commit."),
     },
     "ops": {
-        "people": ("gates", "Let MLflow ask for a login; make accounts."),
+        "people": ("gates", "Enable MLflow authentication; manage accounts."),
     },
     "report": {
         "pages": ("run", "Write the index of all pages: state, runs, links."),
     },
     "export": {
-        "tokens": ("export", "Write the tokens of a bucket or a run for another trainer."),
-        "model": ("export", "Write a release in Hugging Face's layout, signed."),
-        "restore": ("export", "Write the files of a manifest into a folder."),
+        "tokens": ("export", "Export the tokens of a bucket or run for another trainer."),
+        "model": ("export", "Export a signed release in Hugging Face's layout."),
+        "restore": ("export", "Write the files of a manifest to a folder."),
     },
 }
 
-#: Every command of the core by its words.
+#: Core commands by their words.
 COMMANDS = {
     **{name: row for commands in SECTIONS.values() for name, row in commands.items()},
     **{f"{noun} {name}": row for noun, commands in BELOW.items() for name, row in commands.items()},
 }
 
-#: Noun -> commands that had a name of their own in earlier versions, which still answers in this one.
+#: Noun -> commands that were top-level in earlier versions; the old names still work.
 _RENAMED = {
     "corpus": "funnel card ledger sample review label near trace takedown quarantine slices policy limits source arpa "
     "scale",
@@ -127,19 +127,19 @@ _RENAMED = {
     "report": "pages",
     "export": "restore",
 }
-#: Earlier name -> words.
+#: Earlier name -> current words.
 RENAMED = {name: f"{noun} {name}" for noun, names in _RENAMED.items() for name in names.split()}
 
 
 class Below(Further):
-    """The commands below some words; empty words are those of `plinth` itself."""
+    """Subcommands of a command; empty words stand for `plinth` itself."""
 
     def __init__(self, words: str) -> None:
         self.words = words
 
     def __contains__(self, name: object) -> bool:
         words = f"{self.words} {name}".strip()
-        return words in COMMANDS or name in below(self.words)  # metadata is read for a command that is not in the table
+        return words in COMMANDS or name in below(self.words)  # read package metadata only if the table lacks it
 
     def __iter__(self) -> Iterator[str]:
         return iter(below(self.words))
@@ -162,15 +162,15 @@ class Below(Further):
             return COMMANDS[words][1]
         try:
             return self[name].get_short_help_str(limit=1000)
-        except Exception as error:  # of a package: `--help` never fails for it
-            return f"cannot be used: {' '.join(str(error).split())}"
+        except Exception as error:  # a broken package must not break `--help`
+            return f"unavailable: {' '.join(str(error).split())}"
 
 
 def find(words: str) -> click.Command | None:
-    """The command or group of these words, imported; None where there is none.
+    """Import the command or group of these words; None if there is none.
 
     Raises:
-        ExtensionError: it is of another package and cannot be used.
+        ExtensionError: the extension command cannot be loaded.
     """
     own: click.Command | None = None
     module, line = COMMANDS.get(words, ("", ""))
@@ -191,14 +191,14 @@ def find(words: str) -> click.Command | None:
 
 
 def below(words: str) -> list[str]:
-    """Names of the commands directly below some words: of the core, then of packages."""
+    """Return names of direct subcommands: core first, then packages."""
     start = f"{words} ".lstrip()
     named = (*(each for each, (module, _) in COMMANDS.items() if module != GROUP), *sorted(installed()))
     return list(dict.fromkeys(each[len(start) :].split()[0] for each in named if each.startswith(start)))
 
 
 def installed() -> dict[str, Entry]:
-    """Commands of installed packages by their words, without those that have the words of a built-in command."""
+    """Return commands of installed packages by their words, without those that shadow a built-in command."""
     found = dict[str, Entry]()
     for entry in sorted(_entries(), key=lambda entry: entry.distribution != OWN):
         words = entry.name.replace(".", " ")
@@ -211,15 +211,15 @@ def load(entry: Entry) -> click.Command:
     """Import the command of an entry point.
 
     Raises:
-        ExtensionError: it cannot be imported, is not a click command, or its words are taken.
+        ExtensionError: it cannot be imported, is not a click command, or its name is taken.
     """
     words, problem = entry.name.replace(".", " "), ""
     module, _, attribute = entry.value.partition(":")
     claims = [other for other in _entries() if other.name == entry.name]
     if entry.distribution != OWN and _is_taken(words):
-        problem = "is a command of Plinth already"
+        problem = "is already a command of Plinth"
     elif " " in words and not isinstance(find(words.rpartition(" ")[0]), click.Group):
-        problem = "is below a command that has no commands"
+        problem = "is under a command that has no subcommands"
     elif entry.distribution != OWN and len(claims) > 1:
         problem = f"exists {len(claims)} times: {', '.join(f'{one.package} ({one.value})' for one in claims)}"
     else:
@@ -232,11 +232,11 @@ def load(entry: Entry) -> click.Command:
         else:
             if isinstance(command, click.Command):
                 return command
-            problem = f"is not a click command but a {type(command).__name__}"
+            problem = f"is a {type(command).__name__}, not a click command"
     raise ExtensionError(
         f"`plinth {words}` of {entry.package} {problem}",
         found=entry.value,
-        expected="a click command with words of its own",
+        expected="a click command with a unique name",
         remedy=f"repair or uninstall {entry.distribution}; see docs/extending.md",
     )
 
@@ -246,13 +246,13 @@ def _entries() -> list[Entry]:
 
 
 def _is_taken(words: str) -> bool:
-    """True if words are those of a built-in command."""
+    """Return True if the words name a built-in command."""
     own = {entry.name.replace(".", " ") for entry in _entries() if entry.distribution == OWN}
     return words in COMMANDS or words in RENAMED or words in own
 
 
 def _and_below(words: str, own: click.Command, callback: Any, **settings: Any) -> Commands:
-    """A group that is a command itself, with the commands below its words."""
+    """Turn a command into a group that also runs alone."""
     found = Commands(
         own.name,
         own.commands if isinstance(own, click.Group) else None,
@@ -268,7 +268,7 @@ def _and_below(words: str, own: click.Command, callback: Any, **settings: Any) -
 
 
 def _unless_below(own: click.Command) -> Any:
-    """Call a command, but not when one below it is called; then options of its own are refused."""
+    """Call a command unless a subcommand is called; reject its own options in that case."""
 
     @click.pass_context
     def call(ctx: click.Context, *args: Any, **options: Any) -> Any:
@@ -277,7 +277,9 @@ def _unless_below(own: click.Command) -> Any:
         given = click.core.ParameterSource.COMMANDLINE
         for option in own.params:
             if option.name in ctx.params and ctx.get_parameter_source(option.name) is given:
-                raise click.UsageError(f"{max(option.opts, key=len)} is an option of `{ctx.command_path}` alone", ctx)
+                raise click.UsageError(
+                    f"{max(option.opts, key=len)} is an option of `{ctx.command_path}`, not of its subcommands", ctx
+                )
         return None
 
     return call

@@ -1,4 +1,4 @@
-"""Options that commands share. Each may stand before or after the command's name."""
+"""Shared options. Each may be given before or after the command's name."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class PackagedFile(click.Path):
-    """A file by its path, or a packaged one by its name: of `recipes` or `policies`."""
+    """Path of a file, or name of a packaged recipe or policy."""
 
     def __init__(self, package: str, *, exists: bool = False) -> None:
         super().__init__(path_type=Path, dir_okay=False, exists=exists)
@@ -35,7 +35,7 @@ class PackagedFile(click.Path):
 
 
 class WorkspacePlace(click.Path):
-    """A workspace by its folder, or a shared one by its URI: then the folder that this machine has for it."""
+    """Workspace folder, or URI of a shared workspace, which maps to a local folder."""
 
     def __init__(self) -> None:
         super().__init__(path_type=Path, file_okay=False)
@@ -49,14 +49,14 @@ class WorkspacePlace(click.Path):
 
 
 class Utf8Text(click.types.StringParamType):
-    """Text; bytes of the command line that are no UTF-8 are refused, which nothing could tokenise or store."""
+    """Text argument; rejects bytes that are not valid UTF-8."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         text: str = super().convert(value, param, ctx)
         try:
             text.encode()
         except UnicodeEncodeError:
-            self.fail("holds bytes that are no UTF-8", param, ctx)
+            self.fail("is not valid UTF-8", param, ctx)
         return text
 
 
@@ -72,11 +72,11 @@ class Settings:
     debug: bool = False
 
     def recipe_path(self) -> Path:
-        """The recipe given, or the one that the workspace ran last.
+        """Return the given recipe, or the recipe last run in the workspace.
 
         Raises:
-            MissingError: neither exists; says so of the workspace, where that is what is not there.
-            RequestError: the one that the workspace names was not run by this user.
+            MissingError: neither exists, or the workspace does not exist.
+            RequestError: the recipe recorded in the workspace was not run by this user.
         """
         from plinth_jobs.recipes import recall
 
@@ -89,17 +89,17 @@ class Settings:
             raise
 
     def load_recipe(self) -> Recipe:
-        """The recipe, validated; the one that the workspace ran last was checked against the annotators then."""
+        """Load and validate the recipe. A recipe run before was already checked against the annotators."""
         from plinth_jobs.recipes import checked, load
 
         path = self.recipe_path()
         return load(path, "" if self.recipe else checked(self.workspace))
 
     def context(self, *, waits: bool = False) -> Context:
-        """A context over the workspace, for reading; a command that takes long shows so on standard error.
+        """Return a read context for the workspace; long commands show progress on standard error.
 
         Args:
-            waits: the command waits for a person or serves, so that time that passes says nothing.
+            waits: the command serves or waits for input; no progress is shown.
 
         Raises:
             MissingError: there is no workspace.
@@ -112,18 +112,18 @@ class Settings:
         if not (workspace.uri or workspace.refs.is_dir()):
             raise MissingError(
                 f"no workspace at {self.workspace}",
-                remedy="`plinth run -r demo` makes one; --workspace DIR names another",
+                remedy="create one with `plinth run -r demo`, or choose another with --workspace DIR",
             )
         progress = for_command()
         if not waits and (call := click.get_current_context(silent=True)):
-            call.with_resource(progress.meter(call.command_path, 0))  # whatever it does, until it ends
+            call.with_resource(progress.meter(call.command_path, 0))  # until the command ends
         return Context(workspace, progress=progress)
 
     def run_config(self, run: str) -> RunConfig:
-        """The configuration of a run of the workspace: `latest`, its id, or a unique prefix of it.
+        """Return the configuration of a run: `latest`, its id, or a unique prefix of it.
 
         Raises:
-            MissingError: there is no workspace; no run, or more than one, of that name.
+            MissingError: the workspace does not exist, or no run or several match.
         """
         from plinth_jobs.targets import find_run
 
@@ -136,9 +136,9 @@ def _store(ctx: click.Context, option: click.Parameter, value: Any) -> None:
 
 
 def shared(function: F) -> F:
-    """`--workspace` and `--debug` after the command's name, and the settings as first argument.
+    """Add `--workspace` and `--debug`, and pass the settings as first argument.
 
-    Before the command runs, its workspace is taken off the search paths (`processes.shut_out`).
+    Before the command runs, its workspace is removed from the search paths (`processes.shut_out`).
     """
 
     command = function
@@ -169,33 +169,33 @@ recipe_option = click.option(
     type=PackagedFile("recipes"),
     expose_value=False,
     callback=_store,
-    help="Recipe: a file, or the name of a packaged one; by default the one that this workspace ran last.",
+    help="Recipe: a file, or the name of a packaged one; default: the recipe last run in this workspace.",
 )
 
-json_option = click.option("--json", "as_json", is_flag=True, help="JSON on stdout, for programs.")
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 unsigned_option = click.option(
-    "--unsigned", is_flag=True, help="Without the signature of compliance: nobody can prove it elsewhere."
+    "--unsigned", is_flag=True, help="Skip the compliance signature; the export cannot be verified elsewhere."
 )
 
 
 def examples(*lines: str) -> str:
-    """The closing lines of a command's help."""
+    """Format examples for the end of a command's help."""
     return "\b\nExamples:\n" + "\n".join(f"  {line}" for line in lines)
 
 
 class Further(Mapping[str, click.Command]):
-    """Commands of a group that are imported when they are called."""
+    """Mapping of subcommands that are imported when called."""
 
     @abstractmethod
     def line(self, name: str) -> str:
-        """The line of help of a command."""
+        """Return the help line of a command."""
 
 
 class Commands(click.Group):
-    """A group that lists the whole first sentence of each command and answers a mistyped name with the nearest."""
+    """Group that lists full help lines and suggests the nearest name for a typo."""
 
-    #: Commands that are no attributes of this group (`nouns.find`).
+    #: Subcommands found outside this group (`nouns.find`).
     further: Further | None = None
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -207,7 +207,7 @@ class Commands(click.Group):
         return found if found or self.further is None else self.further.get(name)
 
     def paths(self, ctx: click.Context) -> dict[str, str]:
-        """Names that may be meant by a mistyped one -> the words of each."""
+        """Return candidate names for a typo -> the words of each."""
         return {name: name for name in self.list_commands(ctx)}
 
     def resolve_command(
@@ -218,11 +218,11 @@ class Commands(click.Group):
             names, path = self.paths(ctx), ctx.command_path
             near = difflib.get_close_matches(name, names, n=1)
             hint = f"Did you mean `{path} {names[near[0]]}`?" if near else f"`{path} --help` lists them."
-            raise click.UsageError(f"no command {name!r}. {hint}", ctx)
+            raise click.UsageError(f"no such command {name!r}. {hint}", ctx)
         return super().resolve_command(ctx, args)
 
     def lines(self, ctx: click.Context) -> dict[str, str]:
-        """Line of help of each command."""
+        """Return the help line of each command."""
         found = dict[str, str]()
         for name in self.list_commands(ctx):
             if self.further is not None and name in self.further:
@@ -237,5 +237,5 @@ class Commands(click.Group):
 
 
 def group(cls: type[Commands] = Commands, **settings: Any) -> Callable[[Callable[..., None]], Commands]:
-    """`click.group` for commands below a command."""
+    """Wrap `click.group` for subcommands."""
     return click.group(cls=cls, **settings)

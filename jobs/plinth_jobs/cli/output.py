@@ -1,7 +1,7 @@
-"""Tables for people, JSON for programs: the one way from a command to a terminal.
+"""Terminal output: tables for people, JSON for programs. All commands print through this module.
 
-Documents, addresses and names are others' text. Nothing that is printed here has a character that commands a terminal
-(`plinth.text`), or markup but for a few styles.
+Documents, addresses and names are untrusted text. Output contains no terminal control characters (`plinth.text`) and
+no markup other than a few styles.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ import click
 
 from plinth.text import escaped, visible
 
-#: Markup that commands use; anything else in brackets is text.
+#: Allowed markup; other text in brackets is printed as is.
 _STYLES = frozenset(("bold", "dim", "italic", "red", "green", "yellow", "blue", "magenta", "cyan"))
 _BRACKETS = re.compile(r"(\\*)\[(/?)([^\[\]]*)\]")
 
-#: Width, in columns, of a table for a pipe or a file.
+#: Table width in columns when the output is a pipe or a file.
 PIPED_WIDTH = 200
 
 
 def emit_json(value: Any) -> None:
-    """One JSON document on stdout; records become objects, bytes become hexadecimal."""
+    """Print one JSON document; records become objects, bytes become hexadecimal."""
     text = json.dumps(value, indent=2, ensure_ascii=False, default=_plain)
     click.echo(escaped(text))
 
@@ -38,7 +38,7 @@ def table(
     title: str | None = None,
     right: Sequence[str] = (),
 ) -> None:
-    """A table that fits the terminal: `right` columns hold numbers, which are never cut; None draws a line."""
+    """Print a table that fits the terminal. Columns in `right` hold numbers and are never cut; a None row is a rule."""
     from rich import box
     from rich.table import Table
     from rich.text import Text
@@ -65,31 +65,31 @@ def table(
 
 
 def line(text: str, *, err: bool = False, end: str = "\n") -> None:
-    """Print text as it is, on standard output or standard error."""
+    """Print text unchanged on standard output or standard error."""
     click.echo(f"{visible(text)}{end}", err=err, nl=False)
 
 
 def say(*what: Any) -> None:
-    """Print for a person: rich markup; plain and not wrapped where the output is no terminal."""
+    """Print rich markup; plain and unwrapped if the output is not a terminal."""
     from rich.console import Console
 
     piped = not sys.stdout.isatty()
     width = PIPED_WIDTH if piped and "COLUMNS" not in os.environ else None
     console = Console(highlight=False, width=width, soft_wrap=piped and all(isinstance(w, str) for w in what))
-    with console.capture() as shown:  # where a reader has left, rich itself would end the process
+    with console.capture() as shown:  # on a closed pipe, rich itself would exit the process
         console.print(*(_markup(each) if isinstance(each, str) else each for each in what))
     sys.stdout.write(shown.get())
 
 
 def plain_markup(text: str) -> str:
-    """Text that prints unchanged, with brackets that are no markup."""
+    """Escape text, so that brackets print unchanged."""
     from rich.markup import escape
 
     return escape(text)
 
 
 def _markup(text: str) -> Any:
-    """Our markup as styles; brackets with other words as text, and all as text where the brackets do not match."""
+    """Parse allowed markup as styles; print other brackets, or unbalanced markup, as text."""
     from rich.errors import MarkupError
     from rich.text import Text
 
@@ -106,14 +106,14 @@ def _markup(text: str) -> Any:
 
 
 def heading(text: str) -> None:
-    """A line that begins a section."""
+    """Print a section heading."""
     from rich.markup import escape
 
     say(f"\n[bold]{escape(text)}[/bold]")
 
 
 def facts(values: Mapping[str, object]) -> None:
-    """Names and values, aligned."""
+    """Print aligned names and values."""
     from rich.markup import escape
 
     width = max((len(name) for name in values), default=0)
@@ -122,7 +122,7 @@ def facts(values: Mapping[str, object]) -> None:
 
 
 def size(count: float) -> str:
-    """Bytes for people: `12.3 MB`, in powers of ten."""
+    """Format bytes in powers of ten: `12.3 MB`."""
     for unit in ("B", "kB", "MB", "GB", "TB"):
         if abs(count) < 1000 or unit == "TB":
             return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
@@ -130,17 +130,17 @@ def size(count: float) -> str:
     raise AssertionError("unreachable")
 
 
-#: What commands say below a table with `money` at the prices of a workspace.
-CURRENCY = "Money at `prices` of budget/settings.yaml; those that are not set there are in US dollars."
+#: Note under tables with `money` at workspace prices.
+CURRENCY = "Costs use `prices` in budget/settings.yaml; prices not set there are in US dollars."
 
 
 def money(amount: float) -> str:
-    """To the hundredth; what is less is called so."""
+    """Format with two decimals; amounts below 0.005 print as '< 0.01'."""
     return "< 0.01" if 0 < amount < 0.005 else f"{amount:,.2f}"
 
 
 def duration(seconds: float) -> str:
-    """`45 s`, `12 min`, `3 h 20 min`, `2.5 days`."""
+    """Format a duration: `45 s`, `12 min`, `3 h 20 min`, `2.5 days`."""
     if seconds < 90:
         return f"{seconds:.0f} s"
     if seconds < 5400:
@@ -151,7 +151,7 @@ def duration(seconds: float) -> str:
 
 
 def coloured(text: str, style: str) -> Any:
-    """A table cell in a colour, plain where the output is no terminal."""
+    """Return a colored table cell, plain if the output is not a terminal."""
     from rich.text import Text
 
     return Text(visible(text), style=style)

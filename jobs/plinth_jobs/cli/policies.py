@@ -1,4 +1,4 @@
-"""What policies and learned gates remove: `plinth corpus policy try | removal`, `plinth corpus slices`."""
+"""Removal by policies and learned gates: `plinth corpus policy try | removal`, `plinth corpus slices`."""
 
 from __future__ import annotations
 
@@ -36,18 +36,25 @@ def policy() -> None:
 @shared
 @recipe_option
 @click.option("-b", "--bucket", help="Only this bucket.")
-@click.option("-p", "--policy", "named", help="Only buckets under this policy of NEW.yaml.")
-@click.option("-n", "--samples", type=click.IntRange(0, 1000), default=5, show_default=True, help="Per direction.")
-@click.option("--seed", type=int, default=1, show_default=True, help="Key of the hash that chooses the samples.")
+@click.option("-p", "--policy", "named", help="Only buckets that use this policy of NEW.yaml.")
+@click.option(
+    "-n",
+    "--samples",
+    type=click.IntRange(0, 1000),
+    default=5,
+    show_default=True,
+    help="Sample documents per direction.",
+)
+@click.option("--seed", type=int, default=1, show_default=True, help="Seed for sampling.")
 @json_option
 def try_(
     settings: Settings, new: Path, bucket: str | None, named: str | None, samples: int, seed: int, as_json: bool
 ) -> None:
-    """Evaluate policies and permitted licences of NEW.yaml over every document and show what would change.
+    """Preview the policies and permitted licenses of NEW.yaml on every document.
 
-    NEW.yaml is a whole recipe, or only `policies:` (and `buckets:`), laid over the present recipe. Only stored
-    columns are read, so it takes seconds; text is read for the samples. A newly kept document may still be a
-    duplicate: only `plinth run` decides that.
+    NEW.yaml is a whole recipe, or only `policies:` (and `buckets:`), merged over the current recipe. The preview reads
+    stored columns, and text only for samples, so it takes seconds. A newly kept document may still be a duplicate;
+    only `plinth run` decides that.
     """
     from plinth.compute.engine import Threads, cores
     from plinth.corpus.policy import whatif
@@ -65,7 +72,7 @@ def try_(
     judged = time.perf_counter() - started
     for name in sorted(_unused(recipe, settings.load_recipe())):
         have = ", ".join(f"{bucket} ({own.policy})" for bucket, own in recipe.corpus.buckets.items())
-        output.line(f"note: no bucket has the policy {name}, so its change changes nothing: {have}", err=True)
+        output.line(f"note: no bucket uses the policy {name}, so its change has no effect; buckets: {have}", err=True)
     shown = whatif.shown(ctx, published, policies, rights, flips)
     if as_json:
         output.emit_json({**found, "samples": shown, "seconds": round(judged, 3)})
@@ -74,7 +81,7 @@ def try_(
 
 
 def _unused(tried: Recipe, present: Recipe) -> set[str]:
-    """Policies that differ from those in force, and that no bucket has."""
+    """Return changed policies that no bucket uses."""
     before = present.corpus.policies
     changed = {name for name, one in tried.corpus.policies.items() if one != before.get(name)}
     return changed - {bucket.policy for bucket in tried.corpus.buckets.values()}
@@ -85,7 +92,7 @@ def _buckets(policies: Mapping[str, str], bucket: str | None, named: str | None)
     if not found:
         wanted = " and ".join([f"bucket {bucket}"] * bool(bucket) + [f"policy {named}"] * bool(named))
         have = ", ".join(f"{name} ({own})" for name, own in policies.items())
-        raise MissingError(f"no bucket fits {wanted}", expected=f"one of {have}")
+        raise MissingError(f"no bucket matches {wanted}", expected=f"one of {have}")
     return found
 
 
@@ -100,7 +107,9 @@ def _show(found: dict[str, Any], samples: list[dict[str, Any]], policies: Mappin
     for direction in ("newly_dropped", "newly_kept"):
         _show_samples(direction, [row for row in samples if row["direction"] == direction])
     documents = found["total"]["documents"]
-    output.say(f"\n{counted(documents, 'document')} judged in {seconds:.2f} s ({documents / seconds:,.0f} a second).")
+    output.say(
+        f"\n{counted(documents, 'document')} evaluated in {seconds:.2f} s ({documents / seconds:,.0f} per second)."
+    )
 
 
 def _changes(one: Mapping[str, Any]) -> tuple[object, ...]:
@@ -111,7 +120,7 @@ def _changes(one: Mapping[str, Any]) -> tuple[object, ...]:
 
 
 def _show_bucket(name: str, one: Mapping[str, Any]) -> None:
-    """Changes of a bucket and of its rules; nothing for an unchanged bucket."""
+    """Print changes of a bucket and its rules, if any."""
     dropped, kept = one["newly_dropped"], one["newly_kept"]
     rules = [row for row in _rules(one) if any(row[1:])]
     changed = dropped["documents"] or kept["documents"] or one["other_reason"]
@@ -120,16 +129,16 @@ def _show_bucket(name: str, one: Mapping[str, Any]) -> None:
     output.heading(f"{name}: changes")
     flips = [
         *(("dropped by", reason, own["documents"], output.size(own["bytes"])) for reason, own in _most(dropped)),
-        *(("kept, was", reason, own["documents"], output.size(own["bytes"])) for reason, own in _most(kept)),
+        *(("kept, before", reason, own["documents"], output.size(own["bytes"])) for reason, own in _most(kept)),
     ]
     output.table(("now", "reason", "documents", "text"), flips, right=("documents", "text"))
     trained = dropped["decisions"].get("train", 0)
     output.say(
-        f"Of the newly dropped, {trained:,} are trained on today; {dropped['survivors']:,} stand for a cluster of "
-        f"duplicates, where another member would take the place. {one['other_reason']:,} stay out for another reason."
+        f"Of those newly dropped, {trained:,} are in the training set; {dropped['survivors']:,} represent a "
+        f"cluster of duplicates, so another member replaces them. {one['other_reason']:,} have another reason."
     )
     output.heading(f"{name}: rules")
-    columns = ("rule", "fires", "first", "alone", "fired", "was first", "was alone")
+    columns = ("rule", "matched", "first match", "sole match", "matched before", "first before", "sole before")
     output.table(columns, rules, right=columns[1:])
 
 
@@ -138,7 +147,7 @@ def _most(flip: Mapping[str, Any]) -> list[tuple[str, Mapping[str, int]]]:
 
 
 def _rules(one: Mapping[str, Any]) -> list[tuple[object, ...]]:
-    """New counts beside the published ones, by rule."""
+    """Return new and published counts by rule."""
     keys = ("fires", "marginal", "unique")
     names = [*one["rules"], *(reason for reason in one["rules_before"] if reason not in one["rules"])]
     nothing: dict[str, int] = dict.fromkeys(keys, 0)
@@ -177,15 +186,19 @@ def _short(value: object) -> str:
 @recipe_option
 @click.option("--reason", help="Only this rule.")
 @click.option("-b", "--bucket", help="Only this bucket.")
-@click.option("-n", "--samples", type=click.IntRange(0, 1000), default=5, show_default=True, help="Of each rule.")
-@click.option("--out", type=click.Path(path_type=Path, dir_okay=False), help="Write a file for `plinth corpus review`.")
+@click.option(
+    "-n", "--samples", type=click.IntRange(0, 1000), default=5, show_default=True, help="Sample documents per rule."
+)
+@click.option(
+    "--out", type=click.Path(path_type=Path, dir_okay=False), help="File to write, for `plinth corpus review`."
+)
 @json_option
 def removal(
     settings: Settings, reason: str | None, bucket: str | None, samples: int, out: Path | None, as_json: bool
 ) -> None:
-    """Show the shares of every bucket that rules which rest on models remove, and samples of what they remove.
+    """Show the share of each bucket removed by model-based rules, with samples.
 
-    The sidecars are enough: it works before any verdict, and after the bound on reference text stopped a run.
+    It reads annotations only, so it works before verdicts exist and after a run stopped at the bound on reference text.
     """
     from plinth.storage.atomic import write_bytes
 
@@ -213,7 +226,7 @@ def _measured(
     buckets = [name for name in recipe.corpus.buckets if bucket in (None, name)]
     if not chosen or not buckets:
         have = f"rules {', '.join(rule.reason for rule in rules) or 'none'}; buckets {', '.join(recipe.corpus.buckets)}"
-        raise MissingError("no rule that rests on a model fits", expected=have)
+        raise MissingError("no matching model-based rule", expected=have)
     ctx.engine = Threads(cores())
     documents = {name: ctx.refs.current(f"{name}/documents") for name in buckets}
     annotations = {side: {name: ctx.refs.current(f"{name}/{side}") for name in buckets} for side in sidecars(chosen)}
@@ -251,18 +264,18 @@ def _show_removal(found: Sequence[dict[str, Any]], rows: Sequence[dict[str, Any]
 )
 @shared
 @click.argument("gates", nargs=-1)
-@click.option("--misses", type=click.IntRange(min=0), default=0, help="Number of wrongly judged documents to show.")
+@click.option("--misses", type=click.IntRange(min=0), default=0, help="Number of misclassified documents to show.")
 @click.option(
     "--write",
     "folder",
     type=click.Path(path_type=Path, file_okay=False),
-    help="Write generated sets for test recipes, a lexicon of invented words, lists for the illegal-content gate.",
+    help="Write generated test sets to this folder: labeled sets, a lexicon of invented words, illegal-content lists.",
 )
 @json_option
 def slices(settings: Settings, gates: tuple[str, ...], misses: int, folder: Path | None, as_json: bool) -> None:
-    """Show the shares of good and bad text that learned gates remove, by slice, with 95% intervals.
+    """Show error rates of learned gates by slice, with 95% intervals.
 
-    The numbers come from the assets `slices/…`, which `corpus.slices` of the recipe defines.
+    The numbers come from the assets `slices/…`, defined by `corpus.slices` in the recipe.
     """
     if folder is not None:
         for path in _write(folder):
@@ -286,16 +299,16 @@ def slices(settings: Settings, gates: tuple[str, ...], misses: int, folder: Path
 
 
 def _published(ctx: Any) -> list[str]:
-    """Gates that were measured.
+    """Return measured gates.
 
     Raises:
-        MissingError: none was.
+        MissingError: no gate was measured.
     """
     found = [ref.asset.removeprefix("slices/") for ref in ctx.refs.all() if ref.asset.startswith("slices/")]
     if not found:
         raise MissingError(
-            "no gate has been measured in this workspace",
-            expected="gates in `corpus.slices` of the recipe",
+            "no gate was measured in this workspace",
+            expected="gates under `corpus.slices` in the recipe",
             remedy="add them, then `plinth run --select 'slices/*'`",
         )
     return sorted(found)
@@ -303,12 +316,12 @@ def _published(ctx: Any) -> list[str]:
 
 def _show_origin(stats: Mapping[str, Any]) -> None:
     kinds = ((name, row["documents"], row["removed"]) for name, row in stats["made_as"].items())
-    output.table(("made as", "documents", "removed"), kinds, right=("documents", "removed"))
+    output.table(("generated as", "documents", "removed"), kinds, right=("documents", "removed"))
     output.say("documents: " + ", ".join(f"{count} {origin}" for origin, count in stats["origins"].items()))
 
 
 def _wrong(ctx: Any, made: Any, count: int) -> list[str]:
-    """Documents that were judged wrong, the first of each slice and kind."""
+    """Return the first misclassified documents."""
     from plinth.corpus.sidecars import excerpt
     from plinth.storage.parts import iter_batches
 

@@ -1,5 +1,5 @@
-"""Where something comes from: `plinth explain`, one document through every stage; `plinth verify`, every link from a
-target to its raw sources.
+"""Provenance: `plinth explain` traces a document through every stage; `plinth verify` checks every link from a target
+to its raw sources.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ PREVIEW_LINES = 4
 def explain(settings: Settings, target: str, as_json: bool) -> None:
     """Trace a document from its source to the training steps that read it.
 
-    Shows source, terms and licence, every score, the rules that fired with their values, duplicates, the verdict
-    with its reason, edits, shard and position, training steps and checkpoints. A rejected record shows its reason.
-    TEXT is the beginning of the document's text.
+    Shows source, terms and license, scores, matched rules with their values, duplicates, the verdict with its reason,
+    edits, shard and position, training steps and checkpoints. For a rejected record, shows the reason. TEXT is the
+    beginning of the document.
     """
     from plinth.provenance.explain import explain_document
 
@@ -54,7 +54,7 @@ def _show(trace: Mapping[str, Any]) -> None:
     output.heading(f"{trace['uri']}: {trace['status']}{reason}")
     output.facts({"id": trace.get("id"), "bucket": trace["bucket"]})
     fired = {rule["reason"]: f"{_line(rule['values'])}  ({rule['rule']})" for rule in trace.get("rules", [])}
-    _section("rules that fired", fired)
+    _section("matched rules", fired)
     if "reject" in trace:
         return _section("reject", trace["reject"])
     document = dict(trace["document"])
@@ -90,22 +90,22 @@ def _section(title: str, values: Mapping[str, Any]) -> None:
     known = _known(values)
     output.facts({name: _short(value) for name, value in known.items()})
     if not known:
-        output.say("  nothing found")
+        output.say("  none")
 
 
 def _line(columns: Mapping[str, Any]) -> str:
-    """`word_count 155, stop_words 7`."""
+    """Format columns on one line: `word_count 155, stop_words 7`."""
     known = ", ".join(f"{name} {_short(value)}" for name, value in _known(columns).items())
-    return known or "no values: it does not apply to this document"
+    return known or "no values: not applicable to this document"
 
 
 def _known(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Without what has no value; `--json` has those, too."""
+    """Drop empty values, which only `--json` prints."""
     return {name: value for name, value in values.items() if value is not None and value not in ("", [], {})}
 
 
 def _short(value: Any) -> Any:
-    """Nested values on one line; long lists by their beginning."""
+    """Format nested values on one line and truncate long lists."""
     if isinstance(value, list) and value and all(isinstance(item, int) for item in value):
         shown = ", ".join(map(str, value[:12]))
         return f"{shown}, … ({len(value)})" if len(value) > 12 else shown
@@ -125,34 +125,33 @@ def _short(value: Any) -> Any:
 @click.argument("target")
 @shared
 @recipe_option
-@click.option("--fast", is_flag=True, help="Check presence and length of every blob without reading it.")
-@click.option("--root", type=click.Path(path_type=Path, dir_okay=False), help="Root of trust to verify an export with.")
-@click.option("--consumer", metavar="NAME", help="The service that loads it: `release` is then what serves it.")
-@click.option("--unreleased", is_flag=True, help="Accept an export that no history released.")
+@click.option("--fast", is_flag=True, help="Check only presence and size of blobs, without hashing.")
+@click.option("--root", type=click.Path(path_type=Path, dir_okay=False), help="Root of trust for verifying an export.")
+@click.option("--consumer", metavar="NAME", help="Verify for this consumer: `release` is the version that serves it.")
+@click.option("--unreleased", is_flag=True, help="Accept an export of an unreleased checkpoint.")
 @click.option("--sigstore", metavar="BUNDLE", type=click.Path(path_type=Path, dir_okay=False),
-              help="Sigstore bundle over an export's statement, to verify as well.")  # fmt: skip
+              help="Also verify this Sigstore bundle over the export's statement.")  # fmt: skip
 @click.option("--trusted-root", type=click.Path(path_type=Path, dir_okay=False),
-              help="Authorities and logs of Sigstore: its trusted_root.json.")  # fmt: skip
+              help="Sigstore's trusted_root.json.")  # fmt: skip
 @json_option
 def verify(
     settings: Settings, target: str, fast: bool, root: Path | None, consumer: str | None, unreleased: bool,
     sigstore: Path | None, trusted_root: Path | None, as_json: bool,
 ) -> None:  # fmt: skip
-    """Verify every link from TARGET back to its raw sources; name the first broken one.
+    """Verify every link from TARGET to its raw sources; report the first broken one.
 
     TARGET is `release` (or `canary`), a model version NAME/VERSION or NAME@ALIAS, a model directory, an
     asset, or a digest. Exit code 8 when a link, a signature or the record of the release is broken.
 
-    The directory of an export is verified offline, with the root alone: no workspace, no MLflow, no network. The root
-    is the one that is pinned here, unless --root names another; without --root, a workspace that is here is asked
-    whether that version was rolled back or marked since. A Sigstore bundle counts where that root names its signer
-    (`plinth keys identity`).
+    An export directory is verified offline against the root: no workspace, MLflow or network. The default root is the
+    one pinned on this machine; a local workspace is then also checked for a later rollback or taint. A Sigstore bundle
+    is accepted if the root lists its signer (`plinth keys identity`).
     """
     from plinth_jobs import targets
     from plinth_registry.releases import names_place
 
     if (sigstore is None) != (trusted_root is None):
-        raise click.UsageError("--sigstore BUNDLE and --trusted-root FILE belong together")
+        raise click.UsageError("--sigstore BUNDLE and --trusted-root FILE must be used together")
     if root or sigstore or (_is_export(target) and not names_place(target)):
         given = (sigstore, trusted_root) if sigstore and trusted_root else None
         _show_export(settings, Path(target), root, unreleased, given, as_json)
@@ -163,7 +162,7 @@ def verify(
     if as_json:
         output.emit_json(proved)
         return
-    output.say(f"{target} holds, down to its raw sources.")
+    output.say(f"{target} is verified down to its raw sources.")
     output.facts({name: value for name, value in proved.items() if not isinstance(value, dict | list)})
     for name, digest in proved.get("sources", {}).items() if isinstance(proved.get("sources"), dict) else ():
         output.say(f"  {name}  {digest[:16]}")
@@ -198,17 +197,17 @@ def _show_export(
     if as_json:
         output.emit_json(proved)
         return
-    output.say(f"{target} holds: {counted(proved['files'], 'file')} of {proved['name']} ({proved['status']}).")
+    output.say(f"{target} is verified: {counted(proved['files'], 'file')} of {proved['name']} ({proved['status']}).")
     output.say(f"Signed by {', '.join(proved['signed_by'])} as {proved['role']}, at {proved['at']}, {proved['root']}.")
     if by := proved.get("sigstore"):
-        line = f"Signed by Sigstore's {by['identity']} of {by['issuer']} as {by['role']}, logged at {by['at']}."
+        line = f"Signed through Sigstore by {by['identity']} ({by['issuer']}) as {by['role']}, logged at {by['at']}."
         output.say(output.plain_markup(line))
     output.facts({name: proved[name] for name in ("number", "policy", "checkpoint", "release")})
     output.facts(proved["evidence"])
 
 
 def _verified(settings: Settings, ctx: Context, target: str, fast: bool, consumer: str | None) -> dict[str, Any]:
-    """Models through their signature, everything else through its lineage."""
+    """Verify models by signature, other targets by lineage."""
     from plinth.provenance import lineage
     from plinth_jobs.targets import ALIASES
     from plinth_registry.verified import verify_model

@@ -37,10 +37,10 @@ version_argument = click.argument("version", default="latest")
 
 
 def person(required: bool = True) -> Callable[[F], F]:
-    """`--by` and `--reason`: the person who decides, and the reason."""
+    """Add `--by` and `--reason`: the person who decides, and why."""
 
     def decorate(function: F) -> F:
-        function = click.option("--reason", required=required, metavar="TEXT", help="The reason, in a sentence.")(
+        function = click.option("--reason", required=required, metavar="TEXT", help="Reason for the decision.")(
             function
         )
         return click.option("--by", required=required, metavar="PERSON", help="Name or e-mail address.")(function)
@@ -50,7 +50,7 @@ def person(required: bool = True) -> Callable[[F], F]:
 
 @click.command(
     epilog=examples(
-        "plinth approve                      lists pending candidates with their gates",
+        "plinth approve                      list pending candidates with their gates",
         "plinth approve --by ada@example.org --reason 'beats the baseline on every slice'",
         "plinth approve 3 --reject --by ada@example.org --reason 'worse on code'",
     )
@@ -59,12 +59,12 @@ def person(required: bool = True) -> Callable[[F], F]:
 @shared
 @recipe_option
 @person(required=False)
-@click.option("--reject", is_flag=True, help="Sign a rejection; it outweighs any approval.")
+@click.option("--reject", is_flag=True, help="Sign a rejection, which overrides any approval.")
 @json_option
 def approve(settings: Settings, version: str, by: str | None, reason: str | None, reject: bool, as_json: bool) -> None:
     """Sign an approval of candidate VERSION (default: the newest) with your own key.
 
-    Without --by: list the pending candidates, with every gate and its reason. If MLflow requires a login
+    Without --by, list the pending candidates with every gate and its reason. If MLflow requires a login
     (`plinth ops people`) and the policy accepts it, setting the version's `approval` tags there has the same effect.
     """
     from plinth_registry import decisions
@@ -104,7 +104,7 @@ def approve(settings: Settings, version: str, by: str | None, reason: str | None
 def promote(
     settings: Settings, version: str, by: str, reason: str, stage: Literal["canary", "champion"], as_json: bool
 ) -> None:
-    """Release candidate VERSION (default: the newest): verify everything, evaluate every gate, move the alias."""
+    """Promote candidate VERSION (default: the newest): verify it, evaluate every gate, move the alias."""
     from plinth_registry import decisions
 
     made = decisions.promote(settings.context(), settings.load_recipe(), _version(version), by, reason, stage)
@@ -118,24 +118,24 @@ def promote(
 @shared
 @recipe_option
 def mirror(settings: Settings) -> None:
-    """Repair MLflow's aliases from the signed history, and sign the history's head again when it is a day old.
+    """Sync MLflow aliases from the signed release history; re-sign the history's head after a day.
 
-    `plinth up` does it every few seconds, except for a head that has expired: compare `releases/` with a backup before
-    you sign that one, since an older history put back looks the same. Exit status 8 where the history itself does not
-    hold, 9 where MLflow has lost a released version.
+    `plinth up` does this every few seconds, except for an expired head: compare `releases/` with a backup before
+    re-signing it, because a restored older history looks the same. Exit code 8 if the history does not verify, 9 if
+    MLflow lost a released version.
     """
     from plinth_registry import decisions
 
     ctx, recipe = settings.context(), settings.load_recipe()
     differed, missing = decisions.repair(ctx, recipe, expired=True), decisions.missing_in_mlflow(ctx, recipe)
-    for sentence in differed or (() if missing else ("MLflow shows what the signed history says",)):
+    for sentence in differed or (() if missing else ("MLflow matches the signed release history",)):
         output.say(sentence)
     if missing:
         raise RegistryError(
-            "MLflow lacks what the signed history says, and a deleted version cannot be made again",
-            found=f"not in MLflow: {', '.join(missing)}",
+            "MLflow lost released versions, which cannot be recreated",
+            found=f"missing in MLflow: {', '.join(missing)}",
             expected="every released version under its alias",
-            remedy="restore MLflow's database from a backup, or release again: `plinth release promote VERSION --by "
+            remedy="restore MLflow's database from a backup, or promote again: `plinth release promote VERSION --by "
             "PERSON --reason TEXT`; consumers that read the signed history are not affected",
         )
 
@@ -146,19 +146,19 @@ def mirror(settings: Settings) -> None:
 @shared
 @recipe_option
 @person()
-@click.option("--withdraw", is_flag=True, help="Remove the alias when there is no good earlier version.")
+@click.option("--withdraw", is_flag=True, help="Remove the alias if there is no earlier good version.")
 @json_option
 def rollback(settings: Settings, by: str, reason: str, withdraw: bool, as_json: bool) -> None:
-    """Return the champion's alias to the last good version: released before, verified now, not tainted."""
+    """Roll back to the most recent champion that verifies and is not tainted."""
     from plinth_registry import decisions
 
     made = decisions.rollback(settings.context(), settings.load_recipe(), by, reason, withdraw)
     if as_json:
         output.emit_json(made)
     elif made.version is None:
-        output.say(f"{made.model} is withdrawn: no version has the alias (was {made.previous})")
+        output.say(f"{made.model} is withdrawn: no version has the alias (was version {made.previous})")
     else:
-        output.say(f"{made.model} is back at version {made.version} (was {made.previous})")
+        output.say(f"{made.model} is rolled back to version {made.version} (was version {made.previous})")
 
 
 def _show(candidates: tuple[CandidateStatus, ...]) -> None:
@@ -182,28 +182,28 @@ def _version(given: str) -> str | None:
     epilog=examples(
         "plinth release canary",
         "plinth release canary --json",
-        "plinth release canary --judge               one look of the sensor, without `plinth up`",
+        "plinth release canary --judge               run the sensor once, without `plinth up`",
         "plinth release canary --return --by ops@example.org --reason 'slower answers on code'",
     )
 )
 @shared
 @recipe_option
-@click.option("--judge", is_flag=True, help="Take in what was observed since, and act as the sensor does.")
-@click.option("--return", "back", is_flag=True, help="Take the canary's place away.")
+@click.option("--judge", is_flag=True, help="Evaluate new observations and act, as the sensor does.")
+@click.option("--return", "back", is_flag=True, help="Withdraw the canary.")
 @person(required=False)
 @json_option
 def canary(settings: Settings, judge: bool, back: bool, by: str | None, reason: str | None, as_json: bool) -> None:
-    """Show what was observed of the canary beside the champion, what follows from it now, and what decides next.
+    """Compare the canary with the champion: observations, current decision, and next condition.
 
-    Every interval holds at all looks together, so looking often changes nothing. `plinth up` looks every minute, gives
-    a canary back that is worse, and makes it champion where the policy lets that happen without a person. With
-    --return it is given back at once: the champion stays, and the version does not verify any more. `plinth release
-    promote --stage canary` puts a version on trial. Repeat --return after a crash: it completes it.
+    Intervals are valid at any stopping time, so checking often does no harm. `plinth up` checks every minute, withdraws
+    a worse canary, and promotes a good one if the policy allows it without a person. --return withdraws the canary at
+    once: the champion stays, and the version no longer verifies. Repeat --return after a crash to complete it. To start
+    a canary, use `plinth release promote --stage canary`.
     """
     from plinth_registry import decisions
 
     if judge and back:
-        raise click.UsageError("--judge decides by what was observed, --return without it: give one of them")
+        raise click.UsageError("--judge and --return are mutually exclusive")
     if back and not (by and reason):
         raise click.UsageError("--return needs --by and --reason")
     ctx, recipe = settings.context(), settings.load_recipe()
@@ -228,15 +228,15 @@ def canary(settings: Settings, judge: bool, back: bool, by: str | None, reason: 
 
 def _moved(record: ReleaseRecord) -> None:
     back = record.action == "returned"
-    what = f"{record.previous} was given back" if back else f"{record.version} is {record.action}"
+    what = f"{record.previous} was withdrawn" if back else f"{record.version} is {record.action}"
     output.say(f"{record.model} version {what}; champion: {record.version or 'none'}")
 
 
 def _show_canary(status: CanaryStatus | None) -> None:
     if status is None:
-        output.say("No canary is on trial.")
+        output.say("No canary is running.")
         return
-    output.heading(f"{status.release} version {status.canary} beside champion {status.champion or 'none'}")
+    output.heading(f"{status.release} version {status.canary}, champion {status.champion or 'none'}")
     shown = {"return": "worse", "promote": "within", "continue": "undecided"}
     output.table(
         ("stream", "role", "pairs", "beyond the margin", "interval", "champion", "p", "finding"),
@@ -245,13 +245,18 @@ def _show_canary(status: CanaryStatus | None) -> None:
     )
     for name, feed in status.feeds.items():
         rejects = (f"{count} rejected: {why}" for why, count in feed.rejects.items())
-        said = [f"{name}: {counted(feed.pairs, 'pair')}", f"{feed.earlier} from before the trial", *rejects, feed.fault]
+        said = [
+            f"{name}: {counted(feed.pairs, 'pair')}",
+            f"{feed.earlier} from before the canary",
+            *rejects,
+            feed.fault,
+        ]
         output.say(output.plain_markup("; ".join(filter(None, said))))
     for name in status.small:
-        output.say(f"too small to judge: {output.plain_markup(name)}")
+        output.say(f"skipped (n too small): {output.plain_markup(name)}")
     if status.missing:
         output.say(output.plain_markup(f"not paired: {status.missing}"))
-    output.say(f"On trial since {status.since}. {output.plain_markup(status.next)}.")
+    output.say(f"Canary since {status.since}. {output.plain_markup(status.next)}.")
 
 
 def _numbers(stream: StreamTrial) -> tuple[object, ...]:
@@ -266,17 +271,17 @@ def _numbers(stream: StreamTrial) -> tuple[object, ...]:
     epilog=examples(
         "plinth release log",
         "plinth release log --json | jq '.[] | select(.outcome == \"refused\")'",
-        "plinth release log --verify           exit status 8 where an entry was edited, moved or removed",
+        "plinth release log --verify           exit code 8 if an entry was edited, moved or removed",
     )
 )
 @shared
-@click.option("--verify", "proof", is_flag=True, help="Also compare the log with what every release record names.")
+@click.option("--verify", "proof", is_flag=True, help="Verify the log against every release record.")
 @json_option
 def log(settings: Settings, proof: bool, as_json: bool) -> None:
-    """List approvals, promotions, rollbacks, marks, waivers, policies, exports, changes of keys and exclusions.
+    """List decisions: approvals, promotions, rollbacks, taints, waivers, policies, exports, key changes, exclusions.
 
-    Refused ones too, each with its actor: the owner of the key that signed the entry, or `unauthenticated NAME`; and
-    for whom, as the caller stated it.
+    Refused decisions are included. The actor is the owner of the key that signed the entry, or `unauthenticated NAME`;
+    the person is as stated by the caller.
     """
     from plinth_registry import audit_log
 

@@ -1,5 +1,5 @@
-"""`plinth recipe`, `plinth run`, `plinth up`, `plinth down`, `plinth status`, `plinth report`: a recipe, its pipeline,
-the servers, the state of every asset, the pages of results.
+"""`plinth recipe`, `plinth run`, `plinth up`, `plinth down`, `plinth status`, `plinth report`: recipes, the pipeline,
+servers, asset states, results pages.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from plinth_jobs.pipeline import RunSummary
 
 
-# `plinth recipe`, `plinth run`, `plinth up`, `plinth down`: a recipe, its pipeline, the servers of a workspace.
+# `plinth recipe`, `plinth run`, `plinth up`, `plinth down`: recipes, the pipeline, servers.
 
 path_argument = click.argument("path", required=False, type=PackagedFile("recipes"))
 
@@ -36,7 +36,7 @@ path_argument = click.argument("path", required=False, type=PackagedFile("recipe
     short_help="Check, print or describe a recipe.",
 )
 def recipe() -> None:
-    """The recipe: one YAML file that describes a whole run. docs/recipe.md lists every key."""
+    """Check, print or describe a recipe: one YAML file that describes a run. docs/recipe.md lists every key."""
 
 
 @recipe.command(epilog=examples("plinth recipe check my.yaml", "plinth recipe check my.yaml --json"))
@@ -46,7 +46,7 @@ def recipe() -> None:
 def check(settings: Settings, path: Path | None, as_json: bool) -> int:
     """Check a recipe; list every problem by file, line and key.
 
-    Without PATH: the recipe that this workspace ran last. Exit code 2 when there are problems.
+    PATH defaults to the recipe last run in this workspace. Exit code 2 if there are problems.
     """
     from plinth.recipe.column_checks import list_files, notes, probe_files
     from plinth.recipe.extension_checks import generated_lists
@@ -73,7 +73,7 @@ def check(settings: Settings, path: Path | None, as_json: bool) -> int:
         )
         return 2 if problems else 0
     loaded = required(checked, problems, path)
-    output.say(f"{path} is right.")
+    output.say(f"{path} is valid.")
     facts = {
         "name": loaded.name,
         "buckets": ", ".join(loaded.corpus.buckets),
@@ -93,7 +93,7 @@ def check(settings: Settings, path: Path | None, as_json: bool) -> int:
 @shared
 @json_option
 def show(settings: Settings, path: Path | None, as_json: bool) -> None:
-    """Print the whole recipe: `extends:` resolved, defaults filled in.
+    """Print the complete recipe, with `extends:` resolved and defaults filled in.
 
     The output is itself a recipe, with the same fingerprint.
     """
@@ -112,7 +112,7 @@ def show(settings: Settings, path: Path | None, as_json: bool) -> None:
 @shared
 @json_option
 def schema(settings: Settings, as_json: bool) -> None:
-    """Print the JSON Schema of recipes, for editors that complete and check YAML."""
+    """Print the JSON Schema of recipes, for completion and validation in editors."""
     from plinth.recipe.reference import schema as schema_of_recipes
 
     output.emit_json(schema_of_recipes())
@@ -131,13 +131,17 @@ def schema(settings: Settings, as_json: bool) -> None:
 @shared
 @recipe_option
 @click.option(
-    "-s", "--select", multiple=True, metavar="ASSET", help="Only this asset and its inputs; `*/curated` selects many."
+    "-s",
+    "--select",
+    multiple=True,
+    metavar="ASSET",
+    help="Only this asset and its inputs; globs work, such as `*/curated`.",
 )
 @click.option(
     "-n",
     "--workers",
     type=click.IntRange(1, 1024),
-    help="Worker processes of the corpus stages; one per core by default.",
+    help="Worker processes for corpus stages; default: one per core.",
 )
 @click.option(
     "--engine",
@@ -145,25 +149,25 @@ def schema(settings: Settings, as_json: bool) -> None:
     envvar="PLINTH_ENGINE",
     default="local",
     show_default=True,
-    help="Engine of the corpus stages.",
+    help="Engine for corpus stages.",
 )
 @click.option(
     "--ray-address",
     envvar="PLINTH_RAY_ADDRESS",
     default="",
     metavar="HOST:PORT",
-    help="A running Ray cluster (`auto` finds this machine's); without it a local one is started.",
+    help="Running Ray cluster (`auto`: the one on this machine); default: start a local one.",
 )
 @click.option(
     "--part",
     default="",
     metavar="I/N",
-    help="One of N processes over the same workspace, counted from 0: makes the corpus, beginning with its share.",
+    help="Run as process I (from 0) of N on a shared workspace; builds the corpus, own share first.",
 )
 @click.option(
     "--harvest",
     is_flag=True,
-    help="Demo: take the text of this machine again; otherwise the harvest of the first run is kept.",
+    help="Demo: re-collect the demo corpus; default: keep that of the first run.",
 )
 @json_option
 def run(
@@ -178,12 +182,12 @@ def run(
 ) -> None:
     """Run the pipeline: bring every asset of a recipe up to date, from sources to release.
 
-    Assets that are up to date are left alone; interrupted work continues where it stopped. The number of
-    workers and the engine change the time and not one byte of the result.
+    Assets that are up to date are skipped; interrupted work resumes. The number of workers and the engine affect the
+    duration only, never the result.
     """
     from plinth.compute.progress import for_command
 
-    with for_command().meter("loading", 0):  # the first time, Python compiles what it imports
+    with for_command().meter("loading", 0):  # the first import compiles bytecode
         from plinth_jobs import pipeline
 
     TaskShare.parse(part)
@@ -215,16 +219,19 @@ def run(
     multiple=True,
     envvar="PLINTH_ORIGINS",
     metavar="URL",
-    help="Address under which a proxy serves Dagster, such as https://dagster.example.org:8443.",
+    help="Public address of Dagster behind a proxy, such as https://dagster.example.org:8443.",
 )
-@click.option("--full", is_flag=True, help="To try: PostgreSQL, S3, TLS and logins on this machine; nothing is kept.")
+@click.option(
+    "--full",
+    is_flag=True,
+    help="Trial of a full installation: PostgreSQL, S3, TLS and logins on this machine; nothing is kept.",
+)
 def up(settings: Settings, dagster_port: int, pages_port: int, origin: tuple[str, ...], full: bool) -> int:
-    """Serve Dagster, MLflow, the pages of the workspace and its metrics on loopback until Ctrl-C; prints the addresses.
+    """Serve Dagster, MLflow, the workspace pages and metrics on loopback until Ctrl-C; print the addresses.
 
-    Schedules and sensors are active meanwhile: new source files, approvals, failures. A server that ends is started
-    again, and `plinth doctor` names it. Dagster answers to its address on loopback and to --origin alone. With --full,
-    a workspace in a bucket and databases in PostgreSQL are made for as long as the command runs, and people log in
-    over TLS.
+    Schedules and sensors are active: new source files, approvals, failures. A server that exits is restarted, and
+    `plinth doctor` reports it. Dagster accepts requests only for its loopback address and --origin. --full creates a
+    workspace in a bucket and PostgreSQL databases for the duration of the command, with logins over TLS.
     """
     if full:
         from plinth_jobs import installation
@@ -239,9 +246,9 @@ def up(settings: Settings, dagster_port: int, pages_port: int, origin: tuple[str
 @shared
 @json_option
 def down(settings: Settings, as_json: bool) -> None:
-    """Stop what Plinth has started for a workspace on this machine: the Dagster pages and the MLflow server.
+    """Stop the servers that Plinth started for a workspace on this machine: Dagster and MLflow.
 
-    Training runs go on; `plinth run job cancel` ends one. What needs the server again starts it.
+    Training runs continue; `plinth run job cancel` stops one. Servers restart when they are needed.
     """
     from plinth_jobs import supervised
 
@@ -251,11 +258,11 @@ def down(settings: Settings, as_json: bool) -> None:
     elif stopped:
         output.facts({f"stopped {each.name}": f"process {each.pid}, {output.size(each.bytes)}" for each in stopped})
     else:
-        output.say("Nothing runs.")
+        output.say("No servers are running.")
 
 
 def _show(summary: RunSummary, workspace: Path) -> None:
-    made = f"made {counted(len(summary.done), 'asset')}" if summary.done else "nothing to do"
+    made = f"materialized {counted(len(summary.done), 'asset')}" if summary.done else "nothing to do"
     output.heading(f"{made}, {len(summary.fresh)} up to date ({output.duration(summary.seconds)})")
     for bucket, account in summary.accounts.items():
         output.line(f"{bucket}: {account.line}")
@@ -271,7 +278,7 @@ def _show(summary: RunSummary, workspace: Path) -> None:
 
 
 def _next(summary: RunSummary) -> list[tuple[str, str, str]]:
-    """Commands to try next, each with its result."""
+    """Return suggested next commands, each with its result."""
     made = {*summary.done, *summary.fresh}
     commands = [("status", "", "the state of every asset")]
     if "funnel" in made:
@@ -285,11 +292,12 @@ def _next(summary: RunSummary) -> list[tuple[str, str, str]]:
     return [*commands, ("up", "", "Dagster and MLflow in a browser")]
 
 
-# `plinth status`, `plinth report` and `plinth report pages`: the state of every asset, results pages, the index of
-# pages.
+# `plinth status`, `plinth report` and `plinth report pages`: asset states, results pages, the index of pages.
 
+#: States as shown, where they differ from the values in JSON.
+SHOWN_STATES = {"not made": "never materialized"}
 COLOURS = {"up to date": "green", "stale": "yellow", "not made": "red", "broken": "red"}
-#: Assets of a group in one state that are a line each; more are one line together.
+#: Maximum number of assets of one group and state listed one per line; more share a line.
 LISTED = 60
 
 
@@ -302,14 +310,13 @@ LISTED = 60
 )
 @shared
 @recipe_option
-@click.option("--all", "every", is_flag=True, help="A line for every asset, however many.")
+@click.option("--all", "every", is_flag=True, help="List every asset on its own line.")
 @json_option
 def status(settings: Settings, every: bool, as_json: bool) -> None:
-    """List every asset of the recipe: up to date, stale, not made or broken; rows, size and digest.
+    """List every asset of the recipe with state, rows, size and digest.
 
-    A stale asset was made from another recipe, other code or other inputs than the present ones. Of a broken one the
-    reference or manifest cannot be read: the exit code is then 5. More than 60 assets of a group in the same state are
-    one line.
+    A stale asset was materialized from another recipe, other code or other inputs. The reference or manifest of a
+    broken asset cannot be read; the exit code is then 5. More than 60 assets of one group and state share a line.
     """
     from plinth_jobs import asset_states
 
@@ -329,30 +336,30 @@ def status(settings: Settings, every: bool, as_json: bool) -> None:
 
 
 def _require_whole(rows: list[dict[str, Any]]) -> None:
-    """Every asset is listed by now; those that cannot be read are an error.
+    """Raise an error if assets are broken, after all assets were listed.
 
     Raises:
-        IntegrityError: some are broken.
+        IntegrityError: some assets are broken.
     """
     if broken := [row for row in rows if row["error"]]:
         are = "is" if len(broken) == 1 else "are"
         raise IntegrityError(
-            f"{counted(len(broken), 'asset')} {are} broken, so that what is up to date is not known",
+            f"{counted(len(broken), 'asset')} {are} broken; their state is unknown",
             found="; ".join(f"{row['asset']}: {row['error']}" for row in broken),
-            expected="references and manifests as they were published",
-            remedy="restore them from a backup; or delete refs/ASSET.json of each, and `plinth run` makes it again",
+            expected="readable references and manifests",
+            remedy="restore them from a backup, or delete refs/ASSET.json of each and rerun `plinth run`",
         )
 
 
 def _under_way(ctx: Context) -> Iterator[str]:
-    """A line for each run whose job is alive, and for each that was lost."""
+    """Yield a line for each running or lost run."""
     from plinth.training import config
     from plinth.training.directory import without_result
     from plinth.training.run_state import RunState, run_state
     from plinth.training.telemetry.timeline import timeline
 
     for directory in without_result(ctx.workspace.runs):
-        with suppress(PlinthError):  # a scheduler that does not answer hides no asset
+        with suppress(PlinthError):  # an unreachable scheduler must not hide assets
             run = config.load(directory.config)
             state = run_state(run)
             reached = max(timeline(run.directory.events).steps, default=0)
@@ -360,11 +367,11 @@ def _under_way(ctx: Context) -> Iterator[str]:
             if state in (RunState.QUEUED, RunState.RUNNING):
                 yield f"run {run.run_id} is {state}: {at}; `plinth run timeline {run.run_id}`"
             elif state is RunState.LOST:
-                yield f"run {run.run_id} was lost at {at}: its job is gone; `plinth run` resumes it"
+                yield f"run {run.run_id} was lost at {at} (its job is gone); resume it with `plinth run`"
 
 
 def _status_rows(rows: list[dict[str, Any]], every: bool) -> Iterator[tuple[object, ...] | None]:
-    """One line per asset, or for many of one group and state; group by group, with a rule between."""
+    """Yield table rows by group, one per asset or one for many in the same state; None is a rule."""
     groups: dict[str, dict[str, list[dict[str, Any]]]] = {}
     for row in rows:
         groups.setdefault(row["group"], {}).setdefault(row["state"], []).append(row)
@@ -381,21 +388,28 @@ def _status_rows(rows: list[dict[str, Any]], every: bool) -> Iterator[tuple[obje
 def _line(
     name: str, state: str, rows: list[dict[str, Any]], count: int | None = None, digest: str | None = None
 ) -> tuple[object, ...]:
-    """One line of the table: the size is that of all `rows`."""
     known = [row["bytes"] for row in rows if row["bytes"] is not None]
     size = output.size(sum(known)) if known else None
-    return name, output.coloured(state, COLOURS[state]), count or None, size, digest[:12] if digest else None
+    return (
+        name,
+        output.coloured(SHOWN_STATES.get(state, state), COLOURS[state]),
+        count or None,
+        size,
+        digest[:12] if digest else None,
+    )
 
 
 @click.command(epilog=examples("plinth report", "plinth report --candidate 2", "plinth report --json"))
 @shared
 @recipe_option
-@click.option("--candidate", metavar="VERSION", help="Version of a candidate (default: what was made last).")
+@click.option(
+    "--candidate", metavar="VERSION", help="Candidate version (default: the newest candidate, checkpoint or corpus)."
+)
 @json_option
 def report(settings: Settings, candidate: str | None, as_json: bool) -> None:
-    """Write the results page of one candidate: funnel, mixture, loss, bits per byte, gates and release.
+    """Write the results page of a candidate: funnel, mixture, loss, bits per byte, gates and release.
 
-    Before the first candidate, the page is about the newest checkpoint or corpus. Each has a page of its own.
+    Before the first candidate, the page covers the newest checkpoint or corpus. Each has its own page.
     """
     from plinth_jobs import results
 
@@ -410,9 +424,9 @@ def report(settings: Settings, candidate: str | None, as_json: bool) -> None:
 @shared
 @json_option
 def pages(settings: Settings, as_json: bool) -> None:
-    """Write the index of the workspace: its state on one screen, its runs, and every page that was written.
+    """Write the index of the workspace: state, runs and all pages on one screen.
 
-    `plinth run` writes it too, and `plinth up` keeps it up to date and serves it. It opens without a server.
+    `plinth run` also writes it; `plinth up` updates and serves it. It opens without a server.
     """
     from plinth_jobs import results, workspace_index
 
@@ -420,7 +434,7 @@ def pages(settings: Settings, as_json: bool) -> None:
     try:
         recipe = settings.load_recipe()
     except PlinthError as error:
-        output.line(f"without the recipe: {error.what}", err=True)
+        output.line(f"skipped the recipe: {error.what}", err=True)
     if recipe is not None:
         results.renew(ctx, recipe)
     written = workspace_index.write(ctx, recipe)

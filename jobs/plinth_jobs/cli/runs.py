@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     epilog=examples("plinth run job status latest", "plinth run job logs latest -n 20", "plinth run job cancel latest")
 )
 def job() -> None:
-    """Inspect and control the job of a run, from any machine that reads the workspace; a local job from its own."""
+    """Inspect and control the job of a run. Local jobs are controlled on their own machine, others from any machine."""
 
 
 @job.command(epilog=examples("plinth run job status latest", "plinth run job status latest --json | jq -r .status"))
@@ -35,9 +35,7 @@ def status(settings: Settings, run: str, as_json: bool) -> None:
 
 @job.command(epilog=examples("plinth run job logs latest", "plinth run job logs latest -n 200"))
 @click.argument("run")
-@click.option(
-    "-n", "--lines", type=click.IntRange(min=1), default=50, show_default=True, help="Number of lines, from the end."
-)
+@click.option("-n", "--lines", type=click.IntRange(min=1), default=50, show_default=True, help="Number of last lines.")
 @shared
 def logs(settings: Settings, run: str, lines: int) -> None:
     """Show the last log lines of the supervisor and ranks of RUN."""
@@ -54,7 +52,7 @@ def logs(settings: Settings, run: str, lines: int) -> None:
 def cancel(settings: Settings, run: str, as_json: bool) -> None:
     """Signal the job of RUN to save and stop; kill it after the grace period of the recipe.
 
-    It is not requeued. `plinth run job submit RUN` continues from the last committed checkpoint.
+    It is not requeued. Resume from the last committed checkpoint with `plinth run job submit RUN`.
     """
     from plinth.training.job import cancel as stop
 
@@ -68,7 +66,7 @@ def cancel(settings: Settings, run: str, as_json: bool) -> None:
 @shared
 @json_option
 def submit(settings: Settings, run: str, as_json: bool) -> None:
-    """Submit the job of RUN, detached, unless it is alive or has finished."""
+    """Submit the job of RUN in the background, unless it is running or finished."""
     from plinth.operation.admission import submit as within_budget
 
     config = settings.run_config(run)
@@ -140,11 +138,9 @@ def _show(facts: dict[str, Any], as_json: bool) -> None:
 )
 @click.argument("run")
 @click.option("-o", "--output", "target", type=click.Path(dir_okay=False, path_type=Path), help="File to write.")
+@click.option("--peak-tflops", type=click.FloatRange(min=0, min_open=True), help="Peak TFLOPS of a device, for MFU.")
 @click.option(
-    "--peak-tflops", type=click.FloatRange(min=0, min_open=True), help="Peak of a device, for the utilisation."
-)
-@click.option(
-    "--price", type=click.FloatRange(min=0), help="Price per rank and hour; the workspace's or the recipe's by default."
+    "--price", type=click.FloatRange(min=0), help="Price per rank-hour; default: that of the workspace or recipe."
 )
 @shared
 @json_option
@@ -152,9 +148,9 @@ def timeline(
     settings: Settings, run: str, target: Path | None, peak_tflops: float | None, price: float | None, as_json: bool
 ) -> None:
     """Write the page of RUN (`latest`, a run id or a prefix of it): loss, slices, gradient norm, speed, waits, memory,
-    checkpoint age, interventions, restarts and mixture over one axis, and the use of time and money.
+    checkpoint age, interventions, restarts and mixture on one time axis, with time and cost accounting.
 
-    The run may still be under way. The page is self-contained.
+    The run may still be running. The page is self-contained.
     """
     from plinth.operation import spending
     from plinth.report import run_page
@@ -177,9 +173,9 @@ def timeline(
 @shared
 @json_option
 def goodput(settings: Settings, run: str, as_json: bool) -> None:
-    """Show where every rank-second of RUN (`latest`, a run id or a prefix of it) went, and of each of its attempts.
+    """Account for every rank-second of RUN (`latest`, a run ID or a prefix of it) and of each attempt.
 
-    Shares are of all rank-seconds, with those in a queue, and add up to 100.0; goodput is of those that were held.
+    Shares are of all rank-seconds, including queueing, and add up to 100.0; goodput is the share of allocated ones.
     """
     from plinth.operation import settlement as operation
 
@@ -200,12 +196,14 @@ def goodput(settings: Settings, run: str, as_json: bool) -> None:
             }
         )
         return
-    level = f"goodput {100 * ledger.goodput:.1f}% of {ledger.held_rank_s:,.1f} rank-seconds held (the service level)"
-    queued = f"; {shares.get('goodput', 0):.1f}% with those in a queue" if "queue" in shares else ""
+    level = (
+        f"goodput {100 * ledger.goodput:.1f}% of {ledger.held_rank_s:,.1f} allocated rank-seconds (the service level)"
+    )
+    queued = f"; {shares.get('goodput', 0):.1f}% including queueing" if "queue" in shares else ""
     output.line(f"{config.run_id}: {level}{queued}")
     for cause, share in shares.items():
         output.line(f"  {cause:<18}{ledger.rank_s[cause]:>14,.1f} rank-s{share:>7.1f}%")
-    output.line(f"  {'together':<18}{ledger.total_rank_s:>14,.1f} rank-s{sum(shares.values()):>7.1f}%")
+    output.line(f"  {'total':<18}{ledger.total_rank_s:>14,.1f} rank-s{sum(shares.values()):>7.1f}%")
 
 
 def _steps(context: click.Context, parameter: click.Parameter, value: str) -> tuple[int, int]:
@@ -226,16 +224,15 @@ def _ranks(context: click.Context, parameter: click.Parameter, value: str) -> tu
     epilog=examples("plinth run profile latest --steps 100-103", "plinth run profile latest --steps 500 --ranks 0,8")
 )
 @click.argument("run")
-@click.option("--steps", required=True, callback=_steps, metavar="FIRST-LAST", help="Steps that are still to come.")
-@click.option("--ranks", default="0", show_default=True, callback=_ranks, metavar="R,…", help="Ranks that record.")
+@click.option("--steps", required=True, callback=_steps, metavar="FIRST-LAST", help="Future steps to trace.")
+@click.option("--ranks", default="0", show_default=True, callback=_ranks, metavar="R,…", help="Ranks to trace.")
 @shared
 @json_option
 def profile(settings: Settings, run: str, steps: tuple[int, int], ranks: tuple[int, ...], as_json: bool) -> None:
-    """Ask RUN (`latest`, a run id or a prefix of it) for a `torch.profiler` trace of steps it has not taken yet.
+    """Request a `torch.profiler` trace of future steps of RUN (`latest`, a run ID or a prefix of it).
 
-    The ranks learn of it within a second and a step, without waiting for anything. Each named rank writes one file,
-    which https://ui.perfetto.dev opens; an event `profiled` of the timeline says that they are there. A run that is not
-    up records when it comes to these steps.
+    Ranks pick up the request within a second plus one step. Each rank writes one file for https://ui.perfetto.dev; the
+    timeline event `profiled` reports when they are complete. A stopped run records when it reaches these steps.
     """
     from plinth.training.job import reached
     from plinth.training.telemetry import profiler
@@ -253,7 +250,7 @@ def profile(settings: Settings, run: str, steps: tuple[int, int], ranks: tuple[i
 
 @group(epilog=examples("plinth run audit resume latest", "plinth run audit resume latest --from 100"))
 def audit() -> None:
-    """Audits of a run."""
+    """Audit a run."""
 
 
 @audit.command(
@@ -266,10 +263,10 @@ def audit() -> None:
 def resume(settings: Settings, run: str, start: int | None, as_json: bool) -> int:
     """Replay RUN from a committed checkpoint to its newest one and compare every step and commit.
 
-    Compared are loss, gradient norm, learning rate, batches, skipped steps and interventions; parameters, optimizer
-    state, random generators, monitor and guard. The evidence replaces resume.json, which the gate reads; earlier
-    evidence stays in the folder audits/ of the run. Exit code 6 when anything differs; the same steps are then replayed
-    once more, to measure how far kernels are apart on this hardware.
+    Compares loss, gradient norm, learning rate, batches, skipped steps and interventions; parameters, optimizer state,
+    random generators, monitor and guard. The evidence replaces resume.json, which the gate reads; earlier evidence
+    stays in the run's audits/ folder. Exit code 6 on any difference; the same steps are then replayed once more to
+    measure nondeterminism on this hardware.
     """
     from plinth.training.forensics.proof import audit as run_audit
 
@@ -287,7 +284,7 @@ def _show_audit(run: str, found: dict[str, Any]) -> None:
 
     original = found["commits"][-1]["parts"][PARAMETERS]["original"]
     measured = examined(found, step=found["to_step"], parameters_sha256=original).tolerance
-    verdict = "bit for bit equal" if found["bit_exact"] else "NOT equal"
+    verdict = "bit-exact" if found["bit_exact"] else "NOT bit-exact"
     output.heading(f"{run}: steps {found['from_step'] + 1} to {found['to_step']} replayed, {verdict}")
     largest = found["max_abs_difference"]
     output.facts(
@@ -300,7 +297,7 @@ def _show_audit(run: str, found: dict[str, Any]) -> None:
         }
     )
     if measured is not None:
-        within = "; ".join(measured.faults) or "within the tolerance that two replays show"
+        within = "; ".join(measured.faults) or "within the tolerance measured by two replays"
         output.heading(f"measured on {measured.hardware[0]}: {within}")
         bounds = [(name, f"{one.difference:.3g}", f"{one.bound:.3g}") for name, one in measured.bounds.items()]
         output.table(("quantity", "relative difference", "bound"), bounds, right=("relative difference", "bound"))

@@ -27,7 +27,7 @@ reviewer_option = click.option(
     "--reviewer",
     envvar="PLINTH_REVIEWER",
     metavar="NAME",
-    help="Name of the reviewer; by default the user of this machine.",
+    help="Name of the reviewer; default: the user of this machine.",
 )
 
 
@@ -38,13 +38,15 @@ reviewer_option = click.option(
         "plinth corpus sample --reason extract_timeout --json | jq -r '.[].uri'",
     )
 )
-@click.option("--reason", required=True, help="Reason of a verdict or reject, as `plinth corpus funnel` lists them.")
+@click.option("--reason", required=True, help="Removal reason, as listed by `plinth corpus funnel`.")
 @shared
 @click.option("-b", "--bucket", help="Only this bucket.")
 @click.option("-n", "--count", type=click.IntRange(1, 100_000), default=20, show_default=True)
-@click.option("--seed", type=int, default=1, show_default=True, help="Another seed draws another sample.")
-@click.option("--fired", is_flag=True, help="Every document that the rule fires on, also where another rule was first.")
-@click.option("--out", type=click.Path(path_type=Path, dir_okay=False), help="Write a file for `plinth corpus review`.")
+@click.option("--seed", type=int, default=1, show_default=True, help="Seed for sampling.")
+@click.option("--fired", is_flag=True, help="Include documents where another rule matched first.")
+@click.option(
+    "--out", type=click.Path(path_type=Path, dir_okay=False), help="File to write, for `plinth corpus review`."
+)
 @json_option
 def sample(
     settings: Settings,
@@ -56,7 +58,7 @@ def sample(
     out: Path | None,
     as_json: bool,
 ) -> None:
-    """Draw a sample of the documents or records that a reason removed. The same seed draws the same sample."""
+    """Draw a sample of documents or records removed for a reason. The same seed draws the same sample."""
     from plinth.corpus.slices import reviews
     from plinth.storage.atomic import write_bytes
 
@@ -65,7 +67,7 @@ def sample(
     if out:
         write_bytes(out, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows).encode())
         output.say(
-            f"{len(rows)} of {reason} in {out}; fill in `label` (good or bad), then: `plinth corpus review {out}`"
+            f"{len(rows)} of {reason} in {out}. Fill in `label` (good or bad), then run `plinth corpus review {out}`"
         )
     elif as_json:
         output.emit_json(rows)
@@ -84,9 +86,9 @@ def sample(
 @reviewer_option
 @json_option
 def review(settings: Settings, what: str, reviewer: str | None, as_json: bool) -> None:
-    """Store the labels of a sample and prompt for missing ones. `summary` shows the precision of every reason.
+    """Store the labels of a sample; prompt for missing ones. `summary` shows the precision of every reason.
 
-    `bad` means that the document was rightly removed, `good` that it should have stayed.
+    `bad`: the document was rightly removed. `good`: it should have been kept.
     """
     from plinth.corpus.slices import reviews
 
@@ -104,7 +106,7 @@ def review(settings: Settings, what: str, reviewer: str | None, as_json: bool) -
         output.emit_json({"kept": len(labels), "without_label": left})
     else:
         output.say(
-            f"{len(labels)} labels stored, {left} of {what} have none yet. `plinth corpus review summary` shows all."
+            f"{len(labels)} labels stored; {left} rows of {what} are unlabeled. Next: `plinth corpus review summary`."
         )
     return None
 
@@ -115,7 +117,7 @@ def review(settings: Settings, what: str, reviewer: str | None, as_json: bool) -
 @click.argument("document", metavar="ID")
 @click.argument("word", metavar="good|bad", type=click.Choice(["good", "bad"]))
 @shared
-@click.option("--reason", help="Reason of the removal; by default that of its verdict.")
+@click.option("--reason", help="Removal reason; default: that of the verdict.")
 @click.option("--note", default="", help="Comment on the label.")
 @reviewer_option
 @json_option
@@ -131,7 +133,7 @@ def label(
     if as_json:
         output.emit_json(made)
     else:
-        output.say(f"{made.id} is {made.label} for {made.reason}, by {made.reviewer}; stored in {path}")
+        output.say(f"{made.id} labeled {made.label} for {made.reason} by {made.reviewer}; stored in {path}")
 
 
 def _buckets(ctx: Context, bucket: str | None) -> list[str]:
@@ -146,7 +148,7 @@ def _reason(ctx: Context, document: str) -> str:
 
     found = explain_document(ctx, document)
     if not found["reason"]:
-        raise MissingError(f"{document} was not removed ({found['status']})", remedy="name a reason with --reason")
+        raise MissingError(f"{document} was not removed ({found['status']})", remedy="give the reason with --reason")
     return str(found["reason"])
 
 
@@ -162,9 +164,9 @@ def _label(document: str, reason: str, word: str, reviewer: str | None, note: st
     except ValidationError as error:
         first = error.errors()[0]
         raise RecipeError(
-            f"no label: {'.'.join(map(str, first['loc']))}: {first['msg']}",
+            f"invalid label: {'.'.join(map(str, first['loc']))}: {first['msg']}",
             found=first.get("input"),
-            expected="an id of 32 hexadecimal digits, a reason, good or bad",
+            expected="an ID of 32 hexadecimal digits, a reason, and good or bad",
         ) from error
 
 
@@ -175,7 +177,7 @@ def _rows(path: Path) -> Iterator[dict[str, Any]]:
         raise MissingError(
             f"cannot read {path}",
             found=error,
-            remedy="`plinth corpus sample --reason REASON --out FILE.jsonl` makes one",
+            remedy="create one with `plinth corpus sample --reason REASON --out FILE.jsonl`",
         ) from error
     for number, line in enumerate(lines, start=1):
         try:
@@ -185,12 +187,12 @@ def _rows(path: Path) -> Iterator[dict[str, Any]]:
         if row is None:
             continue
         if not isinstance(row, dict) or not {"id", "reason"} <= row.keys():
-            raise RecipeError(f"{path}:{number} is no line of a sample", expected="an object with id, reason and label")
+            raise RecipeError(f"{path}:{number} is not a sample row", expected="an object with id, reason and label")
         yield row
 
 
 def _asked(rows: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """One by one, until the reviewer quits."""
+    """Prompt for labels one by one until the reviewer quits."""
     for row in rows:
         click.echo(_page(row))
         word = click.prompt("[g]ood, [b]ad, [s]kip, [q]uit", type=click.Choice([*WORDS, "q"]), show_choices=False)
@@ -206,7 +208,7 @@ def _pages(rows: list[dict[str, Any]]) -> Iterator[str]:
 
 
 def _page(row: dict[str, Any]) -> str:
-    """One row for a person."""
+    """Format one row for the terminal."""
     values = ", ".join(f"{name} = {value}" for name, value in (row.get("values") or {}).items())
     kept = row.get("survivor")
     other = f"of {kept['uri']}  {kept['bucket']} {kept['id']}" if kept else row.get("where", "")
@@ -238,7 +240,7 @@ def _show_summary(ctx: Context, as_json: bool) -> None:
     )
     output.table(columns, shown, right=columns[1:])
     if rows:
-        output.say("Share of the labelled that were rightly removed, with Wilson's 95% interval.")
+        output.say("Precision: share of labeled documents that were rightly removed, with the 95% Wilson interval.")
     else:
         output.say(
             "No labels yet: `plinth corpus sample --reason R --out FILE.jsonl`, then `plinth corpus review FILE.jsonl`."

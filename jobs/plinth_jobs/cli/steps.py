@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from plinth.training.config import RunConfig
     from plinth.training.directory import RunDirectory
 
-#: Documents shown in the table; JSON has all.
+#: Maximum number of documents in the table; JSON has all.
 SHOWN = 60
 
 
@@ -36,10 +36,10 @@ SHOWN = 60
 @shared
 @json_option
 def batch(settings: Settings, run: str, step: int, as_json: bool) -> None:
-    """List the documents, buckets and token spans of STEP of RUN (`latest`, a run id or a prefix of it).
+    """List documents, buckets and token spans in STEP of RUN (`latest`, a run ID or a prefix of it).
 
-    Steps count from 1, as in the run's timeline. Nothing was logged: the data order is arithmetic, and is computed
-    again from the run's mixture.
+    Steps count from 1, as in the run's timeline. The data order is deterministic, so the batch is recomputed from the
+    run's mixture.
     """
     found = describe(settings.context(), run, step)
     if as_json:
@@ -49,10 +49,10 @@ def batch(settings: Settings, run: str, step: int, as_json: bool) -> None:
 
 
 def describe(ctx: Context, run: str, step: int) -> dict[str, Any]:
-    """A step's sequences with the spans of their documents, as JSON.
+    """Return the sequences of a step with document spans, as JSON.
 
     Raises:
-        MissingError: no such run or step.
+        MissingError: the run or step does not exist.
     """
     from plinth.records import bucket_of
     from plinth.tokens.order.batch import documents_of_step
@@ -95,7 +95,7 @@ def describe(ctx: Context, run: str, step: int) -> dict[str, Any]:
 def _uris(
     ctx: Context, shards: Mapping[str, Manifest], sequences: list[BatchSequence]
 ) -> dict[tuple[str, int, int], str]:
-    """URI of each document by bucket, curated part and row; each part's column is read once."""
+    """Return document URIs by bucket, curated part and row; reads the column of each part once."""
     from plinth.records import bucket_of
     from plinth.storage.parts import read_table
 
@@ -126,17 +126,17 @@ def _show(found: Mapping[str, Any]) -> None:
         output.say(f"and {counted(len(rows) - SHOWN, 'more document')}; --json lists all")
 
 
-#: Documents shown in the table; JSON has all.
+#: Maximum number of documents in the table; JSON has all.
 FORENSICS_SHOWN = 15
 
-#: Characters of a span's text that are shown.
+#: Maximum number of characters shown per span.
 SPAN_CHARACTERS = 48
 
 _checkpoint = click.option(
     "--checkpoint",
     type=click.IntRange(min=1),
     metavar="STEP",
-    help="Checkpoint to score with; the newest before STEP by default.",
+    help="Step of the checkpoint to score with; default: the newest before STEP.",
 )
 
 
@@ -149,10 +149,10 @@ _checkpoint = click.option(
 @shared
 @json_option
 def replay(settings: Settings, run: str, step: int, checkpoint: int | None, as_json: bool) -> None:
-    """Score the batch of STEP of RUN again, offline: the loss of every document, and its worst spans.
+    """Rescore the batch of STEP of RUN offline: loss and worst spans of every document.
 
-    The parameters are those of the newest committed checkpoint before the batch; the batch is computed from the
-    mixture, whether or not the run trained on it.
+    Scores with the newest committed checkpoint before STEP, unless --checkpoint is given. The batch is recomputed from
+    the mixture, even if the run skipped it.
     """
     found = _forensics(settings.run_config(run), "replay", step, checkpoint)
     if as_json:
@@ -171,15 +171,19 @@ def replay(settings: Settings, run: str, step: int, checkpoint: int | None, as_j
 @click.argument("step", type=click.IntRange(min=1))
 @_checkpoint
 @click.option(
-    "--baseline", type=click.IntRange(1, 64), default=4, show_default=True, help="Number of earlier steps to compare."
+    "--baseline",
+    type=click.IntRange(1, 64),
+    default=4,
+    show_default=True,
+    help="Number of earlier steps to compare with.",
 )
 @shared
 @json_option
 def blame(settings: Settings, run: str, step: int, checkpoint: int | None, baseline: int, as_json: bool) -> None:
     """Attribute the loss of STEP of RUN to documents, sources and buckets.
 
-    Earlier steps are scored under the same parameters. The excess of a document is its loss above the typical loss
-    of its bucket, weighted by its share of the batch; excesses add up to that of the batch.
+    Earlier steps are scored with the same checkpoint. The excess of a document is its loss above the typical loss of
+    its bucket, weighted by its share of the batch; excesses add up to the excess of the batch.
     """
     found = _forensics(settings.run_config(run), "blame", step, checkpoint, baseline)
     if as_json:
@@ -204,10 +208,10 @@ def blame(settings: Settings, run: str, step: int, checkpoint: int | None, basel
 def _forensics(
     config: RunConfig, what: str, step: int, checkpoint: int | None, baseline: int | None = None
 ) -> dict[str, Any]:
-    """The result of `plinth.training.forensics.replay`, run as a child process.
+    """Run `plinth.training.forensics.replay` as a child process and return its result.
 
     Raises:
-        MissingError: the run has no such step, or no checkpoint or manifest to score it with.
+        MissingError: the run has no such step, checkpoint or manifest.
         TrainingError: the child process failed.
     """
     if step > config.total_steps:
@@ -217,7 +221,7 @@ def _forensics(
         command += [option, str(value)] if value is not None else []
     done = processes.run(command, *processes.STORES, *processes.KEYS, capture_output=True, text=True)
     if done.returncode == MissingError.exit_code:
-        raise MissingError(done.stderr.strip())  # as the child puts it: what, found, expected, remedy
+        raise MissingError(done.stderr.strip())  # the child's message: what, found, expected, remedy
     if done.returncode:
         raise TrainingError(f"`{what}` of step {step} failed", found=done.stderr.strip()[-2000:])
     found: dict[str, Any] = json.loads(done.stdout)
@@ -226,7 +230,7 @@ def _forensics(
 
 def _head(found: dict[str, Any]) -> None:
     trained = "trained" if found["trained"] else "not trained"
-    output.heading(f"{found['run']} step {found['step']} ({trained}) under checkpoint {found['checkpoint']}")
+    output.heading(f"{found['run']} step {found['step']} ({trained}) with checkpoint {found['checkpoint']}")
     output.facts(
         {"loss now": found["loss"], "loss in training": found["seen_loss"], "gradient norm": found["seen_grad_norm"]}
     )
@@ -244,7 +248,7 @@ def _rest(documents: int) -> None:
         output.say(f"and {counted(documents - FORENSICS_SHOWN, 'more document')}; --json has more")
 
 
-#: Degrees of a layout that are shown when they are not 1.
+#: Degrees of a layout shown if not 1.
 _DEGREES = ("tensor", "pipeline", "sequence")
 
 CHANGED = 1
@@ -252,7 +256,7 @@ CHANGED = 1
 
 @group(epilog=examples("plinth run checkpoint list latest", "plinth run checkpoint verify latest"))
 def checkpoint() -> None:
-    """The checkpoints of a run. Each resumes on any layout of ranks that the recipe accepts."""
+    """List, verify and average the checkpoints of a run. Each resumes on any rank layout that the recipe accepts."""
 
 
 @checkpoint.command(
@@ -262,7 +266,7 @@ def checkpoint() -> None:
 @shared
 @json_option
 def list_(settings: Settings, run: str, as_json: bool) -> None:
-    """List the committed checkpoints of RUN: step, tokens, the layout that wrote each, and bytes."""
+    """List the committed checkpoints of RUN with step, tokens, rank layout and size."""
     from plinth.training.checkpoint import checkpoint as files
 
     directory = settings.run_config(run).directory
@@ -293,7 +297,7 @@ def list_(settings: Settings, run: str, as_json: bool) -> None:
 @shared
 @json_option
 def verify(settings: Settings, run: str, step: int | None, as_json: bool) -> None:
-    """Compare every byte of the checkpoints of RUN, or of STEP, with its record. Exit code 1 when any differs."""
+    """Verify the hashes of all checkpoints of RUN, or of STEP. Exit code 1 if any differs."""
     from plinth.training.checkpoint import checkpoint as files
 
     directory, rows = settings.run_config(run).directory, []
@@ -308,7 +312,7 @@ def verify(settings: Settings, run: str, step: int | None, as_json: bool) -> Non
         output.emit_json(rows)
     else:
         for row in rows:
-            output.say(f"step {row['step']}: " + ("intact" if row["intact"] else f"refused: {row['reason']}"))
+            output.say(f"step {row['step']}: " + ("intact" if row["intact"] else f"corrupt: {row['reason']}"))
     if not all(row["intact"] for row in rows):
         raise click.exceptions.Exit(CHANGED)
 
@@ -321,16 +325,16 @@ def verify(settings: Settings, run: str, step: int | None, as_json: bool) -> Non
     )
 )
 @click.argument("run")
-@click.option("--steps", required=True, help="The checkpoints, as `900,950,1000`.")
-@click.option("--weights", default="", help="A number above 0 for each; left out: all alike.")
-@click.option("--ema", is_flag=True, help="The mean of weights that each keeps (training.optimizer.ema_decay).")
+@click.option("--steps", required=True, help="Steps of the checkpoints, such as `900,950,1000`.")
+@click.option("--weights", default="", help="Positive weight per checkpoint; default: equal.")
+@click.option("--ema", is_flag=True, help="Average the EMA weights (training.optimizer.ema_decay).")
 @shared
 @json_option
 def average(settings: Settings, run: str, steps: str, weights: str, ema: bool, as_json: bool) -> None:
-    """Average committed checkpoints of RUN in FP32, as a checkpoint of its own, named by its digest.
+    """Average committed checkpoints of RUN in FP32 into a new checkpoint, identified by its digest.
 
-    Commands that take a model take the digest. Every parent is verified first, and named by digest in the result, which
-    is signed as trainer. training.checkpoints.average in a recipe evaluates and releases such a mean.
+    Commands that take a model accept the digest. Every parent is verified first and recorded by digest; the result is
+    signed as trainer. To evaluate and release an average, use training.checkpoints.average in the recipe.
     """
     from plinth.training.averaging import average as averaged
     from plinth.training.checkpoint.mean_record import in_words as mean_in_words
@@ -352,11 +356,11 @@ def _numbers(text: str, kind: Any, option: str) -> list[Any]:
     try:
         return [kind(one) for one in text.split(",") if one]
     except ValueError as error:
-        raise click.BadParameter(f"{error}; expected numbers between commas", param_hint=option) from error
+        raise click.BadParameter(f"{error}; expected numbers separated by commas", param_hint=option) from error
 
 
 def in_words(layout: dict[str, int]) -> str:
-    """A layout in words: `4 ranks, ZeRO 1, tensor 2`."""
+    """Format a layout: `4 ranks, ZeRO 1, tensor 2`."""
     ranks = layout["ranks"]
     divided = [f"{name} {layout[name]}" for name in _DEGREES if layout[name] > 1]
     return ", ".join([counted(ranks, "rank"), f"ZeRO {layout['zero_stage']}", *divided])

@@ -1,4 +1,4 @@
-"""What follows from unfit data or a release: `plinth release taint | impact | consumer`."""
+"""Taints, downstream impact and consumers: `plinth release taint | impact | consumer`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class MarkFirst(Commands):
-    """A group whose first argument may be a target: then it is the target of `mark`."""
+    """Group whose default subcommand is `mark`."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         named = not args or args[0] in self.list_commands(ctx) or args[0] in ctx.help_option_names
@@ -28,17 +28,17 @@ class MarkFirst(Commands):
 @group(
     cls=MarkFirst,
     epilog=examples(
-        "plinth release taint web/curated --by dpo@example.org --reason 'licence withdrawn'",
+        "plinth release taint web/curated --by dpo@example.org --reason 'license withdrawn'",
         "plinth release taint 3fa9c1d2 --by ops@example.org --reason 'trained on a broken shard'",
-        "plinth release taint lift 3fa9c1d2 --by dpo@example.org --reason 'the licence was granted'",
+        "plinth release taint lift 3fa9c1d2 --by dpo@example.org --reason 'license granted'",
         "plinth release taint list",
     ),
 )
 def taint() -> None:
-    """Mark TARGET as unfit: an asset, a bucket, a digest, a document id or a commit. What was made of it is frozen.
+    """Taint TARGET (an asset, bucket, digest, document ID or commit) and freeze everything derived from it.
 
-    The gate `taint` fails for everything downstream, and for everything measured with it; loaders refuse it. Released
-    versions are listed, and stay until `plinth release rollback`. Marks are signed by compliance and stay in the
+    The gate `taint` fails for everything downstream and everything measured with it, and loaders refuse it. Affected
+    releases are listed and stay until `plinth release rollback`. Taints are signed by compliance and stay in the
     history.
     """
 
@@ -49,21 +49,21 @@ def taint() -> None:
 @person()
 @json_option
 def mark(settings: Settings, target: str, by: str, reason: str, as_json: bool) -> None:
-    """Mark TARGET as unfit, and freeze what was made of it."""
+    """Taint TARGET and freeze everything derived from it."""
     from plinth_registry import freeze
 
     done = freeze.mark_tainted(settings.context(), target, by, reason)
     if as_json:
         return output.emit_json(done)
     frozen = counted(len(done.manifests), "manifest", "be")
-    output.say(f"{output.plain_markup(visible(target))} is marked; {frozen} frozen")
+    output.say(f"{output.plain_markup(visible(target))} is tainted; {frozen} frozen")
     output.facts({"versions": ", ".join(done.versions) or "none", "aliases": ", ".join(done.aliases) or "none"})
     for row in done.consumers:
         output.say(output.plain_markup(visible(f"  {row.name}  {row.owner}  {row.uses}")))
     for gap in done.gaps:
-        output.say(output.plain_markup(visible(f"Not done: {gap}")))
+        output.say(output.plain_markup(visible(f"Incomplete: {gap}")))
     if done.aliases:
-        output.say("These are in use now: `plinth release rollback --by PERSON --reason TEXT` moves them back.")
+        output.say("These versions are in use. Roll back with `plinth release rollback --by PERSON --reason TEXT`.")
     return None
 
 
@@ -73,13 +73,13 @@ def mark(settings: Settings, target: str, by: str, reason: str, as_json: bool) -
 @person()
 @json_option
 def lift(settings: Settings, target: str, by: str, reason: str, as_json: bool) -> None:
-    """State that the mark on TARGET (its digest or document id, or the beginning) no longer holds."""
+    """Lift the taint on TARGET (its digest or document ID, or a prefix)."""
     from plinth_registry import freeze
 
     done = freeze.lift_taint(settings.context(), target, by, reason)
     if as_json:
         return output.emit_json(done)
-    output.say(f"The mark on {done.mark.kind} {done.mark.target[:16]} is lifted; both statements stay in the history.")
+    output.say(f"The taint on {done.mark.kind} {done.mark.target[:16]} is lifted; both statements stay in the history.")
     return None
 
 
@@ -87,7 +87,7 @@ def lift(settings: Settings, target: str, by: str, reason: str, as_json: bool) -
 @shared
 @json_option
 def list_(settings: Settings, as_json: bool) -> None:
-    """List every mark, who stated it, and whether it stands."""
+    """List all taints with author and state."""
     from plinth_registry import taint as marks
 
     found = marks.statements(settings.context())
@@ -112,21 +112,21 @@ SHOWN = 40
 
 @click.command(
     epilog=examples(
-        "plinth release impact web                  what was read from a bucket's sources",
-        "plinth release impact 3fa9c1d2             a manifest, by the beginning of its digest",
-        "plinth release impact 8c1f…                a document, by its 32 digits; or a commit of the code",
+        "plinth release impact web                  everything read from a bucket's sources",
+        "plinth release impact 3fa9c1d2             a manifest, by a prefix of its digest",
+        "plinth release impact 8c1f…                a document, by its 32-digit ID; or a code commit",
         "plinth release impact web/curated --page   write a page with the graph",
     )
 )
 @click.argument("target")
 @shared
-@click.option("--page", "as_page", is_flag=True, help="Write a page with the graph and the whole list.")
+@click.option("--page", "as_page", is_flag=True, help="Write a page with the graph and the full list.")
 @json_option
 def impact(settings: Settings, target: str, as_page: bool, as_json: bool) -> None:
-    """List everything that came of TARGET, nearest first: manifests, runs, versions of models, consumers.
+    """List everything derived from TARGET, nearest first: manifests, runs, model versions, consumers.
 
-    TARGET is an asset, a bucket, the domain of a source, a digest, a document's 32 digits, or a commit of the code.
-    What failed before it made anything does not count.
+    TARGET is an asset, a bucket, the domain of a source, a digest, a 32-digit document ID, or a code commit. Failed
+    work without output is not listed.
     """
     from plinth_registry import consumers as impacts
 
@@ -137,7 +137,7 @@ def impact(settings: Settings, target: str, as_page: bool, as_json: bool) -> Non
         return
     _show(found)
     if written:
-        output.say(f"\nThe page: {output.plain_markup(str(written))}")
+        output.say(f"\nPage: {output.plain_markup(str(written))}")
 
 
 def _write(workspace: Path, found: Impact) -> Path:
@@ -157,7 +157,7 @@ def _show(found: Impact) -> None:
     rows = [(each.steps, visible(each.asset), each.digest[:16], each.state) for each in found.manifests]
     output.table(("steps", "asset", "digest", ""), rows[:SHOWN], right=("steps",))
     if len(rows) > SHOWN:
-        output.say(f"{len(rows) - SHOWN} more: --json lists them, --page draws them.")
+        output.say(f"{len(rows) - SHOWN} more; see --json or --page.")
     if found.runs:
         rows_of_runs = [(run.run_id, ", ".join(map(str, run.checkpoints))) for run in found.runs]
         output.table(("run", "committed checkpoints"), rows_of_runs)
@@ -167,7 +167,7 @@ def _show(found: Impact) -> None:
     if found.consumers:
         users = [(row.name, row.owner, row.uses) for row in found.consumers]
         output.table(("consumer", "owner", "uses"), [tuple(map(visible, row)) for row in users])
-    for sentence in (*found.marks, *(f"Not looked at: {gap}" for gap in found.gaps)):
+    for sentence in (*found.marks, *(f"Not checked: {gap}" for gap in found.gaps)):
         output.say(output.plain_markup(visible(sentence)))
 
 
@@ -181,21 +181,21 @@ def _show(found: Impact) -> None:
     )
 )
 def consumer() -> None:
-    """Enrol services that use a release and models made of one; show what they must learn.
+    """Register services that use a release and models derived from one; show their feed.
 
-    `plinth release impact` and `plinth release taint` name those that are concerned, with their owners. A canary serves
-    only services that were added with --canary.
+    `plinth release impact` and `plinth release taint` list affected consumers with owners. A canary serves only
+    consumers added with --canary.
     """
 
 
 @consumer.command()
 @click.argument("name")
 @shared
-@click.option("--owner", required=True, metavar="MAIL", help="Who answers for it.")
-@click.option("--model", metavar="NAME@PLACE", help="The release that a service uses; by default its champion.")
-@click.option("--child", metavar="MODEL/VERSION", help="A model in MLflow whose tag `parent` is a released checkpoint.")
-@click.option("--webhook", metavar="URL", help="Where the feed is sent; prints the secret of its HMAC once.")
-@click.option("--canary", is_flag=True, help="Canaries of the release may serve it.")
+@click.option("--owner", required=True, metavar="MAIL", help="Contact of the owner.")
+@click.option("--model", metavar="NAME@PLACE", help="Release that the service uses; default: the champion.")
+@click.option("--child", metavar="MODEL/VERSION", help="MLflow model whose tag `parent` names a released checkpoint.")
+@click.option("--webhook", metavar="URL", help="Address that receives the feed; the HMAC secret is printed once.")
+@click.option("--canary", is_flag=True, help="Allow canaries to serve it.")
 @json_option
 def add(
     settings: Settings,
@@ -207,7 +207,7 @@ def add(
     canary: bool,
     as_json: bool,
 ) -> None:
-    """Enrol NAME, or change its enrolment."""
+    """Register consumer NAME, or change its registration."""
     from pydantic import ValidationError
 
     from plinth_registry import consumers
@@ -218,13 +218,13 @@ def add(
         made = consumers.enrol(ctx, name, owner, model=model, child=child, webhook=webhook, canary=canary)
     except ValidationError as error:
         wrong = "; ".join(f"{each['loc'][0]}: {each['msg']}" for each in error.errors())
-        raise click.UsageError(f"no consumer can be enrolled so: {wrong}") from error
+        raise click.UsageError(f"invalid consumer: {wrong}") from error
     secret = webhooks.make_secret(ctx, made.name) if webhook else None
     if as_json:
         return output.emit_json(made.model_dump(mode="json") | ({"secret": secret} if secret else {}))
-    output.say(f"{made.name} is enrolled: {output.plain_markup(made.uses)}, {output.plain_markup(made.owner)}")
+    output.say(f"{made.name} is registered: {output.plain_markup(made.uses)}, {output.plain_markup(made.owner)}")
     if secret:
-        output.say(f"The secret of its webhook, shown once: {secret}")
+        output.say(f"Webhook secret (shown only once): {secret}")
     return None
 
 
@@ -232,17 +232,17 @@ def add(
 @click.argument("name")
 @shared
 def remove(settings: Settings, name: str) -> None:
-    """Remove NAME; its enrolment stays in the history."""
+    """Remove consumer NAME; its registration stays in the history."""
     from plinth_registry import consumers
 
-    output.say(f"{consumers.leave(settings.context(), name).name} is no longer enrolled")
+    output.say(f"{consumers.leave(settings.context(), name).name} is no longer registered")
 
 
 @consumer.command("list")
 @shared
 @json_option
 def list_consumers(settings: Settings, as_json: bool) -> None:
-    """List consumers, and for models made of a release the time from its release to their registration."""
+    """List consumers; for derived models, also the delay between the release and their registration."""
     from plinth_registry import consumers
 
     ctx = settings.context()
@@ -268,10 +268,10 @@ def list_consumers(settings: Settings, as_json: bool) -> None:
 
 @consumer.command()
 @shared
-@click.option("--after", default=0, type=click.IntRange(min=0), help="Number of the last entry that is known.")
+@click.option("--after", default=0, type=click.IntRange(min=0), help="Show only entries after this number.")
 @json_option
 def feed(settings: Settings, after: int, as_json: bool) -> None:
-    """Show verified entries of the feed: marks, lifts and movements of releases."""
+    """Show verified feed entries: taints, lifted taints and release changes."""
     from plinth_registry import freeze as feeds
 
     found = feeds.feed_entries(settings.context(), after)

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 @shared
 @json_option
 def tokenizer(settings: Settings, text: str | None, as_json: bool) -> None:
-    """Show the audit: tokens per word by bucket, language and domain, dead tokens, white space, digits."""
+    """Show the tokenizer audit: tokens per word by bucket, language and domain, dead tokens, white space, digits."""
     ctx = settings.context()
     if text is not None:
         rows = tokens_of(ctx, text)
@@ -46,7 +46,7 @@ def tokenizer(settings: Settings, text: str | None, as_json: bool) -> None:
 
 
 def tokens_of(ctx: Context, text: str) -> list[dict[str, Any]]:
-    """The tokens of a text: id, and bytes in hexadecimal.
+    """Return the tokens of a text: ID, and bytes in hexadecimal.
 
     Raises:
         MissingError: no tokenizer is published.
@@ -73,7 +73,7 @@ def _show(stats: Mapping[str, Any]) -> None:
         (words, stats[f"{kind}_tokens"], "  ".join(stats[f"{kind}_examples"][:6]))
         for kind, words in DEAD_TOKENS.items()
     ]
-    output.table(("tokens", "how many", "such as"), dead, right=("how many",))
+    output.table(("tokens", "count", "examples"), dead, right=("count",))
     output.heading("white space and digits")
     space = stats["whitespace"]
     output.facts(
@@ -85,7 +85,7 @@ def _show(stats: Mapping[str, Any]) -> None:
     )
     for line in stats["failures"]:
         output.say(f"fails: {line}")
-    for line in stats.get("unjudged", ()):  # absent where an older version audited
+    for line in stats.get("unjudged", ()):  # absent in audits by older versions
         output.say(f"note: {line}")
 
 
@@ -104,17 +104,15 @@ def _facts(facts: Mapping[str, Any]) -> list[str]:
 )
 @shared
 @recipe_option
-@click.option(
-    "--try", "as_written", is_flag=True, help="Compute the mixture of the present recipe from the published shards."
-)
-@click.option("--streams", is_flag=True, help="List the streams of the shards with their tokens instead.")
-@click.option("--course", is_flag=True, help="Add the shares along the run.")
+@click.option("--try", "as_written", is_flag=True, help="Preview the mixture of the current recipe.")
+@click.option("--streams", is_flag=True, help="List streams with their tokens instead.")
+@click.option("--course", is_flag=True, help="Add the shares over the course of the run.")
 @json_option
 def mixture(settings: Settings, as_written: bool, streams: bool, course: bool, as_json: bool) -> None:
-    """Show the share of every bucket and stream by phase, and the epochs over its text.
+    """Show shares and epochs of every bucket and stream by phase.
 
-    Shares are exact in every block of sequences; the largest difference from the recipe is shown with its place.
-    `--try` computes the mixture of the present recipe and stores nothing.
+    Shares are exact in every block of sequences; the largest deviation from the recipe is shown with its position.
+    `--try` computes the mixture of the current recipe from published shards and stores nothing.
     """
     ctx = settings.context()
     if streams:
@@ -138,7 +136,7 @@ def mixture(settings: Settings, as_written: bool, streams: bool, course: bool, a
 
 
 def describe(made: Manifest) -> dict[str, Any]:
-    """A mixture as JSON: phases, streams, realised shares along the run, advice."""
+    """Return a mixture as JSON: phases, streams, realized shares over the run, advice."""
     from plinth.tokens.mixture import mixture as arithmetic
     from plinth.tokens.mixture.apportion import advice, shares_over_run
 
@@ -176,11 +174,11 @@ def _streams(ctx: Context, recipe: Recipe) -> Iterator[dict[str, Any]]:
 
 def _show_mixture(shown: Mapping[str, Any]) -> None:
     output.heading(f"{shown['tokens']:,} tokens")
-    columns = ("phase", "stream", "asked", "realised", "tokens")
+    columns = ("phase", "stream", "target", "actual", "tokens")
     output.table(columns, _phase_rows(shown["phases"]), right=columns[2:])
     output.heading("text")
     width = shown["sequence_tokens"]
-    columns = ("stream", "tokens of text", "tokens seen", "epochs", "at most")
+    columns = ("stream", "text tokens", "tokens seen", "epochs", "max epochs")
     rows = (
         (name, own["sequences"] * width, own["needed"] * width, f"{own['epochs']:.3f}", f"{own['max_epochs']:g}")
         for name, own in shown["streams"].items()
@@ -197,7 +195,7 @@ def _show_mixture(shown: Mapping[str, Any]) -> None:
 def _phase_rows(phases: list[dict[str, Any]]) -> Iterator[tuple[object, ...] | None]:
     last = None
     for row in phases:
-        if not row["weight"] and not row["tokens"]:  # no part of this phase
+        if not row["weight"] and not row["tokens"]:  # not in this phase
             continue
         if last not in (None, row["phase"]):
             yield None
@@ -210,8 +208,9 @@ def _nearness(realised: Mapping[str, Any]) -> str:
     off, blocks = realised["max_share_error"], realised["every_blocks"]
     where = f" ({realised['stream']}, from sequence {realised['first']:,})" if realised["stream"] else ""
     return (
-        f"At most {off:.4%} from the recipe in any {blocks:,} blocks{where}, {realised['rest_share_error']:.4%} in the "
-        f"shorter rests; never more than {realised['max_drift_sequences']:.1f} sequences behind or ahead."
+        f"Maximum deviation from the recipe: {off:.4%} in any {blocks:,} blocks{where}, "
+        f"{realised['rest_share_error']:.4%} in shorter rests; "
+        f"maximum drift {realised['max_drift_sequences']:.1f} sequences."
     )
 
 
@@ -224,15 +223,14 @@ def _nearness(realised: Mapping[str, Any]) -> str:
     multiple=True,
     default=(512, 2048, 4096, 8192),
     show_default=True,
-    help="Tokens per sequence; repeatable.",
+    help="Sequence length in tokens; repeatable.",
 )
 @shared
 @json_option
 def packing(settings: Settings, widths: tuple[int, ...], as_json: bool) -> None:
-    """Compare the shares of padded, masked, dropped and cut tokens of both packings, for every stream.
+    """Compare both packings by shares of padded, masked, dropped and cut tokens, for every stream.
 
-    Nothing is written: the shares are computed from document lengths. Documents cut `needlessly` would have fitted
-    one sequence.
+    Computed from document lengths; nothing is written. Documents cut `needlessly` would have fit into one sequence.
     """
     rows = packings(settings.context(), widths)
     if as_json:
@@ -251,7 +249,7 @@ def packing(settings: Settings, widths: tuple[int, ...], as_json: bool) -> None:
 
 
 def packings(ctx: Context, widths: tuple[int, ...]) -> list[dict[str, Any]]:
-    """A row per stream, sequence length and packing: sequences, and shares of targets, tokens and documents.
+    """Return one row per stream, sequence length and packing, with shares of targets, tokens and documents.
 
     Raises:
         MissingError: no shards are published.
@@ -262,7 +260,7 @@ def packings(ctx: Context, widths: tuple[int, ...]) -> list[dict[str, Any]]:
 
     published = [ref.asset for ref in ctx.refs.all() if ref.asset.endswith("/shards")]
     if not published:
-        raise MissingError("no bucket has shards yet", remedy="plinth run --select '*/shards'")
+        raise MissingError("no bucket has shards yet", remedy="run `plinth run --select '*/shards'`")
     rows = []
     for asset in sorted(published):
         shards = ctx.refs.current(asset)

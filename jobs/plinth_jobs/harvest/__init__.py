@@ -4,7 +4,7 @@
                Writes the standard library's documentation as HTML pages in WARC files, and the machine's manual
                pages in all its languages, rendered by groff, with `LICENCES.json`
     output     bounds and summary; write files only where they differ; choose among candidates by hash of their names
-    packages   installed packages with their licences, as SPDX; Python source (a tree), long descriptions (JSON lines)
+    packages   installed packages with their licenses, as SPDX; Python source (a tree), long descriptions (JSON lines)
     pages      a script in a process of its own: renders the pages with pydoc
 
 Plain Python: no Dagster here.

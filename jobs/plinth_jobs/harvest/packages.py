@@ -1,4 +1,4 @@
-"""Installed packages with their declared licences, and two buckets of their text. Licence names, as Python metadata and
+"""Installed packages with their declared licenses, and two buckets of their text. License names, as Python metadata and
 Debian write them, become SPDX expressions, or `unknown` where the name is unclear.
 """
 
@@ -18,7 +18,7 @@ from typing import cast
 from plinth_jobs.harvest.output import Caps, Output, gzipped, level, shares, take
 
 UNKNOWN = "unknown"
-#: A BSD licence of an unstated number of clauses: permissive, but without an SPDX identifier.
+#: A BSD license of an unstated number of clauses: permissive, but without an SPDX identifier.
 BSD = "LicenseRef-BSD"
 
 #: Values of the `License` field, in lower case without punctuation and filler words.
@@ -139,7 +139,7 @@ SAME = {
     ),
 }
 _PLAIN = re.compile(r"^[A-Za-z0-9][A-Za-z0-9.+-]*$")
-#: Long forms are licence texts, not names.
+#: Long forms are license texts, not names.
 _NAME_CHARACTERS = 60
 
 
@@ -203,7 +203,7 @@ def _named(field: str) -> str:
     return NAMES.get(" ".join(words.split()), UNKNOWN)
 
 
-# Installed packages with their declared licences, and two buckets of their text.
+# Installed packages with their declared licenses, and two buckets of their text.
 #
 # code    Python source of the standard library and of the packages: `code/<owner>/<path>` and `LICENCES.json`
 # prose   long descriptions as gzipped JSON lines

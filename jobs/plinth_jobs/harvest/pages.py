@@ -1,6 +1,6 @@
 """Render the standard library's documentation with pydoc; run alone, as a script, in a process of its own.
 
-Importing every module has side effects, so nothing else lives in this process. Standard input: names, one a
+Importing every module has side effects, so nothing else lives in this process. Standard input: one name per
 line. Standard output: for each a JSON line `{"begin": name}` and, when it has a page, `{"page": name, "html": …}`,
 until the pages have the number of characters that the command line names.
 Only the standard library is imported here. A module that takes too long ends the process, by kernel timers: CPU

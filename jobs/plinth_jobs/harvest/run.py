@@ -142,8 +142,8 @@ def _address(name: str) -> str:
 
 # The machine's manual pages in all its languages, as text files with `LICENCES.json`.
 #
-# Each page's licence is what the copyright file of its Debian package says, where dpkg has the package and the
-# file is machine-readable; elsewhere it is unknown. A machine without manual pages, or without groff to render
+# Each page's license comes from the copyright file of its Debian package if dpkg has the package and the file is
+# machine-readable; otherwise it is unknown. A machine without manual pages, or without groff to render
 # them, gets the language reference of Python instead, so that the recipe still has text of that kind.
 
 MANUALS = Path("/usr/share/man")
@@ -169,7 +169,7 @@ def write_manuals(output: Output, caps: Caps, root: Path = MANUALS) -> None:
         by_language.setdefault(language(name), {})[name] = int(size * RATIO)
     if not by_language or not shutil.which(GROFF[0]):
         lacking = "groff" if by_language else "pages"
-        output.note = f"manuals: no {lacking} on this machine; Python's language reference stands in"
+        output.note = f"manuals: no {lacking} on this machine; using Python's language reference instead"
         _write_reference(output, caps)
         return
     owners = owning_packages()

@@ -1,13 +1,12 @@
-"""Packaged gate policies, and the one that a demo signs.
+"""Packaged gate policies.
 
-default   every gate that needs no bound of one's own: where to begin
-demo      of the recipe `demo`
-tiny      of the recipe `tiny`
+default   starting point: every gate that needs no custom limit
+demo      for the recipe `demo`
+tiny      for the recipe `tiny`
 
-A policy is signed by the owner of its release (`plinth gates sign FILE`). Where the root of trust is a demo root, whose
-keys all lie on one machine, the first run signs the packaged policy named after the release, or the default one with
-the release's name: a demo asks no questions, and every page says that its root is one. A real root signs nothing by
-itself, so a release without a signed policy passes no gate.
+A policy is signed by the owner of its release (`plinth gates sign FILE`). Under a demo root, which keeps all keys on
+one machine, the first run signs the packaged policy named after the release, or the default one; every page labels the
+root as a demo root. A real root never signs automatically, so a release without a signed policy passes no gate.
 """
 
 from __future__ import annotations
@@ -26,14 +25,14 @@ DEFAULT = "default"
 
 
 def find(given: str) -> Path:
-    """The file that a person means: a path, or the name of a packaged policy with or without `.yaml`."""
+    """Return the file of a policy given by path or packaged name, with or without `.yaml`."""
     from plinth.recipe.yaml_lines import named
 
     return named(given, Path(), FOLDER) or Path(given)
 
 
 def ensure(ctx: Context, recipe: Recipe) -> SignedPolicy | None:
-    """The policy that governs the recipe's release, signed first where the root is a demo root; None where none is.
+    """Return the policy in force for the recipe's release, None without one. Under a demo root, sign it if missing.
 
     Raises:
         SignatureError: no root of trust is pinned, or a signed version was changed or removed.
@@ -50,7 +49,7 @@ def ensure(ctx: Context, recipe: Recipe) -> SignedPolicy | None:
 
 
 def packaged(release: str) -> GatePolicy:
-    """The packaged policy of a release, or the default one in its name."""
+    """Return the packaged policy of a release, or the default policy under its name."""
     from plinth_registry import policy
 
     own = FOLDER / f"{release}.yaml"

@@ -1,12 +1,12 @@
-"""Packaged recipes, how a recipe is found by name, and the recipe that a workspace ran last.
+"""Packaged recipes, recipe lookup by name, and the recipe last run in a workspace.
 
-base    the common part of most recipes: annotators, policies, permitted licences
+base    the common part of most recipes: annotators, policies, permitted licenses
 web     a crawl with every filter on
-demo    the whole pipeline on text that this machine has
+demo    the whole pipeline on text of this machine
 tiny    the whole pipeline in under a minute, for tests
 
-`extends: base.yaml` and `-r demo` find these from any folder; a file of that name beside the recipe, or in the
-working directory, comes first, and `./base.yaml` is always the file.
+`extends: base.yaml` and `-r demo` find these from any folder; a file of that name next to the recipe, or in
+the working directory, takes precedence, and `./base.yaml` is always a file.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ FOLDER = Path(__file__).parent
 
 
 def find(given: str) -> Path:
-    """The file that `-r` means: a path, or the name of a packaged recipe with or without `.yaml`."""
+    """Return the file of a recipe given by path or packaged name, with or without `.yaml`."""
     from plinth.recipe.yaml_lines import named
 
     return named(given, Path(), FOLDER) or Path(given)
 
 
 def load(path: Path, checked: str = "") -> Recipe:
-    """The recipe in a file, over the packaged recipes that it extends.
+    """Load a recipe file with the recipes that it extends.
 
     Args:
         checked: fingerprint of a recipe that passed all checks; see `plinth.recipe.load`.
 
     Raises:
-        RecipeError: the file cannot be read or the recipe is wrong; lists every problem.
+        RecipeError: the file cannot be read or the recipe is invalid; lists every problem.
     """
     from plinth.recipe import load as loading
 
@@ -51,14 +51,14 @@ def load(path: Path, checked: str = "") -> Recipe:
 
 
 def check(path: Path) -> tuple[Recipe | None, list[Problem]]:
-    """The recipe, or None and its problems in the order of files and lines."""
+    """Return the recipe, or None and its problems in order of files and lines."""
     from plinth.recipe import load as loading
 
     return loading.check(path, FOLDER)
 
 
 def resolved(path: Path) -> dict[str, Any]:
-    """The recipe as plain data, with `extends:` followed and defaults filled in.
+    """Return the recipe as plain data, with `extends:` resolved and defaults filled in.
 
     Raises:
         RecipeError: as `load`.
@@ -68,16 +68,16 @@ def resolved(path: Path) -> dict[str, Any]:
     return loading.resolved(path, FOLDER)
 
 
-# The recipe that a workspace was last run with, so that later commands need not name it; notes in a workspace that
-# count only where this user wrote them.
+# The recipe last run in a workspace, which is the default of later commands; notes in a workspace, trusted only if this
+# user wrote them.
 
-# Notes in a workspace that name a file to load: they count only where this user wrote them.
+# Notes in a workspace that point to a file to load; trusted only if this user wrote them.
 #
-# Other users may write the workspace, and a recipe reads files and starts jobs as its user. So each note has a twin in
-# this user's private folder; a note that differs from it is refused, and named again by the user once.
+# Other users may write the workspace, and a recipe reads files and starts jobs as its user. So each note has a
+# copy in this user's private folder; a note that differs is refused, and the user must name the file again.
 #
-#     write    a note and its twin
-#     read     a note that has such a twin
+#     write    a note and its copy
+#     read     a note with a matching copy
 #     folder   the private folder of a workspace
 #     passes   True if one of some files is in the workspace, where others may have edited it
 
@@ -85,12 +85,12 @@ NOTES = "notes"
 
 
 def notes_folder(workspace: Path) -> Path:
-    """The private folder of this user for a workspace, by its resolved path."""
+    """Return this user's private folder for a workspace."""
     return private.folder(NOTES) / hashlib.sha256(os.fsencode(workspace.resolve())).hexdigest()[:32]
 
 
 def write_note(workspace: Path, name: str, data: bytes) -> None:
-    """Write a note and its twin.
+    """Write a note and its private copy.
 
     Raises:
         WorkspaceError: a folder cannot be written.
@@ -100,7 +100,7 @@ def write_note(workspace: Path, name: str, data: bytes) -> None:
 
 
 def read_note(workspace: Path, name: str, remedy: str) -> bytes | None:
-    """A note, or None where the workspace has none.
+    """Return a note, None if the workspace has none.
 
     Raises:
         RequestError: this user did not write it.
@@ -116,7 +116,7 @@ def read_note(workspace: Path, name: str, remedy: str) -> bytes | None:
     if data != own:
         raise RequestError(
             f"{workspace / name} was not written by this user on this machine",
-            found="a change since this user's last run" if own else "no run of this user",
+            found="a change since this user's last run" if own else "no run by this user",
             expected=f"the note in {notes_folder(workspace)}",
             remedy=remedy,
         )
@@ -124,28 +124,28 @@ def read_note(workspace: Path, name: str, remedy: str) -> bytes | None:
 
 
 def passes(workspace: Path, files: Iterable[Path]) -> bool:
-    """True if one of the files is in the workspace, or is reached through it."""
+    """Return True if a file is in the workspace, or its path leads through it."""
     root = workspace.resolve()
     steps = {step for path in files for step in (path.absolute(), *path.absolute().parents)}
     places = {place for step in steps for place in (step.parent.resolve() / step.name, step.resolve())}
     return any(place.is_relative_to(root) for place in places)
 
 
-# The recipe that a workspace was last run with, so that later commands need not name it.
+# The recipe last run in a workspace, which is the default of later commands.
 #
-# `recipe.json` holds its path, and a copy with `extends:` followed, which is used when the path no longer exists. It
-# counts only where this user wrote it (as notes above). The file at the path is its owner's, who may edit it. A recipe
-# with a file in the workspace may be edited by others: its private copy is used, and a change is confirmed with `-r`.
+# `recipe.json` has its path, and a resolved copy that is used when the path no longer exists. It is trusted only if
+# this user wrote it (see notes above). The owner may edit the file at the path. A recipe file in the workspace may be
+# edited by others, so its private copy is used, and a change must be confirmed with `-r`.
 
 NOTE = "recipe.json"
 COPY = "recipe.yaml"
 
 
 def remember(workspace: Path, recipe: Path) -> Path:
-    """Note the recipe and keep a copy; returns the file that later commands load.
+    """Record the recipe and a copy; return the file that later commands load.
 
     Raises:
-        RecipeError: the recipe is wrong; nothing is noted.
+        RecipeError: the recipe is invalid; nothing is recorded.
         WorkspaceError: the private folder cannot be used.
     """
     from plinth.recipe.load import fingerprint, written
@@ -165,11 +165,11 @@ def remember(workspace: Path, recipe: Path) -> Path:
 
 
 def recall(workspace: Path) -> Path:
-    """The path of the recipe last run here, or of its copy when that path no longer exists or is in the workspace.
+    """Return the path of the recipe last run here, or of its copy if that path is gone or in the workspace.
 
     Raises:
         MissingError: nothing was run in this workspace.
-        RequestError: this user did not run the recipe that the workspace names, or it has changed in the workspace.
+        RequestError: this user did not run the recorded recipe, or it has changed in the workspace.
     """
     note = _note(workspace)
     path = Path(note["path"])
@@ -186,7 +186,7 @@ def recall(workspace: Path) -> Path:
 
 
 def checked(workspace: Path) -> str:
-    """The fingerprint of the recipe last run here, which passed all checks then.
+    """Return the fingerprint of the recipe last run here, which passed all checks.
 
     Raises:
         MissingError, RequestError: as `recall`.
@@ -195,18 +195,18 @@ def checked(workspace: Path) -> str:
 
 
 def _note(workspace: Path) -> dict[str, Any]:
-    data = read_note(workspace, NOTE, "name the recipe once: -r FILE")
+    data = read_note(workspace, NOTE, "name the recipe again with -r FILE")
     if data is None:
         raise MissingError(
-            f"the workspace {workspace} has no recipe of an earlier run",
-            expected="a recipe, by -r or from an earlier `plinth run`",
-            remedy="name one: -r demo",
+            f"no recipe was run in the workspace {workspace}",
+            expected="a recipe given by -r or recorded by an earlier `plinth run`",
+            remedy="name one, such as -r demo",
         )
     return dict(json.loads(data))
 
 
 def _editable(workspace: Path, recipe: Path) -> bool:
-    """True if the recipe, or one that it extends, is a file that who writes the workspace can edit."""
+    """Return True if the recipe, or one that it extends, can be edited by writers of the workspace."""
     from plinth.recipe.yaml_lines import files
 
     return passes(workspace, files(recipe, FOLDER))
@@ -222,5 +222,5 @@ def _require_unchanged(path: Path, known: str) -> None:
             f"the recipe {path} is in the workspace and has changed since it was last run",
             found=found,
             expected=known,
-            remedy=f"read it, then name it once: -r {path}",
+            remedy=f"review it, then confirm with -r {path}",
         )

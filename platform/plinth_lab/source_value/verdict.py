@@ -40,7 +40,7 @@ from plinth.evaluation.statistics import DEGENERATE, DOCUMENTS_ONLY, Estimate
 from plinth.records import Frozen, Manifest
 from plinth.report.page import StateTile
 from plinth.storage.store import Store
-from plinth_jobs.index_tiles import AddedTile, beside, some
+from plinth_jobs.index_tiles import AddedTile, page_link, some
 from plinth_lab.experiments.effects import ArmScores, by_run, lacking, require_same_text
 from plinth_lab.source_value.question import WITH, WITHOUT, SourceQuestion
 
@@ -390,7 +390,7 @@ def _tile(ctx: Context) -> StateTile:
         value=f"{len(found) - len(undecided)} of {len(found)} decided",
         note=some([f"{name}: {verdict}" for name, verdict in sorted(found.items())]),
         standing="attention" if undecided else "good",
-        href=beside(ctx, f"experiment-{shown}.html"),
+        href=page_link(ctx, f"experiment-{shown}.html"),
     )
 
 

@@ -25,7 +25,7 @@ from plinth.trust.signed_log import SignedLog
 from plinth_ops.backup import snapshot, taking
 from plinth_ops.backup.snapshot import GROUPS, BackupArchive, BackupSnapshot, DatabaseCopy, files
 from plinth_ops.backup.taking import DatabaseSource
-from plinth_registry.audit_log import RELEASES, beside_releases
+from plinth_registry.audit_log import RELEASES, logs_in_head
 from plinth_registry.mlflow import server
 
 # Restore order: content first, pointers last. Every byte is compared with its digest.
@@ -203,7 +203,7 @@ def drill(workspace: Workspace, archive: BackupArchive, name: str, progress: Pro
             ctx = Context(restored, progress=progress)
             content = f"{counted(len(snapshot.entries), 'file')}, {counted(len(snapshot.blobs), 'blob')}"
             findings += [DrillFinding("content", True, content)]
-            findings += [_log(ctx, log) for log in (RELEASES, *beside_releases(ctx))]
+            findings += [_log(ctx, log) for log in (RELEASES, *logs_in_head(ctx))]
             findings += [_head(ctx), _references(ctx, snapshot)]
     for copy in snapshot.databases:
         findings.append(DrillFinding(f"database {copy.name}", True, counted(sum(copy.rows.values()), "row")))

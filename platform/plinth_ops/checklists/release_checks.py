@@ -30,7 +30,7 @@ from plinth_ops.checklists.review import (
     warned,
 )
 from plinth_registry import consumers, incidents, policy, releases, taint, verified
-from plinth_registry.audit_log import AUDIT, beside_releases
+from plinth_registry.audit_log import AUDIT, logs_in_head
 from plinth_registry.mlflow import settings
 from plinth_registry.mlflow.server import HOST, find_server
 
@@ -47,7 +47,7 @@ def audit_proved(scope: CheckScope) -> CheckAnswer:
 def logs_hold(scope: CheckScope) -> CheckAnswer:
     """Check that every other signed log verifies and extends the state named in the release head."""
     own = (AUDIT.name, "policies")  # covered by the checks `audit-log` and `gate-policy`
-    others = [log for log in beside_releases(scope.ctx) if not log.name.startswith(own)]
+    others = [log for log in logs_in_head(scope.ctx) if not log.name.startswith(own)]
     counts = {log.name: len(releases.log_records(scope.ctx, log)) for log in others}
     return passed(", ".join(f"{name} {count}" for name, count in counts.items() if count) or "all are empty")
 

@@ -42,7 +42,7 @@ from plinth.trust.dsse import EVALUATOR
 from plinth.trust.log_record import LogRecord
 from plinth.trust.root import Trust
 from plinth.trust.signed_log import SignedLog
-from plinth_jobs.index_tiles import AddedTile, beside, some
+from plinth_jobs.index_tiles import AddedTile, page_link, some
 from plinth_ops.gamedays.gameday import GameDay, GameDayRecord, Instant, Outcome
 
 #: Approver of a scratch root.
@@ -334,7 +334,7 @@ def tile(ctx: Context) -> StateTile:
         value=f"{len(last) - len(failed)} of {len(last)} passed",
         note=some(failed),
         standing="bad" if failed else "good",
-        href=beside(ctx, f"gameday-{shown}.html"),
+        href=page_link(ctx, f"gameday-{shown}.html"),
     )
 
 

@@ -165,10 +165,10 @@ def _prove(ctx: Context) -> None:
     """
     from plinth.provenance import lineage
     from plinth_registry import releases
-    from plinth_registry.audit_log import beside_releases
+    from plinth_registry.audit_log import logs_in_head
 
     releases.history(ctx, expired=True)
-    for log in beside_releases(ctx):
+    for log in logs_in_head(ctx):
         releases.log_records(ctx, log)
     lineage.current(ctx)
 

@@ -1,19 +1,19 @@
-"""The trial of a canary. Here: whether it is rolled back, stays on trial, or may become champion, as a pure function of
-values paired with the champion's.
+"""The trial of a canary. This module decides if it is withdrawn, continues, or may become champion, as a pure function
+of values paired with the champion's.
 
     feeds   pairs from the owner's metrics: lines of JSON, or two queries; kept between checks, rejects are counted
-    watch   values of both that the evaluator has signed; one check of the canary, and what follows from it
+    watch   values signed by the evaluator; one check of the canary and its consequences
 
 A pair is one value of the canary and one of the champion on the same document or request, in a named *stream* (a slice,
 a probe, a metric). Each stream has a sequential test of
 
     worse = canary - champion - margin |champion|        (canary and champion swapped where more is better)
 
-that may be evaluated after every pair (`plinth.evaluation.statistics.Sequential`). Streams share the error: the one at
-place k has alpha / (k (k + 1)), which adds up to alpha for any number of places. A place is never given twice in a
-trial: what is measured has the odd ones, what the owner's metrics say the even ones, so that neither moves the other.
+that may be evaluated after every pair (`plinth.evaluation.statistics.Sequential`). Streams share the error:
+position k has alpha / (k (k + 1)), which sums to alpha for any number of positions. Positions are unique in a trial:
+signed measurements have odd ones, the owner's metrics even ones, so that neither shifts the other.
 
-Does not belong here: how a version is moved (`plinth_registry.promotion`).
+Does not belong here: moving a version (`plinth_registry.promotion`).
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ from plinth.records import Frozen
 from plinth_registry.gates.settings import TrialPolicy
 
 Decision = Literal["continue", "return", "promote"]
-#: What a stream can do: `measured` is signed evidence on the whole, without which nothing becomes champion; `guard` and
-#: `metric` can only keep or give back: a part of the whole, and what nobody has signed for.
+#: Role of a stream: `measured` is signed evidence on the whole, required for promotion; `guard` (a part of the whole)
+#: and `metric` (unsigned) can only block promotion or withdraw.
 Role = Literal["measured", "guard", "metric"]
-#: Points of a curve; more are not seen on a page.
+#: Maximum number of points of a curve on the page.
 POINTS = 120
 
 
 class PairedStream(NamedTuple):
-    """Values of canary and champion on the same things, in the order in which they are looked at.
+    """Paired values of canary and champion, in order of evaluation.
 
     `values` are (canary, champion), finite, in the stream's own unit.
     """
@@ -50,10 +50,10 @@ class PairedStream(NamedTuple):
 
 
 class StreamTrial(Frozen):
-    """One stream: `worse` is the mean beyond the margin, with an interval that holds at all looks together.
+    """Result of one stream: `worse` is the mean beyond the margin, with an always-valid interval.
 
-    `worse` and the champion's mean are None where nothing was observed; `decided_at` is the pair that gave the canary
-    back.
+    `worse` and the champion's mean are None without observations; `decided_at` is the pair that decided the
+    withdrawal.
     """
 
     name: str
@@ -65,9 +65,9 @@ class StreamTrial(Frozen):
 
     @property
     def sentence(self) -> str:
-        """What was found, for people."""
+        """Finding in words."""
         if self.worse is None:
-            return f"{self.name}: nothing was observed"
+            return f"{self.name}: no observations"
         found = {"return": "worse than the margin", "promote": "within the margin", "continue": "undecided"}
         low, high = self.worse.low, self.worse.high
         shown = f"beyond the margin {self.worse.value:+.4g} [{low:+.4g}, {high:+.4g}]"
@@ -75,7 +75,7 @@ class StreamTrial(Frozen):
 
 
 class EvidencePoint(NamedTuple):
-    """The mean beyond the margin with its always-valid interval after so many pairs."""
+    """Mean beyond the margin with its always-valid interval, after a number of pairs."""
 
     pairs: int
     value: float
@@ -84,23 +84,23 @@ class EvidencePoint(NamedTuple):
 
 
 class Trial(Frozen):
-    """A canary by what was observed so far."""
+    """State of a trial after all observations."""
 
     decision: Decision
     streams: tuple[StreamTrial, ...] = ()
 
     @property
     def reason(self) -> str:
-        """The streams that decided, a sentence each."""
+        """Findings of the deciding streams."""
         own = [one.sentence for one in self.streams if one.decision == self.decision]
-        return "; ".join(own) or "nothing was observed"
+        return "; ".join(own) or "no observations"
 
 
 def judge(policy: TrialPolicy, observed: Iterable[PairedStream]) -> Trial:
-    """The decision after these values, in their order, as if one had looked after each.
+    """Return the decision after these values in order, as if evaluated after each.
 
-    One stream that is worse than the margin gives the canary back. It may become champion when every stream that is no
-    guard is within, and at least one of them was measured.
+    One stream that is worse than the margin withdraws the canary. It may become champion if all streams except guards
+    are within the margin, and at least one of them is measured.
 
     Raises:
         ValueError: a value that is not finite.
@@ -116,8 +116,7 @@ def judge(policy: TrialPolicy, observed: Iterable[PairedStream]) -> Trial:
 def evidence_curve(
     policy: TrialPolicy, stream: PairedStream, decided_at: int | None = None
 ) -> tuple[EvidencePoint, ...]:
-    """Mean and interval beyond the margin at no more than `POINTS` looks, from the first that counts to the last; at
-    the pair that decided besides."""
+    """Return mean and interval beyond the margin at up to `POINTS` pairs, including the deciding pair."""
     worse, found, before = _worse(policy, stream), [], 0
     test, looks = _test(policy, stream), np.linspace(min(policy.least, len(worse)), len(worse), POINTS)
     for upto in sorted({*map(int, looks), decided_at or 0} - {0}):
@@ -144,7 +143,7 @@ def _stream(policy: TrialPolicy, stream: PairedStream) -> StreamTrial:
 
 
 def _worse(policy: TrialPolicy, stream: PairedStream) -> NDArray[np.float64]:
-    """What the test sees, [pairs]."""
+    """Return the loss beyond the margin of each pair."""
     canary, champion = np.asarray(stream.values, np.float64).reshape(-1, 2).T
     more = stream.higher_is_better or stream.name in policy.higher_is_better
     found: NDArray[np.float64] = (champion - canary if more else canary - champion) - policy.margin * np.abs(champion)
@@ -157,16 +156,16 @@ def _test(policy: TrialPolicy, stream: PairedStream) -> Sequential:
 
 
 def _decision(test: Sequential) -> Decision:
-    """A stream that was once found worse stays so: the canary should have been given back at that look."""
+    """Return the decision of a stream. Once worse, it stays worse."""
     if test.exceeded:
         return "return"
-    # `decided` besides, because an interval of values that do not vary has no width and proves nothing.
+    # also `decided`, because constant values give an interval without width, which proves nothing
     within = test.decided and test.estimate.high < 0
     return "promote" if within else "continue"
 
 
 def _first_exceeding(test: Sequential, worse: NDArray[np.float64]) -> int:
-    """The pair at which the test first ruled "at most 0" out; it stays ruled out, so halving finds it."""
+    """Return the first pair at which the test rejected "at most 0", by bisection, since it stays rejected."""
     low, high = 0, len(worse)
     while high - low > 1:
         middle = (low + high) // 2

@@ -1,10 +1,9 @@
-"""Pairs out of the owner's own metrics: lines of JSON, or two queries of Prometheus. Nobody signs for them.
+"""Pairs from the owner's metrics: JSON lines, or two Prometheus queries. They are unsigned.
 
-A line is `{"time": …, "canary": 0.21, "champion": 0.2}`: `time` in ISO 8601 or in seconds since 1970, `key` besides
-where several have one time. Lines are only appended; each file is read from where the last reading ended, and from its
-beginning when it has become shorter. What was said before the trial began belongs to another trial. Whatever else
-cannot be taken is a reject, counted by its reason; a source that does not answer is a fault, and the trial goes on
-without it.
+A line is `{"time": …, "canary": 0.21, "champion": 0.2}`: `time` in ISO 8601 or Unix seconds, plus `key` if several
+lines have the same time. Lines are only appended; each file is read from the last position, or from the start if it
+became shorter. Lines from before the trial are skipped. Other unusable lines are rejects, counted by reason; an
+unreachable source is a fault, and the trial continues without it.
 """
 
 from __future__ import annotations
@@ -24,9 +23,9 @@ from plinth.storage import atomic
 from plinth.storage.atomic import write_bytes
 from plinth_registry.gates.settings import FeedPolicy, PrometheusPolicy
 
-#: Bytes of a line, pairs of a feed, and bytes read in one tick; the rest of a file waits for the next.
+#: Maximum bytes per line, pairs per feed, and bytes read per tick; the rest is read in the next.
 LONGEST, MOST, AT_ONCE = 4096, 100_000, 2**26
-#: Larger numbers are no measurement: their squares would leave the range of floating point.
+#: Limit of values, whose squares must not overflow.
 LARGEST: Final = 1e15
 NO_NUMBER, ONE_SIDED = "no finite number below 1e15", "only one of the two has a value"
 
@@ -171,11 +170,11 @@ def _time(said: object) -> datetime | None:
 def _number(said: object) -> float | None:
     if isinstance(said, bool) or not isinstance(said, int | float):
         return None
-    return float(said) if abs(said) < LARGEST else None  # no comparison with NaN holds
+    return float(said) if abs(said) < LARGEST else None  # False for NaN
 
 
 TIMEOUT_S = 10.0
-#: Points of one query: Prometheus gives no more than 11,000.
+#: Points per query; Prometheus returns at most 11,000.
 MOST_POINTS = 10_000
 MOST_BYTES = 2**24
 
@@ -185,7 +184,7 @@ def query(url: str, expression: str, begin: int, end: int, step_s: int) -> dict[
     without a value are absent.
 
     Raises:
-        OSError: Prometheus does not answer.
+        OSError: Prometheus does not respond.
         ValueError: it refuses the expression, or returns several series.
     """
     import requests
@@ -196,8 +195,8 @@ def query(url: str, expression: str, begin: int, end: int, step_s: int) -> dict[
         with requests.get(place, params=asked, timeout=TIMEOUT_S, allow_redirects=False, stream=True) as answer:
             body = _body(url, answer)
     except requests.RequestException as error:
-        # One fault, one alarm: without the times that were asked for.
-        raise OSError(f"{url} does not answer: {type(error).__name__}") from error
+        # The same fault must give the same message, so no timestamps.
+        raise OSError(f"{url} does not respond: {type(error).__name__}") from error
     return _values(body, f"{url} (status {answer.status_code})")
 
 
@@ -218,18 +217,18 @@ def _values(body: bytes, who: str) -> dict[int, float]:
             raise ValueError(f"{who} refused the expression: {said.get('error')}")
         found = said["data"]["result"]
         if len(found) > 1:
-            raise ValueError(f"{who} gave {len(found)} series: aggregate them to one, such as by sum(…)")
+            raise ValueError(f"{who} returned {len(found)} series; aggregate them to one, for example with sum(…)")
         return {round(at): float(value) for at, value in (found[0]["values"] if found else ())}
     except (KeyError, TypeError, AttributeError, json.JSONDecodeError, RecursionError) as error:
-        raise ValueError(f"{who} gave no answer of Prometheus") from error
+        raise ValueError(f"{who} returned an invalid response") from error
 
 
-# What was taken in of the feeds of one trial, kept between ticks.
+# Stored observations of the feeds of one trial.
 #
-#     trials/<release>/00007-3.json     the canary of release record 7 beside champion 3
+#     trials/<release>/00007-3.json     the canary of release record 7 against champion 3
 #
-# Whoever can write a feed or this file can give a canary back, and can hide what the feed would have said; never make
-# it champion: that needs what the evaluator has signed for, which is read again at every tick and never kept here.
+# A writer of a feed or of this file can cause a withdrawal, or hide observations, but cannot make a canary champion:
+# that requires evidence signed by the evaluator, which is read again at every tick and never stored here.
 
 
 class Journal(Frozen):

@@ -1,7 +1,7 @@
-"""The canary on trial: what is observed of it beside the champion, and what follows from one look of the sensor.
+"""Observations of the canary against the champion, and the actions of one check.
 
-A look can be repeated: the record of a return is the decision, and what was taken in before a crash is kept. The return
-names the version that was judged, so that a canary which came since is left alone.
+A check can be repeated: the record of a withdrawal is the decision, and observations from before a crash are kept. The
+withdrawal names the judged version, so a newer canary is not affected.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from plinth_registry.gates.settings import TrialPolicy
 from plinth_registry.registration import describe
 from plinth_registry.releases import Action, ReleaseRecord
 
-#: Movements after which a version is champion.
+#: Release changes after which a version is champion.
 CHAMPION_BY: Final[tuple[Action, ...]] = ("champion", "rollback")
 
 
@@ -53,7 +53,7 @@ class FeedCount(Frozen):
 class CanaryStatus(Frozen):
     """Canary with all its observations, judged now.
 
-    `number` is the release record that put it on trial, `since` the start of its comparison with this champion
+    `number` is the release record that started it, `since` the start of its comparison with this champion
     (UTC). `small` are streams with too few pairs; `missing` is the reason why signed measurements could not be paired.
     """
 
@@ -74,15 +74,15 @@ class CanaryStatus(Frozen):
     def next(self) -> str:
         """Next decision, in words."""
         if self.champion is None:
-            return "there is no champion to compare with: a person promotes it, or gives it back"
+            return "no champion to compare with: promote or withdraw it by hand"
         if self.trial.decision == "return":
-            return "it is given back"
+            return "will be withdrawn"
         if self.trial.decision == "promote":
             promote = f"`plinth release promote {self.candidate_version} --by PERSON --reason TEXT`"
-            return f"it may become champion: {promote} judges its gates again"
+            return f"may become champion: {promote} evaluates its gates again"
         open_ = [one.name for one in self.trial.streams if one.role != "guard" and one.decision == "continue"]
-        waits = f"undecided: {', '.join(open_)}" if open_ else f"nothing signed decides: {self.missing}"
-        return f"{waits}; any stream that is worse than the margin gives it back"
+        waits = f"undecided: {', '.join(open_)}" if open_ else f"no signed evidence: {self.missing}"
+        return f"{waits}; withdrawn if any stream is worse than the margin"
 
 
 class Observed(NamedTuple):
@@ -110,7 +110,7 @@ def observe(ctx: Context, recipe: Recipe, *, take: bool = False) -> Observed | N
         return None
     governing = policy.current(ctx, name)
     ours, theirs = _newest(records, held.canary, ("canary",)), _newest(records, held.champion, CHAMPION_BY)
-    assert ours is not None  # a canary stands because a record put it there
+    assert ours is not None  # every canary has a record
     rules = governing.policy.trial
     since = max(one.at for one in (ours, theirs) if one is not None)
     found, known = MeasuredPairs(missing="there is no champion"), Journal()
@@ -159,7 +159,7 @@ def _newest(
     return None
 
 
-#: Characters of a tag in MLflow.
+#: Maximum length of an MLflow tag.
 LONGEST_TAG = 4900
 
 
@@ -258,17 +258,16 @@ def _stream(rules: TrialPolicy, stream: PairedStream, judged: StreamTrial) -> Tr
     )
 
 
-# Values of canary and champion on held-out text and probes, out of what the evaluator has signed for.
+# Values of canary and champion on held-out text and probes, from signed evidence.
 #
-# The canary's own comparison with this champion is taken where there is one: there both were measured alike. Else the
-# measurements of both are paired. A document or template is one pair: bits per byte of the document, the mean of the
-# template. They come in the order of the SHA-256 of their names, in which no bucket and no length stands first, and
-# which is the same whoever looks. Held-out text as a whole is asked for a promotion; its slices and the probes are
-# guards. Signed evidence that replaces other in the middle of a trial begins its streams again.
+# Uses the canary's own comparison with this champion if there is one, else pairs the measurements of both. A document
+# or template is one pair: bits per byte of the document, mean of the template. Pairs are ordered by the SHA-256 of
+# their names, which is independent of bucket, length and observer. Promotion requires held-out text as a whole; its
+# slices and the probes are guards. If signed evidence is replaced during a trial, its streams restart.
 
 KINDS: Final = ("slices", "probes")
 WHOLE: Final = "held-out text"
-#: Slices of an axis, by their bytes.
+#: Maximum number of slices per axis, largest first.
 MOST_SLICES = 8
 
 
@@ -299,11 +298,11 @@ def measured_pairs(ctx: Context, canary: str, champion: str, least: int) -> Meas
         pairs, manifests = _read(ctx, ours, theirs, champion)
         found = _streams_measured_pairs(pairs)
     except (PlinthError, *UNREADABLE) as error:
-        return MeasuredPairs(missing=f"the signed measurements cannot be paired: {error}")
+        return MeasuredPairs(missing=f"signed measurements cannot be paired: {error}")
     judged = [one for one in found if len(one.values) >= least]
     streams = tuple(one._replace(place=2 * place - 1) for place, one in enumerate(judged, start=1))
     small = tuple(f"{one.name} ({len(one.values)})" for one in found if len(one.values) < least)
-    missing = "" if streams else f"nothing of at least {least} documents or templates is signed for both"
+    missing = "" if streams else f"fewer than {least} paired documents or templates"
     return MeasuredPairs(streams, small, missing, manifests)
 
 

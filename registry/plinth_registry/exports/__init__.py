@@ -1,13 +1,13 @@
-"""What leaves the workspace: a verified release with its documents and evidence, signed as one directory.
+"""Exports: a verified release with its documents and evidence, signed as one directory.
 
-    models      a release from the signed history, verified again, with its documents and signed statements; or a
-                checkpoint that no history released, with a card that says so
-    data        text and tokens: what is tainted stays, each export is recorded and signed; verified offline
+    models      a release from the signed history, verified again, with its documents and signed statements; or an
+                unreleased checkpoint, with a card that labels it
+    data        text and tokens: tainted data is refused, each export is recorded and signed; verified offline
 
-Here is the seal of an export: the statement over every file, the model signature, the record in `exports/`; quantised
-and pruned forms, measured against their release, stated by the evaluator, judged by gates. The statement names the
-release, its policy and the root under which it was signed. The role `promoter` signs it, or `trainer` for a model
-without a release, and it says so.
+This module has the seal of an export: the statement over every file, the model signature, the record in `exports/`; and
+quantized and pruned forms, measured against their release, stated by the evaluator, evaluated by gates. The statement
+names the release, its policy and the root of trust. The role `promoter` signs it, or `trainer` for an unreleased model,
+which it labels.
 
     DIRECTORY/README.md, *.safetensors, config.json, …    the model, with its card
     DIRECTORY/papers/                                     data card, bill of materials, summary of training content
@@ -15,7 +15,7 @@ without a release, and it says so.
     DIRECTORY/model.sig                                   OpenSSF model signature of all of the above
     DIRECTORY/EXPORT.json                                 signed statement with the SHA-256 of every file
 
-`plinth.trust.standalone_verify` proves such a directory anywhere, with nothing of the workspace.
+`plinth.trust.standalone_verify` verifies such a directory anywhere, without the workspace.
 """
 
 from __future__ import annotations
@@ -51,20 +51,20 @@ from plinth_registry.gates.settings import GatePolicy
 
 MODEL_SIGNATURE = "model.sig"
 
-#: Digests of every file; a verifier that has the second one's package compares that, four times as fast.
+#: Digests of every file; a verifier with the package of the second one uses that, four times as fast.
 QUICK = "blake3"
 KINDS = ("sha256", QUICK)
 
-#: Folder of a workspace with a note for every export.
+#: Workspace folder with a record of every export.
 EXPORT_NOTES = "exports"
 
 
 class FormClaim(Frozen):
-    """A quantised or pruned form of a release, and the gates that let it leave.
+    """Quantized or pruned form of a release, with the gates that it passed.
 
     Args:
-        name: such as `gguf-q8_0`.
-        comparison: digest of the comparison of the form with the release, which the evaluator has signed.
+        name: name, such as `gguf-q8_0`.
+        comparison: digest of the comparison of the form with the release, signed by the evaluator.
     """
 
     name: str
@@ -73,14 +73,14 @@ class FormClaim(Frozen):
 
 
 class ExportClaim(Frozen):
-    """What an export states beside its files.
+    """Claims of an export, in addition to its files.
 
     Args:
         name: `NAME/VERSION` of a release; any name of an unreleased model.
-        number: of the release record; None without one.
-        released_at: when the release was recorded, for signatures of keys that were revoked since.
-        evidence: by file name the role that signed it.
-        form: what the weights became, where the export is not the weights themselves.
+        number: number of the release record; None without one.
+        released_at: time of the release record, for signatures of keys that were revoked later.
+        evidence: signing role by file name.
+        form: form of the weights, if they were converted.
     """
 
     name: str
@@ -94,17 +94,17 @@ class ExportClaim(Frozen):
 
 
 def seal(ctx: Context, directory: Path, claim: ExportClaim) -> dict[str, Any]:
-    """Sign a directory as it is; nothing may be added afterwards. Returns the statement's predicate.
+    """Sign a directory as it is; nothing may be added afterward. Return the statement's predicate.
 
     Raises:
-        SignatureError: no key as `promoter` (of what is unreleased as `trainer`), or a file that cannot be signed.
+        SignatureError: no key as `promoter` (`trainer` if unreleased), or a file cannot be signed.
     """
     trust = Trust.of(ctx.workspace)
     signer = trust.signer(PROMOTER if claim.status == "released" else TRAINER)
     for path in directory.rglob("*"):
         path.chmod(0o755 if path.is_dir() else 0o444)
     try:
-        names = sorted(set(standalone_verify.files_of(directory)) - {MODEL_SIGNATURE})  # it is signed anew
+        names = sorted(set(standalone_verify.files_of(directory)) - {MODEL_SIGNATURE})  # it is signed again
     except RefusedExport as error:
         raise SignatureError(f"{directory} cannot be exported", found=error) from error
     with ThreadPoolExecutor(os.cpu_count()) as pool:
@@ -126,13 +126,13 @@ def seal(ctx: Context, directory: Path, claim: ExportClaim) -> dict[str, Any]:
 
 
 def record(ctx: Context, *, name: str, status: str, subject: str, to: str, sealed: str | None = None) -> Path:
-    """Note in `exports/` what was exported, where to and by whom; only ever added to.
+    """Record an export with target and user in `exports/`; records are only added.
 
     Args:
         status: `released`, `UNRELEASED` or `data`.
         subject: digest of the checkpoint or manifest.
         to: folder or URI.
-        sealed: SHA-256 of the export's statement; None where it has none.
+        sealed: SHA-256 of the export's statement; None without one.
     """
     folder = ctx.workspace.root / EXPORT_NOTES
     folder.mkdir(parents=True, exist_ok=True)
@@ -151,15 +151,15 @@ def record(ctx: Context, *, name: str, status: str, subject: str, to: str, seale
 
 
 def is_export(directory: Path) -> bool:
-    """Whether a directory claims to be an export; nothing is verified."""
+    """Return True if a directory claims to be an export; nothing is verified."""
     return (directory / EXPORT).is_file()
 
 
 def verify(directory: Path, root: Path, *, unreleased: bool = False) -> dict[str, Any]:
-    """Prove an export offline; see `standalone_verify.verify`.
+    """Verify an export offline; see `standalone_verify.verify`.
 
     Raises:
-        SignatureError: a file, the statement, its signer or the root is not as it must be.
+        SignatureError: a file, the statement, its signer or the root is invalid.
     """
     try:
         return standalone_verify.verify(directory, root, unreleased)
@@ -167,16 +167,16 @@ def verify(directory: Path, root: Path, *, unreleased: bool = False) -> dict[str
         raise SignatureError(
             f"{directory} is not a verified export",
             found=str(error) or type(error).__name__,
-            expected=f"every file as a {PROMOTER} of the root in {root} signed it, and no others",
+            expected=f"exactly the files signed by a {PROMOTER} of the root in {root}",
             remedy="do not use this model; export the release again (text and tokens: `plinth export verify PLACE`)",
         ) from error
 
 
 def verify_bundle(directory: Path, root: Path, bundle: Path, trusted_root: Path, role: str) -> SigstoreProof:
-    """Prove that somebody whom the root names for a role signed the statement of a verified export by Sigstore too.
+    """Verify a Sigstore signature over the statement of an export, by an identity that the root lists for a role.
 
     Raises:
-        SignatureError: the bundle does not hold, or it is over something else than this export's statement.
+        SignatureError: the bundle does not verify, or is about another statement.
     """
     envelope, known = dsse.envelope_of(directory / EXPORT), first(dsse.envelope_of(root.resolve()), str(root))
     proof, payload = sigstore_bundle.verify(bundle, trusted_root, known, role)
@@ -189,21 +189,21 @@ def verify_bundle(directory: Path, root: Path, bundle: Path, trusted_root: Path,
     return proof
 
 
-# Forms of a release: the plain model, or a quantised or pruned one. The evaluator states which files hold it.
+# Forms of a release: the plain model, or a quantized or pruned one. The evaluator states the files of each form.
 #
 #     attestations/<checkpoint 16>/forms.<form>.json    files of the form, and the checkpoint's files behind it
 #
-# A verifier accepts the files of an export by this statement only: the promoter, who seals the export, cannot exchange
-# them. The plain model is compared with the checkpoint, tensor by tensor. Another form is measured on held-out text and
-# judged by the gates of exports. A statement that is there already serves every later export of the same files, so that
-# the machine that exports needs no key of the evaluator.
+# A verifier accepts the files of an export only by this statement, so the promoter, who seals it, cannot replace them.
+# The plain model is compared with the checkpoint, tensor by tensor. Other forms are measured on held-out text and
+# evaluated by the gates of exports. An existing statement is reused for later exports of the same files, so the
+# exporting machine needs no evaluator key.
 
-#: Folder of the assets under which forms are stated about the checkpoint of their release.
+#: Asset prefix of statements about forms.
 FORMS: Final = standalone_verify.FORMS.rstrip("/")
 
 
 class FormSource(NamedTuple):
-    """The checkpoint that a form holds: its digest, its signed directory, and that of its recipe.
+    """Checkpoint of a form: its digest, its signed directory, and its recipe.
 
     Args:
         files: SHA-256 of weights, configuration and tokenizer, as the trainer signed them.
@@ -216,7 +216,7 @@ class FormSource(NamedTuple):
 
 
 def form_source(ctx: Context, directory: Path) -> FormSource:
-    """The checkpoint in a signed directory.
+    """Return the checkpoint in a signed directory.
 
     Raises:
         SignatureError: a file differs from what was signed.
@@ -230,11 +230,11 @@ def state_plain(ctx: Context, source: FormSource, form: str, folder: Path) -> No
     """Compare the plain model in a folder with its checkpoint, and state its files.
 
     Args:
-        form: such as `hf-bfloat16`.
+        form: name of the form, such as `hf-bfloat16`.
 
     Raises:
-        SignatureError: nobody stated these files, and no key of the evaluator is here.
-        IntegrityError: the folder holds another model, or another tokenizer.
+        SignatureError: there is no statement about these files, and no evaluator key on this machine.
+        IntegrityError: the folder has another model or tokenizer.
     """
     from plinth.model.export import require_same
 
@@ -247,17 +247,17 @@ def state_plain(ctx: Context, source: FormSource, form: str, folder: Path) -> No
 def judge_form(
     ctx: Context, source: FormSource, release: str, form: str, compared: Manifest, folder: Path
 ) -> FormClaim:
-    """Sign what was measured of a form, and ask the gates of exports.
+    """Sign the measurement of a form, and evaluate the gates of exports.
 
     Args:
-        release: name of the release; its signed policy has the bounds.
-        form: such as `gguf-q8_0`.
+        release: name of the release; its signed policy has the limits.
+        form: name of the form, such as `gguf-q8_0`.
         compared: comparison of the form (a) with the checkpoint of the release (b).
-        folder: of the form.
+        folder: folder of the form.
 
     Raises:
-        GateError: a gate holds the form back.
-        SignatureError: no key of the evaluator, or no policy that holds.
+        GateError: a gate blocks the form.
+        SignatureError: no evaluator key, or the policy does not verify.
     """
     facts = attestations.measured_facts({"comparison": compared}, JudgedCheckpoint()).get("comparison")
     if not isinstance(facts, ComparisonFacts):
@@ -269,26 +269,26 @@ def judge_form(
     results = of_exports(_policy(ctx, release), Evidence(measured={"comparison": facts}))
     if closed := blocking(results):
         raise GateError(
-            f"{form} of {release} may not leave",
+            f"{form} of {release} is blocked by gates",
             found="; ".join(f"{one.name}: {one.detail}" for one in closed),
-            expected="no gate of exports failed",
-            remedy="choose a form with more bits; or sign a policy with other bounds (`extensions: {compressed: …}`)",
+            expected="no failed export gates",
+            remedy="choose a form with more bits, or sign a policy with other limits (`extensions: {compressed: …}`)",
         )
     return FormClaim(name=form, comparison=compared.digest, gates=results)
 
 
 def form_statement(ctx: Context, checkpoint: str, form: str) -> Path:
-    """Where the statement about a form lies."""
+    """Return the path of the statement about a form."""
     return attestations.path_of(ctx, checkpoint, f"{FORMS}/{form}")
 
 
 def _files_of(folder: Path) -> dict[str, str]:
-    """SHA-256 of the files of a form, by name, before papers and evidence are added."""
+    """Return the SHA-256 of the files of a form by name, before documents and evidence are added."""
     return {name: standalone_verify.digest_of(folder / name) for name in standalone_verify.files_of(folder)}
 
 
 def _is_stated(ctx: Context, source: FormSource, form: str, facts: Mapping[str, Any]) -> bool:
-    """True if the evaluator has stated the same before."""
+    """Return True if the evaluator has already stated the same."""
     known = attestations.about(ctx, source.checkpoint).valid.get(f"{FORMS}/{form}")
     return known is not None and known.facts == _facts(source, form, facts)
 
@@ -306,10 +306,10 @@ def _state(
         attestations.attest(ctx, source.recipe, "measurement", asset, source.checkpoint, **about)
     except SignatureError as error:
         raise SignatureError(
-            f"nobody stated that the files of {form} hold checkpoint {source.checkpoint[:12]}",
+            f"no statement that the files of {form} are checkpoint {source.checkpoint[:12]}",
             found=error.brief,
-            expected=f"a statement of the {EVALUATOR} about these very files",
-            remedy=f"run the same command where the {EVALUATOR}'s key is, which signs the statement; then here again",
+            expected=f"a statement of the {EVALUATOR} about these files",
+            remedy=f"first run this command on the machine with the {EVALUATOR}'s key, which signs the statement",
         ) from error
 
 

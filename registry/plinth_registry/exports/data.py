@@ -1,10 +1,9 @@
-"""Text, tokens and files of a manifest that leave the workspace: what is tainted stays, each export is noted and
-signed.
+"""Exports of text, tokens and files of a manifest: tainted data is refused, each export is recorded and signed.
 
-`EXPORT.json` names every file with its SHA-256, and what it was made of. It is signed as `compliance`, whose statement
-the terms of the text are; a key of the promoter or trainer is not needed. The place is a folder or a URI. What lies
-there and was signed before stays in the next statement, so that several exports of tokens can share a folder; a file
-that nobody exported is none of the export, and `verify` refuses it.
+`EXPORT.json` names every file with its SHA-256, and its source manifests. It is signed as `compliance`, which also
+states the terms of the text; no key of the promoter or trainer is needed. The target is a folder or a URI. Files signed
+there before are kept in the next statement, so that several exports can share a folder; `verify` refuses files that
+were not exported.
 """
 
 from __future__ import annotations
@@ -48,23 +47,23 @@ def leave(ctx: Context, manifests: Iterable[Manifest], to: str, *, unreleased: b
     marks = taint.marks_on(ctx, Chain(links=()), [one.digest for one in going])
     if marks:
         raise GateError(
-            f"what would be written to {to} is tainted",
+            f"the export to {to} includes tainted data",
             found="; ".join(mark.removeprefix("evidence: ") for mark in marks),
-            remedy="leave it out; or make it again without what was marked",
+            remedy="exclude it, or rebuild it without the tainted input",
         )
     for one in going:
         if one.asset == "checkpoint" and not unreleased:
             raise GateError(
                 f"{one.digest[:12]} is a checkpoint",
-                expected="a release, which `plinth export model` signs with its papers",
-                remedy="--unreleased writes its files without any of that",
+                expected="a release, exported with `plinth export model`",
+                remedy="use --unreleased to export the files of a checkpoint",
             )
     for one in going:
         status = "UNRELEASED" if one.asset == "checkpoint" else "data"
         record(ctx, name=one.asset, status=status, subject=one.digest, to=to)
 
 
-#: Of the envelope; no export of a hundred thousand files comes near this.
+#: Size limit of the envelope; enough for more than a hundred thousand files.
 MOST_BYTES = 1 << 28
 
 
@@ -136,7 +135,7 @@ def leaving(
         try:
             signer = Trust.of(ctx.workspace).signer(COMPLIANCE)
         except SignatureError as error:
-            remedy = f"{error.remedy}; --unsigned exports what nobody can prove elsewhere"
+            remedy = f"{error.remedy}; or use --unsigned; the export then cannot be verified elsewhere"
             raise SignatureError(error.what, found=error.found, expected=error.expected, remedy=remedy) from error
         seal = DataSeal(ctx, to, name, signer)
         leave(ctx, manifests, to)
@@ -168,7 +167,7 @@ def verify(to: str, root: Path) -> dict[str, Any]:
         raise SignatureError(
             f"{to} is not a verified export of text or tokens",
             found=str(error) or type(error).__name__,
-            expected=f"every file as {COMPLIANCE} of the root in {root} signed it, and no others",
+            expected=f"exactly the files signed by {COMPLIANCE} of the root in {root}",
             remedy="do not use it; export it again into an empty folder",
         ) from error
 
@@ -212,7 +211,7 @@ def _signed_before(ctx: Context, to: str) -> SignedFiles:
         f"{to} has another export",
         found=found,
         expected=f"no {EXPORT}, or one of text or tokens that this root's {COMPLIANCE} signed",
-        remedy="name another folder",
+        remedy="choose another folder",
     )
 
 

@@ -1,8 +1,7 @@
-"""Models that leave the workspace: a release, proved again, with its papers and the signed statements about it; or a
-checkpoint that nobody released, with a card that says so.
+"""Exports of models: a release, verified again, with its documents and signed statements; or an unreleased checkpoint,
+with a card that labels it.
 
-The signed history says what was released; MLflow is not asked. A version that was rolled back, or that is tainted, is
-refused, and no option changes that.
+Releases come from the signed history, not from MLflow. A version that was rolled back or is tainted is always refused.
 """
 
 from __future__ import annotations
@@ -97,7 +96,7 @@ def _named(ctx: Context, target: str) -> tuple[str, str]:
         return name, which
     version = releases.history(ctx, name).standing.aliases.get(which)
     if version is None:
-        raise MissingError(f"{name} has no {which}", remedy="`plinth status` lists releases and their versions")
+        raise MissingError(f"{name} has no {which}", remedy="list releases and versions with `plinth status`")
     return name, version
 
 
@@ -163,7 +162,7 @@ def record_envelope(ctx: Context, record: ReleaseRecord) -> dict[str, Any]:
     path = RELEASES.path(ctx, record.number)
     data = dsse.bytes_of(path)
     if releases.record_of(RELEASES.opened(Trust.of(ctx.workspace), data, str(path))) != record:
-        raise SignatureError(f"{path} was exchanged", expected=f"release record {record.number}, as it was verified")
+        raise SignatureError(f"{path} was replaced", expected=f"release record {record.number}, as it was verified")
     return dict(dsse.parsed(data, str(path))["envelope"])
 
 
@@ -180,7 +179,7 @@ def _papers(ctx: Context, model: str) -> list[Papers]:
     """
     for package in absent(PAPERS.group).values():
         if any(one.policy.papers == "signed" for one in policy.history(ctx, model)[-1:]):
-            raise not_here(f"an export of {model}, whose gate policy says `papers: signed`,", package)
+            raise not_here(f"an export of {model}, whose gate policy requires `papers: signed`,", package)
     return list(PAPERS.values())
 
 
@@ -203,7 +202,7 @@ def role_of(trust: Trust, envelope: Mapping[str, Any], where: str, at: str | Non
         except SignatureError:
             continue
         return role
-    raise SignatureError(f"nobody may state {where}", found=kind, expected="a signature by the role that may")
+    raise SignatureError(f"no authorized signature on {where}", found=kind, expected="a signature by its role")
 
 
 def _statements(ctx: Context, found: ReleasedModel, form: str) -> Iterator[tuple[str, tuple[str, bytes]]]:
@@ -240,7 +239,7 @@ def _write(path: Path, content: bytes) -> None:
 
 # A checkpoint that no signed history released.
 
-#: Marks the papers and the card of a model that no signed history released.
+#: Label of documents and card of an unreleased model.
 UNRELEASED = "UNRELEASED"
 CARD = """---
 library_name: transformers
@@ -252,8 +251,8 @@ tags:
 
 # {name}
 
-**{status}**: no signed history released this model. It passed no gate and nobody approved it. It has no papers: nothing
-about its text, its scores or its licences is stated here.
+**{status}**: this model was not released. It passed no gates and was not approved. It has no documents: its training
+text, scores and licenses are not stated here.
 """
 
 
@@ -269,12 +268,12 @@ def require_untainted(ctx: Context, run_id: str, inputs: tuple[str, ...]) -> Non
     """
     found = [mark for digest in inputs for mark in taint.marks_on(ctx, chain(ctx.refs, ctx.refs.load(digest)))]
     own = (one for one in taint.records(ctx) if _is_of(ctx, one, run_id))
-    found += [f"{one.target[:12]} is marked by {one.by}: {one.reason}" for one in own]
+    found += [f"{one.target[:12]} is tainted by {one.by}: {one.reason}" for one in own]
     if found:
         raise GateError(
             f"run {run_id} is tainted",
             found="; ".join(dict.fromkeys(found)),
-            remedy="export another run: no option exports what is tainted",
+            remedy="export another run; tainted checkpoints cannot be exported",
         )
 
 

@@ -1,15 +1,15 @@
-"""Gates: conditions on a candidate. Pure functions from a policy and evidence to (state, reason, evidence). Here: the
-state of one gate, the account of all, and the evaluation of every gate of a policy in a fixed order.
+"""Gates: conditions on a candidate. Pure functions from policy and evidence to (state, reason, evidence). This module
+has the state of one gate, the summary of all, and the evaluation of all gates of a policy in a fixed order.
 
-    settings    the gate policy: bounds of each gate, approvers, gates that are not required and why
-    facts       the evidence, a record for each kind of attestation
-    margins     paired differences and upper bounds of shares, for gates on measurements of two models; the gates
-                `forgetting`, of a model that started from another, and `compressed`, of a form that is exported
-    origin      signature, lineage, taint, contamination, licence, terms, resume, stability, cost; approvals
+    settings    the gate policy: limits of each gate, approvers, omitted gates with reasons
+    facts       the evidence, one record per kind of attestation
+    margins     paired differences and upper bounds of shares, for gates that compare two models; the gates
+                `forgetting` (models that started from another) and `compressed` (exported forms)
+    origin      signature, lineage, taint, contamination, license, terms, resume, stability, cost; approvals
 
 Missing evidence fails its gate with a reason; a gate that decided nothing is skipped, not applicable or pending, never
 passed. Does not belong here: how evidence is gathered (`plinth_registry.evidence`), who signed the policy
-(`plinth_registry.policy`), what follows from a verdict (`plinth_registry.promotion`).
+(`plinth_registry.policy`), consequences of a verdict (`plinth_registry.promotion`).
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ from plinth_registry.gates.settings import APPROVALS, GatePolicy, absent_gates, 
 STATES: Final[tuple[GateState, ...]] = get_args(GateState)
 #: Maximum number of names listed in a reason; `evidence` has all.
 NAMES_SHOWN: Final = 5
-#: Beginning of the reason of a gate whose evidence was recomputed with another value.
+#: Prefix of the reason if recomputed evidence differs.
 MISCOUNTED: Final = "does not match its tables"
 
 
 class GateResult(GateVerdict):
     """State of one gate, its reason and its evidence.
 
-    A waiver keeps the reason: `waived` says who lets the candidate pass, until when and why.
+    A waiver keeps the reason; `waived` has its person, expiry and reason.
     """
 
     name: str
@@ -72,12 +72,12 @@ def blocking(results: Iterable[GateResult]) -> tuple[GateResult, ...]:
 
 
 def is_open(results: Sequence[GateResult]) -> bool:
-    """True if no gate blocks promotion; no gates at all are not a pass."""
+    """Return True if there are gates and none blocks promotion."""
     return bool(results) and not blocking(results)
 
 
 def outcome(results: Sequence[GateResult]) -> str:
-    """State of a candidate in a few words: `passed`, `passed with 2 waivers (…)`, `pending (…)`, `failed (…)`."""
+    """Summarize the state of a candidate: `passed`, `passed with 2 waivers (…)`, `pending (…)`, `failed (…)`."""
     if not results:
         return "failed (no gates)"
     for state in ("failed", "pending"):
@@ -88,19 +88,19 @@ def outcome(results: Sequence[GateResult]) -> str:
 
 
 def account(results: Sequence[GateResult]) -> str:
-    """Number of gates by state, which adds up: `23 gates: 19 passed, 1 waived, 3 not applicable`."""
+    """Count gates by state: `23 gates: 19 passed, 1 waived, 3 not applicable`."""
     found = Counter(result.state for result in results)
     parts = [f"{found[state]} {state}" for state in STATES if found[state]]
     return f"{counted(len(results), 'gate')}: {', '.join(parts) or 'none evaluated'}"
 
 
 def summary(results: Sequence[GateResult]) -> str:
-    """Outcome and account in one line."""
+    """Return outcome and counts on one line."""
     return f"{outcome(results)}; {account(results)}"
 
 
 def skipped(what: str, least: int, small: Sequence[tuple[str, int]]) -> str:
-    """Part of a reason that names samples below the minimum; empty if there are none.
+    """Return the part of a reason that lists samples below the minimum; empty if there are none.
 
     Args:
         what: noun of one sample, such as `slice`.
@@ -112,14 +112,14 @@ def skipped(what: str, least: int, small: Sequence[tuple[str, int]]) -> str:
 
 
 def named(small: Sequence[tuple[str, int]]) -> str:
-    """Names with their n, the first few."""
+    """List the first few names with their n."""
     shown_ones = ", ".join(f"{name} (n {n:,})" for name, n in small[:NAMES_SHOWN])
     more = len(small) - NAMES_SHOWN
     return f"{shown_ones} and {more} more" if more > 0 else shown_ones
 
 
 def shown(value: float, apart_from: float | None = None, signed: bool = False) -> str:
-    """A number for people: two decimals or three digits, more if it would look equal to what it differs from."""
+    """Format a number: two decimals or three digits, more if needed to distinguish it from `apart_from`."""
     if value != value:
         return "unknown"
     value, plus = value + 0.0, "+" if signed else ""  # -0.0 is 0.0
@@ -131,14 +131,14 @@ def shown(value: float, apart_from: float | None = None, signed: bool = False) -
 
 
 def percent(share: float, apart_from: float | None = None) -> str:
-    """A share for people, in percent."""
+    """Format a share in percent."""
     if share != share:
         return "unknown"
     return f"{shown(share * 100, None if apart_from is None else apart_from * 100)}%"
 
 
 def number(value: float) -> float | str:
-    """A number for JSON, which has none for NaN and infinity."""
+    """Return a number for JSON; NaN and infinity as text."""
     return value if value == value and abs(value) != float("inf") else str(value)
 
 
@@ -160,8 +160,7 @@ def evaluate(
     """Evaluate every gate that the policy requires.
 
     Args:
-        waived: waivers in words by gate (`plinth_registry.judgement`); those of gates that are always asked are
-            ignored.
+        waived: waivers in words by gate (`plinth_registry.judgement`); those of mandatory gates are ignored.
     """
     return tuple(_with_waiver(result, waived) for result in _required(policy, evidence))
 
@@ -197,7 +196,7 @@ def of_exports(policy: GatePolicy | None, evidence: Evidence) -> tuple[GateResul
 
 
 def _is_of_exports(name: str) -> bool:
-    """True if a gate judges exports; one that cannot be loaded is evaluated for candidates, and fails there."""
+    """Return True if a gate applies to exports; one that cannot be loaded is evaluated for candidates and fails."""
     with suppress(RecipeError):
         return GATES.find(name).of_exports
     return False
@@ -219,15 +218,15 @@ def _with_waiver(result: GateResult, waived: Mapping[str, str]) -> GateResult:
 
 
 def by_name(name: str) -> Gate:
-    """A gate that a policy asks under `extensions`.
+    """Return a gate that a policy requires under `extensions`.
 
     Raises:
-        RecipeError: there is none, or it is asked of every candidate anyway.
+        RecipeError: there is no such gate, or it is evaluated for every candidate anyway.
     """
     found = GATES.find(name)
     if name in release_gates():
         raise RecipeError(
-            f"the gate {name} is asked of every candidate",
+            f"the gate {name} is evaluated for every candidate",
             found=f"extensions.{name}",
             expected=f"its parameters under {found.section}" if found.section else "no parameters",
         )
@@ -263,7 +262,7 @@ def _named(name: str, verdict: GateVerdict) -> GateResult:
 
 
 def _is_absent(value: Any) -> bool:
-    """True for None, an empty table, or a record of nothing else."""
+    """Return True for None, an empty table, or a record of only these."""
     if isinstance(value, Frozen):
         return all(_is_absent(getattr(value, name)) for name in type(value).model_fields)
     return value is None or (isinstance(value, Mapping | tuple) and not value)

@@ -1,7 +1,7 @@
-"""The evidence that gates read: each field of `Evidence` is what one kind of attestation states.
+"""Evidence of the gates: each field of `Evidence` has one kind of attestation.
 
-A field that is None, a count of 0 or an empty table is missing evidence, and the gate that needs it fails. Intervals
-and limits are those of `plinth.evaluation.statistics`, as the evaluation wrote them; no gate makes one.
+None, a count of 0 or an empty table is missing evidence, and the gate that needs it fails. Intervals and bounds are
+computed by the evaluation with `plinth.evaluation.statistics`, never by gates.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class CodeFacts(Frozen):
     """Code that trained, as the trainer stated it at each start of the ranks."""
 
     commits: tuple[str, ...] = ()
-    unclean: tuple[str, ...] = Field((), description="Machines that trained what no commit names, a sentence each.")
+    unclean: tuple[str, ...] = Field((), description="Machines without a clean commit, a sentence each.")
 
 
 class SliceScore(Frozen):
@@ -52,8 +52,8 @@ class ProbeWorth(Frozen):
 
     items: int
     signal: float
-    snr: float | None = Field(description="None: the noise is not known.")
-    decides: bool = Field(description="A positive signal, and a signal-to-noise ratio of at least 1.")
+    snr: float | None = Field(description="Signal-to-noise ratio; None if the noise is unknown.")
+    decides: bool = Field(description="True for a positive signal with a signal-to-noise ratio of at least 1.")
 
 
 class ProbeFacts(Frozen):
@@ -78,11 +78,11 @@ class TaskFacts(Frozen):
 class PairedLine(Frozen):
     """A paired difference, candidate minus champion, with the ends of its interval."""
 
-    kind: str = Field(description="`slices`, `probes`, `tasks`, …: what was measured.")
+    kind: str = Field(description="Kind of measurement: `slices`, `probes`, `tasks`, …")
     measure: str
     slice: str = Field(description="`all`, or a label such as `bucket web`.")
     fewer_is_better: bool
-    clusters: int = Field(description="What was sampled: documents, templates, items.")
+    clusters: int = Field(description="Sample size: documents, templates or items.")
     value: float
     low: float
     high: float
@@ -121,18 +121,18 @@ class LicenceFacts(Frozen):
     """Rights in the training text."""
 
     documents: Mapping[str, int] = Field(description="Training documents by SPDX expression.")
-    permitted: tuple[str, ...] = Field((), description="What the recipe permits.")
+    permitted: tuple[str, ...] = Field((), description="SPDX identifiers that the recipe permits.")
     sources: Mapping[str, GrantedUses] = Field(default_factory=dict, description="Declared terms by source.")
 
 
 class ToleranceFacts(Frozen):
     """Difference of a replay from the run, with that of two replays from each other: relative differences."""
 
-    differences: Mapping[str, float] = Field(description="Between original and replay, by quantity.")
-    bounds: Mapping[str, float] = Field(description="Of each quantity, from what two replays differ by.")
-    hardware: tuple[str, ...] = Field(description="Of each rank, where it was measured.")
+    differences: Mapping[str, float] = Field(description="Differences between original and replay, by quantity.")
+    bounds: Mapping[str, float] = Field(description="Tolerance of each quantity, from two replays.")
+    hardware: tuple[str, ...] = Field(description="Hardware of each rank in the measurement.")
     method: str
-    faults: tuple[str, ...] = Field((), description="Why the replay does not hold within them, where it does not.")
+    faults: tuple[str, ...] = Field((), description="Reasons why the replay exceeds the tolerance.")
 
     @classmethod
     def of(cls, measured: Tolerance) -> ToleranceFacts:
@@ -151,10 +151,10 @@ class ResumeFacts(Frozen):
 
     bit_exact: bool
     compared_steps: int
-    faults: tuple[str, ...] = Field((), description="Why the replay is not bit for bit equal, where it is not.")
+    faults: tuple[str, ...] = Field((), description="Reasons why the replay is not bit-exact.")
     tolerance: ToleranceFacts | None = Field(
         None,
-        description="What was measured where it is not.",
+        description="Measured tolerance if the replay is not bit-exact.",
         exclude_if=lambda given: given is None,
     )
 
@@ -179,8 +179,8 @@ class Approval(Frozen):
     reason: str
     how: Literal["statement", "tag"]
     key: str = Field("", description="Identity of the key that signed; empty for a tag.")
-    policy: str = Field("", description="Digest of the gate policy that governed then; empty for a tag of anybody.")
-    proxy: str = Field("", description="Owner of the key of the server that states whose tag it is; empty: anybody's.")
+    policy: str = Field("", description="Digest of the gate policy at that time; empty for an unsigned tag.")
+    proxy: str = Field("", description="Owner of the key of the server that signed the author; empty: unsigned.")
     after: int = Field(
         0,
         ge=0,
@@ -202,11 +202,11 @@ class Evidence(Frozen):
     code: CodeFacts | None = None
     taints: tuple[str, ...] | None = None
     champion: str | None = Field(None, description="Digest of the champion's checkpoint; empty: nothing is released.")
-    first_release: Literal["allowed", "refused"] = Field("allowed", description="By the policy, where none is.")
-    parent: str | None = Field(None, description="Digest of what the run began from; empty: of random weights.")
+    first_release: Literal["allowed", "refused"] = Field("allowed", description="Policy without a champion.")
+    parent: str | None = Field(None, description="Digest of the initial checkpoint; empty: random weights.")
     expected_slices: tuple[str, ...] = ()
     miscounted: Mapping[str, tuple[str, ...]] = Field(
-        default_factory=dict, description="By piece of evidence: figures that its own tables do not give."
+        default_factory=dict, description="Figures that do not match their tables, by piece of evidence."
     )
 
     measured: Mapping[str, SerializeAsAny[Frozen]] = Field(
@@ -218,7 +218,7 @@ class Evidence(Frozen):
     stability: StabilityFacts | None = None
     cost: CostFacts | None = None
 
-    own: Mapping[str, Any] = Field(default_factory=dict, description="By gate: what it has found itself (`Gate.find`).")
+    own: Mapping[str, Any] = Field(default_factory=dict, description="Findings of gates (`Gate.find`), by gate.")
 
     requested_by: str | None = None
     approvals: tuple[Approval, ...] | None = None

@@ -1,5 +1,5 @@
-"""For gates of what was measured of two models: paired differences, upper bounds of shares; and two gates of a model
-that is derived from another one: `forgetting` and `compressed`.
+"""Paired differences and upper bounds of shares for gates that compare two models; the gates `forgetting` and
+`compressed` for a model derived from another.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from plinth.text import counted
 from plinth_registry.gates import GateResult, decided, missing, named, number, percent, shown, skipped
 from plinth_registry.gates.facts import ComparisonFacts, Evidence, PairedLine
 
-# Paired differences from the champion, for gates of what was measured of both.
+# Paired differences from the champion, for gates on measurements of both.
 #
-# Non-inferiority: `worse_at_most`, the upper end of the interval of how much worse the candidate is, is below the
-# margin. A point estimate decides nothing, and a measurement with too wide an interval does not pass.
+# Non-inferiority: `worse_at_most`, the upper bound of the candidate's loss, is below the margin. A point estimate
+# decides nothing, and a measurement with too wide an interval does not pass.
 
 WHOLE: Final = "all"
-#: Prefix of the slices that need none to be understood.
+#: Axis prefix that is omitted from labels.
 BUCKET: Final = "bucket "
 
 
@@ -33,7 +33,7 @@ def champion_of(name: str, evidence: Evidence) -> GateResult | None:
     Before the first release there is no champion: the policy decides if that blocks.
     """
     if evidence.champion is None:
-        return missing(name, "the champion could not be determined")
+        return missing(name, "the champion is unknown")
     if not evidence.champion:
         state: GateState = "not applicable" if evidence.first_release == "allowed" else "failed"
         reason = f"no champion to compare with; a first release is {evidence.first_release} by the policy"
@@ -260,7 +260,7 @@ FORGETTING_GATE = Gate(
 )
 
 
-# The gate `compressed`: a quantised or pruned form of a release loses few bits per byte of held-out text.
+# The gate `compressed`: a quantized or pruned form of a release loses few bits per byte of held-out text.
 #
 # A gate of exports: evaluated when a form is about to be exported, not for candidates. The upper end of the interval of
 # form minus release, paired by document, is below the margin: as a whole, and on every slice with enough documents.
@@ -271,11 +271,11 @@ COMPRESSED = "compressed"
 class CompressedPolicy(Frozen):
     """Loss of a form against the release that it is derived from, in bits per byte."""
 
-    margin: float = Field(0.02, ge=0, description="By how much a slice may be worse than the release's.")
+    margin: float = Field(0.02, ge=0, description="Allowed loss of a slice against the release.")
     margins: Mapping[str, float] = Field(
-        default_factory=dict, description="Other margins, by label, such as `bucket web`; `all` is the whole."
+        default_factory=dict, description="Margins by slice label, such as `bucket web`; `all` is the whole."
     )
-    min_documents: int = Field(10, ge=2, description="A slice of fewer is shown and not judged; the whole always is.")
+    min_documents: int = Field(10, ge=2, description="Slices with fewer documents are listed, not gated.")
 
 
 def compressed(asked: CompressedPolicy, evidence: Evidence) -> GateVerdict:
@@ -307,7 +307,7 @@ def _margin(asked: CompressedPolicy, line: PairedLine) -> float:
 
 COMPRESSED_GATE = Gate(
     name=COMPRESSED,
-    description="A quantised or pruned form loses few bits per byte of held-out text.",
+    description="A quantized or pruned form is within a margin of the release on held-out text.",
     needs=("comparison",),
     judge=compressed,
     params=CompressedPolicy,

@@ -35,7 +35,7 @@ def lineage(asked: LineagePolicy, evidence: Evidence) -> GateResult:
         return found
     if known is None or not (known.commits or known.unclean):
         return missing("lineage", "the code that trained")
-    reason = "; ".join(known.unclean) or f"{found.reason}; every machine at a clean commit"
+    reason = "; ".join(known.unclean) or f"{found.reason}; all machines at a clean commit"
     return decided("lineage", not known.unclean, reason, commits=list(known.commits))
 
 
@@ -84,7 +84,7 @@ def terms(asked: LicencePolicy, evidence: Evidence) -> GateResult:
     refused = {name: [use for use in asked.uses if not getattr(one, use)] for name, one in entered.items()}
     faults = [f"{name} does not grant {' and '.join(uses)}" for name, uses in refused.items() if uses]
     held = len(entered) - len(faults)
-    reason = f"{held} of {counted(len(entered), 'source')} grant {', '.join(asked.uses)}"
+    reason = f"{', '.join(asked.uses)}: granted by {held} of {counted(len(entered), 'source')}"
     return decided(
         "terms",
         not faults,
@@ -116,7 +116,7 @@ def _within(known: ResumeFacts, asked: ResumePolicy) -> tuple[bool, tuple[str, .
     if measured is None:
         return False, ()
     if "measured" not in asked.classes:
-        return False, ("the policy accepts bit-equal only",)
+        return False, ("the policy accepts only bit-exact replays",)
     if measured.faults:
         return False, measured.faults
     widest = max(measured.bounds, key=lambda name: measured.bounds[name])
@@ -201,7 +201,7 @@ def approvals(asked: ApprovalPolicy, evidence: Evidence) -> GateResult:
     parts = [f"{len(found.people)} of {needed} approvals" if needed else "the policy requires no approval"]
     parts[0] += f" ({', '.join(found.people)})" if found.people else ""
     if unknown:
-        parts.append("the requester of the run is unknown, so two-person approval cannot be evaluated")
+        parts.append("unknown requester, so two-person approval cannot be evaluated")
     if alike:
         parts.append(f"{len(found.people)} people used {len(found.keys)} of {needed} different keys or logins")
     decisions = [approval.model_dump(mode="json") for approval in evidence.approvals]
@@ -237,7 +237,7 @@ def _unfit(asked: ApprovalPolicy, approval: Approval, requested_by: str | None) 
     if unproved := _unproved(asked, approval):
         return f"approval not counted: {approval.by} ({approval.how}{unproved})"
     if approval.by in asked.proxies:
-        return f"approval not counted: {approval.by} is the server that states logins"
+        return f"approval not counted: {approval.by} is the login server"
     if asked.approvers and approval.by not in asked.approvers:
         return f"approval not counted: {approval.by} is not an approver of the policy"
     if asked.two_person and approval.by == requested_by:
@@ -252,7 +252,7 @@ def _unproved(asked: ApprovalPolicy, approval: Approval) -> str:
     if approval.how == "statement":
         return ""
     if not approval.proxy:
-        return ", which anyone can set: no server states who was logged in"
+        return ", without a signed login, so anyone could have set it"
     if approval.proxy not in asked.proxies:
         return f" through {approval.proxy}, which the policy does not name"
     return "" if approval.by in asked.approvers else ", who is not an approver of the policy"

@@ -1,8 +1,8 @@
-"""The gate policy of a release: what each gate asks, who approves, and which gates are left out with a reason.
+"""The gate policy of a release: settings of each gate, approvers, and omitted gates with reasons.
 
-A policy names every gate: one that is not asked stands in `without` with its reason, which every verdict repeats. What
-proves a candidate at all cannot be left out. Gates of measurements have their keys beside those that stand here
-(`policy_model`). How a policy is signed and found: `plinth_registry.policy`.
+A policy covers every gate: an omitted gate is listed in `without` with its reason, which every verdict repeats. Gates
+that verify the candidate itself cannot be omitted. Gates of measurements add their own keys (`policy_model`). For
+signing and lookup of policies, see `plinth_registry.policy`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from plinth.records import Frozen
 from plinth.training.forensics.proof import ToleranceClass
 
 SHORTEST_REASON: Final = 10
-#: The gate of the people who approve, asked last.
+#: The gate of approvals, evaluated last.
 APPROVALS: Final = "approvals"
 
 
@@ -49,10 +49,10 @@ Use = Literal["train", "redistribute", "commercial"]
 
 
 class LineagePolicy(Frozen):
-    """Origin of the model. That it is complete and stated by its trainer is always required."""
+    """Origin of the model. Complete lineage and the trainer's statements are always required."""
 
     clean_commit: bool = Field(
-        False, description="Every attempt ran on every machine at a commit of git, without changes on top of it."
+        False, description="Require every attempt to run at a clean git commit on every machine."
     )
 
 
@@ -60,62 +60,60 @@ class SlicePolicy(Frozen):
     """Held-out text. Every slice with enough documents must be non-inferior: the upper end of the 95% interval of
     candidate minus champion is below the margin. All must pass, so no correction for their number is needed."""
 
-    max_bits_per_byte: float | None = Field(None, gt=0, description="Absolute bound on the slice of every bucket.")
-    margin: float = Field(0.02, ge=0, description="Bits per byte by which a slice may be worse than the champion's.")
+    max_bits_per_byte: float | None = Field(None, gt=0, description="Absolute limit for the slice of every bucket.")
+    margin: float = Field(0.02, ge=0, description="Allowed loss of a slice against the champion, in bits per byte.")
     margins: Mapping[str, float] = Field(
-        default_factory=dict, description="Other margins, by label, such as `bucket web`; `all` is the whole."
+        default_factory=dict, description="Margins by slice label, such as `bucket web`; `all` is the whole."
     )
-    min_documents: int = Field(10, ge=2, description="A slice of fewer is shown and not judged; the whole always is.")
+    min_documents: int = Field(10, ge=2, description="Slices with fewer documents are listed, not gated.")
 
 
 class ProbePolicy(Frozen):
     """Probes whose signal-to-noise ratio is at least 1."""
 
-    margin: float = Field(0.05, ge=0, description="By how much a probe may be worse than the champion's.")
-    min_templates: int = Field(10, ge=2, description="A probe of fewer is shown and not judged.")
-    none_decides: Literal["passes", "fails"] = Field("fails", description="Where no probe can be told from noise.")
+    margin: float = Field(0.05, ge=0, description="Allowed loss of a probe against the champion.")
+    min_templates: int = Field(10, ge=2, description="Probes with fewer templates are listed, not gated.")
+    none_decides: Literal["passes", "fails"] = Field("fails", description="Result if no probe exceeds its noise.")
 
 
 class TaskPolicy(Frozen):
     """Tasks and their metrics."""
 
-    margin: float = Field(0.05, ge=0, description="By how much a metric may be worse than the champion's.")
-    min_items: int = Field(10, ge=2, description="A task of fewer is shown and not judged.")
+    margin: float = Field(0.05, ge=0, description="Allowed loss of a metric against the champion.")
+    min_items: int = Field(10, ge=2, description="Tasks with fewer items are listed, not gated.")
 
 
 class ContaminationPolicy(Frozen):
     """Overlap of training text with the held-out set."""
 
-    max_documents: int = Field(0, ge=0, description="Training documents that may still overlap.")
+    max_documents: int = Field(0, ge=0, description="Maximum number of overlapping training documents.")
 
 
 class LicencePolicy(Frozen):
     """Licenses of documents, and terms of sources."""
 
     permitted: tuple[str, ...] | None = Field(
-        None, description="SPDX identifiers, beside the recipe's own list: both must permit. Null: the recipe's alone."
+        None, description="SPDX identifiers permitted in addition to the recipe's check; null: only the recipe's list."
     )
-    uses: tuple[Use, ...] = Field(
-        ("train",), min_length=1, description="Uses that every source must grant: what the release is made for."
-    )
+    uses: tuple[Use, ...] = Field(("train",), min_length=1, description="Uses that every source must grant.")
 
 
 class ResumePolicy(Frozen):
     """Replay of a resumed run."""
 
-    min_steps: int = Field(1, ge=1, description="Steps that must have been compared.")
+    min_steps: int = Field(1, ge=1, description="Minimum number of compared steps.")
     classes: tuple[ToleranceClass, ...] = Field(
         ("bit-equal",),
         min_length=1,
-        description="Proofs that are accepted: `bit-equal`, and `measured` where kernels are not deterministic: no "
-        "further from the run than several times what two replays on the same hardware differ by.",
+        description="Accepted proofs: `bit-equal`; `measured` for nondeterministic kernels, which allows a multiple of "
+        "the difference between two replays on the same hardware.",
         exclude_if=lambda given: given == ("bit-equal",),
     )
     max_bound: float = Field(
         1e-2,
         gt=0,
         lt=1,
-        description="Largest relative bound that a measured tolerance may have come to.",
+        description="Maximum measured relative tolerance.",
         exclude_if=lambda given: given == 1e-2,
     )
 
@@ -123,23 +121,23 @@ class ResumePolicy(Frozen):
 class StabilityPolicy(Frozen):
     """Interventions and restarts of the run."""
 
-    max_events: int = Field(20, ge=0, description="Of all kinds together; each is reported.")
+    max_events: int = Field(20, ge=0, description="Maximum number of events of all kinds.")
 
 
 class CostPolicy(Frozen):
     """Cost amounts that must be on record."""
 
-    amounts: tuple[str, ...] = Field(("wall_s", "tokens"), min_length=1, description="Names, each above 0.")
+    amounts: tuple[str, ...] = Field(("wall_s", "tokens"), min_length=1, description="Required amounts, each above 0.")
 
 
 class PrometheusPolicy(Frozen):
-    """Two expressions of PromQL, of one series each, evaluated at the same times."""
+    """Two PromQL expressions with one series each, evaluated at the same times."""
 
-    url: str = Field(pattern=r"^https?://[^\s@?#]+$", description="Where Prometheus answers, without `/api/v1`.")
-    canary: str = Field(min_length=1, description="The canary's value.")
-    champion: str = Field(min_length=1, description="The champion's value.")
+    url: str = Field(pattern=r"^https?://[^\s@?#]+$", description="Address of Prometheus, without `/api/v1`.")
+    canary: str = Field(min_length=1, description="Expression of the canary's value.")
+    champion: str = Field(min_length=1, description="Expression of the champion's value.")
     step_s: int = Field(
-        60, ge=1, description="Seconds between pairs: at least the window of its rates, else pairs hang together."
+        60, ge=1, description="Seconds between pairs; at least the rate window, else pairs are correlated."
     )
 
 
@@ -147,52 +145,54 @@ class FeedPolicy(Frozen):
     """Metric of the owner: appended JSON lines, or two queries. It is unsigned."""
 
     lines: str | None = Field(
-        None, min_length=1, description="A file, or a folder of `*.jsonl`; relative to the workspace, or absolute."
+        None, min_length=1, description="File or folder of `*.jsonl`; relative to the workspace, or absolute."
     )
-    prometheus: PrometheusPolicy | None = Field(None, description="A Prometheus that has both values.")
+    prometheus: PrometheusPolicy | None = Field(None, description="Prometheus server with both values.")
 
     @model_validator(mode="after")
     def _from_one_place(self) -> FeedPolicy:
         if (self.lines is None) == (self.prometheus is None):
-            raise ValueError("a feed has either lines or prometheus")
+            raise ValueError("a feed needs either lines or prometheus")
         return self
 
 
 class TrialPolicy(Frozen):
     """Conditions to roll back a canary, or to make it champion, by paired comparison with the champion.
 
-    `margin` is a share of the champion's value. Both decisions use the same limit: proved to be worse by more than it,
-    or proved to be no worse than it, in each stream."""
+    `margin` is a share of the champion's value. Both decisions use the same limit: a stream is worse by more than it,
+    or every stream is within it."""
 
-    margin: float = Field(0.005, ge=0, lt=1, description="Share of the champion's value by which it may be worse.")
-    level: float = Field(0.95, gt=0.5, lt=1, description="One minus the chance of ever giving back a canary no worse.")
-    least: int = Field(100, ge=2, description="Observations of a stream before it is judged.")
-    higher_is_better: tuple[str, ...] = Field((), description="Streams in which more is better; else less is.")
+    margin: float = Field(0.005, ge=0, lt=1, description="Allowed loss, as a share of the champion's value.")
+    level: float = Field(0.95, gt=0.5, lt=1, description="One minus the false alarm rate for an equally good canary.")
+    least: int = Field(100, ge=2, description="Minimum number of observations per stream.")
+    higher_is_better: tuple[str, ...] = Field((), description="Streams where higher is better; default: lower.")
     feeds: Mapping[str, FeedPolicy] = Field(
         default_factory=dict,
-        description="Metrics of the owner's that are watched beside the signed evidence, by name.",
+        description="The owner's metrics, by name, in addition to signed evidence.",
         exclude_if=lambda given: not given,
     )
     promote: Literal["at once", "by hand", "automatic"] = Field(
         "at once",
-        description="What an approved candidate becomes where there is a champion: champion at once, or canary, which "
-        "a person makes champion, or which becomes champion when it is proved to be within the margin.",
+        description="Stage of an approved candidate if there is a champion: champion at once; canary, promoted by "
+        "hand; or canary, promoted automatically once it is shown to be within the margin.",
         exclude_if=lambda given: given == "at once",
     )
 
 
 class ApprovalPolicy(Frozen):
-    """People who must agree."""
+    """Required approvals."""
 
-    people: int = Field(1, ge=0, description="Different people who must approve.")
-    approvers: tuple[str, ...] = Field((), description="Who may approve; empty: every enrolled approver.")
-    two_person: bool = Field(False, description="At least two people with two keys, neither of whom asked for the run.")
+    people: int = Field(1, ge=0, description="Number of different people who must approve.")
+    approvers: tuple[str, ...] = Field((), description="Allowed approvers; empty: every enrolled approver.")
+    two_person: bool = Field(False, description="Require two people with two keys, other than the requester.")
     accepted: tuple[Literal["statement", "tag"], ...] = Field(
-        ("statement",), min_length=1, description="A signed statement, or a tag of MLflow behind its login."
+        ("statement",),
+        min_length=1,
+        description="Accepted forms: a signed statement, or an MLflow tag set after login.",
     )
     proxies: tuple[str, ...] = Field(
         (),
-        description="Keys (their owners, as approver) of the servers that may state which logged-in person set a tag.",
+        description="Owners (as approver) of the server keys that may state the author of a tag.",
         exclude_if=lambda given: not given,
     )
 
@@ -200,25 +200,25 @@ class ApprovalPolicy(Frozen):
 class GatePolicy(Frozen):
     """Conditions of a release, written and signed by its owner."""
 
-    release: str = Field(pattern=r"^[a-z][a-z0-9-]*$", max_length=64, description="The release that it governs.")
-    version: int = Field(1, ge=1, description="Number of this policy: one more than the one that it replaces.")
+    release: str = Field(pattern=r"^[a-z][a-z0-9-]*$", max_length=64, description="Name of the release.")
+    version: int = Field(1, ge=1, description="Version of this policy: that of the previous one plus 1.")
     description: str = ""
     first_release: Literal["allowed", "refused"] = Field(
-        "allowed", description="Whether a release without a champion to compare with may pass."
+        "allowed", description="Policy for a first release, which has no champion to compare with."
     )
     tainted_champion: Literal["stays", "goes back"] = Field(
         "stays",
-        description="A marked champion stays until somebody rolls back, or goes back to the last good version.",
+        description="A tainted champion stays until a manual rollback, or is rolled back to the last good version.",
         exclude_if=lambda given: given == "stays",
     )
     papers: Literal["unsigned", "signed"] = Field(
         "unsigned",
-        description="`signed`: a release is exported only with papers that compliance has signed.",
+        description="`signed`: exports require release documents signed by compliance.",
         exclude_if=lambda given: given == "unsigned",
     )
     lineage: LineagePolicy = Field(
         LineagePolicy(),
-        description="Where the model comes from.",
+        description="Requirements on lineage.",
         exclude_if=lambda given: given == LineagePolicy(),
     )
     slices: SlicePolicy = SlicePolicy()
@@ -232,15 +232,13 @@ class GatePolicy(Frozen):
     approvals: ApprovalPolicy = ApprovalPolicy()
     trial: TrialPolicy = Field(
         TrialPolicy(),
-        description="When a canary is given back.",
+        description="Conditions for withdrawing or promoting a canary.",
         exclude_if=lambda given: given == TrialPolicy(),
     )
     extensions: Mapping[str, Mapping[str, Any]] = Field(
-        default_factory=dict, description="Gates of installed packages, by name, each with its parameters."
+        default_factory=dict, description="Gates of installed packages by name, with their parameters."
     )
-    without: Mapping[str, str] = Field(
-        default_factory=dict, description="Gates of every candidate that are not asked, each with the reason."
-    )
+    without: Mapping[str, str] = Field(default_factory=dict, description="Omitted gates, each with the reason.")
 
     @property
     def asked(self) -> tuple[str, ...]:
@@ -258,17 +256,17 @@ class GatePolicy(Frozen):
     def _left_out_with_a_reason(cls, given: Mapping[str, str], info: ValidationInfo) -> Mapping[str, str]:
         for name, reason in given.items():
             if name not in release_gates() and name not in absent_gates():
-                raise ValueError(f"there is no gate {name!r}; there are {', '.join(release_gates())}")
+                raise ValueError(f"no gate {name!r}; expected one of {', '.join(release_gates())}")
             if name in always():
-                raise ValueError(f"the gate {name} cannot be left out")
+                raise ValueError(f"the gate {name} cannot be omitted")
             if len(reason.strip()) < SHORTEST_REASON:
-                raise ValueError(f"the gate {name} is left out without a reason, expected one in a sentence")
+                raise ValueError(f"the gate {name} is omitted without a reason")
         return given
 
     @model_validator(mode="after")
     def _every_gate_is_named(self) -> GatePolicy:
         if self.slices.max_bits_per_byte is None and "max_bits_per_byte" not in self.without:
-            raise ValueError("set slices.max_bits_per_byte, or leave the gate max_bits_per_byte out with a reason")
+            raise ValueError("set slices.max_bits_per_byte, or omit the gate max_bits_per_byte with a reason")
         return self
 
 
@@ -302,7 +300,7 @@ def _signed_model() -> type[GatePolicy]:
         def _known(self) -> SignedGatePolicy:
             for key in self.model_extra or {}:
                 if not absent_key(key):
-                    raise ValueError(f"{key}: no gate has this key")
+                    raise ValueError(f"{key}: unknown key")
             return self
 
     return SignedGatePolicy

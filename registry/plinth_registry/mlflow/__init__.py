@@ -1,14 +1,14 @@
-"""MLflow: its model registry over REST, and the one place of its artifacts. On these:
+"""MLflow: its model registry over REST, and confinement of its artifacts.
 
-    settings    how people log in, kept with the keys: by password, or by a reverse proxy
-    server      the local server: started when needed, found again, stopped; and its process
-    login       inside that process, where it asks for a login: who is logged in, and what they decide
-    database    registered models and accounts in the SQLite databases, where no server runs
-    connection  the one connection of this package's callers, with named failures; accounts of people
+    settings    login settings, stored with the keys: password or reverse proxy
+    server      the local server: start, find, stop; and its process
+    login       authentication inside that process, and decisions by logged-in people
+    database    registered models and accounts in the SQLite databases when no server runs
+    connection  the connection for callers of this package, with named errors; accounts of people
 
-MLflow checks a login and keeps no author of a tag. So the server holds a key of its own, enrolled as `approver` and
-named by the gate policy (`approvals.proxies`); it signs who set which tag. A tag that was written around it, in the
-database or through a server without login, has no such statement and is a request.
+MLflow authenticates users but does not record authors of tags. So the server has its own key, enrolled as `approver`
+and named in the gate policy (`approvals.proxies`); it signs the author of each tag. A tag written without it, in the
+database or through a server without login, has no such statement and is only a request.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from urllib.parse import quote, unquote, urlencode, urlsplit
 
 from plinth.errors import RegistryError
 
-# Where MLflow's artifacts may lie: in the destination of its own server, whatever its database says.
+# MLflow's artifacts must be in the destination of its own server, regardless of its database.
 #
-# Who writes the database, or makes an experiment, names the location of artifacts. MLflow believes it: the server would
-# hand out files of this user, or replace them, and a client would write to folders of somebody's choice.
+# Anyone who writes the database, or creates an experiment, sets the location of artifacts, and MLflow trusts it: the
+# server would serve or replace files of this user, and a client would write to arbitrary folders.
 #
 #     confine(destination)   in the server's process: other locations are refused, and links are not followed
 #     guard(client, uri)     in a client's process: nothing is sent anywhere but to its own server, or a bucket
@@ -41,7 +41,7 @@ PROXIED_SCHEME = "mlflow-artifacts"
 
 
 def confine(destination: str) -> None:
-    """Let MLflow in this process make repositories of artifacts below the server's destination alone."""
+    """Restrict MLflow's artifact repositories in this process to the server's destination."""
     from mlflow.server import handlers
     from mlflow.store.artifact.artifact_repository_registry import _artifact_repository_registry as made
 
@@ -65,10 +65,10 @@ def confine(destination: str) -> None:
 
 
 def guard(client: Any, uri: str) -> Any:
-    """The client, which refuses runs and models whose artifacts would go past its server to a folder or another host.
+    """Make a client refuse runs and models whose artifacts would bypass its server.
 
     Args:
-        uri: of the server. A database without one has its artifacts in folders: nothing is refused.
+        uri: address of the server. A database without a server stores artifacts in folders: nothing is refused.
     """
     if not uri.startswith(("http://", "https://")):
         return client
@@ -80,7 +80,7 @@ def guard(client: Any, uri: str) -> Any:
         scheme = urlsplit(found.artifact_uri).scheme
         if scheme in ("", "file") or (scheme.startswith("http") and not _prefixed(found.artifact_uri, uri)):
             raise RegistryError(
-                f"the artifacts of {resource_id} in MLflow are to go past its server",
+                f"artifacts of {resource_id} in MLflow would bypass its server",
                 found=found.artifact_uri,
                 expected=f"{PROXIED_SCHEME}:/…",
                 remedy="find out who changed the location in MLflow's database; delete that run or experiment",
@@ -100,7 +100,7 @@ def _local(uri: str) -> str | None:
 
 
 def is_proxied(uri: str) -> bool:
-    """True if a location is below the artifacts of the server that has it."""
+    """Return True if a location is inside the server's artifacts."""
     parts = urlsplit(uri)
     return parts.scheme == PROXIED_SCHEME and not parts.netloc and ".." not in PurePosixPath(unquote(parts.path)).parts
 
@@ -113,11 +113,11 @@ def _refused_place(place: object) -> Exception:
     from mlflow.exceptions import MlflowException
     from mlflow.protos.databricks_pb2 import INVALID_PARAMETER_VALUE
 
-    return MlflowException(f"{place} is not below the artifacts of this server", error_code=INVALID_PARAMETER_VALUE)
+    return MlflowException(f"{place} is not inside the artifacts of this server", error_code=INVALID_PARAMETER_VALUE)
 
 
 def _below(root: Path, place: str) -> Any:
-    """MLflow's repository of a folder at or below `root`, which follows no link and serves no file of two names."""
+    """Return MLflow's repository of a folder in `root` that follows no links and serves no hard-linked files."""
     from mlflow.exceptions import MlflowException
     from mlflow.store.artifact.artifact_repo import ArtifactRepository
     from mlflow.store.artifact.local_artifact_repo import LocalArtifactRepository
@@ -130,7 +130,7 @@ def _below(root: Path, place: str) -> Any:
         download_trace_data = ArtifactRepository.download_trace_data
 
         def get_local_path(self, artifact_path: str) -> None:  # type: ignore[override]
-            """None: a file is copied from its open descriptor, and not opened again by name."""
+            """Return None, so that files are copied from their open descriptor, not reopened by name."""
             if self._is_directory(artifact_path):  # type: ignore[no-untyped-call]
                 raise MlflowException.invalid_parameter_value(f"a directory, not a file: '{artifact_path}'")
 
@@ -161,10 +161,10 @@ def _below(root: Path, place: str) -> Any:
 
 
 def inside(root: Path, path: str | Path) -> Path:
-    """A path relative to `root`, which it is below; no link leads anywhere else.
+    """Return a path relative to `root`; it must be inside, also after following links.
 
     Raises:
-        MlflowException: it is elsewhere.
+        MlflowException: it is outside.
     """
     below = Path(os.path.relpath(path, root))
     if ".." in below.parts or root.is_symlink() or (root.resolve() / below).resolve() != root.resolve() / below:
@@ -173,7 +173,7 @@ def inside(root: Path, path: str | Path) -> Path:
 
 
 def _open_below(root: Path, below: Path) -> int:
-    """Open a plain file of one name, from folder to folder: a link that appears meanwhile is not followed."""
+    """Open a regular file without hard links, folder by folder, so that a new link is not followed."""
     fd = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         for part in below.parts:
@@ -182,7 +182,7 @@ def _open_below(root: Path, below: Path) -> int:
             fd = opened
         found = os.fstat(fd)
         if not stat.S_ISREG(found.st_mode) or found.st_nlink != 1:
-            raise OSError(errno.ELOOP, "no plain file of one name")
+            raise OSError(errno.ELOOP, "not a regular file without hard links")
     except OSError as error:
         os.close(fd)
         if error.errno == errno.ENOENT:
@@ -198,21 +198,21 @@ def _absent(path: Path) -> Exception:
     return MlflowException(f"No such artifact: '{path}'", error_code=RESOURCE_DOES_NOT_EXIST)
 
 
-# MLflow's model registry without MLflow's library, whose import takes longer than a command: over a server's REST.
+# MLflow's model registry over REST, without MLflow's library, whose import takes longer than a command.
 #
-# `Server`, and `ModelDatabase` where no server runs (`model_database`), answer as `MlflowClient` does: names,
+# `Server`, and `ModelDatabase` when no server runs (`model_database`), have the interface of `MlflowClient`: names,
 # arguments, errors with `error_code`. `connection` chooses between them; the library does everything else.
 
 API: Final = "/api/2.0/mlflow"
 ARTIFACTS: Final = "/api/2.0/mlflow-artifacts/artifacts"
 PROXIED: Final = "mlflow-artifacts:/"
 ABSENT: Final = "RESOURCE_DOES_NOT_EXIST"
-#: Longest wait for an answer.
+#: Response timeout in seconds.
 TIMEOUT_S = 120.0
 
 
 class Refused(Exception):
-    """MLflow's answer to what it does not do; `error_code` as in MLflow's own exceptions."""
+    """Error response of MLflow; `error_code` as in MLflow's own exceptions."""
 
     def __init__(self, message: str, error_code: str) -> None:
         super().__init__(message)
@@ -221,7 +221,7 @@ class Refused(Exception):
 
 @dataclass
 class RegisteredModel:
-    """A registered model and the versions that its aliases name."""
+    """Registered model, with versions by alias."""
 
     name: str
     description: str = ""
@@ -230,7 +230,7 @@ class RegisteredModel:
 
 @dataclass
 class ModelVersion:
-    """A version of a registered model; `version` is a number in digits, times are in milliseconds."""
+    """Version of a registered model; `version` is a number in digits, times are in milliseconds."""
 
     name: str
     version: str
@@ -250,12 +250,12 @@ class ModelPage(list[Any]):
 
 
 class Server:
-    """The model registry of a server of this machine.
+    """Model registry of a server on this machine.
 
     Args:
-        uri: of the server.
-        headers: sent with each request.
-        library: makes the `MlflowClient` that does what is not here.
+        uri: address of the server.
+        headers: headers of each request.
+        library: function that returns the `MlflowClient` for everything else.
     """
 
     def __init__(self, uri: str, headers: Mapping[str, str], library: Callable[[], Any]) -> None:
@@ -288,7 +288,7 @@ class Server:
         return _model(made["registered_model"])
 
     def copy_model_version(self, src_model_uri: str, dst_name: str) -> ModelVersion:
-        """Copy a version into another model, which exists."""
+        """Copy a version into another, existing model."""
         name, _, version = src_model_uri.removeprefix("models:/").rpartition("/")
         source = self._get("model-versions/get", name=name, version=version)["model_version"]
         copied = {
@@ -313,7 +313,7 @@ class Server:
         self._ask("DELETE", "registered-models/alias", name=name, alias=alias)
 
     def log_dict(self, run_id: str, dictionary: Mapping[str, Any], artifact_file: str) -> None:
-        """Keep a value as an artifact of a run, in JSON."""
+        """Store a value as a JSON artifact of a run."""
         place = self._get("runs/get", run_id=run_id)["run"]["info"]["artifact_uri"]
         if not place.startswith(PROXIED) or place.startswith(f"{PROXIED}/"):  # not through this server
             self._library().log_dict(run_id, dictionary, artifact_file)
@@ -330,11 +330,11 @@ class Server:
         return dict(json.loads(self.request(method, f"{API}/{path}", json.dumps(body).encode())))
 
     def request(self, method: str, path: str, body: bytes | None = None) -> bytes:
-        """Send a request to the server alone: no proxy, no redirect.
+        """Send a request directly to the server: no proxy, no redirect.
 
         Raises:
-            Refused: the server does not do it.
-            RegistryError: it does not answer.
+            Refused: the server refuses it.
+            RegistryError: the server does not respond.
         """
         try:
             with closing(http.client.HTTPConnection(self._place, timeout=TIMEOUT_S)) as connection:

@@ -1,7 +1,7 @@
-"""The connection to MLflow: one client, quiet, with named failures; its library is imported for runs and artifacts.
+"""Connection to MLflow: one quiet client with named errors; the library is imported only for runs and artifacts.
 
-Weights never pass through MLflow. Where its server asks for a login, Plinth has an account of its own: its password
-goes to the workspace's own server and nowhere else, and never into the environment, which jobs inherit. People may
+Weights never pass through MLflow. If its server requires a login, Plinth has its own account: its password is sent only
+to the workspace's own server, and never stored in the environment, which jobs inherit. People may
 read everything and change tags of the candidates of one release.
 """
 
@@ -68,7 +68,7 @@ def _client(workspace: Workspace, uri: str) -> Any:
 
 def _library(workspace: Workspace, uri: str) -> Any:
     os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
-    # Standard output belongs to the command that runs, which may be writing JSON.
+    # Standard output belongs to the running command, which may print JSON.
     os.environ.setdefault("MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT", "true")
     # MLflow's own retries back off for minutes; our callers retry by running again.
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")
@@ -81,7 +81,7 @@ def _library(workspace: Workspace, uri: str) -> Any:
 
 def _code(error: Exception) -> str:
     """Return the code of an MLflow error, also without its library; empty for other errors."""
-    library = sys.modules.get("mlflow.exceptions")  # an error of what was not imported is not raised
+    library = sys.modules.get("mlflow.exceptions")  # without the import, its errors cannot be raised
     known = (Refused, library.MlflowException) if library else (Refused,)
     return str(error.error_code) if isinstance(error, known) else ""
 
@@ -160,10 +160,10 @@ def _pages(ask: Callable[[str | None], Any]) -> list[Any]:
             return found
 
 
-#: Names the provider of credentials to MLflow's client; it holds no secret.
+#: Variable with the credential provider of MLflow's client; it has no secret.
 PROVIDER: Final = "plinth"
 GRANT: Final = "3.0/mlflow/users/permissions/grant"
-#: What a person may do with a registered model.
+#: Permission of a person on a registered model.
 MODELS, EDIT = "registered_model", "EDIT"
 #: Password of Plinth's account, by the address of the server.
 _PASSWORDS: dict[str, str] = {}
@@ -242,7 +242,7 @@ def _database(workspace: Workspace) -> Path:
 
 def _require_person(workspace: Workspace, person: str) -> None:
     if settings.load(workspace) is None:
-        raise RegistryError("this workspace's MLflow server asks for no login", remedy="`plinth ops people login`")
+        raise RegistryError("authentication is disabled on this MLflow server", remedy="`plinth ops people login`")
     if person == settings.ACCOUNT:
         raise RegistryError(f"{person} is the account of Plinth itself", expected="the name of a person")
 
@@ -251,8 +251,8 @@ def _ask(workspace: Workspace, person: str, method: str, path: str, **given: str
     """Send a request about an account to the server, as Plinth."""
     uri = ensure_server(workspace)
     if not is_own(workspace, uri):
-        remedy = "unset MLFLOW_TRACKING_URI, or make the account at that server"
-        raise RegistryError("accounts are those of the workspace's own server", found=uri, remedy=remedy)
+        remedy = "unset MLFLOW_TRACKING_URI, or create the account on that server"
+        raise RegistryError("accounts exist only on the workspace's own server", found=uri, remedy=remedy)
     server = Server(uri, authorization(workspace, uri), dict)
     try:
         server.request(method, f"/api/{path}", json.dumps({"username": person, **given}).encode())

@@ -1,10 +1,9 @@
-"""MLflow's SQLite databases, written where no server runs: starting one takes longer than a decision.
+"""MLflow's SQLite databases, written directly when no server runs, since starting one takes longer than a decision.
 
 The model registry, and the accounts of its login. Each change is one transaction with the rows that MLflow's own store
 would write, so a server that starts meanwhile, or another command, sees all of it or nothing. From then on the server
-writes, since it fails when another process commits between its read and its write. It also writes what is not known
-here: a database that does not exist yet, one with tables of another MLflow, or one with webhooks, which the server
-calls.
+writes, since it fails when another process commits between its read and its write. It also handles what is unsupported
+here: a database that does not exist yet, tables of another MLflow version, or webhooks, which the server calls.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ from plinth_registry.mlflow import (
     is_proxied,
 )
 
-#: Alembic revision of the tables that are written here. Change it together with the statements, after
+#: Supported Alembic revision. Change it together with the statements, after
 #: `test_server_and_database_write_the_same_rows` has passed with a newer MLflow.
 REVISION: Final = "dc11669786a5"
 #: Seconds to wait for another transaction.
@@ -123,7 +122,7 @@ class ModelDatabase:
 
     @_here
     def copy_model_version(self, database: sqlite3.Connection, src_model_uri: str, dst_name: str) -> ModelVersion:
-        """Copy a version into another model, which exists."""
+        """Copy a version into another, existing model."""
         name, _, number = src_model_uri.removeprefix("models:/").rpartition("/")
         source, now_ms = self.get_model_version(name, number), _now_ms()
         touched = "UPDATE registered_models SET last_updated_time = ? WHERE name = ?"
@@ -237,7 +236,7 @@ def rows(database: Path, asked: str, *given: Any) -> list[Any]:
     except sqlite3.OperationalError as error:
         if error.sqlite_errorcode != sqlite3.SQLITE_READONLY_ROLLBACK:
             raise
-    _read(database, "rw", "SELECT 1 FROM sqlite_master")  # takes back what a process has written that was killed
+    _read(database, "rw", "SELECT 1 FROM sqlite_master")  # rolls back the transaction of a killed process
     return _read(database, "ro", asked, *given)
 
 
@@ -255,7 +254,7 @@ def _is_known(database: sqlite3.Connection) -> bool:
     """Return True if the tables are supported, and no webhook waits for changes."""
     named = database.execute("SELECT 1 FROM sqlite_master WHERE name = 'alembic_version'").fetchall()
     if not named or database.execute("SELECT version_num FROM alembic_version").fetchall() != [(REVISION,)]:
-        return False  # or a server was killed before it had made the tables
+        return False  # or a server was killed before it created the tables
     return not database.execute("SELECT 1 FROM webhooks WHERE deleted_timestamp IS NULL").fetchall()
 
 
@@ -264,10 +263,10 @@ def _now_ms() -> int:
 
 
 def _absent(name: str) -> Refused:
-    return Refused(f"{name}: nothing of that name is registered in this workspace", ABSENT)
+    return Refused(f"no registered model {name} in this workspace", ABSENT)
 
 
-#: Alembic revision of the tables that are written here. Change it together with the statements, after
+#: Supported Alembic revision. Change it together with the statements, after
 #: `test_an_account_has_the_same_rows_with_and_without_a_server` has passed with a newer MLflow.
 ACCOUNTS_REVISION: Final = "f1a2b3c4d5e6"
 VERSIONS: Final = "alembic_version_auth"

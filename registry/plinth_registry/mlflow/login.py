@@ -1,9 +1,9 @@
-"""Inside the process of an MLflow server that asks for a login: who is logged in, and what they decide.
+"""Authentication in the process of an MLflow server, and decisions by logged-in people.
 
-MLflow's own login app checks passwords and permissions. Two hooks stand behind its check: before a tag of an approval
-is written, one that would count for nothing is refused with the reason; after it was written, the server signs whose it
-is. Behind a reverse proxy, the person is who the proxy names, and only while it shows the secret that both share: a
-client that sends the header itself is nobody.
+MLflow's own login app checks passwords and permissions. Two hooks run after its check: before an approval tag is
+written, one that would be ignored is refused with the reason; after it was written, the server signs its author.
+Behind a reverse proxy, the person is the one named in the proxy's header, and only with the shared secret: a client
+that sends the header itself is not authenticated.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def create_app(root: Path) -> Any:
     """
     workspace = Workspace(root)
     login = settings.load(workspace)
-    assert login is not None, "started for a login that is not asked for"
+    assert login is not None, "started without login settings"
     os.environ["MLFLOW_FLASK_SERVER_SECRET_KEY"] = secrets.token_hex(32)
     from mlflow.server import app, auth
 
@@ -60,7 +60,7 @@ def create_app(root: Path) -> Any:
 
 
 def authenticate() -> Any:
-    """Authenticate behind a reverse proxy (MLflow's `authorization_function`): the named person, or a refusal.
+    """Authenticate behind a reverse proxy (MLflow's `authorization_function`): return the named person, or a refusal.
 
     A request without the proxy's secret is judged by its password: Plinth's own account.
     """
@@ -72,7 +72,7 @@ def authenticate() -> Any:
     shown, person = request.headers.get(settings.SECRET_HEADER, ""), request.headers.get(login.header, "").strip()
     if not shown:
         return auth.authenticate_request_basic_auth()
-    # A header that came twice, one of them past the proxy, is joined with a comma: nobody has an account of that name.
+    # A duplicate header, one of them past the proxy, is joined with a comma, which matches no account.
     if not hmac.compare_digest(shown.encode(), secret) or not auth.store.has_user(person):
         return auth.make_forbidden_response()
     if auth.store.get_user(person).is_admin:
@@ -145,7 +145,7 @@ def _vouch(ctx: Context, login: LoginSettings, response: Any) -> Any:
     try:
         _state(ctx, login, person, change)
     except PlinthError as error:
-        return _answer(FAILED, f"the tag is written, but counts for nothing: {error}")
+        return _answer(FAILED, f"the tag was written but is not counted: {error}")
     return response
 
 

@@ -1,11 +1,11 @@
-"""The local MLflow server: started when needed, found again, stopped on request; and what its process does.
+"""The local MLflow server: start on demand, find, stop; and its process.
 
 SQLite and artifacts are in the workspace's `mlflow/`, unless `PLINTH_MLFLOW_DATABASE` and `PLINTH_MLFLOW_ARTIFACTS`
-name a database (`postgresql+psycopg2://…`) and a place of artifacts (`s3://…`). Passwords are libpq's matter
-(PGPASSFILE), and belong into no URL. A record in a private folder has the process and its port, so that the address
-stays the same over restarts and nobody who writes the workspace names a process to end. The server ends soon after
-the last process that uses it; one with other stores, or that asks for another login than the workspace's settings
-say, is replaced. `MLFLOW_TRACKING_URI` names another server, which then takes precedence.
+name a database (`postgresql+psycopg2://…`) and a place of artifacts (`s3://…`). Passwords are handled by
+libpq (PGPASSFILE) and must not be in URLs. A record in a private folder has the process and its port, so that the
+address is stable across restarts and writers of the workspace cannot choose a process to kill. The server exits soon
+after the last process that uses it; one with other stores or login settings is replaced. `MLFLOW_TRACKING_URI` selects
+another server, which takes precedence.
 """
 
 from __future__ import annotations
@@ -41,18 +41,18 @@ from plinth_registry.mlflow import confine, settings
 
 HOST, DATABASE, ARTIFACTS = "127.0.0.1", "mlflow.db", "artifacts"
 DATABASE_VARIABLE, ARTIFACTS_VARIABLE = "PLINTH_MLFLOW_DATABASE", "PLINTH_MLFLOW_ARTIFACTS"
-#: Seconds that a server waits for its next user.
+#: Seconds without users after which the server exits.
 LINGER_S = 20.0
-#: Longest wait for an answer of a live server; a busy machine may need most of it.
+#: Response timeout of a live server in seconds; a busy machine may need most of it.
 START_TIMEOUT_S = 300.0
 HEALTH_TIMEOUT_S = 60.0
 ANSWER_TIMEOUT_S = 20.0
 STOP_TIMEOUT_S = 10.0
 PORT_TIMEOUT_S = 10.0
 POLL_S = 0.2
-#: Lines of its log that an error quotes.
+#: Log lines quoted in an error.
 LOG_LINES = 5
-#: Names the port of the local server, for a proxy that must know it.
+#: Variable with the port of the local server, for a proxy.
 PORT_VARIABLE = "PLINTH_MLFLOW_SERVER_PORT"
 
 #: Path of MLflow's pages with the model registry in their menu, which MLflow hides by default. Its list of models
@@ -155,12 +155,12 @@ def _start(workspace: Workspace, port: int | None) -> str:
         process = processes.start(
             _command(workspace, port),
             *processes.STORES,
-            *(processes.KEYS if login else ()),  # a server that asks for a login signs who set a tag
+            *(processes.KEYS if login else ()),  # a server with a login signs the authors of tags
             own=SERVER_ENVIRONMENT | settings.environment(workspace),
             stdin=subprocess.DEVNULL,
             stdout=stream,
             stderr=subprocess.STDOUT,
-            # A session of its own: the server outlives its starter, and one signal reaches its workers.
+            # Its own session: the server outlives its starter, and one signal reaches its workers.
             start_new_session=True,
             preexec_fn=_default_signals,
         )
@@ -168,7 +168,7 @@ def _start(workspace: Workspace, port: int | None) -> str:
     state = ServerState(**running, port=port, login=login, stores=stores(home))
     try:
         write_bytes(_path(workspace), state.model_dump_json(indent=1).encode())
-    except StorageError:  # a server that nothing remembers would never be ended
+    except StorageError:  # an unrecorded server would never be stopped
         _end(state)
         raise
     deadline = time.monotonic() + START_TIMEOUT_S
@@ -178,9 +178,9 @@ def _start(workspace: Workspace, port: int | None) -> str:
         time.sleep(POLL_S)
     _end(state)
     raise RegistryError(
-        "the local MLflow server did not come up",
+        "the local MLflow server did not start",
         found=tail(log, LOG_LINES) or "no log",
-        expected=f"an answer from {state.uri}/health within {START_TIMEOUT_S:.0f} s",
+        expected=f"a response from {state.uri}/health within {START_TIMEOUT_S:.0f} s",
         remedy=f"read {log}; set MLFLOW_TRACKING_URI to use a server of your own",
     )
 
@@ -193,8 +193,8 @@ def _port(before: int | None) -> int:
     """
     named = int(os.environ.get(PORT_VARIABLE) or 0)
     if named and not _becomes_free(named):
-        remedy = "end the program that listens there, or name another"
-        raise RegistryError(f"port {named} of {PORT_VARIABLE} is taken", remedy=remedy)
+        remedy = "stop the program that listens there, or choose another port"
+        raise RegistryError(f"port {named} in {PORT_VARIABLE} is in use", remedy=remedy)
     return named or (before if before is not None and _becomes_free(before) else processes.free_port(HOST))
 
 
@@ -219,8 +219,8 @@ def is_own(workspace: Workspace, uri: str) -> bool:
 def _require_answer(uri: str) -> str:
     if uri.startswith(("http://", "https://")) and not healthy(uri):
         raise RegistryError(
-            f"no MLflow server answers at {uri}",
-            expected=f"an answer from {uri}/health",
+            f"no MLflow server responds at {uri}",
+            expected=f"a response from {uri}/health",
             remedy="start it, or unset MLFLOW_TRACKING_URI to use the workspace's own server",
         )
     return uri
@@ -302,19 +302,19 @@ def _becomes_free(port: int) -> bool:
 # The process: `python -m plinth_registry.mlflow.server HOME PORT USERS [WORKSPACE]`.
 #
 # `mlflow server` loads MLflow in one process to prepare the database, then again in another that answers. This does
-# both in one, in half the time. With a workspace it asks for a login (`login`). It ends when no process has held the
-# lock USERS for `LINGER_S`: commands that follow each other share one server, and none outlives them.
+# both in one, in half the time. With a workspace it requires a login (`login`). It exits when no process has held
+# the lock USERS for `LINGER_S`, so consecutive commands share one server.
 
 
 def serve(home: Path, port: int, users: Path, root: Path | None = None) -> None:
-    """Prepare the database in a folder and serve a loopback port until a signal comes, or no process uses it.
+    """Prepare the database in a folder and serve a loopback port until a signal arrives, or no process uses it.
 
     Args:
         users: lock file of the processes that use it.
         root: workspace with the login settings; None: no login is required.
     """
-    gc.disable()  # what is imported stays
-    import uvicorn  # before MLflow, which guards its pages only where it sees a server's package
+    gc.disable()  # imported objects are never freed
+    import uvicorn  # before MLflow, which protects its pages only if a server package is imported
     from mlflow import environment_variables as variables
     from mlflow.server import constants, handlers
 
@@ -340,7 +340,7 @@ def serve(home: Path, port: int, users: Path, root: Path | None = None) -> None:
 
 
 def _end_unused(users: Path) -> None:
-    wait_until_unused(users, LINGER_S)  # the lock is held until this process has ended: a new user starts another
+    wait_until_unused(users, LINGER_S)  # the lock is held until this process exits, so a new user starts another server
     print(f"no process has used this server for {LINGER_S:g} s", flush=True)
     os.kill(os.getpid(), signal.SIGTERM)
 

@@ -1,10 +1,10 @@
-"""How people log in to the MLflow server of a workspace. Kept outside the workspace, in the trust folder.
+"""Login settings of a workspace's MLflow server, stored outside the workspace, in the trust folder.
 
 <trust folder>/login/            mode 700, its files 600
     settings.json                kind, key of the server, header, public address
-    basic_auth.ini               MLflow's settings of its login, with the password of Plinth's own account
+    basic_auth.ini               MLflow's login settings, with the password of Plinth's own account
     people.db                    accounts, with hashes of passwords, written by MLflow
-    proxy-secret                 what a reverse proxy sends to show that a request comes through it
+    proxy-secret                 secret by which a reverse proxy authenticates its requests
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from plinth.storage.workspace import Workspace
 from plinth.trust.dsse import APPROVER
 from plinth.trust.root import Trust
 
-#: Account of Plinth itself. It administers the server, and no policy should list it.
+#: Administrator account of Plinth itself; no policy should list it.
 ACCOUNT: Final = "plinth"
-#: Carries the secret of the reverse proxy.
+#: Header with the secret of the reverse proxy.
 SECRET_HEADER: Final = "X-Plinth-Proxy"
 SIGNER: Final = "mlflow-login"
 FOLDER, SETTINGS, AUTH, PEOPLE, SECRET = "login", "settings.json", "basic_auth.ini", "people.db", "proxy-secret"
@@ -39,7 +39,9 @@ class LoginSettings(Frozen):
     kind: Literal["password", "proxy"] = "password"
     signer: str = Field(SIGNER, min_length=1, description="Owner of the server's key, as `approver` in the root.")
     header: str = Field(
-        "X-Forwarded-Email", pattern=r"^[A-Za-z][A-Za-z0-9-]*$", description="Names the person, of a proxy."
+        "X-Forwarded-Email",
+        pattern=r"^[A-Za-z][A-Za-z0-9-]*$",
+        description="Header in which the proxy names the person.",
     )
     origin: str = Field("", pattern=r"^(https?://[A-Za-z0-9.:-]+)?$", description="Public address of a proxy.")
 

@@ -127,7 +127,7 @@ def test_two_runs_of_one_beginning(plinth: Plinth, prepared: tuple[Context, conf
     config.write(run.model_copy(update={"run_id": "small-other"}))
     outcome = plinth("run", "batch", "small", "1")
     assert outcome.code == 3
-    assert "more than one run begins with 'small'" in outcome.err
+    assert "several runs match 'small'" in outcome.err
     assert plinth("run", "batch", "small-other", "1").code == 0
 
 

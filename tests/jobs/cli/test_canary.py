@@ -38,8 +38,8 @@ def test_the_status_says_what_is_missing_and_what_decides(plinth: Plinth, ctx: C
     feeds = {"x[red]\x1b[31m": {"lines": "metrics"}}
     policy.sign(ctx, policy.gate_policy(given | {"trial": {"feeds": feeds}}))
     shown = plinth("release", "canary", "-r", RECIPE).out
-    assert "version 2 beside champion 1" in shown
-    assert "not paired: nothing of at least 100 documents or templates is signed for both" in shown
+    assert "version 2, champion 1" in shown
+    assert "not paired: fewer than 100 paired documents or templates" in shown
     assert "x[red]" in shown
     assert "\x1b" not in shown
     found = json.loads(plinth("release", "canary", "-r", RECIPE, "--json").out)

@@ -79,14 +79,14 @@ def test_verify_names_the_changed_file(plinth: Plinth, run: configuration.RunCon
     (checkpoint.path(run.directory, 3) / "engine" / "rank-00000.safetensors").write_bytes(bytes(99) + b"x")
     told = plinth("run", "checkpoint", "verify", "latest", "-w", run.workspace)
     assert told.code == 1
-    assert "step 3: refused" in told.out
+    assert "step 3: corrupt" in told.out
     assert "engine/rank-00000.safetensors has changed" in told.out
     assert "step 6: intact" in told.out
     one = plinth("run", "checkpoint", "verify", "latest", "6", "-w", run.workspace, "--json")
     assert (one.code, json.loads(one.out)) == (0, [{"step": 6, "intact": True, "reason": ""}])
     missing = plinth("run", "checkpoint", "verify", "latest", "5", "-w", run.workspace)
     assert missing.code == 1
-    assert "step 5: refused" in missing.out
+    assert "step 5: corrupt" in missing.out
 
 
 def test_layout_in_words() -> None:

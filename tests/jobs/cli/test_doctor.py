@@ -72,7 +72,7 @@ def test_unwritable_workspace(tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.write_text("")
     assert doctor.workspace(file / "workspace").state == "missing"
-    assert doctor.workspace(tmp_path / "new").found.endswith("(made by the first run)")
+    assert doctor.workspace(tmp_path / "new").found.endswith("(created by the first run)")
     assert doctor.workspace(tmp_path).found == str(tmp_path)
 
 
@@ -124,7 +124,7 @@ def port() -> Iterator[int]:
 
 
 def test_dagster_answers(port: int) -> None:
-    assert doctor.dagster(port) == doctor.MachineFinding("Dagster pages", "ok", f"answer at http://127.0.0.1:{port}")
+    assert doctor.dagster(port) == doctor.MachineFinding("Dagster pages", "ok", f"running at http://127.0.0.1:{port}")
 
 
 def test_another_server_on_the_port(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -138,7 +138,7 @@ def test_ports_without_an_answer() -> None:
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))
         port = silent.getsockname()[1]
-        assert doctor.dagster(port).found == f"port {port} is taken"
+        assert doctor.dagster(port).found == f"port {port} is in use"
     assert "is free" in doctor.dagster(port).found
 
 
@@ -154,9 +154,12 @@ def test_extensions_that_cannot_be_used_are_named(tmp_path: Path, monkeypatch: p
     assert found["annotator shout"].state == "warn"
     assert "the annotator 'shout' of acme 2.0 cannot be imported: ModuleNotFoundError" in found["annotator shout"].found
     assert "repair or uninstall acme" in found["annotator shout"].advice
-    assert "`plinth status` of acme 2.0 is a command of Plinth already" in found["command status"].found
+    assert "`plinth status` of acme 2.0 is already a command of Plinth" in found["command status"].found
     assert found["plinth.annotator whisper"].state == "warn"
-    assert "no such group; name one of plinth.annotators, plinth.readers" in found["plinth.annotator whisper"].advice
+    assert (
+        "unknown entry point group; use one of plinth.annotators, plinth.readers"
+        in found["plinth.annotator whisper"].advice
+    )
 
 
 def test_every_group_that_the_guide_names_is_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -205,7 +205,7 @@ def test_what_nobody_released_is_marked_noted_and_needs_a_word(
     run, _ = committed(tmp_path / "workspace", tokenizer, BASE, torch.float32)
     refused = plinth("export", "model", "latest", "hf", "-w", run.workspace)
     assert refused.code == 8
-    assert "latest is no release" in refused.err
+    assert "latest is not a release" in refused.err
     assert not (tmp_path / "workspace" / "exports").exists()
     made = plinth("export", "model", "latest", "hf", "--unreleased", "-w", run.workspace)
     assert made.code == 0, made.err

@@ -37,7 +37,7 @@ def test_a_run_and_a_folder_of_its_weights_write_the_same(plinth: Plinth, tmp_pa
     given = ("a small", "--file", "prompts.jsonl", "--max-tokens", "5", "--json", "-w", run.workspace)
     told = plinth("model", "generate", "latest", *given)
     assert told.code == 0, told.err
-    assert "prompts.jsonl: 2 lines are no JSON object with a prompt" in told.err
+    assert "prompts.jsonl: skipped 2 lines without a JSON object with a prompt" in told.err
     expected = [written(model, tokenizer, prompt, 5) for prompt in ("a small", "a text", "small")]
     assert [one["text"] for one in json.loads(told.out)] == expected
     assert plinth("export", "model", "latest", "folder", "--unreleased", "-w", run.workspace).code == 0
@@ -55,11 +55,11 @@ def test_a_hostile_file_of_prompts_costs_its_lines(plinth: Plinth, tmp_path: Pat
     given = ("--file", "prompts.jsonl", "--max-tokens", "3", "-w", run.workspace)
     shown = plinth("model", "generate", "latest", *given)
     assert shown.code == 0, shown.err
-    assert f"prompts.jsonl: {len(lines)} lines are no JSON object with a prompt" in shown.err
+    assert f"prompts.jsonl: skipped {len(lines)} lines without a JSON object with a prompt" in shown.err
     assert shown.out.count("a\\x1b[2J small\\u202e") == 2
     assert not {"\x1b", "\u202e"} & set(shown.out)
     refused = plinth("model", "generate", "latest", "\udcff", "-w", run.workspace)
-    assert (refused.code, "holds bytes that are no UTF-8" in refused.err) == (2, True)
+    assert (refused.code, "is not valid UTF-8" in refused.err) == (2, True)
     (tmp_path / "prompts.jsonl").write_bytes(b"")
     assert plinth("model", "generate", "latest", *given).code == 2
 

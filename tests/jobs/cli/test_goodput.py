@@ -23,7 +23,7 @@ def test_every_rank_second_is_shown(plinth: Any, tmp_path: Path) -> None:
     spent = sum(sum(one["rank_us"].values()) for one in made["attempts"])
     assert spent == round(made["total_rank_s"] * 1e6)
     shown = plinth("-w", tmp_path, "run", "goodput", "run-1").out
-    assert f"goodput {100 * made['goodput']:.1f}% of 22.0 rank-seconds held" in shown
+    assert f"goodput {100 * made['goodput']:.1f}% of 22.0 allocated rank-seconds" in shown
     assert [name for name in made["percent"] if name not in shown] == []
 
 
@@ -34,7 +34,7 @@ def test_the_heading_says_why_its_share_is_not_that_of_the_table(plinth: Any, tm
     assert (made["rank_s"]["queue"], made["held_rank_s"]) == (100, 16)
     heading, *table = plinth("-w", tmp_path, "run", "goodput", "run-0").out.splitlines()
     share = f"{made['percent']['goodput']:.1f}%"
-    assert heading.endswith(f"rank-seconds held (the service level); {share} with those in a queue")
+    assert heading.endswith(f"allocated rank-seconds (the service level); {share} including queueing")
     assert next(line for line in table if line.startswith("  goodput ")).endswith(share)
 
 

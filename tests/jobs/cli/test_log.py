@@ -99,7 +99,7 @@ def test_a_demo_whose_workspace_was_deleted_is_refused_at_once_and_begins_anew_w
     trust, words = tmp_path / "trust", ("keys", "init", "--demo", "-w", tmp_path / "demo")
     monkeypatch.setenv(TRUST_VARIABLE, str(trust))
     assert plinth(*words).code == 0
-    assert "is pinned already" in plinth(*words).out
+    assert "is already pinned" in plinth(*words).out
     shutil.rmtree(tmp_path / "demo")
     refused = plinth(*words)
     assert refused.code == 8

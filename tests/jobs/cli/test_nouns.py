@@ -151,5 +151,5 @@ def test_every_earlier_name_is_a_command() -> None:
 def test_options_of_a_command_are_refused_before_one_below_it(plinth: Plinth) -> None:
     refused = plinth("run", "--workers", "2", "batch", "latest", "1")
     assert refused.code == 2
-    assert "--workers is an option of `plinth run` alone" in refused.err
+    assert "--workers is an option of `plinth run`, not of its subcommands" in refused.err
     assert "no workspace at elsewhere" in plinth("run", "-w", "elsewhere", "batch", "latest", "1").err

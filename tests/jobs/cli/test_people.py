@@ -47,7 +47,7 @@ def test_a_login_is_asked_for_and_not_any_more(workspace: Workspace) -> None:
     assert authenticator(workspace) == "mlflow.server.auth:authenticate_request_basic_auth"  # which reads no header
     assert (settings.password(workspace), settings.proxy_secret(workspace)) == (password, secret)
     assert run(workspace, "list").output == ""
-    assert run(workspace, "login", "--off").output == "MLflow asks for no login any more\n"
+    assert run(workspace, "login", "--off").output == "MLflow authentication is now disabled\n"
     assert settings.load(workspace) is None
 
 
@@ -60,7 +60,7 @@ def test_settings_that_are_none_are_refused_by_name(workspace: Workspace, wrong:
 
 
 def test_without_a_login_there_are_no_accounts(workspace: Workspace) -> None:
-    assert "asks for no login" in str(run(workspace, "remove", "ada@example.org").exception)
+    assert "authentication is disabled" in str(run(workspace, "remove", "ada@example.org").exception)
 
 
 def test_damaged_settings_start_no_server_without_a_login(workspace: Workspace) -> None:

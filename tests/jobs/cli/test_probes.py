@@ -59,7 +59,7 @@ def test_an_item_is_shown_as_text(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert call(["-w", str(tmp_path), "model", "probes", "explain", "mine/a"]) == 0
     shown = capsys.readouterr().out
     assert "    |Say [red]\\x1b[2J\n    |and\n" in shown
-    assert "right answer\n    | it's\n" in shown
+    assert "correct answer\n    | it's\n" in shown
     assert "wrong answer\n    | no\\u202eon\n" in shown
     assert not {"\x1b", "\u202e"} & set(shown)
     assert "examples" not in shown

@@ -57,7 +57,7 @@ def wrong(tmp_path: Path) -> Path:
 def test_check_says_right(plinth: Plinth, right: Path) -> None:
     outcome = plinth("recipe", "check", right)
     assert outcome.code == 0
-    assert "is right" in outcome.out
+    assert "is valid" in outcome.out
     assert fingerprint(load(right)) in outcome.out
 
 
@@ -149,5 +149,5 @@ class TestRemembered:
         assert load(recall(tmp_path / "ws")) == before
 
     def test_a_workspace_in_which_nothing_was_run(self, tmp_path: Path) -> None:
-        with pytest.raises(MissingError, match="has no recipe of an earlier run"):
+        with pytest.raises(MissingError, match="no recipe was run in"):
             recall(tmp_path)

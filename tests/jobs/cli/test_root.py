@@ -89,7 +89,9 @@ def test_a_defect_is_one_line_and_70(plinth: Plinth, raising: Any) -> None:
     raising(ZeroDivisionError("division\nby zero"))
     outcome = plinth("status")
     assert outcome.code == 70
-    assert outcome.err.splitlines() == ["plinth: defect: ZeroDivisionError: division by zero (--debug shows where)"]
+    assert outcome.err.splitlines() == [
+        "plinth: internal error: ZeroDivisionError: division by zero (--debug shows the traceback)"
+    ]
 
 
 @pytest.mark.parametrize("args", [("--debug", "status"), ("status", "--debug")])

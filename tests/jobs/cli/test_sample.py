@@ -99,7 +99,7 @@ def test_policy_try(plinth: Plinth, workspace: Path) -> None:
     assert "no bucket has" not in shown.err
     Path("spare.yaml").write_text(json.dumps({"policies": {"spare": {"profiles": [], "rules": rules}}}))
     spare = plinth("corpus", "policy", "try", "spare.yaml", "-r", "new.yaml")
-    assert "no bucket has the policy spare" in spare.err
+    assert "no bucket uses the policy spare" in spare.err
 
 
 def test_ledger_before_it_is_made(plinth: Plinth, workspace: Path) -> None:

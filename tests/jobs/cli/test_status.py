@@ -127,7 +127,7 @@ def test_many_assets_of_a_group_in_one_state_are_one_line(
     names = [stage.asset for stage in stages(load(RECIPE))]
     assert all(f" {name} " in every for name in names)
     listed = [name for name in names if f" {name} " in shown]
-    lines = re.findall(r"(\w+): (\d+) assets +(up to date|not made|stale)", shown)
+    lines = re.findall(r"(\w+): (\d+) assets +(up to date|never materialized|stale)", shown)
     assert len(listed) + sum(int(count) for _, count, _ in lines) == len(names)
     assert len({line[::2] for line in lines}) == len(lines) > 3
     for group, count, state in lines:
@@ -161,7 +161,7 @@ def test_a_workspace_that_is_not_there_is_named(tmp_path: Path, plinth: Plinth, 
 
 
 def test_a_workspace_without_a_recipe_says_so(ctx: Context, plinth: Plinth) -> None:
-    assert "has no recipe of an earlier run" in plinth("status", "-w", ctx.workspace.root).err
+    assert "no recipe was run in" in plinth("status", "-w", ctx.workspace.root).err
 
 
 #: Packages that neither the keys of stages nor the checks of a recipe need.

@@ -70,7 +70,7 @@ def test_a_digest_and_its_beginning_are_targets(plinth: Plinth, made: tuple[Cont
     for target in (made[1].digest, made[1].digest[:12]):
         outcome = plinth("verify", target)
         assert outcome.code == 0, outcome.err
-        assert "holds, down to its raw sources" in outcome.out
+        assert "is verified down to its raw sources" in outcome.out
 
 
 def test_a_flipped_byte_is_8_and_named(plinth: Plinth, made: tuple[Context, Manifest]) -> None:

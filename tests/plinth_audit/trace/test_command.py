@@ -100,7 +100,7 @@ def test_a_folder_is_no_text(plinth: Callable[..., Any], workspace: Path, tmp_pa
         assert (refused.code, "is a folder" in refused.err) == (3, True)
     for command in ("corpus trace", "corpus near", "explain"):
         refused = plinth(*command.split(), "\udcff", "-w", workspace)
-        assert (refused.code, "holds bytes that are no UTF-8" in refused.err) == (2, True)
+        assert (refused.code, "is not valid UTF-8" in refused.err) == (2, True)
 
 
 def test_a_long_text_of_frequent_spans_alone(plinth: Callable[..., Any], workspace: Path, tmp_path: Path) -> None:

@@ -57,7 +57,7 @@ def test_a_spent_budget_stops_promotion_until_somebody_signs(ctx: Context, line:
     api.approve(ctx, line.recipe, None, ADA, "good")
 
     def refused() -> str:
-        with pytest.raises(GateError, match="may not be promoted") as caught:
+        with pytest.raises(GateError, match="is blocked by gates") as caught:
             api.promote(ctx, line.recipe, None, "ben", "now")
         assert caught.value.exit_code == 8
         assert GATE in str(caught.value)

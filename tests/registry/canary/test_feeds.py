@@ -101,7 +101,7 @@ def test_a_source_that_is_not_there_is_a_fault_that_ends(tmp_path: Path) -> None
     assert (len(taken(tmp_path, gone).pairs), taken(tmp_path, gone).fault) == (1, "")
     asked = prometheus("http://127.0.0.1:1")
     faults = {taken(tmp_path, feed=asked, after_s=after).fault for after in (3600, 3700)}
-    assert faults == {"http://127.0.0.1:1 does not answer: ConnectionError"}  # one fault, one alarm
+    assert faults == {"http://127.0.0.1:1 does not respond: ConnectionError"}  # one fault, one alarm
 
 
 def test_a_damaged_journal_is_made_again(tmp_path: Path) -> None:
@@ -167,7 +167,7 @@ def test_an_answer_that_is_none_is_a_fault(tmp_path: Path, body: str, fault: str
 
 def test_an_answer_that_ends_early_or_is_too_long_is_a_fault(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     server = Answering(SERIES.format(""), cut=9)
-    assert "does not answer: ChunkedEncodingError" in taken(tmp_path, feed=prometheus(server.url)).fault
+    assert "does not respond: ChunkedEncodingError" in taken(tmp_path, feed=prometheus(server.url)).fault
     server.cut = 0
     monkeypatch.setattr(prometheus_api, "MOST_BYTES", 9)
     assert "more than 9 bytes" in taken(tmp_path, feed=prometheus(server.url)).fault

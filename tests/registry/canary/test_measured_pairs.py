@@ -41,9 +41,7 @@ def test_documents_are_pairs_in_an_order_of_their_names_and_slices_are_guards(ct
     assert found.manifests == {"evaluation": evaluations[1].digest, "champion evaluation": evaluations[0].digest}
     assert [len(one.values) for one in found.streams] == [2 * DOCUMENTS, DOCUMENTS, DOCUMENTS]
     ours, theirs = documents(WORSE), documents(GOOD)
-    wanted = [
-        tuple(pc.divide(side["model_bits"], side["bytes"]).to_pylist()) for side in (ours, theirs)
-    ]
+    wanted = [tuple(pc.divide(side["model_bits"], side["bytes"]).to_pylist()) for side in (ours, theirs)]
     assert sorted(found.streams[0].values) == sorted(zip(*wanted, strict=True))
     assert found.streams[0].values != sorted(found.streams[0].values)
     assert pairs_of(ctx, two) == found
@@ -92,7 +90,7 @@ def test_a_regression_of_2_percent_on_one_slice_gives_back_and_names_the_slice(c
     assert (status.canary, status.champion, status.trial.decision) == ("2", "1", "return")
     assert f"{WHOLE}: bucket code: worse than the margin after {DOCUMENTS}" in status.trial.reason
     assert "bucket web" not in status.trial.reason
-    assert status.next == "it is given back"
+    assert status.next == "will be withdrawn"
 
 
 def test_without_a_canary_or_champion_nothing_is_observed(

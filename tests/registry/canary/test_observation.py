@@ -67,7 +67,7 @@ def test_what_a_metric_says_alone_makes_no_champion(ctx: Context, two: Any) -> N
     assert set(ticks(ctx, two, -0.2)) == {"continue"}
     seen = observe(ctx, two[0].recipe)
     assert seen is not None
-    assert seen.status.next.startswith("nothing signed decides: ")
+    assert seen.status.next.startswith("no signed evidence: ")
 
 
 def test_a_metric_that_says_nothing_holds_a_canary_that_is_good(ctx: Context, two: Any) -> None:

@@ -104,10 +104,10 @@ def test_2_percent_worse_on_one_slice_is_given_back_at_the_first_look(
     assert event.metadata["evidence"].value.startswith("![plot](data:image/png")
     name = f"{first.recipe.release.name}-canary-2-champion-1.html"
     page = (ctx.workspace.reports / name).read_text()
-    assert "it is given back" in page
+    assert "will be withdrawn" in page
     held = mlflow.get_model_version(first.recipe.release.name, "2")
-    assert held.tags["trial"].startswith("it is given back. held-out text: ")
-    assert "> **Canary, at the last look:** it is given back. held-out text: " in held.description
+    assert held.tags["trial"].startswith("will be withdrawn. held-out text: ")
+    assert "> **Canary, last check:** will be withdrawn. held-out text: " in held.description
     (run,) = mlflow.search_runs([mlflow.get_experiment_by_name(first.recipe.name).experiment_id],
                                 filter_string=f"tags.mlflow.runName = '{second.run.id}'")  # fmt: skip
     kept = mlflow.download_artifacts(run.info.run_id, name, str(tmp_path))

@@ -255,7 +255,7 @@ def test_transformers_loads_it(released: Context, tmp_path: Path) -> None:
         ("demo/1", 8, "was rolled back"),
         ("demo/9", 8, "was never released"),
         ("demo@canary", 3, "demo has no canary"),
-        ("latest", 8, "latest is no release"),
+        ("latest", 8, "latest is not a release"),
     ],
 )
 def test_what_was_not_released_or_is_gone_stays(
@@ -290,7 +290,7 @@ def test_evidence_that_somebody_else_signed_stops_the_export(
     content = dsse.unverified(dsse.envelope_of(path), "approval")
     dsse.write(path, content, Trust.of(released.workspace).signer("trainer"))
     assert export(released, "demo/2", tmp_path / "out") == 8
-    assert "nobody may state evidence/approvals/anna@example.org.json" in capfd.readouterr().err
+    assert "no authorized signature on evidence/approvals/anna@example.org.json" in capfd.readouterr().err
 
 
 def test_without_the_promoters_key_nothing_leaves(released: Context, tmp_path: Path, own_trust: Path) -> None:
@@ -306,8 +306,8 @@ def test_the_evaluator_states_what_leaves_once(
     keys = (own_trust / "keys" / "evaluator").rename(tmp_path / "elsewhere")
     assert export(released, "demo/2", tmp_path / "out") == 8
     refusal = capfd.readouterr().err
-    assert "nobody stated that the files of hf-saved hold checkpoint" in refusal
-    assert "run the same command where the evaluator's key is" in refusal
+    assert "no statement that the files of hf-saved are checkpoint" in refusal
+    assert "run this command on the machine with the evaluator's key" in refusal
     keys.rename(own_trust / "keys" / "evaluator")
     (own_trust / "keys" / "promoter").rename(tmp_path / "promoter")
     assert export(released, "demo/2", tmp_path / "out") == 8

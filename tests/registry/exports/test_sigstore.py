@@ -60,15 +60,14 @@ def signed(export: SealedFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     return Signed(export, tmp_path)
 
 
-def test_a_bundle_of_whom_the_root_names_is_verified_offline(
-    signed: Signed, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_bundle_of_whom_the_root_names_is_verified_offline(signed: Signed, capfd: pytest.CaptureFixture[str]) -> None:
     proof = signed.proved(signed.good)
     assert (proof.identity, proof.issuer, proof.role, proof.at) == (WHO, ISSUER, PROMOTER, AT.isoformat())
     path = str(signed.folder / "bundle.json")
     command = ["verify", str(signed.export.directory), "--root", str(signed.export.root), "--sigstore", path]
     assert call([*command, "--trusted-root", str(signed.trusted)]) == 0
-    assert f"Signed by Sigstore's {WHO} of {ISSUER} as promoter, logged at {AT.isoformat()}" in capfd.readouterr().out
+    shown = capfd.readouterr().out
+    assert f"Signed through Sigstore by {WHO} ({ISSUER}) as promoter, logged at {AT.isoformat()}" in shown
     assert call(command) == 2
     Path(path).write_text(json.dumps(signed.instance.bundle(b"{}", WHO, ISSUER, AT)))
     assert call([*command, "--trusted-root", str(signed.trusted)]) == 8

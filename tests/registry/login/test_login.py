@@ -94,7 +94,7 @@ def test_a_tag_written_into_the_database_or_by_the_administrator_is_a_request(
     found = gate(served, line)
     assert not found.passed
     for person in (ADA, BEN):
-        assert f"approval not counted: {person} (tag, which anyone can set" in found.reason
+        assert f"approval not counted: {person} (tag, without a signed login" in found.reason
 
 
 #: A request that a browser sends from another site's page.
@@ -290,7 +290,7 @@ def test_no_account_is_sent_to_another_server(served: Served, monkeypatch: pytes
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://other.example.org")
     monkeypatch.setattr(server, "healthy", lambda _: True)
     monkeypatch.setattr(connection.Server, "request", lambda *_: pytest.fail("a password was sent"))
-    with pytest.raises(RegistryError, match="accounts are those of the workspace's own server"):
+    with pytest.raises(RegistryError, match="accounts exist only on the workspace's own server"):
         connection.add_person(served.ctx.workspace, ADA, "words-candidate", renew=True)
 
 

@@ -66,9 +66,7 @@ def test_two_people_who_logged_in_release_and_one_does_not(
 
 
 @pytest.mark.exhaustive
-def test_who_has_not_logged_in_is_nobody(
-    served: Served, front: str, provider: Provider, candidate: Candidate
-) -> None:
+def test_who_has_not_logged_in_is_nobody(served: Served, front: str, provider: Provider, candidate: Candidate) -> None:
     unknown, with_a_password = requests.Session(), requests.Session()
     with_a_password.auth = (ADA, served.passwords[ADA])
     (stranger, _), (ada, _) = (logged_in(front, provider, one) for one in ("stranger@example.org", ADA))

@@ -20,9 +20,7 @@ CLEAN = {"documents": 2, "contaminated": 0}
 
 def faults(ctx: Context, line: Any, kind: str, facts: dict[str, Any], **materials: str | None) -> dict[str, Any]:
     named = {name: digest for name, digest in (line.materials | materials).items() if digest is not None}
-    stated = attestations.attest(
-        ctx, line.recipe, kind, kind, line.checkpoint.digest, materials=named, facts=facts
-    )
+    stated = attestations.attest(ctx, line.recipe, kind, kind, line.checkpoint.digest, materials=named, facts=facts)
     return evidence.miscounted_text(ctx, {kind: stated}, chain(ctx.refs, line.checkpoint))
 
 
@@ -50,7 +48,7 @@ def test_a_claim_that_the_text_does_not_bear_out_is_named(
 def test_contaminated_documents_that_were_trained_on_are_counted(ctx: Context, line: Any) -> None:
     marked = line.made("contamination", {}, table=pa.table({"contaminated": [False, True]}), folder="web/")
     found = faults(ctx, line, "contamination", CLEAN, contamination=marked.digest)
-    assert found == {"contamination": ("contamination: contaminated: stated 0, counted 1",)}
+    assert found == {"contamination": ("contamination: contaminated: stated 0, recomputed 1",)}
 
 
 @pytest.mark.parametrize(
@@ -73,7 +71,7 @@ def test_terms_are_those_that_the_text_was_read_under(ctx: Context, line: Any) -
     """The owner refuses commercial use; the statement says otherwise."""
     line.documents = line.made("web/documents", {}, sources=[{"domain": "test", "snapshot": "2026-01", "terms": {}}])
     found = evidence._licences(ctx, statement(ctx, line, LICENCES | TERMS))
-    assert "sources/test 2026-01/commercial: stated True, counted False" in found
+    assert "sources/test 2026-01/commercial: stated True, recomputed False" in found
 
 
 def statement(ctx: Context, line: Any, facts: dict[str, Any]) -> attestations.Attestation:

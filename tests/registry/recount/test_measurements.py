@@ -213,7 +213,7 @@ def test_the_ranks_of_canaries_follow_from_their_bits(ctx: Context) -> None:
     changed = table.set_column(at, "rank", ranks)
     forged = manifest(ctx, good.asset, {canaries.TABLE: changed}, canaries.summary(changed))
     (faults,) = evidence.miscounted_measurements(ctx, {good.asset: forged}).values()
-    assert "wrong ranks: stated 0, counted 24" in " ".join(faults)
+    assert "wrong ranks: stated 0, recomputed 24" in " ".join(faults)
 
 
 def test_a_comparison_is_of_the_measurements_that_are_attested(ctx: Context) -> None:
@@ -246,14 +246,14 @@ def test_a_table_that_is_gone_is_looked_for_again(ctx: Context) -> None:
 
 
 def test_figures_by_number_are_compared_too() -> None:
-    assert evidence.differences({1: 2, 4: 2}, {1: 2, 4: 3}) == ("4: stated 2, counted 3",)
+    assert evidence.differences({1: 2, 4: 2}, {1: 2, 4: 3}) == ("4: stated 2, recomputed 3",)
     assert evidence.differences({"1": 2}, {1: 2}) == ()
 
 
 def test_numbers_that_differ_in_their_last_bits_are_the_same() -> None:
     assert evidence.differences({"a": 1.0, "b": [1]}, {"a": 1.0 + 1e-9, "b": [1]}) == ()
-    assert evidence.differences({"a": True}, {"a": 1.5}) == ("a: stated True, counted 1.5",)
-    assert evidence.differences({"a": float("nan")}, {"a": 1.0}) == ("a: stated nan, counted 1",)
+    assert evidence.differences({"a": True}, {"a": 1.5}) == ("a: stated True, recomputed 1.5",)
+    assert evidence.differences({"a": float("nan")}, {"a": 1.0}) == ("a: stated nan, recomputed 1",)
     many = evidence.differences({str(i): i for i in range(9)}, {})
     assert (len(many), many[-1]) == (4, "6 more figures differ")
 

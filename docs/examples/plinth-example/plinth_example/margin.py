@@ -19,7 +19,7 @@ class Params(Frozen):
 
 
 def judge(params: Params, evidence: Evidence) -> GateVerdict:
-    """Passed where every slice that must be there was measured and lies below; NaN lies below nothing."""
+    """Return True if every expected slice was measured and is below the margin; NaN is not below anything."""
     known = evidence.of("evaluation", EvaluationFacts)
     slices = known.slices if known else {}
     margins = {name: getattr(score, params.than) - score.model for name, score in sorted(slices.items())}

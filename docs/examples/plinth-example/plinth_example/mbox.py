@@ -32,7 +32,7 @@ class Options(Frozen):
 
 
 def read(file: SourceFile, source: Source, licence: str, max_bytes: int) -> Iterator[RawRecord | Reject]:
-    """The messages of an archive in order; a message over `max_bytes` is a reject."""
+    """Yield the messages of an archive in order; a message over `max_bytes` is a reject."""
     options = Options.model_validate(source.options)
     with opened(file) as raw:
         for message in _messages(raw, file.name, max_bytes, file.before):

@@ -1,4 +1,4 @@
-"""Quoted lines and signatures of mail: text that somebody else wrote, and text that says nothing."""
+"""Quoted lines and signatures of mail: text by other authors, and text without content."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SIGNATURE = ("--", "-- ")
 
 
 class Params(Frozen):
-    """How a quoted line begins."""
+    """Prefixes of quoted lines."""
 
     markers: tuple[str, ...] = Field((">", "|"), min_length=1, description="A line that begins so is a quoted one.")
 

@@ -1,6 +1,6 @@
-"""What a run is to SageMaker: the parameters of a recipe, and the request that creates a training job.
+"""SageMaker training jobs: parameters in a recipe, and the request that creates a job.
 
-The workspace lies on a file system (FSx for Lustre, or EFS) that SageMaker mounts as the channel `workspace`. The job
+The workspace is on a file system (FSx for Lustre, or EFS) that SageMaker mounts as the channel `workspace`. The job
 runs a script in the run's directory, because arguments of a container have at most 256 characters.
 """
 
@@ -42,13 +42,13 @@ class Options(Frozen):
     output: str = Field(pattern=r"^s3://[^/]+/?.*$", description="S3 prefix; SageMaker asks for one.")
     file_system: str = Field(pattern=r"^fs-[0-9a-f]{8,18}$", description="File system that holds the workspace.")
     file_system_type: Literal["FSxLustre", "EFS"] = Field("FSxLustre", description="Its type.")
-    directory: str = Field(pattern=r"^/.*$", description="Where on it the workspace lies (FSx: with its mount name).")
-    subnets: tuple[str, ...] = Field(min_length=1, max_length=16, description="Of the VPC that reaches it.")
-    security_groups: tuple[str, ...] = Field(min_length=1, max_length=5, description="Of the VPC that reaches it.")
+    directory: str = Field(pattern=r"^/.*$", description="Path of the workspace on it (FSx: with the mount name).")
+    subnets: tuple[str, ...] = Field(min_length=1, max_length=16, description="In a VPC that reaches it.")
+    security_groups: tuple[str, ...] = Field(min_length=1, max_length=5, description="In a VPC that reaches it.")
     python: str = Field("python", description="The interpreter in the image.")
     region: str = Field("", description="Empty: that of the environment.")
     volume_gb: int = Field(50, ge=1, description="Disk of each instance.")
-    max_runtime_s: int = Field(5 * 86_400, ge=1, description="The job is stopped after so long.")
+    max_runtime_s: int = Field(5 * 86_400, ge=1, description="Time limit of the job in seconds.")
     attempts: int = Field(3, ge=1, le=30, description="Tries of SageMaker's own after an internal error.")
     spot: bool = Field(False, description="Spot instances; an interrupted job waits, and starts again by itself.")
     max_wait_s: int = Field(0, ge=0, description="Spot: running and waiting together; 0 means twice `max_runtime_s`.")
@@ -67,7 +67,7 @@ class Options(Frozen):
 
 
 def stem(directory: Path) -> str:
-    """The job's name without its attempt: a function of the run's directory."""
+    """Return the job's name without its attempt, derived from the run's directory."""
     slug = re.sub(r"[^a-zA-Z0-9]+", "-", directory.name)[:_NAME_CHARACTERS].strip("-")
     return f"plinth-{slug}-{hashlib.sha256(str(directory).encode()).hexdigest()[:8]}"
 
@@ -117,7 +117,7 @@ def request(launch: Launch, options: Options, directory: Path, attempt: int) -> 
 
 
 def job_script(launch: Launch, options: Options, command: Sequence[str], directory: Path, log: Path) -> str:
-    """The script of each host: the workspace under the submitter's path, this host's place, then the supervisor."""
+    """Return the script of each host: link the workspace, set the host's rank, start the supervisor."""
     workspace = shlex.quote(str(directory.parent.parent))
     lines = [
         "#!/bin/bash",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from plinth.evaluation.probes.base import Probe, ProbeItem
 
-#: What the thing does, and the thing.
+#: Riddles with their answers.
 RIDDLES = (
     ("It has hands and a face, and shows the time", "clock"),
     ("It has teeth and puts hair in order", "comb"),

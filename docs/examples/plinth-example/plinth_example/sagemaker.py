@@ -29,7 +29,7 @@ EVERY_S = 15.0
 
 POLL_S = 1.0
 
-#: SageMaker sends SIGTERM, and SIGKILL so much later (StopTrainingJob).
+#: Seconds between SIGTERM and SIGKILL (StopTrainingJob).
 KILL_S = 120.0
 
 LOG_GROUP = "/aws/sagemaker/TrainingJobs"
@@ -43,7 +43,7 @@ _WAITING = (
     "Interrupted", "Restarting",
 )  # fmt: skip
 
-#: Throttled requests are sent again, later each time, before anything is said.
+#: Throttled requests are retried with backoff before an error is raised.
 _RETRIES = {"mode": "standard", "max_attempts": 6}
 
 
@@ -70,7 +70,7 @@ class SageMaker:
         return submit_once(directory, self.find, self._ask, lambda: self._create(text, directory))
 
     def find(self, directory: Path) -> Handle | None:
-        """The handle in `directory`; where there is none, the last job of its name."""
+        """Return the handle in `directory`, else the last job of its name."""
         handle = read_handle(directory)
         if handle is not None and handle.launcher == KIND.name:
             return handle
@@ -78,7 +78,7 @@ class SageMaker:
         return None if last == 0 else self._handle(f"{stem(directory.absolute())}-{last}")
 
     def poll(self, handle: Handle) -> JobStatus:
-        """Whether the job waits, runs or has gone, as SageMaker said at most some seconds ago."""
+        """Return the job's state, cached for some seconds."""
         return self._status(handle)
 
     def cancel(self, handle: Handle, grace_s: float) -> None:
@@ -91,7 +91,7 @@ class SageMaker:
             time.sleep(POLL_S)
 
     def logs(self, log: Path, lines: int = 50) -> str:
-        """The last lines of the run's log; before there is one, those of the first host in CloudWatch."""
+        """Return the last log lines of the run, else those of the first host in CloudWatch."""
         written = tail(log, lines)
         handle = None if written else self.find(log.parent)
         if handle is None:
@@ -121,7 +121,7 @@ class SageMaker:
             return self._handle(wanted["TrainingJobName"])
 
     def _last(self, directory: Path) -> int:
-        """The highest attempt that SageMaker knows; 0 where there is none."""
+        """Return the highest attempt that SageMaker knows, else 0."""
         name, last, page = stem(directory), 0, dict[str, str]()
         while True:
             found = self._call("sagemaker", "list_training_jobs", NameContains=name, MaxResults=100, **page)
@@ -148,7 +148,7 @@ class SageMaker:
         """One request.
 
         Raises:
-            _Missing, _Exists: as the service says.
+            _Missing, _Exists: error responses of the service.
             LaunchError: it refuses, or cannot be reached.
         """
         from botocore.exceptions import BotoCoreError, ClientError
@@ -195,14 +195,14 @@ class _Exists(Exception):
 
 
 def _status(job: dict[str, Any]) -> JobStatus:
-    """A job that is being stopped is there until it has ended."""
+    """Return the status of a job; one that is stopping is alive until it ends."""
     if job["TrainingJobStatus"] in _ENDED:
         return JobStatus.GONE
     return JobStatus.PENDING if job.get("SecondaryStatus") in _WAITING else JobStatus.RUNNING
 
 
 def _preview(launch: Launch, grace_s: float, command: Sequence[str], directory: Path, log: Path) -> str:
-    """The request, for `aws sagemaker create-training-job --cli-input-json`, of a first attempt."""
+    """Return the request of a first attempt, for `aws sagemaker create-training-job --cli-input-json`."""
     return json.dumps(request(launch, Options.model_validate(launch.options), directory, 1), indent=2) + "\n"
 
 

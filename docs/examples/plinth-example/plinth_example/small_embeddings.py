@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 
 
 class SmallEmbeddings(Frozen):
-    """How strongly embeddings are kept small."""
+    """Strength of the embedding penalty."""
 
-    weight: float = Field(0.01, gt=0, description="Of the mean squared element in the loss.")
+    weight: float = Field(0.01, gt=0, description="Weight of the mean squared element in the loss.")
 
 
 class EmbeddingTerm(RankHook):

@@ -46,14 +46,14 @@ class Typos(Frozen):
 
 
 class TypoFacts(Frozen):
-    """What gates read."""
+    """Facts for gates."""
 
     sentences: int
     at_most: float = Field(description="Upper end of the 95% interval of the mean, in bits of a sentence.")
 
 
 def with_typos(text: str, every: int) -> str:
-    """A text with the second and third letter of every n-th word of four letters and more swapped."""
+    """Swap the second and third letter of every n-th word with at least four letters."""
     words = text.split(" ")
     long = [at for at, word in enumerate(words) if len(word) >= 4][::every]
     for at in long:
@@ -99,7 +99,7 @@ def _make(params: Typos, ctx: Context, inputs: Inputs, say: Say) -> Manifest:
 
 
 def summary(table: pa.Table) -> dict[str, Any]:
-    """The mean of the bits more, with its interval."""
+    """Return the mean of the additional bits, with its interval."""
     return {"more": statistics.mean(table["more"].to_numpy(), table["item"].to_pylist()).model_dump(mode="json")}
 
 
@@ -143,7 +143,7 @@ MEASUREMENT = Measurement(
 
 
 class TypoBound(Frozen):
-    """What a release may need."""
+    """Limits of a release."""
 
     max_bits: float = Field(gt=0, description="Bits more of a sentence, as an upper bound.")
 

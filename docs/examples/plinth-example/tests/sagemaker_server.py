@@ -167,7 +167,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 @contextmanager
 def serving(folder: Path) -> Iterator[Server]:
-    """A server for as long as the block; clients find it by AWS_ENDPOINT_URL = its `url`."""
+    """Run a server during the block; clients find it by AWS_ENDPOINT_URL = its `url`."""
     moto = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     moto.start()
     host, port = moto.get_host_and_port()

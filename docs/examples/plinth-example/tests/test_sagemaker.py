@@ -31,7 +31,7 @@ OPTIONS: dict[str, Any] = {
     "python": sys.executable,
 }
 
-#: Counts its starts, then waits; at SIGTERM it says so and leaves with the status of a supervisor that has saved.
+#: Counts its starts, then waits; at SIGTERM it reports so and exits with the status of a supervisor that saved.
 COUNTING = """
 import pathlib, signal, sys, time
 signal.signal(signal.SIGTERM, lambda *_: (print("saved", flush=True), sys.exit(75)))
@@ -114,7 +114,7 @@ def test_a_job_runs_is_interrupted_by_spot_and_goes_on(server: Any, run: Path) -
     until(log, "started")
     assert launcher.poll(handle) is JobStatus.RUNNING
     server.interrupt(handle.id)
-    assert launcher.poll(handle) is JobStatus.PENDING  # nobody submits it again
+    assert launcher.poll(handle) is JobStatus.PENDING  # not submitted again
     assert launcher.submit(command(run), run, log) == handle
     process = server.run(handle.id, workspace)  # SageMaker has an instance again
     until(run / "starts", "xx")
@@ -166,7 +166,7 @@ def test_throttling_is_waited_out_and_silence_is_no_end(
     assert launcher.poll(handle) is JobStatus.PENDING  # the second try was answered
     assert server.calls["DescribeTrainingJob"] == before + 2
     server.throttle["DescribeTrainingJob"] = 99
-    assert launcher.poll(handle) is JobStatus.PENDING  # nobody answers: as far as is known
+    assert launcher.poll(handle) is JobStatus.PENDING  # no response: last known state
     with pytest.raises(LaunchError, match="AWS refused describe_training_job") as refused:
         sagemaker().poll(handle)
     assert "Rate exceeded" in str(refused.value)

@@ -122,4 +122,4 @@ def test_the_command(shared_tiny: Any, tmp_path: Path, capsys: Any) -> None:
     assert call([*base, docs[0].text, "--limit", "1"]) == 0
     assert "exact" in capsys.readouterr().out
     assert call([*base, "no such text anywhere"]) == 0
-    assert "no similar document" in capsys.readouterr().out
+    assert "No similar documents." in capsys.readouterr().out
