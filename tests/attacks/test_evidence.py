@@ -106,7 +106,7 @@ def test_a_directory_signed_without_the_trainers_account(
     ("changes", "reason"),
     [
         ({}, ""),
-        ({"dirty": True}, "changes on top of"),
+        ({"dirty": True}, "uncommitted changes on"),
         ({"commit": "", "no_commit": "there is no git on this machine"}, "there is no git"),
     ],
 )

@@ -35,7 +35,7 @@ def test_settings_that_cannot_be_used_are_named(
     path = tmp_path / "dagster.yaml"
     path.write_text(settings)
     monkeypatch.setenv("PLINTH_DAGSTER_YAML", str(path))
-    with pytest.raises(WorkspaceError, match="opens no instance") as caught:
+    with pytest.raises(WorkspaceError, match="cannot open an instance") as caught:
         instance.open_instance(Workspace(tmp_path / "workspace").ensure())
     assert str(path) in str(caught.value)
     assert found in str(caught.value.found)

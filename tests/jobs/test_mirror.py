@@ -1,4 +1,4 @@
-"""Who repairs what MLflow shows: a sensor by itself, and a person with a command, where an old history needs a word."""
+"""Repair of MLflow aliases: a sensor by itself, and a person with a command for an expired history."""
 
 from __future__ import annotations
 
@@ -130,4 +130,4 @@ def test_an_expired_head_is_signed_by_a_person_only(
         assert call(command) == 9
     assert head.read_bytes() != signed
     assert len(releases.history(ctx)) == 1
-    assert "MLflow shows" in tick()
+    assert "MLflow matches" in tick()

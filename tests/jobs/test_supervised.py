@@ -79,7 +79,7 @@ def test_one_that_is_killed_is_started_again_and_stays_named(
     assert exporter.poll() is None
     listed = [(one.name, one.pid) for one in supervised.started(workspace)]
     assert listed == [("plinth up", os.getpid()), ("Dagster daemon", children[2].pid), ("exporter", exporter.pid)]
-    assert "and runs again" in doctor.servers(workspace.root).found  # until `plinth up` is stopped
+    assert "restarted" in doctor.servers(workspace.root).found  # until `plinth up` is stopped
     supervisor.stop()
     assert [child.wait() for child in children] == [-signal.SIGKILL, -signal.SIGTERM, -signal.SIGTERM]
     assert supervised.started(workspace) == supervised.ended(workspace) == []

@@ -227,7 +227,7 @@ def test_a_measurement_of_another_package_is_evidence_and_counted_again(
         recount=lambda ctx, made, found: ({"words": made.stats["words"]}, {"words": 3}),
     )  # fmt: skip
     monkeypatch.setattr(measurement, "MEASUREMENTS", Including(measurement.MEASUREMENTS, own))
-    for words, wrong in ((3, {}), (4, {"length": ("length: words: stated 4, counted 3",)})):
+    for words, wrong in ((3, {}), (4, {"length": ("length: words: stated 4, recomputed 3",)})):
         found = made(ctx, "length", {"words": words}, checkpoint=line.checkpoint.digest)
         attestations.attest_measurement(ctx, line.recipe, line.checkpoint.digest, found)
         gathered = evidence.gather(ctx, line.recipe, unregistered, {})

@@ -118,7 +118,7 @@ def test_a_mark_on_any_parent_freezes_it(ctx: Context, line: Line, mean: Manifes
 def test_a_mean_that_nobody_signed(ctx: Context, line: Line) -> None:
     line.checkpoint = mean_of(ctx, line)
     line.evaluation = line.evaluate(model=2.0)
-    with pytest.raises(LineageError, match="nobody stated how"):
+    with pytest.raises(LineageError, match="no training statement for"):
         line.provenance()
 
 
@@ -151,7 +151,7 @@ def test_a_parent_left_out(ctx: Context, line: Line, mean: Manifest) -> None:
 def test_foreign_weights_called_a_checkpoint(ctx: Context, line: Line, mean: Manifest) -> None:
     inputs = {name: own for name, own in mean.inputs.items() if not name.startswith(mean_record.PARENT)}
     forged(ctx, line, mean, step="checkpoint", inputs=inputs)
-    refused(ctx, line, "other files were registered than the trainer committed")
+    refused(ctx, line, "the registered files differ from those the trainer committed")
 
 
 def test_a_statement_by_no_trainer(ctx: Context, line: Line, mean: Manifest) -> None:
@@ -168,7 +168,7 @@ def test_a_parent_that_was_committed_again(ctx: Context, line: Line, mean: Manif
     (staged / "model").mkdir()
     (staged / "model" / "model.safetensors").write_bytes(b"other")
     checkpoints.commit(line.directory, 5)
-    refused(ctx, line, "the mean is of other checkpoints than were committed")
+    refused(ctx, line, "the average used other checkpoints than the committed ones")
 
 
 def test_a_parent_whose_record_is_gone_or_anothers(ctx: Context, line: Line, mean: Manifest) -> None:
@@ -181,5 +181,5 @@ def test_a_parent_whose_record_is_gone_or_anothers(ctx: Context, line: Line, mea
             trained.proved(ctx, mean, changed)
     with pytest.raises(LineageError, match="no statement about this averaged"):
         trained.proved(ctx, mean, {**provenance, "training": provenance["training"] | {"mean": {}}})
-    with pytest.raises(LineageError, match="than were averaged"):
+    with pytest.raises(LineageError, match="differ from the averaged"):
         trained.proved(ctx, mean, provenance | {"files": {"model.safetensors": {"sha256": "0" * 64}}})

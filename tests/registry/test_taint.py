@@ -87,7 +87,7 @@ def test_a_commit_of_which_nothing_is_published_is_said_and_marks_nothing(ctx: C
 
 @pytest.mark.parametrize("target", ["ff" * 32, "12", "nonsense", "", "*"])
 def test_what_does_not_exist_cannot_be_marked(ctx: Context, line: Any, target: str) -> None:
-    with pytest.raises(MissingError, match="nothing to mark"):
+    with pytest.raises(MissingError, match="no artifact"):
         taint.mark(ctx, target, "ada", "because")
 
 

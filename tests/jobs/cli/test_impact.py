@@ -43,7 +43,7 @@ def test_everything_is_listed_nearest_first(plinth: Plinth) -> None:
     assert found["gaps"] == []  # MLflow does not run, and is read all the same
     shown = plinth("release", "impact", "notes/documents").out
     assert "asset notes/documents: 2 manifests" in shown
-    assert "Not looked at" not in shown
+    assert "Not checked" not in shown
 
 
 def test_the_page_lies_with_the_reports(plinth: Plinth, made: Context) -> None:

@@ -150,7 +150,7 @@ def test_the_encryption_of_a_bucket_is_read(accounts, monkeypatch: pytest.Monkey
     acting(monkeypatch, keys["backup"])
     assert object_store.encrypted(WORKSPACE) == "AES256"
     acting(monkeypatch, {"AWS_ACCESS_KEY_ID": "AKIAUNKNOWN", "AWS_SECRET_ACCESS_KEY": "guessed"})
-    with pytest.raises(StorageError, match="cannot ask"):  # could not tell: no pass
+    with pytest.raises(StorageError, match="cannot query"):  # could not tell: no pass
         object_store.encrypted(WORKSPACE)
     acting(monkeypatch, keys[object_store.ADMINISTRATOR])
     from plinth.storage.objects import client

@@ -154,10 +154,10 @@ SERIES = '{{"status": "success", "data": {{"resultType": "matrix", "result": [{}
 
 
 @pytest.mark.parametrize(("body", "fault"), [
-    (SERIES.format('{"values": []}, {"values": []}'), "2 series: aggregate"),
+    (SERIES.format('{"values": []}, {"values": []}'), "2 series; aggregate"),
     ('{"status": "error", "error": "bad expression"}', "refused the expression: bad expression"),
-    ("<html>", "no answer of Prometheus"), ("[]", "no answer of Prometheus"),
-    (SERIES.format('{"values": [1]}'), "no answer of Prometheus"),
+    ("<html>", "returned an invalid response"), ("[]", "returned an invalid response"),
+    (SERIES.format('{"values": [1]}'), "returned an invalid response"),
 ])  # fmt: skip
 def test_an_answer_that_is_none_is_a_fault(tmp_path: Path, body: str, fault: str) -> None:
     server = Answering(body)

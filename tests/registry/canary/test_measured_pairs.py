@@ -103,7 +103,7 @@ def test_without_a_canary_or_champion_nothing_is_observed(
     assert found is not None
     assert (found.streams, found.status.trial.decision) == ((), "continue")
     assert found.status.missing == "there is no champion"
-    assert "a person promotes it" in found.status.next
+    assert "by hand" in found.status.next
 
 
 def test_a_canary_no_worse_may_become_champion(ctx: Context, two: Any) -> None:

@@ -32,11 +32,11 @@ def test_true_claims_have_no_fault(ctx: Context, line: Any) -> None:
 @pytest.mark.parametrize(
     ("kind", "facts", "said"),
     [
-        ("licences", LICENCES | TERMS | {"documents": {"CC0-1.0": 2}}, "documents/CC0-1.0: stated 2, counted absent"),
-        ("licences", LICENCES | {"sources": {"test 2026-01": GRANTED | {"documents": 1}}}, "stated 1, counted 2"),
+        ("licences", LICENCES | TERMS | {"documents": {"CC0-1.0": 2}}, "CC0-1.0: stated 2, recomputed absent"),
+        ("licences", LICENCES | {"sources": {"test 2026-01": GRANTED | {"documents": 1}}}, "stated 1, recomputed 2"),
         ("licences", LICENCES | {"sources": {}}, "sources/test 2026-01: stated absent"),
-        ("contamination", CLEAN | {"documents": 200}, "documents: stated 200, counted 2"),
-        ("contamination", {"documents": 2}, "cannot be counted again"),
+        ("contamination", CLEAN | {"documents": 200}, "documents: stated 200, recomputed 2"),
+        ("contamination", {"documents": 2}, "cannot be recomputed"),
     ],
 )
 def test_a_claim_that_the_text_does_not_bear_out_is_named(
@@ -57,8 +57,8 @@ def test_contaminated_documents_that_were_trained_on_are_counted(ctx: Context, l
         ({"web/curated": fingerprint.digest("cleaner text")}, "counted on another web/curated than was trained on"),
         ({"web/curated": None}, "not counted on web/curated"),
         ({"web/verdicts": None}, "verdicts of no bucket, text of web"),
-        ({"contamination": None}, "cannot be counted again"),
-        ({"contamination": "0" * 64}, "cannot be counted again"),
+        ({"contamination": None}, "cannot be recomputed"),
+        ({"contamination": "0" * 64}, "cannot be recomputed"),
     ],
 )
 def test_a_claim_is_about_the_text_that_was_trained_on(

@@ -168,27 +168,27 @@ def test_what_a_stage_states_is_what_its_tables_give(ctx: Context, asset: str) -
 @pytest.mark.parametrize(
     ("asset", "path", "value", "said"),
     [
-        ("evaluation", "slices/web/model", 0.22, "web/model: stated 0.22, counted 1.8"),
+        ("evaluation", "slices/web/model", 0.22, "web/model: stated 0.22, recomputed 1.8"),
         ("evaluation", "slices/code/trigram", 9.0, "code/trigram: stated 9"),
         ("evaluation", "slices/prose", {"bytes": 9, "model": 0.1, "gzip": 9.0, "trigram": 9.0}, "prose: stated"),
-        ("probes", "probes/maths/items", 3, "maths/items: stated 3, counted 2"),
-        ("probes", "probes/maths/signal/value", 1.5, "maths/signal: stated 1.5, counted 0.95"),
-        ("tasks/small", "tasks/copying/damaged", 0, "copying/damaged: stated 0, counted 1"),
-        ("tasks/small", "tasks/copying/documents", 30, "copying/documents: stated 30, counted 3"),
+        ("probes", "probes/maths/items", 3, "maths/items: stated 3, recomputed 2"),
+        ("probes", "probes/maths/signal/value", 1.5, "maths/signal: stated 1.5, recomputed 0.95"),
+        ("tasks/small", "tasks/copying/damaged", 0, "copying/damaged: stated 0, recomputed 1"),
+        ("tasks/small", "tasks/copying/documents", 30, "copying/documents: stated 30, recomputed 3"),
         ("memorisation/extraction", "slices/all/either/upper", 0.01, "all/upper: stated 0.01"),
-        ("memorisation/extraction", "slices/all/n", 400, "all/n: stated 400, counted 4"),
+        ("memorisation/extraction", "slices/all/n", 400, "all/n: stated 400, recomputed 4"),
         ("memorisation/canaries", "audit/epsilon", 0.0001, "epsilon: stated 0.0001"),
         ("memorisation/canaries", "groups/64/exposure/value", 0.5, "groups/64/value: stated 0.5"),
-        ("memorisation/canaries", "planted", 40, "planted: stated 40, counted 12"),
+        ("memorisation/canaries", "planted", 40, "planted: stated 40, recomputed 12"),
         ("fairness", "attributes/gender/high", 0.1, "gender/high: stated 0.1"),
-        ("pii/data", "found", 0, "all/found: stated 0, counted 2"),
-        ("pii/data", "buckets/web/documents", 900, "web/documents: stated 900, counted 3"),
+        ("pii/data", "found", 0, "all/found: stated 0, recomputed 2"),
+        ("pii/data", "buckets/web/documents", 900, "web/documents: stated 900, recomputed 3"),
         ("pii/data", "buckets/web/at_most", 0.001, "web/at_most: stated 0.001"),
         ("pii/data", "kinds/email/per_million_at_most", 1.0, "email: stated 1"),
-        ("pii/outputs", "all/memorised", 0, "all/memorised: stated 0, counted 1"),
+        ("pii/outputs", "all/memorised", 0, "all/memorised: stated 0, recomputed 1"),
         ("pii/outputs", "unprompted/at_most", 0.01, "unprompted/at_most: stated 0.01"),
         ("comparison", "lines/0/difference/high", -9.0, "high: stated -9"),
-        ("comparison", "lines/0/fewer_is_better", False, "fewer_is_better: stated False, counted True"),
+        ("comparison", "lines/0/fewer_is_better", False, "fewer_is_better: stated False, recomputed True"),
         ("comparison", "models/b/checkpoint", "c" * 64, "models/b: stated cccc"),
     ],
 )
@@ -230,7 +230,7 @@ def test_without_its_table_or_its_statistics_nothing_counts(ctx: Context, asset:
     for changes in (lost, {"stats": {}}):
         bare = Manifest.model_validate(made.model_copy(update=changes).model_dump(mode="json"))
         (faults,) = evidence.miscounted_measurements(ctx, {asset: bare}).values()
-        assert "cannot be counted again" in faults[0] or "stated" in faults[0]
+        assert "cannot be recomputed" in faults[0] or "stated" in faults[0]
 
 
 def test_a_table_that_is_gone_is_looked_for_again(ctx: Context) -> None:
@@ -240,7 +240,7 @@ def test_a_table_that_is_gone_is_looked_for_again(ctx: Context) -> None:
     blob.chmod(0o644)
     blob.unlink()
     evidence._COUNTED_FAULTS.clear()
-    assert "cannot be counted again" in evidence.miscounted_measurements(ctx, {"tasks/small": made})["tasks"][0]
+    assert "cannot be recomputed" in evidence.miscounted_measurements(ctx, {"tasks/small": made})["tasks"][0]
     blob.write_bytes(kept)
     assert evidence.miscounted_measurements(ctx, {"tasks/small": made}) == {}
 
