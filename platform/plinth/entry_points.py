@@ -1,6 +1,6 @@
 """Entry points of installed packages in Plinth's groups, read without importing any of them, or pydantic.
 
-`plinth.extensions` has the catalogues over them.
+`plinth.extensions` has the catalogs over them.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import NamedTuple
 from plinth.errors import RecipeError
 
 PREFIX = "plinth."
-#: Plinth's own distribution: its entry points are the members of the ring.
+#: Plinth's own distribution, whose entry points are the members of the ring.
 OWN = "plinth"
 
 
@@ -28,7 +28,7 @@ class Entry(NamedTuple):
 
     @property
     def package(self) -> str:
-        """Name and version of the package, for people."""
+        """Name and version of the package."""
         return f"{self.distribution} {self.version}".strip()
 
     @property
@@ -55,7 +55,7 @@ def not_here(what: str, package: str) -> RecipeError:
     return RecipeError(
         f"{what} needs the package {package}, which is not installed",
         expected="an installation of Plinth with its ring",
-        remedy="install Plinth whole (its wheel has the package), or do without",
+        remedy="install the complete Plinth wheel, or avoid this feature",
     )
 
 
@@ -66,7 +66,7 @@ def name_and_version(distribution: metadata.Distribution) -> tuple[str, str]:
     head = dict(line.partition(": ")[::2] for line in text.partition("\n\n")[0].splitlines() if line[:1].isalpha())
     try:
         return head["Name"].strip(), head["Version"].strip()
-    except KeyError:  # of a distribution that another tool has written
+    except KeyError:  # a distribution written by another tool
         return distribution.name, distribution.version
 
 
@@ -75,7 +75,7 @@ def _entries(path: tuple[str, ...]) -> tuple[Entry, ...]:
     found, seen = list[Entry](), set[str]()
     for distribution in metadata.distributions(path=list(path)):
         name, version = name_and_version(distribution)
-        if name not in seen:  # of two copies, Python imports the first
+        if name not in seen:  # Python imports the first of two copies
             seen.add(name)
             for point in distribution.entry_points:
                 if point.group.startswith(PREFIX):

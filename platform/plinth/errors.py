@@ -1,9 +1,9 @@
-"""Every exception Plinth raises on purpose.
+"""All exceptions that Plinth raises on purpose.
 
     PlinthError
     ├── RecipeError          2  the recipe is wrong: file, key, line
     │   └── ExtensionError      an installed package's annotator, reader, gate or launcher cannot be used
-    ├── RequestError         2  what was asked for means nothing, or needs a confirmation
+    ├── RequestError         2  an invalid request, or one that needs a confirmation
     ├── MissingError         3  something named does not exist (asset, run, document)
     ├── SourceError          4  a source cannot be read or lacks required terms
     ├── StorageError         5  bytes at rest
@@ -11,13 +11,13 @@
     │   ├── DiskFullError       no space left
     │   ├── ConflictError       another process wrote the same reference first
     │   └── WorkspaceError      the workspace cannot be used
-    ├── StageError           6  a stage failed by name
+    ├── StageError           6  a stage failed
     │   ├── RejectRateError     more rejects than the recipe allows
-    │   ├── RemovalRateError    a learned rule removes too much of text that is trusted
+    │   ├── RemovalRateError    a learned rule removes too much trusted text
     │   ├── CheckFailedError    a blocking check failed before publication
     │   └── WorkerError         a worker died or raised
     ├── TrainingError        7  training, launching, checkpoints
-    │   ├── CheckpointError     not committed, torn, or not what it claims
+    │   ├── CheckpointError     not committed, torn, or not matching its record
     │   ├── ResumeError         a checkpoint does not belong to this run
     │   └── LaunchError         a job could not be submitted or found
     ├── TrustError           8  signature, lineage, gates, approval
@@ -33,7 +33,7 @@ from __future__ import annotations
 
 from plinth_text.errors import ExplainedError
 
-#: What was found, what was expected, and what to do about it; errors of `plinth_text` are such, too.
+#: Fields of all errors: found, expected, remedy; errors of `plinth_text` have them too.
 PlinthError = ExplainedError
 
 
@@ -145,7 +145,7 @@ class RegistryError(PlinthError):
     exit_code = 9
 
 
-#: Packages that the base installation lacks, and the extra of Plinth that brings them.
+#: Packages that the base installation lacks, and the extra of Plinth that installs them.
 EXTRAS = {"torch": "train", "deepspeed": "train", "lm_eval": "tasks"}
 
 
@@ -153,6 +153,6 @@ def not_installed(package: str) -> MissingError:
     """Return the error for a missing package of `EXTRAS`."""
     return MissingError(
         f"{package} is not installed",
-        expected="it, where models are trained or evaluated",
+        expected="{package} on machines that train or evaluate models",
         remedy=f"pip install 'plinth[{EXTRAS[package]}]', or let a launcher run this elsewhere (docs/launchers.md)",
     )

@@ -1,12 +1,12 @@
 """Members of a group (annotators, readers, gates, launchers, probes), built in or from an installed package.
 
-    core             named in the table of its catalogue: `module:attribute`
-    ring             named by an entry point of Plinth's own distribution; built in as the core's are
-    other packages   named by an entry point of the catalogue's group (`[project.entry-points."plinth.annotators"]`)
+    core             listed in the table of its catalog: `module:attribute`
+    ring             entry points of Plinth's own distribution; built in like the core's
+    other packages   entry points of the catalog's group (`[project.entry-points."plinth.annotators"]`)
 
-All are imported when they are first used and checked alike. A package of the ring may be absent: its members are too,
-and a name of theirs is refused with the package that it needs. A member of another distribution has an `Origin`, which
-is part of the identity of whatever the member makes. See docs/extending.md.
+Members are imported on first use and checked alike. A package of the ring may be absent, with its members; their names
+are then refused with the missing package. A member of another distribution has an `Origin`, part of the identity of its
+outputs. See docs/extending.md.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from plinth.records import Frozen
 T = TypeVar("T")
 F = TypeVar("F", bound=Frozen)
 
-#: Names that a repeated member may be used under.
+#: Suffix of a repeated member's other names.
 _REPEATED = re.compile(r"[a-z][a-z0-9]*(_[a-z0-9]+)+")
 
 
@@ -122,7 +122,7 @@ class Catalogue(Mapping[str, T], Generic[T]):
         if name not in self:
             if needed := absent(self.group).get(name):
                 raise not_here(f"the {self.noun} {name!r}", needed)
-            remedy = nearest(name, self) or "install the package that has it; `plinth doctor` lists what is installed"
+            remedy = nearest(name, self) or "install the package that has it; `plinth doctor` lists packages"
             raise RecipeError(f"no {self.noun} {name!r}", expected=", ".join(self), remedy=remedy)
         return self[name]
 
@@ -190,14 +190,14 @@ class Catalogue(Mapping[str, T], Generic[T]):
         try:
             return source_digest(module, _tops(entry.distribution))
         except (OSError, SyntaxError, ValueError) as error:
-            raise self._unusable(entry, "has no source that can be read", str(error)) from error
+            raise self._unusable(entry, "has no readable source", str(error)) from error
 
     def _unusable(self, entry: Entry, why: str, found: str) -> ExtensionError:
         return ExtensionError(
             f"the {self.noun} {entry.name!r} of {entry.package} {why}",
             found=found,
             expected=f"{entry.value} to be a {self._kind.__module__}.{self._kind.__name__}",
-            remedy=f"repair or uninstall {entry.distribution}; see docs/extending.md",
+            remedy=f"fix or uninstall {entry.distribution}; see docs/extending.md",
         )
 
 

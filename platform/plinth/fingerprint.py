@@ -1,8 +1,8 @@
 """Canonical JSON and its SHA-256: the identity of a step, a recipe, an input.
 
-Only literals bear identity. Paths, hosts, clocks and objects without a stable form are refused,
-so that nothing which differs between two machines can slip into a key. Where the code of others decides what comes
-out, its version does too: `libraries` of a step.
+Only literals are part of identity. Paths, hosts, clocks and objects without a stable form are refused, so nothing that
+differs between two machines can enter a key. If third-party code affects the output, its version is part of the key:
+`libraries` of a step.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from pydantic import BaseModel
 from plinth.errors import MissingError, StageError
 
 _SCALARS = frozenset({str, int, bool, type(None)})
-#: Among libraries: the tables of Python's `unicodedata`, which kernels take their character classes from.
+#: Among libraries: the tables of Python's `unicodedata`, from which kernels take their character classes.
 UNICODE: Mapping[str, str] = {"unicode": unicodedata.unidata_version}
 
 
@@ -44,7 +44,7 @@ def parsed(data: bytes) -> Any:
     """
     found = json.loads(data)
     if _written(found) != data:
-        raise ValueError("JSON that is not in its canonical form")
+        raise ValueError("JSON not in canonical form")
     return found
 
 
@@ -89,7 +89,7 @@ def require_libraries(step: str, expected: Mapping[str, str]) -> None:
     if found != expected:
         other = [name for name in expected if found[name] != expected[name]]
         raise StageError(
-            f"{step}: this worker has other libraries than the step's identity names",
+            f"{step}: libraries of this worker differ from the step's identity",
             found=", ".join(f"{name} {found[name]}" for name in other),
             expected=", ".join(f"{name} {expected[name]}" for name in other),
             remedy="install the same versions on every machine, then run the command again",
@@ -107,7 +107,7 @@ def _installed(name: str) -> str:
     except (metadata.PackageNotFoundError, FileNotFoundError) as error:
         raise MissingError(
             f"{name} is not installed",
-            expected="what pyproject.toml lists",
+            expected="the dependencies in pyproject.toml",
             remedy=f"python -m pip install --force-reinstall {distribution}",
         ) from error
 
@@ -134,4 +134,4 @@ def _plain(value: Any, where: str) -> Any:
         }
     if isinstance(value, Sequence) and not isinstance(value, bytes | bytearray):
         return [item if type(item) in _SCALARS else _plain(item, f"{where}[{i}]") for i, item in enumerate(value)]
-    raise TypeError(f"{where}: {type(value).__name__} bears no stable identity; expected JSON or a frozen model")
+    raise TypeError(f"{where}: {type(value).__name__} has no stable identity; expected JSON or a frozen model")

@@ -1,7 +1,7 @@
-"""Folders that nobody else can write (`plinth_text.private`), and the permissions of all that Plinth writes.
+"""Private folders (`plinth_text.private`), and the permissions of all files that Plinth writes.
 
-What Plinth writes elsewhere is its user's alone as well (0600, folders 0700), unless `PLINTH_UMASK` says otherwise:
-`007` where the members of a group share a workspace.
+Files that Plinth writes elsewhere are private to their user as well (0600, folders 0700), unless `PLINTH_UMASK` is set:
+`007` if the members of a group share a workspace.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from plinth_text.private import VARIABLE, folder, required, root
 
 __all__ = ["MASK", "MASK_VARIABLE", "VARIABLE", "apply_mask", "folder", "for_torch", "mask", "required", "root"]
 
-#: The mask of permissions of what is written, in octal digits.
+#: Variable with the mask of permissions, in octal digits.
 MASK_VARIABLE = "PLINTH_UMASK"
 MASK = "077"
 
@@ -32,7 +32,7 @@ def mask() -> int:
     """
     given = os.environ.get(MASK_VARIABLE) or MASK
     if len(given) > 4 or set(given) - set("01234567"):
-        raise WorkspaceError(f"{MASK_VARIABLE} is no mask", found=given, expected="octal digits, such as 077 or 007")
+        raise WorkspaceError(f"{MASK_VARIABLE} is not a mask", found=given, expected="octal digits, such as 077 or 007")
     return int(given, 8)
 
 

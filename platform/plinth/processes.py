@@ -1,15 +1,15 @@
-"""Child processes: the command, the working directory and the environment of every program that Plinth starts.
+"""Child processes: command, working directory and environment of every program that Plinth starts.
 
     start, run           `subprocess.Popen` and `subprocess.run`, in an empty private folder, with named variables only
     python               the command line of one of our own modules, without the working directory on its path
-    environment          the variables of a child, by what it needs
-    heap                 those by which a process that computes keeps its buffers
+    environment          the variables of a child, by its needs
+    heap                 variables that make a computing process keep its buffers
     free_port            a TCP port for a child to listen on
-    shut_out             take a workspace off the search paths of this process and of what it starts
+    shut_out             remove a workspace from the search paths of this process and its children
 
-Whoever can write a workspace decides nothing about what runs: `-P` and `PYTHONSAFEPATH` keep the working directory off
-`sys.path`, also in what the children start, and relative entries of PATH and PYTHONPATH are dropped. A child sees the
-variables of `BASE` and of the groups that it is given; `PLINTH_PASS_ENVIRONMENT` names further ones (`MY_KEY OTHER_*`).
+Writers of a workspace must not influence which code runs: `-P` and `PYTHONSAFEPATH` keep the working directory off
+`sys.path`, also in grandchildren, and relative entries of PATH and PYTHONPATH are dropped. A child gets the variables
+of `BASE` and of its groups; `PLINTH_PASS_ENVIRONMENT` adds others (`MY_KEY OTHER_*`).
 
 Starting a process in any other place fails `tests/attacks/test_planted_packages.py`.
 """
@@ -31,10 +31,10 @@ from typing import Any
 from plinth import private
 from plinth.errors import WorkspaceError
 
-#: Names further variables that children may see, with wildcards, separated by spaces.
+#: Variable with additional variables for children, with wildcards, separated by spaces.
 PASS_VARIABLE = "PLINTH_PASS_ENVIRONMENT"
 
-#: What every child sees: the machine, the language, threads, devices, proxies, and Plinth's own settings.
+#: Variables of every child: the machine, the language, threads, devices, proxies, and Plinth's own settings.
 BASE = (
     *("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LANGUAGE", "LC_*", "TZ", "TZDIR", "TMPDIR", "TMP", "TEMP"),
     *("XDG_*", "TERM", "COLORTERM", "COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR", "PYTHON*", "VIRTUAL_ENV", "CONDA_*"),
@@ -47,20 +47,20 @@ BASE = (
 )
 #: Addresses and credentials of stores, hubs and databases.
 STORES = ("AWS_*", "BOTO_*", "S3_*", "GOOGLE_*", "GCS_*", "AZURE_*", "FSSPEC_*", "HF_*", "HUGGING_FACE_*", "PG*")
-#: Where a run is tracked, and the services that orchestrate it.
+#: Tracking server of runs, and orchestration services.
 SERVICES = ("MLFLOW_*", "DAGSTER_*", "WANDB_*", "TENSORBOARD_*", "RAY_*")
-#: A scheduler's own variables, and what its scripts need to load modules.
+#: Variables of a scheduler, and those its scripts need to load modules.
 CLUSTER = (
     *("SLURM*", "SBATCH_*", "SRUN_*", "SQUEUE_*", "SCANCEL_*", "SCONTROL_*", "MUNGE_*", "RAY_*", "KUBE*"),
     *("MODULE*", "LMOD_*", "LOADEDMODULES", "_LMFILES_", "BASH_FUNC_*", "BASH_ENV", "MANPATH", "EB*", "SPACK_*"),
 )
-#: Names of keys, PINs and the folder of trust: for what signs, or checks a signature.
+#: Variables of keys, PINs and the folder of trust, for processes that sign or verify.
 KEYS = ("PLINTH_TRUST", "PLINTH_KEY_*", "PLINTH_PIN", "PLINTH_PIN_FILE", "PYKCS11LIB", "SOFTHSM2_*")
-#: What the job of a training run needs.
+#: Variables for the job of a training run.
 JOB = (*STORES, *SERVICES, *CLUSTER, *KEYS)
-#: Further secrets of Plinth's own, which no child inherits; who needs one is given it by name.
+#: Other secrets of Plinth, which no child inherits unless passed explicitly.
 _WITHHELD = (*KEYS, "PLINTH_PROXY_SECRET", "PLINTH_CERTIFICATE_KEY")
-#: The operator's whole environment: for a command that the operator configured, such as a signing tool.
+#: The operator's whole environment, for a command that the operator configured, such as a signing tool.
 ALL = ("*",)
 
 #: glibc keeps freed buffers up to these sizes. By default it returns those above 32 MiB, such as a batch's logits, at
@@ -69,7 +69,7 @@ _HEAP = {"MALLOC_MMAP_THRESHOLD_": str(2**27), "MALLOC_TRIM_THRESHOLD_": str(2**
 
 #: Variables that list folders or libraries.
 _LISTS = ("PATH", "PYTHONPATH", "LD_LIBRARY_PATH", "LD_PRELOAD", "LIBRARY_PATH", "CPATH")
-#: Variables that name a place, which is relative to the working directory of this process.
+#: Variables with paths, which are relative to the working directory of this process.
 _PLACES = (
     *("PLINTH_TRUST", "PLINTH_PRIVATE", "PLINTH_CACHE", "PLINTH_WORKSPACE", "PLINTH_DAGSTER_YAML", "PLINTH_PIN_FILE"),
     *("PLINTH_EXCLUDED", "DAGSTER_HOME", "PGPASSFILE", "PGSSLROOTCERT", "PGSSLCERT", "PGSSLKEY", "SSL_CERT_FILE"),
@@ -150,10 +150,10 @@ def shut_out(workspace: Path) -> None:
     here = next((place for place in places if place.resolve().is_relative_to(root)), None)
     if here is not None:
         raise WorkspaceError(
-            f"the workspace {workspace} holds the code that runs",
+            f"the workspace {workspace} contains the running code",
             found=str(here),
-            expected="a workspace apart from source and interpreter",
-            remedy="name a folder of its own by --workspace",
+            expected="a workspace outside of source and interpreter",
+            remedy="choose a separate folder with --workspace",
         )
     _SHUT_OUT.add(root)
     for path in [path for path in sys.path if path and _in_workspace(path)]:

@@ -1,9 +1,9 @@
-"""The small records that flow between stages. Everything here is plain data with a stable identity.
+"""Records that flow between stages: plain data with a stable identity.
 
     Blob      bytes at rest, by content: md5 is the address (DVC layout), sha256 is the proof
-    Part      one blob of a manifest, with its row count and what checks and plots read
-    Manifest  an ordered list of parts, the step that made them, the digests of its inputs
-    Step      a named, versioned pure function with frozen parameters; gives keys to work
+    Part      one blob of a manifest, with its row count and statistics
+    Manifest  an ordered list of parts, the step that produced them, the digests of its inputs
+    Step      a named, versioned pure function with frozen parameters; provides cache keys
 
 Asset keys are written with slashes (`web/documents`, `dedup/minhash`) everywhere but in Dagster.
 Does not belong here: the columns of tables (`plinth.storage.parts`): every process imports this, and few need Arrow.
@@ -25,10 +25,10 @@ from pydantic_core import CoreSchema
 
 from plinth import fingerprint
 
-#: Marks a field in the schema as one that no recipe sets.
+#: Marks a schema field that no recipe sets.
 INTERNAL = "internal"
 
-#: Marks a field in the schema as another way to write internal ones.
+#: Marks a schema field that is an alternative form of internal ones.
 SPELLING = "spelling"
 
 
@@ -89,7 +89,7 @@ Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]*$", max_length=6
 class Blob(Frozen):
     """Content at rest. `md5` is its address in the content store, `sha256` its proof."""
 
-    md5: str = Field(pattern=r"^[0-9a-f]{32}$")  # names of files are made of it
+    md5: str = Field(pattern=r"^[0-9a-f]{32}$")  # used in file names
     sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
     bytes: int = Field(ge=0)
 

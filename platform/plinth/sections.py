@@ -1,10 +1,10 @@
-"""Keys of the recipe that a package of the ring, or anyone's, adds to a section of the core.
+"""Keys of the recipe that a package of the ring, or another package, adds to a section of the core.
 
     RecipeSection  the key, its model, its problems: a member of the group `plinth.sections`, named by its dotted key
-    extended       puts them into the model of a section, as fields like its own
+    extended       adds them to the model of a section, as fields
     of             reads one
 
-A model is extended when its module is imported, so the module of a section's model imports pydantic and nothing heavy.
+A model is extended when its module is imported, so the module of a section's model imports only pydantic.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Foreign text as a terminal or a page of Markdown may show it, counts in words, and host names in one form.
+"""Display of untrusted text in terminals and Markdown, counts in words, and canonical host names.
 
 Kernels over text are in `plinth_text`.
 """
@@ -23,8 +23,8 @@ def counted(number: int, what: str, verb: str = "") -> str:
     said = ("is" if one else "are") if verb == "be" else f"{verb}s" if verb and one else verb
     return f"{number:,} {noun} {said}".rstrip()
 
-#: Control characters of ASCII and Latin-1 but for line ends and tabs, marks of direction, line separators, and halves
-#: of surrogate pairs, which cannot be printed.
+#: Control characters of ASCII and Latin-1 except line ends and tabs, direction marks, line separators, and unpaired
+#: surrogates, which cannot be printed.
 _COMMANDS = re.compile(
     "[\\x00-\\x08\\x0b-\\x1f\\x7f-\\x9f\\u061c\\u200e\\u200f\\u2028-\\u202e\\u2066-\\u2069\\ud800-\\udfff]"
 )
@@ -40,9 +40,9 @@ def escaped(json_text: str) -> str:
     return _COMMANDS.sub(lambda found: f"\\u{ord(found[0]):04x}", json_text)
 
 
-# Text in a page of Markdown: no markup, no link, no picture, whatever renders it.
+# Text in a page of Markdown: no markup, link or picture in any renderer.
 
-#: What begins a link, a picture or a cell, and the backslash, which would end the meaning of the one before them.
+#: Characters that begin a link, a picture or a cell, and the backslash, which would cancel the escape before them.
 _MARKUP = re.compile(r"([\\\[|])")
 
 
@@ -62,12 +62,12 @@ def _one_line(text: object) -> str:
     return " ".join("".join(visible).split())
 
 
-# Host names of addresses in one form, in which they are compared and stored, as browsers read them (WHATWG URL).
+# Canonical host names of addresses for comparison and storage, as browsers read them (WHATWG URL).
 #
 # case, dots       lower case; no dot at the end; the full stops of East Asia are dots
 # beyond ASCII     punycode (`xn--`) of the compatibility form: bücher.example, BÜCHER.example, b%C3%BCcher.example
 # IP addresses     four decimal numbers out of one to four decimal, octal or hexadecimal ones; IPv6 in its short form
-# around it        credentials and ports are no part of it; backslashes are slashes, line ends and tabs nothing
+# around it        credentials and ports are dropped; backslashes are slashes, line ends and tabs are removed
 
 LABEL = r"[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?"
 #: A host name with a dot in it.
@@ -75,7 +75,7 @@ HOST = re.compile(rf"(?:{LABEL}\.)+{LABEL}")
 EXPECTED = "a host name with a dot, such as example.org"
 _WEB = re.compile(r"(?:https?|wss?|ftp):[/\\]*([^/\\?#]*)", re.I)
 _OTHER = re.compile(r"(?:[a-z][a-z0-9+.-]*:)?//([^/?#]*)", re.I)
-#: A name that begins with a host and a path, without a scheme. Folders rarely have the form of a host.
+#: A name that begins with a host and a path, without a scheme. Folder names rarely look like a host.
 _BARE = re.compile(r"([^/\\?#:@\s]+\.(?:[a-z]{2,}|xn--[a-z0-9-]+|[^\x00-\x7f]+))\.?(?::\d*)?(/|\Z)", re.I)
 _UNSEEN = str.maketrans("", "", "\t\r\n")
 _DOTS = str.maketrans({"\u3002": ".", "\uff0e": ".", "\uff61": "."})

@@ -143,7 +143,7 @@ def test_an_envelope_that_repeats_a_key(trust: Trust, tmp_path: Path) -> None:
 def test_a_subject_that_is_named_twice(trust: Trust) -> None:
     content = dsse.statement(KIND, {"a": "0" * 64}, {})
     content["subject"].append({"name": "a", "digest": {"sha256": "1" * 64}})
-    with pytest.raises(SignatureError, match="names a subject twice"):
+    with pytest.raises(SignatureError, match="duplicate subject"):
         dsse.subjects(content)
 
 

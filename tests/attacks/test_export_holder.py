@@ -146,7 +146,7 @@ def test_a_statement_that_is_no_regular_file_is_not_read(export: SealedFolder, t
     command = ["bash", "-c", limited, program, str(ALONE), str(export.root), *map(str, places)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
     assert done.stdout.split("\n")[0] == "[1, 1, 1, 1]"
-    assert done.stderr.count("is a link, or no regular file") == 4
+    assert done.stderr.count("is not a regular file") == 4
 
 
 def _envelope(at: Path, change: Callable[[str], str]) -> None:
@@ -209,7 +209,7 @@ ROOTS: dict[str, Callable[[dict[str, Any]], object]] = {
     "a key more": _thief,
     "no threshold": lambda root: root["roles"]["promoter"].update(threshold=0),
     "for ever": lambda root: root.update(expires="9999-01-01T00:00:00+00:00"),
-    "another kind": lambda root: root.update(demo=not root["demo"]),
+    "another key type": lambda root: root.update(demo=not root["demo"]),
     "another owner": lambda root: next(iter(root["keys"].values())).update(owner="ada@example.org"),
     "not revoked": lambda root: next(iter(root["keys"].values())).update(revoked_from=None, note=1),
     "its own signers": lambda root: root["roles"]["root"].update(threshold=0),

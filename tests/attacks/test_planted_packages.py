@@ -147,7 +147,7 @@ def test_this_process_imports_nothing_of_the_workspace(workspace: Path, capsys: 
 
 @pytest.mark.parametrize("place", [ROOT, ROOT / "platform", Path(sys.prefix)])
 def test_a_workspace_that_holds_the_code_is_refused(place: Path) -> None:
-    with pytest.raises(WorkspaceError, match="holds the code that runs"):
+    with pytest.raises(WorkspaceError, match="contains the running code"):
         processes.shut_out(place)
 
 
@@ -175,7 +175,7 @@ def test_a_run_whose_configuration_was_edited_loads_no_code(name: str, tmp_path:
     assert configuration.load(config.directory.config).launch.environment == {"NCCL_DEBUG": "INFO"}
     edited["launch"]["environment"] = {name: "/tmp/planted.so"}
     config.directory.config.write_text(json.dumps(edited))
-    with pytest.raises(PlinthError, match="decides which code runs"):
+    with pytest.raises(PlinthError, match="controls which code runs"):
         configuration.load(config.directory.config)
 
 

@@ -147,7 +147,7 @@ def test_a_model_signature_of_another_export(
     (own,) = [one for one in content["subject"] if one["name"] == MODEL_SIGNATURE]
     own["digest"] = {"sha256": standalone_verify.digest_of(at / MODEL_SIGNATURE)}
     dsse.write(at / EXPORT, content, Trust.of(export.ctx.workspace).signer(PROMOTER))
-    require_refused(export, at, "model.sig is of other files", capfd)
+    require_refused(export, at, "model.sig covers other files", capfd)
 
 
 def test_a_model_signature_of_nobodys_key(

@@ -38,7 +38,7 @@ def test_model_signing_that_verifies_everything_lets_no_changed_weight_out(
     monkeypatch.setattr(verifying.Config, "verify", _passes)
     signing.verify(weights.parent, Trust.of(released.workspace).authority(TRAINER))  # it turned
     assert export_model(released, "demo/2", tmp_path / "out") == 7
-    assert "model.safetensors is not the file that was verified" in capfd.readouterr().err
+    assert "model.safetensors differs from the verified file" in capfd.readouterr().err
     assert not (tmp_path / "out").exists()
 
 
@@ -54,4 +54,4 @@ def test_signature_verification_that_passes_everything_lets_no_forged_export_pas
     seal_anew(export, at)
     monkeypatch.setattr(signers.PublicKey, "verifies", lambda *_: True)
     assert dsse.signed_by(envelope, trust.authority(EVALUATOR)) == ("evaluator",)  # it turned
-    require_refused(export, at, f"the signature of {FORM} does not hold", capfd)
+    require_refused(export, at, f"the signature of {FORM} is invalid", capfd)

@@ -157,7 +157,7 @@ def test_a_member_that_cannot_be_used_is_named(site: Site, source: str, value: s
         catalogue().find("saw")
     assert f"the tool 'saw' of acme-saws 2.0 {what}" in str(refused.value)
     assert found in str(refused.value.found)
-    assert "repair or uninstall acme-saws" in str(refused.value.remedy)
+    assert "fix or uninstall acme-saws" in str(refused.value.remedy)
     assert catalogue().find("hammer") is HAMMER  # nobody else suffers
 
 

@@ -44,7 +44,7 @@ def test_a_workspace_that_is_there_keeps_its_modes(tmp_path: Path) -> None:
 @pytest.mark.parametrize("given", ["8", "rwx", "-1", "00077", "0o77"])
 def test_what_is_no_mask_is_named(monkeypatch: pytest.MonkeyPatch, given: str) -> None:
     monkeypatch.setenv(private.MASK_VARIABLE, given)
-    with pytest.raises(WorkspaceError, match="PLINTH_UMASK is no mask"):
+    with pytest.raises(WorkspaceError, match="PLINTH_UMASK is not a mask"):
         private.mask()
 
 

@@ -236,7 +236,7 @@ def test_a_measurement_of_another_package_is_evidence_and_counted_again(
 
 
 def test_a_name_that_is_not_the_assets_is_refused() -> None:
-    with pytest.raises(ValueError, match="name it as the asset"):
+    with pytest.raises(ValueError, match="use its name"):
         Measurement(name="words", description="Words.", asset="text/words", stages=lambda recipe: ())
 
 

@@ -140,12 +140,12 @@ def refused(ctx: Context, line: Line, match: str, error: type[Exception] = Linea
 def test_the_statement_of_another_mean(ctx: Context, line: Line, mean: Manifest) -> None:
     worse = parts(ctx, line.model_files() | {"model.safetensors": save({"w": np.zeros(64, np.float32)})})
     forged(ctx, line, mean, parts=worse)
-    refused(ctx, line, "is not the mean that it says it is")
+    refused(ctx, line, "is not verified as a mean")
 
 
 def test_a_parent_left_out(ctx: Context, line: Line, mean: Manifest) -> None:
     forged(ctx, line, mean, params={**mean.params, "steps": [6], "weights": [3.0]})
-    refused(ctx, line, "is not the mean that it says it is")
+    refused(ctx, line, "is not verified as a mean")
 
 
 def test_foreign_weights_called_a_checkpoint(ctx: Context, line: Line, mean: Manifest) -> None:
@@ -159,7 +159,7 @@ def test_a_statement_by_no_trainer(ctx: Context, line: Line, mean: Manifest) -> 
     envelope = json.loads(path.read_bytes())
     envelope["signatures"][0]["sig"] = "AAAA" + envelope["signatures"][0]["sig"][4:]
     path.write_text(json.dumps(envelope))
-    refused(ctx, line, "does not hold", SignatureError)
+    refused(ctx, line, "is invalid", SignatureError)
 
 
 def test_a_parent_that_was_committed_again(ctx: Context, line: Line, mean: Manifest) -> None:

@@ -116,7 +116,7 @@ def test_a_verdict_of_another_candidate_or_by_another_role_is_refused(
     path = judgement.sign_verdict(ctx, unregistered, governing, results, [])
     content = dsse.read(path, Trust.of(ctx.workspace).authority(PROMOTER), judgement.VERDICT_PREDICATE)
     dsse.write(path, content, Trust.of(ctx.workspace).signer(TRAINER))
-    with pytest.raises(SignatureError, match="does not hold"):
+    with pytest.raises(SignatureError, match="is invalid"):
         judgement.read_verdict(ctx, unregistered)
     judgement.sign_verdict(ctx, unregistered, governing, results, [])
     other = unregistered.model_copy(update={"evaluation": "f" * 64})

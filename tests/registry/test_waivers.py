@@ -83,7 +83,7 @@ def test_a_waiver_by_another_role_or_changed_counts_for_nothing_and_is_shown(
     kept = path.read_bytes()
     content = dsse.statement(judgement.WAIVER_PREDICATE, {"candidate": CANDIDATE}, made.model_dump(mode="json"))
     dsse.write(path, content, Trust.of(ctx.workspace).signer(PROMOTER))
-    assert "does not hold" in judgement.waivers_of(ctx, governing, CANDIDATE).faults[0]
+    assert "is invalid" in judgement.waivers_of(ctx, governing, CANDIDATE).faults[0]
     envelope = json.loads(kept)
     envelope["payload"] = envelope["payload"][:-8] + "AAAA" + envelope["payload"][-4:]
     path.write_text(json.dumps(envelope))

@@ -12,7 +12,7 @@ from typing import Any
 from plinth.compute.context import Context
 from plinth.corpus.canaries import BUCKET as CANARIES
 from plinth.evaluation.comparison import job
-from plinth.evaluation.comparison.differences import in_order, said
+from plinth.evaluation.comparison.differences import in_order, result_text
 from plinth.evaluation.comparison.job import MeasuredModel
 from plinth.evaluation.comparison.models import ancestry, weights
 from plinth.evaluation.measurement import Figures, measurement_of, measurements
@@ -63,7 +63,7 @@ def stages(recipe: Recipe) -> list[Stage]:
 
 def measuring(recipe: Recipe) -> list[Stage]:
     """Return stages that measure a checkpoint and whose results can be paired."""
-    paired = (one for one in measurements(recipe) if one.pairs and one.beside)
+    paired = (one for one in measurements(recipe) if one.pairs and one.measures_other)
     return [stage for one in paired for stage in one.stages(recipe) if "checkpoint" in stage.deps]
 
 
@@ -205,8 +205,10 @@ def _present(recipe: Recipe, ctx: Context, made: Manifest) -> dict[str, Any]:
          made.stats["models"]["b"]), target)  # fmt: skip
     lines = in_order(made.stats)
     header = ["measure", "slice", "items", "a", "b", "a - b", "finding"]
-    cells = [[one.measure, one.slice, one.difference.n, one.a.value, one.b.value, one.difference.value, said(one)]
-             for one in lines]  # fmt: skip
+    cells = [
+        [one.measure, one.slice, one.difference.n, one.a.value, one.b.value, one.difference.value, result_text(one)]
+        for one in lines
+    ]
     return {
         "page": page_value(ctx, target),
         "differences": picture(evaluation.figure, lines),

@@ -1,13 +1,13 @@
 """Measurements and gates: the record of one kind of evidence about a checkpoint, the record of a gate that reads it,
-and the catalogues of both.
+and the catalogs of both.
 
 A measurement has
 
     stages       what the pipeline makes for a recipe that asks for it
     read         the facts that gates read, from the statistics of a manifest
-    recount      those figures again, from the rows of the manifest's tables
-    pairs        two models' items side by side, for comparisons
-    scores       its numbers in MLflow's record of the model
+    recount      the same figures recomputed from the rows of the manifest's tables
+    pairs        paired items of two models, for comparisons
+    scores       its metrics for MLflow's model version
     section      its part of the page of the evaluation
 
 Gates and measurements of this repository and those of installed packages (entry points `plinth.gates`,
@@ -128,7 +128,7 @@ def release_gate(
 
 
 _ORIGIN, _ASSETS = "plinth_registry.gates.origin", "plinth_assets.measurements"
-#: All gates, in the order in which they are asked; those of installed packages (entry points `plinth.gates`) follow.
+#: All gates, in order of evaluation; those of installed packages (entry points `plinth.gates`) follow.
 GATES = Catalogue(
     "plinth.gates",
     "gate",
@@ -159,15 +159,15 @@ GATES = Catalogue(
 F = TypeVar("F", bound=Frozen)
 
 Stats = Mapping[str, Any]
-#: What statistics lack or hold wrongly where they are not those of the stage.
+#: Errors of reading statistics whose fields are missing or malformed.
 UNREADABLE = (KeyError, TypeError, ValueError, AttributeError, IndexError)
-#: Stated and counted figures, plain data of the same form.
+#: Stated and recomputed figures, plain data of the same form.
 Figures = tuple[Any, Any]
 
 
 @dataclass(frozen=True)
 class JudgedCheckpoint:
-    """The checkpoint that is judged.
+    """The checkpoint under judgment.
 
     Args:
         evaluation: digest of the evaluation that it was registered with; other evaluations yield no facts.
@@ -182,7 +182,7 @@ class JudgedCheckpoint:
 
 @dataclass(frozen=True)
 class ModelScores:
-    """Metrics for MLflow's record of the model, and the name and digest of their data.
+    """Metrics for MLflow's model version, and the name and digest of their data.
 
     `groups` has `value` and, if known, `low` and `high`, by group and metric.
     """
@@ -207,7 +207,7 @@ class Measurement:
         read: `(manifests by asset, the judged checkpoint)` -> facts. An error or None means missing evidence.
         recount: `(context, manifest, all manifests by asset)` -> figures.
         pairs: `(store, a, b)` -> `plinth.evaluation.comparison.pairs.Pairs`, paired items of two models.
-        beside: True if a comparison also measures the other model; False if that makes no sense for external models.
+        measures_other: True if a comparison also measures the other model; False if external models cannot be measured.
         own_run: True if it measures only models trained on the shards of this workspace.
         headings: headings of the comparison page, by kind of the pairs.
         scores: `(manifest)` -> metrics for MLflow; None if there are none.
@@ -228,7 +228,7 @@ class Measurement:
     read: Callable[[Mapping[str, Manifest], JudgedCheckpoint], Frozen | None] | None = None
     recount: Callable[[Any, Manifest, Mapping[str, Manifest]], Figures] | None = None
     pairs: Callable[[Any, Manifest, Manifest], Iterator[Any]] | None = None
-    beside: bool = True
+    measures_other: bool = True
     own_run: bool = False
     headings: Mapping[str, str] = field(default_factory=dict)
     scores: Callable[[Manifest], ModelScores] | None = None
@@ -238,8 +238,8 @@ class Measurement:
     statement: Literal["measurement", "personal_data"] = "measurement"
 
     def __post_init__(self) -> None:
-        if self.name != self.asset.replace("/", "_"):  # it would never be found by its asset
-            raise ValueError(f"the measurement {self.name!r} makes {self.asset}: name it as the asset, with _ for /")
+        if self.name != self.asset.replace("/", "_"):  # lookup is by asset
+            raise ValueError(f"the measurement {self.name!r} has the asset {self.asset}: use its name with _ for /")
 
     def has(self, asset: str) -> bool:
         """Return True if it makes the asset."""

@@ -1,4 +1,4 @@
-"""Parameters of the evaluation: held-out text and its slices, probes, sets of tasks."""
+"""Parameters of the evaluation: held-out text and its slices, probes, task sets."""
 
 from __future__ import annotations
 
@@ -15,29 +15,29 @@ FAMILIES: tuple[Family, ...] = ("knowledge", "code", "maths", "long_context", "l
 
 
 class UserProbe(Frozen):
-    """A custom probe: a JSON object per line, with fields such as `prompt` and `gold` (docs/probes.md)."""
+    """A custom probe: a JSONL file with fields such as `prompt` and `gold` (docs/probes.md)."""
 
     path: str = Field(description="JSONL file, relative to `input/`.")
-    family: Family = Field("knowledge", description="Family that it is reported under.")
+    family: Family = Field("knowledge", description="Family the probe is reported under.")
     examples: int = Field(
-        0, ge=0, description="The first so many lines stand before every prompt as examples, and are not scored."
+        0, ge=0, description="Number of lines at the start used as few-shot examples; they are not scored."
     )
-    max_rejected: float = internal(0.01, ge=0, le=1, description="Most share of lines that are no items.")
+    max_rejected: float = internal(0.01, ge=0, le=1, description="Maximum share of invalid lines.")
 
 
 class Probes(Frozen):
     """Probes: small sets of items, scored by likelihood. Training text must not contain them."""
 
     families: tuple[Name, ...] = Field(
-        FAMILIES, description="Probes made by code: the built-in one of each family, or of an installed package."
+        FAMILIES, description="Built-in probes by family, and probes of installed packages by name."
     )
-    sets: Mapping[Name, UserProbe] = Field(default_factory=dict, description="Probes of your own by name.")
+    sets: Mapping[Name, UserProbe] = Field(default_factory=dict, description="Custom probes by name.")
 
     @model_validator(mode="after")
     def _names(self) -> Probes:
         for name in self.sets:
             if name in (*FAMILIES, *self.families):
-                raise ValueError(f"sets.{name}: {name!r} is a probe made by code; give yours another name")
+                raise ValueError(f"sets.{name}: {name!r} is a built-in or installed probe; choose another name")
         return self
 
     @property
@@ -48,62 +48,62 @@ class Probes(Frozen):
 
 
 class TaskSet(Frozen):
-    """Tasks of lm-evaluation-harness that are run together on a checkpoint."""
+    """Tasks of lm-evaluation-harness that are evaluated together on a checkpoint."""
 
     include: str = Field(
-        description="Folder of task files (YAML, functions, data) in the input folder or at a URI. Data files are "
-        "named relative to it; a copy of a hub dataset lies under its name (`allenai/ai2_arc/`)."
+        description="Folder of task files (YAML, functions, data) in the input folder or at a URI. Paths of data files "
+        "are relative to it; a copy of a hub dataset is in a subfolder of its name (`allenai/ai2_arc/`).",
     )
     tasks: tuple[str, ...] = Field(
         (),
-        description="Tasks, groups or tags of the folder or of lm-evaluation-harness; empty: all of the folder.",
+        description="Tasks, groups or tags, of the folder or of lm-evaluation-harness; empty: all tasks of the folder.",
     )
     fewshot: int | None = Field(
-        None, ge=0, description="Examples before each question; unset, or where a task fixes none: as the task says."
+        None, ge=0, description="Number of few-shot examples; unset: the default of each task, or 0."
     )
-    limit: int | None = Field(None, ge=1, description="At most so many documents of each task, the first ones.")
-    seed: int = Field(1234, ge=0, description="Draws the examples before a question; lm-evaluation-harness' default.")
+    limit: int | None = Field(None, ge=1, description="Maximum number of documents per task, from the first.")
+    seed: int = Field(1234, ge=0, description="Seed of few-shot examples; default of lm-evaluation-harness.")
 
 
 #: Axes of every evaluation.
 BUILT_IN = ("bucket", "language", "domain", "length")
 
-#: The kind of a comparison's lines on text that the parent of a model held out.
+#: Kind of a comparison's lines on the held-out text of a model's parent.
 PARENT_SLICES = "parent slices"
 
-#: The name of an axis becomes a column and a key of statistics.
+#: Pattern of axis names, which become columns and keys of statistics.
 AxisName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$", max_length=40)]
 
 
 @extended("evaluation")
 class Evaluation(Frozen):
-    """Bits per byte on held-out slices and protected items, with two baselines on the same bytes; probes; tasks."""
+    """Bits per byte on held-out slices and protected items, with two baselines on the same text; probes; tasks."""
 
     max_bytes_per_slice: int = Field(
         2**20,
         gt=0,
-        description="At most this much held-out text per bucket, and of the items of a protected set of each status.",
+        description="Maximum bytes of held-out text per bucket, and of items per protected set and status.",
     )
     probes: Probes = Probes()
     tasks: Mapping[Name, TaskSet] = Field(
-        default_factory=dict, description="Sets of tasks of lm-evaluation-harness, from local files."
+        default_factory=dict, description="Task sets of lm-evaluation-harness by name, from local files."
     )
     against: str = Field(
         "",
-        description="Model that every new checkpoint is compared with: `champion` (of the recipe's release), `initial` "
-        "(what the run began from: shows what it forgot), a folder of weights, in the workspace's `input` or absolute, "
-        "or a checkpoint's digest. Makes the asset `comparison`.",
+        description="Model to compare every new checkpoint with: `champion` (of the recipe's release), `initial` "
+        "(the initial weights, to measure forgetting), a folder of weights (absolute, or in the workspace's `input`), "
+        "or the digest of a checkpoint. Enables the asset `comparison`.",
     )
     slices: Mapping[AxisName, str] = Field(
         default_factory=dict,
-        description="Further slices, beside those by bucket, language, domain and length: a name and an expression "
-        "over columns of the ledger, in the language of policies. A condition, such as `pii.spans > 0`, makes the "
-        "slices `yes` and `no`; a column alone, such as `documents.licence`, one for each value.",
+        description="Additional slices by name, next to bucket, language, domain and length: an expression over "
+        "columns of the ledger, in the policy language. A condition, such as `pii.spans > 0`, yields the "
+        "slices `yes` and `no`; a column alone, such as `documents.licence`, one slice per value.",
     )
     extensions: Mapping[str, Mapping[str, Any]] = Field(
         default_factory=dict,
         exclude_if=lambda given: not given,
-        description="Measurements of installed packages, by name, each with its parameters.",
+        description="Parameters of the measurements of installed packages, by name.",
     )
 
     def of_held_out(self) -> dict[str, Any]:
@@ -115,5 +115,5 @@ class Evaluation(Frozen):
     def _own_names(cls, slices: Mapping[str, str]) -> Mapping[str, str]:
         taken = sorted(set(BUILT_IN) & set(slices))
         if taken:
-            raise ValueError(f"every evaluation has slices by {taken[0]}; give yours another name")
+            raise ValueError(f"{taken[0]} is a built-in axis; choose another name")
         return slices

@@ -1,7 +1,7 @@
-"""Personal data in text: the asset `pii/data` (what is left in training text), and the detector for any text.
+"""Personal data in text: the asset `pii/data` (personal data left in training text), and the detector for any text.
 
-The rules that find it are in `corpus.annotate.pii`. A checkpoint's own text becomes documents for annotators
-(`documents`).
+The detection rules are in `corpus.annotate.pii`. `documents` makes a checkpoint's generated text readable for
+annotators.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from plinth.records import Manifest, Part, Step
 from plinth.storage.parts import DOCUMENT_SCHEMA, iter_aligned, write_batches, write_table
 from plinth.storage.store import Store
 
-# The asset `pii/data`: personal data that is left in training text after its edits, by bucket and by kind.
+# The asset `pii/data`: personal data left in training text after redaction, by bucket and kind.
 #
-# Every training document is read, none is sampled. The limits are those of a share of such documents at 95% (Clopper
-# and Pearson 1934): of 500 documents without a find, up to 0.6% of their like may have one. They say nothing of what
-# the detector cannot see; docs/languages-and-pii.md measures its recall by kind.
+# Every training document is scanned, without sampling. Upper limits are 95% limits of the share of documents with a
+# finding (Clopper and Pearson 1934): 500 documents without a finding give a limit of 0.6%. They do not account for
+# missed data; docs/languages-and-pii.md measures the detector's recall by kind.
 
 ASSET: Final = "pii/data"
 VERSION: Final = "1"
 LEVEL: Final = 0.95
 MILLION: Final = 1_000_000
 
-#: A row for each find. The text itself is not repeated here.
+#: One row per finding, without the text.
 SCHEMA = pa.schema(
     [
         pa.field("id", pa.binary(16), nullable=False),
@@ -51,7 +51,7 @@ def run(ctx: Context, checkpoint: Manifest, curated: Mapping[str, Manifest], det
 
     Returns:
         Manifest of `{bucket}/part-*` (`SCHEMA`), one for each part of training text. Stats: `documents`, `found`
-        (documents with a find), `per_million`, `at_most` (upper limit of the share; None without documents), `kinds`
+        (documents with a finding), `per_million`, `at_most` (upper limit of the share; None without documents), `kinds`
         (by kind: `documents`, `spans`, `per_million`, `per_million_at_most`), `buckets` (by bucket the same),
         `level`, `detector` (`PiiDetector.facts`).
     """
@@ -80,7 +80,7 @@ def run(ctx: Context, checkpoint: Manifest, curated: Mapping[str, Manifest], det
 
 
 def rates(counted: Mapping[str, Any], kinds: tuple[str, ...]) -> dict[str, Any]:
-    """Shares and their limits out of counts: `documents`, `found`, and by kind `documents` and `spans`."""
+    """Return shares and their limits from counts: `documents`, `found`, and by kind `documents` and `spans`."""
     documents, found = counted.get("documents", 0), counted.get("found", 0)
     by_kind = counted.get("kinds", {})
     return {
@@ -114,7 +114,7 @@ def _kind(counted: Mapping[str, int], documents: int) -> dict[str, Any]:
 @dataclass(frozen=True)
 class _Task:
     slot: Slot
-    written: frozenset[str]  # what the recipe writes instead of personal data, such as an address of its own
+    written: frozenset[str]  # the recipe's replacements for personal data
 
 
 def _count(store: Store, task: _Task) -> tuple[Part, ...]:
@@ -135,7 +135,7 @@ def _count(store: Store, task: _Task) -> tuple[Part, ...]:
 def _with_finds(
     documents: pa.RecordBatch, sidecar: pa.RecordBatch, written: frozenset[str]
 ) -> Iterator[tuple[dict[str, Any], list[dict[str, Any]]]]:
-    """Documents with spans that are not the recipe's own replacements."""
+    """Yield documents with spans other than the recipe's own replacements."""
     found = sidecar.column("spans")
     rows = pa.array([row for row, length in enumerate(found.value_lengths().to_pylist()) if length], pa.int64())
     for document, spans in zip(documents.take(rows).to_pylist(), found.take(rows).to_pylist(), strict=True):
@@ -156,10 +156,10 @@ def _rows(document: Mapping[str, Any], spans: list[dict[str, Any]], stats: dict[
         yield {**document, "rule": span["reason"], "start_cp": span["start_cp"], "end_cp": span["end_cp"]}
 
 
-# The detector of the corpus, asked for every kind that can name a person.
+# The detector of the corpus, with every kind of data that can identify a person.
 #
-# A recipe may look for fewer kinds, and then replaces fewer: what it left out is counted here all the same. With a
-# spaCy pipeline of the recipe names and addresses are counted, too.
+# A recipe may redact fewer kinds; the others are counted here all the same. With the recipe's spaCy pipeline, names and
+# addresses are counted too.
 
 NAME = ANNOTATOR.name
 
@@ -169,8 +169,8 @@ class PiiDetector:
     """The annotator with parameters.
 
     Args:
-        given: the recipe's parameters of the annotator `pii`; empty where it has none.
-        resources: the list that is the recipe's spaCy pipeline, where one is named.
+        given: the recipe's parameters of the annotator `pii`; empty if there are none.
+        resources: the recipe's spaCy pipeline, if any.
     """
 
     given: Mapping[str, Any]
@@ -190,7 +190,7 @@ class PiiDetector:
 
     @property
     def kinds(self) -> tuple[str, ...]:
-        """Kinds that are looked for, in the order of the annotator's columns."""
+        """Detected kinds, in the order of the annotator's columns."""
         return (*self.params.kinds, *(NAMED if self.params.ner else ()))
 
     @property
@@ -200,13 +200,13 @@ class PiiDetector:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """Annotator, version, parameters and libraries: everything that decides what is found."""
+        """Annotator, version, parameters and libraries: everything that determines findings."""
         params = self.params.model_dump(mode="json")
         return {"annotator": NAME, "version": ANNOTATOR.version, "params": params, "libraries": self.libraries}
 
     @property
     def libraries(self) -> dict[str, str]:
-        """Versions of other people's code that decide what is found."""
+        """Versions of third-party libraries that determine findings."""
         return annotate.libraries(NAME, self.params.model_dump(mode="json"))
 
     def scan(self, ctx: Context, bucket: str, documents: Manifest) -> Manifest:
@@ -221,7 +221,7 @@ def needs(given: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def documents(ctx: Context, bucket: str, texts: Mapping[str, str]) -> Manifest:
-    """One part with a document for each text, by a URI of its own, in this order."""
+    """Return one part with a document per text, each with a URI of its own, in order."""
     rows = [_document(bucket, uri, text) for uri, text in texts.items()]
     part = write_table(ctx.store, "part-00000.parquet", pa.Table.from_pylist(rows, schema=DOCUMENT_SCHEMA))
     return manifest(f"{bucket}/documents", Step(name=bucket, version="1"), {}, (part,))

@@ -1,8 +1,7 @@
-"""Cost of serving a checkpoint: worked out for named devices, and as measured on this machine.
+"""Cost of serving a checkpoint: estimated for named devices, and measured on this machine.
 
-Worked-out numbers follow from the configuration alone, so they are an asset (`serving`). Measured ones differ each
-time, so they are records of the workspace, in no identity: the newest of each checkpoint, with the machine it was made
-on.
+Estimates follow from the configuration alone, so they are an asset (`serving`). Measurements vary, so they are
+workspace records outside of all identities: the newest per checkpoint, with its machine.
 """
 
 from __future__ import annotations
@@ -23,22 +22,21 @@ from plinth.model.parameters import Model
 from plinth.records import Manifest, Step
 from plinth.storage.atomic import write_bytes
 
-# Serving on named devices, worked out: no implementation is quicker, and good ones come near.
+# Estimates for named devices: lower bounds that good implementations come close to.
 #
 #     B  sequences at once    T  tokens of context    P  parameters of matrices, the output projection included
 #     L  layers    H  query heads    K  key/value heads    E  head width
 #
-# A pass reads every weight and the keys and values of its sequences once, and computes; the slower of the two decides
-# (the roofline of Williams et al. 2009):
+# A pass reads every weight and the keys and values of its sequences once, and computes; the slower of the two is the
+# bound (the roofline of Williams et al. 2009):
 #
 #     time of a pass = max(bytes / bandwidth, FLOPs / peak)
 #     one more token of B sequences   bytes = 2 P + B T k       FLOPs = B (2 P + 4 L H E T)
 #     a prompt of T tokens            bytes = 2 P + T k         FLOPs = T 2 P' + 2 L H E T^2
-#     k = 4 L K E  bytes of keys and values per token           P' without the output projection: one token needs it
+#     k = 4 L K E  bytes of keys and values per token           P' excludes the output projection: one token needs it
 #
-# Assumed: one device; weights, keys and values in BF16; dense peak and full bandwidth as on the data sheet; computing
-# and reading overlap; nothing else takes time. Memory: weights, and as many full contexts as fit into 90% of the
-# device.
+# Assumptions: one device; weights, keys and values in BF16; dense peak and full bandwidth of the data sheet; computing
+# and reading overlap; no other overhead. Memory: weights, and as many full contexts as fit into 90% of the device.
 
 ASSET = "serving"
 VERSION = "2"
@@ -47,7 +45,7 @@ BYTES = 2  # of a number in BF16
 
 
 def run(ctx: Context, checkpoint: Manifest) -> Manifest:
-    """Make the asset from the checkpoint's configuration. Stats: those of `bounds`."""
+    """Compute the asset from the checkpoint's configuration. Statistics: those of `bounds`."""
     import json
 
     (part,) = checkpoint.named(CONFIG)
@@ -57,7 +55,7 @@ def run(ctx: Context, checkpoint: Manifest) -> Manifest:
 
 
 def bounds(model: Model, vocab_size: int, context: int) -> dict[str, Any]:
-    """Return bytes of weights and of keys and values, and the figures of every device (`on`)."""
+    """Return bytes of weights and of keys and values, and the estimates for every device (`on`)."""
     counted = architectures.parameters(model, vocab_size)
     return {
         "parameters": counted.total,
@@ -74,7 +72,7 @@ def kv_bytes(model: Model, width: int = BYTES) -> int:
 
 
 def on(device: Device, model: Model, vocab_size: int, context: int) -> dict[str, Any]:
-    """Return figures for one device: time to first token at full context, speed of one sequence and of a full batch.
+    """Return estimates for one device: time to first token at full context, speed of one sequence and of a full batch.
 
     If the weights do not fit, `sequences` is 0 and the speeds are None.
     """
@@ -91,7 +89,7 @@ def on(device: Device, model: Model, vocab_size: int, context: int) -> dict[str,
 
 
 def token_s(device: Device, model: Model, vocab_size: int, context: int, sequences: int) -> float:
-    """Return seconds of a pass that adds one token to each of `sequences`."""
+    """Return the seconds of a pass that adds one token to each of `sequences` sequences."""
     matrices = _matrices(model, vocab_size)
     read = BYTES * matrices + sequences * context * kv_bytes(model)
     attention = 4 * model.layers * model.heads * model.head_width * context
@@ -99,7 +97,7 @@ def token_s(device: Device, model: Model, vocab_size: int, context: int, sequenc
 
 
 def prompt_s(device: Device, model: Model, vocab_size: int, tokens: int) -> float:
-    """Return seconds to the first token after a prompt of `tokens`."""
+    """Return the seconds to the first token after a prompt of `tokens` tokens."""
     matrices, output = _matrices(model, vocab_size), vocab_size * model.dim
     read = BYTES * matrices + tokens * kv_bytes(model)
     attention = 2 * model.layers * model.heads * model.head_width * tokens**2  # causal: half of the square

@@ -1,5 +1,5 @@
-"""The interface of launchers, the launcher of a kind, and what all of them share: the handle, the submission lock and
-the log in a job's directory, a cache of a scheduler's answers, and the shell around a command.
+"""Interface of launchers, selection of a launcher, and shared code: the handle, the submission lock and the log in a
+job's directory, a cache of scheduler answers, and the shell wrapper of a command.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from plinth.storage.atomic import write_bytes
 class JobStatus(StrEnum):
     """State of a job in its scheduler; the job itself records how it ended."""
 
-    PENDING = "pending"  # it waits for its turn, for the first time or after a preemption
+    PENDING = "pending"  # queued, for the first time or after a preemption
     RUNNING = "running"
     GONE = "gone"
 
@@ -109,10 +109,10 @@ class LauncherKind:
 
 
 HANDLE = "handle.json"
-#: Written last by a job that has ended.
+#: Written last by an ended job.
 RESULT = "result.json"
 
-#: Machines that the run may not be placed on again, one name a line (`training.supervise.host_checks`).
+#: Machines excluded from the run, one name per line (`training.supervise.host_checks`).
 EXCLUDED = "excluded_hosts"
 
 _LOG_TAIL_BYTES = 1 << 16
@@ -142,7 +142,7 @@ def read_handle(directory: Path) -> Handle | None:
             f"{path} is not a handle", found=error, remedy="make sure no job runs, then delete it"
         ) from error
     if written.directory and not (directory / RESULT).exists():
-        with suppress(OSError):  # a directory that is gone was moved here
+        with suppress(OSError):  # a missing directory was moved here
             if not Path(written.directory).samefile(directory):
                 return None
     return Handle.model_validate(written.model_dump(exclude={"directory"}))
@@ -189,7 +189,7 @@ def tail(log: Path, lines: int) -> str:
             text = stream.read().decode(errors="replace")
     except FileNotFoundError:
         return ""
-    except WorkspaceError as error:  # what asks for the tail has an error of its own to tell
+    except WorkspaceError as error:  # the caller reports an error of its own
         return f"{error.what}: {error.found}"
     return "\n".join(text.splitlines()[-lines:])
 
@@ -199,15 +199,15 @@ def locked(directory: Path) -> AbstractContextManager[None]:
     return atomic.locked(directory / "submit.lock")
 
 
-# Cache of a scheduler's answers: few queries, and tolerance for a scheduler that restarts.
+# Cache of scheduler answers: few queries, and tolerance for a scheduler restart.
 #
-# Administrators block clients that query a controller several times a second; a controller that restarts for a minute
-# does not mean that its jobs have gone.
+# Administrators block clients that query a controller several times per second; during a controller's restart its jobs
+# continue.
 
-#: A finished job is noticed this late at most.
+#: Maximum delay of noticing a finished job, in seconds.
 EVERY_S = 5.0
 
-#: The last answer holds this long while the scheduler does not answer.
+#: Seconds for which the last answer is valid while the scheduler does not respond.
 SILENCE_S = 900.0
 
 
@@ -218,7 +218,7 @@ class StatusCache:
         self, ask: Callable[[Handle], JobStatus], every_s: float = EVERY_S, silence_s: float = SILENCE_S
     ) -> None:
         self._ask, self._every_s, self._silence_s = ask, every_s, silence_s
-        self._answers: dict[Handle, tuple[JobStatus, float]] = {}  # answer and when it came
+        self._answers: dict[Handle, tuple[JobStatus, float]] = {}  # answer and its time
         self._asked = -every_s
 
     def __call__(self, handle: Handle) -> JobStatus:
@@ -275,7 +275,7 @@ def choose(kind: str, launch: Launch, grace_s: float) -> Launcher:
         raise LaunchError(
             f"no launcher {kind!r}",
             expected=", ".join(LAUNCHERS),
-            remedy="install the package that has it; `plinth doctor` lists what is installed",
+            remedy="install the package that provides it; `plinth doctor` lists installed packages",
         )
     return LAUNCHERS[kind].make(launch, grace_s)
 
@@ -290,17 +290,17 @@ def given(launch: Launch, grace_s: float, command: Sequence[str], directory: Pat
     kind = LAUNCHERS.find(launch.kind)
     if kind.preview is None:
         raise LaunchError(
-            f"the launcher {launch.kind} has no manifest",
+            f"the launcher {launch.kind} has no manifest to show",
             expected="training.launch.kind slurm or kubernetes, or an installed launcher that shows its request",
             remedy="`plinth run job submit RUN` starts it",
         )
     return kind.preview(launch, grace_s, command, directory.absolute(), log.absolute())
 
 
-#: Exit status (EX_TEMPFAIL) of a supervisor that left after a signal, with the state committed: start it again.
+#: Exit status (EX_TEMPFAIL) of a supervisor stopped by a signal with the state committed: start it again.
 LEFT = 75
 
-#: Ask the command itself to stop. Ends as a command of a list does, with `;` or `&`.
+#: Shell code that signals the command to stop. Ends with `;` or `&`, like a command of a list.
 TERMINATE = 'kill -TERM "$job" 2>/dev/null;'
 
 

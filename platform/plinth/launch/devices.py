@@ -1,10 +1,10 @@
-"""The table of devices that plans are made for, and devices of one's own beside it.
+"""Table of devices for planning, and additional devices from a file.
 
-Sources. Memory, FLOP/s, bandwidth of memory and links within a machine, power: the makers' data sheets. Links between
-machines: the usual machine of the device (DGX and its like: a network card of 200 or 400 Gb/s a device; AWS g6 and g6e,
-48xlarge, for L4 and L40S). Prices are assumptions, in US dollars of May 2026: on demand about the median of published
-lists (H100: aimultiple.com/gpu-index, 2.95; A100 and H200: the specialised clouds of mercatus-ai.com; the others their
-public lists' middle), spot half of it (published: 40% to 70% below). State your own, in a table of your own.
+Sources: data sheets for memory, FLOP/s, memory bandwidth, links within a machine, and power. Links between machines:
+the usual machine of the device (DGX and similar: a network card of 200 or 400 Gb/s per device; AWS g6 and g6e,
+48xlarge, for L4 and L40S). Prices are assumptions, in US dollars of May 2026: on demand, about the median of published
+lists (H100: aimultiple.com/gpu-index, 2.95; A100 and H200: the specialized clouds of mercatus-ai.com; others: the
+middle of public lists); spot, half of it (published: 40% to 70% below). Use a device table to set your own prices.
 """
 
 from __future__ import annotations
@@ -19,28 +19,28 @@ from pydantic import Field, TypeAdapter, ValidationError
 from plinth.errors import RequestError
 from plinth.records import Frozen
 
-#: What the prices of the table are, for whoever prints one.
-PRICES = "prices are assumptions, US dollars of May 2026: on demand a median of public lists, spot half of it"
+#: Note about the prices, to print with them.
+PRICES = "prices are assumptions, US dollars of May 2026: on demand: median of public lists; spot: half of it"
 
 
 class Device(Frozen):
     """Accelerator. Link bandwidths are per device and direction."""
 
-    memory_bytes: int = Field(gt=0, description="GB, not GiB.")
+    memory_bytes: int = Field(gt=0, description="Memory in bytes (GB, not GiB).")
     bf16_flops: float = Field(
-        gt=0, description="A second, dense: half of the figure for sparse matrices where only that is printed."
+        gt=0, description="FLOP/s for dense matrices: half of the figure for sparse matrices."
     )
     memory_bytes_per_s: float = Field(gt=0)
-    within_bytes_per_s: float = Field(gt=0, description="To the other devices of its machine.")
-    between_bytes_per_s: float = Field(gt=0, description="To other machines.")
+    within_bytes_per_s: float = Field(gt=0, description="Bandwidth to other devices of the machine.")
+    between_bytes_per_s: float = Field(gt=0, description="Bandwidth to other machines.")
     host_bytes_per_s: float = Field(
-        32e9, gt=0, description="To its host's memory; PCIe 4.0 with 16 lanes where nothing is said."
+        32e9, gt=0, description="Bandwidth to host memory; default: PCIe 4.0 with 16 lanes."
     )
-    host_memory_bytes: int = Field(128 * 10**9, gt=0, description="A device's part of its machine's memory.")
-    per_machine: int = Field(8, ge=1, description="Devices that share a machine's links.")
-    watts: float = Field(ge=0, description="Rated power, of the device alone; 0: not known.")
-    on_demand_hour: float = Field(ge=0, description="Price of an hour.")
-    spot_hour: float = Field(ge=0, description="Price of an hour in which it may be taken away.")
+    host_memory_bytes: int = Field(128 * 10**9, gt=0, description="Host memory per device.")
+    per_machine: int = Field(8, ge=1, description="Devices per machine.")
+    watts: float = Field(ge=0, description="Rated power of the device in watts; 0: unknown.")
+    on_demand_hour: float = Field(ge=0, description="Price per hour.")
+    spot_hour: float = Field(ge=0, description="Price per hour on spot capacity.")
 
 
 def _of(
@@ -62,8 +62,8 @@ def _of(
     )
 
 
-#: By name. The forms with SXM where there are several, but the A100 with 40 GB. Links to the host are PCIe 4.0 or 5.0
-#: with 16 lanes; its memory is that of the usual machine, divided by its devices.
+#: Devices by name. SXM forms if there are several, except the A100 with 40 GB. Links to the host are PCIe 4.0 or 5.0
+#: with 16 lanes; host memory is that of the usual machine, divided by its devices.
 DEVICES: dict[str, Device] = {
     "l4": _of(24, 121, 300, 32, 1.5625, 72, 0.80, 32, 96),
     "a100-40": _of(40, 312, 1555, 300, 25, 400, 1.20, 32, 128),
@@ -75,7 +75,7 @@ DEVICES: dict[str, Device] = {
     "mi300x": _of(192, 1307, 5300, 448, 50, 750, 3.50, 64, 288),
 }
 
-#: Share of a device's memory that is planned with; the rest is for the runtime, its libraries and fragmentation.
+#: Usable share of a device's memory; the rest is for the runtime, its libraries and fragmentation.
 USABLE = 0.9
 
 _OWN = TypeAdapter(dict[str, Device])
@@ -93,7 +93,7 @@ def read(path: Path | None) -> dict[str, Device]:
         return {**DEVICES, **_OWN.validate_python(yaml.safe_load(path.read_text(encoding="utf-8")))}
     except (yaml.YAMLError, ValidationError, UnicodeDecodeError) as cause:
         raise RequestError(
-            f"{path} is no table of devices",
+            f"{path} is not a table of devices",
             found=str(cause),
             expected=f"names, each with {', '.join(Device.model_fields)}",
             remedy="see docs/planning.md",
@@ -115,7 +115,7 @@ def find(name: str, table: Mapping[str, Device]) -> tuple[str, Device]:
         f"unknown device {name}",
         found=name,
         expected=", ".join(table),
-        remedy="name one of these, or describe yours in a file: --device-table",
+        remedy="use one of these, or describe yours in a file: --device-table",
     )
 
 
@@ -135,6 +135,6 @@ def counted(text: str) -> tuple[int, str]:
     match = re.fullmatch(r"([1-9]\d*)\s*[xX×*]\s*(\S+)", text.strip())
     if match is None:
         raise RequestError(
-            f"cannot read the devices {text!r}", found=text, expected="a number, x, a device", remedy="say 512xH100"
+            f"cannot read the devices {text!r}", found=text, expected="NUMBERxDEVICE", remedy="for example 512xH100"
         )
     return int(match[1]), match[2]

@@ -1,8 +1,7 @@
-"""Jobs of Kubernetes, through the API server and the official client (the extra `kubernetes`).
+"""Kubernetes Jobs, through the API server and the official client (extra `kubernetes`).
 
-A Job's name is a function of the run's directory, so that the server itself refuses a second one. The Job's uid
-proves that a name still means the same Job. A Job that was cancelled is deleted, and its pods with it; what they
-wrote is in the run's directory.
+A Job's name is a function of the run's directory, so the server itself refuses a second one. The Job's uid proves that
+a name still means the same Job. A canceled Job is deleted with its pods; their output is in the run's directory.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ TIMEOUT_S = 30.0
 
 POLL_S = 0.5
 
-#: How long a Job that has ended may take to vanish before the next one of its name is made.
+#: Seconds for an ended Job to disappear before the next one of its name is created.
 VANISH_S = 120.0
 
 NOT_FOUND, CONFLICT = 404, 409
@@ -92,7 +91,7 @@ class KubernetesLauncher:
             return written
         for pod in self._pods(manifest.job_name(log.parent.absolute())):
             with contextlib.suppress(_Missing, LaunchError):  # a pod that has not started has no log
-                # the client's own decoding gives the text of a bytes literal (kubernetes 36)
+                # the client's own decoding returns a bytes literal as text (kubernetes 36)
                 options = {"tail_lines": lines, "_preload_content": False}
                 said: bytes = self._call("read_namespaced_pod_log", pod.metadata.name, **options).data
                 return said.decode(errors="replace").rstrip("\n")
@@ -112,7 +111,7 @@ class KubernetesLauncher:
                 self._delete(name)
             time.sleep(POLL_S)
         raise LaunchError(
-            f"the Job {name} has ended and does not vanish",
+            f"the Job {name} has ended but is not deleted",
             found=f"still there after {VANISH_S:g} s",
             remedy=f"see `kubectl -n {self._namespace} describe job {name}`",
         )
@@ -183,7 +182,7 @@ class KubernetesLauncher:
             ) from error
         except urllib3.exceptions.HTTPError as error:
             raise LaunchError(
-                f"no answer from the Kubernetes API at {function.__self__.api_client.configuration.host}",
+                f"no response from the Kubernetes API at {function.__self__.api_client.configuration.host}",
                 found=error,
                 remedy="check the network, KUBECONFIG and training.launch.kubernetes.context",
             ) from error
@@ -229,7 +228,7 @@ def _connect(context: str) -> Any:
         except config.ConfigException as error:
             reason = error
     raise LaunchError(
-        "no Kubernetes cluster is configured here",
+        "no Kubernetes cluster is configured",
         found=reason,
         expected="KUBECONFIG, ~/.kube/config, or an account of a pod",
         remedy="set KUBECONFIG, or training.launch.kubernetes.context to one of its contexts",

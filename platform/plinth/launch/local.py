@@ -18,7 +18,7 @@ from plinth.errors import LaunchError
 from plinth.launch.base import HANDLE, Handle, JobStatus, LauncherKind, read_handle, submit_once, tail
 from plinth.storage.atomic import append_to, named_failures
 
-#: In the environment of a job: its directory, so that one whose handle was never written is found again.
+#: Environment variable with a job's directory, to find a job without a handle.
 DIRECTORY = "PLINTH_JOB_DIRECTORY"
 
 
@@ -32,7 +32,7 @@ class LocalLauncher:
     def find(self, directory: Path) -> Handle | None:
         """Return the handle in `directory`, or else that of a live job whose submitter died before writing it."""
         handle = read_handle(directory)
-        if handle is None or not _is_of(handle, directory):  # whoever can write the file could name any process
+        if handle is None or not _is_of(handle, directory):  # any writer of the file could name any process
             return _without_handle(directory)
         return handle
 
@@ -73,7 +73,7 @@ class LocalLauncher:
 
     def _start(self, command: Sequence[str], directory: Path, log: Path) -> Handle:
         with named_failures(log):
-            (directory / HANDLE).unlink(missing_ok=True)  # of a job that has ended: nothing may hide the new one
+            (directory / HANDLE).unlink(missing_ok=True)  # of an ended job, which must not hide the new one
         with append_to(log) as stream:
             try:
                 process: subprocess.Popen[bytes] = processes.start(
@@ -106,7 +106,7 @@ def _is_of(handle: Handle, directory: Path) -> bool:
         return True
     try:
         place = process.environ().get(DIRECTORY)
-    except psutil.Error:  # another user's: it is seen to live, and cannot be ended
+    except psutil.Error:  # another user's process: alive, and cannot be ended
         return True
     if place is None:
         return False
@@ -117,13 +117,13 @@ def _without_handle(directory: Path) -> Handle | None:
     """Return the live job of a directory: a session leader with the directory in its environment."""
     wanted = str(directory.resolve())
     for process in psutil.process_iter():
-        with contextlib.suppress(psutil.Error, OSError):  # it has ended meanwhile, or is another user's
+        with contextlib.suppress(psutil.Error, OSError):  # ended meanwhile, or another user's
             if os.getsid(process.pid) == process.pid and process.environ().get(DIRECTORY) == wanted:
                 return _handle(process)
     return None
 
 
-#: Children of this process, so that one that has ended is reaped and not mistaken for alive.
+#: Children of this process, to be reaped so that an ended one does not count as alive.
 _children: list[subprocess.Popen[bytes]] = []
 
 

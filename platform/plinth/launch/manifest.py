@@ -1,14 +1,13 @@
-"""The Job of a run, with one pod per node, and the Service that finds the first pod, as plain dictionaries.
+"""Job of a run with one pod per node, and the Service that finds the first pod, as plain dictionaries.
 
-The supervisor's exit status decides (podFailurePolicy, batch/v1, stable since Kubernetes 1.31): 75, or a pod that
-was evicted or preempted, costs nothing and the pod comes again; a named failure ends the Job; anything else
-counts against `BACKOFF_LIMIT`. A pod has the grace of the recipe to save before it is killed.
+The supervisor's exit status decides (podFailurePolicy, batch/v1, stable since Kubernetes 1.31): on 75, or an eviction
+or preemption, the pod is recreated without a penalty; a named failure ends the Job; anything else counts against
+`BACKOFF_LIMIT`. A pod has the recipe's grace period to save before it is killed.
 
-Pods run under the rules of the Pod Security Standard "restricted": not as root, no privilege gained, no capability, the
-runtime's own seccomp profile. RDMA (IPC_LOCK) and the node's network leave it, and only where a recipe asks for them.
+Pods comply with the Pod Security Standard `restricted`: not root, no privilege escalation, no capabilities, the
+runtime's seccomp profile. RDMA (IPC_LOCK) and host networking do not, and are used only if a recipe requests them.
 
-The volume claim is mounted at the path of the workspace on the submitting machine, so that one path names one file
-everywhere.
+The volume claim is mounted at the path of the workspace on the submitting machine, so paths are equal everywhere.
 """
 
 from __future__ import annotations
@@ -30,24 +29,24 @@ Manifest = dict[str, Any]
 
 CONTAINER = "supervisor"
 
-#: Exit statuses of named failures (plinth.errors): another try would meet the same.
+#: Exit statuses of named failures (plinth.errors), which a retry would not fix.
 NAMED = list(range(2, 10))
 
-#: Pods that may die for no known reason; Kubernetes' own default.
+#: Maximum unexplained pod failures; Kubernetes' own default.
 BACKOFF_LIMIT = 6
 
-#: A finished Job is kept for so long.
+#: Seconds for which a finished Job is kept.
 KEPT_S = 7 * 86_400
 
-#: Added to the grace of the recipe, so that the supervisor can write how the job ended.
+#: Seconds added to the recipe's grace period, for the supervisor to record the end of the job.
 LEAVE_S = 30
 
-#: Below 63 with a pod's index behind it (RFC 1123).
+#: Maximum length of a name, below 63 with a pod's index appended (RFC 1123).
 _NAME_CHARACTERS = 36
 
-#: Labels by which Kueue knows the queue of a Job, and the class that decides who is admitted and preempted first.
+#: Labels of Kueue: queue of a Job, and priority class for admission and preemption.
 QUEUE, QUEUE_PRIORITY = "kueue.x-k8s.io/queue-name", "kueue.x-k8s.io/priority-class"
-#: Labels of Plinth's own, for people and for metrics by team.
+#: Labels of Plinth, for people and for metrics by team.
 TEAM, PRIORITY = "plinth/team", "plinth/priority"
 
 NO_LABELS: Mapping[str, str] = MappingProxyType({})
@@ -93,7 +92,7 @@ def job(launch: Launch, grace_s: float, command: Sequence[str], directory: Path,
         pod["tolerations"] = [dict(entry) for entry in asked.tolerations]
     if asked.priority_class:
         pod["priorityClassName"] = asked.priority_class
-    if asked.host_network:  # without the policy, the node's resolver would not find the Service
+    if asked.host_network:  # the node's resolver would not find the Service otherwise
         pod |= {"hostNetwork": True, "dnsPolicy": "ClusterFirstWithHostNet"}
     metadata: Manifest = {"labels": _labels(directory)}
     if asked.annotations:
@@ -175,7 +174,7 @@ def _security(launch: Launch) -> Manifest:
             raise LaunchError(
                 "the pods would run as root, as their submitter does",
                 expected="a user who can read and write the workspace",
-                remedy="set training.launch.kubernetes.user, for example '1000:1000'; '0' where root is meant",
+                remedy="set training.launch.kubernetes.user, for example '1000:1000'; '0' for root",
             )
     return {
         "runAsNonRoot": int(user) != 0,
@@ -195,7 +194,7 @@ def _container(launch: Launch, command: Sequence[str], directory: Path, log: Pat
         "env": [
             {"name": "PYTHONUNBUFFERED", "value": "1"},
             {"name": "PYTHONSAFEPATH", "value": "1"},
-            {"name": "PLINTH_IMAGE", "value": asked.image},  # the trainer states it
+            {"name": "PLINTH_IMAGE", "value": asked.image},  # part of the trainer's statement
             *_places(launch, directory),
         ],
         "volumeMounts": _mounts(launch, directory),
@@ -215,7 +214,7 @@ def _container(launch: Launch, command: Sequence[str], directory: Path, log: Pat
 
 def _elsewhere(hosts: list[str]) -> Manifest:
     """Return an affinity to all other nodes: these failed the checks of an earlier Job of the run."""
-    # `metadata.name` is the one field that may be matched, with one value a requirement; all of a term must hold
+    # only `metadata.name` can be matched, with one value per requirement; all requirements must hold
     terms = [{"matchFields": [{"key": "metadata.name", "operator": "NotIn", "values": [host]} for host in hosts]}]
     return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}}
 

@@ -1,10 +1,10 @@
-"""Jobs of a Ray cluster, through its Jobs API (REST, Ray 2.x), detached from the process that submits.
+"""Jobs of a Ray cluster, through its Jobs API (REST, Ray 2.x), detached from the submitting process.
 
-The submission's identifier is a function of the run's directory and a count, and the cluster refuses one that it has
-seen: no two submitters start the same. Requests are plain HTTP: Ray's own client waits for ever for a head that does
-not answer, and the submitter needs no Ray.
+The submission id is a function of the run's directory and a count, and the cluster refuses an id that it has seen, so
+concurrent submitters cannot start the same job twice. Requests are plain HTTP: Ray's own client waits forever for an
+unresponsive head, and the submitter needs no Ray.
 
-Ray does not requeue jobs: one that was preempted, or whose node was lost, is submitted again by the same command.
+Ray does not requeue jobs: after a preemption or a lost node, the same command submits the job again.
 """
 
 from __future__ import annotations
@@ -46,13 +46,13 @@ TIMEOUT_S = 30.0
 
 POLL_S = 0.5
 
-#: Added to the grace of the recipe, so that the supervisor can write how the job ended.
+#: Seconds added to the recipe's grace period, for the supervisor to record the end of the job.
 LEAVE_S = 30
 
-#: In the run's directory: the submission that was cancelled last.
+#: In the run's directory: the last canceled submission.
 CANCELLED = "cancelled"
 
-#: Refused with this text by a head whose agents are still starting.
+#: Refusal of a head whose agents are still starting.
 _NOT_YET = "No available agent"
 
 _STATUS = {"PENDING": JobStatus.PENDING, "RUNNING": JobStatus.RUNNING}
@@ -126,7 +126,7 @@ class RayLauncher:
                 _request(self._address, "POST", "", body)
                 break
             except LaunchError as error:
-                # the job may exist although its answer was lost
+                # the job may exist although the response was lost
                 found = _request(self._address, "GET", body["submission_id"])
                 if found is not None and found["status"] in _STATUS:
                     return self._handle(found)
@@ -147,7 +147,7 @@ class RayLauncher:
             "entrypoint_memory": int(asked.resources.get("memory", 0)) or None,
             "entrypoint_resources": own or None,
         }
-        if self._launch.nodes > 1:  # the entry point takes no resources; each node's are a bundle
+        if self._launch.nodes > 1:  # resources belong to the bundles of nodes, not to the entry point
             each = ["bash", "-c", base.logged(words, log)]
             nodes, bundle = str(self._launch.nodes), json.dumps(_bundle(asked))
             words, needs = [python, "-P", "-m", "plinth.launch.ray_nodes", nodes, bundle, *each], {}
@@ -168,7 +168,7 @@ class RayLauncher:
         return team | ({"plinth_priority": asked.priority} if asked.priority != NORMAL else {})
 
     def _environment(self, directory: Path) -> dict[str, str]:
-        # what the cluster starts for the job imports nothing from the folder that it starts it in
+        # the job's processes must not import from their working directory
         wait = {"PYTHONSAFEPATH": "1", "RAY_JOB_STOP_WAIT_TIME_S": str(int(self._grace_s) + LEAVE_S)}
         return {**wait, EXCLUDED_VARIABLE: str(directory / EXCLUDED), **_trust()}
 
@@ -233,14 +233,14 @@ def _request(address: str, method: str, what: str, body: dict[str, Any] | None =
         raise LaunchError(
             f"Ray refused {method} {url}",
             found=f"{error.code} {error.reason}: {said[-1]}",
-            remedy="see training.launch.ray of the recipe, and RAY_AUTH_TOKEN where the cluster asks for one",
+            remedy="see training.launch.ray of the recipe, and RAY_AUTH_TOKEN if the cluster requires one",
         ) from error
     except (OSError, ValueError) as error:
         raise LaunchError(
-            f"no answer from the Ray cluster at {address}",
+            f"no response from the Ray cluster at {address}",
             found=error,
             expected="the address of its dashboard, which serves the Jobs API",
-            remedy="is it up, with `ray[default]` installed? see training.launch.ray.address",
+            remedy="check that the cluster is up with `ray[default]`, and training.launch.ray.address",
         ) from error
 
 

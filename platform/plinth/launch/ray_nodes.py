@@ -1,19 +1,19 @@
-"""Several nodes of a Ray cluster: a bundle on each, in each a supervisor, as Slurm's and Kubernetes' are started.
+"""Several nodes of a Ray cluster: one bundle and one supervisor per node, as with Slurm and Kubernetes.
 
     python -m plinth.launch.ray_nodes NODES BUNDLE COMMAND…
 
-The entry point of a job of several nodes (ray_jobs). NODES bundles of the resources BUNDLE (JSON) are placed on as
-many nodes (STRICT_SPREAD); COMMAND runs in each with PLINTH_NODE, PLINTH_NODES and PLINTH_ADDRESS. A request to stop is
-forwarded to all of them. Ends with the status of node 0.
+The entry point of a job of several nodes (ray_jobs). NODES bundles of the resources BUNDLE (JSON) are placed on
+different nodes (STRICT_SPREAD); COMMAND runs in each with PLINTH_NODE, PLINTH_NODES and PLINTH_ADDRESS. A request to
+stop is forwarded to all of them. The exit status is that of node 0.
 
-Where a node is lost, node 0's supervisor ends once its lease is over (or, lost itself, the others'), and the command
-is started again on nodes that the cluster has or gets, as a scheduler that requeues would: from the last commit, at
-most `REPLACEMENTS` times, then with status 75.
+If a node is lost, node 0's supervisor ends after its lease (or, if node 0 itself is lost, the others'), and the command
+is restarted on available nodes, like a requeued job: from the last commit, at most `REPLACEMENTS` times, then with
+status 75.
 
-So does one in which a supervisor has excluded nodes, by the identifiers that Ray gives them (PLINTH_HOST), in the file
-that PLINTH_EXCLUDED names: nothing is placed on those again.
+The same happens if a supervisor has excluded nodes, by Ray's identifiers (PLINTH_HOST), in the file named by
+PLINTH_EXCLUDED: nothing is placed on those again.
 
-Needs Ray in the interpreter that runs it, of the cluster's version.
+Needs Ray, of the cluster's version, in its interpreter.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ from plinth.launch.base import LEFT
 
 POLL_S = 0.5
 
-#: Names the file of excluded nodes (`plinth.launch.base`), one identifier a line.
+#: Variable with the file of excluded nodes (`plinth.launch.base`), one identifier per line.
 EXCLUDED_VARIABLE = "PLINTH_EXCLUDED"
 
-#: How often a job fills the place of a lost node; one that loses more is for a person to look at.
+#: Maximum replacements of lost nodes per job.
 REPLACEMENTS = 6
 
 PR_SET_PDEATHSIG = 1
@@ -73,7 +73,7 @@ class Node:
         self._process = subprocess.Popen(
             command,
             env={**os.environ, "PYTHONSAFEPATH": "1", **environment},
-            cwd="/",  # nothing is imported from the cluster's own folder
+            cwd="/",  # keeps the cluster's own folder off the import path
             stdin=subprocess.DEVNULL,
             preexec_fn=lambda: libc.prctl(PR_SET_PDEATHSIG, signal.SIGTERM),
         )
@@ -151,7 +151,7 @@ def _run_once(
         codes = [_status(end) for end in ends]
         return LEFT if codes[0] is None else codes[0], [node for node, code in enumerate(codes) if code is None]
     finally:
-        remove_placement_group(group)  # and whatever still runs in it
+        remove_placement_group(group)  # and all processes in it
 
 
 def _status(end: Any) -> int | None:
@@ -173,7 +173,7 @@ def _start(group: Any, nodes: int, bundle: Mapping[str, float]) -> list[Any]:
     options["resources"] = {name: amount for name, amount in bundle.items() if name not in _OPTIONS}
     return [
         ray.remote(Node)
-        # a call of `stop` beside the one of `run`
+        # allows `stop` in parallel with `run`
         .options(max_concurrency=2, scheduling_strategy=PlacementGroupSchedulingStrategy(group, index), **options)
         .remote()
         for index in range(nodes)

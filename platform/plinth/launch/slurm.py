@@ -1,11 +1,10 @@
-"""Jobs of Slurm: a script in the run's directory, submitted once, requeued until the run has finished.
+"""Slurm jobs: a script in the run's directory, submitted once, requeued until the run has finished.
 
-The script ends in one of three ways. Status 75 (stopped by a signal, state committed): the job puts itself back
-into the queue, whether Slurm preempted it or its time was up. Anything else: the job is over. A job that was
-cancelled may not be requeued (`Requeue=0` is set before it is asked to stop).
+On status 75 (stopped by a signal, state committed) the job requeues itself, after a preemption or a time limit. Any
+other status ends the job. A canceled job is not requeued (`Requeue=0` is set before it is asked to stop).
 
-Needs sbatch, squeue, scancel and scontrol on the machine that calls, and the workspace on a file system that
-all nodes see. Tested with Slurm 22.05.
+Needs sbatch, squeue, scancel and scontrol on the calling machine, and the workspace on a file system shared by all
+nodes. Tested with Slurm 22.05.
 """
 
 from __future__ import annotations
@@ -109,7 +108,7 @@ class SlurmLauncher:
             done = _call("sbatch", "--parsable", str(path))
         except LaunchError:
             time.sleep(1.0)
-            found = _queued(directory)  # the job may exist although its answer was lost
+            found = _queued(directory)  # the job may exist although the response was lost
             if found is None:
                 raise
             return found
@@ -127,7 +126,7 @@ def sbatch_script(launch: Launch, grace_s: float, command: Sequence[str], direct
         "ntasks-per-node": 1,
         "output": str(log).replace("%", "%%"),
         "open-mode": "append",
-        # Slurm looks at the time that is left once a minute (sbatch(1), --signal)
+        # Slurm checks the remaining time once a minute (sbatch(1), --signal)
         "signal": f"B:TERM@{int(grace_s) + 60}",
     }
     lines = ["#!/bin/bash", "#SBATCH --requeue"]
@@ -157,14 +156,14 @@ def _queueing(launch: Launch) -> list[str]:
     ]
 
 
-#: The name by which Slurm itself reaches the first node of the allocation.
+#: Address by which Slurm itself reaches the first node of the allocation.
 _ADDRESS = (
     'first=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)',
     "PLINTH_ADDRESS=$(scontrol --oneliner show node \"$first\" | sed -n 's/.* NodeAddr=\\([^ ]*\\).*/\\1/p')",
     'export PLINTH_ADDRESS="${PLINTH_ADDRESS:-$first}"',
 )
 
-#: One supervisor on each node. The first decides when all end, so that none is ended for another's status.
+#: One supervisor per node. The first decides when all end, so none is ended for another's status.
 _SRUN = (
     "srun --nodes={nodes} --ntasks={nodes} --ntasks-per-node=1 --kill-on-bad-exit=0 --wait=0 --input=none "
     "${{SLURM_CPUS_PER_TASK:+--cpus-per-task=$SLURM_CPUS_PER_TASK}} "
@@ -226,7 +225,7 @@ def _cluster() -> str:
 
 def _call(*words: str, check: bool = True) -> subprocess.CompletedProcess[str]:
     try:
-        # sbatch hands its own environment to the job
+        # sbatch passes its own environment to the job
         done: subprocess.CompletedProcess[str] = processes.run(
             words, *processes.JOB, capture_output=True, text=True, timeout=TIMEOUT_S
         )

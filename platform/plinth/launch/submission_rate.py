@@ -1,8 +1,8 @@
-"""How often jobs may be submitted: a token bucket and a pause after refusals, for each launcher of a workspace.
+"""Rate limit of submissions: a token bucket and a pause after refusals, for each launcher of a workspace.
 
-A loop that submits, a sensor that fires, a run that dies at once: none may flood a scheduler that others share. The
-state is a file that all processes of the workspace see; a lock makes each step of it one. Times are of the wall clock,
-since it outlives processes: one that was set back takes nothing away, one that was ahead gives no more than a burst.
+It protects a shared scheduler from submission loops, sensors and runs that fail at once. The state is a file shared by
+all processes of the workspace, changed under a lock. Times are wall-clock times, since they outlive processes: a clock
+set back removes no tokens, and a clock set forward adds at most a burst.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from plinth.launch.parameters import SubmissionRate
 from plinth.records import Frozen
 from plinth.storage.atomic import locked, write_bytes
 
-#: Folder of a workspace with a file for each launcher.
+#: Folder of a workspace with one file per launcher.
 FOLDER = "launch"
-#: No pause after refusals is longer.
+#: Maximum pause after refusals.
 LONGEST_PAUSE_S = 900.0
 
 
@@ -41,7 +41,7 @@ def taken(state: RateState, rate: SubmissionRate, now: float) -> tuple[RateState
     pause = _pause(state, rate)
     if 0.0 <= since < pause:
         return filled, pause - since
-    # the sum of many small fillings may miss a whole token by its rounding
+    # rounding of many small refills may miss a whole token
     if tokens >= 1.0 - 1e-9:
         return filled.model_copy(update={"tokens": max(0.0, tokens - 1.0)}), 0.0
     return filled, (1.0 - tokens) * 3600.0 / rate.per_hour
@@ -71,10 +71,10 @@ def submit_within(
     while (wait := _step(path, rate, lambda state: taken(state, rate, clock()), clock)) > 0.0:
         if waited + wait > rate.wait_s:
             raise LaunchError(
-                f"too many jobs are submitted to {kind}",
-                found=f"the next one may be submitted in {wait:,.0f} s, after {waited:,.0f} s of waiting",
-                expected=f"{rate.per_hour:g} an hour, {rate.burst} at once, and a pause after each refusal",
-                remedy="run the command again later; training.launch.rate of the recipe sets what is permitted",
+                f"submissions to {kind} exceed the rate limit",
+                found=f"next submission possible in {wait:,.0f} s, after waiting {waited:,.0f} s",
+                expected=f"{rate.per_hour:g} per hour, {rate.burst} at once, and a pause after each refusal",
+                remedy="run the command again later; training.launch.rate of the recipe sets the limit",
             )
         sleep(wait)
         waited += wait

@@ -1,4 +1,4 @@
-"""The architectures, and the parameters and floating-point operations of a decoder. Free of torch.
+"""Architectures, and the parameters and floating-point operations of a decoder. No torch.
 
     LLAMA    pre-norm blocks with RMSNorm (arXiv:2302.13971); with `qkv_bias` Qwen2, with `qk_norm` Qwen3
     OLMO2    norms of each sublayer's output, QK-norm over all heads together (arXiv:2501.00656, section 3.2)
@@ -160,14 +160,12 @@ def _matrices(model: Model, vocab_size: int) -> int:
     return counted.attention + counted.feed_forward + vocab_size * model.dim
 
 
-# Bytes that training moves between a device's memory and its arithmetic, of the decoder that a recipe describes. Free
-# of torch.
+# Memory traffic of training on a device, for the decoder of a recipe. No torch.
 #
-# A product of an [m, k] by a [k, n] matrix reads both and writes the result: (mk + kn + mn) elements. So do the two of
-# its backward pass, each with two of the three as inputs and the third as output. Counted are matrix products,
-# attention as a fused kernel (FlashAttention: nothing of size S x S) and the update of AdamW in FP32; norms,
-# activations and the loss move bytes of their own, so that this is a lower bound, and an intensity of it an upper one
-# (Williams, Waterman and Patterson 2009, "Roofline").
+# A product of an [m, k] by a [k, n] matrix reads both and writes the result: (mk + kn + mn) elements. The two products
+# of its backward pass move the same. The count covers matrix products, attention as a fused kernel (FlashAttention: no
+# S x S matrix) and the FP32 update of AdamW, without norms, activations and the loss. It is a lower bound of the bytes,
+# and the derived intensity an upper bound (Williams, Waterman and Patterson 2009, "Roofline").
 #
 # D `dim`, H query heads and K key/value heads of E, F `ffn_dim`, V vocabulary.
 

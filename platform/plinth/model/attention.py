@@ -1,14 +1,14 @@
-"""Softmax attention: rotary positions, document masks, and the kernel that fits the device.
+"""Softmax attention: rotary positions, document masks, and kernels by device.
 
     B  sequences    S  tokens of a sequence    H  query heads    K  key/value heads    E  head width
 
-Paths of the attention of training, of which a recipe may name one (`AttentionPath`):
+Paths of attention in training, which a recipe may set (`AttentionPath`):
 
-    auto   `sdpa` where no document ends within a sequence, and on CPUs; on GPUs else `flex`
+    auto   `sdpa` if no document ends within a sequence, and on CPUs; otherwise `flex`
     sdpa   PyTorch's `scaled_dot_product_attention`, which picks a fused kernel; documents as a dense mask [B, 1, S, S]
     flex   FlexAttention (arXiv:2412.05496): its block mask skips whole blocks outside a document, in S x S / 128^2
            bits. Compiled once per shape on GPUs; on CPUs torch 2.13 has no gradient of it
-    flash  `sdpa` with FlashAttention's kernel alone (arXiv:2307.08691), an error where it cannot run; takes no mask
+    flash  `sdpa` with FlashAttention's kernel alone (arXiv:2307.08691), an error if unsupported; takes no mask
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class LayerKeyValues(NamedTuple):
         slots = self.positions[:, 0]
         self.keys[self.sequences, :, slots], self.values[self.sequences, :, slots] = k[:, :, 0], v[:, :, 0]
         seen = self.mask.shape[-1]
-        # query heads that share keys stand where queries do: nothing is copied for them
+        # query heads that share keys take the place of queries, without a copy
         grouped_q = q.reshape(q.shape[0], k.shape[1], -1, q.shape[-1])
         found = functional.scaled_dot_product_attention(
             grouped_q, self.keys[:, :, :seen], self.values[:, :, :seen], attn_mask=self.mask, scale=scale
@@ -55,7 +55,7 @@ class LayerKeyValues(NamedTuple):
         return found.reshape(q.shape)
 
 
-#: Keeps a token within its document: additive [B, 1, S, S], FlexAttention's, or None where every sequence is one. In
+#: Mask within documents: additive [B, 1, S, S], FlexAttention's, or None if every sequence is one document. In
 #: generation, the keys and values of earlier tokens.
 Mask = Tensor | BlockMask | LayerKeyValues | None
 
@@ -68,7 +68,7 @@ class CoreAttention(nn.Module):
     def __init__(self, scale: float) -> None:
         super().__init__()
         self.scale = scale
-        self.flash = False  # FlashAttention's kernel or none
+        self.flash = False  # FlashAttention's kernel or an error
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask = None) -> Tensor:
         """[B, H, S, E] from q [B, H, S, E] and k, v [B, K, S, E]; causal, and within documents if masked."""
@@ -87,12 +87,12 @@ class CoreAttention(nn.Module):
 class UlyssesAttention(nn.Module):
     """`CoreAttention` of heads whose tokens are divided over n ranks (DeepSpeed-Ulysses, arXiv:2309.14509).
 
-    Two all-to-alls turn [B, H, S/n, E] into [B, H/n, S, E] and back: each rank attends with some heads over whole
-    sequences, so that causal and document masks are those of one process.
+    Two all-to-alls turn [B, H, S/n, E] into [B, H/n, S, E] and back: each rank computes some heads over whole
+    sequences, so causal and document masks are those of one process.
 
-    Our own rather than DeepSpeed's `DistributedAttention`: that one (0.19) wants at least as many key/value heads as
-    ranks and keeps the group in process-wide state. Here key/value heads that do not divide over the ranks are
-    repeated first, as grouped-query attention would do anyway; their gradients add up by themselves.
+    DeepSpeed's `DistributedAttention` (0.19) is unsuitable: it needs at least as many key/value heads as ranks and
+    keeps the group in process-wide state. Here key/value heads that do not divide over the ranks are repeated first, as
+    in grouped-query attention; autograd adds up their gradients.
     """
 
     def __init__(self, scale: float, ranks: SequenceRanks) -> None:
@@ -100,7 +100,7 @@ class UlyssesAttention(nn.Module):
         self.core, self.ranks = CoreAttention(scale), ranks
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask = None) -> Tensor:
-        """[B, H, S/n, E] from q [B, H, S/n, E] and k, v [B, K, S/n, E]; the mask is of whole sequences."""
+        """[B, H, S/n, E] from q [B, H, S/n, E] and k, v [B, K, S/n, E]; the mask covers whole sequences."""
         times = repeats(q.shape[1], k.shape[1], self.ranks.size)
         if times > 1:
             k, v = k.repeat_interleave(times, dim=1), v.repeat_interleave(times, dim=1)
@@ -128,7 +128,7 @@ def attention_mask(
         segments: document number of each token [B, S], or None.
         dtype: dtype of the queries.
         whole: True if no document ends within a sequence; None checks the segments on CPUs, where this does not wait.
-        path: the kernel that is to use it.
+        path: kernel that uses the mask.
     """
     if segments is None or whole:
         return None
@@ -218,12 +218,12 @@ def rotate(x: Tensor, rotation: Rotation) -> Tensor:
     return x * cos + torch.cat((-second, first), dim=-1) * sin
 
 
-# Keys and values of tokens seen before, so that a next token costs one token's work.
+# Key/value cache: a further token costs the work of one token.
 #
 #     B  sequences    K  key/value heads    E  head width    T  slots    G  query heads that share a key/value head
 #
-# A token's slot is its position. Sequences of a batch may have different lengths: each writes where it is, and a mask
-# keeps it from slots that it has not reached. Works for every architecture: it stands where attention takes its mask.
+# A token's slot is its position. Sequences of a batch may have different lengths: each writes at its own positions, and
+# a mask hides slots that it has not reached. It works for every architecture, in the place of the attention mask.
 
 
 class KeyValues:
@@ -244,12 +244,12 @@ class KeyValues:
         self._sequences = self._sequences[: len(sequences)]
 
 
-# How tokens stand in a forward pass that is not plain training, and which outputs are asked of it.
+# Layout of tokens in a forward pass other than plain training, and the requested outputs.
 #
-#     B  sequences    S  tokens of a sequence given    K  keys that may be seen    N  targets    U  outputs asked
+#     B  sequences    S  tokens of a sequence given    K  visible keys    N  targets    U  requested outputs
 #
-# A row of likelihoods may hold a prefix and several continuations of it, each at the positions that follow the prefix
-# and blind to the others.
+# A row of likelihoods may have a prefix and several continuations, each at the positions after the prefix and masked
+# from the others.
 
 
 class Layout(NamedTuple):
@@ -258,9 +258,9 @@ class Layout(NamedTuple):
     positions: Tensor  # [B, S]
     mask: Tensor | None = None  # additive [B, 1, S, K]; None: causal over the sequence
     outputs: Tensor | None = None  # flat indices into [B x S], ascending [U]; None: all
-    which: Tensor | None = None  # the output that predicts each target, ascending indices into `outputs` [N]
-    targets: Tensor | None = None  # ids [N]; None: logits are wanted
-    cache: KeyValues | None = None  # where keys and values are kept; a mask is then over its slots
+    which: Tensor | None = None  # output that predicts each target, ascending indices into `outputs` [N]
+    targets: Tensor | None = None  # ids [N]; None: return logits
+    cache: KeyValues | None = None  # key/value cache; a mask then covers its slots
 
     def seen(self, layer: int) -> Tensor | LayerKeyValues | None:
         """Return the mask of a layer's attention."""
@@ -284,8 +284,8 @@ class SliceTargets(NamedTuple):
     """Outputs and targets of one slice of the sequences."""
 
     outputs: Tensor | None  # flat indices into [B x S/n], ascending [u]; None: all
-    which: Tensor | None  # indices into `outputs` [n]; None: logits are wanted
-    kept: Tensor | slice  # which of the whole's targets they are [N], bool
+    which: Tensor | None  # indices into `outputs` [n]; None: return logits
+    kept: Tensor | slice  # mask of these targets among all [N], bool
 
 
 def branch_mask(branches: Tensor, dtype: torch.dtype) -> Tensor:

@@ -1,8 +1,8 @@
-"""Decoder blocks: what all are made of, and the block of each architecture (`architectures`).
+"""Decoder blocks: shared parts, and the block of each architecture (`architectures`).
 
     B  sequences    S  tokens of a sequence    D  model width    H  query heads    K  key/value heads
     E  head width (D / H unless given)         F  width of the feed-forward
-    U  outputs that are asked for
+    U  requested outputs
 
 Grouped-query attention (Ainslie et al., arXiv:2305.13245) and SwiGLU (Shazeer, arXiv:2002.05202). Under tensor
 parallelism queries, keys, values, gate and up are divided by rows (whole heads), the projections back into the
@@ -115,7 +115,7 @@ class Block(nn.Module, ABC):
 
     def __init__(self, index: int) -> None:
         super().__init__()
-        self.index = index  # within the whole model, whichever layers this rank holds
+        self.index = index  # index within the whole model
 
     def forward(self, x: Tensor, rotation: Rotation, mask: Mask, outputs: Tensor | None = None) -> Tensor:
         """Add attention, then feed-forward, to the residual stream. Without a mask attention is causal.
@@ -141,7 +141,7 @@ def taken(x: Tensor, outputs: Tensor | None) -> Tensor:
 
 
 # Llama's block: each sublayer after a norm of its input. With `qkv_bias` it is Qwen2's (arXiv:2407.10671), with
-# `qk_norm` Qwen3's (arXiv:2505.09388), which normalises queries and keys per head before rotation.
+# `qk_norm` Qwen3's (arXiv:2505.09388), which normalizes queries and keys per head before rotation.
 
 
 class LlamaAttention(Attention):
@@ -188,15 +188,15 @@ class LlamaBlock(Block):
         return x + self.mlp(self.post_attention_layernorm(x))  # type: ignore[no-any-return]
 
 
-# OLMo 2's block: each sublayer's output is normalised before it is added to the residual stream, and queries and
-# keys are normalised over the whole width of their projection, before it is split into heads.
+# OLMo 2's block: each sublayer's output is normalized before it is added to the residual stream, and queries and
+# keys are normalized over the whole width of their projection, before it is split into heads.
 
 
 class ProjectionNorm(nn.Module):
-    """RMSNorm of [B, S, width], of which each tensor rank holds some columns: the mean square is one over all ranks.
+    """RMSNorm of [B, S, width], with the columns divided over tensor ranks: the mean square covers all ranks.
 
-    The sum leaves the region and enters it again, so that its gradient too is summed: every rank's columns depend on
-    the statistic.
+    The sum leaves the region and enters it again, so its gradient is summed too: every rank's columns depend on the
+    statistic.
     """
 
     DECLARED: ClassVar[Mapping[str, Declaration]] = {"weight": DIVIDED_GAIN}

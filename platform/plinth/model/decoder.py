@@ -1,4 +1,4 @@
-"""The decoder: embedding, blocks of its architecture, head; whole, or the part that one rank holds. Generation with it.
+"""Decoder: embedding, blocks of its architecture, head; whole, or one rank's part. Generation.
 
 B  sequences    S  tokens of a sequence    n  ranks that share a sequence    V  vocabulary    D  model width
 """
@@ -37,8 +37,8 @@ __all__ = ["Choose", "Decoder", "build", "empty", "generate"]
 class Decoder(nn.Module):
     """Token ids to logits, or to the loss when targets are given.
 
-    The embedding and output matrices belong to this outermost module: ZeRO-3 then keeps them gathered for
-    the whole forward pass, which tied embeddings need. Parameters have the same names however the model is divided.
+    The embedding and output matrices belong to this outermost module: ZeRO-3 then keeps them gathered for the whole
+    forward pass, which tied embeddings need. Parameter names do not depend on the division of the model.
     """
 
     DECLARED: ClassVar[Mapping[str, Declaration]] = {
@@ -52,7 +52,7 @@ class Decoder(nn.Module):
         self.config, self.vocab_size, self.division = config, vocab_size, division
         block, stage = architecture(config.architecture).block_class(), division.stage
         self.attention: AttentionPath = "auto"
-        #: Of the last stage, where embeddings are tied: the first stage's matrix, which it trains and sends.
+        #: Copy of the first stage's matrix on the last stage, if embeddings are tied.
         self.borrowed_embedding: Tensor | None = None
         if stage.first:
             self.embed_tokens = nn.Parameter(torch.empty(vocab_size, config.dim))
@@ -63,7 +63,7 @@ class Decoder(nn.Module):
                 self.lm_head = nn.Parameter(torch.empty(vocab_size, config.dim))
 
     def attend_by(self, path: AttentionPath) -> None:
-        """Compute the attention of `forward` by another path; the model is the same."""
+        """Set another path for the attention of `forward`; the model is the same."""
         self.attention = path
         for module in self.modules():
             if isinstance(module, CoreAttention):
@@ -71,7 +71,7 @@ class Decoder(nn.Module):
 
     @property
     def blocks(self) -> list[Block]:
-        """The blocks that this rank holds, in order."""
+        """Blocks of this rank, in order."""
         return [cast(Block, block) for block in self.layers.values()]
 
     def forward(
@@ -184,14 +184,14 @@ class Decoder(nn.Module):
 
     @property
     def output_matrix(self) -> Tensor:
-        """The rows of the output projection that this rank holds."""
+        """Rows of the output projection on this rank."""
         if not self.config.tied_embeddings:
             return self.lm_head
         return self.embed_tokens if self.borrowed_embedding is None else self.borrowed_embedding
 
     @property
     def held_ids(self) -> tuple[int, int]:
-        """The half-open range of the vocabulary that this rank holds."""
+        """Half-open range of the vocabulary on this rank."""
         return self.division.tensor.bounds(self.vocab_size)
 
 
@@ -210,8 +210,8 @@ def empty(
     """Return a rank's part of a decoder, without its weights: parameters have shape, precision and device, and
     one element of memory each.
 
-    `initialise` gives them their values. Each knows its `placement` in the whole, and where tensor ranks divide it its
-    `shard`: axis, index, number of parts.
+    `initialise` sets their values. Each has its `placement` in the whole and, if tensor ranks divide it, its `shard`:
+    axis, index, number of parts.
     """
     with torch.device("meta"):
         model = Decoder(config, vocab_size, division)
@@ -238,13 +238,13 @@ def build(config: Model, vocab_size: int, seed: int) -> Decoder:
     return model
 
 
-# Tokens after prompts, with the keys and values of what was seen kept.
+# Generation with a key/value cache.
 #
 #     B  sequences    V  vocabulary
 #
-# The batch runs until its last sequence has ended; sequences that have are left out once they are half of it.
+# The batch runs until its last sequence has ended; ended sequences are removed once they are half of the batch.
 
-#: Chooses the next token of sequences, by their numbers, from their logits [B, V].
+#: Chooses the next token of sequences, by number, from their logits [B, V].
 Choose = Callable[[Tensor, Sequence[int]], list[int]]
 
 
@@ -259,18 +259,18 @@ def generate(
     """Return the tokens after each prompt.
 
     Args:
-        model: whole, in evaluation.
-        prompts: ids, at least one each.
-        limits: how many tokens to write after each, at least one.
-        choose: the next tokens.
-        ended: whether a sequence, by number and with what was written so far, is complete.
+        model: whole model, in evaluation mode.
+        prompts: token ids, at least one each.
+        limits: number of new tokens for each, at least one.
+        choose: function that chooses the next tokens.
+        ended: function that returns True if a sequence, by number and new tokens so far, is complete.
     """
     written: list[list[int]] = [[] for _ in prompts]
     device, dtype = model.embed_tokens.device, model.embed_tokens.dtype
     lengths = torch.tensor([len(one) for one in prompts], device=device)
     slots = max(len(one) + limit for one, limit in zip(prompts, limits, strict=True))
     cache = KeyValues(model.config, len(prompts), slots, device, dtype)
-    rows = list(range(len(prompts)))  # the sequences of the batch
+    rows = list(range(len(prompts)))  # sequences in the batch
     live = set(rows)
     logits = _read(model, prompts, lengths, cache)
     while True:
@@ -302,7 +302,7 @@ def _read(model: Decoder, prompts: Sequence[Sequence[int]], lengths: Tensor, cac
 
 def _write(model: Decoder, tokens: Tensor, lengths: Tensor, cache: KeyValues, slots: int) -> Tensor:
     """Return logits [B, V] after one more token of each sequence, at position `lengths` [B]."""
-    positions = lengths.clamp(max=slots - 1).unsqueeze(1)  # of sequences that have ended, anywhere
+    positions = lengths.clamp(max=slots - 1).unsqueeze(1)  # ended sequences write anywhere
     seen = torch.arange(int(positions.max()) + 1, device=tokens.device)
     unseen = (seen > positions)[:, None, None, :]
     mask = torch.zeros(unseen.shape, dtype=model.embed_tokens.dtype, device=tokens.device)

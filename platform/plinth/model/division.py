@@ -1,15 +1,15 @@
-"""How a decoder divides over ranks: what its modules declare, what a rank holds, losses over a divided vocabulary, and
-initial weights, which are the same however the model is divided.
+"""Division of a decoder over ranks: declarations of modules, a rank's part, losses over a divided vocabulary, and
+initial weights, which do not depend on the division.
 
-    Declaration      of one parameter: how tensor ranks divide it, and how it is initialised
-    PipelineStage    which layers a rank holds
-    TensorRanks      those that share every matrix (Megatron-LM, arXiv:1909.08053)
-    SequenceRanks    those that share every sequence (DeepSpeed-Ulysses, arXiv:2309.14509)
-    Division         the three together, as a rank sees them; `UNDIVIDED` holds everything
+    Declaration      division of a parameter over tensor ranks, and its initialization
+    PipelineStage    layers of a rank
+    TensorRanks      ranks that share every matrix (Megatron-LM, arXiv:1909.08053)
+    SequenceRanks    ranks that share every sequence (DeepSpeed-Ulysses, arXiv:2309.14509)
+    Division         the three together, for a rank; `UNDIVIDED` is the whole model
 
-Every module class with parameters has a table `DECLARED`: the parameter's name within the module -> `Declaration`.
-The classes here are those of one rank alone and exchange nothing. `plinth.training.parallel` derives from them the
-ones that have process groups: what exchanges is injected, what is divided is declared.
+Every module class with parameters has a table `DECLARED`: parameter name within the module -> `Declaration`. The
+classes here describe a single rank without communication. `plinth.training.parallel` derives from them the classes with
+process groups: communication is injected, division is declared.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from plinth.compute.engine import torch_threads
 from plinth.model.loss import IGNORED
 from plinth.model.parameters import Model
 
-#: What a parameter does, by which its initial values are chosen; `residual` projects into the residual stream.
+#: Role of a parameter, which determines its initial values; `residual` projects into the residual stream.
 Role = Literal["matrix", "residual", "embedding", "gain", "bias"]
 
 
@@ -38,8 +38,8 @@ class Declaration(NamedTuple):
     """Role of a parameter, and its division over tensor ranks."""
 
     role: Role
-    axis: int | None = None  # along which it is divided: 0 rows, 1 columns; None: replicated
-    partial: bool = False  # replicated, but each rank uses it on its own heads: the gradient is the sum over ranks
+    axis: int | None = None  # axis of the division: 0 rows, 1 columns; None: replicated
+    partial: bool = False  # replicated, but used on each rank's own heads: gradients are summed
 
 
 ROWS = Declaration("matrix", axis=0)
@@ -64,8 +64,8 @@ def declarations(model: nn.Module) -> dict[str, Declaration]:
 class Placement(NamedTuple):
     """Place of a rank's part in the whole parameter."""
 
-    shape: tuple[int, ...]  # of the whole
-    row: int = 0  # first one held
+    shape: tuple[int, ...]  # shape of the whole parameter
+    row: int = 0  # first row of the part
     column: int = 0
 
 
@@ -82,7 +82,7 @@ class TensorRanks:
     index = 0
 
     def enter_region(self, x: Tensor) -> Tensor:
-        """`x`, which is the same on every rank; backward, the sum of what the ranks make of it."""
+        """`x`, equal on every rank; in the backward pass, the sum of the ranks' gradients."""
         return x
 
     def leave_region(self, x: Tensor) -> Tensor:
@@ -139,23 +139,24 @@ class SequenceRanks:
 
 @dataclass(frozen=True)
 class PipelineStage:
-    """Which part of the layers a rank holds: stage `index` of `count`."""
+    """A rank's part of the layers: stage `index` of `count`."""
 
     index: int = 0
     count: int = 1
 
     @property
     def first(self) -> bool:
-        """Holds the embedding."""
+        """True if the stage has the embedding."""
         return self.index == 0
 
     @property
     def last(self) -> bool:
-        """Holds the last norm and the head, and computes the loss."""
+        """True if the stage has the last norm and the head, and computes the loss."""
         return self.index == self.count - 1
 
     def layers(self, total: int) -> range:
-        """Its blocks; the first stages take one more where they do not divide evenly, for the last has the head."""
+        """Blocks of the stage; the first stages take one more if they do not divide evenly, as the last stage has "
+        "the head."""
         each, more = divmod(total, self.count)
         start = self.index * each + min(self.index, more)
         return range(start, start + each + (self.index < more))
@@ -180,11 +181,11 @@ class Division:
 UNDIVIDED = Division()
 
 
-# Embedding and loss over a vocabulary whose rows tensor ranks divide (Megatron-LM, section 3).
+# Embedding and loss over a vocabulary divided by rows over tensor ranks (Megatron-LM, section 3).
 #
 #     B  sequences    S  tokens of a sequence    N  tokens    D  model width
 #
-# The loss is computed without ever holding whole logits. The vocabulary need not divide evenly.
+# The loss never stores whole logits. The vocabulary need not divide evenly.
 
 
 def divided_embedding(tokens: Tensor, weight: Tensor, start: int, ranks: TensorRanks) -> Tensor:
@@ -204,7 +205,7 @@ def divided_cross_entropy(
         hidden: [N, D], the same on every rank.
         weight: this rank's rows of the output embeddings, beginning with id `start`.
         targets: ids of the whole vocabulary [N]; `IGNORED` is not scored.
-        scale, z_loss: as there.
+        scale, z_loss: as for `cross_entropy`.
     """
     logits = functional.linear(ranks.enter_region(hidden), weight)
     losses: Tensor = _CrossEntropy.apply(logits, targets, start, ranks, scale, z_loss)  # type: ignore[no-untyped-call]
@@ -243,14 +244,14 @@ class _CrossEntropy(torch.autograd.Function):
         return slope.to(ctx.dtype), None, None, None, None, None
 
 
-# The loss of every single target, and whether the model would have chosen it: what scoring needs.
+# Loss of every single target, and whether the model would have chosen it, for scoring.
 #
 #     U  outputs    N  targets    D  model width    V  vocabulary
 #
-# Several targets may be asked of one output (the answers to one question). Logits are held for some outputs at a time;
-# the vocabulary may be divided over tensor ranks.
+# Several targets may use one output (the answers to one question). Logits are in memory for some outputs at a time; the
+# vocabulary may be divided over tensor ranks.
 
-#: Logits held at once by one thread; in FP32 64 MiB.
+#: Logits in memory per thread; 64 MiB in FP32.
 CHUNK_ELEMENTS = 2**24
 
 
@@ -265,7 +266,7 @@ def token_losses(
         which: the output that predicts each target, ascending [N].
         targets: ids of the whole vocabulary [N].
         start: first id that this rank holds.
-        ranks: those that divide the vocabulary.
+        ranks: ranks that divide the vocabulary.
         scale: factor of the logits.
     """
     hidden, rows = ranks.enter_region(hidden), max(1, CHUNK_ELEMENTS // weight.shape[0])
@@ -291,10 +292,10 @@ def _of(logits: Tensor, which: Tensor, targets: Tensor, start: int, ranks: Tenso
     return torch.stack((mass[which] - picked, (chosen[which] == targets).float()), dim=-1)
 
 
-# Initial weights of any part of any parameter: the same values however the model is divided.
+# Initial weights of any part of any parameter, independent of the division of the model.
 #
 #     gpt2          normal with `init_std`; projections into the residual stream divided by sqrt(2 x layers)
-#                   (Radford et al. 2019, section 2.3; OLMo and Llama-style trainings do alike)
+#                   (Radford et al. 2019, section 2.3; OLMo and Llama-style trainings do the same)
 #     normal        normal with `init_std`, everywhere
 #     trunc-normal  as gpt2, drawn within three standard deviations
 #     megatron      as gpt2 with standard deviation sqrt(1 / (3 D)) (Smith et al., arXiv:2201.11990)
@@ -302,16 +303,16 @@ def _of(logits: Tensor, which: Tensor, targets: Tensor, start: int, ranks: Tenso
 # Gains of norms are 1, biases 0. With muP, matrices within blocks are divided by sqrt(m), m = dim / base_dim (Yang et
 # al., arXiv:2203.03466, table 8); embeddings are not.
 #
-# Every matrix is cut into tiles of 256 x 1,024. A tile's values come from a generator of its own (PCG64DXSM: O'Neill,
-# "PCG", HMC-CS-2014-0905, as in NumPy), keyed by seed, parameter name and the tile's place, so that a rank draws the
-# tiles that its part touches and no others: weights do not depend on how a model is divided, and no rank needs memory
-# for more than its part and one tile. Uniform numbers become normal ones by the inverse of the normal distribution.
-# PyTorch's own generator takes 32 bits of a seed: among the 270,000 tiles of a 70B model eight pairs would be alike.
+# Every matrix is divided into tiles of 256 x 1,024. A tile's values come from a generator of its own (PCG64DXSM:
+# O'Neill, "PCG", HMC-CS-2014-0905, as in NumPy), keyed by seed, parameter name and the tile's place, so a rank draws
+# only the tiles that its part touches: weights do not depend on the division, and a rank's memory is its part plus one
+# tile. Uniform numbers become normal ones by the inverse of the normal distribution. PyTorch's own generator takes 32
+# bits of a seed: among the 270,000 tiles of a 70B model eight pairs would be equal.
 
-#: Where `trunc-normal` cuts, in standard deviations.
+#: Truncation of `trunc-normal`, in standard deviations.
 CUT = 3.0
 
-#: Rows and columns of a tile: 1 MiB of FP32, which stays in a core's cache. Part of what the values are.
+#: Rows and columns of a tile: 1 MiB of FP32, which stays in a core's cache. Values depend on them.
 TILE = (256, 1024)
 
 
@@ -375,7 +376,7 @@ class Initial:
         uniform = scratch[: rows * columns]
         np.random.Generator(np.random.PCG64DXSM(int.from_bytes(key, "little"))).random(dtype=np.float32, out=uniform)
         values = torch.from_numpy(uniform)
-        # 24 bits in [0, 1) to the middles of as many steps of (-1, 1), exactly; at an end the inverse would be infinite
+        # 24 bits in [0, 1) to midpoints of (-1, 1), exactly; the inverse is infinite at the ends
         values.mul_(2.0).sub_(1.0 - 2.0**-24)
         if self.config.init == "trunc-normal":
             values.mul_(math.erf(CUT / math.sqrt(2.0)))

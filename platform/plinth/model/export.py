@@ -1,13 +1,13 @@
 """Export of a checkpoint as a folder that other programs load: `transformers`, vLLM, llama.cpp's converter.
 
     config.json                         the published architecture's configuration, with the pad token's id
-    model-00001-of-00003.safetensors    in the order of the model, each of at most so many bytes;
-    model.safetensors.index.json        which file holds which tensor (one file alone is `model.safetensors`)
-    tokenizer.json                      puts the token before a text that documents begin with in training
+    model-00001-of-00003.safetensors    in the order of the model, with a maximum size;
+    model.safetensors.index.json        file of each tensor (one file alone is `model.safetensors`)
+    tokenizer.json                      prepends the start-of-document token of training
     tokenizer_config.json, generation_config.json
 
-muP's multipliers are folded into the weights. Tensors go through memory by blocks of rows, so any model may be
-written on any machine; the folder appears whole or not at all.
+muP's multipliers are folded into the weights. Tensors are processed in blocks of rows, so any model fits into memory;
+the folder appears whole or not at all.
 """
 
 from __future__ import annotations
@@ -31,20 +31,20 @@ from plinth.storage import tensor_file
 from plinth.storage.atomic import named_failures, sync_directory
 from plinth.tokens.tokenizer import template
 
-#: Bytes of a tensor that are in memory at once.
+#: Bytes of a tensor in memory at once.
 BLOCK_BYTES = 1 << 26
 
-#: The size of a file at which Hugging Face's own writer begins the next, since version 5.
+#: Maximum file size of Hugging Face's own writer, since version 5.
 FILE_BYTES = 5 * 10**9
 
 
 class Exported(NamedTuple):
-    """The files that an export has written, and their sizes."""
+    """Files of an export, and their sizes."""
 
-    files: list[str]  # of tensors
+    files: list[str]  # tensor files
     tensors: int
     parameters: int
-    bytes: int  # of the tensors
+    bytes: int  # bytes of the tensors
     dtype: str
 
 
@@ -67,18 +67,18 @@ def export_model(
 
     Args:
         source: `config.json` and weights, verified.
-        tokenizer: the run's `tokenizer.json`.
-        folder: to be made; it may exist when it is empty.
-        dtype: float32, bfloat16 or float16; `saved`: that of the checkpoint.
-        file_bytes: of tensors in one file; a larger tensor has a file of its own.
+        tokenizer: `tokenizer.json` of the run.
+        folder: new folder, or an empty one.
+        dtype: float32, bfloat16 or float16; `saved`: the checkpoint's dtype.
+        file_bytes: maximum bytes of tensors per file; a larger tensor has a file of its own.
 
     Raises:
-        WorkspaceError: there is something in `folder`, or it cannot be written.
-        CheckpointError: the source holds no model, or tensors that its configuration does not describe.
+        WorkspaceError: `folder` is not empty, or not writable.
+        CheckpointError: the source is not a model, or tensors that its configuration does not describe.
     """
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise WorkspaceError(
-            f"{folder} is not empty", expected="a new or empty folder", remedy="name another, or delete it first"
+            f"{folder} is not empty", expected="a new or empty folder", remedy="use another, or delete it first"
         )
     config = read_config(source)
     model = described_model(config, source)
@@ -119,7 +119,7 @@ def require_same(source: Path, known: Mapping[str, str], folder: Path, written: 
     others = {name: own for name, own in written.items() if name not in weights}
     wrong += sorted(name for name in others.keys() | expected.keys() if others.get(name) != expected.get(name))
     if wrong:
-        raise IntegrityError(f"{folder} is not the model in {source}", found=", ".join(wrong), remedy="export again")
+        raise IntegrityError(f"{folder} differs from {source}", found=", ".join(wrong), remedy="export again")
 
 
 def _same_bytes(tensor: Tensor, blocks: Iterator[memoryview]) -> bool:
@@ -204,14 +204,14 @@ def _blocks(saved: SavedWeights, one: _Tensor, dtype: torch.dtype) -> Iterator[m
 
 
 def _texts(tokenizer: str, model: Decoder, config: Mapping[str, Any], dtype: str) -> dict[str, str]:
-    """Every file but tensors, by name. `config` is that of the source."""
+    """Return every file except tensors, by name. `config` is the source's."""
     from tokenizers import Tokenizer
 
     plain = model.config.model_copy(update={"mup": None})
     length, end = config["max_position_embeddings"], config["eos_token_id"]
     token = Tokenizer.from_str(tokenizer).id_to_token(end)
     if token is None:
-        raise CheckpointError("the tokenizer lacks the token that ends documents", found=f"no token {end}")
+        raise CheckpointError("the tokenizer lacks the end-of-document token", found=f"no token {end}")
     described: dict[str, Any]
     described, ids = {"bos_token": token, "eos_token": token}, {"bos_token_id": end, "eos_token_id": end}
     if pad := template.pad_token(tokenizer, end):

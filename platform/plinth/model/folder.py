@@ -1,11 +1,11 @@
-"""Model folders, read: `config.json` and weights in one safetensors file or several.
+"""Reading of model folders: `config.json` and weights in one safetensors file or several.
 
     load_model      the decoder in a folder, ours or Hugging Face's
-    load_weights    the weights of a model that is known already
+    load_weights    weights for an existing model
     SavedWeights    single tensors
 
-The one way from files to a model; `export` is the one to files that others load. Does not belong here: names and
-configurations (hugging_face).
+All reading of model files goes through this module; `export` writes files for other programs. Does not belong here:
+names and configurations (hugging_face).
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ from plinth.storage import tensor_file
 from plinth.storage.atomic import relative
 from plinth.storage.tensor_file import DTYPES
 
-#: A buffer that old files of Llama hold and that follows from the configuration.
+#: Buffer in old Llama files, derived from the configuration.
 DERIVED = "rotary_emb.inv_freq"
 
-#: SHA-256 of a folder's files by name, where somebody who is trusted has stated them.
+#: SHA-256 of a folder's files by name, if a trusted party has stated them.
 Digests = Mapping[str, str] | None
 
 
@@ -56,7 +56,7 @@ class SavedWeights:
             for name in self._files(names):
                 file = self._open(name)
                 if twice := sorted(self._file.keys() & file.keys()):
-                    raise ValueError(f"{', '.join(twice)} in {name} and in another file")
+                    raise ValueError(f"{', '.join(twice)} in {name} and another file")
                 self._file |= dict.fromkeys(file.keys(), file)
         except (OSError, ValueError, KeyError, TypeError, RuntimeError, SafetensorError) as error:
             self._stack.close()
@@ -80,7 +80,7 @@ class SavedWeights:
     def _open(self, name: str) -> Any:
         if self._digests is not None:
             return CheckedTensors(read(self.folder, name, self._digests))
-        tensor_file.places(self.folder / name)  # safetensors reads a header that names a tensor twice
+        tensor_file.places(self.folder / name)  # safetensors accepts a header with duplicate tensors
         return self._stack.enter_context(safe_open(self.folder / name, framework="pt"))
 
     def _files(self, names: Collection[str] | None) -> list[str]:
@@ -102,7 +102,7 @@ class SavedWeights:
         return self._file[name].get_slice(name)
 
     def require(self, model: Decoder) -> None:
-        """Refuse other tensors than those of the model; some write a tied matrix twice.
+        """Raise unless the tensors are exactly those of the model; a tied matrix may occur twice.
 
         Raises:
             CheckpointError: with every tensor that is missing, unknown or of another shape.
@@ -121,7 +121,7 @@ class SavedWeights:
         ]
         if differences:
             raise CheckpointError(
-                f"the tensors in {self.folder} are not those of its configuration", found="; ".join(differences)
+                f"the tensors in {self.folder} do not match its configuration", found="; ".join(differences)
             )
 
 
@@ -176,7 +176,7 @@ def read_text(folder: Path, name: str, digests: Digests = None) -> str:
 
     Raises:
         CheckpointError: it has another digest.
-        OSError, ValueError: it cannot be read, or is no UTF-8.
+        OSError, ValueError: it cannot be read, or is not UTF-8.
     """
     if digests is None:
         return (folder / name).read_text(encoding="utf-8")
@@ -198,14 +198,14 @@ def described_model(config: Mapping[str, Any], folder: Path) -> Decoder:
 
 def _no_model(folder: Path, error: Exception) -> CheckpointError:
     return CheckpointError(
-        f"{folder} holds no model that can be loaded", found=error, expected=f"{CONFIG} and {WEIGHTS}"
+        f"{folder} is not a loadable model folder", found=error, expected=f"{CONFIG} and {WEIGHTS}"
     )
 
 
-# Files of a model folder whose SHA-256 is known: the bytes in use are the bytes that were compared.
+# Files of a model folder with known SHA-256: the loaded bytes are the compared bytes.
 #
-# A file can be exchanged after it was verified. So it is read once, into memory of this process alone, and hashed
-# there; its tensors are views of that memory.
+# A file can be replaced after its verification. So it is read once, into private memory, and hashed there; its tensors
+# are views of that memory.
 
 CHUNK_BYTES = 1 << 20
 _TORCH = {safetensors: getattr(torch, ours) for ours, safetensors in DTYPES.items()}
@@ -227,10 +227,10 @@ def read(folder: Path, name: str, digests: Mapping[str, str]) -> NDArray[np.uint
             at += size
     if digest.hexdigest() != digests.get(name):
         raise CheckpointError(
-            f"{path} is not the file that was verified",
+            f"{path} differs from the verified file",
             found=f"SHA-256 {digest.hexdigest()}",
             expected=f"SHA-256 {digests[name]}" if name in digests else f"one of {', '.join(sorted(digests))}",
-            remedy="do not use this model: somebody exchanged the file after it was verified, or now",
+            remedy="do not use this model: the file was replaced during or after its verification",
         )
     return data
 

@@ -1,8 +1,8 @@
-"""Names and configurations of models in Hugging Face's layout, both ways, and forms of exports. Free of torch.
+"""Names and configurations of models in Hugging Face's layout, in both directions, and export formats. No torch.
 
-Names and shapes are those of `transformers`' class for the architecture, so that files load there as they are, and
-theirs here. The multipliers of muP have no place there: a run's own files then carry a `model_type` that Hugging Face
-does not load, and an export folds the multipliers into the weights (`plain_factor`).
+Names and shapes are those of `transformers`' class for the architecture, so files load unchanged in both directions.
+muP's multipliers have no equivalent: a run's own files then have a `model_type` that Hugging Face does not load, and an
+export folds the multipliers into the weights (`plain_factor`).
 
 Does not belong here: files (folder).
 """
@@ -22,10 +22,10 @@ WEIGHTS = "model.safetensors"
 CONFIG = "config.json"
 TOKENIZER = "tokenizer.json"
 
-#: Without these a folder is no model that can be evaluated or registered.
+#: Files required for evaluation and registration of a model.
 REQUIRED_FILES = (WEIGHTS, CONFIG, TOKENIZER)
 
-#: Of a model in several files: which file holds which tensor.
+#: Index of a model in several files: file of each tensor.
 INDEX = "model.safetensors.index.json"
 
 
@@ -40,7 +40,7 @@ def required_files(names: Collection[str]) -> tuple[str, ...]:
 #: `model_type` of files that only we read.
 MUP_TYPE = "plinth-mup"
 
-#: Fields of Hugging Face's configurations, and the only value that our decoder computes.
+#: Fields of Hugging Face's configurations, and the only supported value.
 _ONLY = {
     "hidden_act": "silu",
     "attention_bias": False,
@@ -52,7 +52,7 @@ _ONLY = {
     "quantization_config": None,
 }
 
-#: Fields that configurations of the families may leave out, and the value that `transformers` then takes.
+#: Optional fields of the families' configurations, and the default of `transformers`.
 _DEFAULTS = {"rope_theta": 10000.0, "tie_word_embeddings": False, "initializer_range": 0.02}
 
 
@@ -64,7 +64,7 @@ def hf_name(name: str) -> str:
 
 
 def hf_config(model: Model, vocab_size: int, sequence_tokens: int, dtype: str, end_of_text: int) -> dict[str, Any]:
-    """Fields of the architecture's configuration in `transformers`; with muP, one of our own."""
+    """Return the fields of the architecture's configuration in `transformers`; with muP, our own additional field."""
     kind = architecture(model.architecture).published_as(model)
     if model.mup is not None:
         kind = Published(MUP_TYPE, "PlinthMuPForCausalLM", {})
@@ -97,7 +97,7 @@ def hf_config(model: Model, vocab_size: int, sequence_tokens: int, dtype: str, e
 
 
 def _own_fields(model: Model, mup: MuP) -> dict[str, Any]:
-    """Fields that only `model_of` reads: those which the model type would otherwise imply."""
+    """Return fields that only `model_of` reads: those that the model type would otherwise imply."""
     return {"mup": mup.model_dump(), **model.model_dump(include={"architecture", "qk_norm", "qkv_bias"})}
 
 
@@ -122,7 +122,7 @@ def config_text(config: Mapping[str, Any]) -> str:
 def plain_factor(model: Model, name: str) -> float:
     """Return the factor of a parameter with which a model without muP computes what `model` does.
 
-    Multipliers of logits go into the gain of the last norm, those of embeddings into the embeddings (where these are
+    Multipliers of logits go into the gain of the last norm, those of embeddings into the embeddings (and, if these are
     tied, out of that gain again), the attention's scale into queries. Without muP every factor is 1.
     """
     if model.mup is None:
@@ -192,7 +192,7 @@ def _scaling(rope: Mapping[str, Any]) -> RopeScaling | None:
 
 
 def _yarn(rope: Mapping[str, Any]) -> RopeScaling:
-    """YaRN's parameters; a factor of queries and keys that follows from `factor` is not stated again."""
+    """Return YaRN's parameters; a factor of queries and keys that follows from `factor` is omitted."""
     for name, only in (("truncate", True), ("mscale", None), ("mscale_all_dim", None)):
         if rope.get(name, only) != only:
             raise ValueError(f"yarn with {name} {rope[name]!r}, expected {only!r}")
@@ -214,9 +214,9 @@ class ModelForm:
     """A form of an export, such as a quantized one.
 
     Args:
-        name: as `plinth export model --format` and the gates of exports name it.
-        export: `(context, name, folder of the model, its tokenizer.json)` -> a context with what writes and judges the
-            form: `write(folder)` and `judged(settings, context, release, folder)`.
+        name: name in `plinth export model --format` and in the gates of exports.
+        export: `(context, name, folder of the model, its tokenizer.json)` -> a context with the writer and judge of the
+            format: `write(folder)` and `judged(settings, context, release, folder)`.
     """
 
     name: str

@@ -1,10 +1,10 @@
-"""Cross-entropy over the vocabulary, and distillation, without holding all logits.
+"""Cross-entropy over the vocabulary, and distillation, without storing all logits.
 
     N  tokens    D  model width    V  vocabulary
 
-[N, V] in FP32 is the largest thing of a training step (8,192 tokens of a 128,256 vocabulary: 4.2 GB, and again
-for its gradient). Here rows are taken in chunks; each chunk's gradient is computed while its logits are there, as
-in Liger Kernel (arXiv:2410.10989), so nothing is computed twice: the work is that of the plain loss.
+[N, V] in FP32 is the largest tensor of a training step (8,192 tokens of a 128,256 vocabulary: 4.2 GB, and again for its
+gradient). Here rows are processed in chunks, and each chunk's gradient is computed with its logits, as in Liger Kernel
+(arXiv:2410.10989), so nothing is recomputed: the work is that of the plain loss.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-#: Logits held at once; in FP32 512 MiB. Fewer rows than this at once would starve a GPU.
+#: Logits in memory at once; 512 MiB in FP32. Fewer rows would starve a GPU.
 CHUNK_ELEMENTS = 2**27
 
 #: A target that is not scored.
@@ -109,7 +109,7 @@ def with_gradient(logits: Tensor, targets: Tensor, z_loss: float) -> tuple[Tenso
     at = targets.clamp(min=0)[:, None]
     normaliser = logits.logsumexp(-1)
     losses = (normaliser - logits.gather(1, at).squeeze(1)) + z_loss * normaliser.square()
-    loss = losses.masked_fill(~kept, 0).sum()  # to pick the kept ones, the host would wait for their number
+    loss = losses.masked_fill(~kept, 0).sum()  # selecting the kept ones would make the host wait for their number
     gradient = logits.sub_(normaliser[:, None]).exp_()
     gradient *= (1 + 2 * z_loss * normaliser)[:, None]
     gradient.scatter_add_(1, at, torch.full_like(at, -1, dtype=gradient.dtype))
@@ -122,13 +122,13 @@ def with_gradient(logits: Tensor, targets: Tensor, z_loss: float) -> tuple[Tenso
 #     N  tokens    D, E  widths of student and teacher    V  vocabulary    k  stored tokens of a position
 #
 # The loss of a token is (1 - w) CE + w T^2 KL(p || q), with p and q the teacher's and the student's distributions at
-# temperature T (Hinton, Vinyals, Dean, arXiv:1503.02531, section 2; T^2 keeps gradients of one size). KL is the whole
-# of it, with the teacher's entropy: of a teacher with itself it is 0, and so is the gradient. As above, rows are
-# taken in chunks, and a chunk's gradient is computed while both sides' logits of it are there.
+# temperature T (Hinton, Vinyals, Dean, arXiv:1503.02531, section 2; T^2 keeps gradients of one size). KL includes the
+# teacher's entropy, so for a teacher with itself loss and gradient are 0. As above, rows are processed in chunks, and a
+# chunk's gradient is computed with the logits of both sides.
 #
-# Of stored logits the k most probable tokens are known and the mass of all others together, the tail. The KL is then
-# that of k + 1 events, which is at most the whole one (the log sum inequality), 0 for equal distributions, and the
-# whole one at k = V.
+# Of stored logits the k most probable tokens are known, and the total mass of the others, the tail. The KL is then that
+# of k + 1 events, which is at most the full KL (the log sum inequality), 0 for equal distributions, and the full KL at
+# k = V.
 
 
 class Teacher(NamedTuple):

@@ -1,4 +1,4 @@
-"""The configuration of the decoder, shapes to start from, and descriptions of architectures. Free of torch.
+"""Configuration of the decoder, presets, and descriptions of architectures. No torch.
 
 An architecture `name` is the package `plinth.model.name`: its `ARCHITECTURE` is its description, its block declares
 division and initial values. `Model.architecture` lists the names.
@@ -16,15 +16,15 @@ from pydantic import Field, model_validator
 
 from plinth.records import Frozen, OneValue, internal
 
-# Shapes of models from 1M to 70B parameters, to start from.
+# Presets of models from 1M to 70B parameters.
 #
-# Parameter counts are with the vocabulary named; another vocabulary changes them by `vocab x dim`, twice where
-# embeddings are not tied. Sources:
+# Parameter counts include the named vocabulary; another vocabulary changes them by `vocab x dim`, twice if embeddings
+# are not tied. Sources:
 #
 # - 8b, 70b: Llama 3 (Dubey et al., arXiv:2407.21783, table 3). 1b, 3b: Llama 3.2, as its published configurations,
 #   without their frequency scaling, which belongs to contexts above 8,192 tokens (`rope_scaling`).
 # - olmo2-1b, olmo2-7b: OLMo 2 (OLMo Team, arXiv:2501.00656, table 3, and the published configurations), with its
-#   initialisation.
+#   initialization.
 # - 350m: depth, width and heads of GPT-3 Medium (Brown et al., arXiv:2005.14165, table 2.1), with SwiGLU of three
 #   times the width and half as many key/value heads.
 # - 1m, 10m, 60m, 150m: ours, for tests, experiments on mixtures and scaling fits; head width 64 from 10m on.
@@ -33,7 +33,7 @@ PresetName = Literal["1m", "10m", "60m", "150m", "350m", "1b", "3b", "8b", "70b"
 
 
 class Shape(NamedTuple):
-    """One preset; `vocab_size` is what the count in its name supposes and is not part of the model section."""
+    """One preset; `vocab_size` is assumed by the count in its name and is not part of the model section."""
 
     layers: int
     dim: int
@@ -67,10 +67,10 @@ PRESETS: dict[str, Shape] = {
     "olmo2-7b": Shape(32, 4096, 32, 32, 11008, 100352, 500000.0, False, "olmo2", True, 1e-6, "normal"),
 }
 
-#: Each is a package of `plinth.model`, described by its `ARCHITECTURE`.
+#: Architectures: each is a package of `plinth.model`, described by its `ARCHITECTURE`.
 ArchitectureName = Literal["llama", "olmo2"]
 
-#: How training computes attention: `plinth.model.attention` describes each.
+#: Attention paths of training: `plinth.model.attention` describes each.
 AttentionPath = Literal["auto", "sdpa", "flex", "flash"]
 
 
@@ -85,16 +85,16 @@ class RopeScaling(Frozen):
     """
 
     kind: Literal["llama3", "yarn"] = Field(
-        "llama3", exclude_if=lambda kind: kind == "llama3", description="Llama 3.1's or YaRN."
+        "llama3", exclude_if=lambda kind: kind == "llama3", description="Method: Llama 3.1's or YaRN."
     )
-    factor: float = Field(8.0, ge=1, description="How much longer the contexts become.")
+    factor: float = Field(8.0, ge=1, description="Factor of the context length.")
     low_frequency_factor: float = internal(1.0, gt=0, description="Llama 3: 1.")
     high_frequency_factor: float = internal(4.0, gt=0, description="Llama 3: 4.")
     original_tokens: int = Field(8192, ge=1, description="Context length before scaling.")
     beta_fast: float = internal(32.0, gt=0, exclude_if=lambda turns: turns == 32.0, description="YaRN: 32 turns.")
     beta_slow: float = internal(1.0, gt=0, exclude_if=lambda turns: turns == 1.0, description="YaRN: 1 turn.")
     temperature: float | None = internal(
-        None, gt=0, exclude_if=lambda given: given is None, description="YaRN: factor of queries and keys, if stated."
+        None, gt=0, exclude_if=lambda given: given is None, description="YaRN: factor of queries and keys, if given."
     )
 
     @property
@@ -124,21 +124,21 @@ class MuP(OneValue):
     """
 
     base_dim: int = Field(256, ge=8, description="Width at which learning rate and std were tuned.")
-    base_head_dim: int = internal(64, ge=2, description="Head width at which attention is scaled as usual.")
-    embedding_multiplier: float = internal(1.0, gt=0, description="Of the embeddings' output.")
-    output_multiplier: float = internal(1.0, gt=0, description="Of the logits, beside 1 / m.")
+    base_head_dim: int = internal(64, ge=2, description="Head width with standard attention scaling.")
+    embedding_multiplier: float = internal(1.0, gt=0, description="Factor of the embeddings' output.")
+    output_multiplier: float = internal(1.0, gt=0, description="Factor of the logits, in addition to 1 / m.")
 
 
 class Model(Frozen):
     """A decoder with RMSNorm, RoPE, SwiGLU and grouped-query attention."""
 
     preset: PresetName | None = Field(
-        None, exclude=True, description="A published or usual shape that fills in what is not given below."
+        None, exclude=True, description="Preset of a published or common shape; fields given below override it."
     )
     architecture: ArchitectureName = Field(
         "llama",
         exclude_if=lambda name: name == "llama",
-        description="`llama`: pre-norm blocks, with qkv_bias Qwen2's, with qk_norm Qwen3's; `olmo2`: norms of each "
+        description="`llama`: pre-norm blocks (with qkv_bias Qwen2, with qk_norm Qwen3); `olmo2`: norms of each "
         "sublayer's output, and of queries and keys over all heads.",
     )
     layers: int = Field(6, ge=1, description="Transformer blocks.")
@@ -148,11 +148,11 @@ class Model(Frozen):
     head_dim: int = Field(0, ge=0, description="Width of a head; 0: dim / heads.")
     ffn_dim: int = Field(704, ge=8, description="Inner width of SwiGLU.")
     rope_theta: float = Field(10000.0, gt=0, description="Base of the rotary frequencies.")
-    rope_scaling: RopeScaling | None = Field(None, description="For contexts longer than those trained on.")
+    rope_scaling: RopeScaling | None = Field(None, description="Scaling for contexts longer than those in training.")
     norm_eps: float = Field(1e-5, gt=0, description="Added to the mean square in RMSNorm.")
-    qk_norm: bool = Field(False, description="RMSNorm on queries and keys; olmo2 always has it.")
+    qk_norm: bool = Field(False, description="RMSNorm on queries and keys; always on for olmo2.")
     qkv_bias: bool = Field(
-        False, exclude_if=lambda biased: not biased, description="Biases of queries, keys and values: Qwen2's."
+        False, exclude_if=lambda biased: not biased, description="Biases of queries, keys and values, as in Qwen2."
     )
     tied_embeddings: bool = Field(True, description="One matrix for input and output embeddings.")
     document_mask: bool = Field(True, description="No attention across document boundaries.")
@@ -160,8 +160,8 @@ class Model(Frozen):
         "gpt2", description="Initial weights: see plinth/model/division.py."
     )
     init_std: float = internal(0.02, gt=0, description="Standard deviation of initial weights; `megatron` has its own.")
-    mup: MuP | None = Field(None, description="Hyperparameters that hold at any width.")
-    z_loss: float = Field(0.0, ge=0, description="Weight of log(Z)^2 in the loss; PaLM's is 1e-4.")
+    mup: MuP | None = Field(None, description="Maximal update parametrization: hyperparameters transfer across widths.")
+    z_loss: float = Field(0.0, ge=0, description="Weight of log(Z)^2 in the loss; PaLM: 1e-4.")
 
     @property
     def head_width(self) -> int:
@@ -204,11 +204,11 @@ class Model(Frozen):
     @model_validator(mode="after")
     def _heads_divide(self) -> Model:
         if self.architecture == "olmo2" and not self.qk_norm:
-            raise ValueError("qk_norm false with architecture olmo2, which normalises queries and keys; leave it out")
+            raise ValueError("qk_norm false with architecture olmo2, which normalizes queries and keys; remove it")
         if self.qkv_bias and self.qk_norm:
-            raise ValueError("qkv_bias and qk_norm together are of no published model; leave one out")
+            raise ValueError("no published model has both qkv_bias and qk_norm; remove one")
         if not self.head_dim and self.dim % self.heads:
-            raise ValueError(f"dim {self.dim} over heads {self.heads} is not a whole head width; set head_dim")
+            raise ValueError(f"dim {self.dim} over heads {self.heads} is not an integer head width; set head_dim")
         if self.head_width % 2:
             raise ValueError(f"dim {self.dim} over heads {self.heads} is not an even head width")
         if self.heads % self.kv_heads:
@@ -240,9 +240,9 @@ class Norm(NamedTuple):
     """A norm of a block: values per token kept for the backward pass."""
 
     width: int  # values of its input
-    statistics: int = 1  # one of each group that is normalised by itself
-    divided: bool = False  # over tensor ranks
-    over_ranks: bool = False  # each statistic is of all tensor ranks' values, so that no fused kernel computes it
+    statistics: int = 1  # one per separately normalized group
+    divided: bool = False  # divided over tensor ranks
+    over_ranks: bool = False  # statistics cover all tensor ranks, so no fused kernel computes them
 
 
 class Published(NamedTuple):
@@ -257,11 +257,11 @@ class Published(NamedTuple):
 class Architecture:
     """Facts about an architecture that do not need torch."""
 
-    block: str  # module and class, which needs torch and is imported when a decoder is built
+    block: str  # module and class, imported, with torch, when a decoder is built
     counts: Callable[[Model], BlockCounts]
     norms: Callable[[Model], tuple[Norm, ...]]
     published: tuple[Published, ...]
-    recomputes_output: bool  # a block that is computed again does so to the end: its backward pass wants the output
+    recomputes_output: bool  # recomputation of a block includes its output, needed in its backward pass
 
     def block_class(self) -> Any:
         """Return the class of its blocks: (config, index, division) -> `Block`."""
@@ -280,6 +280,6 @@ def architecture(name: ArchitectureName) -> Architecture:
 
 
 def published() -> Iterator[tuple[ArchitectureName, Published]]:
-    """Every model type of Hugging Face that can be read, with its architecture."""
+    """Return every readable Hugging Face model type, with its architecture."""
     for name in get_args(ArchitectureName):
         yield from ((name, one) for one in architecture(name).published)

@@ -1,14 +1,14 @@
-"""Running the platform: what runs are predicted to take, may cost, and have cost.
+"""Operation: predictions, limits and costs of runs.
 
-    memory           bytes per device by the way a model is divided, with the activations that autograd keeps
-    ranking          every division of a model over a number of devices, with time, memory and its reason
-    forecast         measurements of a workspace's runs, and the prediction for the next, kept before its first job
-    spending         devices of the table or this machine; the share of their peak runs reach; prices; save interval;
+    memory           bytes per device by division of a model, with the activations kept by autograd
+    ranking          all divisions of a model over a number of devices, with time, memory and bottleneck
+    forecast         measurements of a workspace's runs, and predictions for the next, stored before its first job
+    spending         devices of the table or this machine; efficiencies; prices; save interval;
                      settings of a budget: team, prices, place of the ledger
     spending_ledger  reservations and limits, in SQLite or PostgreSQL
-    admission        reserve before a job is submitted or a stage of the corpus is made, or refuse
-    settlement       what jobs cost by their timelines, summed by run, bucket, team and person; goodput and energy
-    workspace_files  settings in YAML, and the log of what arrived, was checked and published
+    admission        reservation before a job is submitted or a corpus stage runs
+    settlement       costs of jobs from their timelines, by run, bucket, team and person; goodput and energy
+    workspace_files  settings in YAML, and the log of arrivals, checks and publications
 
-Plans for people, who compare layouts, fleets and prices, are in the ring.
+Plans that compare layouts, fleets and prices are in the ring.
 """

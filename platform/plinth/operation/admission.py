@@ -1,4 +1,4 @@
-"""Before a job is submitted or a stage of the corpus is made: reserve the most that it may cost, or refuse."""
+"""Reservation of the maximum cost before a job is submitted or a corpus stage runs."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from plinth.training.config import RunConfig
 from plinth.training.supervise import result
 from plinth.training.supervise.result import Allowance
 
-# Before a job is submitted: settle the run's last one, reserve the most that this one may cost, or refuse.
+# Jobs: settle the run's last job, reserve the maximum cost of this one, or refuse.
 #
 #     submit ─► find its job ─► none alive ─► settle ─► bound ─► reserve ─► allowance ─► launcher
 #                    └─► alive, or finished: nothing new is spent
 #
-# Without a limit nothing is refused and nothing granted, but every submission stands in the ledger.
+# Without a limit nothing is refused and nothing granted, but every submission is recorded in the ledger.
 
 def submit(ctx: Context, config: RunConfig) -> Handle:
     """Submit like `job.submit_or_find`, within the limits of the ledger.
@@ -58,12 +58,12 @@ def reserve(ctx: Context, config: RunConfig) -> Reservation:
     on = _planned_on(ctx, config, settings)
     reached = STATED if on is None else forecast.efficiency(forecast.known(ctx.workspace)[0], on, work_of(config))
     if on is not None:
-        forecast.keep(config, forecast.foretell(config, on, reached))
+        forecast.keep(config, forecast.predict(config, on, reached))
     most, reason = bound(
         config, settings.rated, settings.margin, settings.start_s, ledger.find(work=work(config)), reached
     )
     if not price:
-        most, reason = None, "no price: neither budget/settings.yaml nor the recipe states one"
+        most, reason = None, "no price: neither budget/settings.yaml nor the recipe has one"
     mine = [one for one in ledger.find(place, open_only=True) if one.run == config.run_id]
     wanted = Reservation(
         id=uuid.uuid4().hex,
@@ -104,13 +104,13 @@ def _planned_on(ctx: Context, config: RunConfig, settings: spending.Spending) ->
     return this_machine(ctx.workspace, precision, config.ranks)
 
 
-# The most that the rest of a run may take, in rank-seconds: like runs', the planner's, its own rules'.
+# Upper bound of the rest of a run, in rank-seconds: the minimum of these.
 #
-# table of devices   the run's division at the least efficiency that the planner assumes, and a margin
-# like runs          the dearest of the ledger's that trained the same on as many ranks, a token, and a margin
-# own rules          `stopping.seconds`, or `stopping.money` at the recipe's price, and a margin
+# table of devices   the run's division at the planner's lowest efficiency, plus a margin
+# like runs          maximum cost per token of runs in the ledger with the same work and ranks, plus a margin
+# own rules          `stopping.seconds`, or `stopping.money` at the recipe's price, plus a margin
 
-#: Share of a run's tokens that another must have trained for its price to be asked: starting is dear, a token.
+#: Minimum share of a run's tokens that another run must have trained to be compared: the start dominates short runs.
 LEAST = 0.1
 
 
@@ -148,8 +148,8 @@ def bound(
     """
     found = list(_bounds(config, device, 1 + margin, known, efficiency))
     if not found:
-        return Bound(None, "no device is named in budget/settings.yaml, no like run is in the ledger, and "
-                     "training.stopping bounds neither time nor money")  # fmt: skip
+        return Bound(None, "no device is set in budget/settings.yaml, no similar run is in the ledger, and "
+                 "training.stopping limits neither time nor money")  # fmt: skip
     least, reason = min(found)
     return Bound(least + (start_s + config.supervision.grace_s) * config.ranks, reason)
 
@@ -160,10 +160,10 @@ def _bounds(
     done = max(checkpoint.committed(config.directory), default=0)
     total, behind = config.tokens_through(config.total_steps), config.tokens_through(done)
     if like := _a_token(known, total * LEAST):
-        yield like * (total - behind) * factor, "like runs in the ledger"
+        yield like * (total - behind) * factor, "similar runs in the ledger"
     elif device is not None:
         seconds = step_s(config, device, efficiency.low) * (config.total_steps - done + config.checkpoints.audit_steps)
-        source = "" if efficiency == STATED else f", the least of {efficiency.source}"
+        source = "" if efficiency == STATED else f", lowest of {efficiency.source}"
         yield seconds * config.ranks * factor, f"the planner, at {efficiency.low:.0%} of the device's peak{source}"
     rules = config.stopping
     if rules.seconds is not None:
@@ -189,15 +189,15 @@ def _a_token(known: Sequence[Reservation], least: float) -> float:
     return max((taken[key] / count for key, count in tokens.items() if count >= least), default=0.0)
 
 
-# Before a stage of the corpus is made: reserve what it may cost in cores and requests, or refuse; settle what it did.
+# Corpus stages: reserve the expected cost in cores and requests, or refuse; settle afterward.
 #
-#     bound = what the last making cost an item, for all items, by the bytes of the inputs then and now, and a margin
+#     bound = cost per item of the last materialization, for all items, scaled by input bytes, plus a margin
 #
-# The first making of an asset has no bound: it is entered with the smallest amount, so that it is refused where a limit
-# is spent already, and counts with what it cost once it is made. A stage whose process died stays open at its bound
-# until it is made again. Workspaces without settings of a budget and without limits keep no account.
+# The first materialization of an asset has no bound: it reserves the smallest amount, so it is refused only if a limit
+# is already spent, and counts with its cost afterward. A stage whose process died stays open at its bound until the
+# next materialization. Workspaces without budget settings and limits keep no account.
 
-#: Millionths that a making without a bound reserves.
+#: Reservation of a materialization without a bound, in millionths.
 UNBOUNDED = 1
 
 
@@ -236,7 +236,7 @@ def reserve_stage(ctx: Context, asset: str, inputs_bytes: int) -> Reservation | 
         price=round(settings.prices.core_hour * MICROS),
         spot=False,
         reserved=UNBOUNDED if most is None else max(UNBOUNDED, round(most * MICROS)),
-        reason="no earlier making of it" if most is None else "its last making",
+        reason="no earlier materialization" if most is None else "the last materialization",
         work="",
         before_s=0.0,
         made=now,

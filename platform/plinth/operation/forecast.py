@@ -1,4 +1,4 @@
-"""What the runs of a workspace were measured to do, and what the planner predicts of the next one."""
+"""Measurements of a workspace's runs, and predictions for the next run."""
 
 from __future__ import annotations
 
@@ -28,41 +28,41 @@ from plinth.training.telemetry.goodput_account import account
 from plinth.training.telemetry.step_clock import StepSeconds, following_steps
 from plinth.training.telemetry.timeline import Event, read_events
 
-# What the runs of a workspace were measured to do, for plans of the next: efficiency, saves, restores, failures.
+# Measurements of a workspace's runs: efficiency, saves, restores, failures.
 #
 #     known(workspace)        every run whose steps can be read, by device
-#     efficiency(runs, …)     the range of shares of the peak that like runs reached, or the stated one
-#     pauses(runs, …)         stall of a save, time of a restore, failures a device hour: measured, or assumed
+#     efficiency(runs, …)     range of efficiencies of similar runs, or the stated one
+#     pauses(runs, …)         stall of a save, time of a restore, failures per device-hour: measured, or assumed
 #
-# A run is like another on the same device if it trains the same model, else one of a quarter to four times its
-# parameters. A rank's efficiency is the planner's own count of FLOPs, with a pipeline's bubble as work, over the
-# seconds that it computed and the device's peak: so that the planner, given that efficiency, gives those seconds back.
+# A run is similar to another on the same device if it trains the same model, otherwise a model of a quarter to four
+# times its parameters. A rank's efficiency is the planner's own count of FLOPs, with a pipeline's bubble as work, over
+# the seconds that it computed and the device's peak: with that efficiency the planner reproduces those seconds.
 #
-# What a finished run was measured to do is kept in its folder (`measured.json`), since timelines are long.
+# Measurements of a finished run are cached in its folder (`measured.json`), since timelines are long.
 
-#: Steps that a run must have trained for its efficiency to be taken; the share of them that is left out at each end.
+#: Minimum steps of a run for its efficiency; share of steps omitted at each end.
 LEAST_STEPS, TAIL = 10, 0.1
 
-#: Times the parameters, or the inverse, up to which another model is like one.
+#: Maximum ratio of parameters of similar models.
 ALIKE = 4
 
-#: Failures, or those that the published rate would give, from which recorded ones are believed.
+#: Minimum number of failures, recorded or expected at the published rate, for using recorded ones.
 FAILURES = 3
 
-#: Seconds of a restore, where none is recorded: the bound of `plinth ops sli`.
+#: Seconds of a restore if none is recorded: the limit of `plinth ops sli`.
 RESTORE_S = 300.0
 
 
-# What the planner foretold of a run before it was submitted, kept in the run's folder and never written again.
+# Forecast of a run before its first job, stored in the run's folder and never changed.
 #
-# A forecast is of a step's computation, bubble and exposed communication, on the device that the budget's settings
-# name, else on the one that this machine has. Where neither is known there is none.
+# A forecast covers a step's computation, bubble and exposed communication, on the device of the budget settings,
+# otherwise this machine's. There is none without a known device.
 
 class Forecast(Frozen):
     """Seconds per step: at the middle of the efficiencies, the best and the worst.
 
     Attributes:
-        made: Unix seconds.
+        made: time of the forecast, Unix seconds.
         device: name in the table, or `cpu`.
         efficiency: assumed efficiency; memory_bytes: memory of the rank that needs most.
     """
@@ -148,7 +148,7 @@ def _of_run(config: RunConfig) -> RecordedRun:
             return kept
     made = measured(config)
     if config.directory.result.exists():
-        with suppress(OSError):  # somebody else's workspace
+        with suppress(OSError):  # another user's workspace
             write_bytes(path, made.model_dump_json(indent=1).encode() + b"\n")
     return made
 
@@ -289,7 +289,7 @@ def _failures(runs: Sequence[RecordedRun], name: str) -> tuple[float, str]:
     failed, hours = sum(run.failures for run in runs), sum(run.device_hours for run in runs)
     published = FAILURES_PER_DEVICE_HOUR
     if max(failed, published * hours) < FAILURES:
-        few = f"; {failed:,} recorded in {hours:,.3g} hours of {name} say too little" if hours else ""
+        few = f"; {failed:,} recorded in {hours:,.3g} hours of {name} are too few" if hours else ""
         return published, f"as often as Llama 3's on H100{few}"
     return max(1, failed) / hours, f"{failed:,} recorded in {hours:,.3g} hours of {name}"
 
@@ -306,9 +306,9 @@ def errors(runs: Iterable[RecordedRun]) -> list[str]:
     inside = sum(one.foretold is not None and one.foretold.low_s <= (one.step_s or 0.0) <= one.foretold.high_s
                  for one in compared)  # fmt: skip
     return [
-        f"foretold and measured: {counted(len(compared), 'run')}, a step off by {sizes[len(sizes) // 2]:.0%} in the "
+        f"predicted and measured: {counted(len(compared), 'run')}, a step off by {sizes[len(sizes) // 2]:.0%} in the "
         f"median, {inside} within their range",
-        f"the last, {last.run}: foretold {before.step_s:.4g} s ({before.low_s:.4g} to {before.high_s:.4g}), measured "
+        f"the last, {last.run}: predicted {before.step_s:.4g} s ({before.low_s:.4g} to {before.high_s:.4g}), measured "
         f"{step:.4g} s, {last.error:+.0%}",
     ]
 
@@ -327,8 +327,8 @@ def work_of(config: RunConfig, batch: int | None = None, length: int | None = No
     )  # fmt: skip
 
 
-def foretell(config: RunConfig, on: PlannedDevice, efficiency: Efficiency = STATED) -> Forecast:
-    """The planner's numbers for a run as it is divided."""
+def predict(config: RunConfig, on: PlannedDevice, efficiency: Efficiency = STATED) -> Forecast:
+    """Return the planner's forecast for a run with its division."""
     work = work_of(config)
     if on.name == CPU and config.precision == "auto":
         work = work._replace(precision="fp32")
@@ -342,7 +342,7 @@ def foretell(config: RunConfig, on: PlannedDevice, efficiency: Efficiency = STAT
 
 
 def keep(config: RunConfig, made: Forecast) -> None:
-    """Write a run's forecast unless it has one: only the forecast before its first job counts."""
+    """Write a run's forecast unless it has one: only the forecast before the first job is valid."""
     path = config.directory.forecast
     if not path.exists():
         write_bytes(path, made.model_dump_json(indent=1).encode() + b"\n")

@@ -1,19 +1,19 @@
-"""Bytes per device by the way a model is divided.
+"""Bytes per device, by division of a model.
 
     P  parameters of a rank    R  ranks that ZeRO divides over: data x sequence    t, s, p  tensor, sequence, pipeline
 
-**States** (Rajbhandari et al. 2020, "ZeRO", section 3): Adam keeps two moments in FP32, Muon one for its matrices, a
-mean of the weights (`ema_decay`) takes as much as a moment, and ZeRO keeps an FP32 master copy in any precision;
-without ZeRO, FP32 parameters are their own. An optimizer of a package is counted as Adam. ZeRO-1 divides these by R,
-ZeRO-3 the parameters too, but for those of at most 100,000 elements (norms), which stay whole. Gradients are
-accumulated in FP32, so that they take four bytes in any precision: whole without ZeRO; this rank's part, and with
-ZeRO-1 the whole before it, unless each is reduced at once: overlapped, in the only micro batch of a step. A test
-compares the sum of all with every tensor that DeepSpeed makes in a step, to 2%.
+**States** (Rajbhandari et al. 2020, ZeRO, section 3): Adam has two moments in FP32, Muon one for its matrices, a weight
+average (`ema_decay`) is as large as a moment, and ZeRO has an FP32 master copy in any precision; without ZeRO, FP32
+parameters are their own master. An optimizer of a package counts as Adam. ZeRO-1 divides these by R, ZeRO-3 also the
+parameters, except those of at most 100,000 elements (norms). Gradients are accumulated in FP32, four bytes in any
+precision: whole without ZeRO; otherwise this rank's part, and with ZeRO-1 first the whole, unless each gradient is
+reduced at once: overlapped, in the only micro batch of a step. A test compares the sum with every tensor that DeepSpeed
+allocates in a step, to 2%.
 
-**A private step** (`TrainingHook.one_by_one`) has two phases, of which the larger counts. Clipping, one sequence at
-a time: the sum of clipped gradients in FP32, the gradient of one sequence in the dtype of the parameters (FP32 without
-ZeRO), and activations. Backward pass over the sum: each part of it is freed as its gradient is made, so that both
-together take what the sum takes, and ZeRO's part of the gradients is added; no activations.
+**A private step** (`TrainingHook.one_by_one`) has two phases; the larger counts. Clipping, one sequence at a time: the
+sum of clipped gradients in FP32, the gradient of one sequence in the dtype of the parameters (FP32 without ZeRO), and
+activations. Backward pass over the sum: each part is freed when its gradient is computed, so both together are as large
+as the sum, plus ZeRO's part of the gradients; no activations.
 
 **Activations**: `plinth.operation.memory`.
 """
@@ -31,18 +31,18 @@ from plinth.training.parameters.parallel import Parallel
 
 Precision = Literal["fp32", "bf16", "fp16"]
 
-#: Logits that the loss holds at once, unless the vocabulary is divided (`plinth.model.loss.CHUNK_ELEMENTS`).
+#: Logits in the loss at once, unless the vocabulary is divided (`plinth.model.loss.CHUNK_ELEMENTS`).
 LOGITS_AT_ONCE = 2**27
 
-#: DeepSpeed's defaults for ZeRO-3: elements that it keeps gathered, or updates at once; that it gathers ahead, in one
-#: tensor from which it copies; of a parameter that it does not divide.
+#: DeepSpeed's ZeRO-3 defaults: elements gathered, or updated, at once; elements prefetched into one tensor; maximum
+#: elements of an undivided parameter.
 LIVE_ELEMENTS, PREFETCHED_ELEMENTS, PERSISTENT_ELEMENTS = 10**9, 5 * 10**7, 10**5
 
-#: What is counted unless a recipe says otherwise.
+#: Defaults of the count.
 ADAMW = Optimizer()
 
-#: Bytes of an element of the matrix that Muon updates: momentum and look ahead in FP32, and in BF16 what is made
-#: orthogonal, as it is sent and as it is multiplied.
+#: Bytes per element of the matrix that Muon updates: momentum and look-ahead in FP32, and in BF16 the input and buffers
+#: of the orthogonalization.
 MUON_BYTES = 10
 
 
@@ -159,7 +159,7 @@ def per_device(
         return used
     largest, share = 4 * max(vocab_size, model.ffn_dim) * model.dim, -(-own // replicas) if stage else 0
     clipping = {"gradients": (4 + (width if stage else 4)) * own, "buffers": 2 * largest}
-    moving = used.buffers - (largest if at_once else 0)  # what arrives takes the place of its part of the sum
+    moving = used.buffers - (largest if at_once else 0)  # received gradients replace their part of the sum
     backward = {"gradients": 4 * (own + share), "activations": 0, "logits": 0, "buffers": moving}
     return max((used.model_copy(update=phase) for phase in (clipping, backward)), key=lambda one: one.total)
 
@@ -222,8 +222,8 @@ def _buffers(
     largest = max(vocab_size * model.dim, model.ffn_dim * model.dim) // parallel.tensor
     moving = _moving(parallel, min(parallel.reduce_bucket_elements, own), largest, precision, overlapped)
     if stage == 1 and at_once:
-        moving += 4 * largest  # in FP32 as it arrives
-    if stage == 2 and precision == "fp32":  # whole parameters of which this rank has a part, and those of before
+        moving += 4 * largest  # in FP32 when received
+    if stage == 2 and precision == "fp32":  # whole parameters, before and after the update, with a part on this rank
         moving += 4 * largest + (4 * (share + largest) if accumulation > 1 else 0)
     if stage == 3:
         width, live = _width(precision), min(own, LIVE_ELEMENTS)
@@ -269,18 +269,18 @@ def _width(dtype: str) -> int:
 #     w  bytes of an element
 #     t, s  ranks that share a matrix, a sequence
 #
-# A block keeps of a token, without the attention scores, which fused kernels compute again:
+# Bytes that a block keeps per token, without attention scores, which fused kernels recompute:
 #
 #     2 D w                          inputs of the projections: after the first norm, after the second (OLMo 2: before)
 #     norms                          input and a statistic each; on CPUs, where PyTorch has no fused kernel: two in FP32
-#     (2 H E w + 2 K E w + 4 H) / t  queries, attention's output, keys, values, the scores' normaliser; over sequence
+#     (2 H E w + 2 K E w + 4 H) / t  queries, attention's output, keys, values, the scores' normalizer; over sequence
 #                                    ranks the output twice (as made, as received) and keys, values as often as repeated
 #     4 F w / t                      gate, its SiLU, up, their product
 #
-# A recomputed block keeps its input alone (Chen et al., arXiv:1604.06174), and one at a time is there whole. A
-# pipeline's first stage holds those of min(p, micro batches) micro batches (Narayanan et al., arXiv:2104.04473, section
-# 2.2). A test compares with `saved_tensors_hooks`. `compile` keeps less: what is cheap is computed again, and not
-# followed here.
+# A recomputed block keeps only its input (Chen et al., arXiv:1604.06174), and one block at a time is complete. A
+# pipeline's first stage keeps the activations of min(p, micro batches) micro batches (Narayanan et al.,
+# arXiv:2104.04473, section 2.2). A test compares with `saved_tensors_hooks`. `compile` keeps less by recomputing cheap
+# values, which is not modeled here.
 
 
 def kept(
@@ -298,7 +298,7 @@ def kept(
     recomputed = recomputed_blocks(model, parallel)
     values = (layers - recomputed) * block(model, parallel, width, gpu) + recomputed * model.dim * width
     if parallel.pipeline == 1:
-        values += _norm(Norm(model.dim), 1, width, gpu) + model.dim * width  # the last norm, and what the loss is of
+        values += _norm(Norm(model.dim), 1, width, gpu) + model.dim * width  # the last norm, and the input of the loss
     shared = 2 * model.head_width * width * sequence_tokens // parallel.sequence  # cosine and sine
     if model.document_mask and (not gpu or parallel.attention == "sdpa"):
         shared += micro_batch * sequence_tokens**2 * width

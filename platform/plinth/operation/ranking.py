@@ -1,25 +1,25 @@
-"""Every division of a model over so many devices that can run, quickest first, each with its reason.
+"""Ranking of all runnable divisions of a model over a number of devices, fastest first, each with its bottleneck.
 
-Legal is what a recipe may say (`parallel.parameters`, `engine.optimizers`): degrees, ZeRO stage, recomputation, offload
-and micro batch are tried, all else is the recipe's own, but that a block which does not go with `compile` is tried
-without. Memory is that of `memory`; time is
+A division is legal if a recipe may have it (`training.parameters`): degrees, ZeRO stage, recomputation, offload and
+micro batch vary, everything else is the recipe's, except that blocks incompatible with `compile` are tried without it.
+Memory is that of `memory`; time is
 
     step = compute / efficiency + bubble + exposed communication
 
     bubble    (p - 1) / m of the computing time, m micro batches (Narayanan et al., arXiv:2104.04473, section 2.2)
-    tensor    four sums of activations a block and micro batch, two more where it is computed again; never hidden
-    sequence  two exchanges of queries, keys, values and outputs a block and micro batch (a third, recomputed)
-    pipeline  activations forward and gradients back, a micro batch
+    tensor    four sums of activations per block and micro batch, two more if recomputed; never hidden
+    sequence  two exchanges of queries, keys, values, outputs per block and micro batch (three if recomputed)
+    pipeline  activations forward and gradients back, per micro batch
     data      gradients in FP32: an all-reduce, in ZeRO-3 a reduce-scatter; each micro batch from ZeRO-2 on; parameters
-              gathered once a step (ZeRO-1, ZeRO-2) or twice a micro batch (ZeRO-3). Hidden behind the backward pass
-              where `gradient_path.overlaps`, ZeRO-3's gathers behind both
+              gathered once per step (ZeRO-1, -2) or twice per micro batch (ZeRO-3). Hidden behind the backward pass
+              if `topology.overlaps`, ZeRO-3's gathers behind both
     host      states that are offloaded: gradients to the host's memory (ZeRO-3: each micro batch, and those before it
               back), what AdamW's update moves there, updated parameters back; offloaded parameters with every gather.
-              At the pace of a device's link to its host, and never hidden
+              At the bandwidth between device and host, never hidden
 
-A ring of n sends 2 (n - 1) / n of an all-reduce's bytes, (n - 1) / n of the others', at the pace of its slowest link:
-groups that fit into a machine by `parallel.topology`'s numbering use the links within, others those between. Latency,
-and the time of an optimizer on the device, are not in it.
+A ring of n sends 2 (n - 1) / n of an all-reduce's bytes, (n - 1) / n of the others', at the bandwidth of its slowest
+link: groups within a machine (by `parallel.topology`'s numbering) use its internal links, others the links between
+machines. Latency, and the time of an optimizer on the device, are not included.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from plinth.training.parallel.topology import communication_dtype, overlaps
 from plinth.training.parameters.optimizers import Optimizer, problems_with_division
 from plinth.training.parameters.parallel import Parallel, not_with, problems
 
-#: Sequences of a micro batch that are tried.
+#: Candidate sizes of a micro batch, in sequences.
 MICRO_BATCHES = (1, 2, 4, 8)
 
 OFFLOADS: tuple[Literal["none", "optimizer", "parameters"], ...] = ("none", "optimizer", "parameters")
@@ -73,8 +73,8 @@ class RankedDivision(NamedTuple):
     micro_batch: int
     accumulation: int
     memory_bytes: int
-    over_bytes: int  # above what is planned with, of the device and of its part of the host; 0: it fits
-    host_bytes: int  # in the machine's memory, of each of its devices
+    over_bytes: int  # excess over the planned memory of the device and of its part of the host; 0: it fits
+    host_bytes: int  # bytes in host memory per device
     compute_s: float
     bubble_s: float
     exposed_s: dict[str, float]  # by axis
@@ -98,10 +98,10 @@ class RankedDivision(NamedTuple):
     def reason(self) -> str:
         """Bottleneck in words."""
         if self.over_bytes:
-            return f"does not fit: {self.over_bytes / 1e9:,.1f} GB too much"
+            return f"does not fit: {self.over_bytes / 1e9:,.1f} GB over"
         shares = {"bubble": self.bubble_s, **self.exposed_s}
         shown = (f"{name} {seconds / self.step_s:.0%}" for name, seconds in shares.items() if seconds > 0)
-        return ", ".join(shown) or "computing alone"
+        return ", ".join(shown) or "computation only"
 
 
 def rank(
@@ -309,9 +309,9 @@ def _exposed(
         name: sent[name] / (device.within_bytes_per_s if size <= device.per_machine else device.between_bytes_per_s)
         for name, size in reach.items()
     } | {"host": sent["host"] / device.host_bytes_per_s}
-    if overlaps(block, gpu=True) and not work.private:  # a private sum is handed over when all sequences are done
+    if overlaps(block, gpu=True) and not work.private:  # a private sum is available only after all sequences
         backward = compute * 2 / 3 / (accumulation if block.zero_stage == 1 else 1)
         seconds["gradients"] = max(0.0, seconds["gradients"] - backward)
-        if block.zero_stage == 3:  # what is left of the pass, once gradients have had theirs
+        if block.zero_stage == 3:  # the rest of the pass after the gradients
             seconds["parameters"] = max(0.0, seconds["parameters"] - compute / 3)
     return seconds

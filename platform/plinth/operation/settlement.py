@@ -1,6 +1,4 @@
-"""What jobs really cost: settled by their timelines, summed by run, bucket, team and person, with goodput and
-energy.
-"""
+"""Costs of jobs from their timelines, by run, bucket, team and person, with goodput and energy."""
 
 from __future__ import annotations
 
@@ -26,13 +24,12 @@ from plinth.training.telemetry.goodput import Cause, GoodputLedger
 from plinth.training.telemetry.goodput_account import account
 from plinth.training.telemetry.timeline import JOB_ENDS, read_events
 
-# What a job really cost: the rank-seconds of its timeline, times the price it was admitted at.
+# Cost of a job: the rank-seconds of its timeline, times its price at admission.
 #
-# A job is paid for from when its supervisor is up until it has ended, whatever it did meanwhile: starting, waiting,
-# doing again. One that was killed without an end is paid until its last event. Waiting in a scheduler's queue costs
-# nothing.
+# A job is charged from the start of its supervisor until its end, whatever it did meanwhile: start, waits, repeated
+# work. A job that was killed is charged until its last event. Time in a scheduler's queue is free.
 
-#: A submission whose job cannot be found is not given up before: its scheduler may still be busy with it.
+#: Seconds before a submission without a job is closed: its scheduler may still be busy with it.
 SUBMITTING_S = 600.0
 
 
@@ -60,7 +57,7 @@ def settle(ctx: Context, ledger: Ledger | None = None) -> list[Reservation]:
     still = []
     for one in (one for place in ctx.workspace.places for one in ledger.find(place, open_only=True)):
         cost = None
-        # the run's folder was deleted, or only another machine knows its job: it stays as it was bounded
+        # the run's folder was deleted, or its job is known to another machine only: its bound remains
         with suppress(MissingError, LaunchError):
             config = configuration.load(ctx.workspace.runs / one.run / "config.json")
             if _ended(config, one):
@@ -82,10 +79,10 @@ def _ended(config: RunConfig, one: Reservation) -> bool:
     return time.time() - one.made > SUBMITTING_S or any(float(end["time"]) >= one.made for end in ends)
 
 
-#: By what spending is added up.
+#: Keys of summaries of spending.
 By = Literal["run", "bucket", "team", "experiment", "person", "recipe"]
 
-#: What a row is called whose team, experiment or bucket is not known.
+#: Label of rows without a known team, experiment or bucket.
 UNKNOWN = "-"
 
 
@@ -95,14 +92,14 @@ class SpendRow(Frozen):
     name: str
     submissions: int
     refused: int
-    reserved: float  # of submissions that are not settled
+    reserved: float  # bounds of open submissions
     spent: float
     rank_hours: float
-    price_per_rank_hour: float  # mean, of what was spent
-    causes: Mapping[str, float]  # what of it was spent on; of runs that are not in this workspace nothing is known
-    queue_hours: float  # rank-hours in a queue, which cost nothing
-    kwh: float | None  # of devices; None where it is not known of some run
-    measured: float  # share of the device time whose power was sampled, the rest is at rated power
+    price_per_rank_hour: float  # mean price of spent rank-hours
+    causes: Mapping[str, float]  # spending by cause, for runs of this workspace
+    queue_hours: float  # free rank-hours in a queue
+    kwh: float | None  # energy of devices; None if unknown for any run
+    measured: float  # share of device time with sampled power; the rest is at rated power
     co2_kg: float | None
 
 
@@ -232,7 +229,7 @@ class Energy(NamedTuple):
     def source(self) -> str:
         """Source of the number, in words."""
         if self.kwh is None:
-            return "not known: no samples of power, and no device is named"
+            return "unknown: no power samples, and no device is set"
         shares = {"measured": self.measured, "at rated power": 1 - self.measured}
         return ", ".join(f"{share:.0%} {how}" for how, share in shares.items() if share >= 0.005)
 
@@ -296,13 +293,12 @@ def run_goodput(config: RunConfig, until: float | None = None) -> GoodputLedger:
     return account(events, config.ranks, until)
 
 
-# Energy and carbon of a run's devices: measured where their power was sampled, rated where it was not, and which.
+# Energy and carbon of a run's devices: measured if power was sampled, otherwise at rated power.
 #
-# Power is taken as linear between two samples of a device. Seconds that no pair of samples covers count at the rated
-# power of the device that the settings name. Only the devices are counted, times the site's power usage effectiveness:
-# hosts, network and storage are in neither figure.
+# Power is interpolated linearly between two samples of a device. Other seconds count at the rated power of the device
+# in the settings. Only devices count, times the site's power usage effectiveness, without hosts, network and storage.
 
-#: Two samples that are further apart than so many of their intervals have a gap between them.
+#: Maximum distance of two samples, in sampling intervals; a longer one is a gap.
 GAP = 3.0
 
 _JOULES_PER_KWH = 3.6e6

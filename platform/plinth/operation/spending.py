@@ -1,5 +1,5 @@
-"""Assumptions behind time and money: devices, the share of their speed that runs reach, prices, how often to save; and
-the settings of a workspace's budget.
+"""Assumptions about time and money: devices, efficiencies, prices, save intervals; and the settings of a workspace's
+budget.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from plinth.training.attempts import hardware
 from plinth.training.telemetry import machine_speed
 from plinth.training.telemetry.machine_speed import MachineSpeed
 
-#: Name of processors that were measured.
+#: Name of measured processors.
 CPU = "cpu"
 
 
@@ -64,8 +64,8 @@ def processors(workspace: Workspace, precision: str, ranks: int) -> PlannedDevic
     if found is None:
         raise RequestError(
             f"the processors of this machine were not measured in {precision}",
-            found=f"no such measurement below {machine_speed.FOLDER}/ of the workspace",
-            expected="FLOP/s and bandwidth, which a few seconds give",
+            found=f"no measurement in {machine_speed.FOLDER}/ of the workspace",
+            expected="a measurement of FLOP/s and bandwidth (takes seconds)",
             remedy="`plinth run roofline RUN --measure` with any run of this workspace",
         )
     return found
@@ -104,20 +104,21 @@ class Efficiency(Frozen):
         return (self.low + self.high) / 2
 
     def words(self) -> str:
-        """One line for people."""
+        """One-line summary."""
         return f"computation reaches {self.low:.2%} to {self.high:.2%} of the peak ({self.source})"
 
 
-#: Without a recorded run. Published runs reach 38% to 48%, with bubble and communication in it (docs/planning.md).
-STATED = Efficiency(low=0.4, high=0.6, source="stated: no run of such a model on this device is recorded")
+#: Efficiency without a recorded run. Published runs reach 38% to 48%, bubble and communication included
+#: (docs/planning.md).
+STATED = Efficiency(low=0.4, high=0.6, source="stated: no similar run on this device is recorded")
 
 
 class CorpusPrices(Frozen):
     """Prices in dollars, as published by the large clouds for general machines and standard object storage."""
 
-    core_hour: float = Field(0.04, ge=0, description="Price of a core for an hour.")
-    gigabyte_month: float = Field(0.023, ge=0, description="Price of storage.")
-    million_requests: float = Field(5.0, ge=0, description="Price of a million writes; reads are a twelfth of it.")
+    core_hour: float = Field(0.04, ge=0, description="Price per core-hour.")
+    gigabyte_month: float = Field(0.023, ge=0, description="Price of storage per GB and month.")
+    million_requests: float = Field(5.0, ge=0, description="Price per million writes; reads cost a twelfth.")
 
     def requests(self, reads: float, writes: float) -> float:
         """Return the price of reads and writes."""
@@ -127,7 +128,7 @@ class CorpusPrices(Frozen):
 #: Unplanned interruptions per device and hour: Llama 3's 419 in 54 days on 16,384 H100 (arXiv:2407.21783).
 FAILURES_PER_DEVICE_HOUR = 419 / (54 * 24 * 16_384)
 
-#: Seconds that a save holds training up, where neither recorded nor stated.
+#: Default stall of training per save, in seconds.
 STALL_S = 1.0
 
 
@@ -159,11 +160,11 @@ def between_failures_s(devices: int, per_device_hour: float = FAILURES_PER_DEVIC
     return 3600 / (devices * per_device_hour)
 
 
-# Settings of a workspace's budget: who pays, at which price, and where the ledger is.
+# Settings of a workspace's budget: team, prices, and location of the ledger.
 
 #: Folder of a workspace that holds settings and ledger.
 FOLDER = "budget"
-#: Names the ledger of every workspace whose settings name none.
+#: Variable with the ledger of workspaces whose settings have none.
 LEDGER_VARIABLE = "PLINTH_LEDGER"
 
 
@@ -173,18 +174,18 @@ class Spending(Frozen):
     ledger: str = Field(
         "", description="`postgresql://…` or a file; empty: PLINTH_LEDGER, or `budget/ledger.sqlite` of the workspace."
     )
-    team: str = Field("", description="Who pays for what is trained here.")
-    device: str = Field("", description="What a rank runs on, by its name in the table of devices: price and power.")
-    device_table: Path | None = Field(None, description="Devices of your own, as for `plinth run plan --device-table`.")
-    spot: bool = Field(False, description="At the price of devices that may be taken away.")
-    price_per_rank_hour: float | None = Field(None, ge=0, description="In place of the device's.")
+    team: str = Field("", description="Team that pays for runs of this workspace.")
+    device: str = Field("", description="Device of a rank, by its name in the device table; sets price and power.")
+    device_table: Path | None = Field(None, description="Custom device table, as for `plinth run plan --device-table`.")
+    spot: bool = Field(False, description="Use spot prices.")
+    price_per_rank_hour: float | None = Field(None, ge=0, description="Price per rank-hour, instead of the device's.")
     margin: float = Field(
         0.25, ge=0, description="Share added to a predicted time, for saves, evaluation and restarts."
     )
-    start_s: float = Field(300.0, ge=0, description="Added to it for the start-up of a job, however little is left.")
+    start_s: float = Field(300.0, ge=0, description="Seconds added for the start-up of each job.")
     prices: CorpusPrices = CorpusPrices()
-    grams_co2_per_kwh: float | None = Field(None, ge=0, description="Of your grid; left out: no carbon is stated.")
-    power_usage_effectiveness: float = Field(1.0, ge=1, description="Energy of the site, a joule of its devices.")
+    grams_co2_per_kwh: float | None = Field(None, ge=0, description="Carbon intensity of the grid.")
+    power_usage_effectiveness: float = Field(1.0, ge=1, description="Power usage effectiveness (PUE) of the site.")
 
     @property
     def rated(self) -> devices.Device | None:

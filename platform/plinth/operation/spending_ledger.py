@@ -1,12 +1,12 @@
-"""The ledger of reservations: money that runs may still spend, and money that they have spent.
+"""Ledger of reservations: money that runs may still spend, and money that they have spent.
 
-    reserve (an upper bound, within every limit)  ->  the job runs  ->  settle (what it really cost)
+    reserve (an upper bound, within every limit)  ->  the job runs  ->  settle (its actual cost)
 
-One row for each submission of a run's job, and for each making of a stage of the corpus. Until it is settled it counts
-as the bound. Limits stand in the ledger too, apart from recipes; they are only ever added to, and the newest of a name
-holds. Money is whole millionths, so that sums are exact.
+There is one row per submission of a run's job, and per materialization of a corpus stage. Until settlement a row counts
+with its bound. Limits are in the ledger too, separate from recipes; they are append-only, and the newest limit of a
+name is valid. Money is in whole millionths, so sums are exact.
 
-Does not belong here: how large a bound is (admission), what a job cost (settlement).
+Does not belong here: computation of bounds (admission) and costs (settlement).
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from plinth.errors import BudgetError, StorageError
 from plinth.records import Frozen
 from plinth.storage.atomic import named_failures
 
-#: Of a unit of money.
+#: Millionths of a unit of money.
 MICROS = 1_000_000
 
-#: What the run of a row is called that is no run's but a stage's of the corpus.
+#: Prefix of the run field of a corpus stage's row.
 CORPUS = "corpus:"
 
-#: What the reason of a refused submission begins with.
+#: Prefix of the reason of a refused submission.
 REFUSED = "refused: "
 
 Scope = Literal["all", "team", "experiment", "workspace"]
@@ -260,7 +260,7 @@ def _require(limit: Limit, counted: int, wanted: Reservation) -> None:
         raise BudgetError(
             f"{_subject(wanted)}: its cost has no upper bound",
             found=f"{wanted.reason}; {limit.text}",
-            expected="a bound that the limit can be held against",
+            expected="an upper bound to compare with the limit",
             remedy="see docs/costs.md: a device and its price in budget/settings.yaml, or a time in training.stopping",
         )
     if counted + wanted.reserved > limit.amount:
@@ -274,19 +274,19 @@ def _require(limit: Limit, counted: int, wanted: Reservation) -> None:
         )
 
 
-# A small database of rows that several processes write: SQLite in a file, or PostgreSQL by URL.
+# Small database with concurrent writers: SQLite in a file, or PostgreSQL by URL.
 #
-# Transactions run one after the other, whoever begins them: what one reads is still true when it writes. SQLite takes
+# Transactions run one after the other, in any process: a read value is still current at the write. SQLite takes
 # its write lock at once (`BEGIN IMMEDIATE`), PostgreSQL an advisory lock of the database. Each has a connection of its
 # own, so that threads share none. Passwords are libpq's matter (PGPASSWORD, ~/.pgpass), and belong into no URL.
 
-#: Runs a statement with `?` for values; returns the rows it yields.
+#: Runs a statement with `?` for values; returns its rows.
 Execute = Callable[..., list[tuple[Any, ...]]]
 
-#: Seconds to wait for another transaction of SQLite.
+#: Seconds to wait for another SQLite transaction.
 BUSY_S = 60.0
 
-#: Of PostgreSQL's advisory lock: "plinth" as a number.
+#: Key of PostgreSQL's advisory lock: "plinth" as a number.
 LOCK = int.from_bytes(b"plinth", "big")
 
 
@@ -323,15 +323,15 @@ class Database:
                 connection.commit()
         except failures as error:
             raise StorageError(
-                "the database did not do what it was asked",
+                "the database refused a statement",
                 found=f"{re.sub('//[^@/]*@', '//', self.place)}: {str(error).strip()}",
-                remedy="see that it can be reached and written, and run the command again",
+                remedy="check that it is reachable and writable, then run the command again",
             ) from error
 
     def _begin(self, execute: Execute) -> None:
         if self._remote:
             execute("SELECT pg_advisory_xact_lock(?)", [LOCK])
-            # asked first: to create a table "if not exists" takes the right to create one
+            # checked first: "create table if not exists" requires the right to create one
             there = {name for name in self._tables if execute("SELECT to_regclass(?)", [name])[0][0] is not None}
         else:
             execute("BEGIN IMMEDIATE")

@@ -1,5 +1,5 @@
-"""Two files of a workspace: settings in YAML that people write, and `assets.jsonl`, the log of what arrived, was
-checked and published.
+"""Files of a workspace: settings in YAML, edited by users, and `assets.jsonl`, the log of arrivals, checks and
+publications.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from plinth.records import Frozen
 from plinth.storage.workspace import Workspace
 from plinth.training.telemetry.timeline import Event, Timeline, read_events
 
-# Settings of a workspace in a YAML file that people write; without the file, those by default.
+# Settings of a workspace in a YAML file edited by users; defaults without the file.
 
 S = TypeVar("S", bound=Frozen)
 
@@ -43,15 +43,15 @@ def read_settings(path: Path, kind: type[S], lacks: str, docs: str) -> S:
         ) from cause
 
 
-# `assets.jsonl` of a workspace: when source files arrived, suites were checked, assets were published.
+# `assets.jsonl` of a workspace: arrivals of source files, checks of suites, publications of assets.
 #
 #     arrived    new files of a bucket's sources (asset: the bucket; at: Unix seconds of the newest)
 #     checked    a suite of an asset (asset, passed, evaluated, failures)
 #     published  an asset (asset, digest)
 #
-# References and manifests bear no time, since identity is content; service levels need one. Arms of experiments and the
-# processes that share a run's tasks log nothing: they publish what no consumer of the workspace reads, or the same
-# again. The log is of this machine: of a shared workspace each machine logs what it did.
+# References and manifests have no time, since identity is content; service levels need one. Arms of experiments and
+# processes that share a run's tasks log nothing: their publications are not consumed in the workspace, or repeat
+# others. The log belongs to this machine: in a shared workspace each machine logs its own events.
 
 #: Kinds of events.
 ARRIVED: Final = "arrived"

@@ -1,4 +1,4 @@
-"""One document's row in every table, and its tokens with the training steps and checkpoints that read them."""
+"""Rows of one document in every table, and its tokens with the training steps and checkpoints that read them."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from plinth.training.checkpoint import checkpoint
 from plinth.training.config import RunConfig, load
 from plinth.training.telemetry.timeline import read_events
 
-# One document's row in every table that has one. Reads only the columns and row groups that it needs.
+# Rows of one document in every table. Reads only the required columns and row groups.
 #
 # locate    bucket, part and row of an id or a URI
 # sidecar   the same row of a sidecar of the bucket, or of one over all buckets
 # members   the documents of a cluster
-# curated   the row of curated text that a document became
+# curated   the row of curated text derived from a document
 
 DOCUMENT_ID = re.compile(r"[0-9a-f]{32}")
 DOCUMENTS = "/documents"
@@ -75,7 +75,7 @@ def locate(ctx: Context, target: str) -> list[DocumentPlace]:
         for rejected, stem in ((False, "part-"), (True, "rejects-"))
         for bucket, manifest in buckets
         for number, part in enumerate(manifest.named(stem))
-        if not (rejected and by_id)  # a reject never became a document and has no id
+        if not (rejected and by_id)  # a reject has no document id
         for row in matching_rows(ctx, part, "id" if by_id else "uri", wanted)
     ]
     if found:
@@ -84,7 +84,7 @@ def locate(ctx: Context, target: str) -> list[DocumentPlace]:
         f"no document {target!r}",
         found=_near(ctx, buckets, target) if buckets else "no documents in this workspace",
         expected="an id of 32 hexadecimal digits, or a whole URI",
-        remedy="`plinth run batch RUN STEP` lists ids; a URI must be as its source gives it",
+        remedy="`plinth run batch RUN STEP` lists ids; a URI must match its source exactly",
     )
 
 
@@ -161,7 +161,7 @@ def _near(ctx: Context, buckets: list[tuple[str, Manifest]], target: str) -> str
                 best = heapq.nlargest(200, best)
     names = dict.fromkeys(uri for _, uri in best)
     nearest = difflib.get_close_matches(target, names, n=NEAREST, cutoff=0.3)
-    return "nearest: " + ", ".join(nearest) if nearest else "nothing like it"
+    return "closest: " + ", ".join(nearest) if nearest else "nothing similar"
 
 
 def _likeness(letters: set[str], target: str, uri: str) -> float:
@@ -170,10 +170,10 @@ def _likeness(letters: set[str], target: str, uri: str) -> float:
     return shared - abs(len(uri) - len(target)) / max(len(uri), len(target), 1)
 
 
-# Canaries, which are in no bucket's documents: planted copies, and those that the coin left out.
+# Canaries, which are in no bucket's documents: planted copies, and canaries randomly left out.
 #
-# A copy's URI is `canary://NUMBER/COPY` (`corpus.planted_canaries`); copies are counted from 0. A canary that
-# its coin left out has no copy and no row of curated text.
+# A copy's URI is `canary://NUMBER/COPY` (`corpus.planted_canaries`). A canary that was randomly left out has no copies
+# and no row of curated text; copies of a planted canary are counted from 0.
 
 URI = re.compile(r"canary://(\d{1,9})/(\d{1,9})", re.ASCII)
 
@@ -215,17 +215,17 @@ def left_out(ctx: Context, target: str) -> dict[str, Any] | None:
         f"no planted copy {target}",
         found=have,
         expected="canary://NUMBER/COPY, both counted from 0",
-        remedy="name one of them",
+        remedy="use one of them",
     )
 
 
-#: Fewer characters would find half the corpus.
+#: Minimum characters; fewer would match half the corpus.
 LEAST_CHARACTERS = 8
-#: Places returned at most; a longer passage narrows the search.
+#: Maximum returned places; a longer passage narrows the search.
 MOST = 20
-#: Assets that hold or index text and are searched for removed text, whatever was made of them.
+#: Assets that contain or index text and are searched for removed text, whatever is derived from them.
 SEARCHED_ASSETS: Final = re.compile(r"ledger|takedown/.*|dedup/index|(.*/)?trace_index")
-#: Words compared; RE2 refuses very long patterns, and so many words identify a document.
+#: Number of compared words; RE2 rejects very long patterns, and this many words identify a document.
 MOST_WORDS = 200
 
 
@@ -249,10 +249,10 @@ def by_text(ctx: Context, beginning: str) -> list[DocumentPlace]:
     return found
 
 
-# A curated document's tokens, and from there the training steps and checkpoints that saw it.
+# Tokens of a curated document, and the training steps and checkpoints that read them.
 #
-# Steps are counted from 1, as on the timeline of a run. The documents that a run saw follow from its manifests; the
-# steps that it took are on its timeline.
+# Steps are counted from 1, as on the timeline of a run. The documents of a run follow from its manifests; its steps are
+# on its timeline.
 
 MAX_STEPS = 1000
 

@@ -1,7 +1,7 @@
-"""Everything known of one document as a nested dict: from its source to the checkpoints that saw it.
+"""All facts about one document as a nested dict, from its source to the checkpoints that read it.
 
-Only what is published now is read. A section is there when its asset is; an asset that was made from other
-documents than those published is listed under `stale` instead.
+Only published assets are read. A section is present if its asset is; an asset derived from other documents than the
+published ones is listed under `stale` instead.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ from plinth.records import Part
 from plinth.storage.parts import read_row, read_table
 
 PREVIEW_CHARACTERS = 240
-#: Characters shown of the text that an edit cut, of a protected item, and of what a document shares with it.
+#: Displayed characters of text removed by an edit, of a protected item, and of text shared with it.
 CUT_CHARACTERS = 120
 MOST_EDITS = 100
 LEFT_OUT = "its coin left it out: no copy was planted, no step read it"
 
-#: Assets of a bucket that are no scores: they have sections of their own, or no readable row per document.
+#: Assets of a bucket other than scores: they have sections of their own, or no readable row per document.
 NO_SCORES = frozenset(
     {"documents", "sources", "minhash", "policy", "verdicts", "curated", "lines", "substring", "semantic"}
     | {"shards", "packed", "trace_index"}
 )
-#: Stages with a section of their own, beside the duplicates.
+#: Stages with a section of their own, in addition to the duplicates.
 _OWN_SECTION = frozenset({"holdout", "contamination", "protected"})
 
 
@@ -204,7 +204,7 @@ def _reasons(ctx: Context, place: DocumentPlace, trace: dict[str, Any], text: st
         return
     try:
         policy, rights = published(manifest)
-    except ValidationError:  # made by another version: the reason stands without its expression
+    except ValidationError:  # from another version: the reason is shown without its expression
         policy, rights = Policy(), None
     stated = {rule.reason: (rule.drop, _columns(rule.drop)) for rule in policy.rules}
     for reason in rights.reasons if rights else ():

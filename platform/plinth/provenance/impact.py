@@ -1,7 +1,7 @@
-"""The lineage in reverse: everything derived from a manifest, an asset, a source, a document or a commit.
+"""Reverse lineage: everything derived from a manifest, an asset, a source, a document or a commit.
 
-A person names a target (`origin`); from its digests the search finds descendants, nearest first, and the training runs
-that read any of them. Taints, versions and consumers are the registry's.
+A user names a target (`origin`); from its digests the search finds descendants, nearest first, and the training runs
+that read any of them. Taints, versions and consumers belong to the registry.
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ from plinth.training.checkpoint.checkpoint import committed
 from plinth.training.config import RunConfig, load
 from plinth.training.directory import RunDirectory
 
-# What a person names: a manifest, an asset, a source, a document or a commit; as the digests where a search starts.
+# Targets: a manifest, an asset, a source, a document or a commit, resolved to the digests where a search starts.
 #
 # asset      `web/curated`: every saved version of it
 # source     a bucket (`web`), or the declared domain of one (`news.example`): what was read from it
 # digest     of a manifest or of a source's inventory, or the beginning of one
 # document   32 hexadecimal digits: the curated text that holds it
-# commit     that a run was trained at, or the digest of its code, its image, its libraries: as its trainer stated
+# commit     commit of a run, or digest of its code, image or libraries, from its trainer's statement
 
 HEXADECIMAL = re.compile(r"[0-9a-f]{7,64}")
 DOCUMENT_ID = re.compile(r"[0-9a-f]{32}")
-#: The stage whose text trains and evaluates: a document that was dropped before it affects nothing.
+#: The stage whose text is used for training and evaluation: a document dropped before it affects nothing.
 CURATED = "curated"
 
-#: Parts of a provenance that speak of data and identity: all others speak of code and environment.
+#: Parts of a provenance about data and identity; all others are about code and environment.
 DATA = ("schema", "recipe", "run", "checkpoint", "files", "chain", "sources", "materials", "training")
-#: The stage whose manifests say which training run they are of.
+#: The stage whose manifests name their training run.
 RUN = "run"
 
 #: The stage whose manifests list the files of a source.
@@ -82,8 +82,8 @@ def origin(ctx: Context, target: str, known: SavedEdges | None = None) -> Impact
     if len(found) == 1:
         return found[0]
     raise MissingError(
-        f"nothing was made of {target!r}" if not found else f"{target!r} means more than one thing",
-        found=", ".join(f"{each.kind} {each.target[:16]}" for each in found) or "no such thing in this workspace",
+        f"nothing is derived from {target!r}" if not found else f"{target!r} is ambiguous",
+        found=", ".join(f"{each.kind} {each.target[:16]}" for each in found) or "no match in this workspace",
         expected="an asset, a bucket, a domain, a digest, a document's 32 digits, or a commit",
         remedy=(not found and nearest(target, edges.assets, cutoff=MISTYPED))
         or "`plinth status` lists assets and digests; `plinth explain` shows a document's id",
@@ -97,7 +97,7 @@ def holders(ctx: Context, document: str, curated: Iterable[str]) -> tuple[str, .
 
 def holds(ctx: Context, manifest: Manifest, document: str) -> bool:
     """Return True if one of the manifest's parts contains the document."""
-    import pyarrow as pa  # here: whoever reads marks imports this, and few marks are on documents
+    import pyarrow as pa  # local: readers of taints import this module, and few taints are on documents
     import pyarrow.compute as pc
 
     from plinth.storage.parts import iter_batches
@@ -158,7 +158,7 @@ def _made_by(ctx: Context, digits: str) -> tuple[str, ...]:
             if any(text.startswith(digits) for text in _texts(stated)):
                 found.add(str(content["checkpoint"]["digest"]))
         except (OSError, ValueError, KeyError, TypeError):
-            continue  # a damaged model does not verify, and is not loaded
+            continue  # damaged models do not verify and are not loaded
     return tuple(sorted(found))
 
 
@@ -179,7 +179,7 @@ def _hosts(run: RunDirectory) -> Iterator[HostFacts]:
         for envelope in known(run):
             yield from stated(envelope, run.root.name).hosts
     except (OSError, PlinthError):
-        return  # a damaged account: the run's checkpoints cannot be registered
+        return  # damaged statements: the run's checkpoints cannot be registered
 
 
 def _software(host: HostFacts) -> tuple[str, ...]:
@@ -189,7 +189,7 @@ def _software(host: HostFacts) -> tuple[str, ...]:
 def _published(ctx: Context, edges: Edges, runs: tuple[str, ...]) -> Iterator[str]:
     """Yield manifests of these runs."""
     for digest in of_stage(edges, RUN) if runs else ():
-        with suppress(MissingError):  # deleted since it was indexed
+        with suppress(MissingError):  # deleted after indexing
             if ctx.refs.load(digest).stats.get("run_id") in runs:
                 yield digest
 

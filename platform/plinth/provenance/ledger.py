@@ -1,4 +1,4 @@
-"""The ledger: one row per document with all that is known of it, as Parquet that any engine can query."""
+"""Ledger: one row per document with all its facts, as Parquet for any query engine."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ from plinth.storage.parts import iter_aligned, iter_batches, write_batches
 from plinth.storage.state import checkout
 from plinth.storage.store import Store
 
-# The ledger: one row per document with all that is known of it, as Parquet that any engine can query.
+# Ledger: one row per document with all its facts, as Parquet for any query engine.
 #
-# A join of sidecars that lie side by side: no text is read, and memory is one row group whatever the corpus. A
-# document's place in the shards comes from the index of tokens, read beside its bucket's documents: both are in the
-# same order. Rejects, which never became documents, are a table of their own.
+# A join of row-aligned sidecars: no text is read, and memory is one row group for any corpus. A document's place in the
+# shards comes from the index of tokens, read together with its bucket's documents: both have the same order. Rejects,
+# which never became documents, are a table of their own.
 
 ASSET = "ledger"
 VERSION = "1"
@@ -313,7 +313,7 @@ def _filled(row: dict[str, Any], rows: int, schema: pa.Schema) -> pa.RecordBatch
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
-# The ledger as a folder that a query can name by a pattern.
+# Ledger as a folder that a query can read with a pattern.
 #
 # DIR/web-00000.parquet …          documents of every bucket
 # DIR/rejects/web-00000.parquet …  rejects
@@ -340,10 +340,10 @@ def export(ctx: Context, made: Manifest, directory: Path) -> list[Path]:
     strange = sorted(found - before)
     if strange:
         raise WorkspaceError(
-            f"{directory} has Parquet files that are not of a ledger",
+            f"{directory} has Parquet files that do not belong to a ledger",
             found=", ".join(strange[:3]),
-            expected="an empty folder, or one that an earlier export wrote",
-            remedy="name another folder",
+            expected="an empty folder, or one from an earlier export",
+            remedy="use another folder",
         )
     files = checkout(ctx.store, parts, directory)
     note = {"digest": made.digest, "files": sorted(names)}

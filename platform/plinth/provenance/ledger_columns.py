@@ -1,6 +1,4 @@
-"""Columns of the ledger: fixed ones, one for every column of every sidecar, and the place of a document in the
-shards.
-"""
+"""Columns of the ledger: fixed ones, those of every sidecar, and the place of a document in the shards."""
 
 from __future__ import annotations
 
@@ -20,8 +18,8 @@ from plinth.tokens.shards.parameters import streams_of
 
 # Columns of the ledger: the fixed ones, and one for every column of every sidecar.
 #
-# A sidecar's column is `sidecar__column`. Identifiers are hexadecimal text, as commands take and print them. Of
-# lists and spans the ledger has the number; `plinth explain` has their values for one document.
+# A sidecar's column is `sidecar__column`. Identifiers are hexadecimal text, as in commands. Lists and spans are counted
+# in the ledger; `plinth explain` has their values for one document.
 
 JOIN = "__"
 
@@ -29,7 +27,7 @@ BASE = pa.schema(
     [
         pa.field("id", pa.string(), nullable=False),  # 32 hexadecimal digits
         pa.field("bucket", pa.string(), nullable=False),
-        pa.field("source", pa.int32()),  # place among the bucket's sources; null where several fit
+        pa.field("source", pa.int32()),  # place among the bucket's sources; null if several match
         pa.field("domain", pa.string()),
         pa.field("uri", pa.string(), nullable=False),
         pa.field("captured_at", pa.timestamp("us", tz="UTC")),
@@ -41,18 +39,18 @@ BASE = pa.schema(
         pa.field("mime", pa.string(), nullable=False),
         pa.field("source_bytes", pa.int64(), nullable=False),
         pa.field("text_bytes", pa.int64()),
-        pa.field("decision", pa.string(), nullable=False),  # train, heldout, drop; canary of what was planted
+        pa.field("decision", pa.string(), nullable=False),  # train, heldout, drop; canary for planted text
         pa.field("reason", pa.string()),
-        pa.field("stage", pa.string()),  # the stage that took it out of training
+        pa.field("stage", pa.string()),  # stage that excluded it from training
         pa.field("fired", pa.list_(pa.string()), nullable=False),  # every rule of the policy
         pa.field("cluster", pa.string()),
         pa.field("cluster_size", pa.int32()),
         pa.field("edits", pa.int32(), nullable=False),  # 0 unless kept
-        pa.field("edited_characters", pa.int64(), nullable=False),  # removed, less what was put in their place
-        pa.field("mixture_weight", pa.float64()),  # share of the run's sequences that its bucket gives
-        pa.field("mixture_epochs", pa.float64()),  # how often the run reads its bucket
+        pa.field("edited_characters", pa.int64(), nullable=False),  # removed characters minus replacements
+        pa.field("mixture_weight", pa.float64()),  # share of the run's sequences from its bucket
+        pa.field("mixture_epochs", pa.float64()),  # epochs of its bucket in the run
         pa.field("shard", pa.string()),
-        pa.field("position", pa.int64()),  # of its first token in the shard
+        pa.field("position", pa.int64()),  # position of its first token in the shard
         pa.field("tokens", pa.int64()),  # closing end-of-text included
     ]
 )
@@ -60,7 +58,7 @@ BASE = pa.schema(
 #: Rejects never became documents: no scores, no verdict.
 REJECTS = pa.schema([pa.field("bucket", pa.string(), nullable=False), *REJECT_SCHEMA])
 
-#: Columns of deduplication that `BASE` has already.
+#: Columns of deduplication that are already in `BASE`.
 _KNOWN = frozenset({"text_bytes"})
 
 
@@ -143,7 +141,7 @@ def tokens_of(bucket: str, documents: Part, curated: Manifest, shards: Manifest)
     """
     if shards.inputs.get(f"{bucket}/curated") != curated.digest:
         raise IntegrityError(
-            f"the shards of {bucket} were made of other text",
+            f"the shards of {bucket} are derived from other text",
             found=f"curated {str(shards.inputs.get(f'{bucket}/curated'))[:16]}",
             expected=f"curated {curated.digest[:16]}",
             remedy=f"plinth run --select {bucket}/shards",
@@ -191,8 +189,8 @@ class TokenPlaces:
         taken, self._waiting = self._waiting.slice(0, len(ids)), self._waiting.slice(len(ids))
         if taken.num_rows != len(ids) or (len(ids) and pa.chunked_array([ids]) != taken.column("id")):
             raise IntegrityError(
-                f"the index of tokens of {self.bucket} does not follow its documents ({self.name})",
-                expected="the documents that are trained on, in order",
+                f"the index of tokens of {self.bucket} does not match its documents ({self.name})",
+                expected="the training documents, in order",
                 remedy=f"plinth run --select {self.bucket}/shards",
             )
         return taken

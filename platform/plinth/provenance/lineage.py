@@ -1,5 +1,5 @@
-"""Links between manifests: forwards as arrays, saved in one file per workspace, so that a search over 10⁵ manifests
-takes milliseconds; backwards as a walk from a manifest to its raw sources that proves every link.
+"""Links between manifests: forward as arrays, cached in one file per workspace, so that a search over 10⁵ manifests
+takes milliseconds; backward as a walk from a manifest to its raw sources that verifies every link.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from plinth.storage.atomic import join, locked, write_bytes
 from plinth.storage.state import resolve
 from plinth.storage.workspace import Workspace
 
-# Manifests and the links between them as arrays: what a search over 10⁵ manifests reads in milliseconds.
+# Manifests and their links as arrays, for searches over 10⁵ manifests in milliseconds.
 #
-# A node is a digest: of a manifest, or of an inventory that a manifest names as its input. Nodes keep their number when
-# others are added. Edges lead from an input to its consumer and are sorted by input, so that the consumers of a node
-# are one slice.
+# A node is a digest: of a manifest, or of an inventory that is an input of a manifest. Nodes keep their number when
+# others are added. Edges lead from an input to its consumer and are sorted by input, so the consumers of a node are one
+# slice.
 
-#: Characters of a node: a SHA-256 in hexadecimal. Any other input is known by the SHA-256 of its text.
+#: Characters of a node: a SHA-256 in hexadecimal. Other inputs are represented by the SHA-256 of their text.
 WIDTH = 64
 FORMAT = 1
-NOT_SAVED = -1  # the asset of a node that no saved manifest has
+NOT_SAVED = -1  # asset of a node without a saved manifest
 
 Ints = NDArray[np.int32]
 
@@ -173,18 +173,18 @@ def _within(begins: NDArray[Any], ends: NDArray[Any]) -> NDArray[Any]:
     return found
 
 
-# The edges of a workspace in one file, so that a search does not read every manifest.
+# The edges of a workspace in one file, so that a search need not read every manifest.
 #
 #     impact/edges.npz    in the workspace
-#     a note of its SHA-256 beside the root of trust that this user has pinned, outside the workspace
+#     its SHA-256, in the user's folder of trust outside the workspace
 #
-# A manifest's name is the digest of its content, so what was read once never changes: a search reads only manifests
-# that the index does not have. The index counts only when its bytes are those that this user noted: whoever can write
-# the workspace, but not the user's folder of trust, cannot hide a descendant in it. In every other case (no note,
-# another digest, damage, another format) every manifest is read again.
+# A manifest's name is the digest of its content, so a manifest that was read never changes: a search reads only
+# manifests missing from the index. The index is valid only if its digest is the one that this user noted: a writer of
+# the workspace without access to the user's folder of trust cannot hide a descendant in it. In every other case (no
+# note, another digest, damage, another format) every manifest is read again.
 #
-# A manifest that was deleted after it was read stays in the index: that something was made of bad data does not end
-# with the deletion of the record.
+# A manifest that was deleted after it was read stays in the index: deletion of a record does not undo the derivation
+# from bad data.
 
 FILE = Path("impact") / "edges.npz"
 
@@ -231,7 +231,7 @@ def _kept(workspace: Workspace) -> Edges | None:
 
 def _keep(workspace: Workspace, edges: Edges) -> None:
     data, note = encoded(edges), note_path(workspace)
-    # Where nothing can be written, the next search reads the manifests again.
+    # Without write access the next search reads the manifests again.
     with suppress(StorageError, OSError):
         note.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         with locked(note.with_suffix(".lock")):
@@ -253,13 +253,13 @@ def _read(ctx: Context, digests: Sequence[str]) -> Iterator[SavedLinks]:
             ) from error
 
 
-# Walk from a manifest to the raw sources and prove every link on the way.
+# Walk from a manifest to the raw sources that verifies every link.
 #
-# A link holds when the manifest's bytes give its digest and every blob it names gives its SHA-256. The
-# walk starts at the target and goes towards the sources, so the first broken link is the nearest.
+# A link is valid if the manifest's bytes match its digest and every blob matches its SHA-256. The walk starts at the
+# target and goes toward the sources, so the first broken link is the nearest.
 
 PROVENANCE_NAME = "provenance.json"
-HASHING_THREADS = 4  # hashing leaves the interpreter lock, reading waits for the disk
+HASHING_THREADS = 4  # hashing releases the interpreter lock, reading waits for the disk
 
 
 class Verified(Frozen):
@@ -344,7 +344,7 @@ def _unchanged(ctx: Context, link: Link, part: Part) -> None:
 
 def _broken(link: Link, part: Part, error: PlinthError) -> LineageError:
     return LineageError(
-        f"the lineage breaks at {link.asset} {link.digest[:12]}: {part.name} does not hold",
+        f"the lineage breaks at {link.asset} {link.digest[:12]}: {part.name} is invalid",
         found=error.found or error.what,
         expected=error.expected or f"SHA-256 {part.blob.sha256}",
         remedy="restore the blob from a remote, or delete it and run the recipe again",
@@ -364,7 +364,7 @@ def _verify_directory(ctx: Context, directory: Path, fast: bool) -> Verified:
             f"the lineage of {directory} breaks at its first link: checkpoint manifest {digest}",
             found=error.found or error.what,
             expected="the manifest in this workspace",
-            remedy="verify in the workspace that made it, or pull the manifest from a remote",
+            remedy="verify in the workspace that created it, or pull the manifest from a remote",
         ) from error
     claimed = {(link["asset"], link["digest"]) for link in provenance["chain"]}
     proved = {(link.asset, link.digest) for link in chain(ctx.refs, manifest).links}
@@ -394,7 +394,7 @@ def _provenance(directory: Path) -> dict[str, Any]:
             f"{directory} has no provenance",
             found=f"{path}: {error}",
             expected=f"{PROVENANCE_NAME} with schema {PROVENANCE_SCHEMA}",
-            remedy="verify a directory that registering a candidate has made",
+            remedy="verify a directory created by registering a candidate",
         ) from error
     return dict(content)
 
@@ -410,5 +410,5 @@ def _same_file(directory: Path, name: str, expected: Any) -> None:
             f"the lineage of {directory} breaks at its first link: {name} has changed",
             found=found,
             expected=f"SHA-256 {expected['sha256']}",
-            remedy="do not use this directory; it is made again from the content store when it is registered",
+            remedy="do not use this directory; registration recreates it from the content store",
         )

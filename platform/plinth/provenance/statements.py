@@ -1,7 +1,7 @@
-"""The provenance of a checkpoint: its whole ancestry by digest, and a statement in a standard format.
+"""Provenance of a checkpoint: its whole ancestry by digest, and a statement in a standard format.
 
-    Chain            every manifest between a checkpoint and the raw sources, in order of making
-    provenance       the pure data of `provenance.json`, which lies inside the signed directory
+    Chain            every manifest between a checkpoint and the raw sources, in order of derivation
+    provenance       the data of `provenance.json` in the signed directory
     slsa_statement   the same as an in-toto Statement v1 with a SLSA Provenance v1 predicate
 
 Does not belong here: signatures and keys (trust), the walk that re-reads blobs (lineage).
@@ -30,14 +30,14 @@ SLSA_PREDICATE = "https://slsa.dev/provenance/v1"
 BUILD_TYPE = "urn:plinth:training:v1"
 PROVENANCE_SCHEMA = "plinth/provenance/v1"
 
-#: The asset of a run's first weights, and that of weights from outside: what is behind the first is another run's.
+#: The asset of a run's initial weights, whose ancestry belongs to another run, and that of external weights.
 INITIAL, TEACHER, WEIGHTS = initial.ASSET, initial.TEACHER, models.MODEL_ASSET
 
-#: The first stage reads inventories of raw files, which are no manifests.
+#: The first stage reads inventories of raw files instead of manifests.
 SOURCE_STAGE = "documents"
 
-#: Inputs that are no manifests either: a user's own file by its bytes (a list, a protected set, a task, a probe), and
-#: the listing of a place that `*/sources` shows and `documents` reads.
+#: Inputs other than manifests: a user's own file by its bytes (a list, a protected set, a task, a probe), and
+#: the listing of a location that `*/sources` shows and `documents` reads.
 USER_FILE = "file:"
 INVENTORY = "inventory"
 
@@ -70,8 +70,8 @@ class Link(Frozen):
         return self.asset.rsplit("/", 1)[-1] == SOURCE_STAGE
 
     @property
-    def made_of(self) -> tuple[str, ...]:
-        """Its inputs; of a mean of checkpoints, without those; none of a parent's text that is replayed."""
+    def derivation(self) -> tuple[str, ...]:
+        """Inputs; empty for initial weights; without the checkpoints of a mean and replayed text of a parent."""
         if self.step == initial.STEP.name:
             return ()
         mean = self.step == mean_record.AVERAGE
@@ -100,7 +100,7 @@ class Chain(Frozen):
             if digest in by_digest and digest not in found:
                 found.add(digest)
                 link = by_digest[digest]
-                waiting += [] if link.asset.rsplit("/", 1)[-1] in (INITIAL, TEACHER) else link.made_of
+                waiting += [] if link.asset.rsplit("/", 1)[-1] in (INITIAL, TEACHER) else link.derivation
         return tuple(link for link in self.links if link.digest in found)
 
     @property
@@ -126,10 +126,10 @@ class Chain(Frozen):
         if not self.sources:
             end = self.links[-1]
             raise LineageError(
-                f"{end.asset} {end.digest} reaches no raw source",
+                f"{end.asset} {end.digest} has no raw source in its ancestry",
                 found=f"{len(self.links)} manifests: {', '.join(sorted(link.asset for link in self.links))}",
-                expected=f"at least one `*/{SOURCE_STAGE}` manifest that names a source inventory",
-                remedy="make it again from a recipe: every manifest must name its inputs",
+                expected=f"at least one `*/{SOURCE_STAGE}` manifest with a source inventory",
+                remedy="recreate it from a recipe: every manifest must list its inputs",
             )
 
     @property
@@ -143,7 +143,7 @@ class Chain(Frozen):
         for link in self.own:
             if versions.setdefault(link.asset, link.digest) != link.digest:
                 raise LineageError(
-                    f"two versions of {link.asset} meet in one ancestry",
+                    f"one ancestry has two versions of {link.asset}",
                     found=f"{versions[link.asset]} and {link.digest}",
                     expected="one version of each asset",
                     remedy="run the recipe again so that every stage reads the same inputs",
@@ -259,7 +259,7 @@ def _load(refs: Refs, key: str, digest: str, needed_by: Manifest) -> Manifest:
             f"the ancestry breaks at {key}: manifest {digest}, an input of {needed_by.asset}, cannot be trusted",
             found=error.found or error.what,
             expected="a manifest whose bytes have that digest",
-            remedy="restore the manifest from a backup, or run the recipe again and register anew",
+            remedy="restore the manifest from a backup, or run the recipe and the registration again",
         ) from error
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field
 
-from plinth.evaluation.comparison.differences import NONE, WHOLE, Difference, finding, in_order, joined, said
+from plinth.evaluation.comparison.differences import NONE, WHOLE, Difference, finding, in_order, joined, result_text
 from plinth.evaluation.measurement import Stats, headings
 from plinth.evaluation.slices.tables import SpanDifference
 from plinth.evaluation.statistics import Estimate
@@ -257,7 +257,7 @@ def comparison_page(made: Manifest, a: str, b: str, spans: Sequence[SpanDifferen
         plot=svg(figure, lines, title="Differences between the two models, with intervals"),
         methods=sorted({line.difference.method for line in lines}),
         spans=spans,
-        said=said,
+        said=result_text,
         number=number,
         ends=ends,
         tone=lambda line: "" if line.better == NONE else "a" if line.better == "a" else "b",
@@ -273,7 +273,8 @@ def verdict(wholes: Sequence[Difference]) -> str:
     """Return one sentence on all measures: how many each model wins, and what held-out text shows."""
     count = {who: sum(line.better == who for line in wholes) for who in ("a", "b", NONE)}
     unknown = sum(line.better == NONE and line.smallest is None for line in wholes)
-    text = [f"{line.measure}: {said(line)} ({line.difference.value:+.3g})" for line in wholes if line.kind == "slices"]
+    shown = [line for line in wholes if line.kind == "slices"]
+    text = [f"{line.measure}: {result_text(line)} ({line.difference.value:+.3g})" for line in shown]
     words = f"Of {counted(len(wholes), 'measure')}, A is better in {count['a']}, B in {count['b']}; "
     words += f"{count[NONE] - unknown} without a significant difference"
     words += f", {unknown} unknown" if unknown else ""
@@ -300,7 +301,7 @@ def section(stats: Mapping[str, Any], against: str) -> Section:
     named = headings()
     rows = [
         (named.get(line.kind, line.kind), line.measure, f"{line.difference.n:,}", number(line.a.value),
-         number(line.b.value), interval(line.difference, True), said(line))
+         number(line.b.value), interval(line.difference, True), result_text(line))
         for line in lines
     ]  # fmt: skip
     header = ("", "measure", "items", "this (A)", "other (B)", "A - B, 95% interval", "finding")

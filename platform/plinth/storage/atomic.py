@@ -1,5 +1,5 @@
-"""Files of this machine: names and files that others have written, read without following a link out of their folder;
-files that appear whole or not at all (temporary name, flush to disk, rename); locks between processes.
+"""Files of this machine: untrusted names and files, read without following a link out of their folder; atomic writes
+(temporary name, flush to disk, rename); locks between processes.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from typing import IO, Final
 from plinth import private
 from plinth.errors import DiskFullError, IntegrityError, PlinthError, StorageError, WorkspaceError
 
-# Names and files that others have written: paths that stay below their folder, files that are no link or pipe.
+# Untrusted names and files: paths that stay below their folder, plain files only.
 
-# Paths from names that others have written: file lists, manifests, archives, listings of a bucket.
+# Paths from untrusted names: file lists, manifests, archives, listings of a bucket.
 #
-#     relative   a name that stays below whatever folder or prefix it is put in
-#     join       the path of such a name below a folder of this machine, where no link leads out of it
+#     relative   a name that stays below any folder or prefix
+#     join       the path of such a name below a local folder, without a link out of it
 
-#: Names that need no closer look.
+#: Names that need no further check.
 _PLAIN = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]*(?:/[A-Za-z0-9_-][A-Za-z0-9_.-]*)*")
 #: A drive of Windows, or a scheme.
 _DRIVE = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
@@ -50,7 +50,7 @@ def relative(
     """
     fault = None if _PLAIN.fullmatch(name) else _fault(name)
     if name in reserved:
-        fault = "it is the name of a file of the format"
+        fault = "the name is reserved by the format"
     if fault is not None:
         raise _refused(name, listed_in, fault, error)
     return PurePosixPath(name)
@@ -77,31 +77,31 @@ def join(
 
 def _fault(name: str) -> str | None:
     if _FORBIDDEN.search(name):
-        return "it has a backslash or a control character"
+        return "the name has a backslash or a control character"
     if name.startswith("/") or _DRIVE.match(name):
-        return "it is absolute"
+        return "the name is absolute"
     if any(part in ("", ".", "..") for part in name.split("/")):
-        return "it has `..`, or a part without a name"
+        return "the name has `..`, or an empty part"
     return None
 
 
 def _refused(name: str, listed_in: str, fault: str, error: type[PlinthError]) -> PlinthError:
     return error(
-        f"{listed_in} names {name!r}, which leaves its directory or may not be used",
+        f"{listed_in} names {name!r}, which is outside of its directory or not allowed",
         found=fault,
-        expected="a relative path without `..`, below the folder it belongs to",
-        remedy="whoever wrote that list is not to be trusted: nothing was read or written there",
+        expected="a relative path without `..`, below its folder",
+        remedy="do not trust the author of that list; nothing was read or written there",
     )
 
 
 # Plain files of a workspace that are verified: opened without following a link, and read once.
 #
-# Verify the bytes that `read` returns, and use those bytes: between two reads of a path, someone who can write the
-# workspace can exchange the file. A pipe gives each reader something else, and keeps one waiting that has no writer.
+# Verify and use the bytes that `read` returns: between two reads of a path, other writers of the workspace can replace
+# the file. A pipe gives each reader different bytes, and blocks a reader while it has no writer.
 
-#: For a file that Plinth writes itself; one that is verified comes from a backup.
-DELETE: Final = "find out who put it there; delete it, and run the same command again"
-RESTORE: Final = "find out who put it there, and restore the file from a backup"
+#: Remedies: for a file that Plinth writes itself, and for a verified file.
+DELETE: Final = "find out who created it, delete it, and run the same command again"
+RESTORE: Final = "find out who created it, and restore the file from a backup"
 
 
 def opened(path: Path, *, one_name: bool = False, remedy: str = RESTORE) -> IO[bytes]:
@@ -139,7 +139,7 @@ def read(path: Path, max_bytes: int) -> bytes:
     """
     with opened(path) as stream:
         size = os.fstat(stream.fileno()).st_size
-        data = stream.read(min(size, max_bytes) + 1)  # a reader allocates what it is asked for
+        data = stream.read(min(size, max_bytes) + 1)  # a reader allocates the requested size
     if len(data) > max_bytes:
         raise refused(f"cannot read {path}", f"more than {max_bytes:,} bytes", RESTORE)
     return data
@@ -150,7 +150,7 @@ def refused(what: str, found: str, remedy: str = DELETE) -> WorkspaceError:
     return WorkspaceError(what, found=found, expected="a plain file", remedy=remedy)
 
 
-# Files that appear whole or not at all (temporary name, flush to disk, rename), and locks between processes.
+# Atomic files (temporary name, flush to disk, rename), and locks between processes.
 
 
 @contextmanager
@@ -163,7 +163,7 @@ def named_failures(path: Path) -> Iterator[None]:
             raise DiskFullError(
                 f"no space left while writing {path}",
                 found=error.strerror,
-                expected="room for the whole file; nothing half-written was kept",
+                expected="space for the whole file; no partial file was kept",
                 remedy="free space or choose another --workspace, then run the same command again",
             ) from error
         if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST):
@@ -245,7 +245,7 @@ def require_no_link(*folders: Path) -> None:
                 f"nothing is deleted through the link {folder}",
                 found=f"a link to {os.path.realpath(folder)}",
                 expected="a folder",
-                remedy="find out who put it there; delete the link, and run the same command again",
+                remedy="find out who created it, delete the link, and run the same command again",
             )
 
 
@@ -264,18 +264,18 @@ def sync_directory(directory: Path) -> None:
         os.close(fd)
 
 
-# Locks between processes: flock(2) on an open file. The one place that calls it, but for
-# `plinth_text.compiled.build`, which is below.
+# Locks between processes: flock(2) on an open file. All locks go through this module, except
+# `plinth_text.compiled.build`, a lower layer.
 #
-# A lock belongs to the open file, so a dead process holds none, and a child that inherits the descriptor holds the
-# lock as well, until the last holder has ended. Locks are advisory and work on every machine that sees the file.
+# A lock belongs to the open file, so a dead process holds none, and a child that inherits the descriptor holds the lock
+# as well, until the last holder has ended. Locks are advisory and work on every machine with access to the file.
 #
 #     locked     a block under the lock; waits
-#     take       the descriptor of a lock that outlives the block; waits (`try_take` gives up)
-#     share      as `take`, at the same time as others who share it
-#     lock       the lock of a file that is open already
-#     held       whether any process holds the lock; an exclusive lock that lives as long as its process is a lease
-#     owner      the text that the holder wrote into the file
+#     take       the descriptor of a lock that outlives the block; waits (`try_take` with a timeout)
+#     share      as `take`, in shared mode
+#     lock       the lock of an open file
+#     held       True if any process holds the lock; an exclusive lock that lives as long as its process is a lease
+#     owner      the text written by the holder
 
 POLL_S = 0.1
 

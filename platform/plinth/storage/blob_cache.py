@@ -1,12 +1,12 @@
-"""Blobs of a remote store, fetched whole into a bounded cache that the processes of a machine share.
+"""Bounded cache of whole blobs of a remote store, shared by the processes of a machine.
 
     cache/files/md5/ab/cdef…   whole blobs, each compared with its SHA-256 when it was fetched
-    cache/filling/             blobs being fetched, at their full length, so that they count
-    cache/locks/               one per blob being fetched: a second process waits and fetches nothing
-    cache/leases/              blobs that each living process has open, in locked files; never evicted
+    cache/filling/             blobs being fetched, at full length, counted toward the limit
+    cache/locks/               one per blob being fetched: other processes wait
+    cache/leases/              open blobs of each live process, in locked files; never evicted
 
-The bound covers files and filling. The least recently used blob is evicted first.
-Endpoint and credentials of `s3://` come from the environment, as boto3 reads it.
+The limit covers files and filling. The least recently used blob is evicted first.
+Endpoint and credentials of `s3://` come from the environment of boto3.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ T = TypeVar("T")
 CHUNK_BYTES = 8 * 2**20
 ATTEMPTS = 5
 BACKOFF_S = 0.2
-#: The drivers' own retries are off: `Remote` retries, a bounded number of times.
+#: The drivers' own retries are off: `Remote` retries, with a limit.
 S3_DRIVER: dict[str, Any] = {
     "config_kwargs": {"connect_timeout": 5, "read_timeout": 30, "retries": {"max_attempts": 0}},
     "default_fill_cache": False,
@@ -111,7 +111,7 @@ class RemoteBlobs:
         attempts, backoff_s: attempts per request, and the first pause, which doubles each time.
     """
 
-    #: What to do about a blob that is not there, and about one with other bytes.
+    #: Remedies for a missing blob, and for a blob with wrong bytes.
     remedy = "push or export the shards again"
     wrong_remedy = "push or export the shards again; the wrong bytes were not kept"
 
@@ -204,7 +204,7 @@ class CachedStore(Store):
     def __init__(self, root: Path | str, remote: RemoteBlobs, limit_bytes: int) -> None:
         super().__init__(root)
         self.remote, self.limit_bytes = remote, limit_bytes
-        self.headroom_bytes = 0  # evicted beyond what is needed: where blobs are many, files are counted seldom
+        self.headroom_bytes = 0  # evicted in addition, so that many blobs need few file counts
         self.bound_remedy = "raise training.reading.cache_bytes, or read by spans: training.reading.fetch: span"
         self._held: Lease | None = None
 
@@ -248,7 +248,7 @@ class CachedStore(Store):
             self.traffic.add(hits=1)
             return self.path(blob)
         with locked(self.root / "locks" / blob.md5):
-            if self._lease_cached(blob):  # fetched by the process that held the lock
+            if self._lease_cached(blob):  # fetched by the previous lock holder
                 self.traffic.add(hits=1)
                 return self.path(blob)
             partial = self._reserve(blob)
@@ -286,7 +286,7 @@ class CachedStore(Store):
                 return False
             self._lease.add(blob.md5)
             compared = store.known(self.path(blob), blob)
-            os.utime(self.path(blob))  # the time of last use, which makes it another file to the memory
+            os.utime(self.path(blob))  # time of last use; changes the file's change mark
             if compared:
                 store.remember(self.path(blob), blob)
         return True
@@ -329,7 +329,7 @@ class CachedStore(Store):
     def _evict_for(self, blob: Blob) -> int:
         """Evict until the blob and, if possible, the headroom fit; return the bytes still in use."""
         for path, _ in self._partial():
-            if not held(self.root / "locks" / path.name):  # its process is gone
+            if not held(self.root / "locks" / path.name):  # its process has ended
                 path.unlink(missing_ok=True)
         files, used = sorted(self._files()), self.held_bytes()
         leased = leases(self.root / "leases")
@@ -354,7 +354,7 @@ class CachedStore(Store):
             os.fsync(stream.fileno())
         if digest.hexdigest() != blob.sha256:
             raise IntegrityError(
-                f"{self.remote.uri(blob)} has other bytes than were written",
+                f"{self.remote.uri(blob)} has wrong bytes",
                 found=f"SHA-256 {digest.hexdigest()}",
                 expected=f"SHA-256 {blob.sha256}",
                 remedy=self.remote.wrong_remedy,

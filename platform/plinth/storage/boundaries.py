@@ -1,12 +1,12 @@
-"""Strike a process at the k-th change that it makes to a file system.
+"""Kill a process at its k-th file system change.
 
-    install(k)               from now on count every creation, write, flush, rename and deletion; at number k, SIGKILL
+    install(k)               counts every creation, write, flush, rename and deletion; at number k, SIGKILL
     install(0, name=NAME)    SIGKILL before a file is renamed to NAME
-    install(0)               only count
+    install(0)               counts only
 
-A write of tensors is two boundaries: before it, and in the middle of it, half of the bytes on their way.
+A write of tensors has two boundaries: before it, and in its middle, with half of the bytes written.
 
-Does not belong here: which process is struck, and when it begins to count.
+Does not belong here: selection of the process, and the start of counting.
 """
 
 from __future__ import annotations

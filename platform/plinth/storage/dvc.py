@@ -1,8 +1,8 @@
-"""Manifests as DVC directories: pointers for plain `dvc pull`, restore, push and pull. The one module on `dvc-data`.
+"""Manifests as DVC directories: pointers for plain `dvc pull`, restore, push and pull. The only module on `dvc-data`.
 
-A manifest is one DVC directory object (`….dir`) holding its parts and, as `manifest.json`, itself. The
-object follows from the manifest alone, so nothing but the manifest has to be remembered to find it.
-A remote keeps `files/md5/…` for DVC and `manifests/<digest>.json` for Plinth beside it.
+A manifest is one DVC directory object (`….dir`) with its parts and, as `manifest.json`, itself. The object is derived
+from the manifest alone, so only the manifest's digest is needed to find it. A remote has `files/md5/…` for DVC and
+`manifests/<digest>.json` for Plinth.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def directory_object(state: State, manifest: Manifest) -> str:
     own = state.store.put_bytes(fingerprint.canonical(manifest))
     entries = {relative(part.name, f"manifest {manifest.digest}").parts: part.blob for part in manifest.parts}
     if len(entries) != len(manifest.parts) or (MANIFEST_NAME,) in entries:
-        raise IntegrityError(f"manifest {manifest.digest} of {manifest.asset} names two parts alike")
+        raise IntegrityError(f"manifest {manifest.digest} of {manifest.asset} has parts with duplicate names")
     entries[(MANIFEST_NAME,)] = own
     for key, blob in sorted(entries.items()):
         tree.add(key, None, HashInfo("md5", blob.md5))
@@ -63,7 +63,7 @@ def export(state: State, manifests: Iterable[Manifest], directory: Path) -> list
     manifests = list(manifests)
     names = {manifest.asset.replace("/", "-"): manifest for manifest in manifests}
     if len(names) != len(manifests):
-        raise StorageError("two assets would get the same pointer", found=[each.asset for each in manifests])
+        raise StorageError("two assets have the same pointer file", found=[each.asset for each in manifests])
     write_bytes(directory / ".dvc" / "config", _config(state.workspace.store))
     pointers = []
     for name, manifest in names.items():
@@ -92,7 +92,7 @@ def push(state: State, manifests: Sequence[Manifest], url: str, options: Mapping
         options: DVC remote settings, such as `endpointurl`.
 
     Raises:
-        StorageError: an object did not arrive. MissingError: a blob is not in the store.
+        StorageError: an object was not transferred. MissingError: a blob is not in the store.
     """
     for manifest in manifests:
         for part in manifest.parts:
@@ -100,7 +100,7 @@ def push(state: State, manifests: Sequence[Manifest], url: str, options: Mapping
     fs, root = _filesystem(url, options)
     wanted = {_hash_info(directory_object(state, manifest)) for manifest in manifests}
     moved = _transfer(_local(state), _database(fs, root), wanted, url)
-    for manifest in manifests:  # last: a manifest on the remote means that its blobs are there
+    for manifest in manifests:  # last: a manifest on the remote implies that its blobs exist
         path = fs.join(root, "manifests", f"{manifest.digest}.json")
         fs.makedirs(fs.parent(path), exist_ok=True)
         fs.pipe_file(path, fingerprint.canonical(manifest))
@@ -120,7 +120,7 @@ def pull(state: State, digest: str, url: str, options: Mapping[str, Any] | None 
     for part in manifest.parts:
         try:
             state.store.verify(part.blob)
-        except (MissingError, StorageError):  # a damaged blob would count as present
+        except (MissingError, StorageError):  # a damaged blob must not count as present
             state.store.path(part.blob).unlink(missing_ok=True)
     _transfer(_database(fs, root), _local(state), {_hash_info(part.blob.md5) for part in manifest.parts}, url)
     for part in manifest.parts:
@@ -184,14 +184,14 @@ def _transfer(source: HashFileDB, target: HashFileDB, wanted: set[HashInfo], url
 
     try:
         result = transfer(source, target, wanted, shallow=False)
-    except Exception as error:  # file systems and their clients raise what they like
+    except Exception as error:  # file systems and their clients raise any type
         raise StorageError(f"cannot transfer to or from {url}", found=f"{type(error).__name__}: {error}") from error
     if result.failed:
         shown = sorted(str(each.value) for each in result.failed)
         raise StorageError(
-            f"{len(shown)} objects did not arrive, to or from {url}",
+            f"{len(shown)} objects were not transferred to or from {url}",
             found=", ".join(shown[:5]),
-            remedy="see the log above for the cause, then run the same command again: what arrived is kept",
+            remedy="see the log above for the cause, then run the same command again; transferred objects are kept",
         )
     return len(result.transferred)
 
@@ -205,10 +205,10 @@ def _accept(state: State, part: Part, url: str) -> None:
     except IntegrityError as error:
         state.store.path(part.blob).unlink(missing_ok=True)
         raise IntegrityError(
-            f"{url} gave other bytes for {part.name}",
+            f"{url} returned wrong bytes for {part.name}",
             found=error.found,
             expected=error.expected,
-            remedy=f"delete {part.blob.md5} on the remote and push it again; nothing wrong was kept here",
+            remedy=f"delete {part.blob.md5} on the remote and push it again; the wrong bytes were not kept",
         ) from error
 
 

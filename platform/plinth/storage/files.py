@@ -1,6 +1,6 @@
-"""Files of a source, as the inventory lists them, read once and proved to be those.
+"""Files of a source, read once and compared with the inventory.
 
-Names bear identity, URIs never do: a file moved to another machine or bucket keeps its name and digest.
+Names are part of identity, URIs are not: a file moved to another machine or bucket keeps its name and digest.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from plinth.errors import IntegrityError, SourceError
 from plinth.records import Frozen
 from plinth.storage.uris import filesystem, open_stream, readable
 
-# SHA-256 of source files and of their pieces, and a memory of them, so that a listing tells what is new.
+# SHA-256 of source files and of their pieces, cached so that a listing rehashes only changed files.
 #
-#     Hashing       reads a stream once; a *cutter* tells it where pieces end
+#     Hashing       reads a stream once; a *cutter* marks the ends of pieces
 #     DigestMemory  digests by (uri, size, change mark), in a file of the workspace
 #
-# The memory is never proof: a file that is read is hashed again while it is read (`uris.CheckedFile`).
+# The cache is never proof: a file is hashed again when it is read (`uris.CheckedFile`).
 
 MEMORY_FILE = "source-digests.sqlite"
 
@@ -54,15 +54,15 @@ class Hashing:
     """Hash of a stream and of its pieces, computed while reading.
 
     Args:
-        stream: at its beginning.
-        size: of the whole file, as listed.
+        stream: stream at its beginning.
+        size: size of the whole file, as listed.
         tail: last bytes of the file that belong to every piece.
     """
 
     def __init__(self, stream: IO[bytes], size: int) -> None:
         self.size, self.tail = size, b""
         self._stream, self._whole, self._piece = stream, hashlib.sha256(), hashlib.sha256()
-        self._held, self._position = b"", 0  # the last chunk read, not yet in a piece's digest
+        self._held, self._position = b"", 0  # last chunk read, not yet in a piece's digest
         self._start, self._before = 0, 0
         self._pieces: list[ByteRange] = []
 
@@ -169,7 +169,7 @@ class DigestMemory:
             return
         with closing(connection):
             yield DigestSession(connection)
-            with suppress(sqlite3.Error):  # another process may hold it: then these are hashed again
+            with suppress(sqlite3.Error):  # if another process holds the database, these are hashed again
                 connection.commit()
 
     def forget(self) -> None:
@@ -188,7 +188,7 @@ class DigestMemory:
                 return connection
             except sqlite3.OperationalError:
                 return None
-            except sqlite3.DatabaseError:  # damaged: a memory is not worth repairing
+            except sqlite3.DatabaseError:  # a damaged cache is recreated
                 self.forget()
         return None
 
@@ -218,7 +218,7 @@ class DigestSession:
 
 
 CHUNK_BYTES = 1 << 20
-#: Why a name in a source is no file to read.
+#: Reasons why a name in a source is not a readable file.
 SYMLINK, SPECIAL_FILE, PRIVATE_FILE = "symlink", "special_file", "private_file"
 
 
@@ -295,7 +295,7 @@ class CheckedFile:
                 f"{self._file.uri} changed while it was being read",
                 found=f"{self._position} bytes with SHA-256 {self._digest.hexdigest()}",
                 expected=f"{self._file.bytes + self._file.tail} bytes with SHA-256 {self._file.sha256}",
-                remedy="let whatever writes it finish, then run the same command again",
+                remedy="wait for its writer to finish, then run the same command again",
             )
 
     def _within(self, size: int) -> bytes:
@@ -318,8 +318,8 @@ def opened(file: SourceFile) -> Iterator[CheckedFile]:
         raise SourceError(
             f"{file.uri} is not read",
             found=f"{file.refused.replace('_', ' ')}",
-            expected="a file of its own",
-            remedy="put the file itself in its place, or name it as the `path`",
+            expected="a regular file",
+            remedy="replace the link with the file itself, or set the target as the `path`",
         )
     fs, path = filesystem(file.uri)
     with readable(file.uri, "open"):

@@ -1,11 +1,11 @@
-"""`https://` and `cc://` as file systems: files by address, read in ranges, over lines that break, from busy servers.
+"""File systems for `https://` and `cc://`: files by address, read in ranges, with retries.
 
-A request that fails, or that is answered with 429 or a 5xx, is made again: at once, then after 2, 4, 8 … seconds, or
-when `Retry-After` says. An answer that breaks off is continued where it broke. A file whose entity tag is another one
-than at its opening is refused. Servers without ranges send what comes before a block once more.
+A failed request, or one answered with 429 or 5xx, is retried: at once, then after 2, 4, 8 … seconds, or after
+`Retry-After`. An interrupted response is resumed. A file whose entity tag changed after opening is refused. For servers
+without ranges, the bytes before a block are fetched again.
 
-A redirect is followed within the scheme, host and port of the address that the recipe names, and the final address is
-the file's: its licence and terms were stated for that server. No host name leads to this machine or its network link.
+Redirects are followed within the scheme, host and port of the recipe's address, and the final address is the file's:
+its license and terms apply to that server. Hosts that resolve to this machine or its network link are refused.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class HttpFiles(fsspec.AbstractFileSystem):  # type: ignore[misc]
             tag = found.headers.get("ETag") or found.headers.get("Last-Modified") or ""
             length = found.headers.get("Content-Length", "")
             if not length.isdecimal():
-                raise OSError(f"{path}: the server does not say how long the file is (no Content-Length)")
+                raise OSError(f"{path}: the server reports no length (no Content-Length)")
             return {"name": path, "uri": found.url, "size": int(length), "type": "file", "ETag": tag.strip('"')}
 
     def find(self, path: str, detail: bool = False, **_: Any) -> Any:
@@ -83,7 +83,7 @@ class HttpFiles(fsspec.AbstractFileSystem):  # type: ignore[misc]
     def open(self, path: str, mode: str = "rb", block_size: int | None = None, **_: Any) -> io.BufferedReader:
         """Open a file for reading, with `block_size` bytes per request."""
         if mode != "rb":
-            raise OSError("files of a web server are read, not written")
+            raise OSError("files of a web server are read-only")
         return io.BufferedReader(HttpStream(path, self.info(path), block_size or BLOCK_BYTES), CHUNK_BYTES)
 
 
@@ -145,9 +145,9 @@ class HttpStream(io.RawIOBase):
             tag = (found.headers.get("ETag") or found.headers.get("Last-Modified") or "").strip('"')
             if tag != self._tag:
                 raise ChangedError(f"{self._url} changed: entity tag {tag}, opened with {self._tag}")
-            skip = start if found.status_code == 200 else 0  # a server without ranges begins at the beginning
+            skip = start if found.status_code == 200 else 0  # a server without ranges starts at byte 0
             left = end - start
-            # `read1` gives what has come: of an answer that breaks off, `iter_content` would lose the last piece.
+            # `read1` returns received bytes: `iter_content` would lose the last piece of an interrupted response.
             while received := found.raw.read1(CHUNK_BYTES, decode_content=False):
                 data, skip = received[skip:], max(0, skip - len(received))
                 yield data[:left]
@@ -198,7 +198,7 @@ def _request(method: str, url: str, headers: dict[str, str] | None = None) -> re
     if found.status_code in (404, 410):
         raise FileNotFoundError(url)
     if found.status_code not in (200, 206):
-        raise OSError(f"{url}: the server answers {found.status_code} {found.reason}")
+        raise OSError(f"{url}: the server responded {found.status_code} {found.reason}")
     return found
 
 
@@ -209,7 +209,7 @@ def _same_server(url: str, target: str) -> str:
             f"{url} redirects to another server",
             found=target,
             expected="an address with the same scheme, host and port",
-            remedy="if its owner's licence and terms are those of the source, name that address as the source's `path`",
+            remedy="if the license and terms of the source apply there, set that address as the source's `path`",
         )
     return target
 
@@ -224,10 +224,10 @@ def _require_outside(host: str, peer: str) -> None:
     if host == "localhost" or _is_address(host) or not _is_own(peer):
         return
     raise SourceError(
-        f"{host} leads to this machine or its network link",
+        f"{host} resolves to this machine or its network link",
         found=f"{host} is {peer}",
         expected="a server elsewhere",
-        remedy="name the numeric address as the source's `path` where it is meant",
+        remedy="use the numeric address as the source's `path` if it is intended",
     )
 
 
@@ -306,18 +306,18 @@ def _session() -> requests.Session:
     return session
 
 
-# `cc://CRAWL?…`: the files of a crawl as Common Crawl lays them out, or the records that its index names.
+# `cc://CRAWL?…`: files of a crawl in Common Crawl's layout, or the records listed by its index.
 #
 #     cc://CC-MAIN-2024-10?kind=wet&limit=8                 the first files of `crawl-data/CC-MAIN-2024-10/wet.paths.gz`
-#     cc://CC-MAIN-2024-10?kind=warc&first=100&limit=50     others of them
+#     cc://CC-MAIN-2024-10?kind=warc&first=100&limit=50     a range of them
 #     cc://CC-MAIN-2024-10?url=*.example.org                records of the index, each read alone (`filter`, `limit`)
 #
-# `base` is where the files lie (an `https://` address, an `s3://` prefix or a folder with the same paths), `index` the
-# address of the index. Names are the paths below `base`, so a copy elsewhere has the same identity.
+# `base` is the location of the files (an `https://` address, an `s3://` prefix or a folder with the same paths),
+# `index` the address of the index. Names are the paths below `base`, so a copy elsewhere has the same identity.
 
 BASE, INDEX = "https://data.commoncrawl.org", "https://index.commoncrawl.org"
 KINDS = ("warc", "wet", "wat")
-#: Of the index: pages that are no answer of a site that was there are left out.
+#: Filters of the index: pages without a successful response are skipped.
 FILTER = "=status:200"
 MAX_LIST_BYTES = 256 * 2**20
 
@@ -375,13 +375,13 @@ def parse(location: str) -> Query:
     numbers = {name: single[name] for name in ("first", "limit") if name in single}
     wrong += [f"{name}={text}" for name, text in numbers.items() if not text.isdecimal()]
     wrong += [f"kind={single['kind']}"] if single.get("kind", "warc") not in KINDS else []
-    wrong += ["kind beside url: the index names records of WARC files"] if {"kind", "url"} <= set(single) else []
+    wrong += ["kind together with url: the index lists records of WARC files"] if {"kind", "url"} <= set(single) else []
     if wrong or not parts.netloc or parts.path.strip("/"):
         raise SourceError(
-            f"{location} is no address of a crawl",
+            f"{location} is not the address of a crawl",
             found=", ".join(wrong) or "no crawl, or a path after it",
             expected="cc://CC-MAIN-2024-10?kind=warc|wet|wat&first=N&limit=N, or ?url=*.example.org&filter=…&limit=N; "
-            "base=… and index=… say where it lies",
+            "base=… and index=… set the locations of files and index",
             remedy="correct the source's `path` in the recipe",
         )
     return Query(
@@ -428,7 +428,7 @@ def _records(query: Query) -> Iterator[dict[str, Any]]:
 
 
 def _entry(query: Query, path: str) -> dict[str, Any]:
-    """Return a path from a list or an index, which is untrusted input."""
+    """Return a path from an untrusted list or index."""
     relative(path, f"the list of {query.crawl}", error=SourceError)
     return {"name": path, "uri": f"{query.base}/{quote(path) if serves(query.base) else path}", "type": "file"}
 

@@ -1,13 +1,12 @@
-"""What is at a location: every file with its digest, or only with what tells that it has changed.
+"""Listing of a location: every file with its digest, or only with a mark that changes with the file.
 
-A symbolic link below a location is followed to a file below the same location that is read under no other name (a
-cache of downloads is a folder of such links), and listed as a link otherwise: a tree that somebody else has made must
-not lead to files of this machine. The location itself may be or pass through links where the recipe names an absolute
-path; one relative to the workspace stays in its `input/`. Files that are off limits are listed as such, wherever they
-are (`off_limits`).
+A symbolic link below a location is followed to a file below the same location that is not listed under another name (a
+download cache is a folder of such links), and otherwise listed as a link: an untrusted tree must not lead to files of
+this machine. The location itself may be or pass through links if the recipe gives an absolute path; a path relative to
+the workspace stays in its `input/`. Files that are off limits are listed as such, wherever they are (`off_limits`).
 
-Files are wanted by the ending of their name, whatever its case. Hidden files (names that begin with a dot, and what
-editors and operating systems leave behind) are not, unless they are asked for. What is not wanted is counted.
+Files are selected by suffix, in any case. Hidden files (dot files and remains of editors and operating systems) are
+skipped unless requested. Skipped files are counted.
 """
 
 from __future__ import annotations
@@ -52,22 +51,22 @@ from plinth.storage.uris import (
 #: Maps a module-level function over small tasks and yields the results in order (`compute.engine`).
 Spread = Callable[[Callable[[Any], Any], Sequence[Any]], Iterable[Any]]
 
-#: Files hashed side by side: hashing leaves Python's lock, and a bucket answers many requests at once.
+#: Files hashed in parallel: hashing releases Python's lock, and a bucket serves many requests at once.
 HASHING_THREADS = 8
-#: Requests for the size of a file, side by side.
+#: Parallel requests for the size of a file.
 LOOKING_THREADS = 16
-#: What is read in the calling process, at most, where there are workers: below it starting them takes longer.
+#: Maximum bytes read in the calling process if there are workers: starting workers takes longer.
 HERE_BYTES = 256 * 2**20
-#: Of one task: bytes, unless one file has more, and files.
+#: Limits per task: bytes, unless one file has more, and files.
 BATCH_BYTES, BATCH_FILES = 64 * 2**20, 256
-#: A local file changed so lately may change again within the clock's tick: its digest is not remembered.
+#: A local file changed this recently may change again within the clock's resolution: its digest is not cached.
 SETTLED_S = 2.0
-#: Reasons why a file is not read, besides the ending of its name.
+#: Reasons for skipping a file, in addition to its suffix.
 HIDDEN, NO_ENDING, OTHER = "hidden", "no ending", "other endings"
 #: Files and folders that operating systems and programs leave behind, in lower case.
 LEFT_BEHIND = frozenset({"__macosx", "__pycache__", "thumbs.db", "desktop.ini", "$recycle.bin"})
 _ENDING = re.compile(r"(?<=[^/])(?:\.[\w+-]{1,20}(?=\.(?:gz|zst|zstd|bz2|xz|lz4|lzma|br|z|zip)$))?\.[\w+-]{1,20}$")
-#: Endings that are counted by themselves.
+#: Maximum number of suffixes that are counted separately.
 MAX_ENDINGS = 40
 MARKS = ("blob_id", "ETag", "etag", "md5Hash", "LastModified")
 
@@ -201,7 +200,7 @@ class _Entry(NamedTuple):
     cutter: Cutter | None
     refused: str
     depth: int
-    start: int | None = None  # of a range that stands for a file
+    start: int | None = None  # start of a range that is listed as a file
 
     @property
     def kind(self) -> str:
@@ -221,7 +220,7 @@ class _Entry(NamedTuple):
         return {} if self.start is None else {"start": self.start, "whole": self.start + self.size}
 
 
-#: Of a file: its name relative to the location, its path, what is known of it.
+#: Name of a file relative to the location, its path, and its known facts.
 _Found = tuple[str, str, Mapping[str, Any]]
 
 
@@ -247,16 +246,16 @@ def _find(
     path = root.rstrip("/") + named[len(folder) :]
     found: dict[str, Mapping[str, Any]] = {}
     with readable(uri, "list"):
-        fs.invalidate_cache()  # drivers keep listings for the life of the process: new files would never be seen
+        fs.invalidate_cache()  # drivers cache listings for the life of the process and would miss new files
         if "*" in path:
             for match, info in fs.glob(path, detail=True).items():
                 found |= fs.find(match, detail=True) if info["type"] == "directory" else {match: info}
         else:
             found = fs.find(path, detail=True)
     if "https" in fs.protocol:
-        root = folder = anchor = next(iter(found))  # the final address, which a redirect may have changed
+        root = folder = anchor = next(iter(found))  # the final address after redirects
     listed = [(_relative(one, root, folder), one, info) for one, info in sorted(found.items()) if one[-1:] != "/"]
-    # A file or a pattern that the location itself spells out is meant, whatever its name.
+    # A file or a pattern that the location spells out is included, whatever its name.
     meant = hidden or root in found or is_hidden(named[len(folder) :].strip("/"))
     wanted, others = _wanted(fs, listed, suffixes, meant)
     followed = _followed(fs, root.rstrip("/"), wanted)
@@ -275,7 +274,7 @@ def _wanted(
         if not hidden and is_hidden(name):
             others.append((path, HIDDEN))
         elif not ends or name.lower().endswith(ends) or (info.get("islink") and fs.isdir(path)):
-            # Links to folders are wanted under any name: files of every ending may be behind them.
+            # Links to folders are included under any name: they may contain files of every suffix.
             wanted.append((name, path, info))
         else:
             others.append((path, ending(name)))
@@ -428,6 +427,6 @@ def _no_content(entry: _Entry) -> FileDigests:
 def _settled(entry: _Entry, started: float) -> bool:
     fs, path = filesystem(entry.uri)
     if "file" not in fs.protocol:
-        return True  # an entity tag is of the content
+        return True  # an entity tag identifies the content
     info = fs.info(path)
     return _mark(info) == entry.mark and max(info["mtime"], info["created"]) < started - SETTLED_S

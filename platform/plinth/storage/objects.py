@@ -1,11 +1,11 @@
-"""Small named objects (references, step records, manifests) that several writers may write at once.
+"""Small named objects (references, step records, manifests) with concurrent writers.
 
-    Folder     files below a folder of this machine or of a shared file system; a lock makes each write conditional
-    S3Objects  objects below an `s3://` prefix; S3 makes each write conditional
+    Folder     files below a folder of this machine or of a shared file system; writes are conditional under a lock
+    S3Objects  objects below an `s3://` prefix; conditional writes of S3
 
-Every write says what it replaces: the object that was read, by its tag, or none. Nothing is overwritten unseen. A write
-of the bytes that are there already makes the object young again, so that nobody deletes for its age what somebody has
-just counted on (retention).
+Every write names the object that it replaces, by its tag, or none: concurrent changes are never overwritten. A write of
+identical bytes renews the object's time, so that retention does not delete an object that a process is about to use
+(retention).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from plinth.storage.atomic import locked, named_failures, require_no_link, write
 T = TypeVar("T")
 R = TypeVar("R")
 
-#: Who counts on an object that is older makes it young again; nothing younger than twice that is deleted for its age.
+#: Age from which a user of an object renews its time; nothing younger than twice this age is deleted.
 RENEW_AFTER_S = 3 * 86400.0
 
 
@@ -116,7 +116,7 @@ class Folder:
             if found and found.data == data:
                 try:
                     os.utime(self.root / name)
-                except PermissionError:  # another user's file in a folder of both
+                except PermissionError:  # another user's file in a shared folder
                     write_bytes(self.root / name, data)
                 return True
             if (found.tag if found else None) != replaces:
@@ -133,7 +133,7 @@ class Folder:
         return iter(sorted(name for name in found if name.startswith(prefix)))
 
     def facts(self) -> Iterator[ObjectFacts]:
-        require_no_link(self.root)  # old ones are deleted
+        require_no_link(self.root)  # old files are deleted
         for name, found in files_below(self.root):
             if name.endswith(".json"):
                 yield ObjectFacts(name, found.st_size, found.st_mtime)
@@ -193,19 +193,19 @@ def at_once(objects: Objects, ask: Callable[[T], R], about: Iterable[T]) -> Iter
         yield from pool.map(ask, about)
 
 
-# Objects and blobs below an `s3://` prefix, through boto3: conditional writes, checked uploads, bounded retries.
+# Objects and blobs below an `s3://` prefix, through boto3: conditional writes, checked uploads, limited retries.
 #
-# Endpoint and credentials come from the environment, as boto3 reads it. Failures that pass are tried again here, not by
-# boto3, so that an answer cut off in its middle counts too.
+# Endpoint and credentials come from the environment of boto3. Temporary failures are retried here, not by boto3, so
+# that interrupted responses are retried too.
 
 CHUNK_BYTES = 8 * 2**20
 ATTEMPTS = 6
 BACKOFF_S = 0.2
-#: Above it a file goes up in parts, each with a checksum of its own, several at once.
+#: Size from which a file is uploaded in parallel parts, each with a checksum.
 ONE_REQUEST_BYTES = 64 * 2**20
-#: What S3 answers where there is no such object, where a condition does not hold, and where a request may not be made.
+#: Error codes of S3 for a missing object, a failed condition, and a denied request.
 ABSENT, CHANGED, REFUSED = {"404", "NoSuchKey"}, {"412", "PreconditionFailed"}, {"401", "403", "AccessDenied"}
-#: Answers of the caller's making: asking again does not help.
+#: Errors of the caller: a retry does not help.
 FINAL = {"400", "InvalidAccessKeyId", "SignatureDoesNotMatch", "ExpiredToken", "InvalidToken"}
 
 
@@ -238,7 +238,7 @@ class S3Objects:
         try:
             self._ask("write", name, lambda s3, at: s3.put_object(**at, **condition, Body=data))
         except (Absent, Changed):
-            # A write whose answer was lost finds its own object when it is tried again.
+            # A retry of a write with a lost response finds its own object.
             found = self.get(name)
             if found is None or found.data != data:
                 return False
@@ -283,7 +283,7 @@ class S3Objects:
         return found.bytes if found else None
 
     def remove_old(self, name: str, before: float) -> bool:
-        # S3 has no removal on condition of a time: between the look and the removal lie some milliseconds.
+        # S3 has no removal conditional on a time: some milliseconds pass between check and removal.
         found = self.look_up(name)
         if found and found.modified >= before:
             return False
@@ -307,7 +307,7 @@ class S3Objects:
             return self._ask("read", name, span) if stop > start else b""
         except Absent as error:
             raise MissingError(
-                f"there is no {self.where(name)}", remedy="run the same command again: what is gone is made again"
+                f"{self.where(name)} does not exist", remedy="run the same command again to recreate it"
             ) from error
 
     def read_into(self, name: str, size: int, write: Callable[[bytes], object]) -> None:
@@ -367,13 +367,13 @@ class S3Objects:
                 self._final(doing, name, error)
             except passing as error:
                 failure = error
-            except BotoCoreError as error:  # no credentials, or no part of the settings
+            except BotoCoreError as error:  # missing credentials or settings
                 raise self._denied(doing, name, error) from error
         raise StorageError(
             f"cannot {doing} {self.where(name)}",
             found=f"{type(failure).__name__}: {failure}",
-            expected=f"an answer within {ATTEMPTS} attempts",
-            remedy="check the network and AWS_ENDPOINT_URL, then run the same command again: finished parts are kept",
+            expected=f"a response within {ATTEMPTS} attempts",
+            remedy="check the network and AWS_ENDPOINT_URL, then run the same command again; finished parts are kept",
         ) from failure
 
     def _final(self, doing: str, name: str, error: Any) -> None:
@@ -381,7 +381,7 @@ class S3Objects:
         code = str(error.response.get("Error", {}).get("Code", ""))
         if code == "NoSuchBucket":
             raise WorkspaceError(
-                f"cannot {doing} {self.where(name)}", found="no such bucket", remedy="make the bucket first"
+                f"cannot {doing} {self.where(name)}", found="no such bucket", remedy="create the bucket first"
             ) from error
         if code in ABSENT:
             raise Absent(name) from error
@@ -394,7 +394,7 @@ class S3Objects:
         return WorkspaceError(
             f"cannot {doing} {self.where(name)}",
             found=f"{type(error).__name__}: {error}",
-            expected="credentials that may list, read and write below the prefix",
+            expected="credentials with permission to list, read and write below the prefix",
             remedy="set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE, on every machine of the run",
         )
 

@@ -1,13 +1,13 @@
-"""Files of this machine that no source, list or folder of weights may hold, whatever a recipe says.
+"""Files of this machine that are excluded from every source, list and folder of weights, whatever a recipe contains.
 
-    keys          folders of trust, and files that hold the key of a role elsewhere
+    keys          folders of trust, and key files of roles elsewhere
     Plinth's own  private folders and caches
-    credentials   those of other programs in the home directory
-    the system's  `/proc`, `/sys` and mounted secrets: views of other processes, and no documents
+    credentials   credentials of other programs in the home directory
+    the system's  `/proc`, `/sys` and mounted secrets: views of other processes
 
 A file is compared by its path, with links resolved, and by device and inode: a hard link to a key is that key. A file
-with several links elsewhere is an ordinary file. `PLINTH_SOURCES` names the only folders that local sources may be in,
-next to `input/` of the workspace. No link leads out of `input/`: others may write the workspace.
+with several links elsewhere is an ordinary file. `PLINTH_SOURCES` lists the only folders that local sources may be in,
+in addition to `input/` of the workspace. No link leads out of `input/`: others may write to the workspace.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from plinth import private
 from plinth.errors import SourceError
 from plinth.storage.workspace import CACHE_VARIABLE, TRUST_VARIABLE, cache_folder, trust_home
 
-#: Names the folders that local sources may be in, separated as in PATH.
+#: Variable with the folders that local sources may be in, separated as in PATH.
 VARIABLE: Final = "PLINTH_SOURCES"
-#: Followed by a role in capitals: where that role's private key is kept (`trust.signers`).
+#: Prefix of a variable, followed by a role in capitals: file of that role's private key (`trust.signers`).
 KEY_VARIABLE: Final = "PLINTH_KEY_"
-#: Where other programs keep credentials, below the home directory.
+#: Credential locations of other programs, below the home directory.
 CREDENTIALS: Final = (
     ".ssh", ".gnupg", ".aws", ".azure", ".kube", ".docker", ".ray", ".netrc", ".pgpass", ".git-credentials",
     ".config/gcloud", ".config/gh", ".config/rclone", ".cache/huggingface/token", ".cache/huggingface/stored_tokens",
 )  # fmt: skip
 SYSTEM: Final = ("/proc", "/sys", "/run/secrets", "/var/run/secrets")
-#: Seconds for which a process remembers where keys and credentials are.
+#: Seconds for which a process caches the locations of keys and credentials.
 REMEMBERED_S: Final = 5
 
 
@@ -105,10 +105,10 @@ def place(location: str, base: Path | str) -> LocalPlace:
         return LocalPlace(found, os.path.dirname(home))
     if (home or named) and not _below(found).startswith(tuple(named)):
         raise SourceError(
-            f"{location} is outside the folders that sources may be in",
+            f"{location} is outside the folders allowed for sources",
             found=f"a link to {found}" if home else found,
             expected=f"a place in {home or os.environ[VARIABLE]}",
-            remedy=f"name the place itself by an absolute `path`; where {VARIABLE} is set, it has to name the folder",
+            remedy=f"set the target as an absolute `path`; if {VARIABLE} is set, it must include the folder",
         )
     return LocalPlace(found, found)
 
@@ -131,10 +131,10 @@ def require(path: str, status: os.stat_result) -> None:
 def refused(location: str, found: str) -> SourceError:
     """Return the error for a location that is off limits."""
     return SourceError(
-        f"{location} is not read",
+        f"{location} is off limits",
         found=found,
-        expected="documents: no keys, credentials, private folders or caches of Plinth, or views of the system",
-        remedy="name another `path` in the recipe",
+        expected="documents, not keys, credentials, Plinth's private folders or caches, or system views",
+        remedy="set another `path` in the recipe",
     )
 
 

@@ -1,6 +1,6 @@
-"""Tables to and from Parquet blobs in the content store, and the schemas of tables that several stages share.
+"""Tables to and from Parquet blobs in the content store, and schemas of tables shared by several stages.
 
-Bytes are deterministic: same rows, same row groups, same blob, whatever process writes them.
+Bytes are deterministic: equal rows and row groups give equal blobs, in any process.
 Does not belong here: columns of one stage, which are defined next to its code.
 """
 
@@ -23,10 +23,10 @@ from plinth.records import Manifest, Part
 from plinth.storage.atomic import named_failures
 from plinth.storage.store import Store
 
-# Arrow schemas of the tables that several stages read and write: documents, rejects, edits.
+# Arrow schemas of tables shared by several stages: documents, rejects, edits.
 #
-# A module of their own, so that who handles records alone (`plinth.records`) does not load Arrow.
-# Does not belong here: columns of one stage, which stand beside its code.
+# A module of their own, so that users of records alone (`plinth.records`) do not load Arrow.
+# Does not belong here: columns of one stage, which are next to its code.
 
 #: Columns of a document part, in order. `id` is 16 bytes of SHA-256 over bucket, uri and content.
 DOCUMENT_SCHEMA = pa.schema(
@@ -43,7 +43,7 @@ DOCUMENT_SCHEMA = pa.schema(
     ]
 )
 
-#: A document that could not become one: `detail` says what was found, `where` is record or offset.
+#: A record that could not become a document: `detail` is the finding, `where` the record or offset.
 REJECT_SCHEMA = pa.schema(
     [
         pa.field("uri", pa.string(), nullable=False),
@@ -69,11 +69,11 @@ EDIT_TYPE = pa.list_(
 
 # Tables to and from Parquet blobs in the content store.
 #
-# Bytes are deterministic: same rows, same row groups, same blob, whatever process writes them.
+# Bytes are deterministic: equal rows and row groups give equal blobs, in any process.
 
-#: Where a reader wants a row, a range of keys, or texts batch by batch.
+#: Rows per group for readers of a row, a range of keys, or texts batch by batch.
 ROW_GROUP_ROWS = 4096
-#: Where readers go through whole columns of numbers: a footer is a sixteenth as long and a value read in half the time.
+#: Rows per group for readers of whole numeric columns: a sixteenth of the footer, and half the time per value.
 SCORE_GROUP_ROWS = 1 << 16
 ROW_GROUP_BYTES = 64 * 2**20
 
@@ -101,7 +101,7 @@ def write_batches(
         DiskFullError, WorkspaceError: nothing becomes visible.
     """
     with PartWriter(store, name, schema, group_rows) as writer:
-        for batch in batches:  # what fails in here is the caller's failure to read
+        for batch in batches:  # an error here is the caller's read error
             writer.write(batch)
         return writer.finish(stats)
 
@@ -254,10 +254,10 @@ def iter_aligned(
     for batches in zip_longest(*readers):
         if len({batch.num_rows if batch is not None else 0 for batch in batches}) > 1:
             raise IntegrityError(
-                "parts that belong together differ in their rows",
+                "parts of one table differ in their rows",
                 found=", ".join(f"{part.name} {part.rows}" for part, _ in sources),
                 expected="the same rows in the same order",
-                remedy="run the stage that made the sidecar again; its input has changed",
+                remedy="rerun the stage of the sidecar; its input has changed",
             )
         yield batches
 

@@ -1,11 +1,11 @@
-"""Processes that Plinth started for a workspace on this machine, and where `plinth up` serves it.
+"""Processes that Plinth started for a workspace on this machine, and the addresses of `plinth up`.
 
-    folder             the private folder of a workspace's records: no writer of the workspace can name a process to end
+    folder             private folder of a workspace's records, out of reach of the workspace's writers
     RunningProcess     a process, identified by its number and start time
-    use, wait_until_unused   who needs a server: it lives as long as a process holds its lock
-    note, known, page_url    addresses for links from pages and from Dagster, while the process that serves lives
+    use, wait_until_unused   use of a server: it lives while a process holds its lock
+    note, known, page_url    addresses for links from pages and from Dagster, while the serving process is alive
 
-Does not belong here: jobs of runs, which their launchers find again (`plinth.launch`).
+Does not belong here: jobs of runs, found by their launchers (`plinth.launch`).
 """
 
 from __future__ import annotations

@@ -1,11 +1,10 @@
-"""Seals: a reference or step record counts when one of this workspace's own workers has written it.
+"""Seals: authentication of references and step records by the workspace's own workers.
 
-A workspace can often be written by more people than may say what was measured. Workers therefore share a secret that
-lies with the root of trust, outside the workspace; what they record carries an HMAC-SHA256 under it. Content is named
-by its digest and needs no seal; only the sentences "this work gave that content" and "this is published" do.
+More users can usually write a workspace than may publish results. Workers therefore share a secret, stored with the
+root of trust outside the workspace, and add an HMAC-SHA256 to their records. Content is identified by its digest and
+needs no seal; only records of work and of publication do.
 
-Without a secret nothing is sealed and nothing is asked for; then nothing can be released either, because there is no
-root of trust.
+Without a secret nothing is sealed or checked; nothing can be released either, because there is no root of trust.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from pathlib import Path
 from plinth.errors import SealError
 from plinth.storage.atomic import write_bytes
 
-#: The secret's file in the trust folder: 64 hexadecimal digits, mode 600.
+#: File of the secret in the trust folder: 64 hexadecimal digits, mode 600.
 SECRET_FILE = "seal"
 
 

@@ -1,7 +1,7 @@
-"""The content store of a shared workspace: blobs in a bucket, behind a bounded cache on the disk of each machine.
+"""Content store of a shared workspace: blobs in a bucket, behind a bounded cache on the disk of each machine.
 
-A blob is in the store when it is in the bucket. What a task writes goes to the cache and up; what it opens comes down
-once for a machine, and its digest is compared on the way. Nothing is locked: content has one name everywhere.
+A blob is in the store if it is in the bucket. Tasks write to the cache and upload; an opened blob is downloaded once
+per machine, with its digest compared. There are no locks: content has one name everywhere.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from plinth.storage.objects import ObjectFacts, S3Objects, at_once
 from plinth.storage.store import Store, hash_stream, require_unchanged
 from plinth.storage.workspace import Workspace, folder_of
 
-#: Names the bound of a machine's cache of a shared workspace, in bytes.
+#: Variable with the limit of a machine's cache of a shared workspace, in bytes.
 BOUND_VARIABLE = "PLINTH_CACHE_BYTES"
 BOUND_BYTES = 256 * 2**30
 
@@ -38,7 +38,7 @@ def store_at(uri: str) -> Store:
 class S3Blobs(RemoteBlobs):
     """Blobs of a bucket, which retries requests itself."""
 
-    wrong_remedy = "delete that object and run the same command again: it is made again; the wrong bytes were not kept"
+    wrong_remedy = "delete that object and run the same command again to recreate it; the wrong bytes were not kept"
 
     def __init__(self, objects: S3Objects) -> None:
         super().__init__(objects.uri)
@@ -58,8 +58,8 @@ class SharedStore(CachedStore):
         super().__init__(root, S3Blobs(self.objects), bound())
         self.headroom_bytes = self.limit_bytes // 8
         self.bound_remedy = f"raise {BOUND_VARIABLE}, or run fewer workers on this machine"
-        self._present: set[str] = set()  # blobs that were in the bucket when this process looked
-        self._young: set[str] = set()  # blobs that this process has written, or found young
+        self._present: set[str] = set()  # blobs that this process found in the bucket
+        self._young: set[str] = set()  # blobs that this process wrote, or found with a recent time
 
     def __reduce__(self) -> tuple[Any, ...]:
         return store_at, (self.workspace_uri,)
@@ -75,9 +75,9 @@ class SharedStore(CachedStore):
 
     def require_folder(self, doing: str) -> None:
         raise StorageError(
-            f"{doing} works on the files of a store",
+            f"{doing} needs a store of local files",
             found=f"the shared workspace {self.workspace_uri}",
-            expected="a workspace that is a folder",
+            expected="a workspace in a local folder",
             remedy=f"`plinth export restore DIGEST DIRECTORY` writes a manifest's files; blobs are in "
             f"{self.objects.uri}",
         )
@@ -158,5 +158,5 @@ def bound() -> int:
     """
     given = os.environ.get(BOUND_VARIABLE, str(BOUND_BYTES))
     if not given.isdigit():
-        raise WorkspaceError(f"{BOUND_VARIABLE} is no number", found=given, expected=f"bytes, such as {BOUND_BYTES}")
+        raise WorkspaceError(f"{BOUND_VARIABLE} is not a number", found=given, expected=f"bytes, such as {BOUND_BYTES}")
     return int(given)

@@ -1,4 +1,4 @@
-"""What a workspace keeps: the step cache, manifests by digest, and the published manifest of each asset."""
+"""State of a workspace: the step cache, manifests by digest, and the published manifest of each asset."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from plinth.storage.shared_store import open_store
 from plinth.storage.store import Store, require_unchanged
 from plinth.storage.workspace import Workspace
 
-# The step cache: what was done once for the same inputs is never done twice.
+# The step cache: results of finished work by the key of its inputs.
 #
-# A record is written last, after every blob it names is in the store; a missing record means
-# unfinished work. A record that is damaged (it carries its own digest) or whose blobs have gone no
-# longer counts, and one that no worker of this workspace sealed does not either: the work is done again. Where two
-# processes did the same work, the first record stays. A record that is used is young again: the last use is its age.
+# A record is written last, after all its blobs are in the store; a missing record means unfinished work. A record is
+# ignored, and the work repeated, if it is damaged (it has its own digest), its blobs are missing, or no worker of this
+# workspace sealed it. If two processes did the same work, the first record stays. Use renews a record's time, which
+# retention counts as its age.
 
-#: Kind of fact that a record's seal is over.
+#: Kind of fact under a record's seal.
 STEP = "step"
 
 
@@ -53,7 +53,7 @@ class StepCache:
         parts = self._sound(key, found.data) if found else None
         if found is None or parts is None or not is_old(found.modified):
             return parts
-        with suppress(StorageError):  # whoever may only read makes nothing of it
+        with suppress(StorageError):  # ignored for read-only users
             return parts if self.records.put(_record_name(key), found.data, found.tag) else None
         return parts
 
@@ -100,15 +100,15 @@ def _record_name(key: str) -> str:
     return f"{key[:2]}/{key}.json"
 
 
-# Manifests by digest, and for each asset the manifest that is published now.
+# Manifests by digest, and the published manifest of each asset.
 #
-# A manifest is saved first and becomes anybody's input only when its checks have passed and its
-# reference has moved: what failed a blocking check stays unpublished.
+# A manifest is saved first; it is consumed downstream only after its checks have passed and its
+# reference has moved: an asset that failed a blocking check stays unpublished.
 
-#: Likeness from which a published asset may be what was meant: `web/shard`, but not `code/shards` for `web/shards`.
+#: Similarity from which a published asset is suggested: `web/shard`, but not `code/shards` for `web/shards`.
 MISTYPED = 0.85
 
-#: Kind of fact that a reference's seal is over.
+#: Kind of fact under a reference's seal.
 REF = "ref"
 
 
@@ -133,7 +133,7 @@ class Refs:
         self.manifests = workspace.manifests
         self._seal = Seal(None) if seal is None else seal
         self._saved, self._published = workspace.objects("manifests"), workspace.objects("refs")
-        self._seen: dict[str, ObjectVersion | None] = {}  # references as they were read last
+        self._seen: dict[str, ObjectVersion | None] = {}  # references as last read
 
     def save(self, manifest: Manifest) -> str:
         """Write the manifest under its digest; nothing reads it yet. Return the digest."""
@@ -211,7 +211,7 @@ class Refs:
                 f"another process published {asset} meanwhile",
                 found=f"digest {now.digest}" if now else "no reference",
                 expected=f"to publish digest {ref.digest}",
-                remedy="if that was the same recipe with other sources, run the same command again",
+                remedy="if it was the same recipe with other sources, run the same command again",
             )
         self._read(asset)
 
@@ -225,16 +225,16 @@ class Refs:
         found = self.seen(asset)
         if found is None or self.own(found):
             return found
-        again = "run the same command again, which makes it anew"
+        again = "run the same command again to recreate it"
         if found.seal:
-            here = "a seal of somebody else" if self._seal else "a seal, and no secret on this machine to check it"
-            remedy = f"where the workspace was moved or copied, bring `seal` from its trust folder; else {again}"
+            here = "a seal under another secret" if self._seal else "a seal, and no secret on this machine to check it"
+            remedy = f"if the workspace was moved or copied, copy `seal` from its trust folder; otherwise {again}"
         else:
-            here, remedy = "no seal", f"{again}; if it was published before there was a root: `plinth keys adopt`"
+            here, remedy = "no seal", f"{again}; if it was published before the root was created: `plinth keys adopt`"
         raise SealError(
-            f"no worker of this workspace published what {self._published.where(_ref_name(asset))} names",
+            f"{self._published.where(_ref_name(asset))} was not published by a worker of this workspace",
             found=here,
-            expected="a seal under the secret that lies with the root of trust",
+            expected="a seal under the secret stored with the root of trust",
             remedy=remedy,
         )
 
@@ -268,10 +268,10 @@ class Refs:
         found = self.published(asset)
         if found is None:
             known = (name.removesuffix(".json") for name in self._published.names())
-            hint, make = nearest(asset, known, cutoff=MISTYPED), f"`plinth run --select {asset}` makes it"
+            hint, make = nearest(asset, known, cutoff=MISTYPED), f"`plinth run --select {asset}` materializes it"
             raise MissingError(
-                f"asset {asset} has not been made in this workspace",
-                remedy=f"{hint} Else {make}, and what it needs" if hint else f"{make} and what it needs",
+                f"asset {asset} was never materialized in this workspace",
+                remedy=f"{hint} Otherwise {make} with its inputs" if hint else f"{make} with its inputs",
             )
         return found
 
@@ -301,7 +301,7 @@ class Refs:
                 f"{self._published.where(name)} is not a reference",
                 found=error,
                 expected="JSON with asset, digest and key",
-                remedy="delete the file and run the same command again: finished parts are kept",
+                remedy="delete the file and run the same command again; finished parts are kept",
             ) from error
 
 
@@ -311,7 +311,7 @@ def _read_manifest(path: Path, digest: str) -> bytes:
     except FileNotFoundError as error:
         raise MissingError(
             f"no manifest {digest}",
-            remedy="restore it from a backup; or delete refs/ASSET.json of what `plinth status` calls broken, and run",
+            remedy="restore it from a backup; or delete refs/ASSET.json of assets that `plinth status` lists, and run",
         ) from error
 
 
@@ -355,12 +355,12 @@ def resolve(refs: Refs, digest: str) -> Manifest:
         raise MissingError(
             f"{digest!r} is not a manifest digest",
             expected=f"at least {SHORTEST_PREFIX} hexadecimal digits",
-            remedy="`plinth status` lists what is published with its digests",
+            remedy="`plinth status` lists published assets with their digests",
         )
     found = [path.stem for path in refs.saved(digest)]
     if len(found) > 1:
         shown = ", ".join(each[: len(digest) + 6] for each in found[:5])
-        raise MissingError(f"digest {digest} is ambiguous", found=shown, remedy="give more digits")
+        raise MissingError(f"digest {digest} is ambiguous", found=shown, remedy="use more digits")
     return refs.load(found[0] if found else digest)
 
 
@@ -373,7 +373,7 @@ def _copy(store: Store, part: Part, target: Path, mode: int | None) -> Path:
 
 @dataclass
 class State:
-    """State of a workspace, opened."""
+    """An open workspace."""
 
     workspace: Workspace
 

@@ -1,7 +1,7 @@
-"""The content store: blobs by content, in the layout of DVC's cache (`files/md5/ab/cdef…`).
+"""Content store: blobs by content, in the layout of DVC's cache (`files/md5/ab/cdef…`).
 
-Local work needs no DVC code; trees, remotes and check-outs (see `dvc.py`) go through `dvc-data`, the
-one module pinned to it. MD5 is an address only: every blob's SHA-256 travels beside it in manifests.
+Local work needs no DVC code; trees, remotes and checkouts (`dvc.py`) go through `dvc-data`, in one module pinned to it.
+MD5 is an address only: manifests have every blob's SHA-256.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class Store:
 
     def facts(self) -> Iterator[ObjectFacts]:
         """Yield every blob and every directory object of DVC by its MD5, in no order."""
-        require_no_link(self.files.parent, self.files)  # old ones are deleted
+        require_no_link(self.files.parent, self.files)  # old files are deleted
         for name, found in files_below(self.files):
             yield ObjectFacts(name.replace("/", ""), found.st_size, found.st_mtime)
 
@@ -192,13 +192,13 @@ class Store:
             size = path.stat().st_size
         except FileNotFoundError as error:
             raise MissingError(
-                f"blob {blob.md5} is not in the store {self.root}",
+                f"blob {blob.md5} is missing from the store {self.root}",
                 expected=f"{blob.bytes} bytes with SHA-256 {blob.sha256}",
-                remedy="pull it from a remote, or run the stage again: its record no longer counts",
+                remedy="pull it from a remote, or rerun the stage, whose record is now invalid",
             ) from error
         if size != blob.bytes:
             raise IntegrityError(
-                f"{path} is torn",
+                f"{path} is truncated",
                 found=f"{size} bytes",
                 expected=f"{blob.bytes} bytes",
                 remedy="delete the file and run the same command again",
@@ -232,20 +232,20 @@ def hash_stream(stream: IO[bytes]) -> Blob:
     return Blob(md5=md5.hexdigest(), sha256=sha256.hexdigest(), bytes=size)
 
 
-# Compare blobs with their SHA-256: now, or once on this machine.
+# Comparison of blobs with their SHA-256: at each read, or once per machine.
 #
-# The first reader of a blob on a machine reads it whole. The file that was compared is remembered by its device, inode,
-# length and times of change, in a private folder: whoever can write the workspace cannot write that memory, and a file
-# that was rewritten, replaced or touched since is another file. The processes of a machine share the memory; losing it
-# costs hashing again, nothing else. It forgets the oldest first.
+# The first reader of a blob on a machine reads it whole. The compared file is remembered by device, inode, length and
+# times of change, in a private folder out of reach of other writers of the workspace; a rewritten, replaced or touched
+# file is compared again. The processes of a machine share this cache; losing it only costs hashing. The oldest entries
+# are evicted first.
 #
-# A change on the disk that leaves the inode alone is found by `Store.verify` and `plinth verify`, which trust no
-# memory.
+# A change on the disk that leaves the inode unchanged is found by `Store.verify` and `plinth verify`, which ignore the
+# cache.
 
 CHUNK_BYTES = 1 << 20
-#: Files that are remembered: about 40 MB.
+#: Maximum remembered files: about 40 MB.
 MOST_FILES = 500_000
-#: What one process keeps at hand.
+#: Maximum entries in the memory of one process.
 AT_HAND = 100_000
 FOLDER = "first-reads"
 BUSY_S = 10.0
@@ -343,7 +343,7 @@ class _Memory:
             self._keep(file)
             if self._connection is None:
                 return
-            with suppress(sqlite3.Error), self._connection:  # a busy or full disk costs hashing again
+            with suppress(sqlite3.Error), self._connection:  # a busy or full disk only costs hashing
                 self._connection.execute("insert or ignore into reads (file) values (?)", (file,))
                 newest = "(select max(number) from reads)"
                 self._connection.execute(f"delete from reads where number <= {newest} - ?", (MOST_FILES,))
@@ -363,7 +363,7 @@ class _Memory:
                 return connection
             except sqlite3.OperationalError:
                 return None
-            except sqlite3.DatabaseError:  # damaged: a memory is not worth repairing
+            except sqlite3.DatabaseError:  # a damaged cache is recreated
                 self._path.unlink(missing_ok=True)
         return None
 
@@ -375,5 +375,5 @@ def _memory() -> _Memory:
 @lru_cache(maxsize=4)
 def _memory_of(process: int, *places: str | None) -> _Memory:
     """Return the memory of a process and its private folder: a child must not use its parent's connection."""
-    host = re.sub(r"[^A-Za-z0-9-]", "-", socket.gethostname()) or "host"  # a home may be that of several machines
+    host = re.sub(r"[^A-Za-z0-9-]", "-", socket.gethostname()) or "host"  # machines may share a home
     return _Memory(private.folder(FOLDER) / f"{host}.sqlite")

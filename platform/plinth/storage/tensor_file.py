@@ -4,8 +4,8 @@
     header    JSON: tensor name -> dtype, shape, data_offsets; `__metadata__`: text -> text
     bytes     the tensors, one after another
 
-Only numbers and text: reading one runs no code, as unpickling would. The caller decides how each piece of the work is
-done: at once, or in idle time.
+Only numbers and text: reading runs no code, unlike unpickling. The caller decides how each piece of the work is done:
+at once, or in idle time.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ DTYPES = {
 #: Bytes of an element, by dtype of the format.
 _ITEM_BYTES = {name: int("".join(filter(str.isdigit, name)) or 8) // 8 for name in DTYPES.values()}
 
-#: Does a piece of work.
+#: Runs a piece of work.
 Do = Callable[[Callable[[], object]], object]
 
 
@@ -139,7 +139,7 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name, value in pairs:
         if name in found:
-            raise ValueError(f"{name!r} is there twice")
+            raise ValueError(f"{name!r} occurs twice")
         found[name] = value
     return found
 

@@ -1,8 +1,7 @@
 """Locations of sources and destinations, through fsspec: callers cannot tell local from remote.
 
-`https://` and `cc://` are served by `http`. Where `s3://` leads is said by the environment, as boto3
-reads it: `AWS_ENDPOINT_URL`, `AWS_ACCESS_KEY_ID`, `AWS_PROFILE` and the rest. What is at a place is the business of
-`listing`, what is in a file of `files`.
+`https://` and `cc://` are served by `http`. The endpoint of `s3://` comes from boto3's environment: `AWS_ENDPOINT_URL`,
+`AWS_ACCESS_KEY_ID`, `AWS_PROFILE` and the rest. `listing` lists a location, `files` reads its files.
 """
 
 from __future__ import annotations
@@ -22,18 +21,18 @@ from plinth.records import Frozen
 from plinth.storage import off_limits
 from plinth.storage.atomic import named_failures, replacing
 
-#: What remote drivers fetch at a time.
+#: Bytes that remote drivers fetch at a time.
 BLOCK_BYTES = 8 * 2**20
 SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
-#: Schemes that sources may have. Others of fsspec read this machine, archives or other schemes in ways of their own,
-#: where nothing would be off limits (`off_limits`).
+#: Schemes allowed for sources. Other fsspec schemes read this machine, archives or other schemes in ways that
+#: bypass `off_limits`.
 SOURCE_SCHEMES = (
     "file", "local", "memory", "http", "https", "cc", "hf", "s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "adl",
     "oci", "oss", "tos", "hdfs", "webhdfs",
 )  # fmt: skip
-#: What s3fs raises when an object no longer has the entity tag that it was opened with, and what we do.
+#: Errors of s3fs for an object whose entity tag changed after opening, and our error.
 EXPIRED = ("FileExpired", "ChangedError")
-#: Schemes that fsspec does not know, or serves worse: module and maker of the file system, imported when it is needed.
+#: Schemes unknown to fsspec, or served worse: module and constructor of the file system, imported on use.
 _OWN = {"http": "http:HttpFiles", "https": "http:HttpFiles", "cc": "http:CommonCrawl", "hf": "uris:open_hub"}
 
 
@@ -132,7 +131,7 @@ def open_unlinked(path: str, depth: int) -> IO[bytes]:
         os.close(at)
     if not stat.S_ISREG(os.fstat(file).st_mode):
         os.close(file)
-        raise OSError(f"{name} is no regular file")
+        raise OSError(f"{name} is not a regular file")
     return os.fdopen(file, "rb")
 
 
@@ -148,8 +147,8 @@ def readable(uri: str, doing: str) -> Iterator[None]:
             raise IntegrityError(
                 f"{uri} changed while it was being read",
                 found=error,
-                expected="the object that was listed",
-                remedy="let whatever writes it finish, then run the same command again",
+                expected="the listed object",
+                remedy="wait for its writer to finish, then run the same command again",
             ) from error
         raise SourceError(
             f"cannot {doing} {uri}",
@@ -164,9 +163,9 @@ def printable(name: str) -> str:
     return os.fsencode(name).decode("utf-8", "backslashreplace")
 
 
-# `hf://datasets/ORG/NAME@REVISION/PATH`: files of the Hugging Face Hub, or of what `HF_ENDPOINT` names. A branch or tag
-# is resolved to its commit once, when it is listed: what is read afterwards is of that commit, whatever is pushed
-# meanwhile. Credentials are those of the Hub's own client (`HF_TOKEN`, `hf auth login`).
+# `hf://datasets/ORG/NAME@REVISION/PATH`: files of the Hugging Face Hub, or of the server in `HF_ENDPOINT`. A branch or
+# tag is resolved to its commit once, when it is listed: later reads use that commit, even after a push. Credentials are
+# those of the Hub's own client (`HF_TOKEN`, `hf auth login`).
 
 HUB_SCHEME = "hf"
 _COMMIT = re.compile(r"hf://[^@]*@([0-9a-f]{40})(?:/|$)")
@@ -202,7 +201,7 @@ def revision_of(uri: str) -> str:
     return found[1] if found else ""
 
 
-# Files for other programs, in a folder or below a URI: whole or not at all, with length and digest.
+# Files for other programs, in a folder or below a URI: atomic, with length and digest.
 
 CHUNK_BYTES = 1 << 20
 
@@ -333,7 +332,7 @@ def _appearing(uri: str) -> Iterator[IO[bytes]]:
         stream.commit()
     except BaseException as error:
         stream.discard()
-        stream.closed = True  # otherwise its buffer is written when it is collected
+        stream.closed = True  # otherwise its buffer is flushed on garbage collection
         if isinstance(error, StorageError) or not isinstance(error, Exception):
             raise
         raise StorageError(f"cannot write {uri}", found=f"{type(error).__name__}: {error}") from error

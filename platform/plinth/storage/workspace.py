@@ -1,45 +1,45 @@
-"""The workspace: one directory that holds all state of all runs of one installation.
+"""Workspace: one directory with all state of all runs of one installation.
 
 store/       content store (DVC layout: files/md5/ab/cdef…)
 records/     step cache
 manifests/   manifests by digest
 refs/        asset key -> digest of its published manifest
 runs/        training runs: config, events.jsonl, checkpoints, logs
-models/      materialised, signed model directories; signatures and statements lie beside them
+models/      materialized, signed model directories; with signatures and statements
 approvals/   signed approval statements
-logins/      signed statements on tags of approvals that logged-in people set, numbered
+logins/      signed statements on tags of approvals set by logged-in users, numbered
 releases/    signed records of promotions and rollbacks
-trials/      what the owner's metrics said of canaries, one file for each trial
-reviews/     labels of reviewers, only ever added to
-exclusions/  what was taken down, signed and chained; every later snapshot leaves it out
+trials/      the owner's metrics of canaries, one file per trial
+reviews/     labels of reviewers, append-only
+exclusions/  removed documents, signed and chained; excluded from every later snapshot
 takedown/    signed reports on removals
-taint/       signed marks of what is unfit, and their lifting; only ever added to
-trust/       versions of the root of trust; they count where they follow from the pinned one, which lies elsewhere
+taint/       signed taints and their lifting; append-only
+trust/       versions of the root of trust; valid if they follow from the pinned one, stored elsewhere
 policies/    signed gate policies
 attestations/ signed evidence about checkpoints
-papers/      signatures of compliance under papers
-audit/       signed entries of every decision and every refused one, numbered
+papers/      signatures of compliance under cards and documents
+audit/       signed entries of every decision and every refusal, numbered
 providers/   signed statements of providers about releases, numbered
-feed/        signed entries of what consumers must learn, numbered
-consumers/   signed enrolments of services and fine-tuned models
-impact/      the links between all manifests, for `plinth release impact`; made again when it is lost
+feed/        signed notices for consumers, numbered
+consumers/   signed enrollments of services and fine-tuned models
+impact/      the links between all manifests, for `plinth release impact`; a rebuildable cache
 mlflow/      SQLite database and artifacts of the local MLflow server
 dagster/     databases and logs of Dagster
 gamedays/    signed records of game days, numbered
 reports/     self-contained pages
-experiments/ references, costs and records of the arms of experiments; what they made lies in the common store
-budget/      settings and ledger of what runs may cost and have cost; limits stand in the ledger
+experiments/ references, costs and records of the arms of experiments; their outputs are in the common store
+budget/      settings of the budget, and the ledger of costs and limits
 assets.jsonl arrivals of sources, checks and publications of assets, with their times
-pins/        manifests that are kept although nothing else needs them, with who asked for it
-retention/   what nothing needed when somebody looked last; of a shared workspace, what each machine's own records name
-launch/      how often jobs were submitted to each launcher
-costs/       what the last making of each asset cost, for `plinth corpus scale`
-input/       where recipes look for relative source paths (the demo's harvest lands here)
-tmp/         staging; may be deleted whenever nothing runs
+pins/        manifests kept on request, with the requester
+retention/   unreferenced objects at the last scan; in a shared workspace also the references of each machine
+launch/      submission rate of each launcher
+costs/       cost of the last materialization of each asset, for `plinth corpus scale`
+input/       root of relative source paths in recipes (also of the demo corpus)
+tmp/         staging; deletable while nothing runs
 
-A *shared* workspace is an `s3://` prefix. It holds store, records, manifests, refs, pins, retention, exclusions and
-input; each machine has a folder for it, whose file `location` names the prefix, with a cache of the store and all
-else. Machines share no disk.
+A *shared* workspace is an `s3://` prefix with store, records, manifests, refs, pins, retention, exclusions and input.
+Each machine has a folder for it, whose file `location` has the prefix, with a cache of the store and everything else.
+Machines share no disk.
 """
 
 from __future__ import annotations
@@ -81,11 +81,11 @@ FOLDERS = (
 )
 
 LEFT_OVER_AFTER_S = 24 * 3600.0
-#: In the folder of a shared workspace: the file with its URI.
+#: File with the URI, in the folder of a shared workspace.
 LOCATION = "location"
-#: Names the folder that has a machine's folders of shared workspaces.
+#: Variable with the parent of a machine's folders of shared workspaces.
 CACHE_VARIABLE = "PLINTH_CACHE"
-#: Names the folder of the pinned root and keys, instead of the workspace's own under the home directory.
+#: Variable with the folder of the pinned root and keys, instead of the workspace's own below the home directory.
 TRUST_VARIABLE = "PLINTH_TRUST"
 
 
@@ -102,7 +102,7 @@ def folder_of(location: str) -> Path:
         return Path(location)
     uri = location.rstrip("/")
     if not re.fullmatch(r"s3://[^/]+(/[^/]+)*", uri):
-        raise WorkspaceError(f"no workspace can lie at {location}", expected="a folder, or s3://bucket/prefix")
+        raise WorkspaceError(f"a workspace cannot be at {location}", expected="a folder, or s3://bucket/prefix")
     folder = cache_folder() / _folder_name(uri)
     if not (folder / LOCATION).exists():
         write_bytes(folder / LOCATION, uri.encode())
@@ -179,10 +179,10 @@ class Workspace:
             return ""
         if _folder_name(found) not in (self.root.name, self.root.resolve().name):
             raise WorkspaceError(
-                f"{self.root / LOCATION} names another place than the folder is for",
+                f"{self.root / LOCATION} does not match its folder",
                 found=found,
                 expected=f"no such file, or a folder with the name {_folder_name(found)}",
-                remedy="delete the file, or name the shared workspace by its URI: -w s3://BUCKET/PREFIX",
+                remedy="delete the file, or pass the URI of the shared workspace: -w s3://BUCKET/PREFIX",
             )
         return found
 
@@ -252,7 +252,7 @@ class Workspace:
                 f"the workspace {self.root} is in use",
                 found=atomic.owner(path) or "a lock without an owner's name",
                 expected="one writing command at a time",
-                remedy="wait for it to end, or use another --workspace",
+                remedy="wait until it ends, or use another --workspace",
             )
         try:
             self._sweep()

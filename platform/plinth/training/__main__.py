@@ -1,7 +1,7 @@
 """One rank of a run: `python -m plinth.training CONFIG --attempt N [--audit]`, started by the supervisor.
 
-Exit status: 0 done, 75 left after a signal with the state committed, 77 another rank has gone, a PlinthError's own
-for a named failure that another try would not cure, anything else for a crash.
+Exit status: 0 done, 75 stopped by a signal with the state committed, 77 another rank has exited, a PlinthError's own
+status for an error that a retry would not fix, anything else for a crash.
 """
 
 from __future__ import annotations
@@ -46,18 +46,18 @@ def main() -> int:
             Timeline(config.directory.events).append("rank_failed", rank=rank, attempt=arguments.attempt, **failure)
         return error.exit_code
     except RuntimeError as error:
-        if "gloo/transport" not in str(error):  # gloo's error when the other end of a connection is gone
+        if "gloo/transport" not in str(error):  # gloo's error when a peer has closed the connection
             raise
-        print(f"rank {rank}: another rank has gone, and this one cannot go on without it", file=sys.stderr, flush=True)
+        print(f"rank {rank}: another rank has exited, so this rank cannot continue", file=sys.stderr, flush=True)
         return EXIT_PARTNER_LOST
 
 
 def _run(config: configuration.RunConfig, attempt: int, audit: bool, start: int | None) -> int:
-    gc.disable()  # what is imported stays
+    gc.disable()  # imported modules stay
     from plinth.training.engine import engine
 
     rank = engine.join(config)
-    gc.freeze()  # DeepSpeed collects at every turn of its start, and would walk through all that was imported
+    gc.freeze()  # DeepSpeed collects often while it starts, and would scan all imported modules
     gc.enable()
     if audit:
         from plinth.training.forensics.audit import replay
@@ -78,13 +78,13 @@ def _die_with_parent() -> None:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         expected = os.environ.get("PLINTH_SUPERVISOR")
         if expected and os.getppid() != int(expected):
-            os._exit(1)  # it died before the call above
+            os._exit(1)  # the supervisor died before the call above
 
 
 if __name__ == "__main__":
     status = main()
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
-    # Everything is written. An interpreter that is taken down ends its background threads where they are, and one that
-    # is in C++ code then aborts the whole process: a rank that had done its work would count as crashed.
+    # Everything is written. An interpreter at exit stops its background threads, and one that is in C++ code then
+    # aborts the process: a rank with complete work would count as crashed.
     os._exit(status)

@@ -1,5 +1,5 @@
-"""Who trained a run with what, stated while it trains: one signed statement for each start of the ranks, with the
-code, the libraries, the image and the processors of the machine.
+"""Attempts of a run: one signed statement per start of the ranks, with code, libraries, image and processors of each
+machine.
 """
 
 from __future__ import annotations
@@ -32,15 +32,14 @@ from plinth.trust import dsse
 from plinth.trust.dsse import TRAINER, Authority
 from plinth.trust.root import Trust
 
-# A machine as it trains: which code with which libraries, in which image, on which processors.
+# Facts about a machine during training: code, libraries, image, processors.
 #
-# Nothing is guessed: what a machine does not know of itself is said to be unknown. A process cannot see the image that
-# it runs in; `$PLINTH_IMAGE` names it, set by the launcher on Kubernetes and elsewhere by whoever starts the container,
-# and nobody proves that name here.
+# Nothing is guessed: facts that a machine cannot determine are unknown. A process cannot see its container image;
+# `$PLINTH_IMAGE` names it, set by the launcher on Kubernetes and elsewhere by the operator. That name is not verified.
 
 IMAGE_VARIABLE = "PLINTH_IMAGE"
 UNKNOWN = ""
-#: Libraries whose versions people look for; the digest covers all.
+#: Libraries whose versions are listed; the digest covers all.
 SHOWN = ("torch", "deepspeed", "numpy", "transformers")
 LOCKFILE = "constraints.txt"
 TIMEOUT_S = 20.0
@@ -49,16 +48,16 @@ _IMAGE_DIGEST = re.compile(r"@sha256:([0-9a-f]{64})$")
 
 
 class HostFacts(Frozen):
-    """A machine and its software. Empty texts mean unknown."""
+    """A machine and its software. Empty strings mean unknown."""
 
     host: str
-    version: str = Field(UNKNOWN, description="Of Plinth's library.")
-    commit: str = Field(UNKNOWN, description="Commit of git that the code was checked out from.")
-    dirty: bool | None = Field(None, description="Whether files differ from the commit; None: no commit is known.")
+    version: str = Field(UNKNOWN, description="Version of Plinth's library.")
+    commit: str = Field(UNKNOWN, description="Git commit of the code.")
+    dirty: bool | None = Field(None, description="True if files differ from the commit; None: no commit is known.")
     no_commit: str = Field("", description="Why no commit is known.")
     code: Mapping[str, str] = Field(description="SHA-256 of the Python files of each package of Plinth.")
-    lockfile: str = Field(UNKNOWN, description="SHA-256 of the pinned versions beside the code.")
-    distributions: str = Field(UNKNOWN, description="SHA-256 of name and version of everything installed.")
+    lockfile: str = Field(UNKNOWN, description="SHA-256 of the pinned versions next to the code.")
+    distributions: str = Field(UNKNOWN, description="SHA-256 of names and versions of all installed distributions.")
     libraries: Mapping[str, str] = Field(default_factory=dict, description="Versions of a few libraries.")
     image: str = Field(UNKNOWN, description=f"Container image, as `${IMAGE_VARIABLE}` names it.")
     python: str
@@ -69,7 +68,7 @@ class HostFacts(Frozen):
 
     @property
     def image_digest(self) -> str:
-        """SHA-256 of the image if its name has one; a tag alone can point to another image tomorrow."""
+        """SHA-256 of the image if its name has one; a tag can move to another image."""
         found = _IMAGE_DIGEST.search(self.image)
         return found[1] if found else UNKNOWN
 
@@ -132,7 +131,7 @@ def commit_of(folder: Path) -> dict[str, object]:
 
 
 def _git(folder: Path, *words: str) -> str:
-    """Run git and return its output. Nothing that the repository's own configuration names is started."""
+    """Run git and return its output. Programs named in the repository's configuration are not started."""
     command = ["git", "-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null", "-C", str(folder), *words]
     own = {"GIT_OPTIONAL_LOCKS": "0", "LC_ALL": "C"}
     done = processes.run(command, own=own, capture_output=True, text=True, check=True, timeout=TIMEOUT_S)
@@ -160,10 +159,10 @@ def _file_digest(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else UNKNOWN
 
 
-# Digests of the code that runs: Plinth's library, registry, assets and jobs, as their files are now.
+# Digests of the running code: Plinth's library, registry, assets and jobs, as their files are now.
 #
-# Python files and the C of the kernels. A package that is not installed has none: a machine that only trains needs the
-# library alone.
+# They cover Python files and C files of kernels. Packages that are not installed have no digest: a training machine
+# needs the library alone.
 
 #: The packages, in the order in which they import each other.
 PACKAGES = ("plinth", "plinth_registry", "plinth_assets", "plinth_jobs")
@@ -191,7 +190,7 @@ def together(digests: Mapping[str, str]) -> str:
 def _roots() -> Iterator[tuple[str, Path]]:
     for name in PACKAGES:
         spec = find_spec(name)
-        if spec is not None and spec.origin is not None:  # a folder without `__init__.py` is somebody else's
+        if spec is not None and spec.origin is not None:  # a folder without `__init__.py` belongs to another package
             yield name, Path(spec.origin).parent
 
 
@@ -203,15 +202,14 @@ def _of_tree(root: Path) -> str:
     return digest.hexdigest()
 
 
-# The statements of a run about itself: each start of its ranks, signed as trainer before they begin.
+# Statements of a run: each start of its ranks, signed as trainer beforehand.
 #
 #     runs/<run>/attempts/0001.json                      DSSE envelope: subject config.json, predicate `AttemptRecord`
 #     runs/<run>/checkpoints/step-00000100/attempts.json all statements up to this checkpoint
 #
-# Each names the digest of the one before. A checkpoint's manifest lists `attempts.json`, and its commit record is
-# signed: so what was stated when the checkpoint was made cannot be taken away or exchanged later, and travels with it
-# to a bucket and back. A statement says what the trainer's process found; whoever controls that machine can make it say
-# anything.
+# Each statement has the digest of the previous one. A checkpoint's manifest lists `attempts.json`, and its commit
+# record is signed, so earlier statements cannot be removed or replaced later, and they travel with the checkpoint. A
+# statement reports what the trainer's process found; a user who controls that machine can forge it.
 
 PREDICATE: Final = "urn:plinth:training-attempt:v1"
 #: File of a checkpoint with every statement up to it.
@@ -226,14 +224,14 @@ class AttemptRecord(Frozen):
     run: str
     key: str = Field(description="Identity of the run: its parameters and data.")
     number: int = Field(ge=1)
-    previous: str = Field("", description="SHA-256 of the canonical envelope of the attempt before; empty: the first.")
-    config_sha256: str = Field(description="Of config.json, with everything that this attempt was asked.")
-    from_step: int = Field(ge=0, description="Newest committed step when it began.")
+    previous: str = Field("", description="SHA-256 of the canonical envelope of the previous attempt; empty: first.")
+    config_sha256: str = Field(description="SHA-256 of config.json, which has all parameters of this attempt.")
+    from_step: int = Field(ge=0, description="Newest committed step at its start.")
     ranks: int = Field(ge=1)
     nodes: int = Field(ge=1)
     hosts: tuple[HostFacts, ...] = Field(min_length=1, description="Machines, that of the leading rank first.")
-    audit: bool = Field(False, description="It replays steps for the proof of resume and trains none.")
-    at: str = Field(description="When it began: UTC, ISO 8601.")
+    audit: bool = Field(False, description="True if steps are replayed for the proof of resume, without training.")
+    at: str = Field(description="Start time: UTC, ISO 8601.")
 
     @property
     def silent_nodes(self) -> int:
@@ -316,9 +314,9 @@ def opened(envelopes: Sequence[Envelope], authority: Authority, run: str) -> tup
     expected = [(run, at + 1, fingerprint.digest(envelopes[at - 1]) if at else "") for at in range(len(envelopes))]
     if not found or [(one.run, one.number, one.previous) for one in found] != expected:
         raise LineageError(
-            f"the attempts of run {run} are not those that it stated",
+            f"the attempts of run {run} do not form the signed chain",
             found=", ".join(f"{one.number} of {one.run}" for one in found) or "no statement",
-            expected=f"statements 1 to {max(len(found), 1)} of {run}, each naming the one before",
+            expected=f"statements 1 to {max(len(found), 1)} of {run}, each with the digest of the previous one",
             remedy="restore runs/<run>/attempts from a backup; without them the run has no provenance",
         )
     return found
@@ -339,7 +337,7 @@ def _opened(envelopes: Sequence[Envelope], authority: Authority) -> Iterator[Att
         content = dsse.opened(envelope, authority, PREDICATE, where)
         record = _record(content, where)
         if dsse.subjects(content) != {"config.json": record.config_sha256}:
-            raise LineageError(f"{where} is about another configuration", found=dsse.subjects(content))
+            raise LineageError(f"{where} has another configuration", found=dsse.subjects(content))
         yield record
 
 
@@ -347,7 +345,7 @@ def _record(content: Mapping[str, Any], where: str) -> AttemptRecord:
     try:
         return AttemptRecord.model_validate(content["predicate"])
     except (ValidationError, KeyError) as error:
-        raise LineageError(f"{where} does not state an attempt", found=error) from error
+        raise LineageError(f"{where} is not the statement of an attempt", found=error) from error
 
 
 def _committed(run: RunDirectory) -> list[Path]:

@@ -1,15 +1,15 @@
-"""The mean of committed checkpoints of one run, or the mean of weights that one of them keeps, as a checkpoint.
+"""Mean of committed checkpoints of one run, or the weight average (EMA) in a checkpoint, as a checkpoint.
 
     step 900 ──┐  master weights (or `ema`), tensor by tensor
     step 950 ──┼──► sum of w_i x_i / sum of w_i in FP64 ──► model.safetensors in FP32, config.json, tokenizer
     step 1000 ─┘
 
-The result is a manifest of the asset `checkpoint` in the workspace, named by its digest: it is compared and generated
-from as any other, a run may begin from it, and it is released as a checkpoint is, for whoever averages signs what it is
-(mean_record). Its inputs are the manifests of all parents, each of which names the step and the run. It is no state to
-resume from. The proof of resume beside it is that of its run, where the run has finished.
+The result is a manifest of the asset `checkpoint` in the workspace, named by its digest: it can be evaluated, sampled
+from, used as initial weights, and released, with a signed statement of the mean (mean_record). Its inputs are the
+manifests of all parents, with their steps and the run. It cannot be resumed. If the run has finished, the result has
+the resume proof of the run.
 
-Every byte of the parents is compared with their signed records before it is read. Two tensors are held at a time.
+Every byte of the parents is compared with their signed records before use. Two tensors are in memory at a time.
 """
 
 from __future__ import annotations
@@ -58,9 +58,9 @@ def average(ctx: Context, config: RunConfig, steps: Sequence[int], weights: Sequ
     _require(steps, weights)
     if ema and config.optimizer.ema_decay is None:
         raise CheckpointError(
-            f"run {config.run_id} kept no mean of its weights",
+            f"run {config.run_id} has no weight average (EMA)",
             expected="a run whose recipe sets training.optimizer.ema_decay",
-            remedy="average the weights themselves, without ema",
+            remedy="average the weights without --ema",
         )
     parents = {f"{PARENT}{step}": committed_manifest(ctx, config, step) for step in steps}
     for parent in parents.values():
@@ -102,10 +102,10 @@ def asked(ctx: Context, config: RunConfig, params: Average) -> Manifest:
     steps = params.steps or tuple(known[-params.last :])
     if len(steps) < params.last or not set(steps) <= set(known):
         raise CheckpointError(
-            f"run {config.run_id} keeps too few checkpoints for its mean",
+            f"run {config.run_id} has too few checkpoints to average",
             found=f"steps {', '.join(map(str, known)) or 'none'}",
-            expected=f"steps {', '.join(map(str, params.steps))}" if params.steps else f"the newest {params.last}",
-            remedy="ask for fewer in training.checkpoints.average, or keep more: checkpoints.keep_last, keep_every",
+            expected=f"steps {', '.join(map(str, params.steps))}" if params.steps else f"the last {params.last}",
+            remedy="lower training.checkpoints.average, or keep more with checkpoints.keep_last or keep_every",
         )
     return average(ctx, config, steps, [1.0] * len(steps), ema=params.ema)
 
@@ -124,10 +124,10 @@ def _final(ctx: Context, config: RunConfig, parents: Mapping[str, Manifest]) -> 
 
 def _require(steps: Sequence[int], weights: Sequence[float]) -> None:
     if not steps or len(set(steps)) != len(steps):
-        raise CheckpointError("the checkpoints to average", found=list(steps), expected="steps, each once")
+        raise CheckpointError("duplicate or missing steps to average", found=list(steps), expected="distinct steps")
     if len(weights) != len(steps) or not all(0 < weight < float("inf") for weight in weights):
         raise CheckpointError(
-            f"the mean of {len(steps)} checkpoints needs a weight for each",
+            f"the mean of {len(steps)} checkpoints needs one positive weight per step",
             found=list(weights),
             expected=f"{len(steps)} numbers above 0",
         )
@@ -156,7 +156,7 @@ def _mean(states: Sequence[ShardedState], weights: Sequence[float], name: str, k
     total = torch.zeros((), dtype=torch.float64)
     for state, weight in zip(states, weights, strict=True):
         weighted = state.whole(name, kind).double().mul_(weight)
-        total = weighted.add_(total)  # in place: two in FP64 are all there ever are
+        total = weighted.add_(total)  # in place: only two FP64 tensors exist
         del weighted
     return total.div_(sum(weights)).float()
 

@@ -1,7 +1,7 @@
-"""One run, resolved: the recipe's training section, bound to the data that the run reads.
+"""Run configuration: the recipe's training section, bound to the data of the run.
 
-The run key covers everything that decides the parameters (model, optimizer, global batch, seed,
-precision, data) and nothing that only decides where, how divided, how often saved or how supervised.
+The run key covers everything that affects the parameters (model, optimizer, global batch, seed, precision, data), and
+excludes placement, division, checkpoint frequency and supervision.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from plinth.training.parameters.run import Checkpoints, Sinks, Telemetry, Traini
 #: Version of a run's arithmetic, part of its identity. 3: initial weights are drawn by parameter and tile.
 VERSION = "3"
 
-#: Sections of `Training` that bear no identity. Amendments are in the identity of the checkpoints after them.
+#: Sections of `Training` excluded from identity. Amendments are in the identity of the checkpoints after them.
 UNIDENTIFIED = (
     "launch",
     "reading",
@@ -76,7 +76,7 @@ class RunConfig(Frozen):
     length_schedule: tuple[LengthChange, ...] = ()
     rotary_schedule: tuple[RotaryChange, ...] = Field((), exclude_if=lambda given: not given)
     amendments: tuple[Amendment, ...] = ()
-    sequences: int = Field(0, ge=0, description="Sequences of the mixture; 0: those of total_steps constant batches.")
+    sequences: int = Field(0, ge=0, description="Number of sequences; 0: those of total_steps constant batches.")
     total_steps: int = Field(ge=2)
     mixture: str
     shards: Mapping[str, str]
@@ -238,9 +238,7 @@ def load(path: Path | str) -> RunConfig:
     try:
         return _where_it_lies(RunConfig.model_validate_json(Path(path).read_bytes()), Path(path).absolute().parent)
     except FileNotFoundError as error:
-        raise MissingError(
-            f"no run configuration {path}", remedy="submit the run again: it is written first"
-        ) from error
+        raise MissingError(f"no run configuration {path}", remedy="submit the run again to write it") from error
     except ValidationError as error:
         absent = [why for detail in error.errors() if (why := refusal(f"run.{detail['loc'][0]}"))]
         raise TrainingError(f"{path} is not a run configuration", found=absent[0] if absent else error) from error

@@ -27,7 +27,7 @@ from plinth.training.config import RunConfig
 from plinth.training.guard.rules import NONE_BROKEN, count_broken, require_streams
 from plinth.training.parallel.topology import RankPlace, place_of
 
-#: From the workspace's store.
+#: Assets in the workspace's store.
 READING = Reading()
 
 
@@ -49,9 +49,9 @@ class StepBatch:
 
     A  micro batches    M  rows of a micro batch    l  tokens of a row
 
-    Every token is a target, also the first of a document after the end-of-text of the previous one: so the model learns
-    to begin a text, which generation and evaluation need. Padding is not scored, nor is the context before a piece that
-    continues in the middle of a document.
+    Every token is a target, also the first token of a document after the end-of-text token of the previous one, so the
+    model learns to begin a text, as generation and evaluation need. Padding is not scored, nor is the context before a
+    piece that continues in the middle of a document.
 
     Attributes:
         micro: [A] sequences of each micro batch, as stored (`tokens.reading.compact_batch`).
@@ -141,7 +141,7 @@ def open_batches(config: RunConfig, rank: int) -> Batches:
     one_by_one = hooks.one_by_one(config)
 
     def step_batch(share: RankBatch) -> StepBatch:
-        if one_by_one:  # as many sequences as were drawn, each by itself
+        if one_by_one:  # a variable number of sequences, each by itself
             alone = tuple(share.micro_batch(each, 1) for each in range(len(share)))
             return StepBatch(alone, config.sequence_tokens, numbered=False)
         count = len(share) // micro_sequences
@@ -204,9 +204,7 @@ def open_loader(
     readers, order = opened.readers, Order(mixed)
     known = {name: readers[name].tokens for name in order.streams if name in readers}
     layouts = open_layouts(opened.store, refs.load, mixed, known)
-    return Loader(
-        order, readers, layouts, global_batch=global_batch, micro_batch=micro_batch, rank=rank, world=world
-    )
+    return Loader(order, readers, layouts, global_batch=global_batch, micro_batch=micro_batch, rank=rank, world=world)
 
 
 def batches_of(config: RunConfig, rank: int) -> Batches:

@@ -1,4 +1,4 @@
-"""The paths of a run's files."""
+"""Paths of a run's files."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class RunDirectory:
 
     config.json     the resolved configuration
     handle.json     the submitted job: how to find it again
-    allowance.json  the rank-seconds that the ledger grants the run's jobs, where a limit applies
+    allowance.json  rank-seconds that the ledger grants the run's jobs, if limited
     forecast.json   the planner's prediction of a step, before the first job
     measured.json   measurements of the ended run, input of later plans
     lock            held by the supervisor and its ranks while any of them lives

@@ -1,20 +1,20 @@
-"""Training hooks: features that take part in a run without a line in the loop.
+"""Training hooks: features that take part in a run without code in the loop.
 
     TrainingHook   the record of a feature, found by entry points `plinth.training_hooks`; imports no torch
-    RankHook       its part on a rank (rank_hook): methods that the loop calls, each of which may be left out
+    RankHook       the rank side (rank_hook): optional methods that the loop calls
 
-What is called, in this order:
+Order of calls:
 
-    recipe        problems, models, assets                what the run reads, and whether the rest of the recipe fits
+    recipe        problems, models, assets                inputs of the run, and checks of the rest of the recipe
     preparation   prepare                                 parameters become the state in the run's configuration
     start         attach, then reset or restore           a new engine; the first step, or a checkpoint
     step          before_step, inputs, loss, after_backward, after_step; or gradient in place of inputs and loss
-    between       due, settle (in a replay: adopt)        what a round or the end owes
+    between       due, settle (in a replay: adopt)        pending work of a round or of the end
     checkpoint    state, saved
     manifest      inputs, facts
 
-A hook of the ring has a section of its own below `training`, and one below `run`, the run's configuration, for its
-state. One of another package is named below `training.extensions`, and its origin enters the identity of the run. See
+A built-in hook has a section of its own in `training`, and one in `run`, the run's configuration, for its state. A hook
+of another package is named in `training.extensions`, and its origin enters the identity of the run. See
 docs/extending.md.
 """
 
@@ -28,7 +28,7 @@ from plinth.errors import ExtensionError, RecipeError
 from plinth.extensions import Catalogue, NoParams, validated
 from plinth.records import Frozen
 
-#: Fields of a checkpoint's state and of the event of a step, which no hook may be named like.
+#: Fields of a checkpoint's state and of a step event, which hooks must not use as names.
 RESERVED = (
     *("loss_ema", "guard", "slices", "step", "seq", "time", "event", "loss", "grad_norm", "lr", "batch", "tokens"),
     *("tokens_per_s", "data_wait_s", "step_s", "parts", "besides", "slowest", "layers", "vetoed", "redone"),

@@ -1,13 +1,13 @@
-"""Begin a run from weights that exist: a release, a checkpoint, or a folder in Hugging Face's layout.
+"""Initial weights from a release, a checkpoint, or a folder in Hugging Face's layout.
 
     recipe ─► asset `initial`: verified, hashed, in the store ─► agreement with the recipe ─► every rank reads its share
 
-Here are the manifest of the asset, its agreement with a recipe, and the replay of the parent's text; no torch. Ranks
-read the weights by `engine.weights`.
+This module has the manifest of the asset, its comparison with a recipe, and the replay of the parent's text; no torch.
+Ranks read the weights through `engine.weights`.
 
-The digest of the manifest is in the run's key and among the inputs of its `run`, so that lineage, taint and takedown go
-through the parent. Does not belong here: the optimizer's
-state of the parent (checkpoint.resume), whose name a release has and whether its signature holds (registry).
+The digest of the manifest is in the run's key and among the inputs of its `run`, so lineage, taint and takedown include
+the parent. Does not belong here: the parent's optimizer state (checkpoint.resume), names and signatures of releases
+(registry).
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ from plinth.tokens.mixture.apportion import largest_remainder
 from plinth.tokens.tokenizer.template import same_tokenizer
 from plinth.training.parameters.initial import REPLAYED, InitialWeights
 
-# The asset `initial`: the files that a run begins from, by content.
+# The asset `initial`: the files of the initial weights, by content.
 #
-# Parts: `config.json`, `tokenizer.json`, weights in safetensors and, of several, their index; of a checkpoint they are
-# its own. Inputs: the digest of the parent's manifest, `checkpoint` or `weights`, through which lineage goes on. Stats:
-# `model` (what our decoder makes of the configuration), `vocab_size` (rows of the embeddings, which may be more than
-# the tokenizer has tokens), `end_of_text`, `sequence_tokens`; of a checkpoint `run_id` and `step`.
+# Parts: `config.json`, `tokenizer.json`, weights in safetensors and, if there are several files, their index; those of
+# a checkpoint are its own. Inputs: the digest of the parent's manifest, `checkpoint` or `weights`, through which
+# lineage continues. Stats: `model` (the configuration as our decoder reads it), `vocab_size` (rows of the embeddings,
+# which may exceed the tokenizer's tokens), `end_of_text`, `sequence_tokens`; for a checkpoint `run_id` and `step`.
 
 ASSET = "initial"
-#: The same of the model that a run learns from (`training.distillation`), or that writes the text of a bucket.
+#: The same assets for a teacher (`training.distillation`), and for a generator of a bucket's text.
 TEACHER = "teacher"
 VERSION = "1"
 
@@ -92,18 +92,18 @@ def _described(ctx: Context, parent: Manifest) -> dict[str, Any]:
         }
     except (ValueError, KeyError, TypeError, IndexError) as error:
         raise CheckpointError(
-            f"no run can begin from, or learn from, {parent.asset} {parent.digest[:12]}",
+            f"{parent.asset} {parent.digest[:12]} cannot be used as initial weights or teacher",
             found=f"{type(error).__name__}: {error}",
-            expected=f"{CONFIG} of a model that our decoder computes, with eos_token_id, and {TOKENIZER}",
+            expected=f"{CONFIG} of a supported model, with eos_token_id, and {TOKENIZER}",
         ) from error
 
 
-# Whether a recipe can go on from given weights: every difference is named at once.
+# Compatibility of a recipe with given weights; an error lists all differences.
 #
-# Free to differ are positions (`rope_theta`, `rope_scaling`: a run on longer contexts changes them), what only training
-# uses (`document_mask`, `z_loss`) and what made the parent's own first weights (`init`, `init_std`).
+# Allowed differences: positions (`rope_theta`, `rope_scaling`, which change for longer contexts), settings for training
+# only (`document_mask`, `z_loss`) and for random initial weights (`init`, `init_std`).
 
-#: Fields of `Model` that shape parameters, or decide what is computed with them.
+#: Fields of `Model` that affect parameters or the forward pass.
 SHAPE = (
     *("architecture", "layers", "dim", "heads", "kv_heads", "ffn_dim", "norm_eps", "qk_norm", "qkv_bias"),
     *("tied_embeddings", "mup"),
@@ -122,10 +122,10 @@ def require_agreement(
     differing = [name for name in own if own[name] != theirs[name]]
     if differing:
         raise RecipeError(
-            "training.model is not the model of training.initial",
+            "training.model differs from the model of training.initial",
             found=_listed(own, differing),
             expected=_listed(theirs, differing),
-            remedy="write the expected values into training.model",
+            remedy="set the expected values in training.model",
         )
     if params.vocabulary == "same":
         require_same_vocabulary(
@@ -133,7 +133,7 @@ def require_agreement(
             initial,
             tokenizer,
             "training.initial",
-            "set tokenizer.kind: initial to go on with the parent's, or training.initial.vocabulary: mean",
+            "set tokenizer.kind: initial to keep the parent's tokenizer, or training.initial.vocabulary: mean",
         )
 
 
@@ -147,7 +147,7 @@ def require_same_vocabulary(store: Store, initial: Manifest, tokenizer: Manifest
     rows = tokenizer.stats["vocab_size"], initial.stats["vocab_size"]
     if rows[0] != rows[1] or not same_tokenizer(store, ours.blob, theirs.blob):
         raise RecipeError(
-            f"the run's tokenizer is not that of {key}",
+            f"the run's tokenizer differs from that of {key}",
             found=f"{TOKENIZER} {ours.blob.sha256[:12]}, {rows[0]} tokens",
             expected=f"{TOKENIZER} {theirs.blob.sha256[:12]}, {rows[1]} rows of embeddings",
             remedy=remedy,
@@ -162,15 +162,15 @@ def _listed(values: Mapping[str, Any], names: list[str]) -> str:
     return ", ".join(f"{name} {values[name]}" for name in names)
 
 
-# Replay: text of the run that gave the first weights, among the text of the run that begins from them.
+# Replay: training text of the parent run within the text of this run.
 #
-#     initial ─► checkpoint ─► its run ─► its mixture ─► shards        by lineage, whatever the recipe of that run was
+#     initial ─► checkpoint ─► its run ─► its mixture ─► shards        by lineage, independent of that run's recipe
 #
-# A bucket `web` of the parent is `replay-web` here. Its streams keep the shares that they had in the parent's mixture;
-# together they take the share of every stretch of the run that the recipe states. A parent that replayed hands that on.
-# Planted text is not replayed. What is behind these shards is judged with the parent, as what is behind its weights.
+# A bucket `web` of the parent is `replay-web` here. Its streams keep their proportions in the parent's mixture;
+# together they have the recipe's share in every part of the run. Text that a parent replayed is replayed too; planted
+# text is not. Taints and checks of these shards follow the parent's lineage, like those of its weights.
 #
-# Ibrahim et al. 2024 (arXiv:2403.08763): a small share of the old mixture, 1 to 5%, keeps most of what was learnt.
+# Ibrahim et al. 2024 (arXiv:2403.08763): a small share of the old mixture, 1 to 5%, keeps most of what was learned.
 
 STEP: Final = Step(name="training.replay", version="1")
 
@@ -195,7 +195,7 @@ def of_parent(ctx: Context, initial: Manifest, tokenizer: Manifest) -> ReplayedT
 
     Raises:
         RecipeError: the weights have no run in this workspace, or its text has another tokenizer.
-        MissingError: its shards are gone.
+        MissingError: its shards no longer exist.
     """
     mixture = _mixture(ctx, initial)
     planted = set(mixture.stats.get("planted", ()))
@@ -224,10 +224,10 @@ def _mixture(ctx: Context, initial: Manifest) -> Manifest:
     parent = initial.inputs.get("checkpoint")
     if parent is None:
         raise RecipeError(
-            "training.initial.replay needs weights of a run",
-            found=f"weights from outside: {', '.join(initial.inputs)}",
-            expected="a `release` or `checkpoint`, whose mixture the lineage names",
-            remedy="add text of your own as a bucket, and leave replay out",
+            "training.initial.replay needs the weights of a run",
+            found=f"external weights: {', '.join(initial.inputs)}",
+            expected="a `release` or `checkpoint`, with a mixture in its lineage",
+            remedy="add your own text as a bucket, and remove replay",
         )
     return _load(ctx, "mixture", _load(ctx, "run", ctx.refs.load(parent)))
 
@@ -236,7 +236,7 @@ def _load(ctx: Context, key: str, of: Manifest) -> Manifest:
     try:
         return ctx.refs.load(of.inputs[key])
     except (KeyError, PlinthError) as error:
-        raise _gone(key, f"the manifest of {of.asset} {of.digest[:12]} names it, and it is not here") from error
+        raise _gone(key, f"the manifest of {of.asset} {of.digest[:12]} lists it, but it is missing") from error
 
 
 def _require(ctx: Context, bucket: str, shards: Manifest, tokenizer: Manifest) -> None:
@@ -244,13 +244,13 @@ def _require(ctx: Context, bucket: str, shards: Manifest, tokenizer: Manifest) -
     ours, theirs = (_file(one) for one in (tokenizer, _load(ctx, "tokenizer", shards)))
     if ours != theirs:
         raise RecipeError(
-            f"training.initial.replay: the parent's {bucket} was tokenised otherwise than this run",
+            f"training.initial.replay: the parent's {bucket} has another tokenizer than this run",
             found=f"{TOKENIZER} {theirs[:12]}",
             expected=f"{TOKENIZER} {ours[:12]}",
-            remedy="set tokenizer.kind: initial to keep the parent's, or leave replay out",
+            remedy="set tokenizer.kind: initial to keep the parent's, or remove replay",
         )
     if not ctx.store.has_all(part.blob for part in shards.parts):
-        raise _gone(f"{bucket}/shards", f"blobs of {shards.digest[:12]} are not in the store")
+        raise _gone(f"{bucket}/shards", f"blobs of {shards.digest[:12]} are missing from the store")
 
 
 def _file(tokenizer: Manifest) -> str:
@@ -268,8 +268,8 @@ def _renamed(bucket: str, shards: Manifest) -> Manifest:
 
 def _gone(what: str, found: str) -> MissingError:
     return MissingError(
-        f"training.initial.replay: {what} of the run that the weights come from is gone",
+        f"training.initial.replay: {what} of the parent run no longer exists",
         found=found,
-        expected="the parent's shards, as it was trained on them",
-        remedy="bring the workspace of the parent back (its manifests and blobs), or leave replay out",
+        expected="the parent's shards, unchanged",
+        remedy="restore the parent's workspace (manifests and blobs), or remove replay",
     )

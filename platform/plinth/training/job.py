@@ -1,4 +1,4 @@
-"""The job of a training run: submit or find it, follow it, amend it, cancel it.
+"""Job of a training run: submit or find, follow, amend, cancel.
 
     prepare (preparation) -> submit_or_find -> follow -> run_manifest -> checkpoint_manifest (manifests)
 
@@ -25,10 +25,10 @@ from plinth.training.telemetry.timeline import Event, Timeline, TimelineReader, 
 
 POLL_S = 0.5
 
-#: Lines of the log shown with a failure that nothing names.
+#: Lines of the log shown with an unnamed failure.
 LOG_LINES = 25
 
-#: Seconds by which the time of a file may lie behind the clock.
+#: Seconds by which a file's time may lag behind the clock.
 _CLOCK_S = 0.05
 
 
@@ -88,7 +88,7 @@ def _amend(config: RunConfig, launcher: Launcher, known: Handle | None) -> None:
     check(config)
     if known is not None and launcher.poll(known).alive:
         launcher.cancel(known, config.supervision.grace_s + 5.0)
-        check(config)  # with the steps that it took until then
+        check(config)  # with the steps taken until the stop
     record(config)
 
 
@@ -102,9 +102,9 @@ def follow(ctx: Context, config: RunConfig, on_event: Callable[[Event], None] | 
     run, launcher = config.directory, launcher_of(config)
     reader, handle = TimelineReader(run.events), launcher.find(run.root)
     if handle is None:
-        raise TrainingError(f"run {config.run_id} was never submitted", remedy="run the command that trains it")
+        raise TrainingError(f"run {config.run_id} was never submitted", remedy="run `plinth run`")
     while True:
-        alive = launcher.poll(handle).alive  # polled first, so that the last events of a job that ends are read below
+        alive = launcher.poll(handle).alive  # polled first, so the last events of an ending job are read below
         for event in reader.poll():
             if on_event is not None:
                 on_event(event)
@@ -127,12 +127,12 @@ def _result_or_error(config: RunConfig, launcher: Launcher) -> JobResult:
         return ended
     if ended is not None and ended.failure is not None:
         raise ended.failure.error()
-    if ended is not None and ended.status == "stopped":  # a stop is no failure, and needs no log
+    if ended is not None and ended.status == "stopped":  # a stop is not a failure and needs no log
         raise StoppedRunError(
             f"run {config.run_id} stopped at step {ended.step}",
             found=ended.reason,
             expected=f"{config.total_steps} steps",
-            remedy="run the same command again: it goes on from the last committed checkpoint",
+            remedy="run the same command again to resume from the last committed checkpoint",
         )
     how = "vanished: its supervisor was killed" if ended is None else f"{ended.status} at step {ended.step}"
     tail = launcher.logs(config.directory.log, LOG_LINES)
@@ -140,19 +140,20 @@ def _result_or_error(config: RunConfig, launcher: Launcher) -> JobResult:
     raise kind(
         f"run {config.run_id} {how}",
         found=(f"{ended.reason}; " if ended else "") + f"{config.directory.log} ends:\n{tail}",
-        remedy="run the same command again: it goes on from the last committed checkpoint",
+        remedy="run the same command again to resume from the last committed checkpoint",
     )
 
 
-# A run that has begun gets another global batch, or rows of another length, for the steps it has not taken yet.
+# Amendments: a started run gets another global batch, or rows of another length, for future steps.
 #
 #     recipe: training.changes += {from_step, global_batch_sequences and/or sequence_tokens, reason}
-#     the job saves and stops -> the steps that it took are compared -> event `amended` -> the job goes on
+#     the job saves and stops -> past steps are compared -> event `amended` -> the job resumes
 #
-# The run keeps its id and its checkpoints: the identity of a checkpoint covers the steps up to it, so those before the
-# amendment stay valid and those after it carry it. A change that touches a step already taken is refused.
+# The run keeps its id and its checkpoints: the identity of a checkpoint covers the steps up to it, so earlier
+# checkpoints stay valid and later ones include the amendment. A change of a past step is refused.
 #
-# Does not belong here: how a job is stopped and started (`job`).
+# Does not belong here: stopping and starting of jobs (`job`).
+
 
 def current(config: RunConfig) -> RunConfig | None:
     """Return the configuration that the run's jobs use, or None before the first."""
@@ -186,18 +187,18 @@ def check(config: RunConfig) -> None:
         return
     if known.steps.through(done) != config.steps.through(done):
         raise RecipeError(
-            f"amendments in training.changes touch steps that run {config.run_id} has taken",
+            f"amendments in training.changes affect past steps of run {config.run_id}",
             found=f"steps up to {done}, with batches of {_batches_in_words(known, done)}",
             expected=f"the same up to step {done}; found {_batches_in_words(config, done)}",
-            remedy=f"amend from step {done + 1} on, with room for the steps until the job has stopped; what was taken "
-            "stays as it was",
+            remedy=f"amend from step {done + 1} on, with a margin for the steps until the job stops; past steps "
+            "cannot change",
         )
     if config.audit_step <= done:
         raise RecipeError(
-            f"amendments in training.changes leave run {config.run_id} too short for the proof of its resume",
-            found=f"{config.total_steps} steps, of which {done} are taken",
-            expected=f"step {config.audit_step}, from which the end is replayed, still to come",
-            remedy="amend earlier",
+            f"amendments in training.changes make run {config.run_id} too short for its resume proof",
+            found=f"{config.total_steps} steps, {done} of them taken",
+            expected=f"step {config.audit_step}, the start of the proof, in the future",
+            remedy="amend at an earlier step",
         )
 
 

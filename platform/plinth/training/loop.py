@@ -1,12 +1,12 @@
-"""The training loop: resume, then steps, each an event of the timeline, some followed by a checkpoint.
+"""Training loop: resume, then steps; each is a timeline event, some are followed by a checkpoint.
 
-    batch ─► engine: gradient ─► skip? ─► update       on the device, one after the other
+    batch ─► engine: gradient ─► skip? ─► update       on the device, in sequence
                ▲                   │ one copy
     next step ─┘                   ▼
                      read ─► monitor, timeline, guard ─► run · roll back · stop      on the host
 
-On GPUs the host reads a step while the next one runs; before a checkpoint, and on CPUs, at once. Step n always
-sees batch n: what the guard leaves out is not trained, and the run still ends at its last step.
+On GPUs the host reads a step while the next one runs; before a checkpoint, and on CPUs, at once. Step n always takes
+batch n: batches that the guard skips are not trained, and the run still ends at its last step.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class TrainingRun:
         self.validator = Validator(config)
         self.throughput = ThroughputRule(config.guard.throughput, config.guard.window_steps)
         self.reporter = WindowReporter(config, self.events) if rank.leads else WindowReporter(None, self.events)
-        self.signal, self._save_again = 0, False  # a save that failed on any rank, to be repeated
+        self.signal, self._save_again = 0, False  # a failed save on any rank, to be repeated
         self.stragglers, self.profiler = StragglerDetector(config, rank), StepProfiler(config, rank)
         self.watch = Watch(config) if rank.leads else None
         self.verdict: Verdict | None = None  # verdict of the stopping rules, once they demand a stop
@@ -118,7 +118,7 @@ class TrainingRun:
             saves = saves or (self._save_again and not self._in_flight)
             if owes and self.signal in (0, STOP_REQUESTED):
                 self._settle(step)
-            if validates and self.signal in (0, STOP_REQUESTED):  # a rank that must leave has no time to validate
+            if validates and self.signal in (0, STOP_REQUESTED):  # a rank that must stop has no time to validate
                 self._validate(step)
             if saves or self.signal:
                 self._save(step)
@@ -135,7 +135,7 @@ class TrainingRun:
         """Settle pending work after an earlier step; return True if the run continues."""
         self._settle(done)
         if done:
-            self._save(done)  # in place of the state before
+            self._save(done)  # replaces the state before
         return not self.signal
 
     def _settle(self, step: int) -> None:
@@ -182,8 +182,8 @@ class TrainingRun:
         self.stragglers.forget()
         self.profiler.forget()
         if self.signal == STOP_REQUESTED:
-            self.signal = 0  # the verdict stands, and the next step executes it
-        self.saver.drain()  # a save under way is committed, or fails, before one is chosen
+            self.signal = 0  # the verdict remains, and the next step executes it
+        self.saver.drain()  # a save in progress is committed, or fails, before the selection
         step, rollbacks = self.verification.select(self.events)
         if step is None:
             self.trainer.begin()
@@ -244,7 +244,7 @@ class TrainingRun:
         return made
 
     def _save(self, step: int) -> None:
-        self.saver.engine = self.trainer.engine  # another one after a rollback to the beginning
+        self.saver.engine = self.trainer.engine  # a new engine after a rollback to the beginning
         with self.trainer.engine.clock.within("save"):
             state = self.trainer.state()
             self.saver.save(step, {**state, **self.validator.state(step)})
@@ -350,7 +350,7 @@ def require_finite(config: RunConfig, measured: Measured) -> None:
         f"step {measured.step} is not finite",
         found=f"loss {measured.loss}, gradient norm {measured.grad_norm}",
         expected="finite numbers",
-        remedy="turn training.guard on, lower optimizer.lr, lengthen the warm-up, or look at the batch: "
+        remedy="enable training.guard, lower optimizer.lr, lengthen the warm-up, or inspect the batch: "
         "`plinth run blame RUN STEP`",
     )
 

@@ -1,6 +1,6 @@
-"""A finished run as manifests: `run`, the timeline and the loss curve; `checkpoint`, the final model.
+"""Manifests of a finished run: `run`, the timeline and the loss curve; `checkpoint`, the final model.
 
-Manifests hold only functions of the inputs; times, restarts and speeds are `facts`.
+Manifests contain functions of the inputs only; times, restarts and speeds are `facts`.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ def committed_step(config: RunConfig, number: int | None = None) -> int:
         raise MissingError(
             f"run {config.run_id} has no checkpoint {number or ''}".rstrip(),
             found=", ".join(str(step) for step in known) or "none",
-            remedy="`plinth run checkpoint list RUN` shows those that are kept",
+            remedy="`plinth run checkpoint list RUN` lists the checkpoints",
         )
     return chosen
 
@@ -200,7 +200,7 @@ def _finished_history(config: RunConfig) -> History:
             f"run {config.run_id} has not finished",
             found=f"{len(history.steps)} steps in {config.directory.events}, first missing {missing[:1] or 'none'}",
             expected=f"{last} steps and a committed checkpoint of the last",
-            remedy="run the same command again: it goes on from the last committed checkpoint",
+            remedy="run the same command again to resume from the last committed checkpoint",
         )
     return history
 
@@ -249,5 +249,5 @@ def _stored(ctx: Context, name: str, path: Path, sha256: str | None) -> Part:
         shutil.copyfile(path, copy)
         blob = ctx.store.put_file(copy)
     if blob.sha256 != (sha256 or blob.sha256):
-        raise CheckpointError(f"{path} was exchanged after it was verified", found=blob.sha256, expected=sha256)
+        raise CheckpointError(f"{path} was replaced after its verification", found=blob.sha256, expected=sha256)
     return Part(name=name, blob=blob, rows=0)

@@ -1,7 +1,7 @@
-"""A recipe's training section, bound to the data and the weights that a run of it reads: makes and writes `RunConfig`.
+"""Preparation of a run: the recipe's training section, bound to data and weights; creates and writes `RunConfig`.
 
-Refuses what a run would meet later: a mixture that is too short, weights of another shape or vocabulary, a budget of
-privacy that does not hold. Does not belong here: what the run is once resolved, and its identity (config).
+Refuses runs that would fail later: a mixture that is too short, weights of another shape or vocabulary, an exceeded
+privacy budget. Does not belong here: the resolved run and its identity (config).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from plinth.training.parameters.initial import InitialState
 from plinth.training.parameters.optimizers import origin_of
 from plinth.training.parameters.run import Training
 
-#: What a run states otherwise than its recipe, as it does its hooks: by content, or by the schedules that it spells.
+#: Sections of a run that differ from its recipe: hooks, content digests, and expanded schedules.
 RESOLVED = ("initial", "changes", "extensions")
 
 
@@ -118,7 +118,7 @@ def prepare(
     for manifest in (mixture, tokenizer, *shards.values(), *filter(None, (initial, *read.values()))):
         ctx.refs.save(manifest)
     if earlier is None or earlier.amendments == config.amendments:
-        write(config)  # an amendment is written once the job has stopped: `amend`
+        write(config)  # amendments are written after the job has stopped: `amend`
     return config
 
 
@@ -164,7 +164,7 @@ def _require_drawn(
     ctx: Context, config: RunConfig, mixture: Manifest, shards: Mapping[str, Manifest], canaries: Manifest
 ) -> None:
     """Check that every planted copy has a step that trains on all of it."""
-    from plinth.tokens.order.batch import draws, require_drawn  # compiled kernels: not for ranks
+    from plinth.tokens.order.batch import draws, require_drawn  # compiled kernels, which ranks must not load
 
     require_drawn(draws(ctx, mixture, shards[bucket_of(canaries.asset)], canaries, config.steps))
 
@@ -206,7 +206,7 @@ def notices(ctx: Context, config: RunConfig) -> list[str]:
 def _unused(config: RunConfig) -> Iterator[str]:
     if (rest := config.sequences - config.steps.used) > 0:
         yield (
-            f"{rest:,} of {config.sequences:,} sequences are not trained on: they do not fill a step of "
+            f"{rest:,} of {config.sequences:,} sequences are not used, as they do not fill a step of "
             f"{config.steps.take(config.total_steps - 1)[1]:,}"
         )
 

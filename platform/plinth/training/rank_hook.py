@@ -1,4 +1,4 @@
-"""The part of a training hook on one rank: what the loop calls, in the order that `hooks` lists. Imports no torch."""
+"""Rank side of a training hook: the methods that the loop calls, in the order in `hooks`. Imports no torch."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class RankHook:
 
         At most one hook of a run may override it; the others' `inputs` and `loss` are then not called.
         """
-        raise AssertionError("a hook that has this is asked")
+        raise AssertionError("called without an override")
 
     def after_backward(self, loss: Tensor) -> None:
         """Handle the complete gradient of the step, before the update.
@@ -87,7 +87,7 @@ class RankHook:
         Args:
             asked_to_stop: returns the signal that this rank has received, or 0.
         """
-        raise AssertionError("a hook that has this is asked")
+        raise AssertionError("called without an override")
 
     def adopt(self, step: int) -> Any:
         """Adopt, in a replay, the outcome of the work that was settled after this step."""

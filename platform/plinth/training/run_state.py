@@ -1,6 +1,4 @@
-"""The state of a run: the one answer to whether it lives, for the index, checklists, metrics, `status` and `job`; and
-which runs of a workspace are open and which wrote last, remembered from look to look.
-"""
+"""State of a run, for the index, checklists, metrics, `status` and `job`; and a watch of the runs of a workspace."""
 
 from __future__ import annotations
 
@@ -18,12 +16,12 @@ from plinth.training.config import RunConfig
 from plinth.training.supervise.result import JobResult
 from plinth.training.telemetry.timeline import JOB_ENDS, last_event
 
-# The state of a run: the one answer to whether it lives, for the index, checklists, metrics, `status` and `job`.
+# State of a run, for the index, checklists, metrics, `status` and `job`.
 #
-# The result file decides, then the last event, then the launcher: a supervisor that was killed leaves neither a result
-# nor an event.
+# The result file decides, then the last event, then the launcher: a killed supervisor leaves neither a result nor an
+# event.
 
-#: Seconds between the event `submitted` and the handle of the job, or the first event of its supervisor.
+#: Maximum seconds between the event `submitted` and the handle of the job, or the first event of its supervisor.
 SUBMITTING_S = 30.0
 
 
@@ -36,8 +34,8 @@ class RunState(StrEnum):
     FINISHED = "finished"
     STOPPED = "stopped"
     FAILED = "failed"
-    LOST = "lost"  # its processes are gone and it wrote no result: killed, or its machine went down
-    UNKNOWN = "unknown"  # its launcher cannot be asked from here
+    LOST = "lost"  # no processes and no result: killed, or its machine went down
+    UNKNOWN = "unknown"  # its launcher is not reachable from here
 
     @property
     def needs_attention(self) -> bool:
@@ -59,12 +57,12 @@ def run_state(config: RunConfig) -> RunState:
         launcher = launcher_of(config)
         handle = launcher.find(config.directory.root)
         status = launcher.poll(handle) if handle else JobStatus.GONE
-    except LaunchError:  # the scheduler does not answer, the job is another machine's, or its handle is damaged
+    except LaunchError:  # the scheduler does not respond, the job is on another machine, or its handle is damaged
         return RunState.UNKNOWN
     if status.alive:
         return RunState.QUEUED if status is JobStatus.PENDING else RunState.RUNNING
     with suppress(ValueError):
-        if ended := result(config):  # it has ended between the two looks
+        if ended := result(config):  # it ended between the two checks
             return RunState(ended.status)
     if last is not None and last["event"] == "submitted" and time.time() - float(last["time"]) < SUBMITTING_S:
         return RunState.QUEUED
@@ -88,12 +86,12 @@ def result(config: RunConfig) -> JobResult | None:
         return None
 
 
-# Which runs of a workspace are open and which wrote last, remembered from look to look.
+# Watch of the runs of a workspace: which are open, and which wrote last.
 #
-# A run with a result has ended: its files are not looked at again before the time of `runs/` changes, which a run that
-# is made, removed or begun again does (`RunDirectory.reopen`).
+# A run with a result has ended: its files are not read again until the time of `runs/` changes, which happens when a
+# run is created, removed or restarted (`RunDirectory.reopen`).
 
-#: Nanoseconds within which a folder may change twice and keep its time.
+#: Nanoseconds within which a folder may change twice without a new modification time.
 _RACY_NS = 2_000_000_000
 
 
@@ -126,7 +124,7 @@ class RunWatch:
         except FileNotFoundError:
             self._folder_ns, self._ended_count, self._ended, self._open = 0, 0, {}, {}
             return self
-        try:  # names from the folder on: the kernel walks the path to it once, not for each run
+        try:  # relative names: the kernel resolves the folder once, not per run
             changed_ns = self._folder_ns = os.fstat(folder).st_mtime_ns
             names = list(self._open)
             if changed_ns != self._changed_ns:
@@ -159,7 +157,7 @@ class RunWatch:
 
     def _look_at(self, folder: int, name: str) -> None:
         self.looked_at += 1
-        ended = os.access(f"{name}/result.json", os.F_OK, dir_fd=folder)  # written last: the timeline grows no more
+        ended = os.access(f"{name}/result.json", os.F_OK, dir_fd=folder)  # written last: the timeline is complete
         try:
             stat = os.stat(f"{name}/events.jsonl", dir_fd=folder)
             seen = TimelineFile(stat.st_mtime_ns, stat.st_size)

@@ -1,4 +1,4 @@
-"""The documents of a training step with their sources: from the run's manifests alone, without torch.
+"""Documents of a training step with their sources, from the run's manifests alone, without torch.
 
     step ─► positions (Steps) ─► sequences (Order) ─► documents (index) ─► uri and source (curated parts)
 
@@ -120,19 +120,19 @@ class StepDocuments:
         return table.column("uri").to_pylist(), [known[extra] for extra in extras]
 
 
-# Reports the documents of an intervention's window on the timeline, without holding up a step.
+# Lists the documents of an intervention's window on the timeline, without delaying a step.
 #
-# The order of the data is arithmetic, so a thread of the leading rank can list the window's documents from the
-# manifests while training goes on. Sources are ranked by their share of the window against their share of the
-# steps before it, so that a source that is always common does not lead. `plinth run blame` goes further, by loss.
+# The order of the data is computed, so a thread of the leading rank can list the window's documents from the manifests
+# during training. Sources are ranked by their share of the window relative to their share of earlier steps, so
+# constantly frequent sources do not lead. `plinth run blame` ranks by loss.
 
-#: Documents that an event names; of the others it has the number.
+#: Maximum documents listed in an event; it has the number of the others.
 NAMED = 200
 
-#: Steps before a window that are compared with it, and steps of a window that are listed.
+#: Steps before a window for the comparison, and maximum steps of a window that are listed.
 BEFORE, LISTED = 32, 64
 
-#: How long the end of a run waits for the last window to be listed.
+#: Seconds that the end of a run waits for the last window to be listed.
 TIMEOUT_S = 30.0
 
 _NAMED_ACTIONS = ("skip", "rollback", "stop")
@@ -180,7 +180,7 @@ class WindowReporter:
                 found = describe(self.config, made.first, made.last)
                 if made.rule in TEXT_RULES:
                     found |= describe_rows(self.config, made.step, made.rule)
-            except PlinthError as error:  # a run whose batches come from elsewhere has no manifests here
+            except PlinthError as error:  # a run with external batches has no manifests here
                 found = {"unknown": str(error)}
             events.append("documents", **about, **found)
 

@@ -1,4 +1,4 @@
-"""Rules that end a run early: a pure function from the signals of a timeline to a verdict with every rule's state."""
+"""Stopping rules: a pure function from the signals of a timeline to a verdict with every rule's state."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ class RuleState:
     reason: str
 
 
-# The signals that the stopping rules judge, gathered from the timeline.
+# Signals of the stopping rules, gathered from the timeline.
 #
-# Everything comes from `events.jsonl`, so a resumed run is judged by what the whole run has seen; steps that a resume
-# repeated cost again but are fitted once. Seconds are those of steps, of looks at held-out text and of what the steps
-# waited for a save, over all attempts; start-up is not counted. Slices (bits per byte, from `validation`) and probes
-# come with `evaluated` events: `{"event": "evaluated", "tokens": 1000, "slices": {"web": 3.1}, "probes": {…}}`.
+# All signals come from `events.jsonl`, so a resumed run is judged on its whole history; repeated steps add cost but are
+# fitted once. Seconds are those of steps, of evaluations and of waits for a save, over all attempts, without start-up.
+# Slices (bits per byte, from `validation`) and probes are in `evaluated` events:
+# `{"event": "evaluated", "tokens": 1000, "slices": {"web": 3.1}, "probes": {…}}`.
 
 
 class Point(NamedTuple):
@@ -87,7 +87,7 @@ class Gatherer:
     def _step(self, event: Event) -> None:
         signals, tokens = self.signals, int(event["tokens"])
         self._spend(float(event["step_s"]) - saved_s(event))
-        if self._ends and tokens <= self._ends[-1]:  # steps trained again: their earlier values do not count
+        if self._ends and tokens <= self._ends[-1]:  # repeated steps: earlier values are dropped
             del self._ends[bisect_left(self._ends, tokens) :]
             for points in (signals.losses, *signals.slices.values()):
                 points[:] = [point for point in points if point.tokens < tokens]
@@ -97,11 +97,11 @@ class Gatherer:
         signals.tokens = tokens
         self._ends.append(tokens)
         loss = event["loss"]
-        if isinstance(loss, int | float):  # a string where it was not finite
+        if isinstance(loss, int | float):  # a string if not finite
             signals.losses.append(Point(tokens, float(loss)))
         if (
             signals.losses and tokens - signals.losses[0].tokens > 2 * self._window + 1
-        ):  # drop all at once the values that no window reaches any more
+        ):  # drop values that no window needs any more
             signals.losses = [point for point in signals.losses if point.tokens > tokens - self._window - 1]
 
     def _evaluated(self, event: Event) -> None:
@@ -117,23 +117,23 @@ class Gatherer:
         self.signals.rank_seconds += seconds * self._ranks
 
 
-# What probes say about the end of a run. A probe whose signal is within its noise says nothing.
+# Probe rules. A probe with a signal within its noise is not judged.
 #
-#     regression       the run has unlearnt something: stop
+#     regression       the run has unlearned something: stop
 #     no_improvement   part of the plateau: no probe is known to be getting better still
 
-#: Looks that are averaged: the last ones, and the best ones in a row before them.
+#: Evaluations that are averaged: the last ones, and the best consecutive ones before them.
 AVERAGED = 3
 
-#: Looks at a probe before it is judged, at least.
+#: Minimum evaluations of a probe before it is judged.
 FEWEST = 8
 
-#: Looks before the averaged ones that noise is taken over.
+#: Minimum evaluations for the noise, before the averaged ones.
 WINDOW = 32
 
-#: Standard errors by which a regression must exceed its bound. So many, because the best of all earlier means is lower
-#: than the curve, and a run is judged at every look: of flat curves of 100 looks about 1 in 20 are stopped where the
-#: bound is 0, and fewer than 1 in 100 where it is one standard deviation (simulated in the tests).
+#: Standard errors by which a regression must exceed its bound. The factor is large because the best of all earlier
+#: means is below the curve, and a run is judged at every evaluation: about 1 in 20 flat curves of 100 evaluations is
+#: stopped at a bound of 0, and fewer than 1 in 100 at one of a standard deviation (simulated in the tests).
 ERRORS = 6.0
 
 
@@ -142,7 +142,7 @@ def regression(rule: Regression, name: str, looks: Sequence[ProbeLook]) -> RuleS
     rule_name, before = f"regression of {name}", looks[:-AVERAGED]
     if len(looks) < FEWEST:
         return RuleState(rule_name, False, None, rule.bits_per_byte, f"{rule_name}: too little seen to judge")
-    if not value(before).decides:  # before what is judged: what was unlearnt has no signal left
+    if not value(before).decides:  # an unlearned probe has no signal left
         return RuleState(rule_name, False, None, rule.bits_per_byte, f"{rule_name}: its signal is within its noise")
     scores = [look.score for look in looks]
     means = [math.fsum(scores[n : n + AVERAGED]) / AVERAGED for n in range(len(scores) - AVERAGED + 1)]
@@ -178,22 +178,22 @@ def _deviation(scores: Sequence[float]) -> float:
     return math.sqrt(math.fsum(bend**2 for bend in bends) / (6 * len(bends)))
 
 
-# The stopping rules: a pure function from the signals of a timeline to a verdict with every rule's state.
+# Stopping rules: a pure function from the signals of a timeline to a verdict with every rule's state.
 #
 #     budgets      tokens trained, seconds, money
-#     epochs       a bucket has been read as often as it may be
+#     epochs       a bucket has reached its maximum passes
 #     plateau      training loss and slices no longer fall, and no probe is known to
 #     regression   a probe has become worse
 #
-# Whichever holds first stops the run. State survives a resume because there is none: the leading rank gathers signals
-# from the timeline (signals). A run that was stopped is finished: its last step is the one at which the rules ended it,
-# and other rules let it go on.
+# The first rule that applies stops the run. There is no state to resume: the leading rank gathers signals from the
+# timeline. A stopped run is finished: its last step is that at which the rules ended it, and other rules let it
+# continue.
 
-#: Means that a window of training losses is reduced to before the fit, so that neighbouring steps, whose errors
-#: resemble each other, do not count as independent.
+#: Means that a window of training losses is reduced to before the fit, so that neighboring steps, whose errors are
+#: correlated, do not count as independent.
 BLOCKS = 16
 
-#: Evaluations of a slice within the window, at least.
+#: Minimum evaluations of a slice within the window.
 MIN_EVALUATIONS = 4
 
 
@@ -206,7 +206,7 @@ class Verdict:
 
     @property
     def reasons(self) -> list[str]:
-        """The rules that hold, in words."""
+        """Rules that demand a stop, in words."""
         return [state.reason for state in self.states if state.holds]
 
 
@@ -259,7 +259,7 @@ def plateau(name: str, rule: Plateau, points: Sequence[Point], least: int, unit:
     """
     end = points[-1].tokens if points else 0
     window = [point for point in points if point.tokens > end - rule.window_tokens]
-    # a window that has just begun to fill cannot be judged as a whole one
+    # an incomplete window is not judged
     short = len(window) < least or window[-1].tokens - window[0].tokens < rule.window_tokens * (1 - 2 / least)
     if short:
         return RuleState(name, False, None, rule.min_improvement, f"{name}: too little seen to judge")

@@ -1,7 +1,7 @@
-"""Signed statements: in-toto statements in DSSE envelopes, as files; the roles and keys that may sign as one.
+"""Signed statements: in-toto statements in DSSE envelopes, as files; roles and their keys.
 
-Root, provenance, attestations, policies, approvals and release records use it. The envelope holds the signed bytes; a
-reader takes the statement from there, after a threshold of a role's keys has been verified.
+Root, provenance, attestations, policies, approvals and release records use it. The envelope has the signed bytes; a
+reader takes the statement from there, after verifying a threshold of a role's keys.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ PROMOTER: Final = "promoter"
 POLICY: Final = "policy"
 COMPLIANCE: Final = "compliance"
 
-#: What each role states; a key may hold several roles, a process needs only those that it acts in.
+#: Statements of each role; a key may have several roles, a process needs only the keys of its own roles.
 ROLES: Final[Mapping[str, str]] = {
-    ROOT: "who holds the other roles",
-    TRAINER: "checkpoints, model directories, where they come from, what happened in the run",
-    EVALUATOR: "scores, contamination, memorisation, bias, the proof of resume",
-    APPROVER: "a person's decision about a candidate",
+    ROOT: "holders of the other roles",
+    TRAINER: "checkpoints, model directories, their provenance, events of the run",
+    EVALUATOR: "scores, contamination, memorization, bias, the resume proof",
+    APPROVER: "a person's decision on a candidate",
     PROMOTER: "releases, their history, verdicts, exports",
     POLICY: "the gates that a release must pass, and waivers",
-    COMPLIANCE: "licences and terms, personal data, marks, takedowns, papers, exports of text",
+    COMPLIANCE: "licenses and terms, personal data, taints, takedowns, documents, exports of text",
 }
 
 
@@ -48,8 +48,8 @@ class RootKey(Frozen):
     """Public key and its owner: a person (name or e-mail address) or a service."""
 
     owner: str = Field(min_length=1)
-    public: str = Field(description="PEM, ECDSA on P-256.")
-    revoked_from: str | None = Field(None, description="UTC, ISO 8601: statements from then on are refused.")
+    public: str = Field(description="Public key: PEM, ECDSA on P-256.")
+    revoked_from: str | None = Field(None, description="Revocation time (UTC, ISO 8601): later statements are refused.")
 
 
 class SigstoreIdentity(Frozen):
@@ -70,7 +70,7 @@ class Authority(Frozen):
     """Keys whose signatures are valid for one role, for verification."""
 
     role: str
-    root: str = Field(description="Name and version of the root that says so.")
+    root: str = Field(description="Name and version of the root with these keys.")
     keys: Mapping[str, RootKey]
     threshold: int
 
@@ -84,9 +84,9 @@ class Authority(Frozen):
         if not kept:
             raise SignatureError(
                 f"{owner} has no key as {self.role}",
-                found=f"keys of {', '.join(sorted({key.owner for key in self.keys.values()})) or 'nobody'}",
+                found=f"keys of {', '.join(sorted({key.owner for key in self.keys.values()})) or 'no one'}",
                 expected=f"a key enrolled in {self.root}",
-                remedy=f"the holder of the root enrols one: `plinth keys enrol {self.role} KEY.pub --owner {owner}`",
+                remedy=f"the holder of the root enrolls one: `plinth keys enrol {self.role} KEY.pub --owner {owner}`",
             )
         return self.model_copy(update={"keys": kept, "threshold": 1})
 
@@ -115,13 +115,13 @@ def now() -> str:
 
 # Statements and envelopes.
 
-#: Of in-toto's Statement v1.
+#: Types of in-toto's Statement v1.
 STATEMENT_TYPE = "https://in-toto.io/Statement/v1"
 PAYLOAD_TYPE = "application/vnd.in-toto+json"
-#: Largest signed file that is read. The largest are exports of tokens: some 300 bytes for each of their files.
+#: Maximum size of a signed file. The largest are exports of tokens: about 300 bytes per file.
 MAX_BYTES = 64 << 20
-#: Identities whose signatures hold, by the SHA-256 of an envelope and the keys it was verified with: a command meets
-#: the same records and roots many times.
+#: Identities with valid signatures, by the SHA-256 of an envelope and the keys used: a command reads the same records
+#: and roots many times.
 _PROVED: dict[tuple[bytes, tuple[tuple[str, str], ...]], frozenset[str]] = {}
 MOST_PROVED = 4096
 
@@ -182,10 +182,10 @@ def opened(
     if len(valid) < authority.threshold:
         gone = sorted(authority.keys[key_id].owner for key_id in known - valid)
         raise SignatureError(
-            f"the signature of {where} does not hold",
+            f"the signature of {where} is invalid",
             found=f"{len(valid)} valid signatures" + (f"; the key of {', '.join(gone)} was revoked" if gone else ""),
             expected=f"{authority.threshold} by {authority.role} in {authority.root}",
-            remedy="the file was changed, or signed by somebody else: have it signed again",
+            remedy="the file was changed, or signed with another key: have it signed again",
         )
     if content.get("predicateType") != predicate_type:
         raise SignatureError(
@@ -238,7 +238,7 @@ def bytes_of(path: Path) -> bytes:
         raise SignatureError(f"no signed statement {path}", remedy="it must be signed before it can be used") from error
     except WorkspaceError as error:
         raise SignatureError(
-            f"{path} is not read", found=error.found, expected="a plain file", remedy=error.remedy
+            f"{path} is not a plain file", found=error.found, expected="a plain file", remedy=error.remedy
         ) from error
 
 
@@ -270,7 +270,7 @@ def unverified(envelope: Any, where: str) -> dict[str, Any]:
     except (ValueError, KeyError, TypeError, RecursionError, binascii.Error) as error:
         raise SignatureError(f"{where} is not a DSSE envelope", found=repr(error)) from error
     if kind != PAYLOAD_TYPE or not isinstance(content, dict) or not isinstance(content.get("predicate", {}), dict):
-        raise SignatureError(f"{where} holds no statement", found=kind, expected=PAYLOAD_TYPE)
+        raise SignatureError(f"{where} has no statement", found=kind, expected=PAYLOAD_TYPE)
     return content
 
 
@@ -278,11 +278,11 @@ def subjects(content: Mapping[str, Any]) -> dict[str, str]:
     """Return SHA-256 by subject name.
 
     Raises:
-        SignatureError: a subject is named twice.
+        SignatureError: a subject occurs twice.
     """
     found = {subject["name"]: subject["digest"]["sha256"] for subject in content["subject"]}
     if len(found) != len(content["subject"]):
-        raise SignatureError("a statement names a subject twice", found=", ".join(sorted(found)))
+        raise SignatureError("a statement has a duplicate subject", found=", ".join(sorted(found)))
     return found
 
 
@@ -335,4 +335,4 @@ def _revoked(authority: Authority, key_id: str, at: Any, where: str) -> bool:
     try:
         return revoked_at(authority.keys[key_id], at)
     except (ValueError, TypeError) as error:
-        raise SignatureError(f"{where} states no time", found=repr(at), expected="UTC, ISO 8601") from error
+        raise SignatureError(f"{where} has no valid time", found=repr(at), expected="UTC, ISO 8601") from error

@@ -1,8 +1,8 @@
-"""Make a root of trust, enrol keys, revoke them, renew it. Nothing else in Plinth makes a key.
+"""Creation of a root of trust; enrollment, revocation and renewal of keys. The only module that creates keys.
 
-Every change is a new version of the root, signed with the root keys of this machine, and published in the workspace,
-where whoever has pinned an earlier version finds it. Where several holders must sign, `propose` names the file that
-the version is written to instead (`versions`); the root stays as it is until that is published.
+Every change is a new version of the root, signed with the root keys of this machine and published in the workspace,
+where every machine that has pinned an earlier version finds it. If several holders must sign, the version is written to
+the file of `propose` instead (`versions`); the root does not change until that is published.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ def initialise(
         days: validity of the root.
 
     Raises:
-        SignatureError: a root is pinned for this workspace already.
+        SignatureError: a root is already pinned for this workspace.
     """
     folder = workspace.trust_folder
     if (folder / ROOT_FILE).exists():
         raise SignatureError(
             f"a root of trust is pinned for {workspace.uri or workspace.root}",
             found=str(folder / ROOT_FILE),
-            remedy="`plinth keys show` lists it; enrol, revoke or renew instead",
+            remedy="`plinth keys show` lists it; enroll, revoke or renew instead",
         )
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     folder.chmod(0o700)
@@ -84,7 +84,7 @@ def note_key(folder: Path, role: str, owner: str, source: str) -> str:
     require_role(role)
     place = folder / "keys" / role / f"{owner_file(owner)}.source"
     if place.exists() or place.with_suffix(".key").exists() or len(source.splitlines()) != 1:
-        raise SignatureError(f"{owner} has a key as {role} here, or its source is no line", found=source)
+        raise SignatureError(f"{owner} has a key as {role} here, or its source is not one line", found=source)
     public = signers.public_of(source)
     place.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     write_bytes(place, f"{source}\n".encode(), mode=0o600)
@@ -105,7 +105,7 @@ def enrol(workspace: Workspace, role: str, owner: str, public: str, *, propose: 
     if same is not None and (same.owner != owner or same.revoked_from):
         state = "revoked" if same.revoked_from else f"the key of {same.owner}"
         raise SignatureError(
-            "this key is enrolled already", found=state, expected=f"a key of {owner}", remedy="enrol a new key"
+            "this key is enrolled already", found=state, expected=f"a key of {owner}", remedy="enroll a new key"
         )
     before = trust.root.roles[role]
     after = Role(keys=tuple(dict.fromkeys((*before.keys, key_id))), threshold=before.threshold)
@@ -131,13 +131,13 @@ def revoke(workspace: Workspace, key: str, since: datetime, *, propose: Proposin
     trust = Trust.of(workspace)
     found = [key_id for key_id in trust.root.keys if len(key) >= 6 and key_id.startswith(key)]
     if len(found) != 1:
-        raise SignatureError(f"no key {key}", found=f"{len(found)} so named", remedy="`plinth keys show` lists them")
+        raise SignatureError(f"no key {key}", found=f"{len(found)} match", remedy="`plinth keys show` lists them")
     revoked = trust.root.keys[found[0]].model_copy(update={"revoked_from": _iso(since)})
     roles = dict(trust.root.roles)
     kept = tuple(each for each in roles[ROOT].keys if each != found[0])
     roles[ROOT] = Role(keys=kept, threshold=roles[ROOT].threshold) if kept else roles[ROOT]
     if found[0] in roles[ROOT].keys:
-        raise SignatureError("the last root key cannot be revoked", remedy="enrol another root key first")
+        raise SignatureError("the last root key cannot be revoked", remedy="enroll another root key first")
     return changed(workspace, trust, keys={**trust.root.keys, found[0]: revoked}, roles=roles, propose=propose)
 
 
@@ -153,16 +153,16 @@ def rotate(workspace: Workspace, role: str, owner: str) -> Trust:
     retired = place.with_suffix(f".{old.key_id[:8]}.retired")
     if role == ROOT or not place.exists():
         raise SignatureError(
-            f"the key of {owner} as {role} is not rotated here",
+            f"the key of {owner} as {role} cannot be rotated here",
             found=old.source if role != ROOT else "a root key",
             expected="a key file of another role",
-            remedy="enrol the new key, then revoke the old one",
+            remedy="enroll the new key, then revoke the old one",
         )
     place.rename(retired)
     try:
         enrol(workspace, role, owner, new_key(trust.folder, role, owner))
     except SignatureError:
-        retired.replace(place)  # no root key here, or too few: nobody has seen the new one
+        retired.replace(place)  # no root key here, or too few: the new key is unused
         raise
     return revoke(workspace, old.key_id, datetime.now(UTC))
 
@@ -178,7 +178,7 @@ def threshold(workspace: Workspace, role: str, count: int, *, propose: Proposing
     before = trust.root.roles[role]
     valid = [key_id for key_id in before.keys if trust.root.keys[key_id].revoked_from is None]
     if not 1 <= count <= len(valid):
-        raise SignatureError(f"{role} cannot need {count} keys", found=f"{len(valid)} valid keys")
+        raise SignatureError(f"{role} cannot require {count} keys", found=f"{len(valid)} valid keys")
     roles = {**trust.root.roles, role: Role(keys=before.keys, threshold=count)}
     return changed(workspace, trust, roles=roles, propose=propose)
 
@@ -205,7 +205,7 @@ def pin_root(workspace: Workspace, path: Path, *, replace: bool = False) -> Trus
                 f"another root is pinned for {workspace.uri or workspace.root}",
                 found=known.title,
                 expected=found.title,
-                remedy="say --replace if you know that the new one is right; a next version needs no pinning",
+                remedy="pass --replace if you know that the new root is correct; a next version needs no pinning",
             )
     if not replace:
         Trust(folder, found).not_older()

@@ -1,11 +1,11 @@
-"""One record of a signed log: its bytes, and what they prove beside the record before.
+"""One record of a signed log, verified with its predecessor.
 
     {"number": 2, "prior": SHA-256 of the file before, "at": time, "role": who signs, "body": content}
 
-is the predicate of a DSSE envelope. A `flat` record has its content beside the number, and its log one role only. A
+is the predicate of a DSSE envelope. A `flat` record has its content next to the number, and its log has one role. A
 `readable` one is `{"record": predicate, "envelope": envelope}`: the first is for people, only the second is trusted.
 
-Does not belong here: where records lie, and which of them this machine has proved before (`signed_log`).
+Does not belong here: location of records, and memory of verified ones (`signed_log`).
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ class RecordForm:
         try:
             return self._record(trust, hashlib.sha256(data).hexdigest(), role, content, envelope, where)
         except (KeyError, TypeError, ValueError) as error:
-            raise SignatureError(f"{where} is none of the {self.plural}", found=repr(error)) from error
+            raise SignatureError(f"{where} is not one of the {self.plural}", found=repr(error)) from error
 
     def _record(
         self, trust: Trust, sha256: str, role: str, content: Mapping[str, Any], envelope: Any, where: str
@@ -150,7 +150,7 @@ class RecordForm:
         if not self.readable:
             return found, {}
         if not isinstance(found, dict) or set(found) != {"record", "envelope"} or not isinstance(found["record"], dict):
-            raise SignatureError(f"{where} is none of the {self.plural}", expected="a record and its envelope")
+            raise SignatureError(f"{where} is not one of the {self.plural}", expected="a record and its envelope")
         return found["envelope"], found["record"]
 
     def _role(self, content: Mapping[str, Any], where: str) -> str:
@@ -183,7 +183,7 @@ class RecordForm:
             raise self.broken(where, f"number {record.number} after {record.prior}", f"number {number} after {prior}")
         if before and time_of(record.at) < time_of(before.at):
             raise SignatureError(
-                f"{where} was signed before the record before it",
+                f"{where} is older than its predecessor",
                 found=record.at,
                 expected=f"{before.at} or later",
                 remedy="a key signed for the past: revoke it, and restore the log from a backup",

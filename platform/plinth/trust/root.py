@@ -1,8 +1,8 @@
-"""The root of trust: which keys may sign as which role, until when, and how a new version follows an old one.
+"""Root of trust: keys by role, expiry, and the succession of versions.
 
-The model is TUF's root role: a version is signed by a threshold of root keys; the next one is signed by a threshold
-of the old root keys *and* of its own, so that whoever pins one version can follow every later one. A key that is
-revoked from a date still verifies what was stated before it.
+The model is TUF's root role: a version is signed by a threshold of root keys; the next version by a threshold of the
+old root keys *and* of its own, so a machine that pins one version can follow every later one. A key that is revoked
+from a date still verifies earlier statements.
 """
 
 from __future__ import annotations
@@ -59,11 +59,11 @@ class Root(Frozen):
             raise ValueError(f"roles are {sorted(self.roles)}, expected {sorted(ROLES)}")
         for name, role in self.roles.items():
             if strange := set(role.keys) - set(self.keys):
-                raise ValueError(f"role {name} names keys that are not in the root: {sorted(strange)}")
+                raise ValueError(f"role {name} has keys that are not in the root: {sorted(strange)}")
             if name == ROOT and role.threshold > len(set(role.keys)):
                 raise ValueError(f"the root needs {role.threshold} keys, {len(set(role.keys))} are given")
         if strange := set(self.identities) - (set(ROLES) - {ROOT}):
-            raise ValueError(f"identities for {sorted(strange)}: only keys sign as root, and there are no other roles")
+            raise ValueError(f"identities for {sorted(strange)}: root accepts keys only, and there are no other roles")
         for given in (self.issued, self.expires, *(key.revoked_from for key in self.keys.values())):
             _ = given and time_of(given)
         return self
@@ -102,7 +102,7 @@ class Root(Frozen):
                 f"{self.title} has expired",
                 found=f"expires {self.expires}",
                 expected="a root that is still valid",
-                remedy="the holders of the root sign its next version: `plinth keys renew`",
+                remedy="have the holders of the root sign its next version: `plinth keys renew`",
             )
         return self
 
@@ -154,7 +154,7 @@ def next_of(root: Root, envelope: Mapping[str, Any], where: str) -> Root:
             f"{where} does not follow {root.title}",
             found=found.title if kind == PREDICATE else kind,
             expected=f"{root.name} version {root.version + 1}, {'a' if root.demo else 'no'} demo root",
-            remedy="restore the version that is missing, or pin a root again from where you trust it",
+            remedy="restore the missing version, or pin a root again from a trusted source",
         )
     return found
 
@@ -166,7 +166,7 @@ def changes(before: Root, after: Root) -> tuple[str, ...]:
         old, new = before.keys.get(key_id), after.keys.get(key_id)
         shown = f"key {key_id[:12]} of {(new or before.keys[key_id]).owner}"
         if old is None or new is None:
-            said.append(f"{shown}: {'new' if old is None else 'taken out of the root'}")
+            said.append(f"{shown}: {'new' if old is None else 'removed from the root'}")
             continue
         if old.owner != new.owner or old.public != new.public:
             said.append(f"{shown}: was the key of {old.owner}" if old.owner != new.owner else f"{shown}: changed")
@@ -175,12 +175,12 @@ def changes(before: Root, after: Root) -> tuple[str, ...]:
     for name in ROLES:
         was, now = before.roles[name], after.roles[name]
         said += [f"{name}: key {one[:12]} may sign" for one in now.keys if one not in was.keys]
-        said += [f"{name}: key {one[:12]} may sign no more" for one in was.keys if one not in now.keys]
+        said += [f"{name}: key {one[:12]} may no longer sign" for one in was.keys if one not in now.keys]
         if was.threshold != now.threshold:
             said.append(f"{name}: needs {now.threshold} keys, was {was.threshold}")
         given, earlier = (set(each.identities.get(name, ())) for each in (after, before))
-        said += [f"{name}: {one.identity} of {one.issuer} counts" for one in sorted(given - earlier, key=str)]
-        said += [f"{name}: {one.identity} of {one.issuer} counts no more" for one in sorted(earlier - given, key=str)]
+        said += [f"{name}: {one.identity} of {one.issuer} added" for one in sorted(given - earlier, key=str)]
+        said += [f"{name}: {one.identity} of {one.issuer} removed" for one in sorted(earlier - given, key=str)]
     if before.expires != after.expires:
         said.append(f"expires {after.expires}, was {before.expires}")
     return tuple(said)
@@ -193,16 +193,16 @@ def _parsed(statement: Mapping[str, Any], where: str) -> Root:
         raise SignatureError(f"{where} is not a root of trust", found=error, expected=PREDICATE) from error
 
 
-# The root that this machine has pinned for a workspace, and the private keys that lie beside it.
+# Root pinned by this machine for a workspace, and the private keys in its folder.
 #
 #     $PLINTH_TRUST, or ~/.config/plinth/trust/<workspace>/     mode 700, outside every workspace
-#         root.json                   the newest root that was proved here
-#         keys/ROLE/OWNER.key         a private key; or OWNER.source: one line that says where it is kept (`signers`)
-#         seal                        the secret of this workspace's workers (`storage.seal`)
-#         seen.json                   the newest of every counted record, by number and SHA-256: less shows a removal
+#         root.json                   the newest root verified here
+#         keys/ROLE/OWNER.key         a private key; or OWNER.source: one line with its location (`signers`)
+#         seal                        secret of this workspace's workers (`storage.seal`)
+#         seen.json                   newest verified record of every log, by number and SHA-256: detects removals
 #
-# A role's key can also come from `PLINTH_KEY_<ROLE>`, so that a process holds only what it needs. The workspace keeps a
-# copy of every root version; a copy counts only when it follows from the pinned one.
+# A role's key can also come from `PLINTH_KEY_<ROLE>`, so a process has only the keys it needs. The workspace has a copy
+# of every root version; a copy is valid only if it follows from the pinned one.
 
 ROOT_FILE = "root.json"
 SEEN = "seen.json"
@@ -247,10 +247,10 @@ class Trust:
             raise SignatureError(
                 f"no root of trust is pinned for {workspace.uri or workspace.root}",
                 found=f"no {pinned}",
-                expected="a root that says who may sign what",
-                remedy="make one with `plinth keys init` (`--demo` to try), or pin yours with `plinth keys pin FILE`",
+                expected="a root of trust with keys by role",
+                remedy="create one with `plinth keys init` (`--demo` to try), or pin yours with `plinth keys pin FILE`",
             )
-        known = first(dsse.envelope_of(pinned.resolve()), str(pinned))  # the user's own, which may be a link
+        known = first(dsse.envelope_of(pinned.resolve()), str(pinned))  # the user's own file, which may be a link
         newest = known
         for path in _versions(workspace, known.version + 1):
             data = dsse.bytes_of(path)
@@ -263,15 +263,15 @@ class Trust:
         """Return this trust if this machine has not seen a newer version of its root.
 
         Raises:
-            SignatureError: it has: keys that the newer version revoked would be valid again.
+            SignatureError: it has; keys revoked by the newer version would be valid again.
         """
         had = self.seen(_counted(self.root))
         if self.root.version < had:
             raise SignatureError(
-                f"an older version of root {self.root.name} was put back",
+                f"root {self.root.name} was replaced with an older version",
                 found=f"{self.root.title} in {self.folder / ROOT_FILE}",
-                expected=f"version {had}, which this machine has had",
-                remedy=f"restore it, or trust/{had}.root.json in the workspace; or say `keys pin --replace`",
+                expected=f"version {had}, seen by this machine",
+                remedy=f"restore it, or trust/{had}.root.json in the workspace; or run `keys pin --replace`",
             )
         return self
 
@@ -294,7 +294,7 @@ class Trust:
         """Return this machine's private key for a role; no key is created.
 
         Raises:
-            SignatureError: there is none, there are several and no owner was named, or the root does not list it.
+            SignatureError: there is none, there are several without an owner given, or the root does not list it.
         """
         authority = self.authority(role) if owner is None else self.authority(role).owned_by(owner)
         valid = [(key.owner, key.public) for key in authority.keys.values() if key.revoked_from is None]
@@ -346,7 +346,7 @@ class Trust:
                 f"no private key of {whose} as {role} on this machine" if not found else f"several keys as {role}",
                 found=", ".join(path.stem for path in found) or f"nothing in {folder}",
                 expected=f"one key, or {KEY_VARIABLE}{role.upper()}",
-                remedy="sign where that key is kept" if not found else "name the owner",
+                remedy="sign on the machine with that key" if not found else "pass the owner",
             )
         path = found[0]
         return path.read_text().strip() if path.suffix == ".source" else f"file:{path}"
@@ -371,12 +371,12 @@ def owner_file(owner: str) -> str:
     except UnicodeEncodeError:
         name = ""
     if not name or name.startswith("."):
-        raise SignatureError("a key needs the name of a person or service", found=repr(owner))
+        raise SignatureError("a key needs an owner: the name of a person or service", found=repr(owner))
     return name
 
 
 def version_path(workspace: Workspace, version: int) -> Path:
-    """Where a workspace keeps its copy of a root version."""
+    """Return the path of a workspace's copy of a root version."""
     return workspace.trust / f"{version}.root.json"
 
 

@@ -1,18 +1,18 @@
-"""Signed, numbered, chained records that are only ever added: releases, policies, marks, exclusions, decisions.
+"""Signed, numbered, chained, append-only records: releases, policies, taints, exclusions, decisions.
 
-    FOLDER/00001.json    one record (`log_record`), which names the SHA-256 of the file before
+    FOLDER/00001.json    one record (`log_record`), with the SHA-256 of the previous file
 
-A record that was edited does not verify; one that was taken out, put in or moved breaks the chain; a time before that
-of the record before it is refused, so that a revoked key cannot sign for the past. The newest record cannot be removed
-or replaced unnoticed either: this machine remembers number and SHA-256 of the last record that it proved, outside the
-workspace, and a signed head can name it for machines that have proved none (`LogHead`).
+An edited record does not verify; a removed, inserted or moved record breaks the chain; a time before that of the
+previous record is refused, so a revoked key cannot sign for the past. Removal or replacement of the newest record is
+detected too: this machine stores number and SHA-256 of the last verified record outside the workspace, and a signed
+head can name it for machines that have verified none (`LogHead`).
 
-    records    all, read and hashed; those up to the last proved one are chained to it, so their signatures need no look
-    newest     the last one: opens the last proved one and those after it, however many there are
-    back       from the newest one to older ones, as far as somebody reads
-    append     the next one, verified before it is written
+    records    all records, read and hashed; signatures are verified only after the last verified record
+    newest     the last record: reads only the last verified record and later ones
+    back       records from newest to oldest, read on demand
+    append     appends a record, verified before it is written
 
-Proof is of one root: under another (a key was revoked) every signature is verified again.
+Verification depends on the root: under another root (a key was revoked) every signature is verified again.
 """
 
 from __future__ import annotations
@@ -51,10 +51,10 @@ class _Opened(NamedTuple):
         try:
             found = self.objects.get(_file(number))
         except WorkspaceError as error:
-            what = f"{self.where(number)} is not read"
+            what = f"{self.where(number)} is not a plain file"
             raise SignatureError(what, found=error.found, expected="a plain file", remedy=error.remedy) from error
         if found is None:
-            raise SignatureError(f"{self.where(number)} is gone", remedy="restore it from a backup")
+            raise SignatureError(f"{self.where(number)} is missing", remedy="restore it from a backup")
         return found.data
 
     def where(self, number: int) -> str:
@@ -102,7 +102,7 @@ class SignedLog(RecordForm):
         try:
             found = self._chained(opened, files, 0 if whole else opened.proved)
         except SignatureError:
-            found = self._chained(opened, files, 0)  # names the record that does not hold
+            found = self._chained(opened, files, 0)  # the error names the invalid record
         return self._kept(ctx, opened, found)
 
     def newest(self, ctx: State) -> LogRecord | None:
@@ -197,9 +197,9 @@ class SignedLog(RecordForm):
         if sha256 != anchor["sha256"]:
             raise SignatureError(
                 f"{self.plural} are missing or were replaced",
-                found=f"record {anchor['number']} is {sha256 or 'not there'}",
-                expected=f"{anchor['sha256']}, which a signed record or head names",
-                remedy=f"restore {self.name}/ from a backup; nothing is released or loaded until then",
+                found=f"record {anchor['number']} is {sha256 or 'missing'}",
+                expected=f"{anchor['sha256']}, named by a signed record or head",
+                remedy=f"restore {self.name}/ from a backup; releases and loading are blocked until then",
             )
 
     def require_file(self, ctx: State, anchor: Mapping[str, Any]) -> None:
@@ -223,18 +223,18 @@ class SignedLog(RecordForm):
         """Return the records after checking that none since the last verified one is missing; remember the newest."""
         last, number = opened.last, found[-1].number if found else 0
         if number < last.number:
-            anew = f". Where the whole workspace was deleted on purpose, move {opened.trust.folder} away with its keys"
+            anew = f". If the whole workspace was deleted on purpose, move {opened.trust.folder} away with its keys"
             raise SignatureError(
                 f"the newest {self.plural} are missing",
                 found=f"{number} records",
-                expected=f"{last.number}, which this machine has seen",
-                remedy=f"restore {self.name}/ from a backup; nothing is released or loaded until then"
+                expected=f"{last.number}, seen by this machine",
+                remedy=f"restore {self.name}/ from a backup; releases and loading are blocked until then"
                 + (anew if not number else ""),
             )
         for each in found:
             if each.number == last.number and last.sha256 not in ("", each.sha256):
                 raise self.broken(
-                    opened.where(each.number), each.sha256, f"{last.sha256}, which this machine has seen"
+                    opened.where(each.number), each.sha256, f"{last.sha256}, seen by this machine"
                 )
         if found:
             opened.trust.remember(self._seen_as(ctx)[0], number, found[-1].sha256)
@@ -260,7 +260,7 @@ class SignedLog(RecordForm):
                 raise SignatureError(
                     f"{objects.where(name)} is not a signed record",
                     expected="a number as its name",
-                    remedy=f"move it out of {self.name}/; a mark of version 0.3 is stated again with "
+                    remedy=f"move it out of {self.name}/; recreate a taint of version 0.3 with "
                     "`plinth release taint mark TARGET --by PERSON --reason TEXT`",
                 )
         for number, name in enumerate(sorted(names, key=lambda each: int(each.removesuffix(".json"))), start=1):
@@ -288,13 +288,13 @@ def _sha256(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
-# The signed head of a log: its newest record, until when that is believed, and the newest of other logs.
+# Signed head of a log: its newest record, an expiry, and the newest records of other logs.
 #
 #     FOLDER/head    a DSSE envelope: number and SHA-256 of the newest record, time, expiry; those of every other log
 #
-# The newest record cannot be removed with the head in place, and an old head cannot be put back: a machine that has
-# proved more records refuses it, and every other machine refuses it once it has expired. A crash can leave a record
-# without its head; so the log may be one record longer, and the next writer signs the head first.
+# The newest record cannot be removed while the head exists, and an old head cannot be restored: a machine that has
+# verified more records refuses it, and other machines refuse it once it has expired. A crash can leave a record without
+# its head, so the log may be one record longer, and the next writer signs the head first.
 
 FILE: Final = "head"
 
@@ -315,7 +315,7 @@ class LogHead:
 
     Args:
         days: validity of a head that is not signed again.
-        remedy: how to sign it again, in errors.
+        remedy: remedy in errors: how to sign it again.
     """
 
     log: SignedLog
@@ -356,19 +356,19 @@ class LogHead:
         if ahead not in (0, 1):
             raise SignatureError(
                 f"the newest {self.log.plural} are missing" if ahead < 0 else f"the {self.log.plural} outgrew the head",
-                found=f"{number} records, a head that names {head.number if head else 'none'}",
+                found=f"{number} records, the head has {head.number if head else 'none'}",
                 expected="the head that was signed with the last record",
-                remedy=f"restore {self.log.name}/ from a backup; nothing of this workspace is released until then",
+                remedy=f"restore {self.log.name}/ from a backup; releases are blocked until then",
             )
         if head and newest and (newest.prior if ahead else newest.sha256) != head.sha256:
             raise SignatureError(
-                f"the head names another of the {self.log.plural}", found=newest.sha256, expected=head.sha256
+                f"the head has another record of the {self.log.plural}", found=newest.sha256, expected=head.sha256
             )
         if head and now() >= head.expires and not expired:
             raise SignatureError(
                 f"the head of {self.log.name}/ has expired",
                 found=f"signed {head.at}, valid until {head.expires}",
-                expected=f"a head that was signed since by {self.log.roles[0]}",
+                expected=f"a newer head signed by {self.log.roles[0]}",
                 remedy=self.remedy,
             )
         return head

@@ -1,13 +1,13 @@
-"""One private key, wherever it is kept. What it signs is the same.
+"""Signer with one private key, in any location.
 
     file:PATH          PEM (PKCS#8, ECDSA on P-256), mode 600
     env:NAME           the same PEM in an environment variable
-    command:PROGRAM …  a program that reads the bytes to sign on standard input and writes a DER signature in base64:
-                       the form of every cloud's command line for its key service
+    command:PROGRAM …  a program that reads the bytes to sign from standard input and writes a DER signature in base64,
+                       like the command lines of cloud key services
     hsm:ID?label=TOKEN                            a hardware module (PKCS#11)
-    awskms:…, gcpkms:…, azurekms:…, hv:…          as securesystemslib names them
+    awskms:…, gcpkms:…, azurekms:…, hv:…          in securesystemslib's notation
 
-The last three kinds are keys that this process never sees.
+The private keys of the last three kinds are never visible to this process.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from plinth import processes
 from plinth.errors import SignatureError
 from plinth.storage.atomic import write_bytes
 
-#: Canonical JSON of a public key; its PEM has nothing to escape.
+#: Canonical JSON of a public key; its PEM needs no escaping.
 _CANONICAL = '{{"keytype":"ecdsa","keyval":{{"public":"{}"}},"scheme":"ecdsa-sha2-nistp256"}}'
 
 
@@ -72,7 +72,7 @@ def public_key(pem: str, key_id: str | None = None) -> PublicKey:
     except (ValueError, UnsupportedAlgorithm) as error:
         raise SignatureError("this is not a public key", found=error, expected="PEM, ECDSA on P-256") from error
     if not isinstance(loaded, EllipticCurvePublicKey) or not isinstance(loaded.curve, SECP256R1):
-        raise SignatureError("a public key is of another kind", found=type(loaded).__name__, expected="ECDSA on P-256")
+        raise SignatureError("unsupported kind of public key", found=type(loaded).__name__, expected="ECDSA on P-256")
     written = loaded.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo).decode()
     found = hashlib.sha256(_CANONICAL.format(written).encode()).hexdigest()
     if key_id not in (None, found):
@@ -134,7 +134,7 @@ def private_key(source: str) -> Any:
         found = type(error).__name__
         raise SignatureError(f"{source} is not a private key", found=found, expected="PEM, P-256") from error
     if not isinstance(private, EllipticCurvePrivateKey) or not isinstance(private.curve, SECP256R1):
-        raise SignatureError(f"{source} is of another kind", found=type(private).__name__, expected="ECDSA on P-256")
+        raise SignatureError(f"{source} has another key type", found=type(private).__name__, expected="ECDSA on P-256")
     return private
 
 
@@ -155,7 +155,7 @@ def make_private_key(path: Path) -> str:
     from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
     if path.exists():
-        raise SignatureError(f"there is a key at {path}", remedy="name another file; keys are never written over")
+        raise SignatureError(f"{path} already exists", remedy="use another file; keys are never overwritten")
     fresh = ec.generate_private_key(ec.SECP256R1())
     write_bytes(path, fresh.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()), mode=0o600)
     return public_pem(fresh)
@@ -189,10 +189,10 @@ def match(source: str, role: str, keys: Iterable[tuple[str, str]]) -> Signer:
         candidates = [(owner, pem) for owner, pem in candidates if _signs_for(source, pem)]
     if not candidates:
         raise SignatureError(
-            f"the key at {source} may not sign as {role}",
+            f"the key at {source} is not allowed to sign as {role}",
             found="a key that the root does not list for this role",
             expected=f"a key enrolled as {role}",
-            remedy=f"the holder of the root enrols it: `plinth keys enrol {role} KEY.pub --owner NAME`",
+            remedy=f"the holder of the root enrolls it: `plinth keys enrol {role} KEY.pub --owner NAME`",
         )
     owner, pem = candidates[0]
     return Signer(role=role, owner=owner, source=source, public=pem)
@@ -210,18 +210,18 @@ def _pem(source: str) -> bytes:
         if not os.environ.get(rest):
             raise SignatureError(f"no private key in the environment variable {rest}", expected="PEM, P-256")
         return os.environ[rest].encode()
-    return _read_private(Path(rest), "private key", "sign where it is kept, and bring the signed statement here")
+    return _read_private(Path(rest), "private key", "sign where the key is, and copy the statement here")
 
 
-# Keys that this process never sees: behind a command, in a hardware module, in a cloud's key service.
+# Keys outside of this process: behind a command, in a hardware module, in a cloud key service.
 #
-# A hardware module (PKCS#11) is the library that the environment variable PYKCS11LIB names; a key in it is
-# `hsm:ID?label=TOKEN`. Its PIN comes from the variable PLINTH_PIN, the file that PLINTH_PIN_FILE names, or a question
-# at the terminal: in that order, and from nowhere else.
+# The library of a hardware module (PKCS#11) is set by the environment variable PYKCS11LIB; a key in it is
+# `hsm:ID?label=TOKEN`. Its PIN comes from the variable PLINTH_PIN, the file in PLINTH_PIN_FILE, or a prompt at the
+# terminal, in that order.
 
 COMMAND_LIMIT_S = 60.0
 PIN_VARIABLE, PIN_FILE_VARIABLE = "PLINTH_PIN", "PLINTH_PIN_FILE"
-#: Keys and PINs that a module refused. Modules lock after a few wrong ones, so that none is tried twice.
+#: Keys and PINs that a module refused. Modules lock after a few wrong PINs, so none is tried twice.
 _REFUSED: set[tuple[str, str]] = set()
 
 
@@ -245,7 +245,7 @@ def _sign_elsewhere(source: str, public: str, data: bytes) -> bytes:
     try:
         key = SSlibKey.from_crypto(load_pem_public_key(public.encode()))
         found = Signer.from_priv_key_uri(source, key, lambda _: _usable_pin(source))
-    except Exception as error:  # each service's library has errors of its own
+    except Exception as error:  # each service's library has its own error types
         known = "file:, env:, command:, hsm:, awskms:"
         raise SignatureError(f"no signer for {scheme}:", found=error, expected=known) from error
     return bytes.fromhex(_signed(source, found, data))
@@ -260,9 +260,9 @@ def _public_elsewhere(source: str) -> str:
     scheme, _, rest = source.partition(":")
     if scheme != "hsm":
         raise SignatureError(
-            f"the public half of {source} cannot be read",
+            f"the public key of {source} cannot be read",
             expected="hsm:ID?label=TOKEN",
-            remedy="the service gives it; write the source into keys/ROLE/OWNER.source",
+            remedy="get it from the service, and write the source into keys/ROLE/OWNER.source",
         )
     from securesystemslib.signer import HSMSigner  # type: ignore[attr-defined]
 
@@ -290,7 +290,7 @@ def _read_private(path: Path, what: str, expected: str) -> bytes:
                 f"others can read the {what} {path}",
                 found=f"mode {mode:o}",
                 expected="mode 600",
-                remedy=f"if nobody has copied it: chmod 600 {path}; otherwise revoke it and enrol a new one",
+                remedy=f"if it was not copied: chmod 600 {path}; otherwise revoke it and enroll a new one",
             )
         return path.read_bytes()
     except OSError as error:
@@ -309,7 +309,7 @@ def pin(asked: str) -> str:
     if given := os.environ.get(PIN_VARIABLE):
         return given
     if file := os.environ.get(PIN_FILE_VARIABLE):
-        return _read_private(Path(file), "file of a PIN", f"name another by {PIN_FILE_VARIABLE}").decode().strip()
+        return _read_private(Path(file), "file of a PIN", f"set another in {PIN_FILE_VARIABLE}").decode().strip()
     if not sys.stdin.isatty():
         raise SignatureError(f"no PIN for {asked}", expected=f"{PIN_VARIABLE}, {PIN_FILE_VARIABLE} or a terminal")
     return _answer(asked)
@@ -323,7 +323,7 @@ def _answer(asked: str) -> str:
 def _usable_pin(source: str) -> str:
     found = pin(source)
     if (source, found) in _REFUSED:
-        raise SignatureError(f"the PIN for {source} was refused before", remedy="mend it and start again")
+        raise SignatureError(f"the PIN for {source} was refused before", remedy="correct it and start again")
     return found
 
 

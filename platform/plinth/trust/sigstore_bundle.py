@@ -1,8 +1,8 @@
-"""A Sigstore bundle, verified offline: who an issuer vouches for signed a statement, at a time that a log states.
+"""Offline verification of a Sigstore bundle: signer identity, issuer, and logged time.
 
-Plinth signs with keys and makes no bundles. A pipeline without keys of its own can sign the statement of an export as
-well, by a client of Sigstore; the root of trust names the identities that count for a role. Which authorities and logs
-are believed is a file of the verifier's: `trusted_root.json`, as Sigstore publishes it.
+Plinth signs with keys and creates no bundles. A pipeline without keys of its own can sign the statement of an export
+with a Sigstore client; the root of trust lists the accepted identities of a role. The trusted authorities and logs are
+a file of the verifier: `trusted_root.json`, as published by Sigstore.
 """
 
 from __future__ import annotations
@@ -43,18 +43,18 @@ def verify(bundle: Path, trusted_root: Path, root: Root, role: str) -> tuple[Sig
     known = root.identities.get(role, ())
     if not known:
         raise SignatureError(
-            f"{root.title} names nobody of Sigstore as {role}",
+            f"{root.title} has no Sigstore identity as {role}",
             expected="an identity and its issuer",
-            remedy=f"the holder of the root names one: `plinth keys identity {role} IDENTITY --issuer URL`",
+            remedy=f"the holder of the root adds one: `plinth keys identity {role} IDENTITY --issuer URL`",
         )
     try:
         signer, payload, entry = _verified(bundle, trusted_root, known)
-    except Exception as error:  # four libraries parse what it holds, each with errors of its own
+    except Exception as error:  # four libraries parse its content, each with its own error types
         raise SignatureError(
-            f"the Sigstore bundle {bundle} does not hold",
+            f"the Sigstore bundle {bundle} is invalid",
             found=f"{type(error).__name__}: {error}",
             expected=" or ".join(f"{each.identity} of {each.issuer}" for each in known),
-            remedy="have the statement signed again by the pipeline that the root names",
+            remedy="have the statement signed again by a pipeline with an identity in the root",
         ) from error
     seconds = entry.get("integratedTime") if "inclusionPromise" in entry else None
     at = datetime.fromtimestamp(int(seconds), UTC).isoformat() if seconds else None

@@ -1,16 +1,16 @@
 #!/usr/bin/env python3
 """Verify an exported model against a pinned root of trust: python3 standalone_verify.py DIRECTORY --root root.json
 
-One file for whoever serves a model: copy it. It needs Python 3.11 and `cryptography`, no network, no workspace, nothing
-else of Plinth; with `blake3` it is faster. Exit status 0 when the export is proved, 1 when not, with the reason on
-standard error. Text and tokens, which compliance signs, are no model: only --data proves them.
+One file for operators of a model server: copy it. It needs Python 3.11 and `cryptography`, no network, no workspace,
+nothing else of Plinth; it is faster with `blake3`. Exit status 0 if the export is verified, otherwise 1, with the
+reason on standard error. Text and tokens are signed by compliance and are verified with --data only.
 
     EXPORT.json    DSSE envelope of an in-toto statement: digests of every other file, release, policy, root
-    evidence/      DSSE envelopes, each signed by the role that may state it
+    evidence/      DSSE envelopes, each signed by its role
     model.sig      OpenSSF model signature of the same files
 
-No single key makes a release true. The trainer states the checkpoint and its files, the evaluator that these files hold
-that checkpoint, the owner of the policy what a release needs, approvers their decision, the promoter the release.
+No single key makes a release valid. The trainer signs the checkpoint and its files, the evaluator that these files are
+that checkpoint, the policy owner the requirements, approvers their decision, the promoter the release.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ APPROVAL_TYPE, LOGIN_TYPE = "urn:plinth:approval:v1", "urn:plinth:log:logins:v1"
 EVIDENCE_TYPE, POLICY_TYPE = "urn:plinth:evidence:v1", "urn:plinth:gate-policy:v1"
 MEASUREMENT_TYPE, FORMS = "urn:plinth:attestation:measurement:v1", "forms/"
 _time = datetime.fromisoformat  # without a zone, comparing it is a TypeError
-#: Who may state what. A statement of another type is signed by the role that the export names for it.
+#: Role that signs each type. Other types are signed by the role in the export.
 ROLES = {
     RELEASE_TYPE: "promoter", "urn:plinth:release-head:v1": "promoter", "urn:plinth:log:providers:v1": "compliance",
     VERDICT_TYPE: "promoter", SLSA_TYPE: "trainer", POLICY_TYPE: "policy", "urn:plinth:gate-waiver:v1": "policy",
@@ -81,24 +81,24 @@ def verify(
     root, own = (made := _statement(sealed, ROOT_TYPE))["predicate"], made["subject"][0]["digest"]["sha256"]
     _signers(sealed, root, "root", str(root_file))
     _require((now or datetime.now(UTC)) < _time(root["expires"]), f"{root['name']} expired on {root['expires']}")
-    found = set(files_of(directory)) - {EXPORT}  # before anything is read: a pipe would never end
+    found = set(files_of(directory)) - {EXPORT}  # before reading: a pipe would block
     statement = _statement(sealed := _exact(directory / EXPORT), EXPORT_TYPE)
     stated, under = statement["predicate"], statement["predicate"]["root"]
     role = {"released": "promoter", DATA: "compliance"}.get(stated["status"], "trainer")
     signers = _signers(sealed, root, role, EXPORT, stated["at"])
-    _require(data == (role == "compliance"), f"{stated['name']} is {'a model, no data' if data else 'data, no model'}")
+    _require(data == (role == "compliance"), f"{stated['name']} is {'a model, not data' if data else 'not a model'}")
     _require(role != "trainer" or unreleased, f"{stated['name']} is {stated['status']}: no history released it")
     known = under["sha256"] == own if under["version"] == root["version"] else under["version"] < root["version"]
     _require(known and under["name"] == root["name"], f"signed under another root: {under['name']} {under['version']}")
     (same or _same_files)(directory, {one["name"]: one["digest"] for one in statement["subject"]}, found)
     files = {one["name"]: one["digest"]["sha256"] for one in statement["subject"]}
-    _require(set(stated["evidence"]) <= set(files), "evidence that is not there")
+    _require(set(stated["evidence"]) <= set(files), "missing evidence")
     stated["papers"] = {name: files[name] for name in files if name == "README.md" or name.startswith("papers/")}
     said = {name: _evidence(directory, name, of, root, stated) for name, of in sorted(stated["evidence"].items())}
     if role != "compliance":
         _require_model_signature(directory, root, role, files, stated["at"])
     if role == "promoter":
-        _require(RELEASE in said, "a release without its record")
+        _require(RELEASE in said, "missing release record")
         _require_chain(list(said.values()), said[RELEASE].predicate, stated, files)
     return {
         "name": stated["name"], "status": stated["status"], "number": stated["number"], "policy": stated["policy"],
@@ -126,7 +126,7 @@ def files_of(directory: Path) -> Iterator[str]:
             yield from (f"{entry.name}/{name}" for name in files_of(Path(entry.path)))
             continue
         plain = entry.is_file(follow_symlinks=False) and entry.stat(follow_symlinks=False).st_nlink == 1
-        _require(plain, f"{entry.path} is a link, or no regular file")
+        _require(plain, f"{entry.path} is not a regular file")
         yield entry.name
 
 
@@ -149,15 +149,15 @@ def _evidence(directory: Path, name: str, role: str, root: dict[str, Any], state
     role = ROLES.get(found["predicateType"], role)
     signers = _signers(sealed, root, role, name, found["predicate"].get("at") or stated["released_at"])
     about = {one["name"]: one["digest"]["sha256"] for one in found["subject"]}
-    _require(len(about) == len(found["subject"]), f"{name} names a subject twice")
+    _require(len(about) == len(found["subject"]), f"{name} has a duplicate subject")
     _require(about.get("checkpoint") in (None, stated["checkpoint"]), f"{name} is about another checkpoint")
     papers = {own: digest for own, digest in about.items() if own != "checkpoint"}
     _require(found["predicateType"] != PAPERS_TYPE or papers == stated["papers"], f"{name} is about other papers")
     if name == RELEASE:
         record, (model, _, version) = found["predicate"], stated["name"].rpartition("/")
-        _require(found["predicateType"] == RELEASE_TYPE, f"{name} is no release record")
+        _require(found["predicateType"] == RELEASE_TYPE, f"{name} is not a release record")
         told = (record["model"], record["version"], record["number"], record["candidate"]["checkpoint"])
-        _require(told == (model, version, stated["number"], stated["checkpoint"]), f"{name} is of another release")
+        _require(told == (model, version, stated["number"], stated["checkpoint"]), f"{name} belongs to another release")
     return Said(found["predicateType"], found["predicate"], role, signers, about)
 
 
@@ -194,7 +194,7 @@ def _require_chain(
     link("no evaluator stated that these files hold this checkpoint", converts, MEASUREMENT_TYPE)
     under = {record["model"]: governs}
     policy = link("no policy governs this release", lambda one: one.about == under, POLICY_TYPE).predicate["policy"]
-    _require(stated["policy"] == governs, f"{EXPORT} names another policy than the release record")
+    _require(stated["policy"] == governs, f"{EXPORT} and the release record have different policies")
     link("no verdict passed this candidate", passes, VERDICT_TYPE)
     _require(policy.get("papers") != "signed" or any(one.kind == PAPERS_TYPE for one in said), "papers are not signed")
     asked, people = policy["approvals"], _approvers(said, policy["approvals"], about, governs)
@@ -230,9 +230,9 @@ def _require_model_signature(directory: Path, root: dict[str, Any], role: str, f
     payload = base64.b64decode(sealed["payload"], validate=True)
     resources = _json(payload)["predicate"]["resources"]
     found = {one["name"]: one["digest"] for one in resources}
-    _require(len(found) == len(resources), f"{MODEL_SIGNATURE} names a file twice")
+    _require(len(found) == len(resources), f"{MODEL_SIGNATURE} has a duplicate file")
     expected = {name: digest for name, digest in files.items() if name != MODEL_SIGNATURE}
-    _require(found == expected, f"{MODEL_SIGNATURE} is of other files")
+    _require(found == expected, f"{MODEL_SIGNATURE} covers other files")
     known = [root["keys"][key_id] for key_id in root["roles"][role]["keys"]]
     signatures = [base64.b64decode(one["sig"]) for one in sealed["signatures"]]
     holds = any(_holds(key, one, payload) for key in known for one in signatures if not _revoked(key, at))
@@ -248,7 +248,7 @@ def _signers(sealed: dict[str, Any], root: dict[str, Any], role: str, where: str
         key = root["keys"][one["keyid"]]
         _require(not _revoked(key, at), f"{where} is signed with a key of {key['owner']} that was revoked")
         holds = _holds(key, base64.b64decode(one["sig"]), payload)
-        _require(holds, f"the signature of {where} does not hold")
+        _require(holds, f"the signature of {where} is invalid")
         owners[key["public"]] = key["owner"]
     needed = max(int(known["threshold"]), 1)
     _require(len(owners) >= needed, f"{where} has {len(owners)} signatures as {role}, {needed} are needed")
@@ -276,7 +276,7 @@ def _holds(key: dict[str, Any], signature: bytes, payload: bytes) -> bool:
 def _statement(sealed: dict[str, Any], kind: str | None = None) -> dict[str, Any]:
     found = _json(payload := base64.b64decode(sealed["payload"], validate=True))
     written = json.dumps(found, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
-    _require(written.encode() == payload, "a statement that is not canonical JSON")
+    _require(written.encode() == payload, "the statement is not canonical JSON")
     _require(sealed["payloadType"] == PAYLOAD_TYPE and found["_type"] == STATEMENT_TYPE, "not an in-toto statement")
     _require(kind in (None, found["predicateType"]), f"a statement of type {found['predicateType']}, not {kind}")
     return found
@@ -286,7 +286,7 @@ def _json(data: bytes) -> dict[str, Any]:
     """Parse a JSON object without repeated keys, which readers interpret differently."""
 
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        _require(len(found := dict(pairs)) == len(pairs), "JSON with a repeated key")
+        _require(len(found := dict(pairs)) == len(pairs), "duplicate key in JSON")
         return found
 
     found: dict[str, Any] = json.loads(data, object_pairs_hook=unique)
@@ -300,7 +300,7 @@ def _exact(path: Path) -> dict[str, Any]:
     same = all(base64.b64encode(base64.b64decode(each)).decode() == each for each in coded)
     same = same and all(set(one) == {"keyid", "sig"} for one in found["signatures"])
     same = same and json.dumps(found, indent=1, sort_keys=True).encode() == content
-    _require(same and set(found) == {"payload", "payloadType", "signatures"}, f"{path.name} was written anew")
+    _require(same and set(found) == {"payload", "payloadType", "signatures"}, f"{path.name} was rewritten")
     return found
 
 
@@ -313,8 +313,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Verify an exported model against a pinned root of trust.")
     parser.add_argument("directory", type=Path)
     parser.add_argument("--root", type=Path, required=True, help="root of trust, from its owner, never from an export")
-    parser.add_argument("--unreleased", action="store_true", help="accept a model that no history released")
-    parser.add_argument("--data", action="store_true", help="prove an export of text or tokens, not of a model")
+    parser.add_argument("--unreleased", action="store_true", help="accept an unreleased model")
+    parser.add_argument("--data", action="store_true", help="verify an export of text or tokens, not of a model")
     given = parser.parse_args(arguments)
     try:
         print(json.dumps(verify(given.directory, given.root, given.unreleased, data=given.data), indent=1))

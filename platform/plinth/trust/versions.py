@@ -1,8 +1,8 @@
-"""The next version of a root: signed and published by one holder, or proposed, signed by others, and published.
+"""Next version of a root: signed and published by one holder, or proposed, signed by others, and published.
 
-A proposal is a file: the envelope of the next version with the signatures that it has so far. It follows from one
-version only, so that it counts for nothing once another version of its number is published. A machine signs one
-proposal of a number; a second one needs a word, because two versions that both hold could be shown to different people.
+A proposal is a file: the envelope of the next version with its signatures so far. It follows one version only, so it is
+invalid once another version with its number is published. A machine signs one proposal per number; a second one needs
+confirmation, because two valid versions could be shown to different people.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from plinth.trust import dsse, root, signers
 from plinth.trust.dsse import ROOT
 from plinth.trust.root import ROOT_FILE, Root, Trust, version_path
 
-#: In the trust folder: digest of the proposal that this machine signed, by number of its version.
+#: File in the trust folder: digest of the signed proposal, by version number.
 SIGNED_FILE = "signed-roots.json"
 
 
@@ -66,7 +66,7 @@ def publish(workspace: Workspace, folder: Path, record: Root, before: Root | Non
         return _put(workspace, folder, root.first(envelope, "the new root"), envelope)
     found = _proposal(envelope, record, before)
     what = f"too few root keys are on this machine for version {record.version}"
-    _require_enough(found, what, "say --propose FILE; the other holders add theirs with `plinth keys sign FILE`")
+    _require_enough(found, what, "pass --propose FILE; other holders add their signatures with `plinth keys sign FILE`")
     return _put(workspace, folder, root.following(before, envelope, "the new root"), envelope)
 
 
@@ -77,7 +77,7 @@ def propose(trust: Trust, record: Root, file: Path, *, instead: bool = False) ->
         SignatureError: no root key is here, the file exists, or this machine signed another version with that number.
     """
     if file.exists():
-        raise SignatureError(f"there is a file {file}", remedy="name another; proposals are never written over")
+        raise SignatureError(f"{file} already exists", remedy="use another file; proposals are never overwritten")
     holders = _holders(trust.folder, record, trust.root)
     _remember(trust.folder, record, instead=instead)
     return _write(file, root.sign(record, holders), record, trust.root)
@@ -106,7 +106,7 @@ def sign(workspace: Workspace, file: Path, *, expected: Root | None = None, inst
     envelope, folder = dsse.envelope_of(file), workspace.trust_folder
     found = _read(Trust.newest(workspace), envelope, str(file))
     if expected not in (None, found.record):
-        raise SignatureError(f"{file} has changed since it was shown", remedy="look at it again")
+        raise SignatureError(f"{file} has changed since it was shown", remedy="review it again")
     holders = _holders(folder, found.record, found.before)
     _remember(folder, found.record, instead=instead)
     return _write(file, dsse.signed_also(envelope, *holders), found.record, found.before)
@@ -120,7 +120,7 @@ def publish_proposal(workspace: Workspace, file: Path) -> Trust:
     """
     envelope = dsse.envelope_of(file)
     found = _read(Trust.newest(workspace), envelope, str(file))
-    _require_enough(found, f"too few have signed {file}", "the other holders of the root: `plinth keys sign FILE`")
+    _require_enough(found, f"{file} has too few signatures", "other holders of the root: `plinth keys sign FILE`")
     trusted = root.following(found.before, envelope, str(file)).require_current()
     return _put(workspace, workspace.trust_folder, trusted, envelope)
 
@@ -131,7 +131,7 @@ def _require_enough(found: RootProposal, what: str, remedy: str) -> None:
         raise SignatureError(
             what,
             found=", ".join(key_id[:12] for key_id in signed),
-            expected=f"besides these: {found.missing}",
+            expected=f"in addition: {found.missing}",
             remedy=remedy,
         )
 
@@ -142,8 +142,8 @@ def _read(trust: Trust, envelope: Mapping[str, Any], where: str) -> RootProposal
     if not found.signed_old:
         raise SignatureError(
             f"no holder of {before.title} has signed {where}",
-            expected="a proposal that one of them made",
-            remedy="ask its sender which key signed it; somebody else may have made it",
+            expected="a proposal signed by one of them",
+            remedy="ask its sender which key signed it; it may be forged",
         )
     return found
 
@@ -156,7 +156,7 @@ def _holders(folder: Path, record: Root, before: Root | None) -> list[signers.Si
         for key_id in version.roles[ROOT].keys:
             try:
                 holders.setdefault(key_id, Trust(folder, version).signer(ROOT, version.keys[key_id].owner))
-            except SignatureError as error:  # lost, or elsewhere: the thresholds say whether the others are enough
+            except SignatureError as error:  # lost, or elsewhere: the thresholds decide whether the others suffice
                 lacking = error
     if not holders and lacking:
         raise lacking
@@ -181,9 +181,9 @@ def _put(workspace: Workspace, folder: Path, found: Root, envelope: Mapping[str,
     with atomic.locked(place.parent / ".lock"):
         if found.version > 1 and place.exists():
             raise SignatureError(
-                f"version {found.version} of root {found.name} is published already",
+                f"version {found.version} of root {found.name} is already published",
                 found=str(place),
-                remedy="look at it with `plinth keys show`; make the change anew, as the version after it",
+                remedy="inspect it with `plinth keys show`; repeat the change on top of it",
             )
         write_bytes(place, data)
     write_bytes(folder / ROOT_FILE, data, mode=0o600)
@@ -200,7 +200,7 @@ def _remember(folder: Path, record: Root, *, instead: bool) -> None:
                 f"this machine has signed another version {record.version} of root {record.name}",
                 found=f"SHA-256 {earlier}",
                 expected=f"SHA-256 {record.digest()}",
-                remedy="if that one was given up, and every copy of it deleted: say --instead",
+                remedy="if that one was abandoned, and every copy deleted, pass --instead",
             )
         content = known | {str(record.version): record.digest()}
         write_bytes(path, json.dumps(content, indent=1, sort_keys=True).encode(), mode=0o600)

@@ -66,7 +66,7 @@ MEASUREMENT = Measurement(
     read=of_all_text(read),
     recount=late("plinth_audit.pii_outputs.job:recount"),
     pairs=late("plinth_audit.pii_outputs.job:pairs"),
-    beside=False,
+    measures_other=False,
     section=late("plinth_audit.pii_outputs.job:section"),
     position=10,
 )

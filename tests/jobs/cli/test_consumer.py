@@ -74,7 +74,7 @@ def test_marks_are_listed_and_the_feed_is_shown(plinth: Plinth, ctx: Context) ->
 def test_the_first_argument_of_taint_may_be_a_target(plinth: Plinth, ctx: Context) -> None:
     outcome = plinth("release", "taint", "nothing-here", "--by", "ada", "--reason", "because")
     assert outcome.code == 3
-    assert "nothing was made of 'nothing-here'" in outcome.err
+    assert "nothing is derived from 'nothing-here'" in outcome.err
     assert "lift" in plinth("release", "taint", "--help").out
     assert plinth("release", "taint", "lift", "00000000", "--by", "ada", "--reason", "because").code == 3
 

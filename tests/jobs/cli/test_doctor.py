@@ -153,7 +153,7 @@ def test_extensions_that_cannot_be_used_are_named(tmp_path: Path, monkeypatch: p
     found = {finding.name: finding for finding in doctor.extensions()}
     assert found["annotator shout"].state == "warn"
     assert "the annotator 'shout' of acme 2.0 cannot be imported: ModuleNotFoundError" in found["annotator shout"].found
-    assert "repair or uninstall acme" in found["annotator shout"].advice
+    assert "fix or uninstall acme" in found["annotator shout"].advice
     assert "`plinth status` of acme 2.0 is already a command of Plinth" in found["command status"].found
     assert found["plinth.annotator whisper"].state == "warn"
     assert (

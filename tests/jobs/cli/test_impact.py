@@ -57,4 +57,4 @@ def test_the_page_lies_with_the_reports(plinth: Plinth, made: Context) -> None:
 def test_what_nothing_was_made_of_is_3(plinth: Plinth) -> None:
     outcome = plinth("release", "impact", "other")
     assert outcome.code == 3
-    assert "nothing was made of 'other'" in outcome.err
+    assert "nothing is derived from 'other'" in outcome.err

@@ -43,7 +43,7 @@ def test_fewer_items_than_examples_are_found_with_the_recipe(
     assert call(["-w", str(tmp_path), "recipe", "check", str(recipe), "--json"]) == 2
     (problem,) = json.loads(capsys.readouterr().out)["problems"]
     assert problem["key"] == "evaluation.probes.sets.mine"
-    assert "fewer items than examples and one to score: 1 items, examples: 1" in problem["message"]
+    assert "too few items: 1 items, examples: 1" in problem["message"]
     recipe = write(tmp_path, GOOD, {**GOOD, "prompt": "The largest town of Wales is"})
     assert call(["-w", str(tmp_path), "recipe", "check", str(recipe)]) == 0
     (tmp_path / "input" / "mine.jsonl").unlink()  # the run reports a file that is not there

@@ -144,7 +144,7 @@ def test_export_serves_a_plain_dvc_pull(plinth: Plinth, made: tuple[Context, Man
 def test_export_of_what_is_not_made_is_3(plinth: Plinth, made: tuple[Context, Manifest], tmp_path: Path) -> None:
     outcome = plinth("export", tmp_path / "data", "web/shards")
     assert outcome.code == 3
-    assert "asset web/shards has not been made" in outcome.err
+    assert "asset web/shards was never materialized" in outcome.err
 
 
 def leaving(plinth: Plinth, manifest: Manifest, out: Path) -> tuple[Any, Any]:

@@ -106,7 +106,7 @@ def test_a_model_that_does_not_load_fails_by_name(
 ) -> None:
     folder = model_directory()
     (folder / "model.safetensors").write_bytes(b"not tensors")
-    with pytest.raises(CheckpointError, match=r"could not be evaluated[\s\S]*holds no model that can be loaded"):
+    with pytest.raises(CheckpointError, match=r"could not be evaluated[\s\S]*is not a loadable model folder"):
         job.run(ctx, PARAMS, checkpoint(folder), buckets, led)
     assert list(ctx.workspace.tmp.iterdir()) == []
 

@@ -43,7 +43,7 @@ def test_devices_of_ones_own(tmp_path: Path) -> None:
     assert set(table) == {"trainium2", *devices.DEVICES}
     for damaged in (OWN.replace("watts: 500", "watts: -1"), OWN.replace("watts", "wats"), "- h100", "{", ""):
         file.write_text(damaged, encoding="utf-8")
-        with pytest.raises(RequestError, match="is no table of devices"):
+        with pytest.raises(RequestError, match="is not a table of devices"):
             devices.read(file)
 
 

@@ -367,7 +367,7 @@ def test_a_server_that_is_away_or_refuses(server: Server, directory: Path, monke
     with pytest.raises(LaunchError, match="403"):
         KubernetesLauncher(launch(1, namespace="elsewhere"), 1.0).submit(COMMAND, directory, directory / "job.log")
     monkeypatch.setenv("KUBECONFIG", str(directory / "none"))
-    with pytest.raises(LaunchError, match="no Kubernetes cluster is configured here"):
+    with pytest.raises(LaunchError, match="no Kubernetes cluster is configured"):
         launcher().poll(handle)
 
 
@@ -375,7 +375,7 @@ def test_nobody_listens(directory: Path, tmp_path: Path, monkeypatch: pytest.Mon
     with kubernetes_server() as server:
         (tmp_path / "kubeconfig").write_text(server.kubeconfig())
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "kubeconfig"))
-    with pytest.raises(LaunchError, match="no answer from the Kubernetes API"):
+    with pytest.raises(LaunchError, match="no response from the Kubernetes API"):
         launcher().submit(COMMAND, directory, directory / "job.log")
 
 

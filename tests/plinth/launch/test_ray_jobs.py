@@ -70,9 +70,9 @@ def test_a_head_that_hangs_or_is_away_is_named(tmp_path: Path, monkeypatch: pyte
         silent.bind(("127.0.0.1", 0))
         silent.listen()
         launch = Launch(kind="ray", ray=Ray(address=f"http://127.0.0.1:{silent.getsockname()[1]}"))
-        with pytest.raises(LaunchError, match="no answer from the Ray cluster"):
+        with pytest.raises(LaunchError, match="no response from the Ray cluster"):
             RayLauncher(launch, 1.0).submit(SLEEP, tmp_path, tmp_path / "job.log")
-    with pytest.raises(LaunchError, match="no answer from the Ray cluster"):
+    with pytest.raises(LaunchError, match="no response from the Ray cluster"):
         RayLauncher(launch, 1.0).submit(SLEEP, tmp_path, tmp_path / "job.log")
     assert not (tmp_path / "handle.json").exists()
 

@@ -74,9 +74,9 @@ def test_an_exchanged_file_is_refused(tmp_path: Path, name: str) -> None:
     data = bytearray(path.read_bytes())
     data[-3] ^= 1
     path.write_bytes(data)
-    with pytest.raises(CheckpointError, match=f"{name} is not the file that was verified"):
+    with pytest.raises(CheckpointError, match=f"{name} differs from the verified file"):
         load_model(folder, digests)
-    with pytest.raises(CheckpointError, match="is not the file that was verified"):
+    with pytest.raises(CheckpointError, match="differs from the verified file"):
         load_model(folder, {CONFIG: digests[CONFIG]} if name == WEIGHTS else {WEIGHTS: digests[WEIGHTS]})
     assert before
 

@@ -28,14 +28,14 @@ def save(model: Decoder, directory: Path) -> None:
 
 
 def test_loading_names_what_is_wrong(tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match="holds no model"):
+    with pytest.raises(CheckpointError, match="is not a loadable model"):
         load_model(tmp_path)
     save(build(LLAMA, 50, 1), tmp_path)
     tensors = load_file(tmp_path / "model.safetensors")
     tensors["model.norm.weight"] = torch.ones(31)
     del tensors["lm_head.weight"]
     save_file(tensors, tmp_path / "model.safetensors")
-    with pytest.raises(CheckpointError, match="not those of its configuration") as error:
+    with pytest.raises(CheckpointError, match="do not match its configuration") as error:
         load_model(tmp_path)
     assert error.value.found == "lm_head.weight missing; model.norm.weight has shape (31,), expected (32,)"
 

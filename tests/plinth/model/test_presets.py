@@ -81,5 +81,5 @@ def test_the_architecture_is_in_no_dump_of_a_llama() -> None:
 
 def test_olmo2_implies_its_qk_norm() -> None:
     assert Model(architecture="olmo2").qk_norm
-    with pytest.raises(ValidationError, match="normalises queries and keys; leave it out"):
+    with pytest.raises(ValidationError, match="normalizes queries and keys; remove it"):
         Model(architecture="olmo2", qk_norm=False)

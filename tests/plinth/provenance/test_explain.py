@@ -97,11 +97,11 @@ def test_a_reject_is_found_by_its_uri(line: Any) -> None:
 
 
 def test_an_unknown_uri_names_the_nearest(line: Any) -> None:
-    with pytest.raises(MissingError, match=r"nearest: https://example\.org/prose/page-2\.html"):
+    with pytest.raises(MissingError, match=r"closest: https://example\.org/prose/page-2\.html"):
         explain.explain_document(line.ctx, "http://example.org/prose/page-2.htm")
     with pytest.raises(MissingError, match="no document"):
         explain.explain_document(line.ctx, "0" * 32)
-    with pytest.raises(MissingError, match="nothing like it"):
+    with pytest.raises(MissingError, match="nothing similar"):
         explain.explain_document(line.ctx, "£" * 90)
 
 

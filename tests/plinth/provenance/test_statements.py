@@ -119,7 +119,7 @@ def test_what_shows_a_place_ends_at_its_listing(ctx: Context) -> None:
 
 def test_ancestry_without_a_raw_source_is_incomplete(ctx: Context) -> None:
     invented = save(ctx, "tokenizer")
-    with pytest.raises(LineageError, match="reaches no raw source"):
+    with pytest.raises(LineageError, match="has no raw source in its ancestry"):
         chain(ctx.refs, save(ctx, "run", tokenizer=invented.digest))
 
 
@@ -127,9 +127,9 @@ def test_files_of_a_user_are_no_sources_of_text(ctx: Context) -> None:
     """Neither behind other manifests, nor of a model that names nothing else."""
     listed = save(ctx, "lists/urls", **{"file:domains": SOURCE})
     assert chain(ctx.refs, listed).sources == {}
-    with pytest.raises(LineageError, match="reaches no raw source"):
+    with pytest.raises(LineageError, match="has no raw source in its ancestry"):
         chain(ctx.refs, save(ctx, "mixture", lists_urls=listed.digest))
-    with pytest.raises(LineageError, match="reaches no raw source"):
+    with pytest.raises(LineageError, match="has no raw source in its ancestry"):
         chain(ctx.refs, save(ctx, "checkpoint", **{"file:weights": SOURCE})).require_sources()
 
 

@@ -89,5 +89,5 @@ def test_a_file_that_changes_or_is_not_there_is_named(served: Served, tmp_path: 
 def test_a_file_of_unknown_length_is_no_empty_file(served: Served, tmp_path: Path) -> None:
     server, url = served
     server.lengths = False
-    with pytest.raises(SourceError, match="does not say how long"):
+    with pytest.raises(SourceError, match="reports no length"):
         listing.inventory(url, tmp_path)

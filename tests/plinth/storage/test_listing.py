@@ -227,5 +227,5 @@ def test_pipes_and_sockets_are_no_files(folder: Path) -> None:
     file = next(file for file in listing.inventory("in", folder) if file.name == "a.txt")
     (folder / "in/a.txt").unlink()
     os.mkfifo(folder / "in/a.txt")
-    with pytest.raises(SourceError, match="no regular file"), opened(file):
+    with pytest.raises(SourceError, match="not a regular file"), opened(file):
         pass

@@ -105,7 +105,7 @@ def test_a_copied_workspace_without_its_secret_says_that_this_is_missing(tmp_pat
     (folder / seal.SECRET_FILE).unlink()
     with pytest.raises(SealError, match="no secret on this machine to check it") as refused:
         opened(tmp_path).refs.current("evaluation")
-    assert "bring `seal` from its trust folder" in str(refused.value)
+    assert "copy `seal` from its trust folder" in str(refused.value)
 
 
 def test_a_seal_is_over_its_kind_and_name() -> None:

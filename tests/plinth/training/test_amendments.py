@@ -89,7 +89,7 @@ def test_the_length_may_change_too(begun: Callable[..., RunConfig], make: Callab
 @pytest.mark.parametrize("from_step", [10, 4, 1])
 def test_what_was_taken_may_not(begun: Callable[..., RunConfig], from_step: int) -> None:
     amended = begun(from_step)
-    with pytest.raises(RecipeError, match="touch steps that run tiny-000000000000 has taken") as caught:
+    with pytest.raises(RecipeError, match="affect past steps of run tiny-000000000000") as caught:
         job.check(amended)
     assert "steps up to 10, with batches of 4 from step 1" in str(caught.value)
     assert "amend from step 11 on" in str(caught.value)
@@ -103,7 +103,7 @@ def test_the_end_must_leave_room_for_the_proof(begun: Callable[..., RunConfig], 
         sequences=96,
         amendments=(Amendment(from_step=12, global_batch_sequences=48, reason="hurry"),),
     )
-    with pytest.raises(RecipeError, match="too short for the proof"):
+    with pytest.raises(RecipeError, match="too short for its resume proof"):
         job.check(late)
 
 
@@ -140,5 +140,5 @@ def test_a_running_job_is_stopped_amended_and_goes_on(
     assert tokens == [amended.tokens_through(step) for step in story.steps]
     assert tokens[-1] == STEPS * 4 * 32  # every sequence was seen, once
     too_late = preparation.prepare(ctx, "demo", TRAINING.model_copy(update=doubled(STEPS - 9)), *data)
-    with pytest.raises(RecipeError, match="touch steps"):
+    with pytest.raises(RecipeError, match="affect past steps"):
         job.submit_or_find(ctx, too_late)

@@ -71,10 +71,10 @@ def test_the_template_of_an_export_makes_no_other_vocabulary() -> None:
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({}, "give one of `release`, `checkpoint` and `folder`; found none"),
+        ({}, "set one of `release`, `checkpoint` and `folder`; found none"),
         ({"release": "a@champion", "checkpoint": "b"}, "found release and checkpoint"),
         ({"folder": "llama"}, "`folder` needs `licence`"),
-        ({"checkpoint": "b", "licence": "MIT"}, "`licence` is of a `folder`"),
+        ({"checkpoint": "b", "licence": "MIT"}, "`licence` is for `folder` only"),
         ({"folder": "a", "licence": "MIT", "optimizer": "kept"}, "needs a `release` or `checkpoint`"),
         ({"checkpoint": "b", "vocabulary": "mean", "optimizer": "kept"}, "and its vocabulary"),
     ],

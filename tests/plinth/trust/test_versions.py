@@ -53,7 +53,7 @@ def test_two_of_three_sign_and_somebody_without_a_key_publishes(shared: Workspac
     on("ada")
     enrolment.threshold(shared, PROMOTER, 1, propose=Proposing(file=file))
     before = Trust.of(shared)
-    with pytest.raises(SignatureError, match=r"too few have signed(.|\n)*1 by root keys of version 4, 1 by root keys"):
+    with pytest.raises(SignatureError, match=r"too few signatures(.|\n)*1 by root keys of version 4, 1 by root keys"):
         versions.publish_proposal(shared, file)
     versions.sign(shared, file)  # the same holder again
     assert versions.read(before, file).missing
@@ -92,7 +92,7 @@ def test_the_old_holders_and_the_new_ones_must_agree(shared: Workspace, on: Mach
     found = versions.sign(shared, file)
     assert (len(found.signed_old), len(found.signed_new)) == (2, 1)
     assert found.missing == "1 by root keys of version 5"
-    with pytest.raises(SignatureError, match="too few have signed"):
+    with pytest.raises(SignatureError, match="has too few signatures"):
         versions.publish_proposal(shared, file)
     on("ben")
     assert versions.sign(shared, file).missing == ""
@@ -134,7 +134,7 @@ def test_two_that_publish_at_once(shared: Workspace, on: Machine, tmp_path: Path
         versions.sign(shared, file, instead=True)
     first = versions.publish_proposal(shared, files[0])
     late = json.loads(files[1].read_bytes())
-    with pytest.raises(SignatureError, match="version 5 of root acme is published already"):
+    with pytest.raises(SignatureError, match="version 5 of root acme is already published"):
         versions._put(shared, shared.trust_folder, root.first(late, "it"), late)
     assert Trust.of(shared).root == first.root
 
@@ -176,8 +176,8 @@ def test_every_change_is_told(shared: Workspace, on: Machine) -> None:
     after = before.model_copy(update={"keys": keys, "roles": roles, "expires": "2030-01-01T00:00:00+00:00"})
     assert set(changes(before, after)) == {
         f"key {one[:12]} of {before.keys[one].owner}: revoked from 2026-01-01T00:00:00+00:00 on, was valid",
-        f"key {other[:12]} of {before.keys[other].owner}: taken out of the root",
-        f"root: key {other[:12]} may sign no more",
+        f"key {other[:12]} of {before.keys[other].owner}: removed from the root",
+        f"root: key {other[:12]} may no longer sign",
         "root: needs 1 keys, was 2",
         f"expires 2030-01-01T00:00:00+00:00, was {before.expires}",
     }

@@ -120,7 +120,7 @@ def test_a_run_without_steps_has_no_answer(plinth: Any, tmp_path: Path) -> None:
     trained(tmp_path, TINY, steps=1, forward=1.0)
     refused = plinth("-w", tmp_path, "run", "roofline", "latest")
     assert refused.code != 0
-    assert "no two steps" in refused.err
+    assert "no two consecutive steps" in refused.err
 
 
 def test_time_in_no_part_is_said(plinth: Any, tmp_path: Path) -> None:

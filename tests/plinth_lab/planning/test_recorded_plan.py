@@ -56,10 +56,10 @@ def test_a_plan_says_what_was_recorded(workspace: Workspace) -> None:
     recipe = load(Path("jobs/plinth_jobs/recipes/demo.yaml"))
     model = {"model": recipe.training.model, "vocab_size": recipe.tokenizer.vocab_size}
     config = lived(workspace, "one", [2.0] * STEPS, **model)
-    forecast.keep(config, forecast.foretell(config, device()))
+    forecast.keep(config, forecast.predict(config, device()))
     for more in ([], ["--devices", "8xH100"]):
         done = CliRunner().invoke(cli, ["run", "plan", *asked, "-r", "demo", *more], catch_exceptions=False)
-        assert "foretold and measured: 1 run, a step off by" in done.stdout
+        assert "predicted and measured: 1 run, a step off by" in done.stdout
     assert "computation reaches 40.00% to 60.00% of the peak (stated" in done.stdout
     own = [*asked, "-r", "jobs/plinth_jobs/recipes/demo.yaml", "--devices", "2xcpu", "--json"]
     refused = CliRunner().invoke(cli, ["run", "plan", *own])

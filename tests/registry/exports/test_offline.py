@@ -255,7 +255,7 @@ ATTACKS: dict[str, Attack] = {
     "a field added": extended, "another statement": another_statement, "a forged name": stated_anew,
     "signed as trainer": resealed("trainer"), "signed as evaluator": resealed("evaluator"),
     "signed as approver": resealed("approver"), "signed as root": resealed("root"),
-    "no release record": resealed("promoter", evidence={}),
+    "not a release record": resealed("promoter", evidence={}),
     "another checkpoint": resealed("promoter", checkpoint="d" * 64),
     "another number": resealed("promoter", number=8), "another name": resealed("promoter", name="demo/3"),
     "an approval of another checkpoint": about_another,

@@ -81,14 +81,14 @@ def test_it_is_no_model(ctx: Context, shards: Manifest, tmp_path: Path, capfd: p
     export_to(ctx, shards, str(tmp_path / "out"))
     given = [str(tmp_path / "out"), "--root", str(root_of(ctx)), "--unreleased"]
     assert standalone_verify.main(given) == 1
-    assert "tokens of web is data, no model" in capfd.readouterr().err
+    assert "tokens of web is not a model" in capfd.readouterr().err
     assert call(["verify", *given]) == 8
-    with pytest.raises(SignatureError, match="no model"):
+    with pytest.raises(SignatureError, match="not a model"):
         exports.verify(tmp_path / "out", root_of(ctx), unreleased=True)
 
 
 def test_a_model_is_no_data(export: SealedFolder) -> None:
-    with pytest.raises(SignatureError, match="is a model, no data"):
+    with pytest.raises(SignatureError, match="is a model, not data"):
         verify(str(export.directory), export.root)
 
 
@@ -107,7 +107,7 @@ ATTACKS: dict[str, Attack] = {
     "web.bin has changed": lambda ctx, at: (at / "web.bin").write_bytes(b"\x01\x02\x04") and None,
     "web.npy is missing": lambda ctx, at: (at / "web.npy").unlink(),
     "more.bin was added": lambda ctx, at: (at / "more.bin").write_bytes(b"") and None,
-    "was written anew": lambda ctx, at: (at / EXPORT).write_text((at / EXPORT).read_text() + "\n") and None,
+    "was rewritten": lambda ctx, at: (at / EXPORT).write_text((at / EXPORT).read_text() + "\n") and None,
     "not signed as compliance": restated("promoter"),
     "is not signed as promoter": restated("compliance", status="released"),
     "is not signed as trainer": restated("compliance", status="UNRELEASED"),

@@ -1,4 +1,4 @@
-"""Paired differences with their intervals, and what may be said of them."""
+"""Paired differences with their intervals, corrections and explanations."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from plinth.records import Frozen
 
 WHOLE = "all"
 LEVEL = 0.95
-#: Slices shown of each axis, the largest.
+#: Number of slices shown per axis, largest first.
 MOST_SLICES = 20
-#: Draws for the interval of one model alone, which decides nothing.
+#: Bootstrap draws for the interval of a single model, which no decision uses.
 _DRAWS_ALONE = 1_000
 
 A, B, NONE = "a", "b", ""
 
-#: A label as "below", numbers and text.
+#: A label as text, numbers and text; "below" marks an upper bound.
 _LABEL = re.compile(r"<|\d+(?:\.\d+)?|[^<\d]+")
 
 
@@ -81,7 +81,7 @@ def corrected(found: Sequence[Difference]) -> list[Difference]:
             better(lines[i].difference, lines[i].fewer_is_better, p)
             for i, p in zip(members, adjusted.tolist(), strict=True)
         ]
-        others = max(1, verdicts.count(NONE))  # Holm tests what is not found at alpha over the number not found
+        others = max(1, verdicts.count(NONE))  # Holm tests the hypotheses not rejected at alpha over their number
         for i, p, verdict in zip(members, adjusted.tolist(), verdicts, strict=True):
             smallest = lines[i].difference.smallest_effect(tests=others)
             lines[i] = lines[i].model_copy(update={"adjusted": p, "better": verdict, "smallest": smallest})
@@ -96,8 +96,8 @@ def better(difference: Estimate, fewer_is_better: bool, p: float | None = None) 
     return A if (difference.value < 0) == fewer_is_better else B
 
 
-def left_out(pairs: Pairs) -> int:
-    """Return the number of small slices without a line."""
+def omitted_slices(pairs: Pairs) -> int:
+    """Return the number of small slices that have no line."""
     return largest_slices(pairs, MOST_SLICES)[1]
 
 
@@ -157,28 +157,28 @@ def finding(line: Difference) -> str:
     return "not significant after correction" if line.difference.excludes() else "no significant difference"
 
 
-def said(line: Difference) -> str:
+def result_text(line: Difference) -> str:
     """Return the finding of a line; "no significant difference" always names the minimum detectable effect."""
     if line.better != NONE or line.smallest is None:
         return finding(line)
     return f"{finding(line)}; minimum detectable effect {line.smallest:.2g}"
 
 
-# Why the model that predicts held-out text better can be the worse one on a task: what the comparison itself shows.
+# Reasons why the model that predicts held-out text better can be worse on a task, from the comparison alone.
 #
 # tokenizer      losses per token of different vocabularies cannot be compared; bits per byte can
-# distribution   the loss is lower on some slices only, and the task may be like the others
-# contamination  without items that training text held, the task's difference is gone, or the other way round
-# noise          the task could not have shown a smaller effect than this
+# distribution   the loss is lower on some slices only; the task may resemble the others
+# contamination  the difference is gone or reversed without items in training text
+# noise          the minimum detectable effect of the task
 
-#: Answers are unlike held-out text when they cost so many times its bits per byte.
+#: Answers count as unlike held-out text if their bits per byte exceed its bits per byte by this factor.
 _UNLIKE = 2.0
-#: Kinds that ask for ability, beside those that measure loss.
+#: Kinds that measure ability; the others measure loss.
 ABILITIES = ("probes", "tasks", "proxies")
 
 
 class Explanation(Frozen):
-    """One statement with its numbers. `sort` is listed above, or `unexplained`."""
+    """One explanation with its numbers. `sort` is listed above, or `unexplained`."""
 
     measure: str
     sort: str
@@ -238,7 +238,6 @@ def _distribution(line: Difference, lines: Sequence[Difference], loss: Differenc
         named = ", ".join(f"{one.slice} ({one.difference.value:+.3f})" for one in own[:4])
         text = f"{_model(loss.better)} has fewer bits per byte on the whole, {_model(line.better)} on {named}."
         yield Explanation(measure=line.measure, sort="distribution", text=text)
-
 
     if line.fewer_is_better and min(line.a.value, line.b.value) > _UNLIKE * max(loss.a.value, loss.b.value):
         text = (

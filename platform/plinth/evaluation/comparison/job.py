@@ -1,5 +1,5 @@
-"""The comparison of two models as a manifest: a folder of weights as a manifest, what differs between two models, and
-their paired differences. The same inputs give the same manifest, from the step cache.
+"""The asset `comparison`: differences between two models, paired by item. Equal inputs give an equal manifest, from the
+step cache.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from plinth import fingerprint
 from plinth.compute import context
 from plinth.compute.context import Context
 from plinth.errors import MissingError, StageError
-from plinth.evaluation.comparison.differences import Difference, corrected, left_out, of_measure, reasons
+from plinth.evaluation.comparison.differences import Difference, corrected, of_measure, omitted_slices, reasons
 from plinth.evaluation.comparison.models import ancestry, changes, cut_alike
 from plinth.evaluation.comparison.pairs import ROWS, Pairs, read, reader
 from plinth.evaluation.slices.job import ASSET as EVALUATION
@@ -30,7 +30,7 @@ from plinth.storage.store import Store
 # `lines` (`differences.Difference`), `left_out` (small slices without a line), `unpaired` (items with a value for one
 # model only), `measured_alone` (assets that measured only one), `extremes` by measure, `seen` (contaminated and
 # suspected items, at most 200; `seen_items` counts all), `changes`, `reasons`, `spans` (of held-out text, in bytes of
-# the document), `seed`. It says a and b, never a path or a name.
+# the document), `seed`. Models are named a and b; there are no paths or names.
 
 ASSET = "comparison"
 VERSION = "6"
@@ -51,8 +51,8 @@ def run(ctx: Context, a: MeasuredModel, b: MeasuredModel) -> Manifest:
     """Compare two models with the same measurements.
 
     Raises:
-        StageError: nothing was measured of both.
-        IntegrityError: they were measured on other items.
+        StageError: the models have no measurement in common.
+        IntegrityError: the models were measured on different items.
     """
     step = Step(name=ASSET, version=VERSION, params={"seed": SEED}, libraries=fingerprint.libraries("numpy", "scipy"))
     inputs = {"a/checkpoint": a.checkpoint, "b/checkpoint": b.checkpoint}
@@ -73,9 +73,9 @@ def _compared(ctx: Context, a: MeasuredModel, b: MeasuredModel) -> Part:
                 part.write(batch)
         if not found.lines:
             raise StageError(
-                "nothing was measured of both models",
+                "the models have no measurement in common",
                 found=f"{sorted(a.measured)} and {sorted(b.measured)}",
-                expected="at least one evaluation of both, of the same items",
+                expected="at least one evaluation of both models on the same items",
             )
         alone = {"a": _alone(a, b), "b": _alone(b, a)}
         stats = {"measured_alone": alone} | found.stats() | _of_models(ctx, a.checkpoint, b.checkpoint, found)
@@ -86,7 +86,7 @@ def lines(store: Store, a: Mapping[str, Manifest], b: Mapping[str, Manifest]) ->
     """Return all lines of the comparison of two models, from the items of their measurements by asset.
 
     Raises:
-        IntegrityError: they were measured on other items.
+        IntegrityError: the models were measured on different items.
     """
     return corrected([line for pairs in read(store, a, b) for line in of_measure(pairs, SEED)])
 
@@ -105,7 +105,7 @@ def _spans(ctx: Context, a: MeasuredModel, b: MeasuredModel) -> list[SpanDiffere
     """Return the largest differences on held-out text, if both were evaluated token by token."""
     ours, theirs = (side.measured.get(EVALUATION) for side in (a, b))
     if ours and theirs and ours.named(TOKENS) and theirs.named(TOKENS):
-        with suppress(MissingError):  # no document in common: every one stands among the unpaired
+        with suppress(MissingError):  # no document in common: all are counted as unpaired
             return places(ctx.store, ours, theirs)
     return []
 
@@ -126,7 +126,7 @@ class _Findings:
         if not pairs.rows.num_rows:
             return
         self.lines += of_measure(pairs, SEED)
-        self.left_out += left_out(pairs)
+        self.left_out += omitted_slices(pairs)
         listed, count = seen_items(pairs, MOST_SEEN - len(self.seen))
         self.seen, self.seen_items = self.seen + listed, self.seen_items + count
         self.extremes.append({"kind": pairs.kind, "measure": pairs.measure, **extremes(pairs)})

@@ -1,4 +1,4 @@
-"""The two models of a comparison: a folder of weights as a manifest, and what differs between two models."""
+"""Models of a comparison: import of a folder of weights, and the differences between two models."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from plinth.tokens.tokenizer.template import same_tokenizer
 
 RECIPE, DATA, STEPS = "recipe", "data", "steps"
 ABSENT = "-"
-#: Identities that differ whenever anything does.
+#: Parameters that change with any other difference, and are not listed.
 _IDENTITIES = frozenset({"key", "run_id"})
-#: Assets from which a stage was chosen: enough is said by their own parameters.
+#: Assets that a stage was selected from: the parameters of the stage itself are listed.
 _SAID_ELSEWHERE = frozenset({"checkpoint", "run"})
 
 
@@ -34,7 +34,7 @@ class ModelChange(Frozen):
 
 
 def changes(refs: Refs, a: Manifest, b: Manifest) -> list[ModelChange]:
-    """Differences between two checkpoints, steps first, then recipe, then data.
+    """Return the differences between two checkpoints: steps first, then recipe, then data.
 
     An asset that differs only because its inputs differ is not listed.
     """
@@ -144,7 +144,7 @@ def weights(ctx: Context, folder: Path) -> Manifest:
     """Copy the model in a folder into the store.
 
     Raises:
-        MissingError: the folder lacks weights in safetensors, a configuration or a tokenizer.
+        MissingError: the folder lacks weights in safetensors, configuration or a tokenizer.
         SourceError: a file is a link out of the folder, off limits, or cannot be read.
     """
     found = {path.name for path in folder.glob("*.safetensors")}
@@ -152,10 +152,10 @@ def weights(ctx: Context, folder: Path) -> Manifest:
     lacking = [name for name in (CONFIG, TOKENIZER) if name not in found]
     if lacking or not any(name.endswith(".safetensors") for name in found):
         raise MissingError(
-            f"{folder} holds no model that can be compared",
+            f"{folder} is not a complete model folder",
             found=", ".join(sorted(found)) or "none of its files",
             expected=f"*.safetensors, {CONFIG} and {TOKENIZER}",
-            remedy="write it by `save_pretrained`, with a fast tokenizer",
+            remedy="write the model with `save_pretrained`, with a fast tokenizer",
         )
     parts = []
     for name in sorted(found):
@@ -167,19 +167,19 @@ def weights(ctx: Context, folder: Path) -> Manifest:
 
 
 def open_file(folder: Path, name: str) -> IO[bytes]:
-    """Open a file of the folder. A link may lead to a file of the same folder, or of the download cache around it.
+    """Open a file of the folder. A link may point to a file in the same folder or in the download cache around it.
 
     Raises:
-        SourceError: it leads elsewhere, is off limits (`storage.off_limits`), or cannot be read.
+        SourceError: it points elsewhere, is off limits (`storage.off_limits`), or cannot be read.
     """
     path, real = folder / name, (folder / name).resolve()
     home = (folder.parents[1] if folder.parent.name == SNAPSHOTS else folder).resolve()
     if not real.is_relative_to(home):
         raise SourceError(
-            f"{path} is not read",
+            f"{path} points outside the model folder",
             found=f"a link to {real}",
             expected=f"a file in {home}",
-            remedy="put the file itself in its place",
+            remedy="replace the link with the file itself",
         )
     with readable(str(path), "open"):
         return open_local(str(real), len(real.relative_to(home).parts) - 1)

@@ -1,4 +1,4 @@
-"""Pairs: the same items measured on two models, whatever the measure. Columns throughout, no object a row."""
+"""Pairs: the same items measured on two models, stored as columns."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from plinth.storage.parts import read_table
 from plinth.storage.store import Store
 
 CLEAN, CONTAMINATED, SUSPECTED = "clean", "contaminated", "suspected"
-#: Items whose status speaks against them.
+#: Statuses that mark an item as seen in training.
 SEEN = (CONTAMINATED, SUSPECTED)
 
-#: A row is an item. `slices` are labels such as `bucket web`; `weight` is what a ratio of sums divides by; `status` is
-#: empty where nobody looked for the item in training text; `source` is what people find it by.
+#: One row per item. `slices` are labels such as `bucket web`; `weight` is the denominator of a ratio of sums; `status`
+#: is empty if the item was not searched for in training text; `source` identifies the item for readers.
 ROWS = pa.schema(
     [
         pa.field("item", pa.string(), nullable=False),
@@ -34,7 +34,7 @@ ROWS = pa.schema(
         pa.field("b", pa.float64(), nullable=False),
     ]
 )
-#: What an item has alike under both models.
+#: Columns that must be equal for both models.
 _SAME = ("weight", "cluster", "text")
 
 
@@ -159,10 +159,10 @@ def _require_same(measure: str, a: pa.Table, b: pa.Table) -> None:
         if len(a) and not pc.all(same).as_py():
             at = pc.index(same, False).as_py()
             raise IntegrityError(
-                f"{measure}: the two models were measured on other text",
+                f"{measure}: the two models were measured on different items",
                 found=f"{name} of item {a['item'][at]}: {str(ours[at])[:80]} and {str(theirs[at])[:80]}",
-                expected="the same items, from the same corpus and with the same bounds",
-                remedy="compare by `plinth model compare A B`, which measures both alike",
+                expected="the same items, from the same corpus with the same limits",
+                remedy="run `plinth model compare A B`, which measures both models on the same items",
             )
 
 
@@ -248,15 +248,15 @@ def by_name(
             yield align(kind, f"{group}: {measure}", *pair, fewer_is_better=ratio, ratio=ratio)
 
 
-# Measured manifests of two models as pairs.
+# Measurements of two models as pairs.
 #
-# Readers take columns and go through them by Arrow and numpy; one measure is held at a time.
+# Readers work on Arrow and numpy columns; one measure is in memory at a time.
 
 Reader = Callable[[Store, Manifest, Manifest], Iterator[Pairs]]
 
 
 def reader(asset: str) -> Reader | None:
-    """Return the reader of an asset; None if it has no measure that can be compared."""
+    """Return the reader of an asset; None if the asset has no comparable measure."""
     found = measurement_of(asset)
     return found.pairs if found else None
 

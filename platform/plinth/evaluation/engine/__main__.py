@@ -1,10 +1,10 @@
 """The child process: `python -m plinth.evaluation.engine FOLDER WORKERS`.
 
-The first line of standard input has the SHA-256 of the files by name, or null. It loads the model in FOLDER and answers
-one call for each further line, a JSON object: `call` (documents, likelihoods, generate, serving), `asked` and `answer`
-(files), and the options of the call. Each line of standard output is one too: `ready`, then for each call `done` and
-`total` while it works, and in the end `answered` or `error`. What libraries print goes to standard error. The process
-ends with its input.
+The first line of standard input is the SHA-256 of the files by name, or null. The process loads the model in FOLDER and
+answers one call per further line, a JSON object: `call` (documents, likelihoods, generate, serving), `asked` and
+`answer` (files), and options of the call. Each line of standard output is a JSON object: `ready`, then for each call
+`done` and `total` as progress, then `answered` or `error`. Output of libraries goes to standard error. The process ends
+when its input closes.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 # One thread computes one batch; set before torch reads it.
 for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ[name] = "1"
-# Where all threads work on one batch, one that waits for another sleeps: on a busy machine spinning costs seconds.
+# Waiting threads sleep when all threads share one batch: spinning costs seconds on a busy machine.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class _Lines:
-    """Standard output for our lines alone: file descriptor 1 becomes that of errors."""
+    """Standard output reserved for protocol lines: file descriptor 1 is redirected to standard error."""
 
     def __init__(self) -> None:
         self._stream = os.fdopen(os.dup(1), "w", buffering=1)
@@ -43,7 +43,7 @@ class _Lines:
 def main(folder: str, workers: int) -> int:
     """Answer calls until the input ends."""
     lines = _Lines()
-    gc.disable()  # a quarter of the time of these imports is collections
+    gc.disable()  # collections take a quarter of the import time
     from plinth import private
     from plinth.errors import PlinthError
     from plinth.evaluation.engine import checkpoint

@@ -1,4 +1,4 @@
-"""Texts and requests as streams of tokens, and streams as batches that depend on their content alone. Free of torch."""
+"""Texts and requests as token streams, and streams as batches determined by their content. No torch."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from plinth.tokens.tokenizer.vocabulary import token_bytes
 
 
 class ScoredStream(NamedTuple):
-    """Tokens, of which those from `first` (at least 1) on are scored."""
+    """Tokens, scored from index `first` (at least 1) on."""
 
     ids: NDArray[np.int64]
     first: int
@@ -30,7 +30,7 @@ class ScoredStream(NamedTuple):
 
 
 def documents(tokenizer: Tokenizer, start: int, texts: Sequence[str]) -> list[ScoredStream]:
-    """Whole texts, each after the token that documents begin with.
+    """Return whole texts as streams, each after the start-of-document token.
 
     Raises:
         TrainingError: the tokenizer loses text.
@@ -39,20 +39,21 @@ def documents(tokenizer: Tokenizer, start: int, texts: Sequence[str]) -> list[Sc
     for text, ids in zip(texts, encode_texts(tokenizer, texts, "<u4"), strict=True):
         if tokenizer.decode(ids.tolist(), skip_special_tokens=False) != text:
             raise TrainingError(
-                "the tokenizer does not give the text back, so bits per byte would not count all of it",
+                "the tokenizer is lossy, so bits per byte would omit text",
                 found=f"a document that begins {text[:40]!r}",
                 expected="the same text after encoding and decoding",
-                remedy="train a byte-level tokenizer without normalisation",
+                remedy="train a byte-level tokenizer without normalization",
             )
         streams.append(ScoredStream(np.concatenate(([start], ids.astype(np.int64))), 1))
     return streams
 
 
 def requests(tokenizer: Tokenizer, start: int, asked: Sequence[Request]) -> list[ScoredStream]:
-    """Continuations after their prompts, cut into tokens as lm-evaluation-harness does (`TemplateLM._encode_pair`).
+    """Return continuations after their prompts, tokenized as by lm-evaluation-harness (`TemplateLM._encode_pair`).
 
-    White space at the end of a prompt goes to the continuation; the tokens of the continuation are those of both
-    together after as many as the prompt has alone. Where a merge over the border leaves none, the last token is scored.
+    White space at the end of a prompt moves to the continuation. Prompt and continuation are encoded together; the
+    tokens of the continuation start after the length of the prompt encoded alone. If a merge across the border leaves
+    none, the last token is scored.
     """
     pairs = [_moved(one) for one in asked]
     texts = dict.fromkeys(text for prompt, continuation in pairs for text in _texts(prompt, continuation))
@@ -61,7 +62,7 @@ def requests(tokenizer: Tokenizer, start: int, asked: Sequence[Request]) -> list
 
 
 def ends(tokenizer: Tokenizer, texts: Sequence[str], streams: Sequence[ScoredStream]) -> NDArray[np.int64]:
-    """Bytes of its text up to the end of each token, of all documents' tokens one after the other."""
+    """Return the byte offset in its text of the end of each token, over all documents in order."""
     widths = np.array([len(data) for data in token_bytes(tokenizer)], dtype=np.int64)
     found = [np.empty(0, np.int64)]
     for text, stream in zip(texts, streams, strict=True):
@@ -107,14 +108,14 @@ def _library_ends(tokenizer: Tokenizer, text: str) -> NDArray[np.int64]:
     return np.asarray(sizes[[end for _, end in made.offsets]], dtype=np.int64)
 
 
-# A document's tokens in windows of the training length, with context carried over.
+# Tokens of a document in windows of the training length, with overlapping context.
 #
 #     S  tokens a window may hold: the sequence length of training
 #     C  tokens of context carried over: S // 8
 #
-# The stream of a document is the end-of-text token, then its tokens. The first window scores up to S tokens;
-# every further one begins C tokens before the first unscored one, so that after the first window each token
-# is predicted from at least C tokens before it, as in a strided evaluation. Every token is scored once.
+# The stream of a document is the end-of-text token, then its tokens. The first window scores up to S tokens; every
+# further window begins C tokens before the first unscored token, so each later token is predicted from at least C
+# tokens of context, as in a strided evaluation. Every token is scored once.
 
 
 class ScoringWindow(NamedTuple):
@@ -130,14 +131,14 @@ class ScoringWindow(NamedTuple):
 
 
 def carried(sequence_tokens: int) -> int:
-    """Tokens of context at the beginning of every window but the first."""
+    """Return the number of context tokens at the beginning of every window but the first."""
     return sequence_tokens // 8
 
 
 def windows(tokens: int, sequence_tokens: int, first: int = 1) -> Iterator[ScoringWindow]:
-    """Return the windows over a stream of `tokens` tokens and the token before them; tokens from `first` on count.
+    """Return the windows over a stream of `tokens` tokens and the token before them; tokens from `first` on are scored.
 
-    Where those that count fit into one window, what precedes them is cut at its beginning to fit too.
+    If the scored tokens fit into one window, the context is truncated on the left to fit too.
     """
     scored = first
     if 1 < first <= tokens and tokens - first < sequence_tokens:
@@ -150,25 +151,25 @@ def windows(tokens: int, sequence_tokens: int, first: int = 1) -> Iterator[Scori
         scored = end + 1
 
 
-# Streams as batches that nothing but their content decides: not their order, not how many processes share the work.
+# Streams as batches determined by their content: independent of order and of the number of processes.
 #
 #     S  tokens of a row    B  rows of a batch    U  outputs asked    N  targets
 #
-# A row is one sequence of inputs: a prefix, then branches, each of which continues it and sees no other. A stream that
-# shares its prompt with none is a row of one branch; answers to one question share the row of the question, so that the
-# question is computed once. Equal requests are computed once. Rows of like length share a batch. Free of torch.
+# A row is one sequence of inputs: a prefix, then branches that continue the prefix and are masked from each other. A
+# stream with a prompt of its own is a row of one branch; answers to one question share a row, so the question is
+# computed once. Equal requests are computed once. Rows of similar length share a batch. No torch.
 
-#: Tokens of a batch, padding included.
+#: Number of tokens per batch, padding included.
 BATCH_TOKENS = 4096
 
-#: Branches of one row are together at most so long, or as the prefix: attention within a row is quadratic.
+#: Maximum total length of the branches of a row, unless the prefix is longer: attention within a row is quadratic.
 BRANCH_TOKENS = 128
 
 I64 = NDArray[np.int64]
 
 
 class Job(NamedTuple):
-    """Where the targets of a window go: `offset` is the position among the tokens of its stream that are scored."""
+    """Destination of a window's targets: `offset` is their position among the scored tokens of the stream."""
 
     stream: int
     offset: int
@@ -184,7 +185,7 @@ class Continuation:
 
 @dataclass(frozen=True)
 class Row:
-    """A prefix and what continues it."""
+    """A prefix and its continuations."""
 
     prefix: I64
     branches: tuple[Continuation, ...]
@@ -201,7 +202,7 @@ class Row:
 
     @property
     def shared(self) -> bool:
-        """True if it needs a mask."""
+        """True if the row needs an attention mask."""
         return len(self.branches) > 1
 
 
@@ -221,7 +222,7 @@ class Batch:
         longest = -(-max(row.length for row in self.rows) // multiple) * multiple
         tokens = np.zeros((len(self.rows), longest), np.int64)
         positions, branches = np.zeros_like(tokens), np.full_like(tokens, -1)
-        asked: list[int] = []  # of each target, the flat index of the output that predicts it
+        asked: list[int] = []  # flat index of the output that predicts each target
         for number, row in enumerate(self.rows):
             at, size = len(row.prefix), len(row.prefix)
             tokens[number, :size], positions[number, :size], branches[number, :size] = row.prefix, np.arange(size), 0
@@ -240,7 +241,7 @@ class Batch:
 
 
 class BatchArrays(NamedTuple):
-    """Arrays of a batch; targets are in the order of their outputs, and `order` has their places in the batch."""
+    """Arrays of a batch; targets are ordered by output, `order` has their positions in the batch."""
 
     tokens: I64  # [B, S]
     positions: I64  # [B, S]
@@ -256,8 +257,8 @@ def plan(streams: Sequence[ScoredStream], sequence_tokens: int, batch_tokens: in
 
     Args:
         streams: in any order.
-        sequence_tokens: tokens of a window at most.
-        batch_tokens: tokens of a batch, unless one row is longer.
+        sequence_tokens: maximum tokens of a window.
+        batch_tokens: maximum tokens of a batch, unless one row is longer.
     """
     rows = [row for group in _groups(streams, sequence_tokens) for row in _rows(*group)]
     rows.sort(key=lambda row: (row.shared, -row.length, _identity(row)))
@@ -273,7 +274,7 @@ def plan(streams: Sequence[ScoredStream], sequence_tokens: int, batch_tokens: in
 
 
 def _groups(streams: Sequence[ScoredStream], sequence_tokens: int) -> Iterator[tuple[I64, list[Continuation]]]:
-    """Prefixes, and the different branches of each in the order of their content."""
+    """Yield each prefix with its distinct branches, in order of content."""
     found: dict[bytes, dict[bytes, list[Job]]] = {}
     for number, stream in enumerate(streams):
         for window in windows(len(stream.ids) - 1, sequence_tokens, stream.first):
@@ -291,7 +292,7 @@ def _parts(ids: I64, window: ScoringWindow) -> tuple[I64, I64]:
 
 
 def _rows(prefix: I64, branches: Sequence[Continuation]) -> Iterator[Row]:
-    """Rows of bounded length; what has only the first token of a document in common shares nothing."""
+    """Yield rows of bounded length; continuations that share only the start token get rows of their own."""
     limit = max(len(prefix), BRANCH_TOKENS) if len(prefix) > 1 else 0
     held: list[Continuation] = []
     size = 0

@@ -1,4 +1,4 @@
-"""A folder's model with its tokenizer and limits, ready to score and to write."""
+"""Model of a folder with its tokenizer and limits, ready for scoring and generation."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ class Checkpoint(NamedTuple):
 
     model: Decoder
     tokenizer: Tokenizer
-    start: int  # the token that documents begin with
-    ends: tuple[int, ...]  # tokens that end a document
+    start: int  # start-of-document token
+    ends: tuple[int, ...]  # end-of-document tokens
     sequence_tokens: int  # the training length
 
     @property
     def device(self) -> torch.device:
-        """Where the weights are."""
+        """Device of the weights."""
         return self.model.embed_tokens.device
 
     def documents(
@@ -54,7 +54,7 @@ class Checkpoint(NamedTuple):
         batch_tokens: int | None = None,
         progress: Told = _silent,
     ) -> Scores:
-        """Bits of whole documents, in windows of the training length (`engine.batches.windows`).
+        """Return the bits of whole documents, in windows of the training length (`engine.batches.windows`).
 
         Raises:
             TrainingError: the tokenizer loses text, or a probability is not a number.
@@ -74,7 +74,7 @@ class Checkpoint(NamedTuple):
         batch_tokens: int | None = None,
         progress: Told = _silent,
     ) -> Likelihoods:
-        """Bits of continuations after their prompts.
+        """Return the bits of continuations after their prompts.
 
         Raises:
             TrainingError: a probability is not a number.
@@ -117,10 +117,10 @@ def load(folder: Path, digests: Digests = None) -> Checkpoint:
     """Return a model with its tokenizer, on the CPU in FP32, or as saved on the first CUDA device.
 
     Args:
-        digests: SHA-256 of its files, where they are known; compared on the bytes that are used.
+        digests: SHA-256 of its files, if known; checked on the bytes that are loaded.
 
     Raises:
-        CheckpointError: a file is missing, broken, another, or does not fit the others.
+        CheckpointError: a file is missing, corrupt, of another digest, or inconsistent with the others.
     """
     model = load_model(folder, digests)
     model = model.to("cuda") if torch.cuda.is_available() else model.float()
@@ -155,16 +155,16 @@ def _ids(found: Any) -> tuple[int, ...]:
     return tuple(int(one) for one in found) if isinstance(found, list) else (int(found),)
 
 
-#: Sequences at once, and new tokens of each.
+#: Numbers of concurrent sequences, and new tokens of each.
 SEQUENCES = (1, 8)
 NEW = 32
 REPEATS = 3
 
 
 def measured(model: Decoder, sequence_tokens: int, workers: int) -> dict[str, Any]:
-    """Seconds to the first token after a prompt, tokens per second after it, and memory; medians of a few times.
+    """Return seconds to the first token, tokens per second after it, and memory, as medians of a few repetitions.
 
-    The prompt is half the training length, all threads work on one batch. `kv_bytes_per_token` depends on the
+    The prompt is half the training length, with all threads on one batch. `kv_bytes_per_token` depends on the
     precision used here.
     """
     prompt, new = max(1, sequence_tokens // 2), max(2, min(NEW, sequence_tokens // 2))
@@ -189,7 +189,7 @@ def measured(model: Decoder, sequence_tokens: int, workers: int) -> dict[str, An
 
 
 def _seconds(model: Decoder, count: int, prompt: int, new: int) -> float:
-    """Median time to write after as many prompts of one length."""
+    """Return the median time to generate after `count` prompts of one length."""
     prompts = [[(7 * row + 3 * at) % model.vocab_size for at in range(prompt)] for row in range(count)]
 
     def once() -> None:
@@ -200,12 +200,12 @@ def _seconds(model: Decoder, count: int, prompt: int, new: int) -> float:
 
 def _timed(work: Callable[[], None]) -> float:
     started = time.perf_counter()
-    work()  # ends with tokens on the host, so nothing is left on a device
+    work()  # tokens are on the host at the end, so no device work is pending
     return time.perf_counter() - started
 
 
 def _peak(model: Decoder) -> int:
-    """Bytes since `_forget_peak`, of the device, or of this process: weights, keys and values, Python and libraries."""
+    """Return peak bytes since `_forget_peak`, of the device or of this process, Python and libraries included."""
     if model.embed_tokens.is_cuda:
         return int(torch.cuda.max_memory_allocated())
     with suppress(OSError, StopIteration):
@@ -215,7 +215,7 @@ def _peak(model: Decoder) -> int:
 
 
 def _forget_peak(model: Decoder) -> None:
-    """Reset the memory peak, which is not caused by serving."""
+    """Reset the memory peak."""
     if model.embed_tokens.is_cuda:
         torch.cuda.reset_peak_memory_stats()
         return

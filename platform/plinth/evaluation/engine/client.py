@@ -1,13 +1,13 @@
-"""`ModelEngine`: a checkpoint in a child process, so that the caller never imports torch and no crash takes it along.
+"""`ModelEngine`: a checkpoint in a child process; the caller never imports torch and survives crashes of the child.
 
     with ModelEngine.of(ctx, checkpoint) as engine:
         scores = engine.documents(texts)
         answers = engine.likelihoods([Request("The capital of France is", " Paris")])
 
-The child is started with the `with`, or is the idle one of an engine before (`SPARE`); it loads the model while
-the caller prepares. What is asked goes through files in the workspace's `tmp`; lines over pipes say what to do, how far
-it is, and what went wrong. Calls depend on nothing that was asked before: one that an idle child died of, by what
-others had left there, is asked once more of a new one.
+The `with` starts the child or takes the idle child of an earlier engine (`SPARE`); the child loads the model while the
+caller prepares. Requests and answers are files in the workspace's `tmp`; commands, progress and errors are lines over
+pipes. Calls are independent of each other: if an idle child dies of leftovers of earlier calls, the call is repeated
+once in a new child.
 """
 
 from __future__ import annotations
@@ -39,17 +39,17 @@ Answer = TypeVar("Answer")
 
 
 class ModelEngine:
-    """A context manager; calls are answered one after the other.
+    """Context manager; calls run one after the other.
 
     Args:
-        ctx: workspace, and where progress is shown.
-        name: the model, in errors.
-        files: parts to check out, or a folder.
-        tokenizer: of a folder that has none, as a run's checkpoints.
-        digests: SHA-256 of a folder's files by name, where they are known; of parts they are.
-        label: of progress.
-        workers: threads of the child; by default the cores. They change no number.
-        batch_tokens: tokens of a batch; by default the child's own.
+        ctx: workspace and progress display.
+        name: name of the model in errors.
+        files: parts of the model, or its folder.
+        tokenizer: tokenizer for a folder without one, such as a run's checkpoint.
+        digests: SHA-256 of a folder's files by name, if known; parts have digests.
+        label: label of the progress display.
+        workers: threads of the child, by default one per core; results do not depend on it
+        batch_tokens: tokens per batch; default: the child's.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class ModelEngine:
         self._options = {"batch_tokens": batch_tokens} if batch_tokens else {}
         self._digests = digests if isinstance(files, Path) else {part.name: part.blob.sha256 for part in files}
         blobs = None if isinstance(files, Path) else tuple(f"{part.name} {part.blob}" for part in files)
-        #: A folder may change between two engines; parts are their content.
+        #: Key for reuse; None for a folder, which may change between two engines.
         self._key = None if blobs is None else ModelKey(ctx.workspace.tmp, blobs, self._workers)
 
     @classmethod
@@ -106,7 +106,7 @@ class ModelEngine:
         return self._child.ready
 
     def documents(self, texts: Sequence[str], *, per_token: bool = False) -> Scores:
-        """Tokens and bits of whole documents, in windows of the training length (`engine.batches.windows`).
+        """Return tokens and bits of whole documents, in windows of the training length (`engine.batches.windows`).
 
         Raises:
             TrainingError: the model could not be evaluated, with the end of its log.
@@ -118,7 +118,7 @@ class ModelEngine:
         return found
 
     def likelihoods(self, requests: Sequence[Request]) -> Likelihoods:
-        """Bits of continuations after their prompts.
+        """Return the bits of continuations after their prompts.
 
         Raises:
             TrainingError, CheckpointError: as `documents`.
@@ -129,12 +129,12 @@ class ModelEngine:
         return found
 
     def generate(self, prompts: Sequence[Prompt], sampling: Sampling, *, spread: bool = False) -> list[Generated]:
-        """Text after prompts.
+        """Generate text after prompts.
 
         Args:
             prompts: text, or tokens that are taken as they are.
             sampling: how tokens are chosen.
-            spread: all cores work on one batch where there is only one, which is quicker and may round otherwise.
+            spread: use all cores for a single batch; faster, but rounding may differ.
 
         Raises:
             TrainingError, CheckpointError: as `documents`.
@@ -145,7 +145,7 @@ class ModelEngine:
         return found
 
     def serving(self) -> dict[str, Any]:
-        """Speed and memory of the model on this machine (`engine.speed`).
+        """Return speed and memory of the model on this machine.
 
         Raises:
             TrainingError, CheckpointError: as `documents`.
@@ -176,7 +176,7 @@ class ModelEngine:
     def _call(
         self, kind: str, write: Callable[[Path, Any], None], read: Callable[[Path], Answer], asked: Any, **options: Any
     ) -> Answer:
-        """Ask, relay progress, and read the answer."""
+        """Send a request, relay progress, and read the answer."""
         try:
             return self._asked(kind, write, read, asked, options)
         except EOFError:
@@ -207,7 +207,7 @@ class ModelEngine:
         return found
 
     def _follow(self) -> None:
-        """Progress of the child, in tokens or prompts, until it has answered."""
+        """Show the child's progress, in tokens or prompts, until it has answered."""
         lines = iter(self._next, None)
         first = next(lines)
         if "answered" in first:
@@ -225,8 +225,8 @@ class ModelEngine:
         """Read the child's next line.
 
         Raises:
-            PlinthError: what went wrong there.
-            EOFError: it is gone.
+            PlinthError: the error of the child.
+            EOFError: the child has exited.
         """
         content = self._child.receive()
         if "error" in content:
@@ -250,7 +250,7 @@ class ModelEngine:
 
     def _require(self, found: int, asked: int) -> None:
         if found != asked:
-            raise TrainingError(f"{self.name} answered in part", found=f"{found} answers", expected=f"{asked}")
+            raise TrainingError(f"{self.name} gave too few answers", found=f"{found} answers", expected=f"{asked}")
 
 
 def _needed(checkpoint: Manifest) -> tuple[Part, ...]:
@@ -263,22 +263,22 @@ def _needed(checkpoint: Manifest) -> tuple[Part, ...]:
             f"checkpoint {checkpoint.digest[:12]} cannot be evaluated",
             found=f"no {', '.join(lacking)} among {sorted(found)}",
             expected=", ".join(required),
-            remedy="make the checkpoint again: `plinth run --select checkpoint`",
+            remedy="recreate the checkpoint: `plinth run --select checkpoint`",
         )
     return tuple(found[name] for name in required)
 
 
-# The process that holds a model, as the engine sees it: lines over its pipes, files in its folder. Free of torch.
+# The child process from the engine's side: lines over its pipes, files in its folder. No torch.
 #
-# A process that has answered all it was asked waits for the next engine of the same checkpoint, so that the stages of
-# an evaluation import torch and load the model once between them. One waits at most; it ends before another model is
-# loaded, with the run (`SPARE.end`), and with this process, whose end closes its input.
+# An idle process is kept for the next engine of the same checkpoint, so that the stages of an evaluation import torch
+# and load the model once. At most one is kept; it ends before another model is loaded, with the run (`SPARE.end`), and
+# with this process, because its input closes.
 
 TAIL_LINES = 25
 
 
 class ModelKey(NamedTuple):
-    """Key of interchangeable processes: place of the files, content of the model, threads."""
+    """Key of interchangeable processes: location of the files, content of the model, threads."""
 
     tmp: Path
     blobs: tuple[str, ...]
@@ -307,10 +307,10 @@ class ModelChild:
         except BaseException:
             shutil.rmtree(self.folder)
             raise
-        with suppress(OSError):  # it is gone, and what asks it next will say so
+        with suppress(OSError):  # the process has exited; the next request reports it
             self._write(digests)
-        self.ready: dict[str, Any] | None = None  # what it says of the model, once it has
-        self._owes = True  # a line: the first, or the answer to a call
+        self.ready: dict[str, Any] | None = None  # facts about the model, once loaded
+        self._owes = True  # True while a line is due: the first, or an answer
         self.calls = count()
 
     @property
@@ -319,7 +319,7 @@ class ModelChild:
         return not self._owes and self.process.poll() is None
 
     def send(self, content: dict[str, Any]) -> None:
-        """Ask.
+        """Send a request.
 
         Raises:
             EOFError: the process is gone.
@@ -336,7 +336,7 @@ class ModelChild:
         self.process.stdin.flush()
 
     def receive(self) -> dict[str, Any]:
-        """Its next line.
+        """Return the next line.
 
         Raises:
             EOFError: the process is gone.
@@ -371,14 +371,14 @@ class ModelChild:
 
 
 class SpareChild:
-    """The idle process, if there is one. One that a fork has inherited belongs to its parent."""
+    """The idle process, if any. After a fork it belongs to the parent."""
 
     def __init__(self) -> None:
         self._kept: tuple[int, ModelKey, ModelChild] | None = None
         atexit.register(self.end)
 
     def take(self, key: ModelKey | None) -> ModelChild | None:
-        """Return the idle process if it has this model; otherwise end it, to save memory."""
+        """Return the idle process if it has this model; otherwise end it to free memory."""
         kept, self._kept = self._kept, None
         if kept is None or kept[0] != os.getpid():
             return None
@@ -388,7 +388,7 @@ class SpareChild:
         return None
 
     def keep(self, key: ModelKey | None, child: ModelChild) -> None:
-        """Keep a process for the next engine with this key, instead of the one before."""
+        """Keep a process for the next engine with this key, replacing the previous one."""
         if key is None or not child.idle:
             child.end()
             return

@@ -1,4 +1,4 @@
-"""Inference over any model that is called like a `Decoder`: -log2 p of every token, and text after prompts."""
+"""Inference for any model with the interface of `Decoder`: -log2 p of every token, and generation."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ from plinth.model.attention import Layout, branch_mask
 from plinth.model.decoder import Decoder, generate
 from plinth.tokens.tokenizer.encode import encode_texts
 
-# Batches to -log2 p of every token, over any model that is called like a `Decoder`: loaded, or in training.
+# Scoring of batches: -log2 p of every token, for a loaded model or one in training.
 #
-# One thread computes one batch and sums are exact (`math.fsum`), so that numbers do not depend on how many threads or
-# ranks share the batches. `score` does it all in one process; ranks of a run deal the batches of one plan among
-# themselves, call `run` for each, and put the answers together with `collect`.
+# One thread computes one batch and sums are exact (`math.fsum`), so results do not depend on the number of threads or
+# ranks. `score` runs in one process; ranks of a training run divide the batches of one plan, call `run` for each, and
+# combine the answers with `collect`.
 
-#: Tokens of a batch on a CPU: what a layer works on stays in the caches of a core.
+#: Number of tokens per batch on a CPU, so that a layer's data stays in the caches of a core.
 CPU_BATCH_TOKENS = 1024
 
-#: (tokens [B, S], layout=Layout) -> [N, 2] of `Decoder.arranged`: a decoder, or what wraps it.
+#: (tokens [B, S], layout=Layout) -> [N, 2] of `Decoder.arranged`: a decoder, or a wrapper of one.
 Forward = Callable[..., Tensor]
 
 
@@ -84,17 +84,15 @@ def score(
 
 
 def tokens_of_batch(device: torch.device | str) -> int:
-    """Tokens of a batch on a device; they decide the last bits of a score, so that all who score there use them."""
+    """Return the number of tokens per batch on a device; it affects the last bits of scores."""
     return CPU_BATCH_TOKENS if torch.device(device).type == "cpu" else BATCH_TOKENS
 
 
 @torch.no_grad()
-def run(
-    forward: Forward, batch: Batch, device: torch.device | str, dtype: torch.dtype, *, multiple: int = 1
-) -> Tensor:
-    """-ln p and whether it is the most probable token, of every target of a batch in its order: FP32 [N, 2].
+def run(forward: Forward, batch: Batch, device: torch.device | str, dtype: torch.dtype, *, multiple: int = 1) -> Tensor:
+    """Return -ln p of every target of a batch in order, and whether it is the most probable token: FP32 [N, 2].
 
-    `multiple`: ranks that share the sequences, which they must be able to divide.
+    `multiple`: number of ranks that share the sequences; lengths are padded to a multiple of it.
     """
     arrays = batch.arrays(multiple)
     tokens, positions, outputs, which, targets, order = (
@@ -131,33 +129,33 @@ def collect(
     sums = np.array([math.fsum(token_bits[a:b]) for a, b in spans])
     if not np.isfinite(sums).all():
         raise TrainingError(
-            "the model gives probabilities that are not numbers",
-            found=f"{int((~np.isfinite(sums)).sum())} of {len(sums)} texts",
+            "the model yields probabilities that are not finite",
+            found=f"{int((~np.isfinite(sums)).sum())} of {len(sums)} texts without finite bits",
             expected="finite bits for every text",
-            remedy="the run diverged: look at its loss curve, and roll back to an earlier checkpoint",
+            remedy="the run diverged: check its loss curve and roll back to an earlier checkpoint",
         )
     return StreamScores(sums, np.array([bool(greedy[a:b].all()) for a, b in spans]), token_bits)
 
 
-# Text after prompts: greedy or drawn, until a stop string, the end of a document, or a number of tokens.
+# Generation: greedy or sampled, until a stop string, the end of a document, or a number of tokens.
 #
-# Batches are fixed by the prompts; each is computed by one thread. What is drawn after a prompt depends on the seed,
-# the prompt, and how often the same prompt came before; on what else is in its batch only through rounding: logits
-# differ by about 1e-6 of their size, so that a token can differ only where two are that close.
+# The prompts determine the batches; one thread computes each. Samples depend on the seed, the prompt, and the number of
+# earlier equal prompts; the other prompts of a batch matter only through rounding: logits differ by about 1e-6 of their
+# size, so a token can differ only if two are that close.
 
-#: Prompts of a batch, and tokens of keys and values that it holds unless one prompt needs more.
+#: Prompts per batch, and maximum tokens of keys and values per batch unless one prompt needs more.
 BATCH_PROMPTS = 16
 BATCH_SLOTS = 16_384
 
 
 class Writer:
-    """Writes after prompts with one model.
+    """Generator of text after prompts.
 
     Args:
         model, tokenizer: of a checkpoint.
-        start: the token that documents begin with.
-        ends: tokens that end a document.
-        sequence_tokens: the training length, which limits prompt and text together.
+        start: start-of-document token.
+        ends: end-of-document tokens.
+        sequence_tokens: training length, the limit of prompt and text together.
         sampling: how tokens are chosen.
     """
 
@@ -184,7 +182,7 @@ class Writer:
     ) -> list[Generated]:
         """Generate text after each prompt; calls `progress(prompts done, all prompts)`.
 
-        With `spread` all threads work on a batch that is the only one, and sums may round otherwise.
+        With `spread`, all threads work on a single batch, and rounding may differ.
         """
         texts = [one for one in prompts if isinstance(one, str)]
         encoded = iter(encode_texts(self.tokenizer, texts, "<u4"))
@@ -211,7 +209,7 @@ class Writer:
         return [one for one in found if one is not None]
 
     def _limit(self, length: int) -> int:
-        """Tokens to write after a prompt: it keeps its right end, and at least half of the training length."""
+        """Return the number of new tokens; a long prompt keeps its right end, at least half of the training length."""
         return max(1, min(self.sampling.max_tokens, self.sequence_tokens - min(length, self.sequence_tokens // 2)))
 
     def _draws(self, ids: Sequence[Sequence[int]]) -> list[np.random.Generator]:
@@ -253,7 +251,7 @@ class Writer:
         chances = torch.softmax(logits.double() / self.sampling.temperature, -1)
         chances, order = chances.sort(dim=-1, descending=True, stable=True)
         mass = chances.cumsum(-1)
-        kept = ((mass - chances) < self.sampling.top_p).sum(-1, keepdim=True)  # the one that reaches it is the last
+        kept = ((mass - chances) < self.sampling.top_p).sum(-1, keepdim=True)  # including the token that reaches it
         points = torch.tensor([[one.random()] for one in draws], dtype=torch.float64, device=logits.device)
         chosen = torch.searchsorted(mass, points * mass.gather(-1, kept - 1), right=True)
         return [int(token) for token in order.gather(-1, chosen.minimum(kept - 1)).squeeze(-1).tolist()]
@@ -277,7 +275,7 @@ class Writer:
 
 
 def _batches(ids: Sequence[Sequence[int]], limits: Sequence[int]) -> list[list[int]]:
-    """Prompts of like length together, the longest first, whatever their order."""
+    """Return batches of prompts of similar length, longest first, independent of their order."""
     batches: list[list[int]] = []
     slots = 0
     for index in sorted(range(len(ids)), key=lambda one: (-len(ids[one]), ids[one])):

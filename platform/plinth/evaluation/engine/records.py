@@ -1,4 +1,4 @@
-"""Requests to a checkpoint and its answers, as records and as files between the two processes. Free of torch."""
+"""Requests to a checkpoint and its answers, as records and as files exchanged by the two processes. No torch."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from plinth.records import Frozen
 
 
 class Request(NamedTuple):
-    """A continuation and what comes before it.
+    """A continuation and its context.
 
-    Text before is preceded by the token that documents begin with; tokens are taken as they are, and none of them
-    mean that token alone.
+    Text contexts follow the start-of-document token; token contexts are used unchanged, and an empty one means that
+    token alone.
     """
 
     prompt: str | tuple[int, ...]
@@ -27,14 +27,14 @@ class Request(NamedTuple):
 
 
 class TokenBits(NamedTuple):
-    """-log2 p of every token of one text, and how many of its UTF-8 bytes end with it."""
+    """-log2 p of every token of one text, and the byte offset of its end."""
 
     ends: NDArray[np.int64]
     bits: NDArray[np.float64]
 
 
 class Scores(NamedTuple):
-    """Per document: how many tokens it has, and their total -log2 p; if asked for, both of every token."""
+    """Number of tokens and total -log2 p per document; on request, offsets and bits of every token."""
 
     tokens: NDArray[np.int64]  # [documents]
     bits: NDArray[np.float64]  # [documents]
@@ -51,12 +51,12 @@ class Scores(NamedTuple):
 
 
 class Likelihoods(NamedTuple):
-    """Per request, of its continuation: tokens, total -log2 p, whether greedy decoding would give it."""
+    """Tokens, total -log2 p, and whether greedy decoding yields the continuation, per request."""
 
     tokens: NDArray[np.int64]  # [requests]
     bits: NDArray[np.float64]  # [requests]
     greedy: NDArray[np.bool_]  # [requests]
-    cut: NDArray[np.bool_]  # [requests] longer than the training length: the beginning of the prompt is not seen
+    cut: NDArray[np.bool_]  # [requests] prompt truncated on the left to the training length
     token_bits: NDArray[np.float64]  # [all tokens]
 
 
@@ -66,20 +66,20 @@ Prompt = str | tuple[int, ...]
 class Sampling(Frozen):
     """Sampling parameters for text generation. Temperature 0 is greedy decoding."""
 
-    max_tokens: int = Field(128, ge=1, description="Tokens written at most.")
-    temperature: float = Field(0.0, ge=0, description="Divides logits; 0: the most probable token.")
-    top_p: float = Field(1.0, gt=0, le=1, description="Draw from the fewest tokens that are together so probable.")
-    seed: int = Field(0, description="Of the draws; each prompt has draws of its own, whatever stands beside it.")
-    stop: tuple[str, ...] = Field((), description="Text that ends the writing and is left out.")
+    max_tokens: int = Field(128, ge=1, description="Maximum number of new tokens.")
+    temperature: float = Field(0.0, ge=0, description="Divisor of the logits; 0: greedy decoding.")
+    top_p: float = Field(1.0, gt=0, le=1, description="Nucleus sampling threshold.")
+    seed: int = Field(0, description="Random seed; samples of a prompt do not depend on the other prompts.")
+    stop: tuple[str, ...] = Field((), description="Stop strings; omitted from the text.")
 
 
 class Generated(NamedTuple):
     """Text generated after a prompt."""
 
     text: str  # without the stop string
-    tokens: tuple[int, ...]  # all that were written, without the token that ends a document
+    tokens: tuple[int, ...]  # all new tokens, without the end-of-document token
     ended: Literal["end_of_text", "stop", "length"]
-    cut: bool  # the beginning of the prompt was not seen: with the new tokens it is longer than the training length
+    cut: bool  # prompt truncated on the left: with the new tokens it exceeds the training length
 
 
 _IDS = pa.list_(pa.int64())

@@ -1,8 +1,8 @@
 """Code: names, brackets, results and calls of small programs, most of them in Python.
 
-What a template asks follows from the lines before (a parameter's name, the bracket that is open, the value of a
-variable) or from the language and its library (the exception that a call raises, the member of a module). Names are
-drawn, so no program stands anywhere in training text.
+Answers follow from the lines before (a parameter's name, the open bracket, the value of a variable) or from the
+language and its library (the exception of a call, the member of a module). Names are drawn, so no program occurs
+verbatim in training text.
 """
 
 from __future__ import annotations
@@ -226,7 +226,7 @@ DRAWN: dict[str, Callable[[str], Cloze]] = {
 
 
 def _known() -> Iterator[tuple[str, list[Cloze]]]:
-    """Templates of the language and its library."""
+    """Yield templates about the language and its library."""
     yield "members", _table("import {0}\n\n\ndef main():\n    result = {0}", ".", MEMBERS)
     yield "exceptions", _table("try:\n    {0}\nexcept", " ", RAISES, ":\n")
     yield "values", _table(">>> {0}", "\n", VALUES, "\n")
@@ -238,7 +238,7 @@ def _known() -> Iterator[tuple[str, list[Cloze]]]:
 
 
 def _lines(rows: str, after: str) -> list[Cloze]:
-    """Clozes of rows that hold their own white space; `|` is the end of a line."""
+    """Return clozes of rows with their own white space; `|` is the end of a line."""
     pairs = (row.split(" => ", 1) for row in rows.strip("\n").splitlines())
     return [Cloze(prompt.replace("|", "\n"), answer + after) for prompt, answer in pairs]
 
@@ -250,7 +250,7 @@ def _table(pattern: str, before: str, rows: str, after: str = "") -> list[Cloze]
 
 
 def build() -> list[ProbeItem]:
-    """All items, template by template."""
+    """Return all items, template by template."""
     made: list[ProbeItem] = []
     for template, draw in DRAWN.items():
         made += base.items(FAMILY, template, [draw(f"{FAMILY}/{template}/{i}") for i in range(ITEMS)])

@@ -1,7 +1,7 @@
-"""The asset `probes`: every probe under one checkpoint.
+"""The asset `probes`: scores of every probe for one checkpoint.
 
-Items that do not fit the training length are not asked. What the comparison with training text says of an item enters
-after the model has answered, so another corpus costs no new answers.
+Items longer than the training length are not scored. Contamination statuses are joined after scoring, so a change of
+the corpus does not rescore items.
 """
 
 from __future__ import annotations
@@ -90,30 +90,30 @@ def _table(rows: Sequence[dict[str, object]]) -> pa.Table:
     return pa.Table.from_pylist(list(rows), schema=SCHEMA)
 
 
-# Scores of items as a part, and their statistics by probe and by family, with intervals clustered by template.
+# Scores of items as a part, and their statistics by probe and family, with intervals clustered by template.
 #
-# A headline rests on items that the model sees whole and that training text was not found to hold; the others are told
-# apart as `held`, so that both can be read beside each other.
+# Headline scores use items that fit the training length and were not found in training text; the other scored items are
+# reported apart as `held`.
 
 FILE = "items.parquet"
-#: Of items that a model does not see whole the scores are null; so are margin and correctness without wrong answers.
+#: Scores are null if the item does not fit the training length; margin and correctness also without wrong answers.
 SCHEMA = pa.schema(
     [
         pa.field("probe", pa.string(), nullable=False),
         pa.field("family", pa.string(), nullable=False),
         pa.field("template", pa.string(), nullable=False),
         pa.field("item", pa.string(), nullable=False),
-        pa.field("status", pa.string(), nullable=False),  # of the comparison with training text
-        pa.field("bytes", pa.int64(), nullable=False),  # of the right answer
-        pa.field("bits", pa.float64()),  # of the right answer
+        pa.field("status", pa.string(), nullable=False),  # from the comparison with training text
+        pa.field("bytes", pa.int64(), nullable=False),  # of the correct answer
+        pa.field("bits", pa.float64()),  # of the correct answer
         pa.field("control_bits", pa.float64()),  # the same after the control
-        pa.field("margin", pa.float64()),  # bits per byte of the best wrong answer less the right one's
+        pa.field("margin", pa.float64()),  # bits per byte of the best wrong answer minus the correct one's
         pa.field("correct", pa.bool_()),
         pa.field("centred", pa.float64()),  # (correct - chance) / (1 - chance)
     ]
 )
 SEED = 0
-#: Of the bootstrap of a template: there are many, and none decides.
+#: Bootstrap draws per template; few, because there are many templates and no decision uses them.
 TEMPLATE_DRAWS = 1000
 
 Row = Mapping[str, Any]
@@ -135,7 +135,7 @@ def _row(one: ProbeItem, score: ItemScore | None) -> dict[str, Any]:
 
 
 def statistics_of(rows: Sequence[Row]) -> dict[str, Any]:
-    """`probes` and `families` by name, with intervals; `templates` by probe, with intervals over their own items."""
+    """Return `probes` and `families` by name, with intervals; `templates` by probe, with intervals over their items."""
     probes, families = _groups(rows, "probe"), _groups(rows, "family")
     templates = {name: _groups(_kept(own), "template") for name, own in probes.items()}
     return {
@@ -158,12 +158,12 @@ def _groups(rows: Sequence[Row], column: str) -> dict[str, list[Row]]:
 
 
 def _kept(rows: Sequence[Row]) -> list[Row]:
-    """Rows that a headline rests on."""
+    """Return the rows that headline scores use."""
     return [row for row in rows if row["bits"] is not None and row["status"] not in EXCLUDED]
 
 
 def _of(rows: Sequence[Row]) -> dict[str, Any]:
-    """One probe: items by status, how many are too long, and its numbers with and without the items that are held."""
+    """Summarize one probe: items by status, number of too long items, scores with and without contaminated items."""
     asked = [row for row in rows if row["bits"] is not None]
     kept, held = _kept(rows), [row for row in asked if row["status"] in EXCLUDED]
     counts = {name: len(own) for name, own in sorted(_groups(rows, "status").items())}
@@ -173,7 +173,7 @@ def _of(rows: Sequence[Row]) -> dict[str, Any]:
 
 
 def _numbers(rows: Sequence[Row]) -> dict[str, Any]:
-    """Estimates of some rows, as JSON."""
+    """Return estimates of some rows, as JSON."""
     clusters = [f"{row['probe']}/{row['template']}" for row in rows]
     bits, control, size = ([float(row[name]) for row in rows] for name in ("bits", "control_bits", "bytes"))
     found = {

@@ -1,4 +1,4 @@
-"""Built-in probe of languages: how far a model knows each of twenty-one, by its numbers, its words and their order."""
+"""Built-in language probe: how well a model knows each of twenty-one languages, by numbers, words and word order."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from plinth.evaluation.probes.base import Cloze, Probe, ProbeItem, words
 # Twenty-one languages: the numbers from one to six, six nouns, sentences; written for Plinth.
 #
 # The nouns are, in this order: water, house, book, sun, bread, dog. Sentences are divided by `|`. Words of a language
-# that writes no spaces are divided by a space here and joined where they are used.
+# without spaces are separated by a space here and joined on use.
 
 #: The nouns in English.
 ENGLISH = words("water house book sun bread dog")
 
 
 class Language(NamedTuple):
-    """Words of a language; `spaced` is false where words are written without spaces."""
+    """Words of a language; `spaced` is False if the language is written without spaces."""
 
     name: str
     numbers: str
@@ -187,7 +187,7 @@ FAMILY = "languages"
 
 
 def _numbers(language: Language) -> list[Cloze]:
-    """Two numbers in a row, and the third; the control is another row."""
+    """Return two consecutive numbers with the third as answer; the control is another sequence."""
     numbers = language.numbers.split()
     facts_ = []
     for place in range(4):
@@ -199,7 +199,7 @@ def _numbers(language: Language) -> list[Cloze]:
 
 
 def _nouns(language: Language) -> list[Cloze]:
-    """Return a noun in English, with its translation; the last two stand before the others as examples."""
+    """Return a noun in English, with its translation; the last two are examples before the others."""
     words = [word.replace("_", " ") for word in language.nouns.split()]
     return [
         Cloze(f"The English word {english} is in {language.name}", f" {word}")
@@ -225,11 +225,11 @@ def _sentences(language: Language) -> list[Cloze]:
 
 
 def build() -> list[ProbeItem]:
-    """All items, language by language."""
+    """Return all items, language by language."""
     made: list[ProbeItem] = []
     for code, language in LANGUAGES.items():
         made += base.items(FAMILY, f"{code}/numbers", _numbers(language))
-        if language.nouns:  # of English there is nothing to translate
+        if language.nouns:  # English needs no translation
             made += base.with_examples(FAMILY, f"{code}/words", _nouns(language))
         made += base.items(FAMILY, f"{code}/order", _sentences(language))
     return made

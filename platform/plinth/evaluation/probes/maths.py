@@ -1,4 +1,4 @@
-"""Built-in probes whose items are computed: maths, and copying and look-up over long contexts."""
+"""Built-in probes with computed items: math, and copying and lookup over long contexts."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterator
 from plinth.evaluation.probes import base
 from plinth.evaluation.probes.base import Cloze, Probe, ProbeItem, words
 
-# Maths: what a model must compute rather than remember. Wrong answers are near the right one.
+# Math: results that a model must compute rather than remember. Wrong answers are near the correct one.
 #
-# Two worked examples of the same template stand before each prompt, so that the form of the answer is known and only
-# the number is asked for.
+# Two worked examples of the same template precede each prompt, so the form of the answer is known and only the number
+# is asked for.
 
 MATHS = "maths"
-#: Items of a template, and further ones that are its examples.
+#: Items per template, and further items used as its examples.
 ITEMS, EXAMPLES = 12, 2
 
 THINGS = words("apples pencils stamps marbles tickets candles bottles buttons postcards shells coins baskets")
@@ -93,7 +93,7 @@ NUMBERS = words(
 
 
 def _number_facts(template: str) -> Iterator[Cloze]:
-    """Different prompts of one template, each with wrong numbers near its own."""
+    """Yield distinct prompts of one template, each with wrong numbers near its own."""
     seen: set[str] = set()
     for place in range(1000):
         name = f"{MATHS}/{template}/{place}"
@@ -104,7 +104,7 @@ def _number_facts(template: str) -> Iterator[Cloze]:
 
 
 def _near(name: str, right: int) -> tuple[str, ...]:
-    """Three wrong numbers of about as many digits: off by one, by ten, by two or with its digits exchanged."""
+    """Return three wrong numbers of similar length: off by one, ten or two, or with digits swapped."""
     swapped = int(str(right)[::-1])
     options = [right + 1, right - 1, right + 10, right - 10, right + 2, swapped]
     wrong = dict.fromkeys(one for one in base.shuffled(name, options) if one > 0 and one != right)
@@ -112,7 +112,7 @@ def _near(name: str, right: int) -> tuple[str, ...]:
 
 
 def _word_facts(template: str) -> Iterator[Cloze]:
-    """Templates whose answers are words; wrong answers are those of other items."""
+    """Yield facts of a template whose answers are words; wrong answers are those of other items."""
     for place in range(1000):
         a = base.number(f"{MATHS}/{template}/{place}", 21, 99)
         match template:
@@ -130,7 +130,7 @@ def _word_facts(template: str) -> Iterator[Cloze]:
 
 
 def maths() -> list[ProbeItem]:
-    """All items, template by template."""
+    """Return all items, template by template."""
     made: list[ProbeItem] = []
     for template in (*NUMBERS, "in_words", "from_words", "roman", "weekdays"):
         source = _number_facts(template) if template in NUMBERS else _word_facts(template)
@@ -150,22 +150,20 @@ def _first(source: Iterator[Cloze]) -> list[Cloze]:
     return list(found.values())
 
 
-# Long context: what stands far before the answer, over four distances.
+# Long context: information far before the answer, over four distances.
 #
-# A template is a task at a distance, so that loss by distance can be read from the intervals of templates. An item that
-# does not fit the model's training length is left out (`scoring` never sees it), since what it asks for would be cut
-# off.
+# A template is a task at a distance, so the intervals of templates show loss by distance. Items longer than the model's
+# training length are not scored, since the relevant text would be cut off.
 #
 #     copy      a passage, other text, the beginning of the passage again -> its end
 #     recall    sentences on where people live, other text, a name -> the town
 #     look_up   lines of keys and numbers, a key -> its number
 #     repeat    a list of words, other text, half of the list again -> the next words
 #
-# The control of an item is the same text with another passage, with towns or numbers of other people and keys, or with
-# the list in another order: only what the answer rests on is changed.
-
+# The control of an item is the same text with another passage, with other people's towns or other keys' numbers, or
+# with the list in another order: only the information that determines the answer changes.
 LONG_CONTEXT = "long_context"
-#: Bytes between what is asked for and the question, about, and how many items there are.
+#: Approximate bytes between information and question, and number of items per template.
 DISTANCES = {200: 12, 1_000: 12, 5_000: 6, 20_000: 3}
 
 ADJECTIVES = words(
@@ -193,10 +191,10 @@ TOWNS = words(
     "Arden Bexhill Corby Dunmore Elgin Fenwick Garth Holm Ivory Jarrow Kendal Ludlow Marden Norby Oakham Selby"
 )
 
-#: Bytes of a line of `look_up`, about.
+#: Approximate bytes of a line of `look_up`.
 LINE = 22
 
-#: Of a task: prompt, right answer, wrong answers, and the prompt of the control.
+#: Prompt, correct answer, wrong answers and control prompt of a task.
 Asked = tuple[str, str, tuple[str, ...], str]
 
 
@@ -268,7 +266,7 @@ TASKS: dict[str, Callable[[str, int], Asked]] = {
 
 
 def long_context() -> list[ProbeItem]:
-    """All items: task by task, the nearest first."""
+    """Return all items, task by task, nearest distance first."""
     made = []
     for task, ask in TASKS.items():
         for distance, count in DISTANCES.items():

@@ -1,9 +1,8 @@
-"""How much a probe's score can be trusted: its noise, its signal, and their ratio.
+"""Reliability of a probe's score: noise, signal, and their ratio.
 
-Noise is the standard deviation of the score over the last checkpoints of a run, as in signal-and-noise (Heineman et
-al. 2025): what a step more or less changes. A score that still falls has its trend counted as noise, so the ratio is
-too low rather than too high. Where runs that differ by their seed alone exist, the deviation over them counts if
-greater.
+Noise is the standard deviation of the score over the last checkpoints of a run (Heineman et al. 2025,
+signal-and-noise): the change caused by a few more or fewer steps. The trend of a falling score counts as noise, so the
+ratio is an underestimate. If runs that differ by seed alone exist, their deviation is used where it is larger.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ import statistics
 from collections.abc import Sequence
 from typing import NamedTuple
 
-#: Checkpoints at the end of a run that noise is taken over, and the fewest that give one.
+#: Number of checkpoints at the end of a run for the noise, and the minimum number.
 LAST, FEWEST = 5, 3
 
 
@@ -22,10 +21,10 @@ class Worth(NamedTuple):
 
     Attributes:
         signal: score less control.
-        noise: standard deviation of the score; None where too few checkpoints and no second seed exist.
-        snr: |signal| / noise; None where noise is unknown, infinite where it is 0.
-        checkpoints: how many the noise is over.
-        seeds: how many runs the noise is over, where greater than that of checkpoints.
+        noise: standard deviation of the score; None with too few checkpoints and no second seed.
+        snr: |signal| / noise; None if the noise is unknown, infinite if it is 0.
+        checkpoints: number of checkpoints for the noise.
+        seeds: number of runs for the noise, if their deviation is larger.
     """
 
     signal: float
@@ -36,7 +35,7 @@ class Worth(NamedTuple):
 
     @property
     def decides(self) -> bool:
-        """True if the probe may stop a run or close a gate: a positive signal, above a noise that is known."""
+        """True if the probe may stop a run or fail a gate: a positive signal above a known noise."""
         return self.signal > 0 and self.snr is not None and self.snr >= 1
 
 
@@ -44,9 +43,9 @@ def worth(signal: float, scores: Sequence[float], seeds: Sequence[float] = ()) -
     """Return the worth of a probe.
 
     Args:
-        signal: its signal at the last checkpoint, in the unit of the scores.
-        scores: its score at each checkpoint, oldest first.
-        seeds: its score at the end of runs that differ by seed alone, this one among them.
+        signal: signal at the last checkpoint, in the unit of the scores.
+        scores: score at each checkpoint, oldest first.
+        seeds: scores at the end of runs that differ by seed alone, this run included.
     """
     last = scores[-LAST:]
     over_time = statistics.stdev(last) if len(last) >= FEWEST else None
@@ -59,12 +58,12 @@ def worth(signal: float, scores: Sequence[float], seeds: Sequence[float] = ()) -
 
 
 def spread_snr(models: Sequence[float], last: Sequence[float]) -> float:
-    """Signal-to-noise ratio of a probe over several models, as signal-and-noise defines it (`snr/metrics.py`):
-    (greatest difference of two models' scores / their mean) / (deviation of the last scores of a run / their mean).
+    """Return a probe's signal-to-noise ratio over several models, as in signal-and-noise (`snr/metrics.py`):
+    (largest difference of two models' scores / their mean) / (deviation of the last scores of a run / their mean).
 
     Args:
-        models: the scores of at least two models.
-        last: of one of them at its last checkpoints, at least two; the deviation is over their number, as published.
+        models: scores of at least two models.
+        last: scores of one model at its last checkpoints, at least two; the deviation divides by N, as published
     """
     signal = (max(models) - min(models)) / statistics.fmean(models)
     noise = statistics.pstdev(last) / statistics.fmean(last)

@@ -1,8 +1,8 @@
-"""The asset `probe_sets`: the items of every probe as parts, and what the comparison with training text says of them.
+"""The asset `probe_sets`: the items of every probe as parts, and their contamination statuses.
 
-The parts enter that comparison (`corpus/protected`) as sets named `probes/NAME`, so that training text which holds an
-item is dropped before training, and every item has a status. The manifest names the version of built-in probes and the
-digest of every set.
+The parts enter the comparison with training text (`corpus/protected`) as sets named `probes/NAME`: training documents
+with an item are dropped before training, and every item gets a status. The manifest has the version of built-in probes
+and the digest of every set.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from plinth.storage.store import Store
 ASSET = protected.PROBES
 VERSION = f"1.{base.VERSION}"
 LIBRARIES = fingerprint.libraries("ftfy", "unicode")
-#: Status of an undecided item all of whose text is common.
+#: Status of an undecided item whose text is entirely common.
 COMMON = "common"
 REJECTS = pa.schema(
     [
@@ -43,7 +43,7 @@ REJECTS = pa.schema(
         pa.field("reason", pa.string(), nullable=False),
     ]
 )
-#: A file of a user's probe, at most.
+#: Maximum size of a custom probe's file.
 MAX_BYTES = 64 * 2**20
 
 
@@ -55,8 +55,8 @@ def run(ctx: Context, params: Probes) -> Manifest:
         family, items, templates, bytes, rejects, digest of the items).
 
     Raises:
-        SourceError, RejectRateError: a user's file is absent, or not a probe.
-        RecipeError, ExtensionError: no package has a probe of that name, or it cannot be used.
+        SourceError, RejectRateError: a custom probe's file is missing or invalid.
+        RecipeError, ExtensionError: no package has a probe of that name, or the probe is unusable.
     """
     facts = params.model_dump(mode="json") | _packages(params)
     step = Step(name=ASSET, version=VERSION, params=facts, libraries=LIBRARIES)
@@ -80,20 +80,20 @@ def run(ctx: Context, params: Probes) -> Manifest:
 
 
 def outside(ctx: Context, params: Probes) -> str:
-    """Identity of the user's files and of what other packages make."""
+    """Return the identity of custom probes' files and of probes from other packages."""
     files = {name: listing.inventory(one.path, ctx.workspace.input) for name, one in sorted(params.sets.items())}
     read = [[name, file.sha256] for name, found in files.items() for file in found]
     return fingerprint.digest([read, _packages(params)] if _packages(params) else read)
 
 
 def _packages(params: Probes) -> dict[str, dict[str, str]]:
-    """Versions of the probes that other packages make, where there are any."""
+    """Return the versions of probes from other packages, if any."""
     found = base.versions([name for name in params.names if name not in params.sets])
     return {"packages": found} if found else {}
 
 
 def load(store: Store, made: Manifest) -> list[ProbeItem]:
-    """All items, probe by probe in the order of the manifest."""
+    """Return all items, probe by probe in the order of the manifest."""
     return [one for part in protected.probe_parts(made).values() for one in from_table(read_table(store, part))]
 
 
@@ -110,7 +110,7 @@ def statuses(store: Store, compared: Manifest) -> dict[tuple[str, str], str]:
 
 
 def _table(items: list[ProbeItem]) -> pa.Table:
-    """Rows of items; what is compared has the normal form of documents, what is scored stays as it is."""
+    """Return rows of items; compared text is normalized like documents, scored text is unchanged."""
     table = to_table(items)
     text = pa.array([normalize(one.text, Normalisation()) for one in items], pa.large_string())
     return table.set_column(SCHEMA.get_field_index("text"), SCHEMA.field("text"), text)
@@ -127,11 +127,11 @@ def _stats(items: list[ProbeItem]) -> dict[str, Any]:
 
 
 def _file(ctx: Context, name: str, given: UserProbe) -> tuple[str, bytes]:
-    """Digest and content of a user's file."""
+    """Return digest and content of a custom probe's file."""
     files = listing.inventory(given.path, ctx.workspace.input)
     if len(files) != 1 or files[0].bytes > MAX_BYTES:
         raise SourceError(
-            f"probe {name} is one file",
+            f"probe {name} needs exactly one file",
             found=f"{len(files)} files, {sum(file.bytes for file in files)} bytes",
             expected=f"one JSONL file of at most {MAX_BYTES} bytes",
             remedy=f"correct evaluation.probes.sets.{name}.path",
@@ -140,19 +140,19 @@ def _file(ctx: Context, name: str, given: UserProbe) -> tuple[str, bytes]:
         return files[0].sha256, stream.read()
 
 
-# A probe of the user's own: a JSON object a line.
+# Custom probes: one JSON object per line.
 #
 #     {"prompt": "The capital of Wales is", "gold": "Cardiff", "wrong": ["Swansea", "Newport"], "template": "capitals"}
 #
-# `prompt` and `gold` are needed; `wrong`, `id`, `template` and `control` may be left out. White space at the end of a
-# prompt moves to the answers, as tokenizers expect it; an answer that begins with a letter after a prompt that ends
-# with one gets a space. Without `template` an item is a cluster of its own; without `control` the words of its prompt
-# are shuffled.
+# `prompt` and `gold` are required; `wrong`, `id`, `template` and `control` are optional. White space at the end of a
+# prompt moves to the answers, as tokenizers expect; an answer that begins with a letter after a prompt that ends with a
+# letter gets a space. Without `template` an item is a cluster of its own; without `control` the words of its prompt are
+# shuffled.
 #
-# Lines that are no items are rejects with a reason; more than a share of them stops the stage.
+# Invalid lines are rejects with a reason; too high a share of them fails the stage.
 
 FIELDS = {"id", "prompt", "gold", "wrong", "template", "control"}
-#: Characters of an item's prompt and answers together, at most.
+#: Maximum characters of an item's prompt and answers together.
 MOST_CHARACTERS = 100_000
 
 
@@ -174,21 +174,21 @@ def read(name: str, given: UserProbe, data: bytes) -> Read:
     """Return the items of a file, examples before their prompts.
 
     Raises:
-        SourceError: no more items than examples, or the file is not text.
+        SourceError: no items other than examples, or the file is not text.
         RejectRateError: too many lines are invalid.
     """
     found = read_lines(name, given, data)
     lines = len(found.items) + len(found.rejects)
     if len(found.rejects) > given.max_rejected * lines:
         raise RejectRateError(
-            f"probe {name}: {len(found.rejects)} of {lines} lines are no items",
+            f"probe {name}: {len(found.rejects)} of {lines} lines are invalid",
             found="; ".join(f"line {one.line}: {one.reason}" for one in found.rejects[:5]),
             expected=f"at most a share of {given.max_rejected:g}",
             remedy=f"correct {given.path}; `plinth model probes check {given.path}` lists every line",
         )
     if len(found.items) <= given.examples:
         raise SourceError(
-            f"probe {name} has fewer items than examples and one to score",
+            f"probe {name} has too few items",
             found=f"{len(found.items)} items, examples: {given.examples}",
             expected=f"at least {given.examples + 1} items in {given.path}",
             remedy=f"add lines to the file, or lower evaluation.probes.sets.{name}.examples",
@@ -198,7 +198,7 @@ def read(name: str, given: UserProbe, data: bytes) -> Read:
 
 
 def read_lines(name: str, given: UserProbe, data: bytes) -> Read:
-    """Every line as an item or a reject."""
+    """Return every line as an item or a reject."""
     items: list[ProbeItem] = []
     rejects: list[BadLine] = []
     seen: set[str] = set()
@@ -225,7 +225,7 @@ def _item(name: str, given: UserProbe, number: int, row: Any) -> ProbeItem:
     """Return an item from a line's content.
 
     Raises:
-        ValueError: it is none, with the reason.
+        ValueError: the line is not an item, with the reason.
     """
     if not isinstance(row, dict):
         raise ValueError(f"a JSON object is expected, found a {type(row).__name__}")
@@ -253,19 +253,19 @@ def _text(row: dict[str, Any], field: str) -> str:
     value = row.get(field)
     if not isinstance(value, str) or not value.strip():
         raise ValueError(f"`{field}` is a text and not empty")
-    value.encode()  # half of a surrogate pair is no text: UnicodeEncodeError is a ValueError
+    value.encode()  # an unpaired surrogate raises UnicodeEncodeError, a ValueError
     return value
 
 
 def _joined(prompt: str, space: str, answer: str) -> str:
-    """Return an answer with the white space that divides it from the prompt."""
+    """Return an answer with the white space that separates it from the prompt."""
     if space:
         return space + answer.lstrip()
     return f" {answer}" if re.match(r"\w", answer) and re.search(r"[\w.:;,?!)]$", prompt) else answer
 
 
 def _shuffled(prompt: str) -> str:
-    """Return the words of a prompt in another order, which follows from the prompt alone."""
+    """Return the words of a prompt in another order, determined by the prompt."""
     words = prompt.split()
     mixed = base.shuffled(hashlib.sha256(prompt.encode()).hexdigest(), words)
     return " ".join(mixed if mixed != words else reversed(words))

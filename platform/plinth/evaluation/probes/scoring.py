@@ -1,8 +1,8 @@
-"""Scores of probe items from likelihoods, and their noise. Pure: the loop and the offline job call the same functions.
+"""Scores of probe items from likelihoods, and their noise. Pure functions, used in the loop and offline.
 
-Bits are -log2 p of an answer after its context, summed over its tokens; per byte they are over its UTF-8 bytes, so that
-models with different tokenizers can be compared. An answer is chosen by bits per byte (lm-evaluation-harness calls it
-`acc_norm`), so that the shortest does not win for being short.
+Bits are -log2 p of an answer after its context, summed over its tokens; per byte they are over its UTF-8 bytes, so
+models with different tokenizers are comparable. The answer with the fewest bits per byte is chosen (`acc_norm` in
+lm-evaluation-harness), so short answers have no advantage.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ class ItemScore(NamedTuple):
     """Scores of an item.
 
     Attributes:
-        bytes: UTF-8 bytes of the right answer.
-        bits: of the right answer after the prompt.
-        control_bits: of the right answer after the control.
-        margin: bits per byte of the best wrong answer less those of the right one; not a number without wrong ones.
-        centred: accuracy centered on chance, (correct - r) / (1 - r) with r = 1 / answers: 1 or -1 / (answers - 1); not
-            a number without wrong answers. With shuffled answers (each wrong one in turn taken for the right one) a
-            model is correct in (1 - correct) / (answers - 1) of them: the difference to that control is this number.
+        bytes: UTF-8 bytes of the correct answer.
+        bits: bits of the correct answer after the prompt.
+        control_bits: bits of the correct answer after the control.
+        margin: bits per byte of the best wrong answer minus those of the correct one; NaN without wrong answers.
+        centred: accuracy centered on chance, (correct - r) / (1 - r) with r = 1 / answers: 1 or -1 / (answers - 1); NaN
+            without wrong answers. With shuffled answers (each wrong answer in turn taken as correct) a model is
+            correct in (1 - correct) / (answers - 1) of them: the difference to that control is this number.
     """
 
     bytes: int
@@ -36,12 +36,12 @@ class ItemScore(NamedTuple):
 
     @property
     def correct(self) -> bool:
-        """True if the right answer is the likeliest; a tie is none."""
+        """True if the correct answer is the most probable one; False on a tie."""
         return self.margin > 0
 
 
 def requests(items: Iterable[ProbeItem]) -> list[tuple[str, str]]:
-    """(context, continuation) of every likelihood that the items need, item by item."""
+    """Return (context, continuation) of every likelihood of the items, item by item."""
     return [pair for one in items for pair in pairs(one)]
 
 
@@ -54,10 +54,10 @@ def scored(items: Sequence[ProbeItem], bits: Sequence[float]) -> list[ItemScore]
     wanted = sum(2 + len(one.wrong) for one in items)
     if len(bits) != wanted or not all(map(math.isfinite, bits)):
         raise TrainingError(
-            "the probes were not scored",
-            found=f"{sum(map(math.isfinite, bits))} likelihoods that are numbers",
+            "the probes could not be scored",
+            found=f"{sum(map(math.isfinite, bits))} finite likelihoods",
             expected=f"{wanted}",
-            remedy="the run diverged: look at its loss curve, and roll back to an earlier checkpoint",
+            remedy="the run diverged: check its loss curve and roll back to an earlier checkpoint",
         )
     found, at = [], 0
     for one in items:
@@ -79,14 +79,14 @@ def _score(item: ProbeItem, bits: Sequence[float]) -> ItemScore:
 
 
 class ProbeScore(NamedTuple):
-    """A probe at one checkpoint, in numbers without intervals.
+    """Scores of a probe at one checkpoint, without intervals.
 
     Attributes:
-        items: how many were scored.
-        bits_per_byte: of right answers, the ratio of the sums; the score that noise is measured of.
-        signal: bits per byte of right answers after the control, less `bits_per_byte`: what the context is worth.
-        margin: mean over items with wrong answers; not a number without any.
-        accuracy: the same of accuracy centered on chance.
+        items: number of scored items.
+        bits_per_byte: bits per byte of correct answers, a ratio of sums; noise is that of this score.
+        signal: bits per byte of correct answers after the control minus `bits_per_byte`.
+        margin: mean over items with wrong answers; NaN without any.
+        accuracy: mean accuracy centered on chance, over the same items.
     """
 
     items: int
@@ -97,7 +97,7 @@ class ProbeScore(NamedTuple):
 
 
 def by_probe(items: Sequence[ProbeItem], scores: Sequence[ItemScore]) -> dict[str, ProbeScore]:
-    """Every probe at one checkpoint, by name."""
+    """Return the scores of every probe at one checkpoint, by name."""
     groups: dict[str, list[ItemScore]] = {}
     for one, score in zip(items, scores, strict=True):
         groups.setdefault(one.probe, []).append(score)
@@ -105,7 +105,7 @@ def by_probe(items: Sequence[ProbeItem], scores: Sequence[ItemScore]) -> dict[st
 
 
 def summed(scores: Sequence[ItemScore]) -> ProbeScore:
-    """One probe out of its items."""
+    """Return the scores of one probe from its items."""
     size = sum(one.bytes for one in scores)
     bits, control = (
         math.fsum(values) for values in zip(*((one.bits, one.control_bits) for one in scores), strict=True)
@@ -123,7 +123,7 @@ def trusted(items: Iterable[ProbeItem], statuses: Mapping[tuple[str, str], str])
     """Return the items that are not contaminated, which scores may use.
 
     Args:
-        statuses: by probe and item (`probe_sets.statuses`); an item without one counts as undecided.
+        statuses: status by probe and item (`probe_sets.statuses`); default: undecided.
     """
     return [one for one in items if statuses.get((one.probe, one.item)) not in EXCLUDED]
 
@@ -135,7 +135,7 @@ def fitting(items: Sequence[ProbeItem], lengths: Sequence[int], most: int) -> li
 
     Args:
         items: the items.
-        lengths: tokens that the model reads for each of their `requests`, in order.
+        lengths: number of tokens of each of the items' `requests`, in order.
         most: the training length.
     """
     found, at = [], 0
@@ -146,5 +146,5 @@ def fitting(items: Sequence[ProbeItem], lengths: Sequence[int], most: int) -> li
     return found
 
 
-#: Statuses of the comparison with training text whose items are reported apart.
+#: Contamination statuses whose items are reported apart.
 EXCLUDED = frozenset({"contaminated", "suspected", "common"})

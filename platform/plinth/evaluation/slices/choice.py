@@ -1,4 +1,4 @@
-"""What is measured and in which slices: held-out documents, items of protected sets, and the axes of every document."""
+"""Selection of held-out documents and items of protected sets, and the axes of every document."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from plinth.records import Manifest, Part
 from plinth.storage.parts import iter_batches, read_table
 from plinth.storage.store import Store
 
-# Chooses the held-out documents to measure: per bucket, by smallest id, up to a number of bytes.
+# Selection of held-out documents: per bucket by smallest id, up to a number of bytes.
 #
-# Ids are hashes, so the smallest are a sample without bias that does not depend on the order of parts. The
-# last document is cut at a character, so that a bucket gives exactly what the recipe asks for, if it has it.
+# Ids are hashes, so the smallest ids are an unbiased sample that does not depend on the order of parts. The last
+# document is truncated at a character, so a bucket yields exactly the configured bytes, if available.
 
 
 @dataclass(frozen=True)
 class Document:
-    """A held-out document as all models see it. `text` may be the beginning of a longer one."""
+    """A held-out document as all models see it. `text` may be truncated."""
 
     id: bytes
     bucket: str
@@ -37,12 +37,12 @@ class Document:
 
     @property
     def data(self) -> bytes:
-        """The bytes that bits are counted over."""
+        """Bytes that bits per byte divide by."""
         return self.text.encode()
 
 
 def choose_documents(store: Store, curated: Mapping[str, Manifest], max_bytes: int) -> list[Document]:
-    """Held-out documents of every bucket, buckets by name, documents by id.
+    """Return held-out documents of every bucket, buckets by name, documents by id.
 
     Raises:
         StageError: a bucket has no held-out text.
@@ -74,7 +74,7 @@ def _of_bucket(store: Store, bucket: str, curated: Manifest, max_bytes: int) -> 
 
 
 def _smallest(store: Store, curated: Manifest, max_bytes: int) -> list[tuple[bytes, str]]:
-    """Documents by id until they fill the slice; memory is the slice and one row group."""
+    """Return documents by id up to `max_bytes`; memory is their text and one row group."""
     kept: list[tuple[int, bytes, str]] = []  # a heap with the largest id on top
     held = 0
     for part in curated.named("heldout-"):
@@ -87,16 +87,15 @@ def _smallest(store: Store, curated: Manifest, max_bytes: int) -> list[tuple[byt
     return [(id_, text) for _, id_, text in sorted(kept, reverse=True)]
 
 
-# Chooses items of protected sets to measure, apart by what the comparison with training text says of them.
+# Selection of items of protected sets, separately by contamination status.
 #
-# Clean items were looked for and not found, contaminated ones were (what held them was dropped), suspected ones nearly;
-# of undecided ones nothing is known, because they are too short or common text. A score over all of them together would
-# hide which is which.
+# Clean items were not found in training text; contaminated items were found (and their documents dropped); suspected
+# items nearly matched; undecided items are too short or common text. One score over all of them would be meaningless.
 
 
 @dataclass(frozen=True)
 class ScoredItem:
-    """An item as all models see it. `text` may be the beginning of a longer one."""
+    """An item as all models see it. `text` may be truncated."""
 
     set: str
     item: str
@@ -105,15 +104,15 @@ class ScoredItem:
 
     @property
     def data(self) -> bytes:
-        """The bytes that bits are counted over."""
+        """Bytes that bits per byte divide by."""
         return self.text.encode()
 
 
 def choose_items(store: Store, protected: Manifest, sets: Mapping[str, Manifest], max_bytes: int) -> list[ScoredItem]:
-    """Choose items of every set and status, up to `max_bytes` of each, by a hash of their text.
+    """Return items of every set and status, up to `max_bytes` of each, by a hash of their text.
 
     Raises:
-        IntegrityError: the comparison has other items.
+        IntegrityError: the comparison has different items.
     """
     groups: dict[tuple[str, str], list[ScoredItem]] = {}
     for one in _every(store, protected, sets):
@@ -124,16 +123,16 @@ def choose_items(store: Store, protected: Manifest, sets: Mapping[str, Manifest]
 def _every(store: Store, protected: Manifest, sets: Mapping[str, Manifest]) -> Iterator[ScoredItem]:
     (part,) = protected.named(comparison.FILE)
     rows = read_table(store, part, ["set", "item", "status"]).to_pylist()
-    judged = iter([row for row in rows if row["set"] in sets])  # probes are judged too, and scored by themselves
+    judged = iter([row for row in rows if row["set"] in sets])  # probes are compared too, but scored elsewhere
     for name in sorted(sets):
         for row in read_table(store, sets[name].parts[0]).to_pylist():
             found = next(judged, None)
             if found is None or (found["set"], found["item"]) != (name, row["item"]):
                 raise IntegrityError(
-                    "the comparison with protected sets is of other items",
+                    "the comparison with protected sets has different items",
                     found=found,
                     expected=f"item {row['item']} of {name}",
-                    remedy="`plinth run --select protected` makes it again",
+                    remedy="`plinth run --select protected` recreates the comparison",
                 )
             yield ScoredItem(name, row["item"], found["status"], row["text"])
 
@@ -149,15 +148,15 @@ def _first(items: Sequence[ScoredItem], max_bytes: int) -> Iterator[ScoredItem]:
             return
 
 
-# The slices of every document: built-in axes, and those that a recipe names by expressions over the ledger.
+# Slices of every document: built-in axes, and axes of the recipe as expressions over the ledger.
 #
-# An axis gives each document one label, so its slices are a partition. Expressions are in the language of policies
-# (`corpus.policy.expressions`): a condition makes the slices `yes` and `no`, a column alone one slice for each value.
-# Columns are those of the ledger: `documents.domain`, `documents.cluster_size`, … are its fixed ones, `language.label`,
-# `pii.spans` those of sidecars, of which lists are their lengths.
+# An axis gives each document one label, so its slices are a partition. Expressions are in the policy language
+# (`corpus.policy.expressions`): a condition yields the slices `yes` and `no`, a column alone one slice per value.
+# Columns are those of the ledger: its own (`documents.domain`, `documents.cluster_size`, …) and those of sidecars
+# (`language.label`, `pii.spans`); a list column has the length of the list.
 
 UNKNOWN = "unknown"
-#: Upper bounds of the slices by length, in bytes that are scored, each four times the one before.
+#: Upper bounds of the slices by length, in scored bytes, each four times the previous.
 LENGTH_BOUNDS = (2**10, 2**12, 2**14, 2**16)
 LENGTHS = ("< 1 KiB", "1 to 4 KiB", "4 to 16 KiB", "16 to 64 KiB", "64 KiB and more")
 
@@ -170,13 +169,13 @@ def labels(store: Store, ledger: Manifest, documents: pa.Table, slices: Mapping[
     """Return the label of every document on every axis, and its `uri`.
 
     Args:
-        ledger: with a row for every document of the corpus.
+        ledger: ledger of the corpus.
         documents: `id`, `bucket` and `bytes` of held-out documents, in any order.
-        slices: expressions of the recipe, by the name of their axis.
+        slices: expressions of the recipe, by axis.
 
     Raises:
         IntegrityError: a document is not in the ledger.
-        RecipeError: an expression that cannot be read, or names a column that the ledger lacks.
+        RecipeError: an expression is invalid, or names a column that the ledger lacks.
     """
     types = columns(store, ledger)
     wanted = {name: read(text, types, f"{WHERE}.{name}") for name, text in slices.items()}
@@ -190,14 +189,14 @@ def labels(store: Store, ledger: Manifest, documents: pa.Table, slices: Mapping[
 
 
 def columns(store: Store, ledger: Manifest) -> dict[str, pa.DataType]:
-    """Every column that an expression may name, with its type."""
+    """Return every column that an expression may name, with its type."""
     parts = _parts(ledger)
     schema = pq.read_schema(store.open_path(parts[0].blob)) if parts else pa.schema([])
     return {_named(field.name): field.type for field in schema}
 
 
 def as_in_ledger(types: Mapping[str, pa.DataType]) -> dict[str, pa.DataType]:
-    """Types of sidecars' columns as the ledger has them: of a list its length, of a 16-byte id its digits."""
+    """Return the ledger's types of sidecar columns: the length of a list, the hex digits of a 16-byte id."""
     found = {name: pa.int32() if pa.types.is_list(kind) else kind for name, kind in types.items()}
     return {name: pa.string() if pa.types.is_fixed_size_binary(kind) else kind for name, kind in found.items()}
 
@@ -216,20 +215,20 @@ def from_other_stages(text: str, known: Sequence[str]) -> bool:
 
 
 def read(text: str, types: Mapping[str, pa.DataType], where: str) -> Expression:
-    """Return a condition, checked, or a column alone, whose values are the slices.
+    """Return a checked condition, or a column whose values are the slices.
 
     Raises:
-        RecipeError: it cannot be read, names a column that does not exist, or is a column of fractions or times.
+        RecipeError: the expression is invalid, names a missing column, or is a column of fractions or times.
     """
     kind = types.get(text.strip())
     if kind is None or pa.types.is_boolean(kind):
         return parse(text, types, where)
     if not (pa.types.is_string(kind) or pa.types.is_integer(kind)):
         raise RecipeError(
-            f"{where}: a slice for each of its values is too many",
+            f"{where}: one slice per value would be too many",
             found=f"{text} is {kind}",
-            expected="a column of words or whole numbers, or a condition",
-            remedy=f"compare it, such as `{text.strip()} > 0.5`",
+            expected="a column of strings or integers, or a condition",
+            remedy=f"write a condition, such as `{text.strip()} > 0.5`",
         )
     name = text.strip()
     return Expression(name, frozenset([name]), syntax(name))
@@ -243,14 +242,14 @@ def _evaluated(expression: Expression, rows: Mapping[str, pa.Array], count: int)
 
 
 def _values(column: pa.Array | None, count: int) -> list[str]:
-    """Values as text; what is missing is unknown."""
+    """Return values as text, nulls as unknown."""
     if column is None:
         return [UNKNOWN] * count
     return list(pc.fill_null(pc.cast(column, pa.string()), UNKNOWN).to_pylist())
 
 
 def _rows(store: Store, ledger: Manifest, ids: Sequence[bytes], names: Sequence[str]) -> dict[str, pa.Array]:
-    """Columns of documents, by name, in the order of their ids; memory is their rows and one batch.
+    """Return columns of documents, by name, in the order of `ids`; memory is their rows and one batch.
 
     Raises:
         IntegrityError: a document is not in the ledger.
@@ -267,10 +266,10 @@ def _rows(store: Store, ledger: Manifest, ids: Sequence[bytes], names: Sequence[
     lacking = [id_ for id_ in wanted.to_pylist() if id_ not in at]
     if lacking or schema is None:
         raise IntegrityError(
-            "the ledger is of other documents than the held-out text",
+            "the ledger lacks held-out documents",
             found=f"no row of {len(lacking)} held-out documents, such as {lacking[:1]}",
             expected="a row for every document",
-            remedy="`plinth run --select ledger` makes it again",
+            remedy="`plinth run --select ledger` recreates the ledger",
         )
     order = pa.array([at[id_] for id_ in wanted.to_pylist()], pa.int64())
     table = pa.Table.from_batches(held, schema).take(order).combine_chunks()
@@ -278,7 +277,7 @@ def _rows(store: Store, ledger: Manifest, ids: Sequence[bytes], names: Sequence[
 
 
 def _chosen(batch: pa.RecordBatch, wanted: pa.Array) -> pa.Array:
-    """Held-out rows among those wanted: a duplicate that was dropped may have the same id."""
+    """Return the held-out rows of the wanted ids; a dropped duplicate may have the same id."""
     return pc.and_(pc.equal(batch.column("decision"), "heldout"), pc.is_in(batch.column("id"), value_set=wanted))
 
 

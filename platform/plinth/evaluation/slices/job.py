@@ -1,7 +1,7 @@
-"""The asset `evaluation`: bits per byte by slice and by position, with intervals, and the documents that cost most.
+"""The asset `evaluation`: bits per byte by slice and position, with intervals, and the documents with the highest loss.
 
-Bits per byte of a slice are the ratio of sums: its bits over its bytes. Sums are of integers (bits are multiples of
-`tables.GRID`), so the slices of an axis add up to the whole exactly. Intervals are bootstraps over documents.
+Bits per byte of a slice are a ratio of sums: bits over bytes. Sums are of integers (bits are multiples of
+`tables.GRID`), so the slices of an axis add up exactly to the total. Intervals are bootstraps over documents.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from plinth.records import Manifest, Part, Step
 from plinth.storage.parts import read_table, write_table
 from plinth.tokens.tokenizer.sample import sample, sampled_texts
 
-#: Draws of every bootstrap start from this.
+#: Seed of every bootstrap.
 SEED = 0
-#: An axis of more labels keeps those with most text; the rest is one slice, so that nothing is lost of the sums.
+#: Maximum labels of an axis; the labels with the least text are merged into one slice.
 MOST_SLICES, OTHERS = 24, "(others)"
 WORST = 20
 _BASELINES = ("gzip", "trigram")
@@ -36,12 +36,12 @@ _DIGITS = 6
 
 
 def axis_totals(table: pa.Table) -> dict[str, dict[str, dict[str, Any]]]:
-    """Totals of a table of documents: axis -> slice -> row (see `row`)."""
+    """Return the totals of a table of documents: axis -> slice -> row (see `row`)."""
     return {axis: _slices(table, column, axis) for axis, column in axes_of(table).items()}
 
 
 def by_status(table: pa.Table) -> dict[str, dict[str, Any]]:
-    """Totals of items of protected sets: set -> status -> row."""
+    """Return the totals of items of protected sets: set -> status -> row."""
     found: dict[str, dict[str, Any]] = {}
     names, statuses = _strings(table, "set"), _strings(table, "status")
     for name, status in sorted(set(zip(names, statuses, strict=True))):
@@ -51,13 +51,13 @@ def by_status(table: pa.Table) -> dict[str, dict[str, Any]]:
 
 
 def row(table: pa.Table, *, paired: bool = False) -> dict[str, Any]:
-    """Return totals of some texts; `paired` also compares the model with each baseline, at the same cost per baseline.
+    """Return the totals of some texts; `paired` also compares the model with each baseline.
 
     Returns:
         `bytes`, `documents`, `tokens`, `bits` (exact); `model`, `gzip`, `trigram` in bits per byte; `low` and `high` of
-        `model`, with `n` documents, the `method` and the `seed` of its draws, where it draws; `flags` of the estimate,
-        where there are any; `perplexity` per token, which depends on the tokenizer as bits per byte do not. If paired,
-        `above`: model less baseline on the same documents, by baseline, with its interval and `p`.
+        `model`, with `n` documents, the `method` and the `seed` of its draws, if any; `flags` of the estimate,
+        if any; `perplexity` per token, which depends on the tokenizer as bits per byte do not. If paired,
+        `above`: model minus baseline on the same documents, by baseline, with its interval and `p`.
     """
     sizes, tokens, bits = (_numbers(table, name) for name in ("bytes", "tokens", "model_bits"))
     size, count, total = int(sizes.sum()), int(tokens.sum()), exact_sum(bits)
@@ -146,28 +146,28 @@ def _strings(table: pa.Table, name: str) -> NDArray[np.object_]:
     return np.array(table[name].to_pylist(), dtype=object)
 
 
-# Bits per token by position in the document: whether a longer context helps, and up to where.
+# Bits per token by position in the document: shows whether, and up to which length, context helps.
 #
-# Every token has a position, so the bins add up to the whole. Late positions exist in long documents only, and long
-# documents are other text than short ones: `long` is the same curve over documents that fill the context alone, in
-# which every bin is of the same documents. A token at a position below the context length is predicted from all tokens
-# before it, one beyond from at least an eighth of the context (`engine.batches.windows`).
+# Every token has a position, so the bins add up to the total. Late positions exist in long documents only, which differ
+# from short ones: `long` is the same curve over documents that fill the context alone, in which every bin has the same
+# documents. A token at a position below the context length is predicted from all tokens before it, a later one from at
+# least an eighth of the context (`engine.batches.windows`).
 
-#: Where the second bin begins; each later one begins at twice the position of the one before.
+#: Start of the second bin; each later bin starts at twice the position of the previous.
 FIRST = 8
 
 
 def by_position(tokens: Sequence[TokenBits], context_tokens: int) -> dict[str, Any]:
-    """Loss by position.
+    """Return the loss by position.
 
     Args:
-        tokens: of every document.
-        context_tokens: tokens that the model takes at once.
+        tokens: tokens of every document.
+        context_tokens: context length of the model.
 
     Returns:
         `context_tokens`, `all` and `long`: rows with `start` and `end` of the bin (positions from 0, half open),
         `tokens`, `bits` (exact), `value` in bits per token with `low`, `high`, `n` documents and `seed`. `long` is
-        empty where no document fills the context.
+        empty if no document fills the context.
     """
     edges = bins(max((len(one.bits) for one in tokens), default=0))
     long = [one for one in tokens if len(one.bits) >= context_tokens]
@@ -180,7 +180,7 @@ def by_position(tokens: Sequence[TokenBits], context_tokens: int) -> dict[str, A
 
 
 def bins(longest: int) -> NDArray[np.int64]:
-    """Edges of the bins that positions up to a length fall into: 0, 8, 16, 32, …, length."""
+    """Return the edges of the bins of positions up to a length: 0, 8, 16, 32, …, length."""
     doublings = FIRST * 2 ** np.arange(0, 63 - 3, dtype=np.int64)
     return np.concatenate(([0], doublings[doublings < longest], [longest])).astype(np.int64)
 
@@ -193,7 +193,7 @@ def _rows(tokens: Sequence[TokenBits], edges: NDArray[np.int64]) -> list[dict[st
 
 
 def _binned(bits: NDArray[np.float64], edges: NDArray[np.int64]) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    """Bits and tokens of one document in each bin; its sums are of multiples of a grid, so differences are exact."""
+    """Return bits and tokens of one document in each bin; sums are of multiples of a grid, so differences are exact."""
     upto = np.minimum(edges, len(bits))
     return np.diff(np.concatenate(([0.0], np.cumsum(bits)))[upto]), np.diff(upto)
 
@@ -213,14 +213,14 @@ def _row(start: int, end: int, bits: NDArray[np.float64], counts: NDArray[np.int
     }
 
 
-# The asset itself: a checkpoint on held-out text, next to two baselines.
+# The asset: a checkpoint on held-out text, with two baselines.
 
 ASSET = "evaluation"
-#: Of the held-out text of the run that gave a model its first weights.
+#: Name of the asset on the held-out text of a model's parent run.
 PARENT = f"{ASSET}/parent"
 VERSION = "3"
 
-#: Training text that the trigram baseline is trained on, shared evenly by the buckets; chosen by hash of id.
+#: Bytes of training text for the trigram baseline, divided evenly among buckets; chosen by hash of id.
 TRIGRAM_BYTES = 64 * 2**20
 
 
@@ -234,20 +234,20 @@ def run(
     protected: Manifest | None = None,
     sets: Mapping[str, Manifest] | None = None,
 ) -> Manifest:
-    """Measure a checkpoint; part `documents.parquet` has a row per held-out document with its slices
-    (`tables.DOCUMENT_COLUMNS`, then a column for each axis of the recipe), `tokens.parquet` the bits of its tokens.
+    """Evaluate a checkpoint; part `documents.parquet` has a row per held-out document with its slices
+    (`tables.DOCUMENT_COLUMNS`, then one column per axis of the recipe), `tokens.parquet` the bits of its tokens.
 
-    With the comparison with protected sets and the sets by name, part `items.parquet` has a row per item that was
-    measured (`tables.ITEM_COLUMNS`), and the stat `protected` the same numbers by set and status; no other number
-    counts items. A change of the ledger or of the slices costs no work of the model.
+    With the comparison with protected sets and the sets by name, part `items.parquet` has a row per scored item
+    (`tables.ITEM_COLUMNS`), and the stat `protected` the same numbers by set and status; no other number includes
+    items. A change of the ledger or of the slices does not rerun the model.
 
     Stats: `overall`, `slices` (by bucket) and `axes` (axis -> slice) with rows of `totals.row`; `positions`
     (`totals.by_position`); `worst` (`totals.worst`); `trigram_bytes` (text the trigram was trained on).
 
     Raises:
-        CheckpointError: the checkpoint lacks a file that is needed, or does not load.
+        CheckpointError: the checkpoint lacks a file , or does not load.
         IntegrityError: the ledger has other documents.
-        RecipeError: an expression of `slices` that does not fit the ledger.
+        RecipeError: an expression of `slices` is invalid for the ledger.
         StageError: a bucket has no held-out text.
         TrainingError: the model could not be evaluated, with the end of its log.
     """
@@ -268,7 +268,7 @@ def run(
 
 
 def of_parent(ctx: Context, params: Evaluation, checkpoint: Manifest, curated: Mapping[str, Manifest]) -> Manifest:
-    """Bits per byte of a checkpoint on held-out text of another run, by the buckets of that; it needs no ledger.
+    """Return bits per byte of a checkpoint on held-out text of another run, by that run's buckets; needs no ledger.
 
     Raises:
         CheckpointError, StageError, TrainingError: as `run`.

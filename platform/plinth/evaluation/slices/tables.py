@@ -1,5 +1,5 @@
-"""Scores as Parquet, of documents, their tokens and protected items; the baselines gzip and a byte trigram model on the
-same text; two models on the same text, byte span by byte span.
+"""Scores of documents, their tokens and protected items as Parquet; the baselines gzip and a byte trigram model; spans
+of two models on the same text.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from plinth_text.compiled import compiled
 #: Bits are multiples of this: sums below 2^33 bits, a gigabyte at eight bits a byte, are exact in any order.
 GRID = 2.0**-20
 
-#: Names of the parts, and the beginning of the column of an axis that a recipe names.
+#: Names of the parts, and the column prefix of a recipe's axes.
 DOCUMENTS, TOKENS, ITEMS = "documents.parquet", "tokens.parquet", "items.parquet"
 AXIS = "slice_"
 
 _SIZES = [pa.field("bytes", pa.int64(), nullable=False), pa.field("tokens", pa.int64(), nullable=False)]
 _BITS = [pa.field(f"{name}_bits", pa.float64(), nullable=False) for name in ("model", "gzip", "trigram")]
 
-#: Row for row the documents; `text` is the digest of the bytes that were scored.
+#: One row per document; `text` is the digest of the scored bytes.
 DOCUMENT_COLUMNS = pa.schema(
     [
         pa.field("id", pa.binary(16), nullable=False),
@@ -46,7 +46,7 @@ DOCUMENT_COLUMNS = pa.schema(
         *_BITS,
     ]
 )
-#: Row for row the documents: bytes of each token, and its -log2 p.
+#: One row per document, in the same order: bytes of each token, and its -log2 p.
 TOKEN_COLUMNS = pa.schema(
     [
         pa.field("bytes", pa.list_(pa.int32()), nullable=False),
@@ -73,12 +73,12 @@ def by_text(scores: Scores) -> list[TokenBits]:
 
 
 def text_digest(data: bytes) -> bytes:
-    """16 bytes that tell whether two evaluations scored the same text."""
+    """Return a 16-byte digest; equal if two evaluations scored the same text."""
     return hashlib.sha256(data).digest()[:16]
 
 
 def documents(chosen: Sequence[Document], tokens: Sequence[TokenBits], trigram: Trigram) -> pa.Table:
-    """Documents before anything of the ledger is known: `id`, digest of the text, `bucket`, sizes, bits."""
+    """Return documents without ledger columns: `id`, digest of the text, `bucket`, sizes, bits."""
     names = {
         "id": [each.id for each in chosen],
         "text": [text_digest(each.data) for each in chosen],
@@ -89,7 +89,7 @@ def documents(chosen: Sequence[Document], tokens: Sequence[TokenBits], trigram: 
 
 
 def with_labels(table: pa.Table, labels: Mapping[str, Sequence[str]]) -> pa.Table:
-    """Documents with the label of each axis, and their URI; axes of the recipe come last, by name."""
+    """Return documents with the label of each axis, and their URI; axes of the recipe come last, by name."""
     fixed = {name: pa.array(labels[name], pa.string()) for name in ("uri", *BUILT_IN)}
     own = {f"{AXIS}{name}": pa.array(labels[name], pa.string()) for name in sorted(set(labels) - set(fixed))}
     columns = {name: table[name] for name in table.schema.names} | fixed
@@ -140,26 +140,26 @@ def _scored(
     return names
 
 
-# The baselines that a model must beat: gzip, and a byte trigram model.
+# Baselines: gzip, and a byte trigram model.
 #
 # The trigram is interpolated with Witten-Bell weights (Witten and Bell 1991, "The zero-frequency problem"):
 #
 #     p(c | h) = (count(h c) + kinds(h) p(c | shorter h)) / (count(h) + kinds(h))
 #
-# from the two bytes before, to one, to none, to 1/256; kinds(h) is how many different bytes followed h. It
-# has no parameter to tune. Documents begin as if after two NUL bytes, in training and in scoring.
+# with contexts of two bytes, one, none, then 1/256; kinds(h) is the number of different bytes after h. The model has no
+# hyperparameters. Documents begin as if after two NUL bytes, in training and in scoring.
 
-#: Documents per call of a kernel: a call takes a microsecond, which is much for short ones.
+#: Documents per call of a kernel, to amortize the cost of a call (1 us).
 BLOCK = 32
 
 
 def gzip_bits(data: bytes) -> int:
-    """Bits of the document alone in `gzip -9`, header and all."""
+    """Return the bits of the document alone under `gzip -9`, including the header."""
     return 8 * len(gzip.compress(data, compresslevel=9, mtime=0))
 
 
 class Trigram:
-    """Byte counts by the two bytes before; 64 MiB whatever the text."""
+    """Byte counts by the two preceding bytes; always 64 MiB."""
 
     def __init__(self) -> None:
         self._counts = np.zeros(1 << 24, dtype=np.uint32)  # [before, last, byte]
@@ -167,7 +167,7 @@ class Trigram:
         self.trained_bytes = 0
 
     def train(self, documents: Iterable[bytes]) -> Trigram:
-        """Count documents; may be called again with more. At most 2^32 - 1 bytes in all."""
+        """Count documents; may be called again with more. At most 2^32 - 1 bytes in total."""
         remaining = iter(documents)
         while block := list(islice(remaining, BLOCK)):
             offsets = np.cumsum([0, *map(len, block)])
@@ -179,7 +179,7 @@ class Trigram:
         return self
 
     def bits(self, data: bytes) -> float:
-        """Total -log2 p of a document's bytes."""
+        """Return the total -log2 p of a document's bytes."""
         if self._tables is None:
             self._tables = _lower_orders(self._counts)
         pairs, pair_mass, last_mass, order_1 = self._tables
@@ -188,7 +188,7 @@ class Trigram:
 
 
 def _lower_orders(counts: NDArray[np.uint32]) -> tuple[NDArray[np.float64], ...]:
-    """Pair counts [last, byte]; (total, kinds) by [before, last], by [last]; p(byte) without context [byte]."""
+    """Return pair counts [last, byte]; (total, kinds) by [before, last], by [last]; p(byte) without context [byte]."""
     cube = counts.reshape(256, 256, 256)
     pairs = cube.sum(axis=0, dtype=np.float64)
     singles = pairs.sum(axis=0)
@@ -216,22 +216,21 @@ def total_bits(
     """Return the total -log2 p of a document's bytes; tables as `_lower_orders` returns them."""
 
 
-# Two models on the same text, byte span by byte span, whatever their tokenizers.
+# Two models on the same text, byte span by byte span, for any two tokenizers.
 #
-# Two tokenizers cut a document at different bytes, but both cut it at some of the same ones. Between two such bytes the
-# bits of each model are a sum of whole tokens, so nothing is divided or estimated: spans are made of as few of these
-# stretches as reach a number of bytes, and their bits add up to the document's. Where one token straddles what the
-# other model cuts, the span is as long as both need.
+# Two tokenizers split a document at different bytes, but share some boundaries. Between two shared boundaries the bits
+# of each model are a sum of whole tokens, so nothing is divided or estimated. A span joins the fewest such stretches
+# that reach a minimum number of bytes, so its bits add up to the document's.
 
-#: A span is at least this long where the document is: some ten words.
+#: Minimum bytes of a span, about ten words; a shorter document is one span.
 SPAN_BYTES = 64
 MOST_SPANS = 20
-#: Documents of each side read at once.
+#: Documents of each model read at once.
 _HELD = 64
 
 
 class Spans(NamedTuple):
-    """Spans of a document: where each ends in bytes, and the bits of both models on it."""
+    """Spans of a document: end of each in bytes, and the bits of both models."""
 
     ends: NDArray[np.int64]  # [spans]
     a: NDArray[np.float64]  # [spans]
@@ -240,7 +239,7 @@ class Spans(NamedTuple):
 
 @dataclass(frozen=True)
 class SpanDifference:
-    """A span of a document and what it costs under each model."""
+    """A span of a document with its bits under each model."""
 
     id: str
     bucket: str
@@ -257,7 +256,7 @@ class SpanDifference:
 
     @property
     def difference(self) -> float:
-        """Bits that model a needs more than model b."""
+        """Bits under model a minus bits under model b."""
         return self.a_bits - self.b_bits
 
 
@@ -265,10 +264,10 @@ def spans(a: TokenBits, b: TokenBits, span_bytes: int = SPAN_BYTES) -> Spans:
     """Return the spans of one document under two models.
 
     Raises:
-        ValueError: the tokens are of texts of different lengths.
+        ValueError: the texts have different lengths.
     """
     if a.ends[-1:].tolist() != b.ends[-1:].tolist():
-        raise ValueError(f"tokens of different texts: of {a.ends[-1:]} and {b.ends[-1:]} bytes")
+        raise ValueError(f"tokens of different texts: {a.ends[-1:]} and {b.ends[-1:]} bytes")
     ends = _joined(np.intersect1d(a.ends, b.ends), span_bytes)
     return Spans(ends, _between(a, ends), _between(b, ends))
 
@@ -279,11 +278,11 @@ def largest(
     """Return the spans of held-out text with the largest differences of two models, with their text.
 
     Args:
-        a, b: manifests of the asset `evaluation`; documents that only one of them scored are left out.
+        a, b: manifests of the asset `evaluation`; documents scored by only one of them are omitted.
 
     Raises:
-        MissingError: they scored no text in common.
-        IntegrityError: a part is not what it was.
+        MissingError: the evaluations have no text in common.
+        IntegrityError: a part does not match its digest.
     """
     return with_texts(store, refs, a, places(store, a, b, most, span_bytes))
 
@@ -299,10 +298,10 @@ def places(
     found = heapq.nlargest(most, _differences(store, a, b, span_bytes))
     if not found:
         raise MissingError(
-            "the two evaluations have no document in common",
+            "the two evaluations have no documents in common",
             found=f"{a.named(DOCUMENTS)[0].rows} documents and {b.named(DOCUMENTS)[0].rows}",
             expected="scores of the same held-out text",
-            remedy="evaluate both models in one workspace, on one held-out set",
+            remedy="evaluate both models in one workspace, on the same held-out text",
         )
     return [SpanDifference(*facts) for _, *facts in found]
 
@@ -317,7 +316,7 @@ def with_texts(store: Store, refs: Refs, made: Manifest, found: Sequence[SpanDif
 
 
 class _Scored(NamedTuple):
-    """A document of an evaluation, with the place in which evaluations have it."""
+    """A scored document, with its sort key in evaluations."""
 
     place: tuple[str, bytes]  # bucket and id
     text: bytes
@@ -326,7 +325,7 @@ class _Scored(NamedTuple):
 
 
 def _differences(store: Store, a: Manifest, b: Manifest, span_bytes: int) -> Iterator[tuple[Any, ...]]:
-    """Size of the difference and the fields of `SpanDifference`, of every span."""
+    """Yield the magnitude of the difference and the fields of `SpanDifference`, for every span."""
     for ours, theirs in _shared(_scored_spans(store, a), _scored_spans(store, b)):
         (bucket, id_), found = ours.place, spans(ours.tokens, theirs.tokens, span_bytes)
         starts = np.concatenate(([0], found.ends[:-1]))
@@ -335,7 +334,7 @@ def _differences(store: Store, a: Manifest, b: Manifest, span_bytes: int) -> Ite
 
 
 def _shared(a: Iterator[_Scored], b: Iterator[_Scored]) -> Iterator[tuple[_Scored, _Scored]]:
-    """Documents that both scored the same text of; both come in order."""
+    """Yield documents whose identical text both models scored; both inputs are sorted."""
     ours, theirs = next(a, None), next(b, None)
     while ours and theirs:
         if ours.place == theirs.place and ours.text == theirs.text:
@@ -345,10 +344,10 @@ def _shared(a: Iterator[_Scored], b: Iterator[_Scored]) -> Iterator[tuple[_Score
 
 
 def _scored_spans(store: Store, made: Manifest) -> Iterator[_Scored]:
-    """Documents of an evaluation in the order of their buckets and ids.
+    """Yield documents of an evaluation, sorted by bucket and id.
 
     Raises:
-        IntegrityError: they come in another order.
+        IntegrityError: they are out of order.
     """
     names, last = ["id", "text", "bucket", "uri"], ("", b"")
     parts = (made.named(DOCUMENTS)[0], names), (made.named(TOKENS)[0], ["bytes", "bits"])
@@ -382,6 +381,6 @@ def _joined(ends: NDArray[np.int64], span_bytes: int) -> NDArray[np.int64]:
 
 
 def _between(one: TokenBits, ends: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Bits up to each end from the one before; exact, for bits are multiples of a grid."""
+    """Return the bits up to each end from the previous one; exact, since bits are multiples of a grid."""
     upto = np.concatenate(([0.0], np.cumsum(one.bits)))[np.searchsorted(one.ends, ends, side="right")]
     return np.diff(upto, prepend=0.0)

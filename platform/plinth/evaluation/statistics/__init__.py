@@ -1,17 +1,17 @@
-"""Every interval, test and correction of Plinth: no other package makes one.
+"""Intervals, tests and corrections; no other package computes any.
 
-    estimate     a number with its interval, counts, method and flags; values summed by cluster; tests that may be
-                 evaluated after every observation: of a mean, or of exchangeability
+    estimate     a number with its interval, counts, method and flags; values summed by cluster; always-valid tests
+                 of a mean, or of exchangeability
     means        means, ratios of sums, their differences, also over seeds crossed with documents; values over
                  bootstrap samples; slopes
     shares       shares of items; Holm's correction, smallest detectable effect, number of items needed
 
-A *cluster* is what was sampled: the document of several spans, the item of several samples, the template of several
-pairs. Rows of one cluster are not independent, and their number is no evidence.
+A *cluster* is the sampled unit: the document of several spans, the item of several samples, the template of several
+pairs. Rows of one cluster are not independent, so their number adds no evidence.
 
 Coverage at 30, 100 and 300 clusters is measured by simulation in `tests/plinth/evaluation/statistics/`.
 
-Wilson's formula itself stands in `plinth.corpus.slices.rates`, which the corpus needs and which lies below.
+Wilson's formula is in `plinth.corpus.slices.rates`, because the corpus needs it and is a lower layer.
 """
 
 from plinth.evaluation.statistics.estimate import (

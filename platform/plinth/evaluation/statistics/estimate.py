@@ -1,4 +1,4 @@
-"""An estimate with its interval, rows summed by cluster, and tests that may be evaluated after every observation.
+"""An estimate with its interval, rows summed by cluster, and always-valid sequential tests.
 
 N  rows
 C  clusters
@@ -18,21 +18,21 @@ from pydantic import Field
 from plinth.records import Frozen
 
 Floats = NDArray[np.float64]
-#: One label per row; None where every row is a cluster of its own.
+#: One label per row; None if every row is a cluster of its own.
 Clusters = Sequence[Any] | NDArray[Any] | None
 
-#: The standard error is exactly 0, or there is one cluster: nothing is known of the spread, so no claim follows.
+#: The standard error is exactly 0, or there is one cluster: the spread is unknown, so no claim follows.
 DEGENERATE = "degenerate"
-#: Fewer than `FEW` clusters: the interval rests on Student's t, and hence on a normal distribution.
+#: Fewer than `FEW` clusters: the interval is Student's t, and assumes a normal distribution.
 FEW_CLUSTERS = "few_clusters"
-#: Items are missing, and the interval holds for whatever they would have scored.
+#: Items are missing; the interval holds for any scores they might have had.
 MISSING = "missing"
 
 FEW = 10
-#: Below this share of the numbers that were added and subtracted, a spread is rounding.
+#: A spread below this share of the summed magnitudes is rounding error.
 ROUNDING = 1e-12
-#: Ends of intervals are rounded to so many significant digits, so that the order in which a processor adds does not
-#: show; values are sums without rounding (`math.fsum`).
+#: Significant digits of interval ends, so that the order of additions in a processor does not show; values are exact
+#: sums (`math.fsum`).
 DIGITS = 12
 
 
@@ -42,8 +42,8 @@ class Estimate(Frozen):
     `n` is the number of rows, `clusters` the number of samples; `p` is the p-value of "no effect", if the method tests.
     An interval without width, always flagged `DEGENERATE`, has no information.
 
-    `unit` and `freedom` say what follows at other levels: distances from the truth are Student's t with `freedom`
-    degrees, times `unit`; of exact tests of pairs, which have no freedom, `unit` is what one pair alone can differ by.
+    `unit` and `freedom` determine intervals at other levels: distances from the truth are Student's t with `freedom`
+    degrees, times `unit`; exact tests of pairs have no freedom, and `unit` is the maximum difference of one pair.
     """
 
     value: float
@@ -66,8 +66,8 @@ class Estimate(Frozen):
     def smallest_effect(self, power: float = 0.8, tests: int = 1) -> float | None:
         """Return the minimum detectable effect at this power; None if no effect is detectable.
 
-        One of several `tests` must pass a stricter level (Bonferroni's, which is Holm's for the smallest p). Where the
-        distribution at that level is not known, the interval's half width stands for its normal critical value.
+        One of several `tests` must pass a stricter level (Bonferroni's, which is Holm's for the smallest p). If the
+        distribution at that level is unknown, the normal critical value is scaled to the interval's half width.
         """
         if self.low == self.high:
             return None
@@ -81,7 +81,7 @@ class Estimate(Frozen):
         fewest = fewest_pairs(alpha)
         if fewest > self.clusters:
             return None
-        by_pairs = beta_quantile(fewest, self.clusters - fewest + 1, power)  # so probable are that many, all alike
+        by_pairs = beta_quantile(fewest, self.clusters - fewest + 1, power)  # share for that many pairs, all alike
         return rounded(max(by_width, self.unit * by_pairs))
 
 
@@ -97,29 +97,29 @@ def rounded(value: float) -> float:
 
 
 def checked(values: ArrayLike, like: Floats | None = None) -> Floats:
-    """Values as FP64 [N].
+    """Return values as FP64 [N].
 
     Raises:
-        ValueError: none, one that is not finite, or another number than of `like`.
+        ValueError: no values, one that is not finite, or a length other than that of `like`.
     """
     out = np.asarray(values, dtype=np.float64)
     if out.ndim != 1 or not out.size or not np.isfinite(out).all():
-        raise ValueError("a statistic needs at least one value, all of them finite, in one dimension")
+        raise ValueError("expected at least one value, all finite, in one dimension")
     if like is not None and out.shape != like.shape:
-        raise ValueError(f"{out.size} values beside {like.size}")
+        raise ValueError(f"{out.size} values for {like.size}")
     return out
 
 
 def codes_of(clusters: Clusters, rows: int) -> NDArray[np.int64]:
-    """Return the number of each row's cluster, [N], clusters in the order of their labels.
+    """Return the number of each row's cluster, [N], numbered in the order of their labels.
 
     Raises:
-        ValueError: another number of labels than of rows.
+        ValueError: the number of labels is not `rows`.
     """
     if clusters is None:
         return np.arange(rows, dtype=np.int64)
     if len(clusters) != rows:
-        raise ValueError(f"{len(clusters)} labels of clusters beside {rows} values")
+        raise ValueError(f"{len(clusters)} cluster labels for {rows} values")
     if isinstance(clusters, np.ndarray) and clusters.dtype.kind in "iu":
         return np.unique(clusters, return_inverse=True)[1].astype(np.int64)
     labels = clusters.tolist() if isinstance(clusters, np.ndarray) else clusters
@@ -128,17 +128,17 @@ def codes_of(clusters: Clusters, rows: int) -> NDArray[np.int64]:
 
 
 def sums(values: Floats, codes: NDArray[np.int64]) -> Floats:
-    """Sum of the values of each cluster, [C]."""
+    """Return the sum of the values of each cluster, [C]."""
     return np.bincount(codes, weights=values).astype(np.float64)
 
 
 def spread(residuals: Floats, total: float, size: float) -> float:
     """Return the standard error of a mean or ratio from residuals summed by cluster, [C], over the total weight.
 
-    sqrt(C/(C-1) sum r^2) / total (Miller 2411.00640); exactly 0 of one cluster, and where it is rounding (`unrounded`).
+    sqrt(C/(C-1) sum r^2) / total (Miller 2411.00640); exactly 0 for one cluster, and if only rounding (`unrounded`).
 
     Args:
-        size: sum of the magnitudes of all that was added and subtracted on the way to the residuals.
+        size: sum of the magnitudes of all terms of the residuals.
     """
     count = len(residuals)
     if count < 2:
@@ -152,17 +152,17 @@ def unrounded(error: float, size: float) -> float:
 
 
 def fewest_pairs(alpha: float) -> int:
-    """Pairs that must differ, all the same way, before an exact test of them falls below alpha: 2 (1/2)^k < alpha."""
+    """Return the number of pairs, all differing the same way, that an exact test needs: 2 (1/2)^k < alpha."""
     return math.floor(1 - math.log2(alpha)) + 1
 
 
 def critical(level: float, freedom: float) -> float:
-    """Two-sided critical value of Student's t."""
+    """Return the two-sided critical value of Student's t."""
     return student_quantile(freedom, (1 + level) / 2)
 
 
 def two_sided(t: float, freedom: float) -> float:
-    """Probability of a |t| of at least this, if nothing is there."""
+    """Return the probability of |t| of at least this value under the null hypothesis."""
     return 2 * student_cdf(freedom, -abs(t))
 
 
@@ -180,13 +180,13 @@ def student(
     )  # fmt: skip
 
 
-# Distribution functions as scipy has them, for the intervals of this package.
+# Distribution functions of scipy, for the intervals of this package.
 #
-# scipy is imported at the first call: it takes half a second, which every command that loads the pipeline would pay.
+# scipy is imported at the first call: its import takes half a second, for every command that loads the pipeline.
 
 
 def normal_quantile(p: float) -> float:
-    """z with P(Z <= z) = p."""
+    """Return z with P(Z <= z) = p."""
     from scipy.special import ndtri
 
     return float(ndtri(p))
@@ -200,7 +200,7 @@ def normal_cdf(z: float) -> float:
 
 
 def student_quantile(freedom: float, p: float) -> float:
-    """t with P(T <= t) = p."""
+    """Return t with P(T <= t) = p."""
     from scipy.special import stdtrit
 
     return float(stdtrit(freedom, p))
@@ -214,27 +214,27 @@ def student_cdf(freedom: float, t: float) -> float:
 
 
 def beta_quantile(a: float, b: float, p: float) -> float:
-    """x with P(X <= x) = p, of Beta(a, b)."""
+    """Return x with P(X <= x) = p, for Beta(a, b)."""
     from scipy.special import betaincinv
 
     return float(betaincinv(a, b, p))
 
 
 def binomial_cdf(k: int, n: int, p: float) -> float:
-    """P(X <= k), of n draws with probability p."""
+    """Return P(X <= k) of n draws with probability p."""
     from scipy.special import bdtr
 
     return float(bdtr(k, n, p))
 
 
 def gamma_tail(a: float, x: float) -> float:
-    """P(X > x), of Gamma(a, 1)."""
+    """Return P(X > x) for Gamma(a, 1)."""
     from scipy.special import gammaincc
 
     return float(gammaincc(a, x))
 
 
-# A test of a mean that may be looked at after every observation, and its interval.
+# Always-valid test of a mean, and its interval: may be evaluated after every observation.
 #
 # A mixture sequential probability ratio test (Robbins 1970; Johari, Pekelis and Walsh 2015) in the form with unknown
 # variance: with g = 1 + n tau^2 and nu = n - 1, the likelihood ratio of "the mean is N(0, tau^2) standard deviations"
@@ -243,15 +243,15 @@ def gamma_tail(a: float, x: float) -> float:
 #     BF = g^(-1/2) ((1 + t^2 / nu) / (1 + t^2 / (nu g)))^(n/2)
 #
 # of Student's t alone (Lai 1976; Wang and Ramdas 2023, "Anytime-valid t-tests"). Under "it is 0" and normal
-# differences, BF exceeds 1/alpha ever with a probability of at most alpha, however often one looks. Right and wrong
-# answers and heavy tails keep that too in simulations; exponential values (skewness 2) decide in 7% of runs at alpha =
-# 5%, and keep it when the first look comes after 100 observations.
+# differences, BF ever exceeds 1/alpha with probability at most alpha, at any number of interim analyses. Binary values
+# and heavy tails keep that level in simulations; exponential values (skewness 2) reject in 7% of runs at alpha = 5%,
+# and keep the level when the first analysis is after 100 observations.
 
 
 class Sequential(Frozen):
     """State of a sequential test; immutable, so that it can be stored between interim analyses.
 
-    `effect` is tau: the size of effects, in standard deviations, that the test is sharpest for. Observations are one
+    `effect` is tau: the effect size, in standard deviations, with the highest power. Observations are one
     per cluster: differences of documents, requests, items. Interim analyses before observation
     `first_look` do not count.
     """
@@ -295,7 +295,7 @@ class Sequential(Frozen):
 
     @property
     def estimate(self) -> Estimate:
-        """The mean with an interval that holds at all looks together.
+        """Mean with an interval that is valid at all interim analyses together.
 
         Raises:
             ValueError: nothing was observed.
@@ -313,7 +313,7 @@ class Sequential(Frozen):
         )  # fmt: skip
 
     def _half_width(self) -> float:
-        """Distance at which the likelihood ratio reaches 1 / alpha; infinite while no distance does."""
+        """Return the distance at which the likelihood ratio reaches 1 / alpha; infinite if none does."""
         if self.n < 2:
             return math.inf
         g = 1 + self.n * self.effect**2
@@ -322,7 +322,7 @@ class Sequential(Frozen):
 
 
 def _p(n: int, mean: float, squares: float, effect: float) -> float:
-    """1 / BF, at most 1; 1 while nothing varied."""
+    """Return 1 / BF, at most 1; 1 while the values have no variance."""
     if n < 2 or squares <= 0:
         return 1.0
     g, ratio = 1 + n * effect**2, n * mean**2 / squares  # t^2 / nu
@@ -330,34 +330,33 @@ def _p(n: int, mean: float, squares: float, effect: float) -> float:
     return math.exp(-max(0.0, log))
 
 
-# A test that later values come from where earlier ones came from, which may be looked at after every value.
+# Always-valid test that later values have the distribution of earlier ones.
 #
 # A conformal test martingale (Vovk, Nouretdinov and Gammerman 2003): the rank of every later value among all values so
-# far, ties broken by a fair draw, is uniform and independent of the ranks before it as long as all values are
-# exchangeable, whatever their distribution. Who bets against uniform ranks has a wealth that is a martingale, so it
-# ever reaches 1 / alpha with a probability of at most alpha (Ville 1939). The reference may be small: it is ranked
-# among, not estimated from.
+# far, with random tie-breaking, is uniform and independent of earlier ranks as long as all values are exchangeable,
+# whatever their distribution. The wealth of bets against uniform ranks is a martingale, so it ever reaches 1 / alpha
+# with probability at most alpha (Ville 1939). The reference may be small: it is ranked, not used for estimation.
 #
-# The bet is the mean of epsilon p^(epsilon - 1) over epsilons, once on values that are larger and once on smaller ones:
-# wealth grows where ranks crowd at either end. Of the stake, 1 / (k (k + 1)) is kept until the k-th place where a
-# change may begin, so that quiet years before do not hide it.
+# The bet is the mean of epsilon p^(epsilon - 1) over epsilons, once on larger and once on smaller values: wealth grows
+# if ranks cluster at either end. A share 1 / (k (k + 1)) of the stake is reserved for a change at the k-th possible
+# start, so a long period without change does not hide a later one.
 #
 #     m  values of reference
 #     n  later values
 
-#: Bets against uniform ranks, from bold to cautious.
+#: Bets against uniform ranks, from aggressive to cautious.
 EPSILONS = (0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
 
 
 def ranks(reference: ArrayLike, later: ArrayLike, draws: ArrayLike) -> Floats:
-    """Share of all values so far that are larger than each later one, [n]: small where a value is large.
+    """Return the share of all values so far that are larger than each later one, [n]: small for a large value.
 
     Args:
-        draws: uniform on [0, 1), [n]: of ties, and of the value itself, the part that counts as larger. They must not
+        draws: uniform on [0, 1), [n]: the part of ties, and of the value itself, that counts as larger. They must not
             depend on the values.
 
     Raises:
-        ValueError: no reference, no later value, one that is not finite, or another number of draws.
+        ValueError: no reference, no later value, one that is not finite, or a wrong number of draws.
     """
     held, new = sorted(checked(reference).tolist()), checked(later)
     shares = checked(draws, new)
@@ -370,18 +369,18 @@ def ranks(reference: ArrayLike, later: ArrayLike, draws: ArrayLike) -> Floats:
 
 
 def wealth(uniform: ArrayLike, starts: Sequence[int] = (0,)) -> Floats:
-    """Natural logarithm of the wealth after each rank, [n].
+    """Return the natural logarithm of the wealth after each rank, [n].
 
     Args:
-        starts: places where a change may begin, rising from 0; fixed without a look at the ranks.
+        starts: possible starts of a change, increasing from 0; chosen independently of the ranks.
 
     Raises:
-        ValueError: no rank, one outside of 0 to 1, or starts that do not rise from 0.
+        ValueError: no rank, one outside [0, 1], or starts that do not increase from 0.
     """
     found = checked(uniform)
     if found.min() < 0 or found.max() > 1 or list(starts) != sorted({0, *starts}) or starts[-1] >= len(found):
-        raise ValueError("ranks are between 0 and 1, and changes begin at places that rise from 0")
-    total = np.full(len(found), -np.log(len(starts) + 1))  # what is kept for changes that begin later
+        raise ValueError("ranks must be between 0 and 1, and starts must increase from 0")
+    total = np.full(len(found), -np.log(len(starts) + 1))  # reserve for later starts
     for k, start in enumerate(starts, 1):
         own = np.concatenate([np.zeros(start), _bet(found[start:])])
         total = np.logaddexp(total, own - np.log(k * (k + 1)))

@@ -1,4 +1,4 @@
-"""Means, ratios of sums and their differences, with intervals that are clustered by what was sampled; intervals from
+"""Means, ratios of sums and their differences, with clustered intervals; bootstrap intervals; slopes.
 bootstrap samples, and the slope of a line.
 """
 
@@ -30,17 +30,17 @@ from plinth.evaluation.statistics.estimate import (
 )
 from plinth.evaluation.statistics.shares import FEW_PAIRS, mcnemar, share, tango
 
-# Means and their differences, with standard errors clustered by what was sampled.
+# Means and their differences, with clustered standard errors.
 #
 # Miller 2024, "Adding Error Bars to Evals" (arXiv 2411.00640): SE = sqrt(C/(C-1) sum_c (sum_{i in c} s_i - mean)^2) /
-# n, with Student's t of C - 1 degrees of freedom. Differences between models on the same items are of pairs.
+# n, with Student's t of C - 1 degrees of freedom. Differences between models on the same items are paired.
 
 
 def mean(values: ArrayLike, clusters: Clusters = None, *, level: float = 0.95) -> Estimate:
-    """Mean of values [N]. Zeros or ones only: Wilson's interval of the clusters, flagged as degenerate.
+    """Return the mean of values [N]. If all are 0 or all 1: Wilson's interval of the clusters, flagged as degenerate.
 
     Raises:
-        ValueError: no values, one that is not finite, or labels of another number.
+        ValueError: no values, one that is not finite, or a wrong number of labels.
     """
     rows = checked(values)
     middle, error, count = _mean_and_error(rows, clusters, _size(rows))
@@ -52,10 +52,10 @@ def mean(values: ArrayLike, clusters: Clusters = None, *, level: float = 0.95) -
 
 
 def paired_difference(a: ArrayLike, b: ArrayLike, clusters: Clusters = None, *, level: float = 0.95) -> Estimate:
-    """Mean of a - b, [N] both, row by row of the same item; p is of "no difference".
+    """Return the mean of a - b, [N] both, paired by row; p is for "no difference".
 
     If fewer than 25 clusters differ, all by the same amount (right or wrong answers), p is McNemar's exact p and the
-    interval is Tango's, widened to 0 where p does not rule 0 out: 3 wins to 0 have p = 0.25, whatever their spread.
+    interval is Tango's, widened to include 0 if p is not significant: 3 wins to 0 have p = 0.25, whatever their spread.
 
     Raises:
         ValueError: as `mean`.
@@ -77,10 +77,10 @@ def paired_difference(a: ArrayLike, b: ArrayLike, clusters: Clusters = None, *, 
 def difference(
     a: ArrayLike, b: ArrayLike, clusters_a: Clusters = None, clusters_b: Clusters = None, *, level: float = 0.95
 ) -> Estimate:
-    """Mean of a less mean of b, of different items (Welch 1947). On the same items, pair them: it is sharper.
+    """Return the mean of a minus the mean of b, of different items (Welch 1947); pair equal items instead.
 
-    The error of a side whose values are all 0, or all 1, is that of Wilson's interval. Where any other side shows no
-    spread, as one value does, nothing is known of the difference: no interval, no claim.
+    If the values of a side are all 0 or all 1, its error is that of Wilson's interval. If another side has no spread,
+    such as a single value, the difference has no interval and supports no claim.
 
     Raises:
         ValueError: as `mean`.
@@ -96,7 +96,7 @@ def difference(
 
 
 def _own_error(rows: Floats, clusters: Clusters) -> tuple[float, float, int]:
-    """Mean, standard error and number of clusters; where all are alike and right or wrong, Wilson's error."""
+    """Return mean, standard error and number of clusters; Wilson's error if all values are 0 or all 1."""
     middle, error, count = _mean_and_error(rows, clusters, _size(rows))
     if error == 0 and middle in (0.0, 1.0):
         edge = share(round(middle) * count, count)
@@ -109,7 +109,7 @@ def _size(rows: Floats) -> float:
 
 
 def _mean_and_error(rows: Floats, clusters: Clusters, size: float) -> tuple[float, float, int]:
-    """Mean, its standard error, and the number of clusters; `size` as of `spread`."""
+    """Return the mean, its standard error, and the number of clusters; `size` as in `spread`."""
     codes = codes_of(clusters, len(rows))
     middle = math.fsum(rows) / len(rows)
     residuals = sums(rows - middle, codes)
@@ -134,28 +134,28 @@ def _few_pairs(contested: Floats, scale: float, n: int, clusters: int, level: fl
     )  # fmt: skip
 
 
-# Ratios of sums, as bits per byte is: total bits over total bytes, with an interval from a bootstrap over clusters.
+# Ratios of sums, such as bits per byte (total bits over total bytes), with an interval from a bootstrap over clusters.
 #
-# The bootstrap is studentised and symmetric: the interval is the ratio -+ q SE, with q the quantile of |t| over draws
+# The bootstrap is studentized and symmetric: the interval is the ratio -+ q SE, with q the quantile of |t| over draws
 # and t each draw's distance from the ratio in its own standard errors (Hall 1988, "On symmetric bootstrap confidence
 # intervals"). With 30 to 300 documents of log-normal lengths, 95% intervals held in 94 to 96% of 2,000 simulations;
 # percentile intervals in 90 to 94%, BCa in 87 to 93%, Student's t in 91 to 95%.
 #
-# Draws resolve no p below 1 / B, and a correction for many tests asks for smaller ones. So p comes from the Student's t
-# with the critical values that the draws have at 95 and 99%: its scale and its degrees of freedom are theirs, at most C
-# - 1 degrees. p is below 0.05 where the interval excludes 0, and nowhere else. Under "no difference", at 30 documents
+# Draws resolve no p below 1 / B, and a correction for many tests needs smaller ones. So p comes from the Student's t
+# whose scale and degrees of freedom (at most C - 1) match the draws' critical values at 95 and 99%. p is below 0.05 if
+# and only if the interval excludes 0. Under "no difference", at 30 documents
 # with heavy tails, p fell below 0.01, 0.001 and 0.0001 in 1.0, 0.9 and 2.5 times as many of 12,000 simulations as it
-# should; p of the linearised ratio by Student's t in 2.5, 4 and 4 times as many.
+# should; p of the linearized ratio by Student's t in 2.5, 4 and 4 times as many.
 #
 #     C  clusters
 #     B  draws
 
 DRAWS = 10_000
-#: From here on the bootstrap gives what Student's t gives, and takes long.
+#: Number of clusters from which Student's t is used: the bootstrap would give the same, slowly.
 MANY = 5_000
-#: Weights held at once.
+#: Number of weights in memory at once.
 _WEIGHTS = 1 << 22
-#: The second level at which critical values are read is so many times stricter.
+#: Factor between alpha and the second level at which critical values are read.
 STRICTER = 5
 
 
@@ -168,12 +168,12 @@ def ratio(
     draws: int = DRAWS,
     level: float = 0.95,
 ) -> Estimate:
-    """Sum of numerators over sum of denominators, both [N].
+    """Return the sum of numerators over the sum of denominators, both [N].
 
     With fewer than 10 clusters or more than 5,000 the interval is Student's, from the linearized standard error.
 
     Raises:
-        ValueError: no values, one that is not finite, labels of another number, or a sum of denominators not above 0.
+        ValueError: no values, one that is not finite, a wrong number of labels, or a sum of denominators not above 0.
     """
     above = checked(numerator)
     return _ratio(above, denominator, clusters, seed, draws, level, test=False, size=float(np.abs(above).sum()))
@@ -189,9 +189,9 @@ def ratio_difference(
     draws: int = DRAWS,
     level: float = 0.95,
 ) -> Estimate:
-    """Sum of a - b over sum of denominators, [N] all: bits per byte of one model less another's on the same text.
+    """Return the sum of a - b over the sum of denominators, [N] all: such as bits per byte of two models.
 
-    `p` is of "no difference".
+    `p` is for "no difference".
 
     Raises:
         ValueError: as `ratio`.
@@ -227,7 +227,7 @@ def _ratio(
         return by_t
     distances = _studentised(terms, value, seed, draws)
     near, far = np.quantile(distances, [level, 1 - (1 - level) / STRICTER], method="higher").tolist()
-    if not math.isfinite(near):  # one or two clusters hold all of the spread, and many draws miss them
+    if not math.isfinite(near):  # one or two clusters have all of the spread, and many draws miss them
         return by_t.model_copy(update={"flags": (*by_t.flags, FEW_CLUSTERS)})
     freedom = freedom_of(far / near, level, count - 1)
     found = student(
@@ -238,9 +238,9 @@ def _ratio(
 
 
 def freedom_of(ratio: float, level: float, most: float) -> float:
-    """Degrees of freedom of the Student's t whose critical values at both levels have this ratio: 1 to `most`.
+    """Return the degrees of freedom of Student's t whose critical values at both levels have this ratio: 1 to `most`.
 
-    The ratio falls as they rise, from 5 of one degree to 1.31 of the normal distribution at 95 and 99%.
+    The ratio falls as they rise, from 5 at one degree to 1.31 for the normal distribution, at 95 and 99%.
     """
     low, high = 1.0, float(most)
     for _ in range(50):
@@ -251,7 +251,7 @@ def freedom_of(ratio: float, level: float, most: float) -> float:
 
 
 def _studentised(terms: Floats, value: float, seed: int, draws: int) -> Floats:
-    """|ratio of a draw - value| in standard errors of the draw, [B]; of terms [2, C]."""
+    """Return |ratio of a draw - value| in standard errors of the draw, [B], from terms [2, C]."""
     above, below = terms
     count = len(above)
     columns = np.stack([above, below, above * above, above * below, below * below], axis=1)  # [C, 5]
@@ -262,7 +262,7 @@ def _studentised(terms: Floats, value: float, seed: int, draws: int) -> Floats:
         drawn = picks.integers(0, count, (size, count)) + np.arange(size)[:, None] * count
         weights = np.bincount(drawn.ravel(), minlength=size * count).reshape(size, count).astype(np.float64)
         sum_a, sum_b, aa, ab, bb = (weights @ columns).T
-        with np.errstate(divide="ignore", invalid="ignore"):  # a draw may hold nothing, or one cluster only
+        with np.errstate(divide="ignore", invalid="ignore"):  # a draw may be empty, or one cluster only
             own = sum_a / sum_b
             variance = np.maximum((aa - 2 * own * ab + own * own * bb) * count / (count - 1), 0.0)
             distance = np.abs(own - value) * sum_b / np.sqrt(variance)
@@ -274,11 +274,11 @@ def from_replicates(value: float, replicates: ArrayLike, *, n: int, seed: int, l
     """Return the percentile interval (Efron 1979) of a statistic of N items.
 
     Args:
-        value: of all items.
-        replicates: its values over samples of N items with replacement, drawn with `seed`.
-        n: items.
-        seed: of the draws.
-        level: of the interval.
+        value: value over all items.
+        replicates: values over samples of N items with replacement, drawn with `seed`.
+        n: number of items.
+        seed: seed of the draws.
+        level: confidence level.
 
     Raises:
         ValueError: no replicates, or one that is not finite.
@@ -295,15 +295,15 @@ def from_replicates(value: float, replicates: ArrayLike, *, n: int, seed: int, l
 def prediction(
     value: float, replicates: ArrayLike, residuals: ArrayLike, *, n: int, seed: int, level: float = 0.8
 ) -> Estimate:
-    """Return the interval that a new observation falls into: a residual is drawn for each replicate and added to it.
+    """Return the interval for a new observation: a resampled residual is added to each replicate.
 
     Args:
         value: prediction from all items.
-        replicates: the same from samples of the items.
-        residuals: of the items, as large as those of new ones.
-        n: items.
-        seed: of the draws.
-        level: of the interval.
+        replicates: predictions from samples of the items.
+        residuals: residuals of the items, as large as those of new ones.
+        n: number of items.
+        seed: seed of the draws.
+        level: confidence level.
 
     Raises:
         ValueError: no replicates or residuals, or one that is not finite.
@@ -315,19 +315,19 @@ def prediction(
 
 
 def slope(x: ArrayLike, y: ArrayLike, *, level: float = 0.95) -> Estimate:
-    """Slope of y over x by ordinary least squares, [N] both, with Student's interval of N - 2 degrees of freedom.
+    """Return the slope of y over x by ordinary least squares, [N] both, with Student's interval (N - 2 degrees).
 
-    Points on a line have no interval and no p: flagged `DEGENERATE`, as nothing is known of what is about the line.
+    Points exactly on a line have no interval and no p: flagged `DEGENERATE`, as the residual spread is unknown.
 
     Raises:
-        ValueError: fewer than three points, or all at one place.
+        ValueError: fewer than three points, or all at the same x.
     """
     along = checked(x)
     values = checked(y, along)
     n, from_middle = len(along), along - math.fsum(along) / len(along)
     apart = math.fsum(from_middle**2)
     if n < 3 or not unrounded(math.sqrt(apart), float(np.abs(along).sum())):
-        raise ValueError("a slope needs three points, not all at one place")
+        raise ValueError("a slope needs three points with at least two values of x")
     about = values - math.fsum(values) / n
     found = math.fsum(from_middle * about) / apart
     residual = math.fsum((about - found * from_middle) ** 2)
@@ -336,13 +336,13 @@ def slope(x: ArrayLike, y: ArrayLike, *, level: float = 0.95) -> Estimate:
     return student(found, error, n - 2, level, n=n, clusters=n, method="least squares", test=True)
 
 
-# A paired difference of ratios where seeds and documents are crossed: each pair of runs is scored on the same text.
+# Paired difference of ratios with crossed seeds and documents: each pair of runs is scored on the same text.
 #
 # The difference of seed k on document j, in bits, is w_j (effect + seed_k) + document_j + rest_kj. The estimate varies
 # with the seeds that were trained and with the documents that were drawn:
 #
-#     V_seeds      variance of the K differences of whole runs, over K; the rest is in it. K - 1 degrees of freedom
-#     V_documents  that of the ratio over documents of the mean over seeds (`ratios`), less the rest, counted already
+#     V_seeds      variance of the K differences of whole runs, over K; the rest is included. K - 1 degrees of freedom
+#     V_documents  that of the ratio over documents of the mean over seeds (`ratios`), minus the rest (in V_seeds)
 #
 # The 95% interval is the value -+ sqrt(t_seeds^2 V_seeds + t_documents^2 V_documents), each variance with the critical
 # value of its own degrees of freedom (Banerjee 1960, "Approximate confidence interval for linear functions of means of
@@ -354,10 +354,10 @@ def slope(x: ArrayLike, y: ArrayLike, *, level: float = 0.95) -> Estimate:
 #     K  seeds
 #     D  documents
 
-#: The interval is of other documents, not of other trainings: there is one seed, or seeds change nothing at all.
+#: The interval covers other documents but not other trainings: there is one seed, or seeds have no effect.
 DOCUMENTS_ONLY = "documents_only"
 
-#: ln p of the smallest p that is told from 0.
+#: ln p of the smallest p distinguishable from 0.
 _LEAST = -600.0
 
 
@@ -370,20 +370,20 @@ def crossed_difference(
     draws: int = DRAWS,
     level: float = 0.95,
 ) -> Estimate:
-    """Mean over seeds of sum(a - b) / sum(weights); `n` are seeds times documents, `clusters` documents.
+    """Return the mean over seeds of sum(a - b) / sum(weights); `n` is seeds times documents, `clusters` documents.
 
     Args:
-        a, b: bits of both sides, [K, D], row by row of the same seed; scores of items, where weights are 1.
+        a, b: bits of both sides, [K, D], row by row of the same seed; or scores of items with weights of 1.
         weights: bytes of the documents, [D].
-        seed, draws, level: of the interval (`ratio`).
+        seed, draws, level: parameters of the interval (`ratio`).
 
     Raises:
-        ValueError: other shapes, a value that is not finite, or weights whose sum is not above 0.
+        ValueError: wrong shapes, a value that is not finite, or weights whose sum is not above 0.
     """
     left, right = _table(a), _table(b)
     below = np.asarray(weights, dtype=np.float64)
     if left.shape != right.shape or below.shape != left.shape[1:]:
-        raise ValueError(f"scores of {left.shape} and {right.shape} seeds and documents beside {below.shape} weights")
+        raise ValueError(f"scores of {left.shape} and {right.shape} seeds and documents for {below.shape} weights")
     gaps, size = left - right, float(np.abs(left).sum() + np.abs(right).sum())
     seeds, documents = gaps.shape
     mean = gaps.mean(axis=0)
@@ -418,12 +418,12 @@ def crossed_difference(
 def _table(values: ArrayLike) -> Floats:
     found = np.asarray(values, dtype=np.float64)
     if found.ndim != 2 or not found.size or not np.isfinite(found).all():
-        raise ValueError("crossed scores are finite numbers of seeds by documents, at least one of each")
+        raise ValueError("expected finite scores of seeds by documents, at least one of each")
     return found
 
 
 def _rest(gaps: Floats, mean: Floats, runs: Floats, below: Floats) -> float:
-    """Variance that neither seeds nor documents explain, as it is in the estimate; `runs` less the value."""
+    """Return the variance that neither seeds nor documents explain, as part of the estimate; `runs` minus the value."""
     seeds, documents = gaps.shape
     left, total = gaps - mean - np.outer(runs, below), float(below.sum())
     return float((left**2).sum() / (seeds * (seeds - 1)) * documents / (documents - 1) / total**2)

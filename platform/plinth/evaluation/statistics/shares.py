@@ -1,4 +1,4 @@
-"""Shares of items, of all or of those that could be scored; corrections for many tests, and numbers of items needed."""
+"""Shares of items, also with missing scores; corrections for multiple tests, and sample sizes."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def upper_share(successes: int, n: int, *, level: float = 0.95) -> float:
 
 
 def lower_share(successes: int, n: int, *, level: float = 0.95) -> float:
-    """One-sided lower limit of a share (Clopper and Pearson 1934).
+    """Return the one-sided lower limit of a share (Clopper and Pearson 1934).
 
     Raises:
         ValueError: as `share`.
@@ -58,19 +58,19 @@ def lower_share(successes: int, n: int, *, level: float = 0.95) -> float:
 
 
 def share_with_missing(successes: int, scored: int, missing: int, *, level: float = 0.95) -> Estimate:
-    """Return the share of all items if some have no score, without assumptions on those.
+    """Return the share of all items if some have no score, without assumptions about the missing.
 
-    The value is the share of the scored. The interval holds whatever the missing would have scored: from Wilson's lower
-    end with all of them wrong to his upper end with all of them right, at the critical value of Imbens and Manski
-    (2004), which is between the one-sided one (many missing) and the two-sided one (none). That items are missing
-    by chance is part of both ends; an interval of the scored alone, stretched, is too narrow.
+    The value is the share of the scored items. The interval holds for any scores of the missing items: from Wilson's
+    lower end with all of them wrong to his upper end with all of them right, at the critical value of Imbens and Manski
+    (2004), which is between the one-sided one (many missing) and the two-sided one (none). Both ends account for the
+    randomness of missingness; a stretched interval of the scored items would be too narrow.
 
     Raises:
         ValueError: as `share`.
     """
     _check(successes, scored)
     if missing < 0:
-        raise ValueError("a number of items is not negative")
+        raise ValueError("the number of missing items must not be negative")
     if not missing:
         return share(successes, scored, level=level)
     n, most = scored + missing, successes + missing
@@ -84,7 +84,7 @@ def share_with_missing(successes: int, scored: int, missing: int, *, level: floa
 
 
 def _imbens_manski(width: float, level: float) -> float:
-    """c with Phi(c + width) - Phi(-c) = level; `width` of the unknown part is in standard errors."""
+    """Return c with Phi(c + width) - Phi(-c) = level; `width` of the unknown part is in standard errors."""
     low, high = normal_quantile(level), normal_quantile((1 + level) / 2)
     for _ in range(60):
         middle = (low + high) / 2
@@ -94,27 +94,27 @@ def _imbens_manski(width: float, level: float) -> float:
 
 def _check(successes: int, n: int) -> None:
     if n < 1 or not 0 <= successes <= n:
-        raise ValueError(f"{successes} of {n} is no share")
+        raise ValueError(f"expected 0 to {n} successes, not {successes}")
 
 
-#: With so many pairs that differ, the normal approximation serves (the rule that McNemar's test is taught with).
+#: Number of discordant pairs from which the normal approximation applies (the usual rule for McNemar's test).
 FEW_PAIRS = 25
 
 
 def mcnemar(a_only: int, b_only: int, *, mid: bool = False) -> float:
-    """Two-sided p of "each is as often right alone": binomial over the pairs that differ (McNemar 1947).
+    """Return the two-sided p of "both are right alone equally often": binomial over discordant pairs (McNemar 1947).
 
     Args:
-        a_only: items that only the first answered rightly.
-        b_only: items that only the second did.
-        mid: count half of what was seen (Fagerland, Lydersen and Laake 2013): nearer to its level and no longer
-            guaranteed to keep it.
+        a_only: items that only the first answered correctly.
+        b_only: items that only the second answered correctly.
+        mid: use the mid-p value (Fagerland, Lydersen and Laake 2013): closer to its level, but no longer guaranteed to
+            keep it.
 
     Raises:
         ValueError: a negative number.
     """
     if a_only < 0 or b_only < 0:
-        raise ValueError("numbers of items are not negative")
+        raise ValueError("numbers of items must not be negative")
     count, fewer = a_only + b_only, min(a_only, b_only)
     if a_only == b_only:
         return 1.0
@@ -125,10 +125,10 @@ def mcnemar(a_only: int, b_only: int, *, mid: bool = False) -> float:
 
 
 def tango(a_only: int, b_only: int, n: int, level: float = 0.95) -> tuple[float, float]:
-    """Score interval of the difference of two paired shares (Tango 1998): holds where few of n pairs differ, or none.
+    """Return the score interval of the difference of two paired shares (Tango 1998); valid for few discordant pairs.
 
     Raises:
-        ValueError: more pairs differ than there are.
+        ValueError: more discordant pairs than pairs.
     """
     if n < 1 or a_only + b_only > n:
         raise ValueError("a paired difference needs pairs")
@@ -137,7 +137,7 @@ def tango(a_only: int, b_only: int, n: int, level: float = 0.95) -> tuple[float,
     def statistic(difference: float) -> float:
         linear = (2 * n - a_only + b_only) * difference - a_only - b_only
         root = math.sqrt(max(0.0, linear**2 + 8 * n * b_only * difference * (1 - difference)))
-        alone = (root - linear) / (4 * n)  # share that only b has, given the difference
+        alone = (root - linear) / (4 * n)  # share that only b answers correctly, given the difference
         variance = n * (2 * alone + difference * (1 - difference))
         gap = a_only - b_only - n * difference
         return gap / math.sqrt(variance) if variance > 0 else math.copysign(math.inf, gap) if gap else 0.0
@@ -147,7 +147,7 @@ def tango(a_only: int, b_only: int, n: int, level: float = 0.95) -> tuple[float,
 
 
 def _crossing(after: Callable[[float], bool], low: float, high: float) -> float:
-    """Where a condition that holds from some point on begins to hold, by halving."""
+    """Return the point from which a condition holds, by bisection."""
     for _ in range(60):
         middle = (low + high) / 2
         low, high = (low, middle) if after(middle) else (middle, high)
@@ -155,14 +155,14 @@ def _crossing(after: Callable[[float], bool], low: float, high: float) -> float:
 
 
 def holm(p_values: ArrayLike) -> Floats:
-    """p-values [T] adjusted for their number (Holm 1979): below alpha, the chance of any false finding is below alpha.
+    """Return p-values [T] adjusted for their number (Holm 1979): rejecting below alpha keeps the familywise error rate.
 
     Raises:
         ValueError: no values, or one outside [0, 1].
     """
     given = checked(p_values)
     if ((given < 0) | (given > 1)).any():
-        raise ValueError("p-values lie between 0 and 1")
+        raise ValueError("p-values must be between 0 and 1")
     order = np.argsort(given, kind="stable")
     stepped = np.maximum.accumulate(given[order] * np.arange(len(given), 0, -1))
     adjusted = np.empty_like(given)
@@ -178,7 +178,7 @@ def smallest_effect(error: float, *, power: float = 0.8, alpha: float = 0.05) ->
     """
     _check_level(power, alpha)
     if not 0 < error < math.inf:
-        raise ValueError("what could be seen is unknown where the standard error is 0")
+        raise ValueError("the minimum detectable effect is unknown if the standard error is 0")
     return (normal_quantile(1 - alpha / 2) + normal_quantile(power)) * error
 
 
@@ -193,14 +193,14 @@ def sample_size(
     power: float = 0.8,
     alpha: float = 0.05,
 ) -> int:
-    """Items that a paired comparison needs to find `effect` (Miller 2411.00640, equation 9).
+    """Return the number of items that a paired comparison needs to detect `effect` (Miller 2411.00640, equation 9).
 
     Args:
-        effect: the difference of means to be found.
-        variance: over items, of the difference of the models' expected scores.
-        noise_a, noise_b: variance of one sample's score about its item's expectation.
-        samples_a, samples_b: samples an item.
-        power, alpha: of the two-sided test.
+        effect: difference of means to detect.
+        variance: variance over items of the difference of the models' expected scores.
+        noise_a, noise_b: variance of a sample's score around its item's expectation.
+        samples_a, samples_b: samples per item.
+        power, alpha: power and level of the two-sided test.
 
     Raises:
         ValueError: no effect, no variance, a variance below 0, or a number that is not finite; fewer than one
@@ -209,13 +209,13 @@ def sample_size(
     _check_level(power, alpha)
     variances = (variance, noise_a, noise_b)
     if min(samples_a, samples_b) < 1 or not all(0 <= one < math.inf for one in variances):
-        raise ValueError("variances are finite and not below 0, and an item has one sample or more")
+        raise ValueError("variances must be finite and at least 0, with at least one sample per item")
     whole = variance + noise_a / samples_a + noise_b / samples_b
     if not math.isfinite(effect) or not effect or not whole:
-        raise ValueError("a number of items follows from an effect and a variance above 0, both finite")
+        raise ValueError("the effect and the variance must be above 0 and finite")
     return math.ceil((normal_quantile(1 - alpha / 2) + normal_quantile(power)) ** 2 * whole / effect**2)
 
 
 def _check_level(power: float, alpha: float) -> None:
     if not (0 < power < 1 and 0 < alpha < 1):
-        raise ValueError(f"power and alpha lie between 0 and 1, not {power} and {alpha}")
+        raise ValueError(f"power and alpha must be between 0 and 1, not {power} and {alpha}")

@@ -1,7 +1,7 @@
-"""The child that runs lm-evaluation-harness: `python -m plinth.evaluation.tasks CONFIG`, in the folder of task files.
+"""Child process for lm-evaluation-harness: `python -m plinth.evaluation.tasks CONFIG`, in the folder of task files.
 
 CONFIG is JSON: `exchange` (folder of questions and answers), `model` (folder of the checkpoint's `tokenizer.json` and
-`config.json`), `tasks`, `fewshot`, `limit`, `seed`. Events on standard output: `loaded` (tasks, answered by those to
+`config.json`), `tasks`, `fewshot`, `limit`, `seed`. Events on standard output: `loaded` (tasks, answered by tasks to
 run), `ask`, `done` (a task with its facts and rows). Nothing here imports torch or opens a connection.
 """
 
@@ -22,12 +22,12 @@ CLONE_NEWUSER, CLONE_NEWNET = 0x10000000, 0x40000000
 
 
 def main(path: str) -> int:
-    """Run what CONFIG names. Returns the exit code."""
-    isolate()  # before anything is imported that starts threads: a process with threads cannot leave
+    """Run the tasks of the configuration. Returns the exit code."""
+    isolate()  # before imports that start threads: a process with threads cannot leave its namespace
     config = json.loads(Path(path).read_text())
     from plinth.evaluation.tasks.job import Channel
 
-    channel = Channel.standard(Path(config["exchange"]))  # before libraries that may print
+    channel = Channel.standard(Path(config["exchange"]))  # before importing libraries that may print
     from plinth.errors import PlinthError
     from plinth.evaluation.tasks import harness
     from plinth.evaluation.tasks.lm import CheckpointLM
@@ -49,9 +49,9 @@ def main(path: str) -> int:
 
 
 def isolate() -> bool:
-    """Leave the network, where the system lets an ordinary process do so: in a namespace of its own there is none.
+    """Move the process into a network namespace of its own, without a network, if the system permits.
 
-    On other systems the libraries are set to offline mode, and a task with data outside the folder is rejected.
+    Otherwise the libraries are set to offline mode, and a task with data outside the folder is rejected.
     """
     import ctypes
 

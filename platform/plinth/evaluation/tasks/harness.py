@@ -1,4 +1,4 @@
-"""lm-evaluation-harness in the child: loads tasks, finds documents that cannot be asked, runs one task."""
+"""lm-evaluation-harness in the child: loading of tasks, detection of damaged documents, evaluation of one task."""
 
 from __future__ import annotations
 
@@ -20,37 +20,37 @@ from plinth.errors import MissingError, StageError
 from plinth.evaluation.tasks.job import LINEAR
 from plinth.evaluation.tasks.lm import CheckpointLM
 
-#: Seeds of lm-evaluation-harness' command, set before every task, so that none depends on those before it.
+#: Seeds of lm-evaluation-harness' command, set before every task so that tasks are independent.
 PYTHON_SEED, NUMPY_SEED = 0, 1234
 
-#: So many first documents may be such that the task cannot even be made.
+#: Number of first documents to drop while the task cannot be constructed from them.
 FIRST = 8
 
 OUTPUT_CHARACTERS = 4000
 
-#: Bootstrap samples of a metric that is no mean; fewer where there are many documents, whose metric takes long.
+#: Bootstrap samples of a metric that is not a mean; fewer for many documents, whose metric takes long.
 DRAWS, FEW_DRAWS, MANY = 1000, 200, 1000
 
 
 def load(folder: Path, names: Sequence[str], damaged: list[DamagedLine]) -> dict[str, Task]:
-    """Return the tasks of these names (groups and tags by their members), or all of the folder, by name.
+    """Return the tasks of these names (groups and tags by their members), or all tasks of the folder, by name.
 
-    Where the first document of a file is such that the task cannot be made, it joins the damaged.
+    If the task cannot be constructed from the first document of a file, that document counts as damaged.
 
     Raises:
         MissingError: a name that neither the folder nor lm-evaluation-harness has.
-        StageError: a task cannot be made; above all because its data is not in the folder.
+        StageError: a task cannot be loaded, usually because its data is not in the folder.
     """
     manager = TaskManager(include_path=str(folder), include_defaults=False)
     wanted = list(names) or manager.all_subtasks
     if not wanted or set(wanted) - set(manager.all_tasks):
-        manager = TaskManager(include_path=str(folder))  # the 15,000 that come with it, in some 10 s
+        manager = TaskManager(include_path=str(folder))  # also indexes its 15,000 built-in tasks, in about 10 s
     unknown = sorted(set(wanted) - set(manager.all_tasks))
     if unknown or not wanted:
         raise MissingError(
-            f"no task {', '.join(unknown)}" if unknown else "the folder has no task",
+            f"unknown tasks: {', '.join(unknown)}" if unknown else "the folder has no tasks",
             expected="`task:` in a YAML file of the folder, or a task, group or tag of lm-evaluation-harness",
-            remedy="`lm-eval ls tasks` lists its own",
+            remedy="`lm-eval ls tasks` lists the built-in tasks",
         )
     found: dict[str, Task] = {}
     for name in wanted:
@@ -74,12 +74,12 @@ def _load(manager: TaskManager, name: str, folder: Path, damaged: list[DamagedLi
             return made
         except StageError:
             raise
-        except Exception as error:  # of a library, of `datasets`, or of the task's own functions
+        except Exception as error:  # from a library, `datasets`, or the task's own functions
             if data is None or len(dropped) == FIRST or not _without_first(data, dropped, folder, error):
                 if data:
                     data.write_bytes(kept)
                 raise StageError(
-                    f"task {name} cannot be made",
+                    f"task {name} cannot be loaded",
                     found=f"{type(error).__name__}: {error}"[:2000],
                     expected="data in the folder of the task files: `data_files` relative to it, or a copy of the hub "
                     "dataset under its name; nothing is downloaded",
@@ -103,7 +103,7 @@ def _require_inside(name: str, given: Mapping[str, Any] | None, folder: Path) ->
 
 
 def _data_file(config: Mapping[str, Any], folder: Path) -> Path | None:
-    """Return the file of lines that a task's documents come from, if it is one."""
+    """Return the JSONL file with a task's documents, if there is one."""
     files = (config.get("dataset_kwargs") or {}).get("data_files")
     split = config.get("test_split") or config.get("validation_split")
     file = files.get(split) if isinstance(files, Mapping) else files
@@ -112,7 +112,7 @@ def _data_file(config: Mapping[str, Any], folder: Path) -> Path | None:
 
 
 def _without_first(data: Path, dropped: list[DamagedLine], folder: Path, error: Exception) -> bool:
-    """Take the first line out of a file; False where there is none."""
+    """Remove the first line of a file; return False if it has none."""
     line, _, rest = data.read_bytes().lstrip(b"\n").partition(b"\n")
     reason = f"{type(error).__name__}: {error}"[:200]
     dropped.append(DamagedLine(data.relative_to(folder).as_posix(), len(dropped) + 1, reason))
@@ -141,7 +141,7 @@ def run(
     _configure(task, params)
     good, bad = _documents(task, params["limit"])
     if not good:
-        raise StageError(f"task {name} has no document that can be asked", found=bad[0]["reason"] if bad else "none")
+        raise StageError(f"task {name} has no valid documents", found=bad[0]["reason"] if bad else "none")
     random.seed(PYTHON_SEED)
     np.random.seed(NUMPY_SEED)
     chosen = {"samples": {name: good}} if bad else {"limit": len(good)}
@@ -165,7 +165,7 @@ def run(
 
 
 def _configure(task: Task, params: Mapping[str, Any]) -> None:
-    """Examples before a question, as lm-evaluation-harness' command sets them."""
+    """Set the few-shot examples as lm-evaluation-harness' command does."""
     fixed = task.get_config("num_fewshot")
     asked = params["fewshot"] if params["fewshot"] is not None and fixed != 0 else fixed
     task.set_config(key="num_fewshot", value=asked or 0)
@@ -188,7 +188,7 @@ def _documents(task: Task, limit: int | None) -> tuple[list[int], list[dict[str,
 
 
 def _refused(task: Task, document: Mapping[str, Any]) -> str | None:
-    """Return why a document cannot be scored, found with placeholder answers; None if it can."""
+    """Return why a document cannot be scored, tested with placeholder answers; None if it can."""
     try:
         context = task.fewshot_context(document, num_fewshot=0, gen_prefix=task.doc_to_prefix(document))
         asked = task.construct_requests(document, context, metadata=(task.config.task, 0, 1))
@@ -198,12 +198,12 @@ def _refused(task: Task, document: Mapping[str, Any]) -> str | None:
             return "the prompt is no text"
         task.process_results(document, [answers[one.request_type] for one in requests])
         return _label(task, document) if task.OUTPUT_TYPE == "multiple_choice" else None
-    except Exception as error:  # of a template, or of the task's own functions
+    except Exception as error:  # from a template, or the task's own functions
         return f"{type(error).__name__}: {error}"[:200]
 
 
 def _label(task: Task, document: Mapping[str, Any]) -> str | None:
-    """Why no choice is the right one, if so: lm-evaluation-harness would count the document as wrong."""
+    """Return the reason if no choice is correct: lm-evaluation-harness would count the document as wrong."""
     right, choices = _right(task, document), task.doc_to_choice(document)
     if right is None or all(isinstance(one, int) and 0 <= one < len(choices) for one in right):
         return None
@@ -211,7 +211,7 @@ def _label(task: Task, document: Mapping[str, Any]) -> str | None:
 
 
 def _right(task: Task, document: Mapping[str, Any]) -> list[Any] | None:
-    """Return the indices of the right choices; None if the choices are contexts."""
+    """Return the indices of the correct choices; None if the choices are contexts."""
     if task.multiple_input:
         return None
     found, choices = task.doc_to_target(document), task.doc_to_choice(document)
@@ -220,7 +220,7 @@ def _right(task: Task, document: Mapping[str, Any]) -> list[Any] | None:
 
 
 def _rows(task: Task, sample: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Rows of one document and filter."""
+    """Yield the rows of one document and filter."""
     bits, size, output = _answer(task, sample)
     for metric in sample["metrics"]:
         score, weight = _score(sample[metric])
@@ -245,7 +245,7 @@ def damaged_row(reason: str, document: int | None = None) -> dict[str, Any]:
 
 
 def _answer(task: Task, sample: Mapping[str, Any]) -> tuple[float | None, int | None, str | None]:
-    """-log2 p of the right answer, its bytes, and what the model answered."""
+    """Return -log2 p of the correct answer, its bytes, and the model's answer."""
     arguments, answers = sample["arguments"], sample["filtered_resps"]
     match task.OUTPUT_TYPE:
         case "multiple_choice":
@@ -283,7 +283,7 @@ def _number(value: Any) -> float | None:
 
 
 def _replicates(task: Task, samples: Sequence[Mapping[str, Any]], key: str, seed: int) -> list[float | None]:
-    """Values of a metric over samples of the documents, drawn with replacement."""
+    """Return values of a metric over bootstrap samples of the documents."""
     metric, _, filtered = key.partition(",")
     scores = [one[metric] for one in samples if one["filter"] == filtered and metric in one]
     draws = np.random.default_rng(seed).integers(
@@ -298,13 +298,13 @@ def _aggregation(task: Task, metric: str) -> str:
     return names.get(function, getattr(function, "__name__", "mean")) if function else "mean"
 
 
-# Lines of a data file that cannot be an item, set aside and counted.
+# Lines of a data file that are not valid items, set aside and counted.
 #
-# `datasets` refuses a whole file for one line that is no JSON, or whose field is of another type than in the lines
-# before. Here such a line costs one item. A line is damaged that is no UTF-8, no JSON object, that lacks a field which
-# most lines have, or whose field is of another type than in most lines; null is of every type.
+# `datasets` rejects a whole file for one line that is not JSON, or has a field of a different type than earlier lines.
+# Here such a line costs one item. A damaged line is not UTF-8, is not a JSON object, lacks a field that most lines
+# have, or has a field of a different type than in most lines; null matches every type.
 
-#: Files in which every line is one item.
+#: File formats with one item per line.
 SUFFIXES = (".jsonl", ".ndjson")
 
 
@@ -317,7 +317,7 @@ class DamagedLine(NamedTuple):
 
 
 def set_aside(folder: Path) -> list[DamagedLine]:
-    """Rewrite every file of lines below a folder without its damaged ones; returns those."""
+    """Rewrite every JSONL file below a folder without its damaged lines; return those."""
     found: list[DamagedLine] = []
     for path in sorted(path for path in folder.rglob("*") if path.suffix in SUFFIXES and path.is_file()):
         lines = path.read_bytes().split(b"\n")
@@ -330,9 +330,9 @@ def set_aside(folder: Path) -> list[DamagedLine]:
 
 
 def damaged(lines: Sequence[bytes]) -> dict[int, str]:
-    """Numbers of the damaged lines, from 1, with the reason; blank lines are none."""
+    """Return the numbers of the damaged lines, from 1, with the reason; blank lines are not damaged."""
     reasons: dict[int, str] = {}
-    records: dict[int, dict[str, str]] = {}  # of a line: the type of each field
+    records: dict[int, dict[str, str]] = {}  # type of each field, by line
     for number, line in enumerate(lines, start=1):
         if not line.strip():
             continue

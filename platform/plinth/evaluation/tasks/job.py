@@ -1,9 +1,9 @@
-"""The asset `tasks/{name}`: scores of a set of tasks, item by item, with an interval for every metric; and what the two
-processes exchange: questions, answers, scores of items.
+"""The asset `tasks/{name}`: scores of a set of tasks, item by item, with an interval for every metric; and the protocol
+of the two processes: questions, answers, scores of items.
 
-Two children: one runs lm-evaluation-harness on a copy of the task files, with no model and no way to a network; the
-other has the model (`evaluation.engine`), and is started when the first question comes. A task that is finished is a
-record of the step cache, so that a run that was killed goes on at the task it was at.
+Two children: one runs lm-evaluation-harness on a copy of the task files, without a model or network access; the other
+has the model (`evaluation.engine`) and is started at the first question. A finished task is a record of the step cache,
+so a killed run continues with the current task.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ from plinth.storage.atomic import join, named_failures
 from plinth.storage.parts import write_table
 from plinth.storage.state import checkout
 
-# Questions and answers between the process that runs lm-evaluation-harness and the one that has the model.
+# Protocol between the process that runs lm-evaluation-harness and the one that has the model.
 #
-# A line of JSON on a pipe says what happened, or names a file of JSON with a question; the parent answers in kind. What
-# libraries print goes to standard error, so that nothing but these lines is on the pipe.
+# A line of JSON on a pipe reports an event, or names a JSON file with a question; the parent answers in the same form.
+# Output of libraries goes to standard error, so the pipe has protocol lines only.
 
 Text = str | Sequence[int]
 
@@ -48,7 +48,7 @@ class Answerer(Protocol):
     """Model interface of `CheckpointLM`; tokens are used unchanged, text follows the start of a document."""
 
     def likelihoods(self, pairs: Sequence[tuple[Text, Text]]) -> list[tuple[float, bool]]:
-        """Total -log2 p of each continuation after its prompt, and whether greedy decoding gives it."""
+        """Return total -log2 p of each continuation after its prompt, and whether greedy decoding yields it."""
         ...
 
     def generate(self, prompts: Sequence[Sequence[int]], sampling: Mapping[str, Any]) -> list[str]:
@@ -74,7 +74,7 @@ class EngineAnswerer:
 
 
 class Channel:
-    """The child's end; as a `Answerer` it asks the parent."""
+    """The child's end of the protocol; as an `Answerer` it asks the parent."""
 
     def __init__(self, folder: Path, answers: IO[str], lines: IO[str]) -> None:
         self._folder, self._answers, self._lines, self._asked = folder, answers, lines, 0
@@ -96,7 +96,7 @@ class Channel:
         """Send a question; returns the answer.
 
         Raises:
-            EOFError: the parent is gone.
+            EOFError: the parent has exited.
         """
         self._asked += 1
         path = self._folder / f"question-{self._asked}.json"
@@ -104,7 +104,7 @@ class Channel:
         self.emit(ask=kind, file=path.name)
         line = self._answers.readline()
         if not line:
-            raise EOFError("the process that asked for tasks is gone")
+            raise EOFError("the parent process has exited")
         answer = join(self._folder, json.loads(line)["file"], "an answer")
         content = json.loads(answer.read_text())
         answer.unlink()
@@ -139,9 +139,9 @@ def _side(value: Text) -> str | tuple[int, ...]:
     return value if isinstance(value, str) else tuple(value)
 
 
-#: A row per document, filter and metric. `hash` is of the document as lm-evaluation-harness hashes it, `bits` the
-#: -log2 p of the right answer, `bytes` its UTF-8 length. A ratio of sums has numerator and denominator in `score` and
-#: `weight`; a metric that only a whole set has (F1, BLEU) no score. A damaged item has a `reason`.
+#: A row per document, filter and metric. `hash` is lm-evaluation-harness' hash of the document, `bits` -log2 p of the
+#: correct answer, `bytes` its UTF-8 length. A ratio of sums has numerator and denominator in `score` and `weight`; a
+#: metric of a whole set (F1, BLEU) has no score. A damaged item has a `reason`.
 ITEMS = pa.schema(
     [
         pa.field("document", pa.int64()),
@@ -160,17 +160,17 @@ ITEMS = pa.schema(
 #: Metrics that are means or ratios of sums; intervals of others come from values over bootstrap samples.
 LINEAR = ("mean", "perplexity", "bits_per_byte", "weighted_perplexity")
 
-#: Nothing is known of the spread: the metric has no value for some samples.
+#: The metric has no value for some bootstrap samples, so its spread is unknown.
 WITHOUT_INTERVAL = "without_interval"
 
 
 def estimates(rows: Sequence[Mapping[str, Any]], facts: Mapping[str, Any], seed: int) -> dict[str, Any]:
-    """Every metric of a task: its value as lm-evaluation-harness aggregates it, with our interval.
+    """Return every metric of a task: its value as aggregated by lm-evaluation-harness, with our interval.
 
     Args:
-        rows: of `ITEMS`.
-        facts: of the task, as `harness.run` gives them.
-        seed: of the bootstrap.
+        rows: rows of `ITEMS`.
+        facts: facts about the task from `harness.run`.
+        seed: seed of the bootstrap.
     """
     found: dict[str, Any] = {}
     for key, value in sorted(facts["values"].items()):
@@ -187,7 +187,7 @@ def estimates(rows: Sequence[Mapping[str, Any]], facts: Mapping[str, Any], seed:
 
 
 def _linear(rows: Sequence[Mapping[str, Any]], aggregation: str, damaged: int, seed: int) -> Estimate | None:
-    """Estimate a mean or a ratio of sums; damaged items may have been right or wrong."""
+    """Estimate a mean or a ratio of sums; damaged items may have been correct or wrong."""
     scores, weights = [row["score"] for row in rows], [row["weight"] for row in rows]
     if not rows or None in scores or aggregation not in LINEAR:
         return None
@@ -214,10 +214,10 @@ STEP = "tasks"
 VERSION = "2"
 TAIL_LINES = 25
 
-#: Distributions that decide prompts and scores.
+#: Distributions that affect prompts and scores.
 LIBRARIES = ("lm_eval", "datasets", "evaluate", "jinja2", "sacrebleu", "rouge_score", "nltk")
 
-#: No library of the child looks for anything outside its folder, nor asks a hub.
+#: Environment of the child: libraries stay offline and read nothing outside its folder.
 OFFLINE = {
     "HF_HUB_OFFLINE": "1",
     "HF_DATASETS_OFFLINE": "1",
@@ -238,7 +238,7 @@ def run(ctx: Context, name: str, params: TaskSet, checkpoint: Manifest, files: M
 
     Raises:
         CheckpointError, TrainingError: the checkpoint cannot be loaded or evaluated.
-        StageError: a task cannot be made or judged, with the end of the child's log.
+        StageError: a task cannot be loaded or judged, with the end of the child's log.
     """
     step = _step(params, {"tasks": list(params.tasks)})
     inputs = {"checkpoint": checkpoint, f"task_files/{name}": files}
@@ -259,7 +259,7 @@ class _Harness:
     def __init__(self, ctx: Context, name: str, params: TaskSet, checkpoint: Manifest, files: Manifest) -> None:
         self.ctx, self.name, self.params, self.checkpoint, self.files = ctx, name, params, checkpoint, files
         self._model = ModelEngine.of(ctx, checkpoint, label=f"tasks/{name}: model")
-        self._engine: ModelEngine | None = None  # started when the first question comes
+        self._engine: ModelEngine | None = None  # started at the first question
         self._found: dict[str, tuple[Part, ...]] = {}
 
     def parts(self) -> tuple[Part, ...]:
@@ -304,10 +304,10 @@ class _Harness:
                 answers.write(answer(folder, event, content))
                 answers.flush()
             except BrokenPipeError:
-                return  # it is gone: its exit code and its log say why
+                return  # it has exited: exit code and log give the reason
 
     def _on_loaded(self, tasks: list[str]) -> list[str]:
-        """Tasks without a record."""
+        """Return the tasks without a record."""
         found = self.ctx.cache.get_many([self._key(task) for task in tasks])
         self._found = {task: parts for task, parts in zip(tasks, found, strict=True) if parts is not None}
         missing = [task for task in tasks if task not in self._found]
@@ -343,7 +343,7 @@ def _start(folder: Path, log: IO[bytes]) -> subprocess.Popen[str]:
         processes.python("plinth.evaluation.tasks", str(folder / "config.json")),
         own={**OFFLINE, **{name: str(folder / place) for name, place in caches.items()}},
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True,
-        cwd=folder / "files",  # its tasks name their files by relative paths
+        cwd=folder / "files",  # paths of task files are relative
     )  # fmt: skip
     return process
 
@@ -368,7 +368,7 @@ def task_files(ctx: Context, name: str, location: str) -> Manifest:
         Manifest of one part per file, under its path in the folder. Statistics: `files`, `bytes`.
 
     Raises:
-        SourceError: nothing is there, or a file cannot be read, is a link that leads out, or a special file.
+        SourceError: the folder is missing, or a file is unreadable, a link out of the folder, or special.
     """
     made = lists.run(ctx, name, location)
     if not any(part.name.endswith((".yaml", ".yml", ".jsonl", ".json", ".parquet", ".csv")) for part in made.parts):

@@ -1,7 +1,7 @@
-"""lm-evaluation-harness' model class over the engine: its requests in, its answers out, nothing of torch.
+"""lm-evaluation-harness' model class over the engine, without torch.
 
-Prompts follow the token that documents begin with in training (`HFLM(add_bos_token=True)` does the same); windows of
-long documents, truncation from the left and the border between prompt and continuation are lm-evaluation-harness' own.
+Prompts follow the start-of-document token of training (as with `HFLM(add_bos_token=True)`); windows of long documents,
+truncation from the left and the border between prompt and continuation are lm-evaluation-harness' own.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from plinth.errors import StageError
 from plinth.evaluation.tasks.job import Answerer
 from plinth.model.hugging_face import CONFIG, TOKENIZER
 
-#: What a task may set of generation; whatever else it sets would be left out in silence.
+#: Supported generation settings of a task; others are rejected rather than ignored.
 GENERATION = {"until", "max_gen_toks", "do_sample", "temperature", "top_p"}
 
 
@@ -30,9 +30,9 @@ class CheckpointLM(LM):  # type: ignore[misc]
     """A checkpoint as lm-evaluation-harness sees it.
 
     Args:
-        model: answers the questions.
-        folder: `tokenizer.json` and `config.json` of the checkpoint.
-        seed: of sampled generation.
+        model: model that answers the requests.
+        folder: folder of `tokenizer.json` and `config.json` of the checkpoint.
+        seed: seed of sampled generation.
     """
 
     def __init__(self, model: Answerer, folder: Path, seed: int = 0) -> None:
@@ -48,12 +48,12 @@ class CheckpointLM(LM):  # type: ignore[misc]
         )
 
     def loglikelihood(self, requests: list[Instance]) -> list[tuple[float, bool]]:
-        """ln p of each continuation after its context, and whether it is greedy."""
+        """Return ln p of each continuation after its context, and whether it is greedy."""
         found = self.model.likelihoods([one.args for one in requests])
         return [(-bits * math.log(2), greedy) for bits, greedy in found]
 
     def loglikelihood_rolling(self, requests: list[Instance]) -> list[float]:
-        """ln p of each text, in windows of the training length with one token of context."""
+        """Return ln p of each text, in windows of the training length with one token of context."""
         owners: list[int] = []
         pairs: list[tuple[list[int], list[int]]] = []
         for number, encoded in enumerate(self._encode([one.args[0] for one in requests])):
@@ -88,7 +88,7 @@ class CheckpointLM(LM):  # type: ignore[misc]
         room = self.max_length - options["max_gen_toks"]
         if unknown or room <= 0:
             raise StageError(
-                "a task asks for generation that cannot be done",
+                "a task has unsupported generation settings",
                 found=f"generation_kwargs {dict(settings)}",
                 expected=f"fewer than {self.max_length} tokens (max_gen_toks), and of {', '.join(sorted(GENERATION))}",
                 remedy="set generation_kwargs in the task's YAML",

@@ -1,17 +1,17 @@
-"""A checkpoint is committed or it does not exist.
+"""Checkpoints on disk: fully committed, or nonexistent.
 
-    staging/step-00000100/             written here; never read; left-overs are deleted
-      attempts.json                    what the trainer stated of its attempts so far (attempts.statement)
-      looks.json                       its last looks at probes, where there were any (validation.probe_curves)
+    staging/step-00000100/             written here; never read; remains are deleted
+      attempts.json                    the trainer's statements of attempts so far (attempts)
+      looks.json                       latest probe scores, if any (validation.probe_curves)
       ranks/rank-00000.json            the files of a rank and their digests
       manifest.json                    the root: files of the run, and the digest of each rank's manifest (digest_tree)
     checkpoints/step-00000100/         the same directory after one rename
     checkpoints/step-00000100.json     the commit record: SHA-256 of the root, signed (commit_record)
 
 Order: files, flush, manifests, flush, root, flush, rename, flush, commit record. A directory without a record was
-interrupted and is deleted; one whose bytes differ from its record is refused by name.
+interrupted and is deleted; one whose bytes differ from its record is refused with an error that names it.
 
-Does not belong here: what the files hold (snapshot), so this module needs no torch.
+Does not belong here: the content of the files (snapshot); this module needs no torch.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from plinth.training.checkpoint.digest_tree import (
 from plinth.training.directory import RunDirectory
 from plinth.training.validation import probe_curves
 
-#: The file of a checkpoint's state that is no tensor.
+#: The file of a checkpoint's state outside of tensors.
 STATE = "state.json"
 
 _NAME = re.compile(r"step-(\d{8})")
@@ -122,8 +122,8 @@ def commit(
         digest = hashlib.sha256(data).hexdigest()
         commit, record = commit_record.seal(run, step, digest, len(data) + root.total_bytes)
         run.checkpoints.mkdir(parents=True, exist_ok=True)
-        record_path(run, step).unlink(missing_ok=True)  # a step that was rolled back and has come again
-        if target.exists():  # refused or interrupted earlier: it has no record
+        record_path(run, step).unlink(missing_ok=True)  # a step that is repeated after a rollback
+        if target.exists():  # refused or interrupted earlier, without a record
             shutil.rmtree(target)
         staged.rename(target)
         sync_directory(run.checkpoints)
@@ -158,7 +158,7 @@ def verify(run: RunDirectory, step: int, beat: Beat = silent) -> Path:
     """Compare every byte of a committed checkpoint with its record, in this process, and return its directory.
 
     Raises:
-        CheckpointError: not committed by a trainer, torn, changed, or with files that the manifests do not name.
+        CheckpointError: not committed by a trainer, torn, changed, or with unlisted files.
         SignatureError: no root of trust is pinned on this machine.
     """
     folder, files = path(run, step), listed_files(run, step)
@@ -166,7 +166,7 @@ def verify(run: RunDirectory, step: int, beat: Beat = silent) -> Path:
     expected = {file.path for file in files}
     if present != expected:
         raise CheckpointError(
-            f"checkpoint {name(step)} does not hold the files of its manifest",
+            f"checkpoint {name(step)} lacks files of its manifest, or has others",
             found=f"missing {sorted(expected - present)}, unknown {sorted(present - expected)}",
         )
     _compare(step, folder, files, beat, threads=4)
@@ -194,10 +194,10 @@ def _compare(step: int, folder: Path, files: Sequence[File], beat: Beat, threads
         wrong = differing(folder, files, beat, threads)
     except OSError as error:
         raise CheckpointError(
-            f"checkpoint {name(step)} does not hold the files of its manifest",
+            f"checkpoint {name(step)} lacks files of its manifest",
             found=error,
-            expected="every file, readable",
-            remedy="the previous committed checkpoint is used; look for failing storage",
+            expected="all files readable",
+            remedy="the previous committed checkpoint is used; check the storage for faults",
         ) from error
     if wrong is not None:
         file, found = wrong
@@ -251,7 +251,7 @@ def read_root(run: RunDirectory, step: int) -> CheckpointRoot:
         data = (folder / MANIFEST).read_bytes()
     except OSError as error:
         raise CheckpointError(
-            f"checkpoint {name(step)} is not committed", found=error, expected="a commit record and a manifest"
+            f"checkpoint {name(step)} is unreadable", found=error, expected="a commit record and a manifest"
         ) from error
     record = commit_record.verified(run, step, signed, str(record_path(run, step)))
     found = hashlib.sha256(data).hexdigest()
@@ -291,7 +291,7 @@ def newest_valid(
             f"no committed checkpoint in {run.checkpoints} can be trusted",
             found="; ".join(f"{name(step)}: {error.what}" for step, error in refused),
             expected="at least one that matches its record",
-            remedy="look for failing storage; delete the directory `checkpoints` to train from the beginning",
+            remedy="check the storage for faults; delete the directory `checkpoints` to train from the beginning",
         )
     return None, refused
 
@@ -353,7 +353,7 @@ def size_of_last(run: RunDirectory) -> int:
     steps = committed(run)
     try:
         return stated_bytes(run, steps[-1]) if steps else 0
-    except CheckpointError:  # of an earlier version; it is refused when a run starts
+    except CheckpointError:  # from an earlier version; refused at the start of a run
         return 0
 
 
@@ -378,7 +378,7 @@ def _changed(step: int, item: str, found: str, expected: str) -> CheckpointError
         f"checkpoint {name(step)}: {item} has changed since it was committed",
         found=found,
         expected=expected,
-        remedy="the previous committed checkpoint is used; look for failing storage",
+        remedy="the previous committed checkpoint is used; check the storage for faults",
     )
 
 
@@ -389,6 +389,6 @@ def _require_space(run: RunDirectory) -> None:
         raise DiskFullError(
             f"no room for another checkpoint in {run.checkpoints}",
             found=f"{free} bytes free",
-            expected=f"at least {needed} bytes, the size of the last one",
+            expected=f"at least {needed} bytes, the size of the last checkpoint",
             remedy="free space or lower checkpoints.keep_last, then run the same command again",
         )

@@ -1,11 +1,11 @@
-"""The commit record of a checkpoint: a statement, signed as trainer, of the digest of its manifest.
+"""Commit record of a checkpoint: a statement about the digest of its manifest, signed as trainer.
 
     step-00000100.json           DSSE envelope; subject RUN/step-00000100/manifest.json, predicate `Commit`
-    step-00000100.events.json    in a bucket: DSSE envelope; subject RUN/step-00000100.events.jsonl, the timeline there
+    step-00000100.events.json    in a bucket: DSSE envelope; subject RUN/step-00000100.events.jsonl, its timeline
 
-The leading rank's writer signs, which needs the pinned root and the trainer's key on that machine
-(`plinth.trust.root`). Whoever restores, resumes, rolls back, evaluates or exports verifies before it reads or fetches
-anything else. A record that is unsigned, or of another run, step or signer, commits nothing.
+The leading rank's writer signs, which requires the pinned root and the trainer's key on that machine
+(`plinth.trust.root`). Restore, resume, rollback, evaluation and export verify the record before they read or fetch
+anything else. A record that is unsigned, or of another run, step or signer, is void.
 
 Does not belong here: the files (checkpoint), the root (plinth.trust).
 """
@@ -76,9 +76,9 @@ def verified(run: RunDirectory, step: int, data: bytes, where: str) -> Commit:
         raise _foreign(where, error.brief) from error
     commit = _commit(content, where)
     if (commit.run, commit.step) != (run.root.name, step):
-        raise _foreign(where, f"it is about step {commit.step} of run {commit.run}")
+        raise _foreign(where, f"the record is for step {commit.step} of run {commit.run}")
     if dsse.subjects(content) != {_subject(commit): commit.manifest_sha256}:
-        raise _foreign(where, "its subject is another")
+        raise _foreign(where, "the record has another subject")
     return commit
 
 
@@ -103,9 +103,9 @@ def require_timeline(run: RunDirectory, step: int, events: bytes, data: bytes, w
     try:
         content = dsse.opened(_envelope(data, where), trust.authority(TRAINER), TIMELINE, where)
     except SignatureError as error:
-        raise _foreign(f"the timeline beside {where}", error.brief) from error
+        raise _foreign(f"the timeline of {where}", error.brief) from error
     if dsse.subjects(content) != {_events(run, step): hashlib.sha256(events).hexdigest()}:
-        raise _foreign(f"the timeline beside {where}", "it is another one, or of another step")
+        raise _foreign(f"the timeline of {where}", "the timeline differs, or belongs to another step")
 
 
 def stated(data: bytes, where: str) -> Commit:
@@ -148,8 +148,8 @@ def _commit(content: dict[str, object], where: str) -> Commit:
 
 def _foreign(where: str, found: str) -> CheckpointError:
     return CheckpointError(
-        f"{where} commits nothing: no trainer of this root signed it for this run",
+        f"{where} is void: no trainer of this root signed it for this run",
         found=found,
-        expected="a record that the leading rank signed",
-        remedy="an older checkpoint is used; if this one should count, ask who wrote it (0.3 signed none)",
+        expected="a record signed by the leading rank",
+        remedy="an older checkpoint is used; ask the writer of this one if it should count (0.3 signed none)",
     )

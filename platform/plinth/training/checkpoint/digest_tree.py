@@ -1,14 +1,14 @@
-"""The digest tree of a checkpoint: a signed root over one manifest per rank.
+"""Digest tree of a checkpoint: a signed root over one manifest per rank.
 
     step-00000100.json                    commit record, signed: SHA-256 of the root
     step-00000100/manifest.json           the root: files of the run, SHA-256 of each rank's manifest, and the
                                           files of its part of the model, which leave the run
-    step-00000100/ranks/rank-00000.json   the files of a rank, their digests, and which pieces of the state they hold
+    step-00000100/ranks/rank-00000.json   the files of a rank, their digests, and their pieces of the state
     step-00000100/…                       the files
 
-Each rank hashes its own files and writes its own manifest; who commits adds a digest per rank and reads no file. Who
-restores reads the root and the manifests of its share: bytes per rank do not grow with the number of ranks, but for the
-root's line per rank.
+Each rank hashes its own files and writes its own manifest; the commit adds a digest per rank and reads no file. A
+restore reads the root and the manifests of its share: bytes per rank do not grow with the number of ranks, except for
+the root's line per rank.
 
 Does not belong here: the record (commit_record), the bytes of a file (file_digests).
 """
@@ -33,24 +33,24 @@ from plinth.storage.atomic import join, relative
 
 # The files of a directory by path, size and digest.
 #
-#     engine/, rng/    BLAKE3: seven of eight bytes, which only ranks read
-#     all others       SHA-256: what leaves a run by this digest: the content store, model signing, a consumer's check
+#     engine/, rng/    BLAKE3: 7/8 of the bytes, read by ranks only
+#     all others       SHA-256: files that leave the run: content store, model signing, consumers
 
 #: The file that lists the others.
 MANIFEST = "manifest.json"
 
-#: Bytes read and hashed at a time: few enough to stay in the cache, and after each a long phase shows that it works.
+#: Bytes read and hashed at a time: small enough for the cache, and each piece counts as progress of a long phase.
 CHUNK_BYTES = 1 << 19
 
-#: Folders that nobody but ranks reads.
+#: Folders read by ranks only.
 _OF_RANKS = ("engine/", "rng/")
 
-#: Shows that a long phase works: called after each piece of it.
+#: Callback that reports progress of a long phase, after each piece.
 Beat = Callable[[], object]
 
 
 def silent() -> None:
-    """Do nothing: the beat of a phase without a watchdog."""
+    """Do nothing: the callback of a phase without a watchdog."""
 
 
 class File(Frozen):
@@ -100,11 +100,11 @@ def files_of(entries: Sequence[Any], where: str, reserved: Iterable[str] = (MANI
     try:
         files = [File.model_validate(entry) for entry in entries]
     except (ValueError, TypeError) as error:
-        raise CheckpointError(f"{where} is no list of files", found=error) from error
+        raise CheckpointError(f"{where} is not a list of files", found=error) from error
     for file in files:
         relative(file.path, where, reserved=set(reserved), error=CheckpointError)
     if len({file.path for file in files}) < len(files):
-        raise CheckpointError(f"{where} names a file twice")
+        raise CheckpointError(f"{where} has a duplicate file")
     return files
 
 
@@ -162,7 +162,7 @@ def require_total(folder: Path, files: Mapping[str, int], count: int, size: int)
     wrong = sorted(item for item, expected in files.items() if found.get(item) != expected)
     if wrong or (len(found), sum(found.values())) != (count, size):
         raise CheckpointError(
-            f"{folder} does not hold the files that the writers wrote",
+            f"{folder} lacks files that the writers wrote",
             found={"files": len(found), "bytes": sum(found.values()), **{item: found.get(item) for item in wrong}},
             expected={"files": count, "bytes": size, **{item: files[item] for item in wrong}},
         )
@@ -181,13 +181,13 @@ def _hash(path: Path, digest: Any, flush: bool, beat: Beat) -> tuple[int, str]:
     return size, digest.hexdigest()
 
 
-#: The form of roots and manifests. Before, one manifest listed every file, and a root states no form.
+#: Format version of roots and manifests; earlier versions had one manifest of all files and no format version.
 FORM = 2
 
-#: The folder of the files that leave the run.
+#: Folder of the files that leave the run.
 MODEL = "model/"
 
-#: The folder of the manifests of ranks.
+#: Folder of the ranks' manifests.
 RANKS = "ranks"
 
 
@@ -236,7 +236,7 @@ class RankManifest(Frozen):
 
     rank: int
     files: tuple[File, ...]
-    pieces: Mapping[str, tuple[int, int, int, int, int]] = {}  # by parameter, of its engine file (sharded_state.Piece)
+    pieces: Mapping[str, tuple[int, int, int, int, int]] = {}  # in its engine file, by parameter (sharded_state.Piece)
 
 
 def of_model(files: Sequence[File]) -> tuple[File, ...]:
@@ -278,7 +278,7 @@ def read_root(data: bytes, checkpoint: str) -> CheckpointRoot:
             raise ValueError(f"ranks {[one.rank for one in ranks][:9]}, expected 0 to {len(ranks) - 1}")
         return CheckpointRoot(step=content["step"], files=tuple(_named(files, where)), ranks=tuple(ranks))
     except (ValueError, TypeError, KeyError) as error:
-        raise CheckpointError(f"{where} is no root of a checkpoint", found=error) from error
+        raise CheckpointError(f"{where} is not the root of a checkpoint", found=error) from error
 
 
 def read_manifest(data: bytes, expected: RankFiles, checkpoint: str) -> RankManifest:
@@ -293,18 +293,18 @@ def read_manifest(data: bytes, expected: RankFiles, checkpoint: str) -> RankMani
             f"checkpoint {checkpoint}: {expected.path} has changed since it was committed",
             found=f"{len(data)} bytes, {found}",
             expected=f"{expected.bytes} bytes, {expected.sha256}",
-            remedy="the previous committed checkpoint is used; look for failing storage",
+            remedy="the previous committed checkpoint is used; check the storage for faults",
         )
     content = _content(data, where)
     try:
         files = tuple(_named(content["files"], where))
         made = RankManifest(rank=content["rank"], files=files, pieces=content["pieces"])
     except (ValueError, TypeError, KeyError) as error:
-        raise CheckpointError(f"{where} is no manifest of a rank", found=error) from error
+        raise CheckpointError(f"{where} is not the manifest of a rank", found=error) from error
     counted = (made.rank, len(made.files), sum(file.bytes for file in made.files))
     if counted != (expected.rank, expected.files, expected.file_bytes) or of_model(made.files) != expected.model:
         raise CheckpointError(
-            f"{where} is not what the root states",
+            f"{where} differs from the root",
             found="rank {}, {} files of {} bytes".format(*counted),
             expected=f"rank {expected.rank}, {expected.files} files of {expected.file_bytes} bytes",
         )
@@ -324,7 +324,7 @@ def manifest_in(folder: Path, expected: RankFiles, checkpoint: str) -> RankManif
             f"checkpoint {checkpoint}: {expected.path} is missing",
             found=error,
             expected="the manifest of every rank",
-            remedy="the previous committed checkpoint is used; look for failing storage",
+            remedy="the previous committed checkpoint is used; check the storage for faults",
         ) from error
     return read_manifest(data, expected, checkpoint)
 
@@ -337,7 +337,7 @@ def every_file(root: CheckpointRoot, manifests: Sequence[RankManifest], checkpoi
     """
     files = [*root.files, *(one.manifest for one in root.ranks), *(file for one in manifests for file in one.files)]
     if len({file.path for file in files}) < len(files):
-        raise CheckpointError(f"{checkpoint}: {MANIFEST} names a file twice")
+        raise CheckpointError(f"{checkpoint}: {MANIFEST} has a duplicate file")
     return sorted(files, key=lambda file: file.path)
 
 
@@ -351,20 +351,20 @@ def _content(data: bytes, where: str) -> dict[str, Any]:
         content = json.loads(data)
         form = content.get("form", 1)
     except (ValueError, AttributeError, RecursionError) as error:
-        raise CheckpointError(f"{where} is no list of files", found=error) from error
+        raise CheckpointError(f"{where} is not a list of files", found=error) from error
     if form != FORM:
         raise CheckpointError(
-            f"{where} has the form of another version of Plinth",
-            found=f"form {form}",
-            expected=f"form {FORM}: a digest tree over ranks",
-            remedy="resume it with the version that wrote it, or start the run again",
+            f"{where} has the format of another version of Plinth",
+            found=f"format {form}",
+            expected=f"format {FORM}: a digest tree over ranks",
+            remedy="resume with the version that wrote it, or start a new run",
         )
     return dict(content)
 
 
 def _named(entries: Sequence[Any], where: str) -> list[File]:
     files = files_of(entries, where)
-    for file in files:  # a rank's manifest is stated by the root alone
+    for file in files:  # only the root lists a rank's manifest
         if file.path.startswith(f"{RANKS}/"):
             relative(file.path, where, reserved={file.path}, error=CheckpointError)
     return files

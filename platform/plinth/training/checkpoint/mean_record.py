@@ -1,10 +1,10 @@
-"""The signed statement of a mean of checkpoints: which files are the mean of which committed checkpoints.
+"""Signed statement of a mean of checkpoints: its files and its committed parent checkpoints.
 
     runs/<run>/means/<digest 16>.json    DSSE envelope: subjects `checkpoint` (the manifest) and each of its files by
                                          SHA-256, predicate `MeanRecord`
 
-Whoever averages signs as trainer, after every byte of the parents was compared with their signed records: so a mean is
-released as a checkpoint is, and weights that somebody calls a mean are refused. No torch.
+The averaging process signs as trainer after every byte of the parents was compared with their signed records. Such a
+mean can be released like a checkpoint; weights without a statement are refused as a mean. No torch.
 
 Does not belong here: the arithmetic (averaging).
 """
@@ -27,7 +27,7 @@ from plinth.trust.dsse import TRAINER, Authority, now
 from plinth.trust.root import Trust
 
 PREDICATE: Final = "urn:plinth:checkpoint-mean:v1"
-#: The step of a manifest that is a mean, and how the keys of its inputs begin that are its parents.
+#: Step of a manifest that is a mean, and prefix of the input keys of its parents.
 AVERAGE, PARENT = "average", "checkpoint/"
 
 
@@ -114,12 +114,12 @@ def opened(envelope: Any, authority: Authority, mean: Manifest) -> MeanRecord:
     try:
         found = MeanRecord.model_validate(content["predicate"])
     except (KeyError, ValidationError) as error:
-        raise SignatureError(f"the statement of the mean {mean.digest[:12]} is none", found=error) from error
+        raise SignatureError(f"the statement of the mean {mean.digest[:12]} is invalid", found=error) from error
     shares = [(one.step, one.weight) for one in found.parents]
     named = {"of": found.of, "steps": [step for step, _ in shares], "weights": [weight for _, weight in shares]}
     about = (found.run, found.checkpoint, dict(found.files), named, dsse.subjects(content))
     if about != (mean.stats.get("run_id"), mean.digest, _files(mean), dict(mean.params), _subjects(found)):
-        raise _foreign(mean, f"a statement about {found.checkpoint[:12]} of run {found.run}")
+        raise _foreign(mean, f"a statement for {found.checkpoint[:12]} of run {found.run}")
     return found
 
 
@@ -138,8 +138,8 @@ def _committed(run: RunDirectory, step: int) -> str:
 
 def _foreign(mean: Manifest, found: str) -> LineageError:
     return LineageError(
-        f"{mean.digest[:12]} is not the mean that it says it is",
+        f"{mean.digest[:12]} is not verified as a mean of checkpoints",
         found=found,
-        expected="the statement of the trainer who averaged, about these files and these checkpoints",
-        remedy="make it again: `plinth run checkpoint average RUN --steps …`",
+        expected="a statement signed by the trainer for these files and checkpoints",
+        remedy="recreate it: `plinth run checkpoint average RUN --steps …`",
     )

@@ -1,4 +1,4 @@
-"""The model as whole parameters, divided over ranks by bytes: the share that a rank writes, hashes and compares."""
+"""The model as whole parameters, divided among ranks by bytes: the share that a rank writes, hashes and compares."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from plinth.training.engine.engine import TrainingEngine
 from plinth.training.parallel.topology import ranks_of
 from plinth.training.parameters.parallel import Parallel
 
-# Who writes which parameter of the model: whole parameters, divided over ranks by bytes.
+# Assignment of whole parameters to writing ranks, by bytes.
 #
-# The ranks that hold a part of a parameter may write it: those of its pipeline stage. Each stage deals its parameters,
-# the largest first, to the rank that has least (Graham's rule): no rank writes more than the mean and one parameter.
-# Every rank computes the same division, so nothing is sent.
+# A parameter can be written by the ranks of its pipeline stage. Each stage assigns its parameters, largest first, to
+# the rank with the fewest bytes (Graham's rule): no rank writes more than the mean plus one parameter. Every rank
+# computes the same assignment, without communication.
 
-#: A file of fewer bytes is not worth opening: a smaller model is written by fewer ranks.
+#: Minimum bytes per file: a small model is written by fewer ranks.
 LEAST_FILE_BYTES = 1 << 20
 
 
@@ -82,13 +82,13 @@ def index_text(division: Mapping[str, int], total_bytes: int) -> dict[str, str]:
     return {INDEX: config_text({"metadata": {"total_size": total_bytes}, "weight_map": where})}
 
 
-# This rank's share of the model as whole parameters: those which it writes, hashes and compares.
+# This rank's share of the model as whole parameters, which it writes, hashes and compares.
 #
 #     ZeRO 0 to 2        every rank holds them: no copy, nothing is sent
-#     ZeRO-3, tensor     a parameter is put together at the rank whose share it is; the others send their part of it
-#     pipeline           a rank's share is of its own stage
+#     ZeRO-3, tensor     a parameter is assembled at its writing rank; the others send their part
+#     pipeline           a rank's share is part of its own stage
 #
-# So a rank sends its own part of the model, and receives and holds its share: both fall with the number of ranks.
+# A rank sends its own part of the model, and receives and stores its share: both fall with the number of ranks.
 
 
 class ModelDivision(NamedTuple):

@@ -1,7 +1,7 @@
-"""One rank's part of a checkpoint, written from memory, and the commit when the parts of all ranks are there.
+"""One rank's part of a checkpoint, written from memory, and the commit once the parts of all ranks exist.
 
     staging/step-00000100/            the files of all ranks; ranks/rank-00000.json lists those of one, with digests
-    staging/step-00000100.parts/      rank-00000.json: the digest of that list, and of what the engine holds
+    staging/step-00000100.parts/      rank-00000.json: digests of that list and of the engine's state
 
 A part is described by a `WritePlan`, plain JSON over one block of memory, so that the same function writes it in
 the rank itself (`mode: sync`) or in another process (`mode: async`), without torch.
@@ -57,7 +57,7 @@ class Lead(Frozen):
     """Data that the leading rank's writer needs for the commit."""
 
     ranks: int
-    state: Mapping[str, Any]  # of `state.json`, without digests
+    state: Mapping[str, Any]  # content of `state.json`, without digests
     texts: Mapping[str, str] = {}  # other files of the run, by path
     checkpoints: Checkpoints
     always: tuple[int, ...]  # steps that retention keeps
@@ -72,8 +72,8 @@ class WritePlan(Frozen):
     mode: str
     tensor_files: tuple[TensorsFile, ...]
     texts: Mapping[str, str]
-    pieces: Mapping[str, tuple[int, int, int, int, int]] = {}  # of the state, by parameter (piece_index)
-    parameters: tuple[Tensor, ...] = ()  # whole, of this rank's share of the model
+    pieces: Mapping[str, tuple[int, int, int, int, int]] = {}  # pieces of the state by parameter
+    parameters: tuple[Tensor, ...] = ()  # whole parameters of this rank's share of the model
     optimizer: tuple[Tensor, ...]
     rng_sha256: str
     lead: Lead | None = None
@@ -87,7 +87,7 @@ class RankPart(Frozen):
     """Report of a rank to the leading writer: the digest of its file list, and of its engine's state."""
 
     files: RankFiles
-    parameters: Mapping[str, str]  # line of each parameter of its share (`tensor_line`)
+    parameters: Mapping[str, str]  # `tensor_line` of each parameter of its share
     optimizer_sha256: str
     rng_sha256: str
 

@@ -1,11 +1,11 @@
-"""Committed checkpoints in a bucket: the same files, compared with their digests on the way there and back.
+"""Committed checkpoints in a bucket: the same files, with digests verified in both directions.
 
     s3://bucket/prefix/RUN/step-00000100/…            files and manifest
     s3://bucket/prefix/RUN/step-00000100.events.jsonl the timeline until then, and its digest, signed:
     s3://bucket/prefix/RUN/step-00000100.events.json
-    s3://bucket/prefix/RUN/step-00000100.json         the signed commit record, last: without it nothing counts
+    s3://bucket/prefix/RUN/step-00000100.json         the signed commit record, last: makes it committed
 
-Endpoint and credentials come from the environment, as boto3 reads it.
+Endpoint and credentials come from the environment of boto3.
 
 Does not belong here: when to upload, and what to do when it fails (upload).
 """
@@ -41,13 +41,13 @@ from plinth.training.telemetry.timeline import Pulse, put_before, timeline
 #: Bytes of one part of an upload; S3 allows 10,000 parts of at least 5 MiB.
 PART_BYTES = 64 * 2**20
 
-#: Files on the way at once, from and to a node.
+#: Concurrent file transfers per node.
 STREAMS = 16
 
-#: Seconds without a byte after which a connection is given up.
+#: Seconds without data until a connection times out.
 STALL_S = 60
 
-#: How often a file is asked for whose connection breaks or stalls.
+#: Attempts per file when its connection breaks or stalls.
 TRIES = 3
 
 
@@ -84,7 +84,7 @@ class RemoteCheckpoints:
         bucket, _, prefix = uri.removeprefix("s3://").partition("/")
         self.bucket, self.prefix = bucket, "/".join(part for part in (prefix.strip("/"), run_id) if part)
         patience: Any = {"connect_timeout": 10, "read_timeout": STALL_S, "max_pool_connections": STREAMS}
-        retries: Any = {"mode": "standard"}  # how many: AWS_MAX_ATTEMPTS, three where it is not set
+        retries: Any = {"mode": "standard"}  # number: AWS_MAX_ATTEMPTS, default 3
         self.client: Any = boto3.client("s3", config=boto3.session.Config(**patience, retries=retries))
 
     def upload(self, run: RunDirectory, step: int) -> int:
@@ -101,7 +101,7 @@ class RemoteCheckpoints:
             manifest = (folder / MANIFEST).read_bytes()
             events = run.events.read_bytes() if run.events.exists() else b""
         except FileNotFoundError as error:
-            raise MissingError(f"checkpoint {name} is gone", found=error) from error
+            raise MissingError(f"checkpoint {name} no longer exists", found=error) from error
         with _named(self.bucket), ThreadPoolExecutor(STREAMS) as pool:
             root = digest_tree.read_root(manifest, name)
             ranks = [digest_tree.manifest_in(folder, one, name) for one in root.ranks]
@@ -166,7 +166,7 @@ class RemoteCheckpoints:
             files = {file.path: file.bytes for file in there.root.files}
             require_total(staged, files, there.root.total_files, there.root.total_bytes)
             write_bytes(staged / MANIFEST, there.manifest)
-            if not timeline(run.events).steps:  # it holds at most that a job was submitted and has begun
+            if not timeline(run.events).steps:  # it has at most the job's submission and start
                 put_before(run.events, events)
         run.checkpoints.mkdir(parents=True, exist_ok=True)
         shutil.rmtree(target, ignore_errors=True)
@@ -192,7 +192,7 @@ class RemoteCheckpoints:
         expected = commit_record.verified(run, step, record, where).manifest_sha256
         manifest = self._get(f"{name}/{MANIFEST}")
         if hashlib.sha256(manifest).hexdigest() != expected:
-            raise CheckpointError(f"{name} in {self.bucket}: the manifest is not that of its record")
+            raise CheckpointError(f"{name} in {self.bucket}: the manifest does not match its record")
         return _There(name, where, record, manifest, digest_tree.read_root(manifest, name))
 
     def _fetch(
@@ -231,7 +231,7 @@ class RemoteCheckpoints:
             raise
         found = self.client.head_object(**where)["ContentLength"]
         if found != file.bytes:
-            raise IntegrityError(f"{key} arrived with another length", found=found, expected=file.bytes)
+            raise IntegrityError(f"{key} has a wrong length after the upload", found=found, expected=file.bytes)
 
     def _put(self, key: str, data: bytes) -> None:
         checksum = _base64(data)
@@ -251,7 +251,7 @@ class RemoteCheckpoints:
             return self.client.get_object(Bucket=self.bucket, Key=f"{self.prefix}/{key}")["Body"]
         except self.client.exceptions.NoSuchKey as error:
             raise CheckpointError(
-                f"{key} is not in {self.bucket}", expected="every part of a checkpoint", remedy="an older one is used"
+                f"{key} is not in {self.bucket}", expected="all parts", remedy="an older one is used"
             ) from error
 
     def _get_manifest(self, one: RankFiles, folder: Path, name: str) -> RankManifest:
@@ -315,10 +315,10 @@ class _named:
 
         if isinstance(error, (BotoCoreError, ClientError, HTTPError, ConnectionError)):
             raise StorageError(
-                f"bucket {self.bucket} cannot be used",
+                f"bucket {self.bucket} is unreachable or refused the request",
                 found=error,
-                expected="an answer",
-                remedy="look at the AWS_* variables and the network; checkpoints stay on disk until they are there",
+                expected="a successful response",
+                remedy="check the AWS_* variables and the network; checkpoints stay on disk until they are uploaded",
             ) from error
 
 
@@ -328,7 +328,7 @@ def _chunks(path: Path) -> Iterator[bytes]:
             while data := stream.read(PART_BYTES):
                 yield data
     except FileNotFoundError as error:
-        raise MissingError(f"{path} is gone", found=error) from error
+        raise MissingError(f"{path} no longer exists", found=error) from error
 
 
 def _read(path: Path, file: File) -> bytes:
@@ -347,7 +347,7 @@ def _require_same(answer: dict[str, Any], checksum: str, key: str) -> None:
     """Compare with the server's SHA-256. If the server returns none, the check happens when the checkpoint is read."""
     found = answer.get("ChecksumSHA256", checksum)
     if found != checksum:
-        raise IntegrityError(f"{key} did not arrive as it was sent", found=found, expected=checksum)
+        raise IntegrityError(f"{key} was corrupted during the upload", found=found, expected=checksum)
 
 
 def _base64(data: bytes) -> str:

@@ -1,4 +1,4 @@
-"""What ranks do before they load: verify a checkpoint together, and take the kept state of a parent's optimizer."""
+"""Collective steps before loading: shared verification of a checkpoint, and the parent's optimizer state."""
 
 from __future__ import annotations
 
@@ -21,12 +21,13 @@ from plinth.training.guard.rules import Intervention
 from plinth.training.parameters.optimizers import Optimizer
 from plinth.training.telemetry.timeline import Pulse, RankFailure, Timeline
 
-# Verification that all ranks share: each compares its part of a checkpoint, and all agree on the outcome.
+# Shared verification: each rank compares its part of a checkpoint, and all agree on the outcome.
 #
 #     leading rank    select_checkpoint ── candidate ──▶ every rank: verify_share ── outcomes ──▶ refused, or chosen
 #     the others      answer candidates until the leading rank has chosen
 #
 # Does not belong here: which checkpoint is a candidate (selection), the comparison (checkpoint.verify_share).
+
 
 class SharedVerification:
     """The ranks of a run during shared verification of checkpoints. Its public methods are collectives."""
@@ -86,7 +87,7 @@ class SharedVerification:
             try:
                 self.verify(said)
             except PlinthError as error:
-                del error  # every rank got the same; the leading one refuses the candidate, or ends the selection
+                del error  # every rank got the same error; the leading rank handles it
 
 
 def _sent(value: Any) -> Any:
@@ -96,10 +97,11 @@ def _sent(value: Any) -> Any:
     return box[0]
 
 
-# The optimizer's state of the run that another begins from: FP32 masters and moments, on any layout of ranks.
+# Optimizer state of the parent run: FP32 masters and moments, on any layout of ranks.
 #
-# Read once, before the first step; what the run commits later holds it. Counters of steps begin anew, that of the
-# optimizer (its bias correction) goes on.
+# Read once, before the first step; later commits contain it. Step counters restart at 0, except that of the optimizer
+# (for its bias correction).
+
 
 def restore(engine: TrainingEngine) -> None:
     """Restore the parent's optimizer state if the recipe keeps it; otherwise do nothing. A collective.
@@ -124,15 +126,15 @@ def restore(engine: TrainingEngine) -> None:
 
 
 def _require_same_kind(ours: Optimizer, theirs: Optimizer) -> None:
-    """Refuse another optimizer, or one without a mean of the weights, since the tensors of its state differ."""
+    """Raise if the optimizer or its weight average differs from the parent's: the state's tensors would differ."""
     kinds = [(one.kind, dict(one.options), one.ema_decay is not None) for one in (ours, theirs)]
     if kinds[0] != kinds[1]:
         found, expected = (f"{kind} {options or ''}{' with a mean of weights' * mean}" for kind, options, mean in kinds)
         raise CheckpointError(
-            "the optimizer's state of the run's parent is another optimizer's",
+            "the parent's optimizer state belongs to another optimizer",
             found=expected,
             expected=found,
-            remedy="set training.optimizer as the parent had it, or training.initial.optimizer: fresh",
+            remedy="set training.optimizer to the parent's, or training.initial.optimizer: fresh",
         )
 
 
@@ -142,8 +144,8 @@ def _verify(engine: TrainingEngine, run: RunDirectory, step: int) -> None:
         SharedVerification(engine.config, engine.rank).verify(step, run)
     except CheckpointError as error:
         raise CheckpointError(
-            "the optimizer's state of the run's parent cannot be kept",
+            "the parent's optimizer state is not available",
             found=error.what,
             expected=f"{checkpoint.name(step)} in {run.checkpoints}",
-            remedy="bring the parent's checkpoint back, or set training.initial.optimizer: fresh",
+            remedy="restore the parent's checkpoint, or set training.initial.optimizer: fresh",
         ) from error

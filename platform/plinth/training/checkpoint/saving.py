@@ -1,16 +1,16 @@
-"""Saves the full state of a run while it trains.
+"""Saving of the full state of a run during training.
 
-    save()   all ranks agree, and begin to copy their state to host memory                          ─▶ training
-    copy     beside forward and backward of the next step, which change nothing of it; its update waits for the end
-             of the copy, and the copy orders the writer
-    writer   writes, hashes, flushes its rank's files; the leading one commits when all are there
-    poll()   receives the outcome; a save that failed is an event, and the loop saves again, synchronously, within a
-             step or two (`failed`): at most one interval is lost
-    drain()  waits for the commit; when it failed, writes the same staged state again, here and now
+    save()   all ranks agree and start copying their state to host memory                          ─▶ training
+    copy     parallel to forward and backward of the next step, which do not change the state; the update waits for the
+             end of the copy, which then orders the writer to write
+    writer   writes, hashes, flushes its rank's files; the leading writer commits once all are complete
+    poll()   receives the outcome; a failed save is an event, and the loop saves again, synchronously, within a step or
+             two (`failed`): at most one checkpoint interval is lost
+    drain()  waits for the commit; if it failed, writes the same staged state again, synchronously
 
-Two saves never overlap: the second waits for the first, and logs the wait (`wait_s`). With `checkpoints.mode: sync`, or
-after a failure, the rank writes itself, and a failure is raised. The stall is the time that training stands still:
-`save` itself, and an update that waits.
+Saves never overlap: a second save waits for the first and logs the wait (`wait_s`). With `checkpoints.mode: sync`, or
+after a failure, the rank itself writes, and a failure raises. The stall is the time that training waits: `save` itself,
+and an update that waits.
 
 Does not belong here: the content of the state (snapshot), the copy (staging), files and commit (rank_part), the process
 that writes (writer/).
@@ -43,9 +43,9 @@ class Saver:
         self.mode = self.config.checkpoints.mode
         self._pulse, self._arena = Pulse(self.run.events), Arena()
         self._writer = self._start_writer() if self.mode == "async" else None
-        self._plan: WritePlan | None = None  # what was staged last
-        self._copying: BackgroundCopy | None = None  # what is being staged
-        self._hook: Any = None  # in the optimizer, while it is
+        self._plan: WritePlan | None = None  # the plan of the last save
+        self._copying: BackgroundCopy | None = None  # the copy in progress
+        self._hook: Any = None  # hook in the optimizer during the copy
         self._timing = Timing(0.0, 0.0, 0.0)
         self._waiting = False  # waiting for the writer's answer
         self.failed = False  # the last save of this rank was not committed
@@ -66,7 +66,7 @@ class Saver:
             self._prepare_staging(step)
         synchronous = self._on_any_rank(
             self.mode == "sync" or self.failed
-        )  # from here on there is room, and writers live
+        )  # disk space and writers are available from here on
         plan, layout = snapshot.plan(self.engine, step, monitor, "sync" if synchronous else "async")
         text = plan.model_dump_json().encode()
         self.failed, self._plan = False, plan
@@ -149,7 +149,7 @@ class Saver:
         """Write in this process, all ranks together; the error of one rank is raised on all."""
         assert self._plan is not None
         plan, failure = self._plan, None
-        self._on_any_rank(False)  # the staging directory is there
+        self._on_any_rank(False)  # the staging directory exists
         try:
             rank_part.write(plan, self._arena.block.numpy().data, self._piecewise)
         except PlinthError as error:

@@ -1,5 +1,5 @@
-"""The checkpoint that a run goes on from (the newest that verifies and has trained on no window that was left out
-since), and the checkpoints that stay: the last, every n-th, the best, audited, final, or not uploaded yet.
+"""Selection of the checkpoint to resume from (the newest that verifies and was not trained on skipped windows), and
+retention: the last, every n-th, the best, audited, final, or not yet uploaded checkpoints are kept.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from plinth.training.guard.rules import Intervention
 from plinth.training.parameters.run import Checkpoints
 from plinth.training.telemetry.timeline import Timeline, timeline
 
-# Checkpoint selection: the newest that verifies and has trained on no window that was left out since.
+# Selection: the newest checkpoint that verifies and was not trained on a window skipped since.
 #
-# The leading rank selects when a run starts, and when the guard rolls it back; every rank verifies its share of the
-# candidate, and all learn the step (resume). Rollbacks are kept on the timeline: one is flushed to it
-# before anything is loaded, so that a run that is killed during a rollback continues with it.
+# The leading rank selects when a run starts and when the guard rolls back; every rank verifies its share of the
+# candidate, and all receive the step (resume). A rollback is flushed to the timeline before loading, so a run that is
+# killed during a rollback continues with it.
 
 
 def select_checkpoint(
@@ -45,9 +45,7 @@ def select_checkpoint(
         rollback = None if step is None else _unknown_rollback(config, step, rollbacks)
         if step is None or rollback is None:
             return step, rollbacks
-        reason = (
-            f"it has learnt from steps {rollback.first} to {rollback.last}, which rollback {rollback.number} leaves out"
-        )
+        reason = f"trained on steps {rollback.first} to {rollback.last}, which rollback {rollback.number} skips"
         events.append("refused", step=step, checkpoint=checkpoint.name(step), reason=reason, durable=True)
         checkpoint.refuse(run, step)
 
@@ -64,10 +62,10 @@ def _unknown_rollback(config: RunConfig, step: int, rollbacks: list[Intervention
     return next((made for made in rollbacks if made.first <= step and made.number not in known), None)
 
 
-# Retention: checkpoints stay if they are the last, every n-th, the best, audited, final, or not uploaded yet.
+# Retention: the last, every n-th, the best, audited, final, and not yet uploaded checkpoints are kept.
 #
-# The record of a checkpoint is unlinked before its bytes, so that a kill at any moment leaves no checkpoint that is
-# half there; remaining bytes are deleted by the next `checkpoint.clean`.
+# The record of a checkpoint is unlinked before its bytes, so a kill at any moment leaves no partial checkpoint;
+# remaining bytes are deleted by the next `checkpoint.clean`.
 
 
 def kept(policy: Checkpoints, steps: list[int], scores: dict[int, float], always: set[int]) -> set[int]:

@@ -1,19 +1,17 @@
-"""State in a form that belongs to no layout: pieces of whole parameters, by name, in safetensors.
+"""Layout-independent state: pieces of whole parameters, by name, in safetensors.
 
     rank-00000.safetensors      written by one rank, read by every rank that needs a piece of it
         layers.0.mlp.up_proj.weight/exp_avg/0.0.1/4096      parameter / kind / shard / first element
         layers.0.mlp.up_proj.weight/master/0.0.1/4096       FP32 master weights
     its metadata                the writer's header, JSON, with the shape of every shard in it
 
-ZeRO divides a parameter, flattened, into ranges; tensor parallelism divides it first along a dimension into
-shards; pipeline parallelism gives whole layers away. So every number has one address (parameter, kind, shard,
-element), and any layout can read what any other has written. Numbers are copied, never computed: exact.
-Nothing is pickled.
+ZeRO divides a flattened parameter into ranges; tensor parallelism first divides it along a dimension into shards;
+pipeline parallelism assigns whole layers. Every number has one address (parameter, kind, shard, element), so any layout
+can read the files of any other. Numbers are copied exactly, never recomputed, and nothing is pickled.
 
-A rank opens the files that hold what it needs: its own where that is enough, else those which an index of all pieces
-names (piece_index).
+A rank opens its own file if that is enough, otherwise the files that the index of all pieces names.
 
-Does not belong here: where an engine keeps these numbers (universal).
+Does not belong here: the location of these numbers in an engine (universal).
 """
 
 from __future__ import annotations
@@ -43,12 +41,12 @@ from plinth.training.checkpoint.staging import FilledTensors, bytes_of
 
 FORMAT = 1
 
-#: The kind of the weights that the optimizer steps; the others are its moments, by their names.
+#: Kind of the weights that the optimizer updates; the other kinds are its moments, by name.
 MASTER = "master"
 
 
 class Shard(NamedTuple):
-    """Part `part` of a whole parameter that is divided along `dim` into `parts`, as `torch.chunk` divides."""
+    """Part `part` of a whole parameter that is divided along `dim` into `parts`, as by `torch.chunk`."""
 
     dim: int
     part: int
@@ -66,11 +64,11 @@ class Share:
     """A rank's part of one parameter's state: a range of the flattened shard."""
 
     name: str
-    shape: tuple[int, ...]  # of the shard
+    shape: tuple[int, ...]  # shape of the shard
     shard: Shard
     start: int  # first element of the range
     state: Mapping[str, Tensor]  # kind -> [elements of the range], views of the engine's memory
-    copy: bool = False  # another rank holds, and writes, the same
+    copy: bool = False  # another rank has and writes the same numbers
 
 
 class Piece(NamedTuple):
@@ -282,13 +280,13 @@ class _Piece(NamedTuple):
             beat()
 
 
-# Which rank's file holds which piece of the state, so that a rank opens only those it needs. No torch.
+# Index of the files that contain each piece of the state, so a rank opens only those it needs. No torch.
 #
 # The manifest of a rank lists its pieces: a range of the flattened shard of a parameter, the same for master weights
-# and moments. Where the layout is another than that which wrote, the ranks read a share of the manifests each and
-# exchange tables of fixed-size rows, 40 bytes a piece.
+# and moments. If the layout differs from the writing one, each rank reads a share of the manifests, and the ranks
+# exchange tables of fixed-size rows, 40 bytes per piece.
 
-#: A row of the table; parameters by 64 bits of the BLAKE3 of their name.
+#: Row of the table; parameters as 64 bits of the BLAKE3 of their name.
 _SMALL = [(name, "<i4") for name in ("dim", "part", "parts", "rank")]
 ROW = np.dtype([("name", "<u8"), *_SMALL, ("first", "<i8"), ("end", "<i8")])
 

@@ -1,15 +1,15 @@
-"""The full state of a run, into a checkpoint and out of it.
+"""Saving and loading of the full state of a run.
 
     engine/        master weights and optimizer state in pieces of whole parameters, one file per rank (sharded_state)
     rng/           generators of every rank, as JSON
-    model/         whole parameters in Hugging Face's layout, each in the file of one rank (model_division)
-    ranks/         what each rank wrote, with digests (digest_tree)
+    model/         whole parameters in Hugging Face's layout, each in the file of one rank (model_share)
+    ranks/         files of each rank, with digests (digest_tree)
     state.json     step, data position, monitor, digests of parameters and of every rank's optimizer state
     config.json    the run's configuration;  data.json  the manifests it reads
 
-Nothing is pickled. Every byte is compared with the manifests before it is read (resume), and digests
-of what the engine holds are compared in loading, each rank's of its share: of the optimizer's state as it arrives, of
-the weights that come of it at last.
+Nothing is pickled. Every byte is compared with the manifests before it is read (resume), and digests of the engine's
+state are compared during loading, each rank's of its share: optimizer state as it is read, the derived weights at the
+end.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ def _lead(engine: TrainingEngine, step: int, monitor: dict[str, Any], division: 
     return Lead(ranks=config.ranks, state=state, texts=texts, checkpoints=config.checkpoints, always=always)
 
 
-#: By engine and by the model's configuration at a step: only the rotary positions of a run's model change.
+#: Cache by engine and by the model's configuration at a step: only rotary positions change during a run.
 _TEXTS: WeakKeyDictionary[TrainingEngine, dict[Model, dict[str, str]]] = WeakKeyDictionary()
 
 
@@ -140,7 +140,7 @@ def load(engine: TrainingEngine, step: int) -> dict[str, Any]:
     universal.restore(engine, folder / "engine", ranks_needed(engine, step, beat), beat, held)
     if same_layout:
         restore_generators(json.loads((folder / "rng" / f"rank-{engine.rank.index:05d}.json").read_bytes()))
-    else:  # a rank's generators belong to the data it saw; nothing in a step of ours draws from them
+    else:  # a rank's generators belong to its data; our steps never draw from them
         seed(config.seed + engine.rank.index)
     found = digests(engine, held)
     for subject in DIGESTS if same_layout else ("parameters_sha256",):
@@ -169,10 +169,10 @@ def ranks_needed(
     if _gathered(sharded_state.covers(held, wanted), all):
         return [rank.index]
     table = _gathered(sharded_state.table_of(manifests), np.concatenate)
-    return sharded_state.ranks_for(table, wanted) or [0]  # any file has the counters
+    return sharded_state.ranks_for(table, wanted) or [0]  # every file has the counters
 
 
-#: What `digests` computes and `state.json` states.
+#: Digests computed by `digests` and stored in `state.json`.
 DIGESTS = ("parameters_sha256", "optimizer_sha256", "rng_sha256")
 
 
@@ -275,8 +275,8 @@ def require_same_run(config: RunConfig, precision: str, state: Mapping[str, Any]
         )
     if state["precision"] != precision:
         raise ResumeError(
-            f"{name} was saved in another precision, which `precision: auto` chose on another device",
+            f"{name} was saved in another precision, chosen by `precision: auto` on another device",
             found=state["precision"],
             expected=precision,
-            remedy=f"go on where the run began, or start a run with training.precision: {precision}",
+            remedy=f"continue on the original device type, or start a run with training.precision: {precision}",
         )

@@ -1,4 +1,4 @@
-"""Memory of a rank's state: copied to where another process can read it, and hashed while it is filled."""
+"""A rank's state in shared memory: the copy, and digests while it is filled."""
 
 from __future__ import annotations
 
@@ -19,24 +19,23 @@ from plinth.training.checkpoint import rank_part
 from plinth.training.checkpoint.digest_tree import CHUNK_BYTES, Beat, silent
 from plinth.training.checkpoint.rank_part import digest_of_lines, tensor_line
 
-# Copy the state of a rank into host memory that another process can read.
+# Copy of a rank's state into host memory that another process can read.
 #
 #     engine, optimizer, parameters          one block of memory (memfd)
 #     ┌──────────┐   every storage once      ┌───────────┬──────┐
 #     │ tensors  │ ────────────────────────▶ │ bytes     │ plan │
 #     └──────────┘                           └───────────┴──────┘
 #
-# Of tensors that are views of one buffer, as DeepSpeed's flat partitions are, every byte is copied once, and none that
-# lies between them. From one update of the optimizer to the next nothing of the state changes, so the copy may run
-# beside forward and backward (`BackgroundCopy`). On GPUs the block is page-locked, so that copies run at the speed of
-# the bus. The block is anonymous memory with a descriptor: it is gone when rank and writer are, and a kill leaves
-# nothing in /dev/shm.
+# For tensors that are views of one buffer, such as DeepSpeed's flat partitions, every used byte is copied once, and no
+# gaps. The state does not change between two updates of the optimizer, so the copy may run parallel to forward and
+# backward (`BackgroundCopy`). On GPUs the block is page-locked for copies at bus speed. The block is anonymous memory
+# with a descriptor: it is freed when rank and writer end, and a kill leaves nothing in /dev/shm.
 
 #: Alignment of storages in the block, in bytes.
 ALIGN = 64
 
-#: The block grows by this much at a time, in bytes: the plan in it is a few bytes longer or shorter in every save,
-#: and mapping a block anew costs as much as filling it.
+#: Growth of the block in bytes: the plan in it varies by a few bytes between saves, and remapping the block costs as
+#: much as filling it.
 GROWTH = 1 << 20
 
 
@@ -58,7 +57,7 @@ class StagingLayout:
             key, begin, end = _place(tensor)
             places.setdefault(key, []).append(Span(begin, end, tensor))
         self.spans, self.bytes = list[Span](), 0
-        self._starts: dict[tuple[str, int], tuple[list[int], list[int]]] = {}  # of a storage: in it, in the block
+        self._starts: dict[tuple[str, int], tuple[list[int], list[int]]] = {}  # by storage: in it, in the block
         for key, needed in places.items():
             spans = _merged(needed)
             starts = []
@@ -102,7 +101,7 @@ class BackgroundCopy(Thread):
     Args:
         layout: layout of the state.
         block: destination.
-        then: called on this thread after the copy, with the seconds that a caller has waited for it.
+        then: called on this thread after the copy, with the seconds that a caller waited.
     """
 
     def __init__(self, layout: StagingLayout, block: Tensor, then: Callable[[float], None]) -> None:
@@ -117,7 +116,7 @@ class BackgroundCopy(Thread):
         try:
             assert self._layout is not None
             self._layout.copy(self._block)
-            self._layout = None  # it references tensors
+            self._layout = None  # the layout references tensors
             since = self._waited_from
             self._then(0.0 if since is None else time.monotonic() - since)
         except BaseException as error:
@@ -147,7 +146,7 @@ class Arena:
             self._unpin()
             size = -(-size // GROWTH) * GROWTH + GROWTH
             os.ftruncate(self.fd, size)
-            self._map, self.size = mmap.mmap(self.fd, size), size  # pages come when they are first written
+            self._map, self.size = mmap.mmap(self.fd, size), size  # pages are allocated on first write
             self.block = torch.frombuffer(self._map, dtype=torch.uint8)
             self._pin()
         return self.block
@@ -165,7 +164,7 @@ class Arena:
     def _pin(self) -> None:
         if torch.cuda.is_available():
             status = _runtime().cudaHostRegister(self.block.data_ptr(), self.size, 0)
-            self._pinned = self.block.data_ptr() if int(status) == 0 else 0  # unpinned memory is slower, not wrong
+            self._pinned = self.block.data_ptr() if int(status) == 0 else 0  # unpinned memory is slower but correct
 
     def _unpin(self) -> None:
         if self._pinned:
@@ -196,12 +195,13 @@ def _runtime() -> Any:
     return torch.cuda.cudart()  # type: ignore[no-untyped-call]
 
 
-# Digests of the memory of tensors, also while that memory is filled.
+# Digests of tensors' memory, also while it is filled.
 #
-# A restore reads a piece of a file straight into the engine's memory and hashes that memory at once, while the cache
-# holds it: one pass proves the file and the copy, since what is hashed is what the engine holds.
+# A restore reads a piece of a file into the engine's memory and hashes that memory at once, while it is in the cache:
+# one pass verifies file and copy.
 #
 # Does not belong here: which tensors (snapshot), the reading (sharded_state).
+
 
 def tensors_digest(tensors: Iterable[Tensor], beat: Beat = silent) -> str:
     """Return SHA-256 over tensors in order; equal to the writer's digest of the staged memory."""
@@ -253,7 +253,7 @@ class _Hashed:
     def __init__(self, tensor: Tensor) -> None:
         self.tensor, self.address, self.bytes = tensor, tensor.data_ptr(), tensor.numel() * tensor.element_size()
         self._digest, self._done, self._again = blake3(), 0, False
-        self._data: Any = None  # its bytes, from the first use on
+        self._data: Any = None  # bytes of the tensor, from first use
 
     def reach(self, begin: int, end: int) -> None:
         """Hash up to `end` once the bytes from `begin` to `end` are filled; hash refilled tensors at the end."""
@@ -266,7 +266,7 @@ class _Hashed:
         if self._again:
             self._digest, self._done = blake3(), 0
         self._hash(self.bytes, beat)
-        self._data = None  # of a tensor on a device it is a copy
+        self._data = None  # a copy for a tensor on a device
         return tensor_line(name, str(self.tensor.dtype), self.tensor.shape, self._digest.hexdigest())
 
     def _hash(self, end: int, beat: Beat) -> None:

@@ -1,10 +1,10 @@
-"""A checkpoint of any layout on any other: the state in DeepSpeed's memory as addresses that belong to no layout.
+"""Loading of a checkpoint from any layout into any other: DeepSpeed's memory in a layout-independent form.
 
     capture   this rank's master weights and Adam moments as pieces of whole parameters, without a copy
     restore   the pieces this rank needs, whichever rank wrote them, back into DeepSpeed's flat partitions
 
-ranks, ZeRO stage, tensor and pipeline degree may differ between the two. On the layout that wrote them every
-rank reads its own file only. DeepSpeed's own `ds_to_universal` converts offline, through pickles.
+Ranks, ZeRO stage, tensor and pipeline degree may differ between saving and loading. With an equal layout every rank
+reads its own file only. DeepSpeed's own `ds_to_universal` converts offline, through pickles.
 
 Does not belong here: the form of the files (sharded_state).
 """
@@ -28,7 +28,7 @@ from plinth.training.engine.engine import TrainingEngine
 #: Counters of DeepSpeed's engine.
 COUNTERS = ("global_steps", "global_samples", "micro_steps", "skipped_steps")
 
-#: State of its loss scalers, of whichever class they are.
+#: State of DeepSpeed's loss scalers, of any class.
 _SCALER = ("cur_scale", "cur_iter", "last_overflow_iter", "cur_hysteresis")
 
 
@@ -175,12 +175,12 @@ def plain_name(name: str) -> str:
 
 def _slot(outer: Any, parameter: Any, masters: Mapping[int, Tensor]) -> _Slot | None:
     """Return this rank's range of a parameter, or None if it is entirely on other ranks."""
-    if hasattr(outer, "fp32_partitioned_groups_flat"):  # ZeRO-3: every parameter divided evenly, the end padded
+    if hasattr(outer, "fp32_partitioned_groups_flat"):  # ZeRO-3: every parameter divided evenly, with padding
         group, offset, padded = outer.grad_position[outer.get_param_id(parameter)]
         start = padded * dist.get_rank(outer.dp_process_group)
         size = min(padded, parameter.ds_numel - start)
         return _Slot(start, outer.fp32_partitioned_groups_flat[group], offset, size) if size > 0 else None
-    if hasattr(parameter, "_hp_mapping"):  # ZeRO-1 and ZeRO-2: all parameters of a group end to end, divided evenly
+    if hasattr(parameter, "_hp_mapping"):  # ZeRO-1 and ZeRO-2: concatenated parameters of a group, divided evenly
         mapping = parameter._hp_mapping
         if mapping is None:
             return None

@@ -1,10 +1,10 @@
-"""Upload committed checkpoints during training, and start from them on a machine that has none.
+"""Upload of committed checkpoints during training, and restore from them on a machine without any.
 
-`python -m plinth.training.checkpoint.upload CONFIG` follows the run's checkpoints and copies each, the newest first,
-with growing pauses after failures. The supervisor starts it, and at the end orders it (a line on standard input)
-to finish; it exits when its standard input closes. With `--fetch STEP NODE NODES` it fetches that node's share of a
-checkpoint instead. Training never waits for it: retention keeps checkpoints that are
-not in the bucket yet, and the note `step-….uploaded.json` beside a checkpoint marks those that are.
+`python -m plinth.training.checkpoint.upload CONFIG` follows the run's checkpoints and uploads each, newest first, with
+growing pauses after failures. The supervisor starts the process, orders it at the end (a line on standard input) to
+finish, and it exits when its standard input closes. With `--fetch STEP NODE NODES` it fetches that node's share of a
+checkpoint instead. Training never waits for it: retention keeps checkpoints that are not yet uploaded, and the note
+`step-….uploaded.json` next to a checkpoint marks uploaded ones.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from plinth.training.checkpoint.remote import OtherNodes, RemoteCheckpoints
 from plinth.training.config import RunConfig
 from plinth.training.telemetry.timeline import Timeline
 
-#: Pauses after failures, in seconds: the first, and the longest.
+#: First and longest pause after failures, in seconds.
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 300.0
 
-#: How often to look for new checkpoints.
+#: Seconds between checks for new checkpoints.
 POLL_S = 0.5
 
-#: Failed tries in a row after which the remaining uploads are given up at the end of a run.
+#: Consecutive failures after which the remaining uploads are abandoned at the end of a run.
 LAST_TRIES = 4
 
 
@@ -61,7 +61,7 @@ class UploadLoop:
     def _withdraw(self) -> None:
         """Withdraw refused checkpoints from the bucket, so that no other machine starts from them."""
         for step in checkpoint.refused(self.run):
-            if step in self._withdrawn or step in checkpoint.committed(self.run):  # saved anew meanwhile
+            if step in self._withdrawn or step in checkpoint.committed(self.run):  # saved again meanwhile
                 continue
             try:
                 was_there = self.remote.withdraw(step)

@@ -1,19 +1,19 @@
-"""The process beside a rank that writes its part of a checkpoint, and the client that starts it.
+"""Process that writes a rank's part of a checkpoint, and the client that starts it.
 
     rank:    staging ──► shared memory      client ──► one JSON line per save
                               │                              │
     writer:               rank_part  ◄──────────── this process
-                              └──► files, SHA-256, flush; rank 0's writer commits when all parts are there
+                              └──► files, SHA-256, flush; rank 0's writer commits once all parts are complete
 
 Started as `python -m plinth.training.checkpoint.writer RUN RANK DESCRIPTOR`.
 
-It reads the rank's memory block through the descriptor, needs no torch, and ignores SIGTERM and SIGINT: state
-that is staged on every rank gets committed even when the ranks are killed meanwhile. It works while cores are idle; at
-the lowest priority as soon as a rank waits for it or is gone, or when that takes long (idle). Standard input brings
-one JSON line per save, and an empty one when the rank waits; standard output answers each save with one.
+The process reads the rank's memory block through the descriptor, needs no torch, and ignores SIGTERM and SIGINT: state
+that is staged on every rank is committed even if the ranks are killed meanwhile. It works while cores are idle, and at
+the lowest priority once a rank waits for it or has exited, or after a time limit (idle). Standard input brings one JSON
+line per save, and an empty line when the rank waits; standard output answers each save with one.
 
-For as long as it lives it holds a lock, `writers/rank-00000.lock`: the leading writer tests it to see whether a missing
-part can still come, and the supervisor starts no ranks before the writers of the last attempt have ended.
+While alive it holds a lock, `writers/rank-00000.lock`: the leading writer tests the lock to see whether a missing part
+can still arrive, and the supervisor starts no ranks before the writers of the last attempt have ended.
 
 Does not belong here: the part itself (rank_part), when to save (saving).
 """
@@ -45,7 +45,7 @@ from plinth.training.checkpoint.rank_part import Lead, Timing, WritePlan
 from plinth.training.directory import RunDirectory
 from plinth.training.telemetry.timeline import RankFailure
 
-#: How often a rank that waits for a writer checks that it works.
+#: Seconds between progress checks of a rank that waits for its writer.
 HEARTBEAT_S = 0.5
 
 
@@ -90,10 +90,10 @@ class WriterClient:
         if left is not None:
             return dict(json.loads(left))
         error = CheckpointError(
-            "the checkpoint's writer ended in the middle",
+            "the checkpoint's writer ended before the commit",
             found=f"exit status {self._process.returncode}",
             expected="a commit",
-            remedy="training goes on; the next checkpoint is written while training waits",
+            remedy="training continues; the next checkpoint is written synchronously",
         )
         return {"failure": RankFailure.of(error).model_dump()}
 
@@ -132,7 +132,8 @@ class WriterClient:
         self._buffer = rest
         return line
 
-#: How often the leading writer looks for the parts of the others.
+
+#: Seconds between checks of the leading writer for the parts of the others.
 POLL_S = 0.02
 
 
@@ -144,7 +145,7 @@ def main() -> int:
     os.nice(19)
     lock = hold(run, rank)
     orders = open(0, "rb", buffering=0, closefd=False)  # noqa: SIM115 - no line is read ahead
-    idle = Idle(lambda: bool(select.select([orders], [], [], 0.0)[0]))  # no other order comes while one is served
+    idle = Idle(lambda: bool(select.select([orders], [], [], 0.0)[0]))  # there is at most one order at a time
     _answer({"ready": True})
     memory: mmap.mmap | None = None
     for line in orders:
@@ -202,7 +203,7 @@ def wait_for_parts(plan: WritePlan, lead: Lead) -> None:
             if rank != plan.rank and not is_alive(plan.directory, rank) and rank in rank_part.missing(plan, lead):
                 raise CheckpointError(
                     f"step {plan.step} was not committed: the writer of rank {rank} ended without its part",
-                    remedy="training goes on; the next checkpoint is written while training waits",
+                    remedy="training continues; the next checkpoint is written synchronously",
                 )
         time.sleep(POLL_S)
 
@@ -249,7 +250,7 @@ def end(run: RunDirectory, rank: int) -> None:
     if is_alive(run, rank):
         number, _, host = atomic.owner(lock_path(run, rank)).partition(" ")
         if host != socket.gethostname():
-            return  # its own node's supervisor ends it
+            return  # the supervisor of its node ends it
         with contextlib.suppress(psutil.Error, ValueError):
             process = psutil.Process(int(number))
             if {__name__, str(run.root)} <= set(process.cmdline()):
@@ -258,19 +259,18 @@ def end(run: RunDirectory, rank: int) -> None:
 
 
 def _answer(message: dict[str, Any]) -> None:
-    with contextlib.suppress(BrokenPipeError):  # the rank was killed; the checkpoint counts all the same
+    with contextlib.suppress(BrokenPipeError):  # the rank was killed; the checkpoint is committed all the same
         print(json.dumps(message), flush=True)
 
 
-# Runs work on idle cores until a rank waits for it.
+# Work on idle cores until a rank waits for it.
 #
-# Linux runs a thread of the class SCHED_IDLE only where nothing else would run, and takes its core away at the moment
-# that another thread becomes runnable (sched(7)); a process at the lowest priority keeps a core for some milliseconds
-# then, and training on all cores, whose ranks wait for each other hundreds of times in a second, waits for it as often.
-# Nobody may leave that class without a privilege, so the work goes piece by piece to a thread of that class, and is
-# done by the caller itself as soon as it is urgent.
+# Linux runs a thread of the class SCHED_IDLE only if nothing else would run, and preempts it at once when another
+# thread becomes runnable (sched(7)). A process at the lowest priority would keep a core for some milliseconds, which
+# stalls ranks that wait for each other hundreds of times per second. Leaving that class requires a privilege, so the
+# work goes piece by piece to a thread of that class, and the caller does it itself once it is urgent.
 
-#: How long busy cores may delay the work, in seconds. After that it has the caller's own priority.
+#: Seconds that busy cores may delay the work; afterward it has the caller's own priority.
 TIMEOUT_S = 10.0
 
 

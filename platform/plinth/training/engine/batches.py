@@ -20,25 +20,25 @@ from plinth.training.config import RunConfig
 from plinth.training.data import Batches, StepBatch
 from plinth.training.parallel.topology import Axis, place_of, ranks_of
 
-# The batches of one data replica: its first rank reads them, the other ranks are sent them.
+# Batches of one data replica: its first rank reads them and sends them to the others.
 #
 #     first rank   shards ─► reader ─► exchange thread ─┬─► queue ─► step
 #                                                       │ gloo, host to host
 #     the others                       exchange thread ◄┴─► queue ─► step
 #
-# Ranks that divide a model (tensor, sequence and pipeline ranks) train on the same rows, so each shard is opened,
-# checked and read by one of them. A batch is sent as it is stored, about two bytes a token, `DEPTH` steps before it is
-# needed, by a thread and a process group of its own: the steps' own collectives and the device know nothing of it.
+# Ranks that divide a model (tensor, sequence and pipeline ranks) train on the same rows, so one of them opens, checks
+# and reads each shard. A batch is sent as stored, about two bytes per token, `DEPTH` steps ahead, by a thread and a
+# process group of its own, independent of the steps' collectives and the device.
 #
-# Every rank of a replica takes the same steps. The number of batches that are sent follows from the number that were
-# taken, so the ranks also agree on it where the stream is left early (a rollback, a stop), without a further message.
+# Every rank of a replica takes the same steps. The number of sent batches follows from the number of taken ones, so the
+# ranks also agree on it if the stream is left early (a rollback, a stop), without another message.
 #
-# Does not belong here: which rows a replica sees (data), how they are read (tokens.reading).
+# Does not belong here: selection of rows (data), reading (tokens.reading).
 
-#: Batches that are sent before they are taken.
+#: Number of batches that are sent ahead.
 DEPTH = 2
 
-#: How long a rank that leaves a stream waits for its other ranks to do the same; one that has failed does not come.
+#: Seconds that a rank that leaves a stream waits for the other ranks to leave; a failed rank never does.
 LEAVE_S = 5.0
 
 REPLICA: tuple[Axis, ...] = ("pipeline", "sequence", "tensor")
@@ -95,7 +95,7 @@ class ReplicaBatches:
                 ready.put(item)
                 if not isinstance(item, StepBatch):
                     return
-        except BaseException as error:  # a lost rank: an error of the thread must reach its consumer
+        except BaseException as error:  # such as a lost rank: the error must reach the consumer of the thread
             ready.put(error)
         finally:
             if isinstance(source, Generator):
@@ -138,9 +138,9 @@ def _taken(thread: threading.Thread, wanted: Wanted, ready: Ready) -> Iterator[S
 #
 #     B  sequences    S  targets of a sequence    l  tokens of a row of the model, B S / l rows
 #
-# Two bytes a token travel to the device. Nothing here waits for it.
+# Two bytes per token are copied to the device. Nothing here waits for it.
 
-#: Signed types of the same width; devices compute little with unsigned ones. Ids of 32 bits are below 2^31.
+#: Signed types of the same width; devices support few operations on unsigned ones. Ids of 32 bits are below 2^31.
 _SIGNED = {2: np.int16, 4: np.int32, 8: np.int64}
 
 

@@ -1,16 +1,16 @@
-"""DeepSpeed's engine where its own choices (0.19) would round a gradient or make the host wait for the device.
+"""Changes of DeepSpeed's engine (0.19) that avoid rounding of gradients and host waits.
 
-    BF16 with ZeRO-1     its `BF16_Optimizer` reduces all at the end, without overlap, in buckets of 500M elements; here
-                         the optimizer of ZeRO-2 with undivided FP32 gradients, as in other precisions
-    without ZeRO         its buckets have 500M elements; here those of the recipe
+    BF16 with ZeRO-1     DeepSpeed: `BF16_Optimizer` reduces at the end, without overlap, in buckets of 500M elements;
+                         here the optimizer of ZeRO-2 with undivided FP32 gradients, as in other precisions
+    without ZeRO         DeepSpeed: buckets of 500M elements; here the recipe's
     end of a backward    with overlap (ZeRO-1, ZeRO-2) and in ZeRO-3 the host waits for the reduction; here the stream
-    norm and overflow    the host reads both before every update; here nobody does (`device_measurements`)
-    reduced gradients    ZeRO-1 and ZeRO-2 keep those of large matrices until the backward pass ends; here no longer
+    norm and overflow    DeepSpeed reads both on the host; here the device does (`device_measurements`)
+    reduced gradients    ZeRO-1 and ZeRO-2 keep those of large matrices until the backward pass ends; released here
     end of a step        ZeRO-3 gathers small parameters and waits for the device; here the stream waits
 
-What is left: in ZeRO-3 the host runs at most two reductions and a few gathers ahead, which bounds memory, and on one
+Remaining waits: in ZeRO-3 the host runs at most two reductions and a few gathers ahead, which bounds memory, and on one
 rank it waits for every gather; an offloaded optimizer computes on the host and waits for its gradient; FP16 reads its
-overflow once a step.
+overflow once per step.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def _leave_norm_out(outer: Any) -> None:
         outer._get_norm_groups = lambda: [0.0]
     elif getattr(outer, "cpu_offload", False):  # ZeRO-1 and ZeRO-2
         outer.scaled_global_norm = lambda: torch.zeros(())
-        outer.update_offload_overflow_tracker = lambda gradient: None  # one read for each parameter
+        outer.update_offload_overflow_tracker = lambda gradient: None  # saves one read per parameter
 
 
 def _release_reduced(outer: Any) -> None:

@@ -16,17 +16,18 @@ from torch import Tensor, nn
 
 from plinth.model.blocks import Block
 
-# Norm, clipping and finiteness of a step's gradient on the device, in place of DeepSpeed's, which the host reads.
+# Norm, clipping and finiteness of a step's gradient, computed on the device (DeepSpeed reads them on the host).
 #
 #     backward ──► squared norm of this rank's part ──► sum over all ranks ──► norm ──► factor ──► optimizer
 #                                                                               └─► not finite: found_inf
 #
-# The gradient lies where the ZeRO stage has put it: every number of it is counted on one rank of the sum (without ZeRO,
-# equally often on each). A gradient of which a number is not finite changes nothing: the optimizer keeps the update
-# back (`torch.optim.Optimizer`'s `found_inf`). With an offloaded optimizer its update runs on the CPU, which must wait
-# for the gradient; norm and verdict travel with it, and are waited for there and only there.
+# The gradient is where the ZeRO stage has put it: each of its numbers is counted on one rank of the sum (without ZeRO,
+# equally often on each). A gradient with a non-finite number changes nothing: the optimizer skips the update
+# (`torch.optim.Optimizer`'s `found_inf`). An offloaded optimizer updates on the CPU, which must wait for the gradient;
+# norm and verdict are copied with it, and only there the host waits.
 #
-# FP16 is DeepSpeed's own: its loss factor depends on the overflow, which the host reads once a step.
+# FP16 is left to DeepSpeed: its loss scale depends on the overflow, which the host reads once per step.
+
 
 class DeviceGradients:
     """Measures the gradient of a step and clips it when the optimizer's step begins."""
@@ -75,7 +76,7 @@ class DeviceGradients:
         else:
             for group, gradients in outer.averaged_gradients.items():
                 real = (g for g in gradients if not getattr(g, "_zero_padding", False))
-                pairs = zip(real, outer.params_in_partition[group], strict=False)  # an empty part is one of zeros
+                pairs = zip(real, outer.params_in_partition[group], strict=False)  # an empty part has zeros only
                 yield from _foreach_norm(g for g, p in pairs if self._counts(p))
 
     def _counts(self, parameter: nn.Parameter) -> bool:
@@ -148,11 +149,11 @@ def _zero(device: Any) -> Tensor:
 #
 # A gradient norm is that of one micro batch's gradient on one rank, before it is accumulated, reduced, partitioned or
 # clipped; over micro batches and ranks the root of the mean square is taken. ZeRO divides
-# gradients over ranks only afterwards, so the number has one meaning in stages 0 to 3, in any precision. It
+# gradients over ranks only afterward, so the number has one meaning in stages 0 to 3, in any precision. It
 # is not the norm of the averaged gradient, which is smaller where gradients disagree (their noise: McCandlish
 # et al., arXiv:1812.06162); the global norm of that is in every step event as `grad_norm`.
-# Where tokens of a sequence are divided over ranks, it is the gradient of a rank's share of the sequence.
-# A token's gradient counts once however work is checkpointed; activations that are computed again count again,
+# If the tokens of a sequence are divided over ranks, it is the gradient of a rank's share of the sequence.
+# A token's gradient counts once under activation checkpointing; recomputed activations count again,
 # which changes no mean.
 
 #: C: `grad_norm` root mean square over micro batches; `rms` and `max_abs` of activations; `zero` share of exact
@@ -210,7 +211,7 @@ class LayerMonitor:
         """
         self.every, self.ranks, self.tensor_ranks = every, ranks, tensor_ranks
         self.names = ("embedding", *map(str, range(layers)), "head")
-        #: The factor of the loss before backward; 1 / accumulation, times FP16's loss scale.
+        #: Factor of the loss before backward; 1 / accumulation, times FP16's loss scale.
         self.gradient_scale = 1.0
         self._step, self._active = 0, False
         self._counts = np.zeros((len(self.names), 2))

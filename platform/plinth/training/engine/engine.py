@@ -1,6 +1,6 @@
-"""DeepSpeed behind a few methods: build, train one step, walk through the whole parameters.
+"""DeepSpeed behind a small interface: build, train one step, iterate over whole parameters.
 
-The optimizer is PyTorch's or ours (optimizers) in every ZeRO stage, because DeepSpeed's own CPU Adam does not
+The optimizer is PyTorch's or ours (`optimization`) in every ZeRO stage, because DeepSpeed's own CPU Adam does not
 resume bit for bit.
 
 Does not belong here: how ranks find each other (ranks).
@@ -48,7 +48,7 @@ from plinth.training.telemetry.step_clock import StepClock
 
 __all__ = ["Rank", "TrainingEngine", "accumulate", "join", "leave", "seed"]
 
-#: How often a step whose gradient overflows in FP16 is taken again: from 2^32 down to 2^0, with hysteresis.
+#: Maximum attempts of a step whose gradient overflows in FP16: from 2^32 down to 2^0, with hysteresis.
 OVERFLOWS = 64
 
 
@@ -81,16 +81,16 @@ class TrainingEngine:
         self.clock = StepClock.of(rank.device)
         communication.measure(self.clock)
         model = self._model()
-        # of a gradient that a hook makes the statistics would be of single sequences
+        # with a hook's gradient, statistics would cover single sequences
         every, divided_by = config.telemetry.layers_every * (hooks.gradient is None), config.parallel.tensor
         self.stats = LayerMonitor(model, config.model.layers, every, ranks=config.ranks, tensor_ranks=divided_by)
         groups = parameter_groups(config.optimizer, config.model, model.named_parameters())
         mpu = self._unit()
-        deepspeed.utils.groups.mpu = mpu  # DeepSpeed would keep that of an earlier engine of this process
+        deepspeed.utils.groups.mpu = mpu  # DeepSpeed would reuse that of an earlier engine
         self._open(model, groups, mpu)
         scaler = getattr(self.deepspeed.optimizer, "loss_scaler", None)
         if scaler is not None and hasattr(scaler, "raise_error_at_min_scale"):
-            scaler.raise_error_at_min_scale = False  # the guard judges an overflow at the least factor
+            scaler.raise_error_at_min_scale = False  # the guard judges an overflow at the minimum scale
 
     def _open(self, model: Decoder, groups: Groups, mpu: ModelParallelUnit | None) -> None:
         """Initialize the model's weights and an optimizer, and pass both to DeepSpeed."""
@@ -112,12 +112,12 @@ class TrainingEngine:
             bucket=config.parallel.reduce_bucket_elements,
             device_norm=not theirs,
         )
-        #: The gradient of a step on the device; None where its norm is DeepSpeed's, in FP16 and with an optimizer that
-        #: cannot keep an update back.
+        #: Gradient of a step on the device; None if its norm is DeepSpeed's: in FP16, and with an optimizer that cannot
+        #: skip an update.
         self.gradients = None if theirs else self._device_gradients()
         if isinstance(optimizer, Muon):
             optimizer.division.follow(self.deepspeed.optimizer, optimizer.param_groups)
-        #: The mean of the weights, where the recipe keeps one.
+        #: Exponential mean of the weights, if the recipe enables it.
         self.average = WeightAverage(optimizer) if config.optimizer.ema_decay is not None else None
         if masters is not None:
             masters.follow()
@@ -160,7 +160,7 @@ class TrainingEngine:
     def rotate_at(self, step: int) -> None:
         """Set the rotary positions of a step: nothing else of the model's configuration may change in a run."""
         if self.config.rotary_schedule:
-            decoder = next(one for one in self.module.modules() if isinstance(one, Decoder))  # whatever wraps it
+            decoder = next(one for one in self.module.modules() if isinstance(one, Decoder))  # through any wrappers
             decoder.config = self.config.model_at(step)
 
     def train_step(self, batch: StepBatch, lr: float) -> tuple[Tensor, Tensor]:
@@ -188,7 +188,7 @@ class TrainingEngine:
         weights = batch.weights(self.config.data_ranks)
         for micro, rows in enumerate(batch.micro, 1):
             self.clock.enter("forward")
-            unbroken = rows.unbroken(batch.length)  # checked here, where it costs no wait
+            unbroken = rows.unbroken(batch.length)  # checked on the host, without a wait
             inputs = self._on_device(rows, batch.length)
             more: dict[str, Any] = {}
             for hook_inputs in self.hooks.inputs:
@@ -196,7 +196,7 @@ class TrainingEngine:
             loss = self.deepspeed(*inputs, whole=unbroken, **more)
             for hook_loss in self.hooks.loss:
                 loss = hook_loss(loss, inputs)
-            if weights is not None:  # so that every scored target of the global batch counts the same
+            if weights is not None:  # gives every scored target of the global batch the same weight
                 loss = loss * weights[micro - 1]
             total += loss.detach().double() / len(batch)
             self.clock.enter("backward")
@@ -208,7 +208,7 @@ class TrainingEngine:
         """Run a step like `_attempt`, with the gradient of a hook."""
         assert self.hooks.gradient is not None
         accumulate(self.deepspeed, 1)
-        self.clock.enter("forward")  # and backward, of one sequence after the other
+        self.clock.enter("forward")  # forward and backward, sequence by sequence
         total, surrogate = self.hooks.gradient(batch)
         self.clock.enter("backward")
         self.deepspeed.backward(surrogate)

@@ -1,4 +1,4 @@
-"""The optimizer of a rank: learning rate, parameter groups, and Muon."""
+"""Optimizer of a rank: learning rate, parameter groups, and Muon."""
 
 from __future__ import annotations
 
@@ -13,10 +13,9 @@ from torch import Tensor, nn
 from plinth.model.parameters import Model
 from plinth.training.parameters.optimizers import OPTIMIZERS, Groups, MuonOptions, Optimizer, options_of
 
-# Learning rate as a function of tokens (nothing to save, nothing to resume, whatever a step's size), and learning rate
-# and weight decay by parameter.
+# Learning rate as a function of tokens, and learning rate and weight decay by parameter.
 
-# Learning rate as a function of tokens: nothing to save, nothing to resume, whatever a step's size.
+# Learning rate as a function of tokens: no state to save or resume, independent of batch size.
 #
 #     lr       ____________             warm-up   linear from start_lr
 #             /            \            cosine    half a cosine (Loshchilov and Hutter, arXiv:1608.03983)
@@ -26,8 +25,8 @@ from plinth.training.parameters.optimizers import OPTIMIZERS, Groups, MuonOption
 #                                       constant  stable
 #                                       inverse-sqrt  lr * sqrt(warm-up / tokens) (Vaswani et al., arXiv:1706.03762)
 #
-# WSD with horizons decays before each of them, over `decay_fraction` of the tokens until there, and is at the peak
-# again with the next step (WSD-S, Wen et al., arXiv:2410.05192): one run gives the loss of every horizon.
+# WSD with horizons decays before each of them, over `decay_fraction` of the tokens until there, and returns to the peak
+# with the next step (WSD-S, Wen et al., arXiv:2410.05192): one run gives the loss of every horizon.
 #
 # A run that goes on from a trained checkpoint warms up again from `start_lr` (Ibrahim et al., arXiv:2403.08763).
 
@@ -65,13 +64,13 @@ def _share(optimizer: Optimizer, tokens: int, total_tokens: int, done: float) ->
 #     matrices     of the blocks: weight decay; with muP, lr / m (Yang et al., arXiv:2203.03466, table 8, Adam)
 #     embeddings   input and output: their own factor and decay; muP leaves their rate
 #     gains        of norms: no decay; muP leaves their rate
-#     hidden       matrices of the blocks, where the optimizer treats them apart: with muP, its own factor
+#     hidden       matrices of the blocks, if the optimizer treats them separately: with muP, its own factor
 #
-# A group's rate is the schedule's times its `lr_factor`. Groups that would be alike are one.
+# A group's rate is the schedule's times its `lr_factor`. Equal groups are merged.
 #
-# With muP the spectral norm of a hidden matrix's update is to stay as it is when both its sides grow by m (Yang, Simon
-# and Bernstein, arXiv:2310.17813). Adam's update is of low rank: at a fixed size of its elements its norm grows as m.
-# An orthogonal one is of full rank: with Muon's scale `rms` its norm grows as sqrt(m), with `spectral` it stays.
+# With muP the spectral norm of a hidden matrix's update should not change when both its sides grow by m (Yang, Simon
+# and Bernstein, arXiv:2310.17813). Adam's update has low rank: at a fixed size of its elements its norm grows as m. An
+# orthogonal update has full rank: with Muon's scale `rms` its norm grows as sqrt(m), with `spectral` it is constant.
 
 _EMBEDDINGS = ("embed_tokens", "lm_head")
 
@@ -139,7 +138,7 @@ def _group(optimizer: Optimizer, factor: float, decay: float, hidden: bool) -> d
     }
 
 
-# Muon for the hidden matrices, AdamW for embeddings and gains, whichever rank holds which part of a matrix.
+# Muon for the hidden matrices, AdamW for embeddings and gains, for any division of matrices over ranks.
 #
 #     v  momentum of the gradient g:  v <- v + (1 - beta) (g - v)
 #     u  Nesterov's look ahead:       g + beta (v - g)
@@ -147,13 +146,13 @@ def _group(optimizer: Optimizer, factor: float, decay: float, hidden: bool) -> d
 #     w  <- w (1 - lr decay) - lr scale O
 #
 # Jordan et al. 2024 (kellerjordan.github.io/posts/muon), Liu et al. 2025 ("Moonlight", arXiv:2502.16982); on whole
-# matrices bit for bit as `torch.optim.Muon`. Momentum and weights stay divided as ZeRO divides them; where a matrix
-# lies on several ranks, u travels in BF16, which the iteration begins with in any case (`matrix_division`).
+# matrices bit for bit equal to `torch.optim.Muon`. Momentum and weights are divided as by ZeRO; if a matrix is on
+# several ranks, u is sent in BF16, which the iteration starts with in any case (`matrix_division`).
 #
-# Where `found_inf` is 1, weights, momentum and moments stay as they are, without a wait of the host: the new values
-# are computed and not taken.
+# If `found_inf` is 1, weights, momentum and moments do not change, without a host wait: the new values are computed and
+# discarded.
 
-#: Coefficients of the iteration, its steps, and the least norm that it divides by (Jordan et al.).
+#: Coefficients of the iteration, number of steps, and minimum norm for division (Jordan et al.).
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 STEPS = 5
 LEAST_NORM = 1e-7
@@ -189,13 +188,13 @@ class Muon(torch.optim.Optimizer):
     """Muon for groups with `hidden_matrices`, PyTorch's fused AdamW for all others."""
 
     def __init__(self, groups: Groups, options: MuonOptions) -> None:
-        super().__init__(groups, {"fused": True})  # `found_inf` is honoured
+        super().__init__(groups, {"fused": True})  # `found_inf` is honored
         self._momentum, self._scale = options.momentum, SCALES[options.scale]
         others = [group for group in groups if not group.get("hidden_matrices")]
         for group in groups:
             group["counts_steps"] = not group.get("hidden_matrices")
         self._adamw = torch.optim.AdamW(others, fused=True) if others else None
-        #: Where ZeRO puts flat tensors in place of matrices: the parts of matrices in each.
+        #: Parts of matrices in each flat tensor, if ZeRO replaces matrices with flat tensors.
         self.division = MatrixDivision()
 
     @torch.no_grad()
@@ -250,19 +249,19 @@ def _unless(bad: Tensor | None, new: Tensor, old: Tensor) -> Tensor:
     return new if bad is None else torch.where(bad == 0, new, old)
 
 
-# Which rank holds which part of a matrix, and how the parts come together and go back.
+# Location of the parts of a matrix on ranks, and their exchange.
 #
-#     ZeRO-0       every rank holds every matrix: nothing travels
-#     ZeRO-1, -2   all parameters of a group end to end, divided evenly: most matrices lie on one rank, and one across a
+#     ZeRO-0       every rank holds every matrix: nothing is sent
+#     ZeRO-1, -2   concatenated parameters of a group, divided evenly: most matrices are on one rank; a matrix across a
 #                  border goes to the rank with the largest part
-#     ZeRO-3       every matrix divided evenly over all ranks: as many matrices as ranks travel at once, each to another
+#     ZeRO-3       every matrix divided evenly over all ranks: as many matrices as ranks at once, each to one
 #
-# A rank computes the matrices that it owns and no other, so that the work is divided as the memory is. Parts are
-# copied, never summed: the result does not depend on the number of ranks.
+# A rank computes only the matrices that it owns, so the work is divided like the memory. Parts are copied, never
+# summed: the result does not depend on the number of ranks.
 #
-# Read in DeepSpeed 0.19: `stage_1_and_2.py` (`round_robin_bit16_offsets`), `stage3.py` (`grad_position`). Its own Muon
-# is not used: it takes the gradient into the momentum before the guard has judged it, gathers momentum and gradient in
-# FP32, and computes in FP32 or FP16 by the device.
+# Based on DeepSpeed 0.19: `stage_1_and_2.py` (`round_robin_bit16_offsets`), `stage3.py` (`grad_position`). Its own Muon
+# is unsuitable: it updates the momentum before the guard's verdict, gathers momentum and gradient in FP32, and computes
+# in FP32 or FP16 depending on the device.
 
 
 class HeldRange(NamedTuple):
@@ -277,7 +276,7 @@ class HeldMatrix(NamedTuple):
     """A matrix and the ranks that hold it."""
 
     shape: tuple[int, int]
-    held: slice  # of this rank's flat tensor; empty where the rank holds nothing of it
+    held: slice  # of this rank's flat tensor; empty if this rank has no part
     ranges: tuple[HeldRange, ...]  # ascending
 
     @property
@@ -289,9 +288,9 @@ class Wave(NamedTuple):
     """Matrices whose parts are sent together."""
 
     matrices: tuple[HeldMatrix, ...]
-    owners: tuple[int, ...]  # rank in the group that has each whole
+    owners: tuple[int, ...]  # rank in the group that assembles each matrix
     rank: int
-    group: Any  # None: nothing travels
+    group: Any  # None: nothing is sent
 
     def gather(self, parts: Sequence[Tensor]) -> dict[int, Tensor]:
         """Gather the whole matrices that this rank owns, by index, from the parts [elements] of all ranks. A

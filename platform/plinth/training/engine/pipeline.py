@@ -1,6 +1,6 @@
 """Exchange between stages of a pipeline: activations, their gradients, and a tied embedding matrix.
 
-The sends and receives of one moment are one batch of operations: NCCL would wait for ever if both stages sent first.
+Concurrent sends and receives are one batch of operations: NCCL would deadlock if both stages sent first.
 """
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ def _accumulated(outer: Any, parameter: Any) -> Tensor:
     return cast(Tensor, parameter.grad)
 
 
-# The layers of the decoder divided over stages; micro batches follow one another through them.
+# Layers of the decoder divided over stages, with pipelined micro batches.
 #
 #     stage 0   embedding, layers 0 … k     ──activations──▶   stage 1   layers k+1 …, norm, head, loss
 #                                           ◀──gradients────
@@ -147,16 +147,17 @@ def _accumulated(outer: Any, parameter: Any) -> Tensor:
 # of gradient accumulation, so the gradient is that of the undivided model; the share of time that stages wait is
 # (stages - 1) / (micro batches + stages - 1).
 #
-# Every stage reads the batch itself: ids, documents and targets are not sent, and masks and positions are made
-# where they are used. Activations take their shape from the batch, so that micro batches may change in number and rows
-# in length from step to step; of sequence ranks each has a pipeline of its own, for its slice of the rows. DeepSpeed
-# keeps optimizer (on the device or off it), ZeRO-0 or 1, precision, clipping and the sum over data and sequence ranks,
-# each stage an engine of its own whose model-parallel group is the pipeline. Its PipelineEngine is not used: it trains
-# a step in one call, without the moment between gradient and update at which the guard may skip the update; it names
-# parameters by position, so that a checkpoint fits one number of stages; and it steps each copy of a tied matrix.
+# Every stage reads the batch itself: ids, documents and targets are not sent, and masks and positions are computed
+# where they are used. Activations take their shape from the batch, so the number of micro batches and the length of
+# rows may vary between steps; each sequence rank has a pipeline of its own, for its slice of the rows. DeepSpeed keeps
+# the optimizer (on the device or offloaded), ZeRO-0 or 1, precision, clipping and the sum over data and sequence ranks;
+# each stage is an engine of its own whose model-parallel group is the pipeline. DeepSpeed's PipelineEngine is
+# unsuitable: it trains a step in one call, so the guard could not skip an update after the gradient; it names
+# parameters by position, so a checkpoint would fit one number of stages; and it steps each copy of a tied matrix.
 #
-# With tied embeddings the first stage owns the matrix and its optimizer state. The last stage is sent the weights
-# when a step begins and sends its gradient when the backward passes end: no second state, and no two copies that drift.
+# With tied embeddings the first stage owns the matrix and its optimizer state. The last stage receives the weights at
+# the start of a step and sends its gradient after the backward passes: no second state, and no copies that drift apart.
+
 
 def open_engine(config: RunConfig, rank: Rank, hooks: PassHooks = NO_HOOKS) -> TrainingEngine:
     """Open the engine for the run's `parallel:` block, with the hooks of the run. A collective.
@@ -173,8 +174,8 @@ class PipelineEngine(TrainingEngine):
 
     def __init__(self, config: RunConfig, rank: Rank, hooks: PassHooks) -> None:
         super().__init__(config, rank, hooks)
-        self.deepspeed.enable_backward_allreduce = False  # once, after the gradients of tied embeddings have met
-        for parameter in self.module.parameters():  # DeepSpeed counts these in norms, of others the first rank's
+        self.deepspeed.enable_backward_allreduce = False  # reduced once, after the exchange of tied gradients
+        for parameter in self.module.parameters():  # counted in norms on every rank, others on the first
             parameter.model_parallel = hasattr(parameter, "shard") or self.topology.place.tensor == 0  # type: ignore[attr-defined]
         self._dtype = next(self.module.parameters()).dtype
         model, tied = cast(Decoder, self.module), config.model.tied_embeddings
@@ -216,7 +217,7 @@ class PipelineEngine(TrainingEngine):
             self.clock.enter("forward")
             micro = next(numbers)
             rows = batch.micro[micro]
-            whole = rows.unbroken(batch.length)  # checked here, where it costs no wait
+            whole = rows.unbroken(batch.length)  # checked on the host, without a wait
             inputs = self._on_device(rows, batch.length)
             more: dict[str, Any] = {}
             for hook_inputs in self.hooks.inputs:

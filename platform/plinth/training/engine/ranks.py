@@ -1,4 +1,4 @@
-"""The ranks of a run and their precision: join the process group, draw from the same seeds, leave."""
+"""Ranks of a run and their precision: process group, seeds, precision support of devices."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from plinth.model.parameters import AttentionPath
 from plinth.training.config import RunConfig
 from plinth.training.telemetry import communication
 
-# The precision of a run on a device, and what a device cannot train with.
+# Precision of a run on a device, and the limits of devices.
 
-#: The dtype of parameters and activations, by precision.
+#: Dtype of parameters and activations, by precision.
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
@@ -78,22 +78,22 @@ def require_gradient(path: AttentionPath, device: torch.device) -> None:
         )
 
 
-# FP8 products of the blocks' linear layers, by torchao: both factors are cast with scales of the moment.
+# FP8 products of the blocks' linear layers, by torchao: both factors are cast with dynamic scales.
 #
-#     tensorwise           one scale a tensor; E4M3, gradients in E5M2. Scales are of a micro batch, so losses depend,
-#                          in rounding, on how a batch is cut
-#     rowwise              a scale a row, a power of two; E4M3 throughout. For gradients of weights a row is a micro
+#     tensorwise           one scale per tensor; E4M3, gradients in E5M2. Scales depend on the micro batch, so the
+#                          rounding of losses depends on the division of a batch
+#     rowwise              one scale per row, a power of two; E4M3 throughout. For gradients of weights a row is a micro
 #                          batch
-#     rowwise_with_gw_hp   as rowwise, and gradients of weights are products in BF16: the cut of a batch changes nothing
+#     rowwise_with_gw_hp   as rowwise, with BF16 weight gradients: the division of a batch has no effect
 #
-# Parameters keep their names, precision and place: only the products of two matrices change. Embeddings, norms,
-# attention and the output projection stay in BF16, and so does a layer with a side that is no multiple of `MULTIPLE`,
-# which the kernels take. Scales are made on the device; nothing waits for it.
+# Parameters keep their names, precision and place: only matrix products change. Embeddings, norms, attention and the
+# output projection stay in BF16, and so do layers with a side that is not a multiple of `MULTIPLE`, as the kernels
+# require. Scales are computed on the device, without a host wait.
 
-#: Sides of matrices that `torch._scaled_mm` takes.
+#: Divisor of the sides of matrices that `torch._scaled_mm` supports.
 MULTIPLE = 16
 
-#: The least compute capability of the kernels: Ada for one scale a tensor, Hopper for one a row.
+#: Minimum compute capability of the kernels: Ada for tensorwise, Hopper for rowwise scales.
 CAPABILITIES = {"tensorwise": (8, 9), "rowwise": (9, 0), "rowwise_with_gw_hp": (9, 0)}
 
 
@@ -122,7 +122,7 @@ def require_float8(config: RunConfig, precision: str, device: torch.device) -> N
     if precision != "bf16":
         raise TrainingError(
             f"training.float8 {kind} with precision {precision}",
-            expected="precision bf16, in which everything else is computed",
+            expected="precision bf16, used for everything else",
             remedy="set training.precision: bf16",
         )
     tokens = config.micro_batch_sequences * config.sequence_tokens
@@ -153,12 +153,12 @@ def divides(module: nn.Module, name: str = "") -> bool:
     return isinstance(module, nn.Linear) and not (module.in_features % MULTIPLE or module.out_features % MULTIPLE)
 
 
-# The ranks of a run: join their process group, draw from the same seeds, leave.
+# Ranks of a run: joining of the process group, seeds, exit.
 #
-# On CPUs ranks communicate over gloo; DeepSpeed's shared-memory operator is off: it is compiled at first use, leaks
-# memory in /dev/shm when a rank is killed, and gives the same sums.
+# On CPUs ranks communicate over gloo; DeepSpeed's shared-memory operator is off: it compiles at first use, leaks memory
+# in /dev/shm when a rank is killed, and gives the same sums.
 
-#: A collective that waits longer than this has lost a rank; the supervisor ends hanging ranks much earlier.
+#: Timeout of collectives, in seconds; the supervisor ends hanging ranks much earlier.
 COLLECTIVE_TIMEOUT = timedelta(minutes=30)
 
 #: Compute capability of the first GPUs with TF32.
@@ -202,7 +202,7 @@ def join(config: RunConfig) -> Rank:
         dist_backend="nccl" if cuda else "gloo", auto_mpi_discovery=False, timeout=COLLECTIVE_TIMEOUT, verbose=False
     )
     if not compiles:
-        defer_dynamo()  # joining clears a cache of it where it is loaded
+        defer_dynamo()  # joining clears Dynamo's cache if it is loaded
     return Rank(rank, config.ranks, device)
 
 
@@ -220,7 +220,7 @@ def _set_determinism(deterministic: bool, *, compiles: bool) -> None:
         torch.use_deterministic_algorithms(deterministic)
     else:
         torch.set_deterministic_debug_mode("error" if deterministic else "default")
-    # every new tensor would be filled, which only what reads memory that nobody wrote could notice
+    # skips the fill of new tensors, which only reads of uninitialized memory could notice
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
 
 
@@ -296,7 +296,7 @@ class _DeferredDynamo(ModuleType):
         """Do nothing: there is no graph."""
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__") and name != "__path__":  # what looks through all modules needs no compiler
+        if name.startswith("__") and name != "__path__":  # module scans need no compiler
             raise AttributeError(name)
         if sys.modules.get(self.__name__) is self:
             del sys.modules[self.__name__], torch._dynamo

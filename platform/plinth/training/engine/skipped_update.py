@@ -1,16 +1,16 @@
-"""The skipped update: one sum over ranks on the device, in time to keep the optimizer from a bad update.
+"""Skipping of bad updates: one sum over ranks on the device, before the optimizer's update.
 
     gradient complete ──► sum of loss, fingerprint, signals over ranks ──► global norm ──► ok? ──► optimizer
                                                                                            │
     host, at the end of the step or while the next one runs ◄── one copy of all of it ◄────┘
 
-The update is kept back with `found_inf` of PyTorch's fused AdamW (our Muon has it too), the flag that loss scaling
-uses: where it is 1 the kernel changes neither parameters nor moments nor the count of steps, and the host does not wait
-(`torch.optim.Optimizer`; OLMo-core's SkipStepOptimizer multiplies by the same kind of factor). DeepSpeed's ZeRO
-stages 0 to 3 call that optimizer last, after reduction, norm and clipping, on every rank with the same loss and
-norm: so all ranks keep it back or none. An offloaded optimizer runs on the host, which waits for the verdict there, as
-it does for the gradient: PyTorch's own copy of the flag would be read before it has come. What DeepSpeed skips itself
-(an overflow in FP16) never comes here and counts as kept back.
+The update is skipped with `found_inf` of PyTorch's fused AdamW (our Muon has it too), the flag of loss scaling: if it
+is 1, the kernel changes neither parameters nor moments nor the step count, and the host does not wait
+(`torch.optim.Optimizer`; OLMo-core's SkipStepOptimizer multiplies by a similar factor). DeepSpeed's ZeRO stages 0 to 3
+call that optimizer last, after reduction, norm and clipping, on every rank with the same loss and norm: all ranks skip
+the update or none does. An offloaded optimizer runs on the host, which waits for the verdict there, as it does for the
+gradient: PyTorch's own copy of the flag would be read too early. Steps that DeepSpeed itself skips (an overflow in
+FP16) never get here and count as skipped.
 """
 
 from __future__ import annotations
@@ -30,33 +30,35 @@ from plinth.training.engine.engine import TrainingEngine
 from plinth.training.guard.rules import NONE_BROKEN, TEXT_RULES, Limits
 from plinth.training.telemetry.step_clock import StepMarks, StepTime
 
-#: A rank requests a save in place of one that failed; any other request comes first.
+#: Request of a rank to save in place of a failed save; any other request has priority.
 SAVE_AGAIN = -1
 
-#: The stopping rules demand the end of the run; every real signal is more urgent.
+#: Request of the stopping rules to end the run; every real signal has priority.
 STOP_REQUESTED = 1
 
-#: The requests of a rank to all, counted over ranks, the most urgent last.
+#: Requests of a rank to all ranks, counted over ranks, the most urgent last.
 SIGNALS = (SAVE_AGAIN, STOP_REQUESTED, int(signal.SIGINT), int(signal.SIGTERM))
 
-#: Places in the vector. Sums of 32-bit words over a million ranks stay exact in FP64.
+#: Positions in the vector. Sums of 32-bit words over a million ranks stay exact in FP64.
 _LOSS, _FIRST, _SECOND, _SECONDS, _RANKS = range(5)
 _ASKED = slice(5, 5 + len(SIGNALS))
 _TRACE = _ASKED.stop
 _BROKEN = slice(_TRACE + 1, _TRACE + 1 + len(TEXT_RULES))
 _NORM, _SKIPPED = range(_BROKEN.stop, _BROKEN.stop + 2)
+
+
 @dataclass(frozen=True)
 class Shared:
-    """The numbers of a step that all ranks share, read on the host."""
+    """Numbers of a step shared by all ranks, on the host."""
 
     loss: float  # mean over ranks
     grad_norm: float
     vetoed: bool
-    batch: str  # fingerprint of the batch, in 64 bits
-    signal: int  # the most urgent signal that any rank has received
-    step_s: float  # mean over ranks, of the step before
-    trace: int = 0  # the newest request for a trace that the leading rank knows
-    broken: tuple[int, ...] = NONE_BROKEN  # rows that break the bound of each rule of screening
+    batch: str  # 64-bit fingerprint of the batch
+    signal: int  # the most urgent signal that any rank received
+    step_s: float  # mean over ranks, of the previous step
+    trace: int = 0  # newest trace request known to the leading rank
+    broken: tuple[int, ...] = NONE_BROKEN  # rows that violate the bound of each screening rule
 
 
 class UpdateSkipper:
@@ -70,7 +72,7 @@ class UpdateSkipper:
         self._flag: Tensor | None = None
         engine.on_gradient = self._share
         inner = engine.deepspeed.basic_optimizer
-        #: Other optimizers cannot keep an update back; then only what DeepSpeed skips itself is not made.
+        #: False for optimizers that cannot skip an update; then only DeepSpeed's own skips apply.
         self.able = inner is not None and keeps_back(inner)
         if self.able:
             inner.register_step_pre_hook(self._judge)
@@ -94,10 +96,10 @@ class UpdateSkipper:
 
     def result(self, loss: Tensor, norm: Tensor) -> PendingNumbers:
         """Start the copy of all numbers of a step to the host, in one vector."""
-        if self._summed is None:  # an engine that makes gradient and update in one
+        if self._summed is None:  # an engine with gradient and update in one call
             self._share(loss)
         assert self._summed is not None
-        if self._bad is None:  # the optimizer's step never began: DeepSpeed met an overflow, or nothing is judged
+        if self._bad is None:  # no optimizer step: an overflow in DeepSpeed, or nothing is judged
             self._bad = torch.ones_like(norm) if self.able else ~torch.isfinite(norm)
         vetoed = self._bad.double()
         return PendingNumbers(torch.cat([self._summed, norm.reshape(1), vetoed.reshape(1)]))
@@ -154,15 +156,15 @@ class Measured:
     loss: float
     grad_norm: float
     lr: float
-    batch: str  # fingerprint of the batch, in 64 bits
-    vetoed: bool = False  # the update was not made
+    batch: str  # 64-bit fingerprint of the batch
+    vetoed: bool = False  # the update was skipped
     signal: int = 0  # the most urgent signal any rank has received
     data_wait_s: float = 0.0
     time: StepTime = field(default_factory=StepTime)  # of this rank
-    timed_step: int = 0  # an earlier step, the last one whose time was known when this one was launched; 0: none
+    timed_step: int = 0  # last step whose time was known at the launch of this one; 0: none
     timed_step_s: float = 0.0  # its seconds, mean over ranks
     trace: int = 0  # the newest request for a trace of steps
-    broken: tuple[int, ...] = NONE_BROKEN  # rows that break the bound of each rule of screening
+    broken: tuple[int, ...] = NONE_BROKEN  # rows that violate the bound of each screening rule
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Weights of the model on a rank: the initial ones, read from files, and the copies next to the model's."""
+"""Weights of the model on a rank: initial weights from files, and copies of the model's weights."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ from plinth.tokens.tokenizer.encode import load as load_tokenizer
 from plinth.training.config import RunConfig
 from plinth.training.parameters.optimizers import Optimizer
 
-# Initial weights of any part of any parameter, read from saved ones: every rank reads its share and no more.
+# Initial weights of any part of any parameter, from saved weights: every rank reads its share only.
 #
-# The same interface as `plinth.model.division.Initial`, which draws them: whoever divides a model asks for a part
-# by its place, so that ZeRO-3, tensor and pipeline ranks need nothing of their own. Files are opened when the first
-# tensor of theirs is asked for; their first reader on a machine compares the digest.
+# The same interface as `plinth.model.division.Initial`, which draws weights: a part is requested by its place, so
+# ZeRO-3, tensor and pipeline ranks need no code of their own. A file is opened at the first request for one of its
+# tensors; its first reader on a machine compares the digest.
 #
 #     V  rows of the parent's embeddings    D  model width
 
-#: Rows of the embeddings that are in memory at once while a vocabulary is mapped.
+#: Rows of the embeddings in memory at once while a vocabulary is mapped.
 BLOCK_ROWS = 4096
 
 
@@ -143,9 +143,9 @@ class SavedInitial:
             return {tensor: self._parts[file] for tensor, file in index.items()}
         except (KeyError, ValueError, TypeError, SafetensorError) as error:
             raise CheckpointError(
-                f"initial {self._initial.digest[:12]} holds no weights that can be read",
+                f"initial {self._initial.digest[:12]} has no readable weights",
                 found=f"{type(error).__name__}: {error}",
-                expected=f"{WEIGHTS}, or {INDEX} and the files that it names",
+                expected=f"{WEIGHTS}, or {INDEX} and its files",
             ) from error
 
     def _require(self, config: RunConfig) -> None:
@@ -161,20 +161,19 @@ class SavedInitial:
 
     def _foreign(self, found: str, expected: str) -> CheckpointError:
         return CheckpointError(
-            f"the tensors of initial {self._initial.digest[:12]} are not those of the model",
+            f"the tensors of initial {self._initial.digest[:12]} do not match the model",
             found=found,
             expected=expected,
         )
 
 
-# Copies of the weights beside the model's: FP32 masters and gradients of a BF16 model without ZeRO, and the
-# exponential mean.
+# Copies of the model's weights: FP32 masters and gradients of a BF16 model without ZeRO, and the exponential mean.
 
 # FP32 master weights and FP32 gradients of a BF16 model without ZeRO.
 #
-# DeepSpeed (0.19) adds up BF16 gradients in BF16 there, and reads their norm on the host. Here PyTorch accumulates them
-# in FP32 (`Tensor.grad_dtype`), DeepSpeed reduces what it finds as the gradients of an FP32 run, and the optimizer
-# steps masters that lend them for the time of its step.
+# DeepSpeed (0.19) accumulates BF16 gradients in BF16 there, and reads their norm on the host. Here PyTorch accumulates
+# them in FP32 (`Tensor.grad_dtype`), DeepSpeed reduces them as the gradients of an FP32 run, and the optimizer steps
+# the masters, which borrow the gradients for its step.
 
 
 def master_weights(groups: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -217,15 +216,15 @@ class MasterWeights:
             parameter.data.copy_(master.data)
 
 
-# The exponential mean of the weights, kept beside them while they train.
+# Exponential mean of the weights (EMA) during training.
 #
 #     mean <- mean + (1 - d) (w - mean),    d = decay, or decay ^ (tokens of the step / decay_tokens)
 #
-# It is a tensor of the optimizer's state in FP32, `ema`: divided over ranks as the masters are, saved and restored with
-# the moments, on any layout, without a gather. The first update begins it as a copy. An update that is kept back
-# (`found_inf`) leaves it as it is. As `torch.optim.swa_utils.AveragedModel` with `get_ema_multi_avg_fn`.
+# It is an FP32 tensor of the optimizer's state, `ema`: divided over ranks like the masters, saved and restored with the
+# moments, on any layout, without a gather. The first update initializes it with a copy. A skipped update (`found_inf`)
+# does not change it. Equivalent to `torch.optim.swa_utils.AveragedModel` with `get_ema_multi_avg_fn`.
 
-#: The name in the optimizer's state and in checkpoints.
+#: Name in the optimizer's state and in checkpoints.
 EMA = "ema"
 
 
@@ -249,11 +248,11 @@ class WeightAverage:
         bad = getattr(optimizer, "found_inf", None)
         for flat in (flat for group in optimizer.param_groups for flat in group["params"]):
             state = optimizer.state.get(flat)
-            if not state:  # never stepped
+            if not state:  # before the first step
                 continue
             if EMA not in state:
                 state[EMA] = flat.detach().clone()
             elif bad is None:
                 state[EMA].lerp_(flat, self.weight)
-            else:  # weights that were kept back are finite: a share of 0 leaves the mean as it is
+            else:  # weights stay finite after a skipped update, so a share of 0 leaves the mean unchanged
                 state[EMA].lerp_(flat, (bad.to(flat.device) == 0) * self.weight)

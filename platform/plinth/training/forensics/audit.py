@@ -1,17 +1,17 @@
-"""The proof that a resume is exact: replay a stretch of a run from a committed checkpoint and compare.
+"""Proof that a resume is exact: replay of a range of steps from a committed checkpoint, with a comparison.
 
 A fresh process per rank loads the checkpoint, trains to a later committed one without writing into the run, and
 compares with the original timeline and checkpoints
 
-    every step                loss, gradient norm, learning rate, batch, whether its update was made
-    what was left out         windows of rollbacks, and every other intervention of the guard
+    every step                loss, gradient norm, learning rate, batch, whether its update was applied
+    skipped steps             windows of rollbacks, and every other intervention of the guard
     every commit on the way   parameters, optimizer state and generators of every rank, monitor and guard
 
-Where anything differs, the same steps are replayed once more from the same checkpoint: two replays show how far kernels
-are apart on this hardware (tolerance).
+If anything differs, the same steps are replayed once more from the same checkpoint: two replays measure the
+nondeterminism of kernels on this hardware (tolerance).
 
-The result is evidence, not an assertion: differences are recorded as they are, and a gate decides. It holds no
-time and no path. `resume.json` is the newest; `audits/` keeps all.
+The result is evidence, not an assertion: differences are recorded, and a gate decides. The evidence has no times or
+paths. `resume.json` is the newest; `audits/` keeps all.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Replayed:
     interventions: list[dict[str, Any]] = field(default_factory=list)
     states: dict[int, dict[str, Any]] = field(default_factory=dict)
     difference: float = 0.0  # largest, to the parameters of the last commit
-    tolerance: dict[str, Any] | None = None  # of a second replay, where this one differs
+    tolerance: dict[str, Any] | None = None  # from a second replay, if this one differs
 
 
 def replay(config: RunConfig, rank: Rank, start: int | None = None) -> None:
@@ -107,7 +107,7 @@ def _replay(trainer: Trainer, first: int, commits: list[int]) -> Replayed:
     trainer.guard.set_rollbacks(rollbacks_of(trainer.config))
     found, stream = Replayed(), trainer.batches(first + 1)
     for step in range(first + 1, commits[-1] + 1):
-        os.utime(trainer.config.directory.events)  # no event is written, and the supervisor ends ranks that hang
+        os.utime(trainer.config.directory.events)  # no event is written, so signals progress to the supervisor
         if trainer.guard.leaves_out(step) is None:
             measured = trainer.launch(stream, step).read()
             found.interventions += [made.event() for made in trainer.record(measured)]
@@ -164,7 +164,7 @@ def compare(config: RunConfig, first: int, found: Replayed) -> dict[str, Any]:
         "interventions": {"original": acted, "replayed": again},
         "ranks": config.ranks,
         "zero_stage": config.parallel.zero_stage,
-        "layouts": {  # sums on another layout are taken in another order: exact is only what was replayed on the same
+        "layouts": {  # the order of sums depends on the layout: only a replay on the same layout is exact
             "original": {str(step): _layout(config, step) for step in (first, *sorted(found.states))},
             "replayed": layout_of(config),
         },
@@ -247,7 +247,7 @@ def _repeatable_interventions(history: History, first: int, last: int) -> Iterat
 def _comparable(event: Mapping[str, Any]) -> dict[str, Any]:
     made = Intervention.of(event).event()
     names = ("step", "rule", "action", "value", "threshold", "window", "number")
-    return {name: str(made[name]) if isinstance(made[name], float) else made[name] for name in names}  # NaN is not NaN
+    return {name: str(made[name]) if isinstance(made[name], float) else made[name] for name in names}  # NaN != NaN
 
 
 def _largest_difference(steps: list[dict[str, Any]], name: str) -> float:
@@ -280,13 +280,13 @@ def _parameter_difference(engine: TrainingEngine, step: int) -> float:
     return float(found)
 
 
-# How far two replays of the same steps are apart on this hardware: what a proof of the class `measured` rests on.
+# Distance of two replays of the same steps on this hardware: the basis of a proof of the class `measured`.
 #
-# Where kernels sum in an order of their own each time, a resumed run cannot have the bits of the uninterrupted one. Two
-# replays from the same checkpoint then differ as original and replay do: by as much, if the resume is right. Each rank
-# compares its own share of master weights and optimizer state; nobody gathers the model.
+# If kernels sum in a nondeterministic order, a resumed run cannot equal the uninterrupted one bit for bit. Two replays
+# from the same checkpoint then differ by as much as original and replay do, if the resume is exact. Each rank compares
+# its own share of master weights and optimizer state; the model is never gathered.
 #
-# What is concluded from it: `proof`.
+# The conclusion is drawn in `proof`.
 
 METHOD: Final = (
     "the steps were replayed twice from the same checkpoint by the same ranks on this hardware; a bound is "

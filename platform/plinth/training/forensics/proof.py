@@ -1,14 +1,14 @@
-"""The evidence that a resume is exact, read again: what it concludes is counted from what it lists. No torch.
+"""Verification of the evidence that a resume is exact: conclusions are recomputed from the listed values. No torch.
 
-A file that only says so proves nothing. Every step and every committed state of the replay stands in the evidence
-beside the original; here they are compared once more, and tied to the parameters of the checkpoint to be released.
+The evidence lists every step and every committed state of the replay with the original. They are compared again here,
+and tied to the parameters of the checkpoint to be released.
 
-Two classes of proof, of which the gate policy names those that it accepts:
+There are two classes of proof; the gate policy names those that it accepts:
 
-    bit-equal   every number of every step and every committed state is the same
-    measured    what is decided is the same (batches, rates, updates, interventions, generators), and numbers differ by
-                no more than `FACTOR` times the largest difference between two replays of the same steps from the same
-                checkpoint on the same hardware
+    bit-equal   every number of every step and every committed state is equal
+    measured    decisions are equal (batches, rates, updates, interventions, generators), and numbers differ by at most
+                `FACTOR` times the largest difference between two replays of the same steps from the same checkpoint on
+                the same hardware
 """
 
 from __future__ import annotations
@@ -33,20 +33,20 @@ from plinth.training.supervise.result import hold
 
 #: Fields of a step that must be equal in the replay.
 COMPARED = ("loss", "grad_norm", "lr", "loss_ema", "batch", "vetoed")
-#: Those of them that the arithmetic of kernels reaches; all others are decisions.
+#: Fields affected by kernel arithmetic; all others are decisions.
 MEASURED = ("loss", "grad_norm", "loss_ema")
 PARAMETERS = "parameters_sha256"
 GENERATORS = "rng_sha256"
 
-#: So many times the largest difference of two replays is the bound. Original and replay differ as two replays do; the
-#: largest of some dozens of such differences is seldom more than 3 times the largest of as many others.
+#: Tolerance = FACTOR x the largest difference between two replays. Original and replay differ like two replays do; the
+#: largest of some dozens of such differences is seldom more than 3 times the largest of another sample of that size.
 FACTOR: Final = 8.0
 
-#: Losses and norms are sums in FP32: two that differ at all differ by this share. A number that two replays share by
-#: chance, though they end in other states, counts as having differed by as much.
+#: Losses and norms are sums in FP32: two that differ at all differ by at least this share. A number that is equal in
+#: two replays by chance, although they end in different states, counts as having this difference.
 RESOLUTION: Final = 2.0**-23
 
-#: The relative difference of two numbers of opposite sign and one size: there is no larger one.
+#: Relative difference of two numbers of opposite sign and equal size: the maximum.
 WHOLLY: Final = 2.0
 
 ToleranceClass = Literal["bit-equal", "measured"]
@@ -247,8 +247,9 @@ def _equal(part: Mapping[str, Any]) -> bool:
     return part["equal"] is True
 
 
-# An audit of a run that is not training now: the checkpoints between which it replays, from files only, so that the
-# command line can check first; then ranks are started, and end when it is done.
+# Audit of a run that is not training: selection of the checkpoints to replay between, from files only, so the command
+# line can check first.
+
 
 def span(config: RunConfig, start: int | None = None) -> tuple[int, list[int]]:
     """Return the newest checkpoint committed up to `start`, and the committed ones after it, in order.
@@ -267,15 +268,14 @@ def span(config: RunConfig, start: int | None = None) -> tuple[int, list[int]]:
             f"run {config.run_id} has nothing to replay from step {start}",
             found=f"checkpoints of steps {', '.join(map(str, steps)) or 'none'}",
             expected=f"one of step {start} or earlier, and one after it",
-            remedy="name an earlier step with --from, or let the run commit another checkpoint",
+            remedy="pass an earlier step with --from, or let the run commit another checkpoint",
         )
     return before[-1], after
 
 
-# An audit of a run that is not training now: ranks are started, and end when it is done.
+# Audit of a run that is not training: ranks are started for the audit.
 #
-# The run's lock is held meanwhile, so that no job changes the state that is compared. Torch-free; the ranks are
-# processes of their own.
+# The audit holds the run's lock, so no job changes the compared state. No torch; the ranks are processes of their own.
 
 
 def audit(config: RunConfig, start: int | None = None) -> dict[str, Any]:
@@ -316,4 +316,4 @@ def _replay(config: RunConfig, start: int | None, held: int) -> None:
         codes = [process.wait() for process in ranks]
     if any(codes):
         said = hanging or "; ".join(describe_exit(rank, code) for rank, code in enumerate(codes) if code)
-        raise TrainingError("the audit did not end well", found=said, remedy=f"the reason is at the end of {run.log}")
+        raise TrainingError("the audit failed", found=said, remedy=f"see the end of {run.log}")

@@ -1,11 +1,11 @@
-"""Replays and blames a step offline, from checkpoints and manifests alone; one process, no supervisor.
+"""Offline replay and blame of a step, from checkpoints and manifests alone; one process, no supervisor.
 
     python -m plinth.training.forensics.replay replay CONFIG STEP [--checkpoint N]
     python -m plinth.training.forensics.replay blame CONFIG STEP [--checkpoint N] [--baseline 4]
 
-prints one JSON document. `replay` scores the batch of the step under the newest committed checkpoint that has not
-learnt from it: loss by document, worst spans with their text. `blame` scores earlier batches as well, under the
-same parameters, and ranks documents, sources and buckets by their excess over the typical loss.
+prints one JSON document. `replay` scores the batch of the step under the newest committed checkpoint before the step:
+loss by document, worst spans with their text. `blame` also scores earlier batches under the same parameters, and ranks
+documents, sources and buckets by their excess over the typical loss.
 """
 
 from __future__ import annotations
@@ -44,11 +44,12 @@ from plinth.training.parameters.parallel import Parallel
 from plinth.training.step_documents import StepDocument, StepDocuments
 from plinth.training.telemetry.timeline import History, timeline
 
-# Losses of a past step's batch, token by token, under the parameters of a checkpoint; offline, in one process.
+# Token losses of a past step's batch under the parameters of a checkpoint; offline, in one process.
 #
 #     R  rows of the global batch (sequences)    S  tokens of a sequence
 #
 # The batch is the run's global batch, from its manifests, in the order of the batch.
+
 
 @dataclass(frozen=True)
 class SequenceLosses:
@@ -79,7 +80,7 @@ def checkpoint_before(config: RunConfig, step: int, wanted: int | None = None) -
         raise MissingError(
             f"run {config.run_id} has no checkpoint {wanted if wanted is not None else f'before step {step}'}",
             found=f"checkpoints of steps {', '.join(map(str, steps)) or 'none'}",
-            remedy="name one with --checkpoint; a later one has seen the batch, so its losses are lower"
+            remedy="pass one with --checkpoint; a later one was trained on the batch, so its losses are lower"
             + (f". Steps after {steps[0]} need none" if steps and wanted is None else ""),
         )
     checkpoint.verify(config.directory, fitting[-1])
@@ -136,17 +137,17 @@ def _gradient(model: Decoder, losses: Tensor, targets: Tensor) -> float:
     return float(torch.linalg.vector_norm(torch.stack(norms)))
 
 
-# Blame: the documents, sources and buckets that a step's loss came from.
+# Blame: attribution of a step's loss to documents, sources and buckets.
 #
 #     excess of a document = (its loss - the typical loss of its bucket) x its share of the batch's targets
 #
-# so that excesses add up to the batch's mean loss less that of a typical batch of the same buckets, in nats. Typical is
-# the median over documents of earlier steps under the same parameters; for a bucket that earlier steps lack, the median
-# over all of their documents.
+# Excesses add up to the batch's mean loss minus that of a typical batch of the same buckets, in nats. Typical is the
+# median over documents of earlier steps under the same parameters; for a bucket without earlier documents, the median
+# over all documents.
 #
 # Pure functions of numbers and names.
 
-#: Tokens of a span that is shown, and spans of a document.
+#: Tokens of a displayed span, and spans per document.
 SPAN, SPANS = 16, 3
 
 
@@ -280,6 +281,7 @@ def _grouped(rows: Sequence[Mapping[str, Any]], names: tuple[str, ...]) -> list[
             }
         )
     return sorted(found, key=lambda group: -group["excess"])
+
 
 #: Number of earlier steps that define the typical loss, and of the last steps that they are chosen from.
 BASELINE, REACH = 4, 64

@@ -1,4 +1,4 @@
-"""The rules of the guard with their records: published heuristics over numbers, and bounds on the text of a batch."""
+"""Rules of the guard and their records: published heuristics over numbers, and bounds on the text of a batch."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Rule = Literal[
     "duplicate_ngrams", "top_ngram", "entropy", "streams",
 ]  # fmt: skip
 
-#: Actions from the mildest to the hardest; when several rules demand one at a step, the hardest is taken.
+#: Actions from the mildest to the most severe; if several rules demand one at a step, the most severe is taken.
 ACTIONS = ("warn", "skip", "lower_lr", "rollback", "stop")
 
 
@@ -115,20 +115,21 @@ class Intervention(Frozen):
         )
 
 
-# The published heuristics, each a function from numbers to a limit or a finding; the window of numbers that they rest
-# on; and the rule for steps that take much longer than they did.
+# Published heuristics as functions from numbers to a limit or a finding, their window of numbers, and the throughput
+# rule.
 
 # A window of numbers with its level and spread, both robust to spikes and to the trend.
 #
-# Level is the median of the newest numbers. Spread is the median absolute difference of neighbours, scaled to the
-# standard deviation of normal noise: medians instead of means, so up to half of the window may be spikes and need
-# not be kept out (Leys et al. 2013, doi:10.1016/j.jesp.2013.03.013), and differences instead of deviations, so that
-# a loss that falls fast does not look like a noisy one (von Neumann et al. 1941, doi:10.1214/aoms/1177731677).
+# Level is the median of the newest numbers. Spread is the median absolute difference of neighbors, scaled to the
+# standard deviation of normal noise: medians instead of means, so up to half of the window may be spikes (Leys et al.
+# 2013, doi:10.1016/j.jesp.2013.03.013), and differences instead of deviations, so a loss that falls fast does not look
+# like a noisy one (von Neumann et al. 1941, doi:10.1214/aoms/1177731677).
 
-#: Median absolute value of normal noise to its standard deviation: 1 / 0.6745. Differences have twice the variance.
+#: Ratio of standard deviation to median absolute value of normal noise: 1 / 0.6745. Differences have twice the
+#: variance.
 DIFFERENCE_TO_SIGMA = 1.4826 / math.sqrt(2)
 
-#: The level is that of the newest quarter of the window, of these many numbers at least.
+#: The level covers the newest quarter of the window, at least this number.
 LEVEL_SHARE, LEVEL_MINIMUM = 4, 8
 
 
@@ -162,13 +163,13 @@ class Rolling:
         return DIFFERENCE_TO_SIGMA * float(median(steps)) if steps else 0.0
 
 
-# The published heuristics, each a function from numbers to a limit or a finding.
+# Published heuristics as functions from numbers to a limit or a finding.
 #
-# The projects and papers that the rules follow:
+# Sources of the rules:
 #
 #     PaLM (arXiv:2204.02311, 5.1)      restart about 100 steps before a loss spike and leave out 200 to 500 batches
-#     OPT (arXiv:2205.01068, 2.5)       when the loss diverged: lower the learning rate, restart from before; growing
-#                                       activations of the last layer announced it
+#     OPT (arXiv:2205.01068, 2.5)       when the loss diverged: lower the learning rate, restart from before; preceded
+#                                       by growing activations of the last layer
 #     GLM-130B (arXiv:2210.02414, 3.1)  the gradient of one layer (the embedding's) is abnormal some steps before
 #     OLMo-core, SkipStepOptimizer      no update when loss or gradient norm is 6 standard deviations above its mean
 #                                       of the last 128 steps
@@ -176,7 +177,7 @@ class Rolling:
 #     ZClip (arXiv:2504.02507)          z-score of the gradient norm over its moving average, 25 steps of warm-up
 #     AdaGC (arXiv:2502.11034)          a bound for each parameter relative to its own history
 
-#: Measurements of a layer that its median covers, and that are needed before it judges.
+#: Window of a layer's measurements, and the minimum number before it judges.
 LAYER_WINDOW, LAYER_MINIMUM = 32, 4
 
 
@@ -223,12 +224,12 @@ def judge_layers(
     return worst
 
 
-# Throughput: steps that take much longer than they did.
+# Throughput: steps that take much longer than before.
 #
-# A clock is no function of the data, so nothing of this enters a checkpoint and it may only warn or stop. The
-# seconds are the mean over ranks, which all ranks share, so they warn and stop together.
+# Time is not a function of the data, so nothing of this rule enters a checkpoint, and it may only warn or stop. The
+# seconds are the mean over ranks, shared by all ranks, so they warn and stop together.
 
-#: Steps of a process that are not judged: kernels are chosen and compiled, caches are cold.
+#: First steps of a process, which are not judged: kernels are selected and compiled, caches are cold.
 WARM_UP = 10
 
 
@@ -266,22 +267,22 @@ class ThroughputRule:
         ]
 
 
-# Screening: the text of a batch is judged before its update, by bounds that the guard's policy names.
+# Screening: the text of a batch is judged before its update, by bounds of the guard's policy.
 #
-#     loader's thread: token ids ─► facts of each row ─► rows that break a bound, by rule        numbers of this rank
+#     loader's thread: token ids ─► facts of each row ─► rows that violate a bound, by rule        numbers of this rank
 #     device:          sum over ranks, with loss and fingerprint ─► more than the policy's share? ─► no update
 #     host:            the same sums ─► findings ─► an intervention that names rule, share, bound, rows and documents
 #
-# A count of rows is exact on any number of ranks, and a bound knows no history: the same batches are kept back on every
-# rank, in every layout and after any resume. A batch that is kept back says nothing about loss and gradient: neither is
-# judged, and neither becomes a level that others are judged by.
+# A count of rows is exact on any number of ranks, and a bound has no history: the same batches are skipped on every
+# rank, in every layout and after any resume. Loss and gradient of a skipped batch are not judged, and do not enter the
+# levels of other steps.
 #
-# Does not belong here: the facts (tokens.reading.compact_batch), how an update is kept back (skipped_update).
+# Does not belong here: the facts (tokens.reading.compact_batch), skipping of an update (skipped_update).
 
-#: The rules of screening: a fact of rows each, and the streams that rows come from.
+#: Rules of screening: one per fact of rows, and the streams of rows.
 TEXT_RULES = (*FACTS, "streams")
 
-#: What a rank counts that sees no row of its own.
+#: Counts of a rank without rows of its own.
 NONE_BROKEN = (0,) * len(TEXT_RULES)
 
 
@@ -352,10 +353,10 @@ def require_streams(policy: BatchScreening, streams: Sequence[str]) -> None:
     unknown = [name for name in policy.streams if not any(fnmatchcase(stream, name) for stream in streams)]
     if unknown:
         raise RecipeError(
-            "training.guard.screening.streams names what the run does not read",
+            "training.guard.screening.streams matches no stream of the run",
             found=", ".join(unknown),
             expected=", ".join(streams),
-            remedy="name a stream, or a pattern of streams such as `web/language=*`",
+            remedy="list streams, or patterns of streams such as `web/language=*`",
         )
 
 

@@ -1,8 +1,8 @@
-"""The state machine: findings in a row become an intervention, interventions are bounded, all of it is state.
+"""State machine of the guard: consecutive findings become a bounded intervention; all of it is checkpointed state.
 
-On GPUs the host reads a step while the next one runs. The numbers of step n therefore take effect from step n + 2 on
-everywhere, also where they could be known sooner: a run decides the same on any device, and after any resume. A step is
-judged on the host by the limits that its update met on the device.
+On GPUs the host reads a step while the next one runs. The numbers of step n therefore take effect from step n + 2 on,
+on every device, so a run decides the same on any device and after any resume. The host judges a step by the limits that
+its update had on the device.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from plinth.training.parameters.guard import GuardParameters, GuardRule
 #: Steps between an observation and its effect.
 LAG = 2
 
-#: Rules that see a step before its update is made.
+#: Rules that judge a step before its update.
 RULES_BEFORE_UPDATE = ("nonfinite", "loss_spike", "gradient_spike")
 
 
@@ -43,7 +43,7 @@ class Guard:
 
     def __init__(self, policy: GuardParameters) -> None:
         self.policy = policy
-        self.rollbacks: list[Intervention] = []  # every one the run has made, also those after the state was saved
+        self.rollbacks: list[Intervention] = []  # all rollbacks of the run, also those after the state was saved
         self.lowered: list[Intervention] = []
         self._losses, self._norms = Rolling(policy.window_steps), Rolling(policy.window_steps)
         self._gradients: dict[str, Rolling] = {}
@@ -141,7 +141,7 @@ class Guard:
         guard._next_limits = [Limits(loss=_inf(loss), grad_norm=_inf(norm)) for loss, norm in state["ahead"]]
         guard._streaks = {rule: list(streak) for rule, streak in state["streaks"].items()}
         guard._skipped, held = list(state["vetoed"]), state["probation"]
-        # a number is the last step on probation, of a checkpoint from before steps in flight were regarded
+        # older checkpoints have the last step on probation as a number
         guard._on_probation_skipped = [held - LAG] if isinstance(held, int) else list(held)
         guard.rollbacks = [Intervention.of(made) for made in state["rollbacks"]]
         guard.lowered = [Intervention.of(made) for made in state["lowered"]]
@@ -172,7 +172,7 @@ class Guard:
         acting = [one for one in made if one.action != "warn"]
         if not acting:
             return warnings
-        hardest = max(acting, key=lambda one: ACTIONS.index(one.action))  # of equals the rule that comes first
+        hardest = max(acting, key=lambda one: ACTIONS.index(one.action))  # the first rule wins ties
         if hardest.action == "lower_lr":
             self.lowered.append(hardest)
         return [*warnings, hardest]

@@ -5,6 +5,6 @@
     divided_decoder        the part of a decoder that a rank trains: collectives, groups, blocks, initial weights
                            under ZeRO-3
 
-How each block of a model divides is declared beside the block: `plinth.model.division`.
-`plinth.training.engine.pipeline.open_engine` picks the engine that a run's `parallel:` block asks for.
+The division of each block of a model is declared next to the block: `plinth.model.division`.
+`plinth.training.engine.pipeline.open_engine` selects the engine for a run's `parallel:` block.
 """

@@ -1,6 +1,5 @@
-"""The part of a decoder that a rank trains, as DeepSpeed and checkpoints need it: collectives that gradients flow
-through, the tensor and sequence ranks that exchange by them, whole parameters, compiled and recomputed blocks, initial
-weights under ZeRO-3.
+"""A rank's part of a decoder, as DeepSpeed and checkpoints need it: differentiable collectives, tensor and sequence
+ranks, whole parameters, compiled and recomputed blocks, initial weights under ZeRO-3.
 """
 
 from __future__ import annotations
@@ -33,14 +32,14 @@ from plinth.model.parameters import Model
 from plinth.training.parallel.topology import Topology
 from plinth.training.parameters.parallel import Parallel
 
-# Collectives that gradients flow through.
+# Differentiable collectives.
 #
-#     enter_region    forward: as it is        backward: sum over the group     (Megatron-LM's f, arXiv:1909.08053)
-#     leave_region    forward: sum             backward: as it is               (its g)
+#     enter_region    forward: identity         backward: sum over the group    (Megatron-LM's f, arXiv:1909.08053)
+#     leave_region    forward: sum             backward: identity              (its g)
 #     scatter_heads   [B, H, S/n, E] -> [B, H/n, S, E], backward the reverse    (DeepSpeed-Ulysses, arXiv:2309.14509)
 #     gather_heads    the reverse
 #
-# `torch.compile` traces the first two, so that a block is one graph on tensor ranks too. The others lie around the
+# `torch.compile` traces the first two, so that a block is one graph on tensor ranks too. The others are around the
 # attention, outside of every graph.
 
 
@@ -89,7 +88,7 @@ def _exchanged(x: Tensor, group: ProcessGroup, divided: int, joined: int) -> Ten
 
 def summed(x: Tensor, group: ProcessGroup) -> Tensor:
     """Return the sum over the group, in a new tensor."""
-    if torch.compiler.is_compiling():  # the same collective in the form that graphs have
+    if torch.compiler.is_compiling():  # the same collective in functional form, for graphs
         total: Tensor = functional_collectives.all_reduce(x, "sum", group)
         return total
     total = x.clone(memory_format=torch.contiguous_format)
@@ -166,12 +165,11 @@ def division_of(topology: Topology) -> Division:
     )
 
 
-# The part of a decoder that a rank trains, as DeepSpeed and checkpoints need it; whole parameters.
+# A rank's part of a decoder, as DeepSpeed and checkpoints need it; whole parameters.
 #
-# Every rank is given whole sequences and returns its share of the loss, so that the mean over all ranks is the loss of
-# the global batch, and the mean of gradients over data and sequence ranks is its gradient. The model is divided while
-# it is on the meta device: each rank makes the part of the initial weights that it holds, so that they are those of one
-# process and no rank ever holds them whole.
+# Every rank gets whole sequences and returns its share of the loss, so that the mean over all ranks is the loss of the
+# global batch, and the mean of gradients over data and sequence ranks is its gradient. The model is divided on the meta
+# device: each rank creates its part of the initial weights, equal to those of one process, and never the whole model.
 
 
 def divided_decoder(
@@ -182,7 +180,7 @@ def divided_decoder(
     declared, ranks = declarations(model), model.division.tensor
     for name, parameter in model.named_parameters():
         if hasattr(parameter, "shard"):
-            # these mark norms that DeepSpeed adds up over tensor ranks; it counts others on the first tensor rank only
+            # DeepSpeed sums norms of these over tensor ranks; it counts others on the first tensor rank only
             parameter.model_parallel = True  # type: ignore[attr-defined]
             parameter.tensor_model_parallel = True  # type: ignore[attr-defined]
         elif declared[name].partial and ranks.size > 1:
@@ -214,7 +212,7 @@ def _gathered(part: Tensor, axis: int, group: ProcessGroup) -> Tensor:
     return torch.cat(kept).transpose(0, axis).contiguous()
 
 
-#: Graphs of one method; a schedule of row lengths needs two for each.
+#: Graphs per method; a schedule of row lengths needs two per length.
 SHAPES = 64
 
 
@@ -239,12 +237,11 @@ def wrap_blocks(blocks: Iterable[Block], parallel: Parallel) -> None:
             setattr(block, "forward", run)  # noqa: B010 - mypy forbids it as an assignment
 
 
-# Initial weights under ZeRO-3: every rank computes or reads its own range of each parameter; nothing is sent.
+# Initial weights under ZeRO-3: every rank computes or reads its own range of each parameter, without communication.
 #
-# DeepSpeed's `zero.Init` (0.19) would take whole parameters, send rank 0's to all and keep a range of each: of the work
-# of drawing 70B numbers no rank would be spared any. Here a parameter is whole only as an address range: a rank writes
-# its rows, DeepSpeed copies its range out of them and frees the rest, which on CPUs was never touched. What DeepSpeed
-# keeps is the same.
+# DeepSpeed's `zero.Init` (0.19) would take whole parameters, send rank 0's to all and keep a range of each, so every
+# rank would draw all 70B numbers. Here a parameter is whole only as an address range: a rank writes its rows, DeepSpeed
+# copies its range out of them and frees the rest, which on CPUs was never touched. DeepSpeed keeps the same values.
 
 
 def partition_initialised(model: nn.Module, initial: WeightSource, settings: dict[str, Any], mpu: Any) -> None:

@@ -1,4 +1,4 @@
-"""Place of a rank among data, pipeline, sequence and tensor ranks, its process groups, the path of its gradients."""
+"""Coordinates of a rank among data, pipeline, sequence and tensor ranks, process groups, and the gradient path."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
 
 
-# The coordinates of a rank among data, pipeline, sequence and tensor ranks, and its process groups.
+# Coordinates of a rank among data, pipeline, sequence and tensor ranks, and its process groups.
 #
-# Ranks are numbered with tensor fastest, then sequence, pipeline and data: neighbours, which share a machine's
-# fast links, exchange most (as Megatron-LM numbers them, arXiv:2104.04473).
+# Tensor is the fastest index, then sequence, pipeline and data: neighbors, which share a machine's fast links, exchange
+# most (as in Megatron-LM, arXiv:2104.04473).
 #
 #     ranks = 8, tensor 2, sequence 2, data 2:    rank   0 1 2 3 4 5 6 7
 #                                                 data   0 0 0 0 1 1 1 1
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 Axis = Literal["data", "pipeline", "sequence", "tensor"]
 
-#: Slowest first.
+#: Axes, slowest first.
 AXES: tuple[Axis, ...] = ("data", "pipeline", "sequence", "tensor")
 
 
@@ -89,7 +89,8 @@ class Topology:
         self.sequence = self.group_of(("sequence",))
         self.pipeline = self.group_of(("pipeline",))
         self.data = self.group_of(("data",))
-        #: Ranks that hold the same parameters and different gradients: gradients are averaged, ZeRO divides, here.
+        #: Ranks with the same parameters and different gradients: gradients are averaged, and ZeRO divides, among
+        #: these.
         self.replicas = self.data if self.sequence is None else self.group_of(("data", "sequence"))
 
     @property
@@ -162,7 +163,7 @@ def _alone(topology: Topology) -> Any:
     return [dist.new_group([rank]) for rank in range(topology.ranks)][topology.rank]
 
 
-# The way of a gradient from the backward pass to the optimizer, by ZeRO stage and precision; torch-free.
+# Path of a gradient from the backward pass to the optimizer, by ZeRO stage and precision; no torch.
 #
 #     stage   accumulated                    reduced over replicas                     while backward goes on
 #     0       whole, FP32                    once a step, all-reduce                   no
@@ -171,10 +172,11 @@ def _alone(topology: Topology) -> Any:
 #     3       this rank's part, FP32         each micro batch, reduce-scatter          yes
 #
 # Gradients are accumulated in FP32 in every stage and precision: with eight bits of mantissa, a sum of 256 equal BF16
-# numbers stops growing. They travel in FP32 too unless `communication_dtype` names a cheaper dtype. Stage 1 sends the
-# fewest bytes with gradient accumulation, 2 and 3 hold the fewest.
+# numbers stops growing. They are sent in FP32 too unless `communication_dtype` is a smaller dtype. Stage 1 sends the
+# fewest bytes with gradient accumulation, stages 2 and 3 store the fewest.
 #
-# Does not belong here: bytes (plinth.operation.memory), or how DeepSpeed is brought to it (training.engine).
+# Does not belong here: bytes (plinth.operation.memory), or the configuration of DeepSpeed (training.engine).
+
 
 class GradientPath(Frozen):
     """Accumulation and reduction of gradients; `plinth run plan` prints it."""
@@ -185,9 +187,9 @@ class GradientPath(Frozen):
     overlapped: bool  # with the backward pass
 
     def text(self) -> str:
-        """Return one line for people."""
+        """Return a one-line summary."""
         dtypes = f"accumulated in {self.accumulation_dtype}, sent in {self.communication_dtype}"
-        when = "while the backward pass goes on" if self.overlapped else "after the backward pass"
+        when = "during the backward pass" if self.overlapped else "after the backward pass"
         return f"{dtypes}, reduced {self.reduced}, {when}"
 
 

@@ -1,11 +1,10 @@
-"""What a recipe says of a run: a section for each part of it.
+"""Parameters of a run in a recipe: one section per part.
 
-    run              the whole, with what only two sections together can refuse; its small sections: checkpoints,
-                     validation, telemetry, sinks
-    optimizers       learning rate; AdamW, Muon, and those of installed packages, by name; rotary positions that change
-    parallel         the `parallel:` block, and the reasons for which one cannot run; settings of DeepSpeed
-    initial          weights to begin from
-    guard            what each rule of the guard does, and its bounds; rules that end a run
+    run              the whole, with cross-checks of sections; small sections: checkpoints, validation, telemetry, sinks
+    optimizers       learning rate; AdamW, Muon, and optimizers of installed packages; changes of rotary positions
+    parallel         the `parallel:` block, with checks; settings of DeepSpeed
+    initial          initial weights
+    guard            actions and bounds of the guard's rules; stopping rules
 
-The control plane imports all of it: no torch, nothing heavy.
+The control plane imports all of it: no torch, no slow imports.
 """

@@ -1,4 +1,4 @@
-"""Rules of the guard and their interventions; rules that end a run early."""
+"""Rules of the guard and their interventions; stopping rules."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from plinth.records import Frozen, OneValue, internal
 
 Action = Literal["off", "warn", "skip", "lower_lr", "rollback", "stop"]
 
-#: Descriptions that several rules share.
-_ACTION = "off, warn, skip (the update is not made), lower_lr, rollback (and leave the data out), or stop."
-_CONFIRMATIONS = "Suspicious steps in a row before anything is done."
+#: Descriptions shared by several rules.
+_ACTION = "off, warn, skip (the update), lower_lr, rollback (and skip the data), or stop."
+_CONFIRMATIONS = "Consecutive suspicious steps before the action."
 
 
 class GuardRule(OneValue):
@@ -37,9 +37,9 @@ class LossSpike(GuardRule):
     action: Action = Field("rollback", description=_ACTION)
     confirmations: int = internal(2, ge=1, description=_CONFIRMATIONS)
     sigmas: float = internal(
-        6.0, gt=0, description="Robust standard deviations above the recent level (OLMo-core's step skipper: 6)."
+        6.0, gt=0, description="Threshold in robust standard deviations above the recent level (OLMo-core: 6)."
     )
-    min_rise: float = internal(0.2, ge=0, description="Nats above the level below which nothing is a spike.")
+    min_rise: float = internal(0.2, ge=0, description="Minimum rise of a spike above the level, in nats.")
 
 
 class GradientSpike(GuardRule):
@@ -47,8 +47,8 @@ class GradientSpike(GuardRule):
 
     action: Action = Field("warn", description=_ACTION)
     confirmations: int = internal(2, ge=1, description=_CONFIRMATIONS)
-    sigmas: float = internal(6.0, gt=0, description="Robust standard deviations above the recent level (OLMo-core: 6).")
-    min_ratio: float = internal(3.0, ge=1, description="Times the level below which nothing is a spike.")
+    sigmas: float = internal(6.0, gt=0, description="Threshold in robust standard deviations (OLMo-core: 6).")
+    min_ratio: float = internal(3.0, ge=1, description="Minimum ratio of a spike to the level.")
 
 
 class LateRule(GuardRule):
@@ -64,8 +64,8 @@ class LateRule(GuardRule):
 class LayerRule(LateRule):
     """A statistic of one layer grows out of its own range. Measured every `telemetry.layers_every` steps."""
 
-    confirmations: int = internal(2, ge=1, description=_CONFIRMATIONS + " Counted in measurements.")
-    ratio: float = internal(10.0, gt=1, description="Times the layer's recent level.")
+    confirmations: int = internal(2, ge=1, description=_CONFIRMATIONS + " Measurements are counted, not steps.")
+    ratio: float = internal(10.0, gt=1, description="Threshold as a multiple of the layer's recent level.")
 
 
 class PlateauRule(LateRule):
@@ -74,20 +74,20 @@ class PlateauRule(LateRule):
     """
 
     action: Literal["off"] = Field("off", description=_ACTION)
-    steps: Literal[1000] = internal(1000, description="Of the rule that was.")
-    min_improvement: float = internal(0.001, ge=0, description="Of the rule that was.")
+    steps: Literal[1000] = internal(1000, description="Unused parameter of 0.3.")
+    min_improvement: float = internal(0.001, ge=0, description="Unused parameter of 0.3.")
 
 
 class Throughput(GuardRule):
     """Steps are much slower than before. Wall-clock time decides, so it may only warn or stop."""
 
     confirmations: int = internal(10, ge=1, description=_CONFIRMATIONS)
-    ratio: float = internal(0.5, gt=0, lt=1, description="Share of the recent level of tokens per second.")
+    ratio: float = internal(0.5, gt=0, lt=1, description="Threshold as a share of the recent tokens per second.")
 
     @model_validator(mode="after")
     def _changes_nothing(self) -> Throughput:
         if self.action not in ("off", "warn", "stop"):
-            raise ValueError(f"throughput.action {self.action!r}: a clock must not decide what is learnt; warn or stop")
+            raise ValueError(f"throughput.action {self.action!r}: timing must not affect training; warn or stop")
         return self
 
 
@@ -95,19 +95,17 @@ class BatchScreening(Frozen):
     """Rules over the rows of a batch, the sequences of the mixture, judged before its update."""
 
     action: Literal["warn", "skip", "stop"] = Field(
-        "skip", description="warn, skip (the update is not made), or stop, of a batch with too many such rows."
+        "skip", description="Action for a batch with too many such rows: warn, skip (the update) or stop."
     )
-    rows: float = Field(0.25, ge=0, lt=1, description="Share of a batch's rows that may break one of these bounds.")
+    rows: float = Field(0.25, ge=0, lt=1, description="Maximum share of a batch's rows that violate a bound.")
     duplicate_ngrams: float | None = Field(
-        None, ge=0, le=1, description="Share of a row's 8-grams that came before in the row, at most."
+        None, ge=0, le=1, description="Maximum share of a row's 8-grams that repeat earlier ones."
     )
-    top_ngram: float | None = Field(
-        None, ge=0, le=1, description="Share of a row's 4-grams that are the commonest one, at most."
-    )
-    entropy: float | None = Field(None, ge=0, description="Bits per token of a row's tokens, at least.")
+    top_ngram: float | None = Field(None, ge=0, le=1, description="Maximum share of the most frequent 4-gram of a row.")
+    entropy: float | None = Field(None, ge=0, description="Minimum entropy of a row's tokens, in bits per token.")
     streams: tuple[str, ...] = Field(
         (),
-        description="Streams whose rows count, by name or pattern: `web/language=fr`, `web/*`.",
+        description="Streams to screen, by name or pattern: `web/language=fr`, `web/*`.",
     )
 
     @field_validator("streams", mode="before")
@@ -119,43 +117,41 @@ class BatchScreening(Frozen):
     @model_validator(mode="after")
     def _bounds_something(self) -> BatchScreening:
         if self.duplicate_ngrams is None and self.top_ngram is None and self.entropy is None and not self.streams:
-            raise ValueError("screening judges nothing: give duplicate_ngrams, top_ngram, entropy or streams")
+            raise ValueError("screening has no rule: set duplicate_ngrams, top_ngram, entropy or streams")
         return self
 
 
 class GuardParameters(Frozen):
-    """Watches every step; skips, rolls back, lowers the learning rate or stops, within bounds."""
+    """Guard: judges every step; skips, rolls back, lowers the learning rate or stops, within bounds."""
 
-    enabled: bool = Field(True, description="Without it a loss that is not finite ends the run.")
+    enabled: bool = Field(True, description="If false, a non-finite loss ends the run.")
     window_steps: int = Field(
         128,
         ge=8,
-        description="Steps that the rolling statistics cover (OLMo-core: 128); a quarter of them are seen before "
-        "anything is judged.",
+        description="Window of the rolling statistics, in steps (OLMo-core: 128); judging starts after a quarter of "
+        "it.",
     )
-    min_steps: int = internal(32, ge=4, description="Steps seen before rolling statistics judge (ZClip: 25).")
+    min_steps: int = internal(32, ge=4, description="Steps before rolling statistics judge (ZClip: 25).")
     nonfinite: Nonfinite = Nonfinite()
     loss_spike: LossSpike = LossSpike()
     gradient_spike: GradientSpike = GradientSpike()
     layer_gradient: LayerRule = internal(LayerRule(), description="Gradient norm of a layer.")
     activations: LayerRule = internal(LayerRule(), description="Activations of a layer.")
     plateau: PlateauRule = internal(PlateauRule(), description="Off.")
-    throughput: Throughput = internal(Throughput(), description="Steps take much longer than they did.")
+    throughput: Throughput = internal(Throughput(), description="Steps take much longer than before.")
     screening: BatchScreening | None = Field(
-        None, description="Bounds of the text of a batch, judged before its update; by default none."
+        None, description="Bounds on the text of a batch, checked before its update; default: none."
     )
-    skip_before: int = internal(0, ge=0, description="Steps before the first suspicious one that are left out as well.")
-    skip_after: int = Field(
-        0, ge=0, description="Steps after the last suspicious one that are left out as well (PaLM left out 200 to 500)."
-    )
+    skip_before: int = internal(0, ge=0, description="Steps to skip before the first suspicious one.")
+    skip_after: int = Field(0, ge=0, description="Steps to skip after the last suspicious one (PaLM: 200 to 500).")
     lr_factor: float = internal(0.5, gt=0, le=1, description="Factor of the learning rate under lower_lr.")
-    lr_steps: int = internal(0, ge=0, description="Steps that it stays lower; 0 is to the end.")
-    rollback_lr_factor: float = internal(1.0, gt=0, le=1, description="Also lower the learning rate after a rollback.")
-    max_rollbacks: int = Field(8, ge=0, description="One more stops the run.")
+    lr_steps: int = internal(0, ge=0, description="Steps with the lower learning rate; 0: to the end.")
+    rollback_lr_factor: float = internal(1.0, gt=0, le=1, description="Factor of the learning rate after a rollback.")
+    max_rollbacks: int = Field(8, ge=0, description="Maximum rollbacks; one more stops the run.")
     max_skipped_updates: int = internal(
-        16, ge=0, description="Updates not made among the last `window_steps`; one more stops the run."
+        16, ge=0, description="Maximum skipped updates among the last `window_steps`; one more stops the run."
     )
-    max_lowered: int = internal(4, ge=0, description="How often the learning rate is lowered; one more stops the run.")
+    max_lowered: int = internal(4, ge=0, description="Maximum reductions of the learning rate; one more stops the run.")
 
     def rule(self, name: str) -> GuardRule:
         """Return the policy of a rule, including screening rules."""
@@ -175,23 +171,24 @@ class GuardParameters(Frozen):
         return self
 
 
-# Rules that end a run early. A rule that is not set does not apply.
+# Stopping rules. A rule that is not set does not apply.
+
 
 class Plateau(OneValue):
     """Losses have stopped falling: even the upper bound of the expected improvement is too small."""
 
     window_tokens: int = Field(
-        ge=1, description="Tokens over which the slope is fitted; the next so many must promise 0.005 nats."
+        ge=1, description="Tokens over which the slope is fitted, and of the predicted improvement."
     )
     min_improvement: float = internal(
         0.005,
         gt=0,
-        description="Nats (of slices: bits per byte) that the next window should bring; judged by the upper "
+        description="Minimum improvement in the next window, in nats (slices: bits per byte), compared with the upper "
         "confidence bound.",
     )
-    confidence: float = internal(0.95, gt=0.5, lt=1, description="One-sided, of the slope.")
+    confidence: float = internal(0.95, gt=0.5, lt=1, description="One-sided confidence of the slope.")
     slices: tuple[str, ...] = internal(
-        (), description="Evaluated slices that must all be flat too; empty: of all that can be judged, none may fall."
+        (), description="Evaluated slices that must all be flat too; empty: all slices with enough data."
     )
 
 
@@ -200,15 +197,15 @@ class Regression(OneValue):
 
     bits_per_byte: float = Field(
         gt=0,
-        description="The last three looks at a probe are worse than its best three by more than so many bits per byte, "
-        "and by six standard errors on top. Probes within their noise are not judged.",
+        description="Stops the run if the last three scores of a probe are worse than its best three by more than this "
+        "many bits per byte plus six standard errors. Probes within their noise are not judged.",
     )
 
 
 class Stopping(Frozen):
     """Rules that end a run, whichever comes first."""
 
-    tokens: int | None = internal(None, ge=1, description="Budget in tokens trained, those trained again included.")
+    tokens: int | None = internal(None, ge=1, description="Budget in trained tokens, repeated ones included.")
     seconds: float | None = Field(None, gt=0, description="Budget in seconds of training, over all attempts.")
     money: float | None = Field(None, gt=0, description="Budget in the currency of `price_per_rank_hour`.")
     price_per_rank_hour: float = Field(0.0, ge=0, description="Price of one rank for an hour.")
@@ -216,14 +213,14 @@ class Stopping(Frozen):
         None,
         gt=0,
         exclude_if=lambda given: given is None,
-        description="Times that any bucket may have been read: the run ends where the most repeated one reaches it. "
-        "Up to four times text is worth nearly what new text is (Muennighoff et al., arXiv:2305.16264).",
+        description="Maximum passes over any bucket: the run ends when the most repeated bucket reaches it. Up to four "
+        "passes, repeated text is worth nearly as much as new text (Muennighoff et al., arXiv:2305.16264).",
     )
-    plateau: Plateau | None = Field(None, description="Losses have stopped falling.")
-    regression: Regression | None = Field(None, description="A probe has become worse.")
-    # Rules of 0.3 that no recipe can set: in the dump, so that runs which were begun before go on.
+    plateau: Plateau | None = Field(None, description="Stop when losses have stopped falling.")
+    regression: Regression | None = Field(None, description="Stop when a probe has become worse.")
+    # Rules of 0.3 that no recipe can set: kept in the dump, so runs of 0.3 can resume.
     max_epochs: None = internal(None, description="None.")
-    when: Literal["any"] = internal("any", description="Whichever rule holds first.")
+    when: Literal["any"] = internal("any", description="The first rule that applies ends the run.")
     min_tokens: Literal[0] = internal(0, description="From the beginning.")
     every_steps: int = internal(10, ge=1, description="Steps between two evaluations of the rules.")
 

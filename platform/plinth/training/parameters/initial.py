@@ -1,4 +1,4 @@
-"""Where a run's first weights come from."""
+"""Initial weights of a run."""
 
 from __future__ import annotations
 
@@ -8,39 +8,39 @@ from pydantic import Field, model_validator
 
 from plinth.records import Frozen
 
-#: Keys that name something; what they name is identified by its content.
+#: Keys of sources; the content of a source is identified by digest.
 NAMES = ("release", "checkpoint", "folder", "licence")
 
-#: How the names of buckets of replayed text begin.
+#: Prefix of buckets of replayed text.
 REPLAYED: Final = "replay-"
 
 
 class InitialWeights(Frozen):
-    """Initial weights, instead of random ones: give one of `release`, `checkpoint` and `folder`."""
+    """Initial weights other than random ones: set one of `release`, `checkpoint` and `folder`."""
 
     release: str | None = Field(
-        None, description="`NAME@champion` or `NAME/VERSION`; proved as `plinth verify` does before it is used."
+        None, description="`NAME@champion` or `NAME/VERSION`; verified as by `plinth verify` before use."
     )
     checkpoint: str | None = Field(
         None,
-        description="`RUN` or `RUN:STEP` of this workspace, committed and signed; without a step the newest. Or the "
-        "digest of a mean (`plinth run checkpoint average`), which its trainer signed.",
+        description="`RUN` or `RUN:STEP` of this workspace, committed and signed; default: the newest step. Or the "
+        "digest of a mean (`plinth run checkpoint average`), signed by its trainer.",
     )
     folder: str | None = Field(
         None,
-        description="In Hugging Face's layout (Llama, Qwen2, Qwen3, OLMo 2), below the input folder or absolute; every "
-        "file is hashed.",
+        description="Folder in Hugging Face's layout (Llama, Qwen2, Qwen3, OLMo 2), in the input folder or absolute; "
+        "every file is hashed.",
     )
-    licence: str = Field("", description="Of a `folder`, as its owner states it; recorded in the lineage.")
+    licence: str = Field("", description="License of a `folder`, as its owner states it; recorded in the lineage.")
     optimizer: Literal["fresh", "kept"] = Field(
         "fresh",
-        description="`kept`: masters and moments of the parent's checkpoint go on, of a run of this workspace; the "
-        "schedule begins anew in either case.",
+        description="`kept`: continue with masters and moments of the parent's checkpoint, for a run of this "
+        "workspace; `fresh`: start without. The schedule restarts in either case.",
     )
     vocabulary: Literal["same", "mean"] = Field(
         "same",
-        description="Another tokenizer than the parent's: `same` refuses it; `mean` keeps the rows of tokens that both "
-        "have, by their text, and begins the others at the mean of the parent's rows (Hewitt 2021).",
+        description="Handling of a tokenizer that differs from the parent's: `same` refuses it; `mean` keeps the "
+        "rows of tokens in both, by their text, and sets other rows to the mean of the parent's (Hewitt 2021).",
     )
 
     replay: float = Field(
@@ -48,8 +48,8 @@ class InitialWeights(Frozen):
         ge=0,
         le=0.5,
         exclude_if=lambda share: not share,
-        description="Share of all training tokens that are the parent's: streams of the run that gave the weights, as "
-        "its mixture had them, spread evenly.",
+        description="Share of all training tokens that come from the parent's training text, in the proportions of its "
+        "mixture, spread evenly.",
     )
 
     @classmethod
@@ -62,20 +62,20 @@ class InitialWeights(Frozen):
         given = [name for name in ("release", "checkpoint", "folder") if getattr(self, name)]
         if len(given) != 1:
             found = " and ".join(given) or "none"
-            raise ValueError(f"give one of `release`, `checkpoint` and `folder`; found {found}")
+            raise ValueError(f"set one of `release`, `checkpoint` and `folder`; found {found}")
         if self.folder and not self.licence:
-            raise ValueError("`folder` needs `licence`: under which terms its owner gives the weights")
+            raise ValueError("`folder` needs `licence`, the license of the weights")
         if self.licence and not self.folder:
-            raise ValueError("`licence` is of a `folder`; a release and a checkpoint have that of their sources")
+            raise ValueError("`licence` is for `folder` only; others inherit the license of their sources")
         if self.replay and self.folder:
-            raise ValueError("`replay` needs a `release` or `checkpoint`, whose text is known")
+            raise ValueError("`replay` needs a `release` or `checkpoint`, with known training text")
         if self.optimizer == "kept" and (self.folder or self.vocabulary != "same"):
             raise ValueError("`optimizer: kept` needs a `release` or `checkpoint`, and its vocabulary")
         return self
 
 
 class InitialState(Frozen):
-    """Resolved source of a run's initial weights: the digest of the manifest `initial`, and its use."""
+    """Resolved source of a run's initial weights: digest of the manifest `initial`, and options."""
 
     manifest: str
     optimizer: Literal["fresh", "kept"] = "fresh"

@@ -1,4 +1,4 @@
-"""Optimizer, learning rate and rotary schedule: AdamW, Muon, and the optimizers of installed packages by name."""
+"""Optimizer, learning rate and rotary schedule: AdamW, Muon, and optimizers of installed packages."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 
 ScheduleName = Literal["cosine", "linear", "wsd", "wsd-sqrt", "constant", "inverse-sqrt"]
 
-#: Groups of parameters as `parameter_groups` makes them.
+#: Groups of parameters from `parameter_groups`.
 Groups = list[dict[str, Any]]
 
-#: FP8 products, by the names of torchao's recipes: `plinth.training.engine.ranks` describes each.
+#: FP8 products, by torchao's recipe names: `plinth.training.engine.ranks` describes each.
 Float8 = Literal["none", "tensorwise", "rowwise", "rowwise_with_gw_hp"]
 
 
@@ -38,61 +38,59 @@ class Optimizer(Frozen):
     kind: str = Field(
         "adamw",
         exclude_if=lambda kind: kind == "adamw",
-        description="`adamw`; `muon`: the matrices of blocks by Muon, embeddings and gains by AdamW; or one of an "
-        "installed package.",
+        description="`adamw`; `muon` (Muon for the matrices of blocks, AdamW for embeddings and gains); or an "
+        "optimizer of an installed package.",
     )
     options: Mapping[str, Any] = Field(
         default_factory=dict,
         exclude_if=lambda given: not given,
-        description="Parameters of the optimizer; of `muon`: `momentum` (0.95) and `scale` (`rms`: updates of AdamW's "
-        "size; or `spectral`).",
+        description="Parameters of the optimizer. For `muon`: `momentum` (0.95) and `scale` (`rms`: update size of "
+        "AdamW; or `spectral`).",
     )
     lr: float = Field(3e-3, gt=0, description="Peak learning rate.")
     min_lr: float = Field(0.0, ge=0, description="Learning rate at the end; the floor of `inverse-sqrt`.")
     start_lr: float = Field(
-        0.0, ge=0, description="Learning rate where the warm-up begins; above 0 to warm a trained model up again."
+        0.0, ge=0, description="Learning rate at the start of the warm-up; above 0 to continue a trained model."
     )
     schedule: ScheduleName = Field(
         "wsd",
-        description="Fall after the warm-up; `wsd` is warm-up, stable, linear decay, `wsd-sqrt` decays by 1 - sqrt.",
+        description="Decay after the warm-up; `wsd`: warm-up, stable, linear decay; `wsd-sqrt`: decay by 1 - sqrt.",
     )
-    warmup_fraction: float = Field(0.02, ge=0, le=1, description="Opening share of tokens that warms up.")
-    warmup_tokens: None = internal(None, description="A key of 0.3; in the dump, so that runs go on.")
-    decay_fraction: float = Field(0.2, ge=0, le=1, description="WSD: closing share of tokens that decays.")
+    warmup_fraction: float = Field(0.02, ge=0, le=1, description="Share of tokens for the warm-up.")
+    warmup_tokens: None = internal(None, description="Unused key of 0.3, so its runs can resume.")
+    decay_fraction: float = Field(0.2, ge=0, le=1, description="WSD: share of tokens for the decay at the end.")
     horizons: tuple[float, ...] = Field(
         (),
         exclude_if=lambda given: not given,
-        description="WSD: shares of the tokens at which the rate has fallen as at the end; with the next step it is "
-        "the peak again. A checkpoint there stands for a run that ends there (WSD-S).",
+        description="WSD-S: shares of the tokens at which the learning rate has decayed to its minimum; the next step "
+        "returns to the peak. A checkpoint there is equivalent to the end of a shorter run.",
     )
-    decay_tokens: None = internal(None, description="A key of 0.3; in the dump, so that runs go on.")
-    decay_shape: Literal["linear"] = internal("linear", description="Of the schedule `wsd`.")
-    beta1: float = internal(0.9, ge=0, lt=1, description="AdamW, first moment.")
-    beta2: float = Field(0.95, ge=0, lt=1, description="AdamW, second moment.")
+    decay_tokens: None = internal(None, description="Unused key of 0.3, so its runs can resume.")
+    decay_shape: Literal["linear"] = internal("linear", description="Decay shape of the schedule `wsd`.")
+    beta1: float = internal(0.9, ge=0, lt=1, description="AdamW: decay rate of the first moment.")
+    beta2: float = Field(0.95, ge=0, lt=1, description="AdamW: decay rate of the second moment.")
     eps: float = internal(1e-8, gt=0, description="AdamW.")
-    weight_decay: float = Field(0.1, ge=0, description="On matrices; gains of norms have none.")
+    weight_decay: float = Field(0.1, ge=0, description="Weight decay of matrices; norm gains have none.")
     embedding_weight_decay: float | None = internal(
-        None, ge=0, description="On input and output embeddings; by default that of matrices."
+        None, ge=0, description="Weight decay of input and output embeddings; default: that of matrices."
     )
-    independent_weight_decay: bool = internal(
-        False, description="Decay by weight_decay x lr / peak lr, whatever the peak is, instead of weight_decay x lr."
-    )
-    embedding_lr_factor: float = internal(1.0, gt=0, description="Learning rate of embeddings, as a multiple.")
+    independent_weight_decay: bool = internal(False, description="Scale weight decay by lr / peak lr instead of lr.")
+    embedding_lr_factor: float = internal(1.0, gt=0, description="Multiplier of the learning rate of embeddings.")
     ema_decay: float | None = Field(
         None,
         gt=0,
         lt=1,
         exclude_if=lambda given: given is None,
-        description="Keep a mean of the weights, of which this share stays after a step (`plinth run checkpoint "
-        "average`).",
+        description="Decay of an exponential moving average of the weights (EMA), per step (`plinth run checkpoint "
+        "average`); unset: no EMA.",
     )
     ema_tokens: int | None = Field(
         None,
         ge=1,
         exclude_if=lambda given: given is None,
-        description="Tokens that `ema_decay` is for, instead of a step, whatever its size.",
+        description="Tokens per application of `ema_decay`, instead of one step.",
     )
-    grad_clip: float = Field(1.0, gt=0, description="Global norm to which gradients are clipped.")
+    grad_clip: float = Field(1.0, gt=0, description="Maximum global gradient norm; larger gradients are clipped.")
 
     @model_validator(mode="after")
     def _can_fall(self) -> Optimizer:
@@ -101,9 +99,9 @@ class Optimizer(Frozen):
         if self.horizons:
             self._apart()
         if self.ema_tokens is not None and self.ema_decay is None:
-            raise ValueError("ema_tokens are those of ema_decay, which is not set")
+            raise ValueError("ema_tokens requires ema_decay")
         if self.schedule == "inverse-sqrt" and not self.warmup_fraction:
-            raise ValueError("inverse-sqrt falls with the length of the warm-up: expected one above 0")
+            raise ValueError("inverse-sqrt requires a warm-up: expected warmup_fraction above 0")
         return self
 
     def warmup(self, total_tokens: int) -> float:
@@ -116,13 +114,13 @@ class Optimizer(Frozen):
 
     def _apart(self) -> None:
         if not self.schedule.startswith("wsd"):
-            raise ValueError(f"horizons are of the schedules wsd and wsd-sqrt; found {self.schedule}")
+            raise ValueError(f"horizons require the schedule wsd or wsd-sqrt; found {self.schedule}")
         begin = self.warmup_fraction
         for end in (*self.horizons, 1.0):
             if end > 1 or end * (1 - self.decay_fraction) < begin or end == begin:
                 raise ValueError(
-                    f"horizons rise below 1, and the decay before each, {self.decay_fraction:g} of its tokens, begins "
-                    f"after the one before and after the warm-up; found {end:g} after {begin:g}"
+                    f"horizons must increase and stay below 1, and the decay before each, {self.decay_fraction:g} of "
+                    f"its tokens, must start after the previous horizon and the warm-up; found {end:g} after {begin:g}"
                 )
             begin = end
 
@@ -130,24 +128,24 @@ class Optimizer(Frozen):
 class MuonOptions(Frozen):
     """Muon: momentum, orthogonalized by Newton and Schulz (Jordan et al. 2024, kellerjordan.github.io/posts/muon)."""
 
-    momentum: float = Field(0.95, ge=0, lt=1, description="Share of the momentum that stays.")
+    momentum: float = Field(0.95, ge=0, lt=1, description="Momentum coefficient.")
     scale: Literal["rms", "spectral"] = Field(
         "rms",
-        description="`rms`: 0.2 sqrt(max(rows, columns)), the size of AdamW's updates, so that its rate and decay "
-        "serve (Moonlight, arXiv:2502.16982); `spectral`: sqrt(max(1, rows / columns)), as first published.",
+        description="`rms`: 0.2 sqrt(max(rows, columns)), the update size of AdamW, so its learning rate and decay "
+        "apply (Moonlight, arXiv:2502.16982); `spectral`: sqrt(max(1, rows / columns)), as first published.",
     )
 
 
 # Optimizers by name: built-in ones, and those of installed packages (entry points of the group `plinth.optimizers`).
 #
-# The control plane imports this module to check a recipe. So `make` is a function that imports torch when it is called,
-# on a rank; the module of a member imports none.
+# The control plane imports this module to check a recipe, so `make` is a function that imports torch when called on a
+# rank; the module of a member imports none.
 #
-# DeepSpeed puts flat tensors in place of the parameters under ZeRO: one tensor holds a rank's range of many
-# parameters. An optimizer that treats every element alike sees no difference. State tensors of the size of their
-# parameter are in checkpoints by their names, on any layout. An optimizer that honours `found_inf` (where that tensor
-# is 1 the update changes nothing, and the host does not wait) says so by `fused` in its groups; without it the guard
-# cannot keep an update back.
+# Under ZeRO, DeepSpeed replaces the parameters with flat tensors: one tensor has a rank's range of many parameters. An
+# elementwise optimizer works unchanged. State tensors of the size of their parameter are in checkpoints by name, on any
+# layout. An optimizer that honors `found_inf` (if that tensor is 1 the update changes nothing, and the host does not
+# wait) declares it with `fused` in its groups; otherwise the guard cannot skip an update.
+
 
 @dataclass(frozen=True)
 class OptimizerKind:
@@ -223,18 +221,16 @@ def make_optimizer(groups: Groups, optimizer: Optimizer, origin: str | None) -> 
     kind = OPTIMIZERS.find(optimizer.kind)
     if origin_of(optimizer) != origin:
         raise TrainingError(
-            f"the optimizer {optimizer.kind} of this machine is not that of the run",
+            f"the optimizer {optimizer.kind} on this machine differs from the run's",
             found=origin_of(optimizer) or "built in",
             expected=origin or "built in",
-            remedy="install the same version where the ranks run, or start another run",
+            remedy="install the same version on the training machine, or start a new run",
         )
     made: torch.optim.Optimizer = kind.make(groups, optimizer, options_of(optimizer))
     return made
 
 
-def problems_with_division(
-    optimizer: Optimizer, parallel: Parallel, model: Model, precision: str
-) -> Iterator[Refusal]:
+def problems_with_division(optimizer: Optimizer, parallel: Parallel, model: Model, precision: str) -> Iterator[Refusal]:
     """Yield the reasons why an optimizer cannot run on a division, by key of `training.parallel`."""
     kind = OPTIMIZERS.find(optimizer.kind)
     apart = {
@@ -249,48 +245,48 @@ def problems_with_division(
             "pipeline",
             f"{next(name for name, is_so in apart.items() if is_so)} has a group of parameters for embeddings, which "
             "some stages lack; in FP16, and with an optimizer of a package, DeepSpeed sums the gradient norm over "
-            "stages group by group, so that they wait for each other for ever; expected 1, or another precision",
+            "stages group by group and would deadlock; expected 1, or another precision",
         )
     if kind.elementwise:
         return
     if parallel.tensor > 1:
         yield (
             "tensor",
-            f"the optimizer {optimizer.kind} needs every matrix whole, and {parallel.tensor} tensor ranks hold parts "
-            "of each at all times; expected 1, and ZeRO or a pipeline to divide the model",
+            f"the optimizer {optimizer.kind} needs whole matrices, and each of the {parallel.tensor} tensor ranks "
+            "has only a part; expected 1, and ZeRO or a pipeline to divide the model",
         )
     if parallel.offload != "none":
         yield (
             "offload",
-            f"the optimizer {optimizer.kind} multiplies matrices in every update, which the host is too slow for; "
-            "expected none",
+            f"the optimizer {optimizer.kind} multiplies matrices in every update, too slow on the host; expected none",
         )
 
 
-# Rotary positions that change while a run trains: longer contexts in a later stretch of the same run.
+# Changes of rotary positions during a run, for longer contexts in a later part.
 #
-# A change is of the model's arithmetic, not of its shape: no parameter and no optimizer state moves. What a step uses
-# follows from its number, so that a resume, a rollback and a replay use it too; every checkpoint's `config.json` says
-# what its last step used. (Xiong et al. 2023, arXiv:2309.16039, raise theta; Peng et al. 2023, arXiv:2309.00071, YaRN.)
+# A change affects the model's arithmetic, not its shape: parameters and optimizer state stay. The positions of a step
+# follow from its number, also in a resume, a rollback and a replay; every checkpoint's `config.json` has those of its
+# last step. (Xiong et al. 2023, arXiv:2309.16039, raise theta; Peng et al. 2023, arXiv:2309.00071, YaRN.)
+
 
 class RotaryChange(Frozen):
-    """Rotary positions that begin at a step; omitted keys do not change."""
+    """Change of rotary positions from a step on; omitted keys do not change."""
 
     from_step: int = Field(ge=1, description="First step of the change, counted from 1.")
-    rope_theta: float | None = Field(None, gt=0, description="Base of the rotary frequencies from there on.")
-    rope_scaling: RopeScaling | None = Field(None, description="For longer contexts from there on.")
+    rope_theta: float | None = Field(None, gt=0, description="Base of the rotary frequencies.")
+    rope_scaling: RopeScaling | None = Field(None, description="Scaling for longer contexts.")
 
 
 class TrainingChange(RunChange):
-    """A change of batch, rows or rotary positions that begins at a step. With a `reason` it amends a started run: it
-    applies to steps not taken yet, and replaces later scheduled changes.
+    """A change of batch, rows or rotary positions from a step on. With a `reason` it amends a started run: it applies
+    to future steps and replaces later scheduled changes.
     """
 
     rope_theta: float | None = Field(
-        None, gt=0, description="Base of the rotary frequencies from there on; left out, it stays. Never amended."
+        None, gt=0, description="Base of the rotary frequencies; unset: unchanged. Not allowed in amendments."
     )
     rope_scaling: RopeScaling | None = Field(
-        None, description="Scaling of the rotary frequencies from there on; left out, it stays. Never amended."
+        None, description="Scaling of the rotary frequencies; unset: unchanged. Not allowed in amendments."
     )
 
     @model_validator(mode="after")
@@ -299,7 +295,7 @@ class TrainingChange(RunChange):
         if self.global_batch_sequences is None and self.sequence_tokens is None and not rotary:
             raise ValueError("give `global_batch_sequences`, `sequence_tokens`, `rope_theta` or `rope_scaling`")
         if rotary and self.reason:
-            raise ValueError("rotary positions are part of a run's identity: they are planned, never amended")
+            raise ValueError("rotary positions are part of a run's identity and cannot be amended")
         return self
 
     @property

@@ -1,4 +1,4 @@
-"""Division of one model over devices, and the settings of DeepSpeed that a recipe may make."""
+"""Division of one model over devices, and the DeepSpeed settings of a recipe."""
 
 from __future__ import annotations
 
@@ -12,67 +12,67 @@ from plinth.errors import TrainingError
 from plinth.model.parameters import AttentionPath, Model
 from plinth.records import Frozen, internal
 
-# Division of one model over devices. Not part of identity: placement decides speed and memory, not the weights.
+# Division of one model over devices. Not part of identity: placement affects speed and memory, not the weights.
 #
 #     ranks = data x pipeline x sequence x tensor
 #
-# `tensor` divides every matrix, `pipeline` the layers, `sequence` the tokens of a sequence (Ulysses); the
-# ranks left are data parallel: they see different sequences.
+# `tensor` divides every matrix, `pipeline` the layers, `sequence` the tokens of a sequence (Ulysses); the remaining
+# ranks are data parallel: they see different sequences.
 
-#: A key of the block, and the reason for which its value is refused: found, expected.
+#: A key of the block, and the reason why its value is refused: found, expected.
 Refusal = tuple[str, str]
 
 
-#: Elements of a bucket: long enough for a network's full speed, small beside a model.
+#: Elements of a bucket: large enough for a network's full speed, small compared with a model.
 BUCKET = 2**25
 
 
 class LossScale(Frozen):
-    """Loss scale in FP16 only: gradients are multiplied so that small ones survive (Micikevicius et al.,
+    """Loss scale, FP16 only: gradients are scaled up so that small ones do not underflow (Micikevicius et al.,
     arXiv:1710.03740).
     """
 
-    static: float = Field(0.0, ge=0, description="A fixed factor; 0 finds it while training.")
-    initial_power: int = Field(16, ge=0, le=32, description="The first factor is 2 to this power.")
-    window: int = Field(1000, ge=1, description="Steps without overflow after which the factor doubles.")
+    static: float = Field(0.0, ge=0, description="Fixed factor; 0: dynamic.")
+    initial_power: int = Field(16, ge=0, le=32, description="Exponent of the initial factor, a power of 2.")
+    window: int = Field(1000, ge=1, description="Steps without overflow until the factor doubles.")
     hysteresis: int = Field(2, ge=1, description="Overflows before the factor is halved.")
-    minimum: int = Field(1, ge=1, description="The factor does not fall below.")
+    minimum: int = Field(1, ge=1, description="Minimum of the factor.")
 
 
 class Parallel(Frozen):
-    """Ranks = data x tensor x pipeline x sequence; the data ranks are those left by the other three."""
+    """Division of the model: ranks = data x tensor x pipeline x sequence; the data degree follows from the others."""
 
     zero_stage: Literal[0, 1, 2, 3] = Field(
-        1, description="DeepSpeed ZeRO: what is divided over ranks; 1 optimizer state, 2 gradients, 3 parameters too."
+        1, description="DeepSpeed ZeRO stage: 1 divides optimizer state, 2 also gradients, 3 also parameters."
     )
-    tensor: int = Field(1, ge=1, description="Ranks that share every matrix (Megatron-LM, arXiv:1909.08053).")
-    pipeline: int = Field(1, ge=1, description="Ranks that share the layers.")
-    sequence: int = Field(1, ge=1, description="Ranks that share a sequence (DeepSpeed-Ulysses, arXiv:2309.14509).")
+    tensor: int = Field(1, ge=1, description="Degree of tensor parallelism (Megatron-LM, arXiv:1909.08053).")
+    pipeline: int = Field(1, ge=1, description="Number of pipeline stages.")
+    sequence: int = Field(1, ge=1, description="Degree of sequence parallelism (DeepSpeed-Ulysses, arXiv:2309.14509).")
     offload: Literal["none", "optimizer", "parameters"] = Field(
-        "none", description="Kept in the host's memory: the optimizer state, or that and the parameters (ZeRO-3)."
+        "none", description="Data kept in host memory: the optimizer state, or also the parameters (ZeRO-3)."
     )
     activation_checkpointing: int = Field(
-        0, ge=0, description="Blocks computed again in the backward pass: 0 none, 1 all, n every n-th."
+        0, ge=0, description="Blocks recomputed in the backward pass: 0 none, 1 all, n every n-th."
     )
     compile: bool = Field(False, description="`torch.compile` each block.")
     attention: AttentionPath = Field(
         "auto",
-        description="Kernel of attention: `sdpa`, `flex` (block masks), `flash` (no documents), or `auto`: "
-        "`flex` on GPUs where documents end within rows, else `sdpa`.",
+        description="Attention kernel: `sdpa`, `flex` (block masks), `flash` (no documents), or `auto`: `flex` on "
+        "GPUs if documents end within rows, otherwise `sdpa`.",
         exclude_if=lambda path: path == "auto",
     )
-    loss_scale: LossScale = internal(LossScale(), description="FP16: factor of the loss.")
+    loss_scale: LossScale = internal(LossScale(), description="FP16: loss scale.")
     communication_dtype: Literal["auto", "fp32", "bf16", "fp16"] = Field(
         "auto",
-        description="Of gradients on the wire: `auto` is fp32, in which they are accumulated; the run's own precision "
-        "sends half the bytes and rounds sums over ranks once more.",
+        description="Dtype of gradients in communication: `auto` is fp32, as in accumulation; the run's own precision "
+        "halves the bytes and adds a rounding of sums over ranks.",
     )
     overlap_communication: bool | None = internal(
-        None, description="Reduce gradients while the backward pass goes on; by default on GPUs, where the stage can."
+        None, description="Reduce gradients during the backward pass; default: on GPUs, if the stage can."
     )
-    reduce_bucket_elements: int = internal(BUCKET, ge=1, description="Gradients reduced at once.")
+    reduce_bucket_elements: int = internal(BUCKET, ge=1, description="Gradients reduced at once, in elements.")
     gather_bucket_elements: int = internal(
-        BUCKET, ge=1, description="Parameters gathered at once after an update, ZeRO-1 and ZeRO-2."
+        BUCKET, ge=1, description="Parameters gathered at once after an update (ZeRO-1 and ZeRO-2)."
     )
 
     @property
@@ -95,19 +95,19 @@ def problems(
     if parallel.activation_checkpointing > model.layers:
         yield (
             "activation_checkpointing",
-            f"every {parallel.activation_checkpointing}th of {model.layers} layers is none; "
+            f"every {parallel.activation_checkpointing}th layer of {model.layers} selects none; "
             f"expected at most {model.layers}, or 0 to keep all activations",
         )
     if parallel.compile and parallel.zero_stage == 3:
         yield (
             "compile",
-            "ZeRO-3 gathers parameters from within the blocks, which sends the compiler back to plain PyTorch after "
+            "ZeRO-3 gathers parameters within the blocks, so the compiler falls back to eager PyTorch after "
             "eight attempts; expected false, or zero_stage 0, 1 or 2",
         )
     if parallel.attention == "flash" and model.document_mask:
         yield (
             "attention",
-            "flash takes no mask, and model.document_mask keeps attention within documents; expected auto or flex, or "
+            "flash supports no mask, which model.document_mask needs; expected auto or flex, or "
             "model.document_mask: false",
         )
     yield from _communication(parallel, precision)
@@ -144,13 +144,13 @@ def _communication(parallel: Parallel, precision: str) -> Iterator[Refusal]:
         against = "pipeline" if parallel.pipeline > 1 else "zero_stage 0"
         yield (
             "overlap_communication",
-            f"with {against}, gradients are reduced after the last backward pass, so that it would do nothing; "
+            f"with {against}, gradients are reduced after the last backward pass, so it would have no effect; "
             "expected false, or zero_stage 1, 2 or 3 without a pipeline",
         )
     if parallel.gather_bucket_elements != BUCKET and stage not in (1, 2):
         yield (
             "gather_bucket_elements",
-            f"ZeRO-{stage} gathers no parameters in buckets after an update, so that it would do nothing; expected "
+            f"ZeRO-{stage} gathers no parameters in buckets after an update, so it would have no effect; expected "
             f"{BUCKET}, or zero_stage 1 or 2",
         )
 
@@ -222,17 +222,16 @@ def _offload(parallel: Parallel) -> Iterator[Refusal]:
         )
 
 
-# The recipe's block `training.deepspeed`: any setting of DeepSpeed, as its configuration names it, but those that the
-# engine owns.
+# The recipe's block `training.deepspeed`: any DeepSpeed setting by its own name, except those that the engine owns.
 #
-# A setting is owned where a key of the recipe has it, or where checkpoints, batches or the guard rest on its value; it
-# is refused with what to set instead. A name that DeepSpeed does not read is refused too: DeepSpeed would pass over it
-# in silence. Names within `zero_optimization` it checks by itself when a rank starts. A setting is part of a run's
-# identity unless it can change no number (`HARMLESS`).
+# The engine owns a setting if a key of the recipe has it, or if checkpoints, batches or the guard depend on its value;
+# it is refused with an alternative. Names unknown to DeepSpeed are refused too: DeepSpeed would ignore them silently.
+# Names within `zero_optimization` are checked by DeepSpeed when a rank starts. A setting is part of a run's identity
+# unless it has no effect on numbers (`HARMLESS`).
 #
-# Read in DeepSpeed 0.19.8: `runtime/config.py`, `runtime/constants.py`, `runtime/zero/config.py`.
+# Based on DeepSpeed 0.19.8: `runtime/config.py`, `runtime/constants.py`, `runtime/zero/config.py`.
 
-#: A key of the block, and the reason for which it is refused.
+#: A key of the block, and the reason why it is refused.
 Refused = tuple[tuple[str, ...], str]
 
 ZERO = "zero_optimization"
@@ -243,7 +242,7 @@ _MEAN = "nothing: gradients are the mean over the scored targets of the global b
 _OFFLOAD = "training.parallel.offload"
 _BUCKETS = "nothing: `plinth run plan` counts the engine's own buckets"
 
-#: What the engine owns, and what has it in a recipe.
+#: Settings that the engine owns, and their replacement in a recipe.
 OWNED: Mapping[str, str] = {
     "train_batch_size": "training.global_batch_sequences",
     "train_micro_batch_size_per_gpu": "training.micro_batch_sequences",
@@ -295,7 +294,7 @@ OWNED: Mapping[str, str] = {
     f"{ZERO}.save_muon_momentum_buffer_in_memory": "training.optimizer.kind",
 }
 
-#: Settings that change no number of a run: they log, or decide when ZeRO-3 fetches what it needs anyway.
+#: Settings without effect on numbers: logging, or the prefetching of ZeRO-3.
 HARMLESS = frozenset(
     {
         *("comet", "comms_logger", "csv_monitor", "disable_python_gc", "dump_state", "flops_profiler", "log_level"),
@@ -309,7 +308,7 @@ HARMLESS = frozenset(
     }
 )
 
-#: Further names at the top of a configuration that DeepSpeed reads.
+#: Other top-level names of DeepSpeed's configuration.
 OTHERS = frozenset(
     {
         *("aio", "compression_training", "disable_allgather", "eigenvalue", "hybrid_engine", "progressive_layer_drop"),

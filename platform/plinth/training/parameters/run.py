@@ -1,4 +1,4 @@
-"""One run: the sections of all parts, and what only two of them together can refuse.
+"""Parameters of a run: the sections of all parts, and checks that involve several sections.
 
 The small sections are here too: checkpoints, validation, telemetry and sinks.
 """
@@ -25,103 +25,103 @@ from plinth.training.parameters.parallel import Parallel, not_with
 # Checkpoints.
 
 class Average(Frozen):
-    """A mean of committed checkpoints is evaluated and released, instead of the last one."""
+    """Evaluate and release a mean of committed checkpoints instead of the last checkpoint."""
 
-    last: int = Field(1, ge=1, description="Of the newest so many.")
-    steps: tuple[int, ...] = Field((), description="Of these; left out: of the newest `last`.")
+    last: int = Field(1, ge=1, description="Number of checkpoints to average, from the newest.")
+    steps: tuple[int, ...] = Field((), description="Steps to average; empty: the newest `last`.")
     ema: bool = Field(
-        False, description="Of the means of weights that they keep (`training.optimizer.ema_decay`) instead."
+        False, description="Average the EMA weights of the checkpoints (`training.optimizer.ema_decay`)."
     )
 
     @model_validator(mode="after")
     def _agree(self) -> Average:
         if self.steps and (self.last != 1 or len(set(self.steps)) != len(self.steps)):
-            raise ValueError("give `last`, or `steps`, each once")
+            raise ValueError("set `last`, or distinct `steps`")
         return self
 
 
 class Checkpoints(Frozen):
     """Checkpoint interval and retention."""
 
-    every_steps: int = Field(100, ge=1, description="Steps between two checkpoints.")
+    every_steps: int = Field(100, ge=1, description="Checkpoint interval in steps.")
     mode: Literal["async", "sync"] = internal(
-        "async", description="async: training goes on while another process writes; sync: it waits for the disk."
+        "async", description="async: training continues while another process writes; sync: it waits for the disk."
     )
-    keep_last: int = Field(2, ge=1, description="Older ones are removed.")
-    keep_every: int = Field(0, ge=0, description="Also kept: steps divisible by this; 0 keeps none.")
-    keep_best: int = Field(0, ge=0, description="Also kept: so many of the best: by held-out slices, or smoothed loss.")
+    keep_last: int = Field(2, ge=1, description="Number of newest checkpoints to keep.")
+    keep_every: int = Field(0, ge=0, description="Also keep checkpoints at multiples of this step; 0: none.")
+    keep_best: int = Field(0, ge=0, description="Also keep this many best ones, by held-out slices or smoothed loss.")
     audit_steps: int = internal(
-        8, ge=1, description="Steps before the end at which a checkpoint is kept, to prove that a resume is exact."
+        8, ge=1, description="Distance in steps from the end of the checkpoint for the resume proof."
     )
     upload: str | None = Field(
         None,
         pattern=r"^s3://[^/]+(/.*)?$",
-        description="Copy of every committed checkpoint, from which another machine can resume.",
+        description="Bucket for a copy of every committed checkpoint, to resume on other machines.",
     )
     average: Average | None = Field(
         None,
         exclude_if=lambda given: given is None,
-        description="What is evaluated and released is a mean of checkpoints; left out: the last checkpoint.",
+        description="Mean of checkpoints to evaluate and release; unset: the last checkpoint.",
     )
 
     @model_validator(mode="after")
     def _kept(self) -> Checkpoints:
         if self.average and self.average.last > self.keep_last:
-            raise ValueError(f"average.last {self.average.last} needs more than keep_last {self.keep_last} leaves")
+            raise ValueError(f"average.last {self.average.last} exceeds keep_last {self.keep_last}")
         return self
 
 
-# Held-out slices and probes while a run trains.
+# Evaluation of held-out slices and probes during training.
 
 class Validation(Frozen):
     """Evaluation of held-out text and probes during training: interval and amount. It does not change the weights."""
 
-    every_steps: int = Field(0, ge=0, description="Steps between two evaluations; 0: with every checkpoint.")
+    every_steps: int = Field(0, ge=0, description="Evaluation interval in steps; 0: with every checkpoint.")
     bytes_per_slice: int = Field(
         2**18,
         ge=1,
-        description="Held-out text of each slice, by smallest id: with as much as evaluation.max_bytes_per_slice the "
-        "same documents, so that the numbers are those of the final evaluation.",
+        description="Bytes of held-out text per slice, by smallest id. If equal to evaluation.max_bytes_per_slice, the "
+        "documents and numbers are those of the final evaluation.",
     )
     probes_share: float = Field(
         0.02,
         ge=0,
         le=1,
-        description="Share of the run's training that probes may cost, counted in tokens; 0: none while it trains. "
-        "Items and looks are chosen to keep to it, once, and every look asks the same items.",
+        description="Maximum cost of probes as a share of the run's training, in tokens; 0: no probes during training. "
+        "Items and interval are chosen once to fit; every evaluation scores the same items.",
     )
     slices: tuple[str, ...] = internal((), description="Buckets to evaluate; empty: all that have held-out text.")
 
 
-# Statistics of a run besides loss and speed. Not part of its identity: measuring changes nothing.
+# Measurements other than loss and speed. Not part of a run's identity: they have no effect on weights.
 
 class Telemetry(Frozen):
     """Measurements other than loss and speed."""
 
     layers_every: int = internal(
-        10, ge=0, description="Steps between measurements of gradient norm and activations by layer; 0: never."
+        10, ge=0, description="Interval in steps for gradient norm and activations by layer; 0: never."
     )
     stragglers_every: int = Field(
-        50, ge=0, description="Steps between comparisons of the ranks' own time, each over as many steps; 0: never."
+        50, ge=0, description="Interval in steps for comparisons of the ranks' own time; 0: never."
     )
     straggler_score: float = internal(
-        0.75, gt=0, le=1, description="A rank is a straggler below this share of the fastest rank's speed."
+        0.75, gt=0, le=1, description="Speed below which a rank is a straggler, as a share of the fastest rank's."
     )
     profile_steps: tuple[int, int] | None = Field(
         None,
-        description="First and last step of which rank 0 writes a `torch.profiler` trace; a run that is under way is "
-        "asked by `plinth run profile`.",
+        description="First and last step of a `torch.profiler` trace of rank 0; use `plinth run profile` for a running "
+        "run.",
     )
-    devices_s: float = internal(30.0, ge=0, description="Seconds between samples of a node's GPUs; 0: errors only.")
+    devices_s: float = internal(30.0, ge=0, description="Sampling interval of GPUs in seconds; 0: errors only.")
 
     @model_validator(mode="after")
     def _in_order(self) -> Telemetry:
         if self.profile_steps and not 1 <= self.profile_steps[0] <= self.profile_steps[1]:
-            raise ValueError(f"profile_steps {list(self.profile_steps)}: expected the first, from 1 on, and the last")
+            raise ValueError(f"profile_steps {list(self.profile_steps)}: expected first (from 1) and last step")
         return self
 
 
-# The sinks of a run, as a recipe sets them. Not part of identity.
+# Sinks of a run. Not part of identity.
 
 class Sinks(Frozen):
     """Sinks of a run's numbers, in addition to its timeline, page and MLflow."""
@@ -129,7 +129,7 @@ class Sinks(Frozen):
     tensorboard: bool = Field(
         False, description="Write event files into the run's `sinks/tensorboard` (extra `tensorboard`)."
     )
-    wandb: str = Field("", description="Project of Weights & Biases, or `entity/project` (extra `wandb`); empty: none.")
+    wandb: str = Field("", description="Project of Weights & Biases, or `entity/project` (extra `wandb`); empty: off.")
     wandb_mode: Literal["online", "offline"] = Field(
         "online", description="`offline` writes into the run's `sinks/wandb`, for `wandb sync`."
     )
@@ -152,7 +152,7 @@ class Training(Frozen):
     global_batch_sequences: int = Field(16, ge=1, description="Sequences per optimizer step, over all ranks.")
     changes: tuple[TrainingChange, ...] = spelling(
         (),
-        description="Other batches, rows of other lengths, or other rotary positions, from steps on: the tokens and "
+        description="Changes of batch, row length or rotary positions from a step on; the tokens and "
         "their order stay the same.",
     )
     batch_schedule: tuple[BatchChange, ...] = internal((), description="Changes of the batch.")
@@ -160,48 +160,48 @@ class Training(Frozen):
     rotary_schedule: tuple[RotaryChange, ...] = internal(
         (), exclude_if=lambda given: not given, description="Changes of the rotary positions."
     )
-    amendments: tuple[Amendment, ...] = internal((), description="Changes with a reason, of a run that has begun.")
+    amendments: tuple[Amendment, ...] = internal((), description="Changes, with a reason, of a started run.")
     parallel: Parallel = Parallel()
     deepspeed: Mapping[str, Any] = Field(
         default_factory=dict,
         exclude_if=lambda given: not given,
-        description="Further settings of DeepSpeed by its own names; those that the engine owns are refused by name.",
+        description="Additional DeepSpeed settings, by DeepSpeed's names; settings owned by Plinth are refused.",
     )
     precision: Literal["fp32", "bf16", "fp16", "auto"] = Field(
-        "auto", description="`auto`: BF16 where the device has it."
+        "auto", description="Training precision; `auto`: BF16 if the device supports it."
     )
     fp32_matmul: Literal["ieee", "tf32"] = Field(
         "ieee",
-        description="Products of FP32 matrices: of exact inputs, or of inputs rounded to TF32's 10 bits, several times "
+        description="FP32 matrix products: `ieee`, or `tf32` (inputs rounded to 10 bits of mantissa), several times "
         "faster (GPUs from Ampere on).",
         exclude_if=lambda kind: kind == "ieee",
     )
     float8: Float8 = Field(
         "none",
         exclude_if=lambda kind: kind == "none",
-        description="Products of the blocks' linear layers in FP8 by torchao's recipe of this name, the rest in BF16: "
-        "`tensorwise` (compute capability 8.9), `rowwise` and `rowwise_with_gw_hp` (9.0), whose gradients of weights "
-        "stay in BF16.",
+        description="FP8 products of the blocks' linear layers by this torchao recipe, the rest in BF16: `tensorwise` "
+        "(compute capability 8.9), `rowwise` and `rowwise_with_gw_hp` (9.0), which keeps gradients of weights "
+        "in BF16.",
     )
-    seed: int = Field(1, description="Of initial weights.")
+    seed: int = Field(1, description="Seed of the initial weights.")
     deterministic: bool = Field(
         True,
-        description="Kernels that give the same bits each time. False: the faster attention gradients of GPUs, and a "
-        "resume that is proved within a measured tolerance only, which the gate policy must accept.",
+        description="Use deterministic kernels. False: faster attention gradients on GPUs, but the resume can be "
+        "proved within a measured tolerance only, which the gate policy must accept.",
         exclude_if=lambda given: given,
     )
     initial: InitialWeights | None = Field(
         None,
         exclude_if=lambda given: given is None,
-        description="Weights to begin from: a release, a checkpoint or a folder; left out: random ones of the seed.",
+        description="Initial weights: a release, a checkpoint or a folder; unset: random, from the seed.",
     )
     extensions: Mapping[str, Mapping[str, Any]] = Field(
         default_factory=dict,
         exclude_if=lambda given: not given,
-        description="Training hooks of installed packages, by name, each with its parameters.",
+        description="Parameters of training hooks of installed packages, by name.",
     )
     stopping: Stopping = Stopping()
-    validation: Validation | None = Field(None, description="Held-out slices while the run trains; left out: none.")
+    validation: Validation | None = Field(None, description="Held-out evaluation during training; unset: none.")
     telemetry: Telemetry = Telemetry()
     sinks: Sinks = Sinks()
     guard: GuardParameters = GuardParameters()
@@ -212,10 +212,10 @@ class Training(Frozen):
 
     @model_validator(mode="after")
     def _scheduled(self) -> Training:
-        """Convert `changes` to the schedules that stages know."""
+        """Convert `changes` to the stages' schedules."""
         for name in {schedule for change in self.changes for schedule in change.schedules}:
             entries = (change.entry(name) for change in self.changes if name in change.schedules)
-            # within validation, before the record is in use
+            # during validation, before the record is in use
             object.__setattr__(self, name, (*getattr(self, name), *entries))
         require_in_order(self.rotary_schedule)
         return self
@@ -229,7 +229,7 @@ class Training(Frozen):
     def _keeps_a_mean(self) -> Training:
         average = self.checkpoints.average
         if average is not None and average.ema and self.optimizer.ema_decay is None:
-            raise ValueError("checkpoints.average.ema: no mean of weights is kept without optimizer.ema_decay")
+            raise ValueError("checkpoints.average.ema: requires optimizer.ema_decay")
         return self
 
     @model_validator(mode="after")
@@ -238,9 +238,9 @@ class Training(Frozen):
             return self
         for name in not_with(self.parallel, float8=True)[:1]:
             found = f"parallel.{name} {getattr(self.parallel, name)}"
-            raise ValueError(f"float8 {self.float8} with {found}: layers are whole; use ZeRO up to 2, or pipelines")
+            raise ValueError(f"float8 {self.float8} with {found}: needs whole layers; use ZeRO up to 2, or pipelines")
         if self.precision not in ("bf16", "auto"):
-            raise ValueError(f"float8 {self.float8} with precision {self.precision}: all else is computed in bf16")
+            raise ValueError(f"float8 {self.float8} with precision {self.precision}: FP8 requires precision bf16")
         return self
 
     @model_validator(mode="after")
@@ -257,13 +257,13 @@ class Training(Frozen):
         looked_at = () if self.validation is None else self.validation.slices
         if watched and (self.validation is None or (looked_at and not set(watched) <= set(looked_at))):
             raise ValueError(
-                f"stopping.plateau.slices waits for {', '.join(watched)}, which training.validation does not measure"
+                f"stopping.plateau.slices needs {', '.join(watched)}, which training.validation does not evaluate"
             )
         if self.stopping.regression is not None and (self.validation is None or not self.validation.probes_share):
-            raise ValueError("stopping.regression waits for probes, which training.validation does not score")
+            raise ValueError("stopping.regression needs probes, which training.validation does not score")
         if self.stopping.asked and self.checkpoints.keep_last < 2:
             raise ValueError(
-                "checkpoints.keep_last 1 leaves a run that `stopping` ends early no checkpoint to prove its resume "
-                "from; expected at least 2"
+                "checkpoints.keep_last 1 keeps no checkpoint for the resume proof of a run that `stopping` ends early; "
+                "expected at least 2"
             )
         return self

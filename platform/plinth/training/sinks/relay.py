@@ -1,13 +1,13 @@
-"""Follows a run's timeline and hands its numbers to sinks, each event once.
+"""Relay that follows a run's timeline and passes its numbers to sinks, each event once.
 
     python -m plinth.training.sinks.relay runs/RUN/config.json [--once]
 
-The supervisor starts it beside the ranks. A sink that is away delays its own numbers, and nothing else: they come with
-the next try, of this job or another. Numbers are placed at the last step before them, so that what a sink holds of the
-run is in the order of steps; when steps come again, after a resume or a rollback, the sink is told to go back.
+The supervisor starts it with the ranks. An unreachable sink delays only its own numbers, until the next try of this job
+or another. Numbers are placed at the last step before them, so a sink has them in the order of steps; when steps
+repeat, after a resume or a rollback, the sink is rolled back.
 
-A mark (`sinks/NAME.json`) is the last step whose numbers a sink has flushed. A relay that starts again goes back to
-that step, and so writes nothing twice, wherever the one before was killed.
+A bookmark (`sinks/NAME.json`) is the last step whose numbers a sink has flushed. A restarted relay goes back to that
+step, so nothing is written twice, wherever the previous relay was killed.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ from plinth.training.telemetry.timeline import Event, TimelineReader
 
 # The sinks of a timeline: TensorBoard, Weights & Biases, Prometheus.
 
+
 class SinkRow(NamedTuple):
     """Numbers of an event at the current step of the run."""
 
@@ -43,7 +44,7 @@ class SinkRow(NamedTuple):
     time: float
     step: int
     values: dict[str, float]
-    redone: bool = False  # the step came before, and comes again
+    redone: bool = False  # True if the step is a repetition
 
 
 class TimelineSink(Protocol):
@@ -65,7 +66,7 @@ class SinkSource(NamedTuple):
 
     name: str
     open: Callable[[], TimelineSink]
-    goes_on: bool = True  # from its mark; otherwise from the beginning of the timeline
+    goes_on: bool = True  # continue from its bookmark; otherwise from the beginning of the timeline
 
 
 def folder(config: RunConfig) -> Path:
@@ -148,7 +149,7 @@ class WandbRun:
 
     def write(self, row: SinkRow) -> None:
         redone = {"redone": 1.0} if row.redone else {}
-        # with a number of its own a row would wait for the next one
+        # a row with a number of its own would wait for the next row
         self._run.log({"step": row.step, **row.values, **redone}, step=row.seq, commit=True)
 
     def flush(self) -> None:
@@ -180,10 +181,11 @@ class PrometheusFile:
 
     def close(self) -> None: ...
 
-#: Seconds between two looks at the timeline.
+
+#: Seconds between two reads of the timeline.
 INTERVAL_S = 5.0
 
-#: Seconds that a relay has, when its job ends, for what is left.
+#: Seconds for the remaining rows of a relay when its job ends.
 LAST_S = 60.0
 
 
@@ -205,8 +207,8 @@ class Feed:
         self._reader = TimelineReader(config.directory.events)
         self._mark = _read_mark(self._path) if source.goes_on else Mark()
         self._step, self._furthest, self._reached = self._mark.step, self._mark.furthest, self._mark
-        self._kept: list[Event] = []  # from the mark on
-        self._written, self._again = 0, True  # the last event flushed; whether all from the mark on comes again
+        self._kept: list[Event] = []  # from the bookmark on
+        self._written, self._again = 0, True  # last flushed event; True to repeat all from the bookmark on
 
     def advance(self) -> int:
         """Write and flush new rows; return the number of events with numbers."""
@@ -218,8 +220,8 @@ class Feed:
             self._sink = self.source.open()
         if self._again:
             self._step, self._furthest, self._reached = self._mark.step, self._mark.furthest, self._mark
-            self._sink.go_back(self._mark.at)  # of a first try, too, a part may be written
-        self._again = True  # unless all of it is flushed
+            self._sink.go_back(self._mark.at)  # a failed first try may have written a part
+        self._again = True  # reset once all is flushed
         written = sum(self._take(self._sink, event) for event in events)
         self._sink.flush()
         if self._reached != self._mark:
@@ -260,7 +262,7 @@ def start(config: RunConfig, path: Path) -> subprocess.Popen[bytes] | None:
     command = processes.python("plinth.training.sinks.relay", str(path))
     process: subprocess.Popen[bytes] = processes.start(
         command, *processes.STORES, *processes.SERVICES, stdin=subprocess.PIPE
-    )  # it ends when this process does, however it does
+    )  # it ends with this process in any case
     return process
 
 
@@ -273,7 +275,7 @@ def end(relay: subprocess.Popen[bytes] | None) -> None:
     try:
         relay.wait(LAST_S)
     except subprocess.TimeoutExpired:
-        print("the relay of the sinks does not end; what is left comes with the next job", file=sys.stderr, flush=True)
+        print("the relay of the sinks does not end; the rest follows with the next job", file=sys.stderr, flush=True)
         relay.kill()
         relay.wait()
 
@@ -287,13 +289,13 @@ def follow(feeds: Sequence[Feed], over: Callable[[float], bool]) -> None:
             try:
                 feed.advance()
                 said.pop(feed.source.name, None)
-            except Exception as error:  # of any tool; its rows come again
+            except Exception as error:  # from any tool; its rows are retried
                 _say(said, feed.source.name, f"{type(error).__name__}: {error}")
         if last:
             break
         last = over(INTERVAL_S)
     for feed in feeds:
-        with contextlib.suppress(Exception):  # what was flushed is there
+        with contextlib.suppress(Exception):  # flushed rows are safe
             feed.close()
 
 
@@ -301,7 +303,7 @@ def main() -> int:
     """Relay the run named on the command line, until standard input closes."""
     parser = argparse.ArgumentParser(prog="python -m plinth.training.sinks.relay", description=__doc__)
     parser.add_argument("config", help="runs/<run_id>/config.json")
-    parser.add_argument("--once", action="store_true", help="relay what is there, and end")
+    parser.add_argument("--once", action="store_true", help="relay the current timeline and exit")
     arguments = parser.parse_args()
     config = configuration.load(arguments.config)
     folder(config).mkdir(exist_ok=True)
@@ -316,7 +318,7 @@ def _say(said: dict[str, str], name: str, what: str) -> None:
     """Print a message once while it stays the same."""
     if said.get(name) != what:
         said[name] = what
-        print(f"sink {name} has not taken its numbers, the next try follows: {what}", file=sys.stderr, flush=True)
+        print(f"sink {name} rejected numbers, retrying: {what}", file=sys.stderr, flush=True)
 
 
 def _read_mark(path: Path) -> Mark:

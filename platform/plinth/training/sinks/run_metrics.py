@@ -1,13 +1,13 @@
-"""The metrics of a run, and their values after any event of its timeline.
+"""Metrics of a run, and their values after any event of its timeline.
 
     Metric, MetricSample   the record of a metric, and a sample of one
     RUN            the table
-    MetricState    takes events, one after the other; `samples` are the values now
-    RunFollower    a timeline and the samples of GPUs into these values
+    MetricState    consumes events in order; `samples` are the current values
+    RunFollower    reads a timeline and the samples of GPUs
     scalars        the numbers of an event by name, the same in every sink
 
-Every event is taken once. What is kept does not grow with the run but for steps since the earliest checkpoint that is
-kept, and a number for each step before.
+Every event is consumed once. Memory does not grow with the run except for steps since the earliest kept checkpoint, and
+one number per earlier step.
 Does not belong here: the file or page that shows the samples.
 """
 
@@ -30,9 +30,9 @@ from plinth.training.telemetry.devices import is_hardware_error
 from plinth.training.telemetry.goodput_account import GoodputAccount
 from plinth.training.telemetry.timeline import JOB_ENDS, TimelineReader, waited_s
 
-# The record of a metric, a sample of one, and both as prometheus_client takes them.
+# Record of a metric, its samples, and both in prometheus_client's form.
 
-#: When a metric has a series: whenever its part is collected; for every run whose job is under way; or not always.
+#: When a metric has a series: always when its part is collected; for every run with a live job; or sometimes.
 Presence = Literal["always", "active", "sometimes"]
 
 
@@ -96,20 +96,20 @@ def _of_step(name: str, meaning: str, unit: str = "", *labels: str) -> Metric:
     return Metric(name=name, meaning=meaning, unit=unit, labels=(*_OF, *labels), source=_STEP)
 
 
-#: Numbers of a step by their names in the timeline.
+#: Numbers of a step by their name in the timeline.
 STEP: Final = {
-    "loss": _of_step("plinth_train_loss", "Loss of the last step, in nats a token."),
-    "loss_ema": _of_step("plinth_train_loss_ema", "Its moving mean."),
+    "loss": _of_step("plinth_train_loss", "Loss of the last step, in nats per token."),
+    "loss_ema": _of_step("plinth_train_loss_ema", "Moving mean of the loss."),
     "grad_norm": _of_step("plinth_grad_norm", "Norm of the gradient of the last step."),
     "lr": _of_step("plinth_learning_rate", "Learning rate of the last step."),
     "tokens": _of_step("plinth_tokens", "Tokens trained."),
-    "tokens_per_s": _of_step("plinth_tokens_per_second", "Tokens a second of the last step, all ranks together."),
+    "tokens_per_s": _of_step("plinth_tokens_per_second", "Tokens per second of the last step, all ranks."),
     "step_s": _of_step("plinth_step_duration_seconds", "Duration of the last step.", "seconds"),
-    "host_memory_bytes": _of_step("plinth_host_memory_bytes", "Most memory the leading rank has held.", "bytes"),
-    "slowest/score": _of_step("plinth_slowest_rank_score", "Median time of its like over that of the slowest rank."),
+    "host_memory_bytes": _of_step("plinth_host_memory_bytes", "Peak host memory of the leading rank.", "bytes"),
+    "slowest/score": _of_step("plinth_slowest_rank_score", "Relative speed of the slowest rank; the fastest is 1."),
 }
 
-#: Parts of names before the slash; the rest of the name is the last label.
+#: Prefixes of names with a slash; the rest of the name is the last label.
 NESTED: Final = {
     "parts": _of_step("plinth_step_seconds", "Seconds of the last step by part.", "seconds", "part"),
     "besides": _of_step("plinth_between_steps_seconds", "Seconds between the last two steps.", "seconds", "what"),
@@ -126,12 +126,12 @@ NESTED: Final = {
     "checkpoint": Metric(
         name="plinth_checkpoint",
         labels=(*_OF, "what"),
-        meaning="The last commit: seconds, bytes, stall_s, wait_s.",
+        meaning="Figures of the last commit: seconds, bytes, stall_s, wait_s.",
         source="event `checkpoint`",
     ),
 }
 
-#: Fields of a sample of a GPU, and their metrics.
+#: Fields of a GPU sample, and their metrics.
 GPU: Final = {
     field: Metric(
         name=f"plinth_gpu_{field}",
@@ -141,11 +141,11 @@ GPU: Final = {
         source="samples of devices/",
     )
     for field, meaning, unit in (
-        ("utilisation", "Utilisation in percent", ""),
+        ("utilisation", "Utilization in percent", ""),
         ("power_w", "Power in watts", ""),
         ("temperature_c", "Temperature in degrees Celsius", ""),
         ("memory_bytes", "Memory in use", "bytes"),
-        ("ecc_uncorrected", "ECC errors that were not corrected", ""),
+        ("ecc_uncorrected", "Uncorrected ECC errors", ""),
     )
 }
 
@@ -153,17 +153,17 @@ _STATE = {
     "active": Metric(
         name="plinth_run_active",
         labels=_OF,
-        meaning="1 while a job runs; 0 once it has ended or its processes are gone.",
+        meaning="1 while a job runs; 0 once it has ended or lost its processes.",
         source="events `job_started` to `finished`, `failed`, `stopped`; the launcher",
     ),
     "failed": Metric(
         name="plinth_run_failed",
         labels=_OF,
-        meaning="1 where the last job failed or was killed, until another one is submitted.",
+        meaning="1 if the last job failed or was killed, until the next submission.",
         source="events `failed`, `lost`; the launcher",
     ),
     "ranks": Metric(
-        name="plinth_run_ranks", labels=_OF, meaning="Ranks that the last job held.", source="event `job_started`"
+        name="plinth_run_ranks", labels=_OF, meaning="Ranks of the last job.", source="event `job_started`"
     ),
     "step": Metric(name="plinth_step", labels=_OF, meaning="Last step.", source=_STEP),
     "planned": Metric(
@@ -181,28 +181,28 @@ _STATE = {
         name="plinth_checkpoint_timestamp_seconds",
         unit="seconds",
         labels=_OF,
-        meaning="Time of the last commit; of the job's first step where that is later.",
+        meaning="Time of the last commit, or of the job's first step if later.",
         source="events `checkpoint`, `step`",
         presence="active",
     ),
     "wait": Metric(
         name="plinth_data_wait_ratio",
         labels=_OF,
-        meaning="Share of the last step that waited for its batch.",
+        meaning="Share of the last step spent waiting for its batch.",
         source=_STEP,
         presence="active",
     ),
     "flops": Metric(
         name="plinth_rank_flops_per_second",
         labels=_OF,
-        meaning="Model FLOP/s of a rank in the last step, with the exact count of a token.",
+        meaning="Model FLOP/s of a rank in the last step, from the exact FLOPs per token.",
         source=f"{_STEP}, config.json of the run",
     ),
     "held": Metric(
         name="plinth_held_rank_seconds",
         unit="seconds",
         labels=_OF,
-        meaning="Rank-seconds that the jobs have held, as the goodput ledger stands.",
+        meaning="Rank-seconds held by the jobs, according to the goodput ledger.",
         source="goodput ledger",
         presence="active",
     ),
@@ -210,7 +210,7 @@ _STATE = {
         name="plinth_goodput_rank_seconds",
         unit="seconds",
         labels=(*_OF, "cause"),
-        meaning="The same by cause, `goodput` among them; a later event may change the cause of earlier time.",
+        meaning="Rank-seconds by cause, including `goodput`; later events may reassign earlier time.",
         source="goodput ledger",
         presence="active",
     ),
@@ -225,7 +225,7 @@ _STATE = {
         name="plinth_events_total",
         kind="counter",
         labels=(*_OF, "kind"),
-        meaning="Events of a kind; a `device_error` whose XID a program causes is a `program_error`.",
+        meaning="Events of a kind; a `device_error` with an XID caused by a program counts as `program_error`.",
         source="timeline",
     ),
 }
@@ -235,13 +235,13 @@ RUN: Final = {one.name: one for one in (*_STATE.values(), *STEP.values(), *NESTE
 #: Events after which a job has failed.
 _FAILURES = frozenset({"failed", "lost"})
 
-#: Events that say that a job holds its ranks.
+#: Events of a job with ranks.
 _ALIVE = frozenset({"job_started", "run_started", "step"})
 
-#: Kind under which a `device_error` is counted whose XID a program causes: the GPU is sound, and no alert is due.
+#: Kind of a `device_error` with an XID caused by a program: the GPU is healthy, and no alert fires.
 PROGRAM_ERROR: Final = "program_error"
 
-#: Kinds that are counted from 0, so that the first one is a rise.
+#: Kinds that are counted from 0, so the first event is an increase.
 COUNTED_FROM_0: Final = ("restart", "checkpoint", "intervention")
 
 
@@ -373,7 +373,8 @@ class RunFollower:
             for event in self._devices.setdefault(path, TimelineReader(path)).poll()[-1:]:
                 self.state.add_devices(event)
 
-#: Fields that place an event and are no quantities.
+
+#: Fields of an event that are not quantities.
 PLACE = frozenset({"seq", "step", "time", "attempt", "number"})
 
 #: Kinds of events that are marked.
@@ -397,7 +398,7 @@ def scalars(event: Mapping[str, Any]) -> dict[str, float]:
     if kind == "step":
         own = {name: value for name, value in event.items() if name not in PLACE}
         nested = {f"{name}/{key}": value for name, each in own.items() for key, value in _numbers(each).items()}
-        nested.pop("slowest/rank", None)  # a name
+        nested.pop("slowest/rank", None)  # a name, not a number
         return _finite(own) | _finite(nested)
     if kind == "evaluated":
         found: dict[str, Any] = {f"heldout/{name}": value for name, value in event.get("slices", {}).items()}

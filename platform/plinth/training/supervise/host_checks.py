@@ -1,12 +1,11 @@
 """Checks of a machine before ranks start: disk, memory, clock and GPUs of each node; connections between nodes.
 
-    of_this_node(config)    what needs no other node, within seconds
-    asked_gpus(launch)      GPUs of a node that the launch asks for
+    of_this_node(config)    checks of this node alone, within seconds
+    asked_gpus(launch)      GPUs per node requested by the launch
     judged(reports)         the nodes to exclude
 
-A check that a node fails alone excludes it; what every node fails is no node's fault, and fails the job. What cannot be
-seen (no NVML, no sensor) is said so and excludes nobody. Does not belong here: what happens between nodes
-(`peer_checks`), how a node is kept out of the next attempt (`exclusion`).
+A check that only some nodes fail excludes them; one that every node fails fails the job. Missing evidence (no NVML, no
+sensor) is reported and excludes no node. Does not belong here: checks between nodes (`peer_checks`).
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ from plinth.training.telemetry.timeline import Timeline, read_events
 
 HostOutcome = Literal["pass", "fail", "undetermined", "not applicable"]
 
-#: `PLINTH_HOST`: the scheduler's name for this machine, by which it can leave it out.
+#: `PLINTH_HOST`: the scheduler's name for this machine, used to exclude it.
 HOST_VARIABLE: Final = "PLINTH_HOST"
 
 #: Reasons for slow clocks that are faults (nvml.h): hardware slowdown, thermal by hardware, power brake.
@@ -102,7 +101,7 @@ def disk(folder: Path, wanted: HostChecks) -> HostCheck:
     rate = count / max(time.monotonic() - begun, 1e-9)
     found = f"{count:,} bytes at {rate:,.0f} bytes/s, {free:,} free"
     if not same:
-        return _check("disk", "fail", f"bytes written to {folder} came back others")
+        return _check("disk", "fail", f"bytes read back from {folder} differ")
     slow = rate < wanted.disk_bytes_per_s
     return _check("disk", "fail" if slow else "pass", f"{found}, {wanted.disk_bytes_per_s:,} wanted" if slow else found)
 
@@ -141,9 +140,9 @@ def gpus(config: RunConfig, wanted: HostChecks) -> HostCheck:
     except Exception as error:  # NVMLError: no driver, no device
         return _without_gpus(asked, f"NVML: {error}", "fail")
     found = dict(chosen(pynvml, os.environ.get("CUDA_VISIBLE_DEVICES")))
-    found = found or dict(chosen(pynvml, None))  # names of parts of GPUs (MIG)
+    found = found or dict(chosen(pynvml, None))  # MIG devices
     if asked and len(found) < asked:
-        return _check("gpu", "fail", f"{len(found)} visible, {asked} asked for")
+        return _check("gpu", "fail", f"{len(found)} visible, {asked} requested")
     if not found:
         return _without_gpus(asked, "none visible", "fail")
     errors = list(_noted(config))
@@ -163,12 +162,12 @@ def faults(nvml: Any, gpu: Any, temperature_c: float) -> Iterator[str]:
     kind, counter = nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, nvml.NVML_VOLATILE_ECC
     ecc = asked(lambda: nvml.nvmlDeviceGetTotalEccErrors(gpu, kind, counter))
     if ecc:
-        yield f"{ecc} ECC errors not corrected since it was reset"
+        yield f"{ecc} uncorrected ECC errors since the last reset"
     rows = asked(lambda: nvml.nvmlDeviceGetRemappedRows(gpu))
     if rows and rows[3]:
-        yield "a row of its memory could not be remapped"
+        yield "a memory row could not be remapped"
     elif rows and rows[2]:
-        yield "a remapping of its memory waits for a reset"
+        yield "a memory remapping is pending until a reset"
     degrees = asked(lambda: nvml.nvmlDeviceGetTemperature(gpu, nvml.NVML_TEMPERATURE_GPU))
     if degrees is not None and degrees > temperature_c:
         yield f"{degrees} degrees Celsius, at most {temperature_c:g} wanted"
@@ -258,20 +257,20 @@ def _noted(config: RunConfig) -> Iterator[str]:
 
 def _without_gpus(asked: int, why: str, outcome: HostOutcome) -> HostCheck:
     if not asked:
-        return _check("gpu", "not applicable", f"the launch asks for none; {why}")
-    return _check("gpu", outcome, f"{asked} asked for; {why}")
+        return _check("gpu", "not applicable", f"none requested; {why}")
+    return _check("gpu", outcome, f"{asked} requested; {why}")
 
 
 def _check(name: str, outcome: HostOutcome, evidence: str) -> HostCheck:
     return HostCheck(name=name, outcome=outcome, evidence=evidence)
 
 
-# Machines that a run may not be placed on again, in its folder: `excluded_hosts`, one name a line.
+# Machines excluded from a run, in its folder: `excluded_hosts`, one name per line.
 #
-# Launchers read it: Slurm's script gives it to the job that it requeues, and Ray's entry point of several nodes leaves
-# those out; the job goes on elsewhere. Others have no way to do that with a job that runs: it fails by name, and the
-# same command submits one that Kubernetes places elsewhere. On one machine (`local`) there is no other. Delete a line,
-# or the file, once a machine is mended. The events `node_excluded` of the timeline say why.
+# Launchers read the file: Slurm's script passes it to the requeued job, and Ray's entry point of several nodes skips
+# those machines; the job continues elsewhere. Other launchers cannot move a running job: it fails with an error that
+# names the machines, and the same command submits a job that Kubernetes places elsewhere. `local` has one machine only.
+# Delete a line, or the file, once a machine is fixed. The timeline has the reasons in events `node_excluded`.
 
 
 def replaces(launch: Launch) -> bool:

@@ -35,12 +35,12 @@ from plinth.training.supervise.rank_watch import EXIT_PREEMPTED, NODE_LOST, POLL
 from plinth.training.supervise.result import hold
 from plinth.training.telemetry.timeline import Timeline
 
-# Both sides of several nodes: node 0 gives orders and reads the reports of remote ranks as if they were local; the
-# supervisor of any other node starts, signals and ends its ranks as node 0 orders.
+# Roles of several nodes: node 0 gives orders and reads the reports of remote ranks like those of local ones; the
+# supervisor of any other node starts, signals and ends its ranks on orders of node 0.
 
-# Node 0's side of several nodes: it gives orders and reads the reports of remote ranks as if they were local.
+# Node 0 gives orders and reads the reports of remote ranks like those of local ones.
 
-#: How long an attempt waits for the other nodes to say what machines they are; none of them trains until it begins.
+#: Seconds that an attempt waits for the machine facts of other nodes; none of them trains until it starts.
 HOSTS_S = 15.0
 
 
@@ -263,7 +263,7 @@ class Follower:
             elif order.port:
                 here = self.place.ranks(self.config)
                 for rank in here:
-                    writer.end(self.config.directory, rank)  # node 0 has stopped waiting for it
+                    writer.end(self.config.directory, rank)  # node 0 no longer waits for it
                 self._ranks = [self.start(order, rank) for rank in here] if order.status is None else []
             self._report()
         for number in order.signals[self._signals :]:
@@ -319,7 +319,7 @@ def follow(config: RunConfig, config_path: Path, place: NodePlace) -> int:
 
 # One round of host checks, led by node 0: all nodes check themselves and each other, and report in time or fail.
 
-#: Seconds beyond the bound in which processes start, import torch, and reports are seen by other nodes.
+#: Seconds beyond the limit for process start, the torch import, and visibility of reports on other nodes.
 SLACK_S = 90.0
 
 
@@ -372,8 +372,8 @@ def _report(files: NodeFiles, node: int) -> HostReport:
     """
     found = read(files.host_checks(node), HostReport)
     if found is None:
-        never = HostCheck(name="report", outcome="undetermined", evidence="the node has not begun its checks")
+        never = HostCheck(name="report", outcome="undetermined", evidence="the node has not started its checks")
         return HostReport(node=node, host="", checks=(never,))
     if not found.checks:
-        return found.also(HostCheck(name="report", outcome="fail", evidence="no check has ended within the bound"))
+        return found.also(HostCheck(name="report", outcome="fail", evidence="no check ended within the time limit"))
     return found

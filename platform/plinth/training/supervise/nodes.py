@@ -1,17 +1,17 @@
-"""Several nodes, one supervisor on each: the first gives orders, the others execute them.
+"""Several nodes with one supervisor each: the first gives orders, the others execute them.
 
-They agree through files in the run's directory, `nodes/`, which all of them see:
+They communicate through files in the run's directory, `nodes/`, visible to all:
 
-    order.json       of node 0: which attempt runs where, which signals it gets, how it ended at last
-    report-0001.json of node 1: which order it follows, and how its ranks ended
-    beat-0001        a number that rises for as long as the node's supervisor lives
-    host-0001.json   what was found when node 1 was checked
+    order.json       from node 0: placement of the attempt, its signals, its final status
+    report-0001.json from node 1: the order it follows, and the exit status of its ranks
+    beat-0001        a counter that increases while the node's supervisor is alive
+    host-0001.json   result of the checks of node 1
     lock-0001        held by the supervisor of node 1 and its ranks
 
-An order counts only while the heartbeat of its supervisor rises: the orders of one that was killed start nothing.
+Orders are valid while the heartbeat of their supervisor increases: those of a killed supervisor start nothing.
 The scheduler sets PLINTH_NODE, PLINTH_NODES and PLINTH_ADDRESS, at which the others reach node 0.
 
-Does not belong here: the side of node 0 (leader) and of the others (follower).
+Does not belong here: the roles of node 0 and of the others (node_roles).
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from plinth.training.supervise.rank_watch import Process
 
 BEAT_S = 1.0
 
-#: A node without a heartbeat for this long is lost. Above the 60 s for which NFS may show old attributes.
+#: Seconds without a heartbeat until a node counts as lost. More than the 60 s for which NFS may show old attributes.
 LEASE_S = 120.0
 
 _Record = TypeVar("_Record", bound=Frozen)
@@ -66,7 +66,7 @@ class NodePlace(Frozen):
         place = cls.model_validate({name: given[name] for name in cls.model_fields if name in given})
         if place.nodes != config.launch.nodes or not 0 <= place.node < place.nodes:
             raise LaunchError(
-                f"run {config.run_id} cannot be trained on this allocation",
+                f"run {config.run_id} does not match this allocation",
                 found=f"node {place.node} of {place.nodes}",
                 expected=f"launch.nodes = {config.launch.nodes}",
                 remedy="submit the run again, so that it requests the nodes of the recipe",
@@ -96,8 +96,8 @@ class NodeOrder(Frozen):
     address: str = ""
     port: int = 0
     signals: tuple[int, ...] = ()
-    check: int = 0  # the port at which node 0 answers while hosts are checked
-    fetch: int | None = None  # the step of a checkpoint in the bucket, of which each node fetches a share
+    check: int = 0  # port of node 0 during host checks
+    fetch: int | None = None  # step of a checkpoint in the bucket to fetch, a share per node
     status: int | None = None
 
 
@@ -170,7 +170,7 @@ class HeartbeatReader:
     def __init__(self, path: Path) -> None:
         self._path, self._changed, self._read_at = path, time.monotonic(), 0.0
         self._seen = self._read()
-        self.session = ""  # session of the heartbeat seen since this object was made
+        self.session = ""  # session of the newest heartbeat since creation
 
     def age_s(self) -> float:
         now = time.monotonic()
@@ -222,7 +222,7 @@ def _interpreter(command: list[str], environment: dict[str, str], lock_fd: int) 
     return process
 
 
-#: How this process starts ranks: by default each in an interpreter of its own.
+#: Function that starts a rank in this process; default: in an interpreter of its own.
 _STARTER: list[RankStarter] = [_interpreter]
 
 

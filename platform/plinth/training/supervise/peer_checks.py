@@ -1,10 +1,10 @@
-"""The process that checks one node of several: its own machine, then connection, clock and a sum with the others.
+"""Process that checks one of several nodes: its own machine, then connection, clock and a collective sum.
 
     python -m plinth.training.supervise.peer_checks CONFIG NODE NODES ADDRESS PORT
 
-Node 0 listens on PORT. Every other node connects to it, exchanges times as NTP does (the offset of the exchange with
-the shortest round trip counts), and gets the port of a rendezvous, where all nodes add numbers by gloo, or by NCCL
-where they have GPUs. Each writes its report to `nodes/host-0001.json`; one that does not is named by node 0.
+Node 0 listens on PORT. Every other node connects, exchanges times as in NTP (the exchange with the shortest round trip
+determines the offset), and gets the port of a rendezvous, where all nodes add numbers by gloo, or by NCCL if they have
+GPUs. Each writes its report to `nodes/host-0001.json`; node 0 names nodes without a report.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ def summed(address: str, port: int, node: int, nodes: int, until: float) -> Host
         numbers = torch.full((1 << 16,), node + 1, dtype=torch.int64, device="cuda" if cuda else "cpu")
         distributed.all_reduce(numbers)
         found = set(map(int, numbers.tolist()))
-    except (RuntimeError, ValueError) as error:  # what torch raises of a backend, a store, a timeout
+    except (RuntimeError, ValueError) as error:  # torch's errors of a backend, a store, a timeout
         return HostCheck(name=SUM, outcome="fail", evidence=f"{backend}: {str(error).splitlines()[0][:200]}")
     finally:
         if distributed.is_initialized():
@@ -130,7 +130,7 @@ def _unfinished(report: HostReport) -> HostReport:
     """Return the report of a node whose sum is missing: a hanging collective kills this process (NCCL's watchdog aborts
     it), and no other process would notice.
     """
-    return report.also(HostCheck(name=SUM, outcome="fail", evidence="it has not come within the bound"))
+    return report.also(HostCheck(name=SUM, outcome="fail", evidence="not received within the time limit"))
 
 
 def main() -> int:
@@ -143,9 +143,9 @@ def main() -> int:
     until = time.monotonic() + wanted.bound_s
     file = NodeFiles(config.directory).host_checks(node)
     report = HostReport(node=node, host=this_host())
-    write(file, report)  # its name, where what follows hangs
+    write(file, report)  # the name, in case the next step hangs
     report = report.model_copy(update={"checks": tuple(of_this_node(config))})
-    write(file, _unfinished(report) if wanted.all_reduce else report)  # what is known if the others never answer
+    write(file, _unfinished(report) if wanted.all_reduce else report)  # the result so far, in case others never respond
     write(file, _between(report, nodes, address, int(port), wanted, until))
     return 0
 

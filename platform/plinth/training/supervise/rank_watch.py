@@ -1,4 +1,4 @@
-"""The ranks of one attempt, watched: forward a stop, end those that hang, and tell who waited for whom."""
+"""Watch of the ranks of one attempt: forwards a stop, ends hanging ranks, and reports who waited for whom."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ from plinth.launch.parameters import Supervision
 from plinth.training.directory import RunDirectory
 from plinth.training.telemetry.timeline import NODE_SILENT
 
-# Wait for the ranks of one attempt: forward a stop, end those that hang, and those whose sibling has died.
+# Wait for the ranks of one attempt: forward a stop, end hanging ranks, and siblings of failed ranks.
 
-#: Exit status (EX_TEMPFAIL) of a rank or a job that left after a signal, with the state committed.
+#: Exit status (EX_TEMPFAIL) of a rank or a job stopped by a signal, with the state committed.
 EXIT_PREEMPTED = 75
 
-#: Stands for the exit status of a rank whose node sends no heartbeat.
+#: Placeholder exit status of a rank whose node sends no heartbeat.
 NODE_LOST = 76
 
-#: Exit status of a rank whose connection to another one broke: what failed is the other one.
+#: Exit status of a rank that lost its connection to another rank, which is the one that failed.
 EXIT_PARTNER_LOST = 77
 
 POLL_S = 0.1
 
-#: After one rank has failed, its siblings wait in a collective and will not leave by themselves.
+#: Seconds after a rank's failure until its siblings, which wait in a collective, are ended.
 SIBLING_TIMEOUT_S = 2.0
 
 
@@ -99,7 +99,7 @@ def watch(
         if now > deadline:
             _send(ranks, signal.SIGKILL)
         elif pulse.age_s() > supervision.hang_s:
-            _send(ranks, signal.SIGUSR1)  # each rank writes its stacks and the collectives that it is in
+            _send(ranks, signal.SIGUSR1)  # each rank dumps its stacks and current collectives
             time.sleep(1.0)
             on_hang()
             _send(ranks, signal.SIGKILL)
@@ -125,20 +125,20 @@ def _send(ranks: Sequence[Process], number: int) -> None:
             process.send_signal(number)
 
 
-# Who waits for whom in ranks that hang: read from what they dump before they are ended.
+# Hang analysis: who waits for whom, from the ranks' dumps before they are ended.
 #
-#     hangs/rank-0000.json, .stack …   of each rank that could answer (hang_dump)
-#     hangs/nccl-rank-0 …              of NCCL's own watchdog, where it ran into its timeout first
-#     hangs/0001/                      the files of one hang, once they are read
+#     hangs/rank-0000.json, .stack …   of each rank that responded
+#     hangs/nccl-rank-0 …              of NCCL's own watchdog, if its timeout came first
+#     hangs/0001/                      files of one hang, after they were read
 #
-# Every rank numbers the collectives of a process group. A rank waits in one that others have not come to: these are
-# behind, and what they do instead is in their stacks.
+# Every rank numbers the collectives of a process group. A rank waits in one that others have not reached: those are
+# behind, and their stacks show what they do instead.
 
-#: Seconds that ranks have for their answer; those of other nodes hear of it later.
+#: Seconds for the ranks' response; those of other nodes get the request later.
 ANSWER_S = 10.0
 
-#: Ranks whose place in the code is on the timeline, of those that are behind or, where none is, wait in no collective;
-#: the files have all.
+#: Maximum ranks with their code position on the timeline: those behind or, if there are none, those outside of
+#: collectives; the files have all.
 SHOWN = 8
 
 _FRAME = re.compile(r'^  File "([^"]+)", line (\d+) in (.+)$', re.MULTILINE)
@@ -241,17 +241,17 @@ def spans(ranks: Sequence[int]) -> str:
     return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in found)
 
 
-# A rank's answer when its supervisor finds that the ranks hang: stacks of all threads, and the collectives it is in.
+# Response of a rank to a hang: stacks of all threads, and its current collectives.
 #
-#     SIGUSR1 ──▶ faulthandler, in C: stacks to the job's log, whatever the rank is stuck in
+#     SIGUSR1 ──▶ faulthandler, in C: stacks to the job's log, in any state of the rank
 #         └─────▶ a thread that waits for the signal: hangs/rank-0003.stack, the flight recorder as hangs/rank-0003.json
 #
-# A rank hangs in a collective or in the driver, where Python does not come to its handlers: but such calls give the
-# interpreter's lock back, so a thread can answer. One that holds the lock gives its stacks only.
+# A rank hangs in a collective or in the driver, where Python cannot run handlers; such calls release the interpreter's
+# lock, so a thread can respond. A rank that holds the lock dumps its stacks only.
 #
-# PyTorch's flight recorder holds the last collectives of each process group, for NCCL and gloo alike.
+# PyTorch's flight recorder has the last collectives of each process group, for NCCL and gloo alike.
 
-#: Functions of torch.distributed that give the flight recorder as JSON; a build has those of its backends.
+#: Functions of torch.distributed that return the flight recorder as JSON; a build has those of its backends.
 RECORDERS = {"nccl": "_dump_nccl_trace_json", "gloo": "_dump_fr_trace_json"}
 
 
@@ -260,7 +260,7 @@ def install(run: RunDirectory, rank: int) -> None:
     receive, send = os.pipe()
     os.set_blocking(send, False)
     signal.signal(signal.SIGUSR1, _nothing)
-    signal.set_wakeup_fd(send, warn_on_full_buffer=False)  # written when a signal comes, not when Python handles it
+    signal.set_wakeup_fd(send, warn_on_full_buffer=False)  # written on arrival of a signal, not when Python handles it
     faulthandler.register(signal.SIGUSR1, chain=True)
     arguments = (receive, run.hangs, rank)
     threading.Thread(target=_answer, args=arguments, name="plinth-hang-dump", daemon=True).start()
@@ -299,7 +299,7 @@ def recorded() -> list[dict[str, Any]]:
 def _answer(receive: int, folder: Path, rank: int) -> None:
     while signals := os.read(receive, 64):
         if signal.SIGUSR1 in signals:
-            with contextlib.suppress(OSError):  # the disk may be what hangs; the log has the stacks
+            with contextlib.suppress(OSError):  # the disk itself may hang; the log has the stacks
                 dump(folder, rank)
 
 

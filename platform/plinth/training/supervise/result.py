@@ -1,4 +1,4 @@
-"""The end of a job and its cost: result and lock, the rank-seconds granted to it, the work that failures lost."""
+"""End of a job and its cost: result, lock, allowance of rank-seconds, and work lost by failures."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ from plinth.training.telemetry.timeline import (
 if TYPE_CHECKING:
     from plinth.training.config import RunConfig
 
-# What a job leaves for the processes after it: its end, written by the supervisor and read by the process that follows
-# the job, and the lock on the run that lives as long as anything that was started under it.
+# End of a job, written by the supervisor and read by the process that follows the job, and the lock on the run, held
+# while any process of the job is alive.
 
 Ending = Literal["finished", "stopped", "failed"]
 
@@ -41,12 +41,12 @@ class JobResult(Frozen):
     restarts: int
     lost_steps: int
     lost_s: float
-    restart_s: float = 0.0  # from failures to the first step after each
+    restart_s: float = 0.0  # from each failure to the next step
     reason: str = ""
-    failure: RankFailure | None = None  # the error that a rank named
+    failure: RankFailure | None = None  # error reported by a rank
 
 
-#: How long to wait until the ranks of a killed supervisor have ended.
+#: Seconds to wait until the ranks of a killed supervisor have ended.
 TIMEOUT_S = 30.0
 
 
@@ -59,25 +59,25 @@ def hold(path: Path) -> int:
     fd = atomic.try_take(path, wait_s=TIMEOUT_S)
     if fd is None:
         raise LaunchError(
-            f"another supervisor works on the run in {path.parent}",
-            expected="one at a time",
-            remedy="follow that one, or cancel it first",
+            f"another supervisor is active on the run in {path.parent}",
+            expected="one supervisor at a time",
+            remedy="follow its job, or cancel it first",
         )
     return fd
 
 
-# The rank-seconds that the ledger grants a run's jobs, and the stop before they are spent.
+# Allowance of a run: rank-seconds granted to its jobs, and the stop before they are spent.
 #
-# The grant is a file of the run's directory, written before a job is submitted and read again while it runs: a larger
-# one takes effect at once. A job is stopped as a preemption stops it, at the end of a step with the state committed,
-# early enough that its time to leave (`grace_s`) is within the grant.
+# The grant is a file of the run's directory, written before a job is submitted and reread while it runs: a larger grant
+# takes effect at once. A job is stopped like by a preemption, at the end of a step with the state committed, early
+# enough that its grace period (`grace_s`) is within the grant.
 #
-# Does not belong here: where the grant comes from (`plinth.operation.spending`).
+# Does not belong here: the origin of the grant (`plinth.operation.spending`).
 
-#: Shares of the grant at which the timeline says how much is spent.
+#: Shares of the grant at which the spending is logged on the timeline.
 MARKS = (0.5, 0.8, 0.95)
 
-#: Seconds between two looks at the file.
+#: Seconds between two reads of the file.
 READ_S = 2.0
 
 
@@ -99,7 +99,7 @@ def read_allowance(path: Path) -> Allowance | None:
     except FileNotFoundError:
         return None
     except ValidationError as error:
-        raise TrainingError(f"{path} is no allowance", found=error, remedy="submit the run again") from error
+        raise TrainingError(f"{path} is not an allowance", found=error, remedy="submit the run again") from error
 
 
 def write_allowance(path: Path, granted: Allowance | None) -> None:
@@ -145,8 +145,8 @@ class AllowanceWatch:
         if not self.reason and taken + self._config.supervision.grace_s * ranks >= self.granted.rank_s:
             price = self.granted.price_per_rank_hour / 3600
             self.reason = (
-                f"its allowance is spent: {taken * price:,.2f} of {self.granted.rank_s * price:,.2f}, "
-                f"the rest is for leaving"
+                f"the allowance is spent: {taken * price:,.2f} of {self.granted.rank_s * price:,.2f}, "
+                f"the rest is reserved for the stop"
             )
             self._emit("allowance_spent", taken)
         return bool(self.reason)
@@ -163,11 +163,11 @@ class AllowanceWatch:
         )
 
 
-# Costs of failures: steps trained for nothing, seconds spent on them, seconds until training resumed.
+# Costs of failures: repeated steps, their seconds, and seconds until training resumed.
 #
-# Durations are read from the clock that only goes forward, when the supervisor sees an event; a wall clock that is
-# set back or forward changes none of them. For a job whose supervisor was killed there are no such
-# readings: the times of its events are used instead, and never count below zero.
+# Durations are read from the monotonic clock when the supervisor sees an event, so changes of the wall clock do not
+# matter. A job with a killed supervisor has no such readings: the times of its events are used, and never count below
+# zero.
 
 #: Events before a job has a supervisor.
 BEFORE_A_JOB = ("submitted",)
@@ -184,7 +184,7 @@ class Loss(NamedTuple):
 def _committed(run: RunDirectory) -> int:
     """Return the last committed step, 0 if there is none."""
     from plinth.training.checkpoint import (
-        checkpoint,  # loads pyarrow; processes that read the state of a run stay light
+        checkpoint,  # loads pyarrow, which readers of a run's state avoid
     )
 
     return max(checkpoint.committed(run), default=0)
@@ -198,7 +198,7 @@ class LostWork:
         self.lost_steps, self.lost_s, self.restart_s = 0, 0.0, 0.0
         self._reader = TimelineReader(run.events)
         self._reader.poll()
-        self._taken: dict[int, float] = {}  # step -> when the state was taken that was committed
+        self._taken: dict[int, float] = {}  # step -> time of its committed state
         self._begun = self._failed = time.monotonic()
         self._failure: RankFailure | None = None
         self._restarting = False

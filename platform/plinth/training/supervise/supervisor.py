@@ -1,16 +1,14 @@
-"""Inside the allocation: start the ranks, watch them, restart them within bounds, and write how the job ended.
+"""Supervisor within the allocation: starts the ranks, watches them, restarts them within bounds, and records the end.
 
-`python -m plinth.training.supervise.supervisor CONFIG` starts one process per rank with the environment DeepSpeed
-expects (RANK, LOCAL_RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT). DeepSpeed's own launcher does the same
-on one machine, but takes ten seconds before it does, kills ranks on SIGTERM before they can save,
-and returns one exit status for all; a supervisor needs each.
+`python -m plinth.training.supervise.supervisor CONFIG` starts one process per rank with the environment of DeepSpeed
+(RANK, LOCAL_RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT). DeepSpeed's own launcher does the same on one machine, but
+takes ten seconds to start, kills ranks on SIGTERM before they can save, and returns one exit status for all ranks.
 
-On several nodes there is one supervisor on each, and that of the first decides (nodes.py).
-Every attempt gets a port of its own, and a signed statement of what trains in it (attempts/). The run's lock is
-inherited by the ranks: a second supervisor cannot start while anything of the first is alive, and ranks die with their
-supervisor.
+Several nodes have one supervisor each, and the first decides (nodes.py). Every attempt gets a port of
+its own and a signed statement of code and machines (attempts). The ranks inherit the run's lock: a second supervisor
+cannot start while any process of the first is alive, and ranks die with their supervisor.
 
-Exit status: 0 finished, or stopped because its allowance is spent, which another start would meet; 75 stopped by a
+Exit status: 0 finished, or stopped because its allowance is spent, which a restart would not change; 75 stopped by a
 signal with the state committed; 7 failed.
 """
 
@@ -54,7 +52,7 @@ from plinth.training.supervise.result import AllowanceWatch, Ending, JobResult, 
 from plinth.training.telemetry import devices
 from plinth.training.telemetry.timeline import RankFailure, Timeline
 
-#: Exit statuses of named failures: another try would meet the same.
+#: Exit statuses of named failures, which a retry would not fix.
 NAMED = range(2, 9)
 
 MAX_BACKOFF_S = 300.0
@@ -71,7 +69,7 @@ class Supervisor:
     restarts: int = 0
     failure: RankFailure | None = None
     place: NodePlace = field(default_factory=NodePlace)
-    first_failed: list[int] = field(default_factory=list)  # ranks of this attempt that ended badly before any other
+    first_failed: list[int] = field(default_factory=list)  # ranks of this attempt that failed first
 
     def __post_init__(self) -> None:
         self.run = self.config.directory
@@ -85,7 +83,7 @@ class Supervisor:
     def supervise(self) -> JobResult:
         """Train, then audit, restarting within bounds; return the end of the job."""
         try:
-            trainer_of(self.run)  # a run that could commit nothing ends here, not at its first checkpoint
+            trainer_of(self.run)  # without a key, fail now rather than at the first checkpoint
             self._take_over()
             return self._excluded() or self._phases()
         except PlinthError as error:
@@ -134,7 +132,7 @@ class Supervisor:
             if self.asked_to_stop:  # not all ranks stopped in time
                 self._record_loss("lost", reason, audit)
                 return "stopped", asked
-            if code == NODE_LOST:  # only the scheduler can give another node
+            if code == NODE_LOST:  # only the scheduler can provide another node
                 self._record_loss("lost", reason, audit)
                 return "stopped", reason
             if code in NAMED or self.restarts >= self.config.supervision.max_restarts:
@@ -143,7 +141,7 @@ class Supervisor:
             self.restarts += 1
             self._record_loss("restart", reason, audit, attempt=self.restarts, backoff_s=self._backoff_s)
             if not self._back_off():
-                return "stopped", self.overspent or "a signal was received between two attempts"
+                return "stopped", self.overspent or "a signal arrived between two attempts"
 
     def _attempt(self, audit: bool) -> tuple[int, str]:
         """Start all ranks and wait for them; return the status to act on and the reason in words."""
@@ -185,7 +183,7 @@ class Supervisor:
     def _on_poll(self, ranks: list[Process]) -> None:
         self.lost.update()
         self._watch_allowance()
-        if not self.first_failed:  # ranks that failed by themselves: their siblings are ended afterwards
+        if not self.first_failed:  # ranks that failed by themselves: their siblings are ended afterward
             self.first_failed = [
                 rank
                 for rank, process in enumerate(ranks)
@@ -200,7 +198,7 @@ class Supervisor:
         try:
             self.events.append("hang", **rank_watch.collect(self.run, self.config.ranks), durable=True)
         except (OSError, PlinthError) as error:
-            print(f"the ranks hang, and what they wait for is not known: {error}", file=sys.stderr, flush=True)
+            print(f"the ranks hang, and the hang analysis failed: {error}", file=sys.stderr, flush=True)
 
     def _take_over(self) -> None:
         """Clean up after a killed supervisor, report its lost work, download a checkpoint that only the bucket has."""
@@ -300,14 +298,14 @@ def main() -> int:
     if place.node > 0:
         return follow(config, path, place)
     supervisor = Supervisor(config, path, hold(config.directory.lock), place=place)
-    config.directory.reopen()  # of a job that the scheduler has started again
+    config.directory.reopen()  # for a job restarted by the scheduler
     relaying = sinks.start(config, path)
     result = supervisor.supervise()
     supervisor.events.append(result.status, durable=True, **result.model_dump(exclude={"status", "failure"}))
     sinks.end(relaying)
     write_bytes(config.directory.result, json.dumps(result.model_dump(), indent=1).encode() + b"\n")
     print(f"{config.run_id}: {result.status} at step {result.step} {result.reason}".rstrip(), flush=True)
-    stopped = 0 if supervisor.overspent else EXIT_PREEMPTED  # a scheduler starts a job that was preempted again
+    stopped = 0 if supervisor.overspent else EXIT_PREEMPTED  # a scheduler restarts a preempted job
     status = {"finished": 0, "stopped": stopped, "failed": 7}[result.status]
     supervisor.leader.end(status)
     return status

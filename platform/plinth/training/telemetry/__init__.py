@@ -7,7 +7,7 @@
     machine_probe   the process that measures them (torch)
     communication   the part in which computation waits for collectives; ranks that are slower than their like (torch)
     profiler    traces of chosen steps, and the request for them in the run's directory
-    devices     the GPUs of a node: utilisation, power, temperature, errors (NVML); memory of a rank
+    devices     the GPUs of a node: utilization, power, temperature, errors (NVML); memory of a rank
     goodput     every rank-second of a run by its cause, goodput and badput: the records
     goodput_account   the rules: which cause each event gives to the time before it
 """

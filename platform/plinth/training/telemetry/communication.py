@@ -17,23 +17,23 @@ from plinth.training.config import RunConfig
 from plinth.training.parallel.topology import place_of
 from plinth.training.telemetry.step_clock import StepClock, StepTime
 
-# Exposed communication: the time in which computation waits for collectives, as a part of the step.
+# Exposed communication: the part of a step in which computation waits for collectives.
 #
-# A rank counts as communicating while it is in one of three calls, in whichever library they are made:
+# A rank communicates while it is in one of three calls, from any library:
 #
 #     a collective of torch.distributed   NCCL puts one that is not asynchronous on the stream that computes
 #     `Work.wait`                         of an asynchronous one; gloo waits here in any case
 #     a stream's `wait_stream` and `synchronize`   DeepSpeed reduces on a stream of its own, and has the stream that
 #                                         computes wait for that one
 #
-# On GPUs the marks lie on the stream that computes (step_clock), so that a collective beside computation costs nothing
-# here, and one on which the next kernel waits costs just that wait. On CPUs the rank's thread waits itself.
+# On GPUs the marks are on the compute stream (step_clock), so a collective parallel to computation costs nothing here,
+# and one that the next kernel waits for costs that wait. On CPUs the rank's thread itself waits.
 #
-# Limits: a wait for a slower rank is communication of the faster one (that is what stragglers are found by); a kernel
-# that a collective beside it slows down is computation; and inside a compiled graph, as between tensor ranks with
-# `training.parallel.compile`, collectives belong to the forward or backward pass that holds them.
+# Limits: a wait for a slower rank is communication of the faster one (this identifies stragglers); a kernel slowed down
+# by a parallel collective is computation; and within a compiled graph, as between tensor ranks with
+# `training.parallel.compile`, collectives belong to the enclosing forward or backward pass.
 
-#: The functions of torch.distributed that wait, or have the stream wait, unless they are asynchronous.
+#: Functions of torch.distributed that wait, or make the stream wait, unless they are asynchronous.
 COLLECTIVES = (
     "all_gather",
     "all_gather_into_tensor",
@@ -82,7 +82,7 @@ def _computes() -> bool:
 def _measured(function: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(function)
     def measured(*args: Any, **kwargs: Any) -> Any:
-        if torch.compiler.is_compiling() or not _clocks or not _computes():  # compiled graphs have their own kind
+        if torch.compiler.is_compiling() or not _clocks or not _computes():  # graphs have their own kind
             return function(*args, **kwargs)
         with _clocks[0].within("communication"):
             return function(*args, **kwargs)
@@ -90,22 +90,21 @@ def _measured(function: Callable[..., Any]) -> Callable[..., Any]:
     return measured
 
 
-# Ranks that are slower than their like, found from the time that each one spends by itself.
+# Stragglers: ranks slower than comparable ranks, detected from each rank's own time.
 #
 #     every rank: medians of its own seconds over the last steps ──▶ four numbers of each rank, gathered on the device
 #                                                                        │ with the numbers of the step
 #     leading rank: score = seconds of the fastest rank / own  ◀─────────┘
 #
-# In a synchronous run all ranks take the same time, for the fast ones wait for the slow: a rank's own time is its step
+# In a synchronous run all ranks take the same time, since fast ranks wait for slow ones: a rank's own time is its step
 # without communication and checkpoint (step_clock). The score is nvidia-resiliency-ext's relative performance score: 1
-# is the fastest rank, 0.5 twice as slow. Stages of a pipeline have different work, so a rank is compared with its
-# stage's. Of what its own time consists (input, host, computation) tells why it is slow: events have the leading rank's
-# alone.
+# is the fastest rank, 0.5 twice as slow. Pipeline stages have different work, so a rank is compared within its stage.
+# The parts of its own time (input, host, computation) show why it is slow; events also have the leading rank's.
 #
-# The gathering is four FP64 a rank every few steps, on the stream of the step, and is read when a step's numbers are:
-# the host waits for nothing.
+# Gathering costs four FP64 per rank every few steps, on the stream of the step; the result is read with a step's
+# numbers, without another host wait.
 
-#: What a rank's own time consists of, and the marks of its step (step_clock) that are that.
+#: Parts of a rank's own time, and the step marks (step_clock) of each.
 OWN_PARTS = {"input": ("data",), "host": ("host",), "compute": ("forward", "backward", "optimizer")}
 
 

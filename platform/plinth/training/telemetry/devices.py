@@ -1,4 +1,4 @@
-"""Devices and memory while a run trains: the GPUs of a node by NVML, the memory of a rank."""
+"""Devices and memory during training: the GPUs of a node by NVML, the memory of a rank."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from plinth.errors import PlinthError
 from plinth.training.directory import RunDirectory
 from plinth.training.telemetry.timeline import Event, Timeline, read_events
 
-#: Fields of an event, and the counters of `torch.cuda.memory_stats` that they are.
+#: Fields of an event, and the corresponding counters of `torch.cuda.memory_stats`.
 COUNTERS = {
     "allocated": "allocated_bytes.all.current",
     "reserved": "reserved_bytes.all.current",
@@ -39,21 +39,21 @@ def memory_of(device: Any) -> dict[str, Any]:
     return fields
 
 
-# The GPUs of a node while a run trains: utilisation, power, temperature, memory and errors, by NVML.
+# GPUs of a node during training: utilization, power, temperature, memory and errors, by NVML.
 #
-# One thread of a node's supervisor, not of its ranks: a call of NVML may block for seconds on a GPU in trouble, and no
-# rank must wait for it. Samples lie in `devices/node-0000.jsonl` of the run's directory, one file a node, so that no
-# node waits for another's lock, and so that they are no sign of life of the ranks. Errors (an XID, an ECC error that
-# could not be corrected) are events `device_error` of the timeline.
+# The monitor is a thread of a node's supervisor, not of its ranks: an NVML call may block for seconds on a faulty GPU.
+# Samples are in `devices/node-0000.jsonl` of the run's directory, one file per node, so that nodes share no lock, and
+# samples do not count as progress of ranks. Errors (an XID, an uncorrectable ECC error) are events `device_error` of
+# the timeline.
 #
-# On a node without NVIDIA's driver, or without the package `nvidia-ml-py`, there is nothing to report, which
-# is said once in the job's log.
+# Without NVIDIA's driver, or without the package `nvidia-ml-py`, there is nothing to report; the job's log states that
+# once.
 
-#: Milliseconds for which one wait for errors lasts.
+#: Milliseconds of one wait for errors.
 WAIT_MS = 1000
 
-#: XIDs that the program causes, or its end (45 follows every killed process), on a GPU that is sound: those that
-#: NVIDIA's device plugin for Kubernetes leaves out of its health check.
+#: XIDs caused by a program or its end (45 follows every killed process), on a healthy GPU: those that NVIDIA's device
+#: plugin for Kubernetes excludes from its health check.
 XIDS_OF_PROGRAMS: Final = frozenset({13, 31, 43, 45, 68, 109})
 
 _XID, _UNCORRECTED = 0x8, 0x2  # nvmlEventTypeXidCriticalError, nvmlEventTypeDoubleBitEccError
@@ -109,7 +109,7 @@ class DeviceMonitor:
     def _ask(self, question: Callable[[Any], Any], gpu: Any) -> Any:
         try:
             return question(gpu)
-        except self._nvml.NVMLError:  # not every GPU has every sensor
+        except self._nvml.NVMLError:  # missing sensor
             return None
 
     def _watch(self, handle: Any) -> bool:
@@ -151,7 +151,7 @@ def start(run: RunDirectory, node: int, every_s: float) -> threading.Thread | No
         _say_nothing_is_monitored("the package nvidia-ml-py is not installed (extra `gpu`)")
         return None
     except pynvml.NVMLError as error:
-        _say_nothing_is_monitored(f"NVML says {error}")
+        _say_nothing_is_monitored(f"NVML reports {error}")
         return None
     thread = threading.Thread(target=_until_it_fails, args=(monitor,), name="plinth-devices", daemon=True)
     thread.start()
@@ -167,8 +167,8 @@ def read_samples(run: RunDirectory) -> list[Event]:
 def _until_it_fails(monitor: DeviceMonitor) -> None:
     try:
         monitor.run()
-    except (PlinthError, OSError) as error:  # a full disk ends the samples, not the run
-        print(f"no more samples of the GPUs: {error}", file=sys.stderr, flush=True)
+    except (PlinthError, OSError) as error:  # a full disk ends sampling, not the run
+        print(f"GPU sampling stopped: {error}", file=sys.stderr, flush=True)
 
 
 def _say_nothing_is_monitored(why: str) -> None:

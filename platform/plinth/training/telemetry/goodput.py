@@ -1,22 +1,22 @@
-"""The goodput ledger: every rank-second that the jobs of a run asked for or held, by its cause, from `events.jsonl`.
+"""Goodput ledger: every rank-second that the jobs of a run requested or held, by cause, from `events.jsonl`.
 
-Here are the causes, the time by attempt and cause, and its sums: plain records. `goodput_account` has the rules: which
-cause each event gives to the time before it.
+This module has the records: causes, time by attempt and cause, sums. `goodput_account` has the rules: the cause that
+each event assigns to the time before it.
 
     submitted ── queue ──▶ job_started ── start ──▶ run_started ── restore ──▶ resumed ── start ──▶ steps ──▶ finished
                                 ▲                                                                      │
                                 └── idle (back-off), start ◀── redone work │ hang │ node loss ─────────┘
 
-A step says itself what its time was (step_clock), and what lay between it and the step before; time that no step
-accounts for belongs to what the next event says had been going on. An event may change what earlier time was: steps
-after the checkpoint that a run goes on from are redone work, and those that a rollback takes back are the guard's. The
-account after an event depends on no later one, so that a run that is followed and its file read years later give the
-same. Time is whole microseconds of the events' clock, which never goes back: causes add up to the whole exactly.
+A step event has the parts of its time (step_clock), and of the time since the previous step; other time gets its cause
+from the next event. Later events may reassign earlier time: steps after the checkpoint that a run resumes from are
+redone work, and steps discarded by a rollback belong to the guard. The account after an event depends on no later
+event, so following a run and reading its file later give the same result. Time is in whole microseconds of the events'
+clock, which never goes back: causes add up exactly to the total.
 
-Causes are those of ml-goodput-measurement, divided further. The leading rank's division of a step stands for all ranks:
-ranks that wait for a slower one do so in the communication of a step, which is goodput here (see step_clock).
+Causes are those of ml-goodput-measurement, subdivided. The leading rank's parts of a step apply to all ranks: ranks
+wait for a slower rank in the communication of a step, which counts as goodput here (see step_clock).
 
-Does not belong here: what a rank-second costs, which runs are looked at together.
+Does not belong here: cost of a rank-second, aggregation of runs.
 """
 
 from __future__ import annotations
@@ -28,22 +28,22 @@ from plinth.records import Frozen
 
 Cause = Literal[
     "goodput",  # steps that count: host, forward, backward, exposed communication, optimizer
-    "queue",  # submitted, or given back to the queue by the scheduler, until the supervisor is up
+    "queue",  # submitted, or requeued by the scheduler, until the supervisor is up
     "start",  # until the ranks take their first step, and from the last event until all have ended
-    "compile",  # the first step of an attempt, as far as it takes longer than the median of those that follow
+    "compile",  # the first step of an attempt, the excess over the median of later steps
     "input",  # steps that wait for their batch
     "checkpoint stall",  # steps, and the end of a run, that wait for a checkpoint
     "restore",  # downloading, verifying and loading a checkpoint
-    "redone work",  # steps after the checkpoint that the run went on from, and the step that a failure cut
+    "redone work",  # steps after the checkpoint of the resume, and the interrupted step
     "evaluation",  # slices and probes
     "audit",  # the proof that a resume is exact
-    "guard",  # steps that a rollback took back, with the rollback; steps whose update was not made
+    "guard",  # steps discarded by a rollback, and the rollback; steps with a skipped update
     "hang",  # from the last event before a hang until the ranks are ended
-    "node loss",  # from the last event of a node that is lost until its silence is noticed
+    "node loss",  # from the last event of a lost node until its loss is detected
     "exchange",  # a federated site's round
     "profile",  # writing a trace
     "idle",  # the pause before a restart
-    "other",  # between two steps, and accounted for by none
+    "other",  # between two steps, without a cause
 ]  # fmt: skip
 CAUSES: tuple[Cause, ...] = get_args(Cause)
 

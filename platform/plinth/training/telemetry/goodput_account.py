@@ -1,6 +1,6 @@
-"""Gives every microsecond of a run its cause: takes its events one after the other.
+"""Rules of the goodput ledger: assign a cause to every microsecond of a run, event by event.
 
-Does not belong here: time by cause within one attempt (`attempt`), sums (`ledger`).
+Does not belong here: the records of time by cause (`goodput`).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, Literal, NamedTuple
 from plinth.training.telemetry.goodput import CAUSES, AttemptTime, Cause, GoodputLedger, TimeSpan
 from plinth.training.telemetry.timeline import JOB_ENDS, NODE_SILENT, waited_s
 
-#: Parts of a step that are not goodput, and what lies between two steps (step_clock).
+#: Cause of parts of a step that are not goodput, and of the time between two steps (step_clock).
 _PARTS: dict[str, Cause] = {"data": "input", "checkpoint": "checkpoint stall"}
 _BESIDES: dict[str, Cause] = {
     "save": "checkpoint stall",
@@ -25,7 +25,7 @@ _BESIDES: dict[str, Cause] = {
     "exchange": "exchange",
 }
 
-#: Events that name the time before them, where no step that follows does.
+#: Events that name the cause of the time before them, unless a later step does.
 _NAMED_BY: dict[str, Cause] = {
     "evaluated": "evaluation",
     "checkpoint": "checkpoint stall",
@@ -38,7 +38,7 @@ _NAMED_BY: dict[str, Cause] = {
     "audited": "audit",
 }
 
-#: Events before which the job before is over, however it ended.
+#: Events that end the previous job in any case.
 _BETWEEN_JOBS = frozenset({"submitted", "vanished"})
 
 Event = Mapping[str, Any]
@@ -58,15 +58,15 @@ class GoodputAccount:
         self._ranks, self._jobs, self._bounded = ranks, 0, bounded
         self._checkpoints: set[int] = set()
         self._attempts: list[TimedAttempt] = []
-        self._steps: dict[int, StepTurn] = {}  # that count
+        self._steps: dict[int, StepTurn] = {}  # current steps
         self._lost_steps = 0
         self._now = 0
-        self._job: TimedAttempt | None = None  # the attempt under way
+        self._job: TimedAttempt | None = None  # the current attempt
 
     def add(self, event: Event) -> None:
         """Add the next event of the timeline."""
         kind = str(event["event"])
-        if kind == "devices":  # samples of a node, which a page shows among the events
+        if kind == "devices":  # samples of a node, merged into the events by pages
             return
         self._now = max(self._now, round(float(event["time"]) * 1e6))
         if kind in _BETWEEN_JOBS or (kind == "job_started" and self._job and self._job.stage != "queue"):
@@ -173,14 +173,14 @@ class GoodputAccount:
     def _step(self, job: TimedAttempt, event: Event) -> None:
         step = int(event["step"])
         parts, besides = _named_time(event, job.since)
-        if job.stage != "training":  # the phase before has ended where the first step began
+        if job.stage != "training":  # the previous phase ended at the start of the first step
             first = parts.total()
             room = max(0, job.open)
             begun = max(0, room - first)
             job.name({"start": begun})
             job.stage, job.phase = "training", (job.now - room + begun, job.named.total())
         room = job.now - job.phase[0] - (job.named.total() - job.phase[1])
-        _shorten(besides, max(0, room - parts.total()))  # of what the phase before has named already
+        _shorten(besides, max(0, room - parts.total()))  # without the time named by the previous phase
         job.name(besides)
         if (earlier := self._steps.pop(step, None)) is not None:
             self._lose(earlier, "redone work")
@@ -287,10 +287,10 @@ class TimedAttempt:
     stage: Literal["queue", "start", "restore", "training", "ending"] = "queue"
     named: Counter[Cause] = field(default_factory=Counter)
     since: Counter[Cause] = field(default_factory=Counter)
-    in_loop: int = 0  # not accounted for when the last step ended
-    phase: tuple[int, int] = (0, 0)  # when the phase began, and what was named by then
+    in_loop: int = 0  # unassigned at the end of the last step
+    phase: tuple[int, int] = (0, 0)  # start of the phase, and the time named until then
     first: StepTurn | None = None
-    computing: array[int] = field(default_factory=lambda: array("q"))  # of all turns but the first, sorted
+    computing: array[int] = field(default_factory=lambda: array("q"))  # all turns but the first, sorted
     ordered: bool = True
     order: list[_Named] = field(default_factory=list)
     hung: bool = False
@@ -321,7 +321,7 @@ class TimedAttempt:
 
     def _divided(self, cause: Cause) -> Counter[Cause]:
         left, found = self.open, Counter[Cause]()
-        if left < 0:  # steps are longer by their own clock than between two events: never by more than its resolution
+        if left < 0:  # steps may exceed the time between two events by its resolution
             found["goodput"] = left
             return found
         loop = min(max(0, self.in_loop), left) if self.stage == "training" else 0
@@ -344,7 +344,7 @@ class TimedAttempt:
         """Return the excess of the first step over the median of later steps."""
         if self.first is None or not self.computing:
             return 0
-        median = self.computing[(len(self.computing) - 1) // 2]  # the lower of two
+        median = self.computing[(len(self.computing) - 1) // 2]  # the lower of the two middle values
         return max(0, self.first.by_cause["goodput"] - median)
 
     def add_turn(self, turn: StepTurn) -> None:
@@ -369,7 +369,7 @@ class TimedAttempt:
             at += us
 
 
-# One start of a run's ranks while its events are taken: time that has a cause, in order, and time that waits for one.
+# One start of a run's ranks during the account: time with a cause, in order, and time without one yet.
 
 
 @dataclass(slots=True)

@@ -2,9 +2,9 @@
 
     python -m plinth.training.telemetry.machine_probe   one line of JSON: a list of fields of `DeviceSpeed`
 
-The best, not the mean: others use the machine too, and a roof is what it can do. Products are square, and one of them
-stays below a second, also in a precision that the processor emulates; a copy reads and writes buffers that no cache
-holds (STREAM's convention: bytes read and bytes written).
+The maximum, not the mean: others use the machine too, and a roof is what it can reach. Products are square, each below
+a second, also in a precision that the processor emulates; a copy reads and writes buffers larger than any cache
+(STREAM's convention: bytes read and bytes written).
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ import torch
 
 from plinth.training.attempts import hardware
 
-#: Seconds for each quantity; at least `LEAST` repetitions.
+#: Seconds per quantity; at least `LEAST` repetitions.
 SECONDS, LEAST = 0.4, 3
-#: Seconds that one product may take.
+#: Maximum seconds of one product.
 LONGEST_S = 1.0
-#: Largest side of a product, and bytes of a buffer, by kind of device.
+#: Maximum side of a product, and bytes of a buffer, by kind of device.
 SIDE = {"cpu": 1536, "cuda": 8192}
 BUFFER = {"cpu": 1 << 28, "cuda": 1 << 30}
 
@@ -106,7 +106,7 @@ def _buffer(device: torch.device) -> int:
 
 
 def main() -> None:
-    torch.set_num_threads(os.cpu_count() or 1)  # as ranks together use them
+    torch.set_num_threads(os.cpu_count() or 1)  # the threads of all ranks together
     found = [speed(torch.device("cpu"), hardware()[1])]
     for index in range(torch.cuda.device_count()):
         with torch.cuda.device(index), torch.inference_mode():

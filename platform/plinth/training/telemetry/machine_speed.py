@@ -1,7 +1,7 @@
-"""The most that a machine does: FLOP/s of large matrix products and bandwidth of its memory, measured, not printed.
+"""Peak speed of a machine: measured FLOP/s of large matrix products, and memory bandwidth.
 
-Measured once by a process of its own (probe), because whoever asks imports no torch, and kept in the workspace below
-`machines/` by the fingerprint of processors and torch: machines that are alike share it.
+A process of its own measures once (machine_probe), so callers import no torch. The result is in the workspace's
+`machines/` by the fingerprint of processors and torch: identical machines share it.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from plinth.records import Frozen
 from plinth.storage.workspace import Workspace
 from plinth.training.attempts import HostFacts, hardware
 
-#: Of the workspace.
+#: Folder in the workspace.
 FOLDER = "machines"
 
-#: The probe takes a few seconds for each device.
+#: Timeout of the probe, in seconds; it takes a few seconds per device.
 TIMEOUT_S = 300.0
 
 
@@ -46,11 +46,11 @@ class Roof(Frozen):
 class DeviceSpeed(Frozen):
     """One GPU, or all processors of a machine together."""
 
-    kind: str = Field(description="cpu or cuda.")
+    kind: str = Field(description="Kind of device: cpu or cuda.")
     index: int = Field(0, ge=0)
     name: str
-    flops: Mapping[str, float] = Field(description="A second, by precision: fp32, bf16; of GPUs also tf32 and fp16.")
-    bytes_per_s: float = Field(gt=0, description="Read and written by a copy within the device's memory.")
+    flops: Mapping[str, float] = Field(description="FLOP/s by precision: fp32, bf16; on GPUs also tf32 and fp16.")
+    bytes_per_s: float = Field(gt=0, description="Bytes per second read and written by a copy in device memory.")
 
 
 class MachineSpeed(Frozen):
@@ -106,7 +106,7 @@ def known(workspace: Workspace, machine: str) -> MachineSpeed | None:
         raise IntegrityError(
             f"the measured speed of machine {machine} cannot be read",
             found=str(cause),
-            remedy="measure it again: `plinth run roofline RUN --measure`",
+            remedy="measure again: `plinth run roofline RUN --measure`",
         ) from cause
 
 
@@ -127,11 +127,11 @@ def measure(workspace: Workspace) -> MachineSpeed:
 def _probed() -> list[dict[str, object]]:
     command = processes.python("plinth.training.telemetry.machine_probe")
     try:
-        # of the whole machine: no threads are set for it
+        # the probe may use all threads of the machine
         done = processes.run(command, own={"OMP_NUM_THREADS": ""}, capture_output=True, text=True, timeout=TIMEOUT_S)
     except subprocess.TimeoutExpired as cause:
         raise WorkerError(
-            "measuring this machine took too long", expected=f"at most {TIMEOUT_S:g} s", remedy="try when it is idle"
+            "measuring this machine took too long", expected=f"at most {TIMEOUT_S:g} s", remedy="retry when idle"
         ) from cause
     if done.returncode != 0:
         said = done.stderr.strip().splitlines()
@@ -139,7 +139,7 @@ def _probed() -> list[dict[str, object]]:
             "this machine could not be measured",
             found=said[-1] if said else f"status {done.returncode}",
             expected="torch, and memory for a copy",
-            remedy="install plinth with its training extra, or look at what else uses this machine",
+            remedy="install plinth with its training extra, or check which other processes use the machine",
         )
     found: list[dict[str, object]] = json.loads(done.stdout.strip().splitlines()[-1])
     return found

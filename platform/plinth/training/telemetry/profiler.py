@@ -1,8 +1,8 @@
-"""Traces of chosen steps by `torch.profiler`: Chrome's trace format, which Perfetto opens (ui.perfetto.dev).
+"""Traces of selected steps by `torch.profiler`, in Chrome's trace format, which Perfetto opens (ui.perfetto.dev).
 
-Every rank of the run knows the request; those that it names record, from before they launch its first step until the
-device has finished its last. Recording is not free, and the end of it waits for the device and writes the file: that
-time is besides the steps (`profile`), which are otherwise what they would have been.
+Every rank of the run receives the request; the requested ranks record from before they launch the first step until the
+device has finished the last. The end of a recording waits for the device and writes the file: that time is outside of
+the steps (`profile`), which are otherwise unchanged.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from plinth.storage.atomic import write_bytes
 from plinth.training.config import RunConfig
 from plinth.training.directory import RunDirectory
 
-# A request for a trace of chosen steps, in the run's directory: `profiles/0001.json`.
+# Request for a trace of selected steps, in the run's directory: `profiles/0001.json`.
 #
-#     plinth run profile ──▶ request ──▶ leading rank, looks once a second ──▶ with the numbers of a step ──▶ every rank
+#     plinth run profile ──▶ request ──▶ leading rank, polls once a second ──▶ with the numbers of a step ──▶ every rank
 #     recipe: telemetry.profile_steps ───────────────────────────────────────────────────────────────────▶ every rank
 #
 # Needs no torch.
@@ -56,15 +56,15 @@ def submit(config: RunConfig, done: int, first: int, last: int, ranks: tuple[int
     _require(config, first, last, ranks)
     if first <= done:
         raise MissingError(
-            f"steps {first} to {last} of run {config.run_id} cannot be traced any more",
+            f"steps {first} to {last} of run {config.run_id} cannot be traced, as they are in the past",
             found=f"{done} steps that are taken, of {config.total_steps}",
             expected=f"steps from {done + 1} on",
-            remedy="a trace is taken while a step is trained; `plinth run replay RUN STEP` scores a step's batch "
-            "without training on it"
+            remedy="steps are traced while they train; `plinth run replay RUN STEP` scores the batch of a step "
+            "without training"
             + ("" if done < config.total_steps else "; set training.telemetry.profile_steps for the next run"),
         )
     number = latest(run)
-    while True:  # another may ask at the same moment
+    while True:  # another process may request at the same time
         number += 1
         request = ProfileRequest(number=number, first=first, last=last, ranks=ranks)
         run.profiles.mkdir(exist_ok=True)
@@ -100,7 +100,7 @@ def load(config: RunConfig, number: int) -> ProfileRequest | None:
     except FileNotFoundError:
         return None
     except ValueError as error:
-        raise TrainingError(f"{path} is no request for a trace", found=error) from error
+        raise TrainingError(f"{path} is not a request for a trace", found=error) from error
 
 
 def _require(config: RunConfig, first: int, last: int, ranks: tuple[int, ...]) -> None:
@@ -114,7 +114,7 @@ def _require(config: RunConfig, first: int, last: int, ranks: tuple[int, ...]) -
         raise MissingError(f"run {config.run_id} has no rank {unknown[0]}", expected=f"ranks from 0 to {last_rank}")
 
 
-#: Seconds between two looks for a request.
+#: Seconds between two checks for a request.
 LOOK_S = 1.0
 
 

@@ -1,4 +1,4 @@
-"""The time of a step by part, on a rank and, from the timeline, for the mean step of a run."""
+"""Time of a step by part, on a rank and, from the timeline, for a run's mean step."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ from typing import Any, Literal, NamedTuple, Protocol, get_args
 from plinth.errors import MissingError
 from plinth.records import Frozen
 
-# The time of a step, divided into what the rank did: the parts of a step add up to it, and steps to the run.
+# Time of a step by part: parts add up to the step, and steps to the run.
 #
 #     ──▶ host ─▶ data ─▶ host ─▶ forward ─▶ backward ─▶ communication ─▶ backward ─▶ optimizer ─▶ host ──▶ next step
 #        mark    mark    mark    …                                                                mark: end of the step
 #
-# Whoever begins another part sets a mark, and the time between two marks is that of the part that the first one began:
-# so nothing is counted twice and nothing is left out. On CPUs a mark is a reading of the host's clock. On GPUs it is an
-# event on the stream that computes, read when the step's numbers are read: setting it waits for nothing, and the parts
-# are then those of the device. There, forward is the time of its kernels, not of their launch, and host and data are
-# the time that the device stood still while the host prepared the step or waited for its batch.
+# Each change of activity sets a mark, and the time between two marks belongs to the activity that the first mark
+# started: nothing is counted twice or omitted. On CPUs a mark is a reading of the host's clock. On GPUs it is an event
+# on the compute stream, read with the step's numbers: setting it does not wait, and the parts are those of the device.
+# There, forward is the time of its kernels, not of their launch, and host and data are the time that the device was
+# idle while the host prepared the step or waited for its batch.
 #
-# What happens between two steps and is none of them (a save, held-out text, loading, a round of sites) is besides the
-# step: measured by the same marks, and not part of its seconds.
+# Work between two steps (a save, held-out text, loading, a round of sites) is outside of the step: measured by the same
+# marks, and not part of its seconds.
 #
-# Does not belong here: which functions communicate (communication).
+# Does not belong here: detection of communication (communication).
 
-#: What a step consists of. `communication` is what computation waits for, not what runs beside it; `checkpoint` is an
-#: update that waits for the copy of the state.
+#: Parts of a step. `communication` is exposed communication only; `checkpoint` is the wait of an update for the copy
+#: of the state.
 PARTS = ("data", "host", "forward", "backward", "communication", "optimizer", "checkpoint")
 
-#: What lies between two steps.
+#: Kinds of work between two steps.
 BESIDES = ("save", "evaluation", "loading", "profile", "exchange")
 
 
@@ -110,7 +110,7 @@ class StepMarks:
         moments = [mark for _, mark in self._begun] + [self._end]
         for (part, first), second in zip(self._begun, moments[1:], strict=True):
             found[part] += self._marks.seconds(first, second)
-        self._marks.release(moments[:-1])  # the last one begins the next step
+        self._marks.release(moments[:-1])  # the last mark starts the next step
         return StepTime(
             {part: found[part] for part in PARTS if part in found},
             {part: found[part] for part in BESIDES if part in found},
@@ -161,14 +161,14 @@ class StepClock:
         return done
 
 
-# The time of a run's mean step by part, from its timeline, beside the clock on the wall.
+# Time of a run's mean step by part, from its timeline, compared with wall-clock time.
 #
-# A step states its parts, and what lay between the step before and it (telemetry.step_clock). A save is a checkpoint's;
-# evaluation, loading, traces and rounds of sites are not a step's, and neither is the first step of an attempt, which
-# compiles. Parts of steps that follow each other add up to the time between their events.
+# A step event has its parts, and the work between the previous step and it (telemetry.step_clock). A save belongs to
+# the checkpoint; evaluation, loading, traces and rounds of sites are excluded, and so is the first step of an attempt,
+# which compiles. Parts of consecutive steps add up to the time between their events.
 #
-# A rank that waits for a slower one communicates, as its clock has it. Which rank that was, and by how much it was
-# slower, is in the events `stragglers`, each of the steps before it: as much of their communication is waiting.
+# A rank that waits for a slower one communicates, according to its clock. The events `stragglers` have the slow ranks
+# and the excess of each over the steps before: that much of their communication is waiting.
 
 StepPart = Literal["compute", "communication", "input", "checkpoint", "host"]
 STEP_PARTS: tuple[StepPart, ...] = get_args(StepPart)
@@ -184,7 +184,7 @@ _OF_PART: dict[str, StepPart] = {
     "host": "host",
 }
 
-#: Events after which the next step does not follow the one before.
+#: Events after which the next step does not follow the previous one directly.
 _BREAKS = frozenset({"job_started", "run_started", "resumed", "rolled_back", "restart", "lost", "vanished"})
 
 
@@ -209,7 +209,7 @@ class SlowRank(Frozen):
         if self.part is not None:
             beside = "" if self.rank == 0 else f", rank 0 {self.leading_s:.4g} s"
             why = f": {self.part} {self.part_s:.4g} s{beside}"
-        return f"rank {self.rank}{where} is slow, {self.own_s:.4g} s a step by itself{why}"
+        return f"rank {self.rank}{where} is slow, own time {self.own_s:.4g} s per step{why}"
 
 
 class MeanStep(Frozen):
@@ -252,7 +252,7 @@ class StepSeconds(NamedTuple):
 
 def following_steps(events: Iterable[Mapping[str, Any]]) -> Iterator[StepSeconds]:
     """Yield the steps that follow another and report their parts, once for every time that they were taken."""
-    before: float | None = None  # when the step before was written
+    before: float | None = None  # time of the previous step's event
     for event in events:
         if event["event"] in _BREAKS:
             before = None
@@ -292,7 +292,7 @@ def mean_step(events: Iterable[Mapping[str, Any]]) -> MeanStep:
     steps = [step.number for step in taken]
     if not steps:
         raise MissingError(
-            "the timeline has no two steps that follow each other and state their parts",
+            "the timeline has no two consecutive steps with parts",
             expected="at least two steps of one attempt, trained by this version",
             remedy="wait for the run's next steps",
         )

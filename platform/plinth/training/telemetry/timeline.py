@@ -1,27 +1,27 @@
-"""`events.jsonl`: the one timeline of a run.
+"""Timeline of a run, `events.jsonl`.
 
 One JSON object per line: `seq` (rises by one over all writers and restarts), `time` (Unix seconds),
 `event`, and the event's own fields:
 
     submitted    a job is handed to its launcher (launcher); until `job_started` it waits in a queue
-    job_started  its supervisor is up, and holds as many ranks from now on (ranks, nodes)
+    job_started  its supervisor is up, and the ranks are held (ranks, nodes)
     hosts_checked   every node before its ranks start (hosts: node, host, outcome by check; seconds)
-    node_excluded   a node did not pass, and the run is not placed on it again (node, host, checks: check, evidence)
+    node_excluded   a node failed its checks and is excluded from the run (node, host, checks: check, evidence)
     run_started  the ranks are up (attempt, ranks, device, precision; verified_s: of the checkpoint that is loaded next)
     resumed      from a committed checkpoint (step, attempt)
-    reshaped     by another layout: ranks, micro batch or parallel block differ (step, from, to); from here on exact
-                 in what is seen and loaded, equal in rounding only
-    step         loss, grad_norm, lr, tokens, tokens_per_s, step_s, its `parts` and what lay `besides` it in seconds
+    reshaped     by another layout: ranks, micro batch or parallel block differ (step, from, to); later steps see the
+                 same data and load the same state, but equal in rounding only
+    step         loss, grad_norm, lr, tokens, tokens_per_s, step_s, its `parts` and the work `besides` it, in seconds
                  (step_clock.py), data_wait_s of the host, host_memory_bytes, device_memory (devices.py); `redone` after
-                 a resume or a rollback, `vetoed` when the guard kept its update from being made, the `slowest` rank and
-                 its score where ranks were compared
-    stragglers   other ranks are slower than their like than before, or none any more (step, ranks: rank, node, host,
+                 a resume or a rollback, `vetoed` if the guard skipped its update, the `slowest` rank and
+                 its score if ranks were compared
+    stragglers   the set of stragglers changed (step, ranks: rank, node, host,
                  score, own_s, parts; fastest_s, median_s, over_steps; communication.py)
-    skipped      a step that a rollback leaves out: its batch is not trained (step, rule, window)
+    skipped      a step skipped by a rollback: its batch is not trained (step, rule, window)
     intervention the guard acts (step, rule, value, threshold, action, window, number, factor, layer, reason)
     rolled_back  a checkpoint before the window was loaded (step, undone, number)
-    averaged     a federated site goes on from common weights (step, round, sites, missing, refused, common, left_out)
-    privacy      what a private run has spent after a step (step, unit, epsilon, delta)
+    averaged     a federated site continues from common weights (step, round, sites, missing, refused, common, left_out)
+    privacy      privacy spent by a private run after a step (step, unit, epsilon, delta)
     documents    documents in the window of an intervention (number, action, rule, window, sources, buckets, documents)
     amended      batch or length of steps after `step` was changed (before, batches, total_steps, reason)
     checkpoint   committed (step, bytes, seconds, stall_s, wait_s, mode)
@@ -30,29 +30,29 @@ One JSON object per line: `seq` (rises by one over all writers and restarts), `t
     uploaded, upload_failed, downloaded   to a bucket, and from it (step, bytes, seconds; tries, reason, retry_s;
                  source)
     vanished     the last supervisor was killed: the work that its job lost (from_step, lost_steps, lost_s)
-    refused      a checkpoint that differs from its record, or has trained on a window left out since (step, reason)
-    withdrawn    a refused checkpoint is no longer offered by the bucket (step)
+    refused      a checkpoint that differs from its record, or was trained on a window skipped since (step, reason)
+    withdrawn    a refused checkpoint was withdrawn from the bucket (step)
     restart      the supervisor starts again after a pause (attempt, reason, lost_steps, lost_s, backoff_s)
-    lost         the supervisor does not start again: a node is lost, a stop came too soon, or all restarts are used
-                 up (reason, from_step, lost_steps, lost_s)
-    signal       a request to stop was seen (signal, step)
-    rank_failed  a rank met a named failure (rank, attempt, kind, what, found, expected, remedy)
+    lost         the supervisor does not restart: a node is lost, a stop came too soon, or all restarts are used
+                 (reason, from_step, lost_steps, lost_s)
+    signal       a request to stop was received (signal, step)
+    rank_failed  a rank reported a named failure (rank, attempt, kind, what, found, expected, remedy)
     hang         ranks hang and are ended (waiting: ranks, collective, number, group; behind, silent, at, files;
                  rank_watch.py)
     profiled     traces of steps were written, or missed: no files (step, number, first, last, files, seconds)
-    device_error a GPU's XID, or an ECC error that was not corrected (kind, xid, node, host, gpu, uuid; devices.py)
-    evaluated    slices and probes of the model after so many tokens (step, tokens, slices: bits per byte, probes,
+    device_error a GPU's XID, or an uncorrected ECC error (kind, xid, node, host, gpu, uuid; devices.py)
+    evaluated    slices and probes of the model at a position in tokens (step, tokens, slices: bits per byte, probes,
                  seconds, not_finite); see validation/, stopping.py
     stopped_by_rule   the stopping rules ended the run (step, reasons, signals: every rule's state)
     allowance    a part of the money granted to the run's jobs is spent (share, rank_s, granted_rank_s,
                  price_per_rank_hour)
-    allowance_spent   the job is stopped before more is spent than was granted (the same fields)
+    allowance_spent   the job stops before the grant is exceeded (the same fields)
     audited      evidence of resume was written (bit_exact, compared_steps; delta: largest difference of a loss,
                  relative)
     finished, failed, stopped   how the job ended
 
-Rank 0 and the supervisor write; every append takes a file lock, cuts a torn last line left by a
-killed writer, and is one `write`. After a resume the same steps come again: the later line counts.
+Rank 0 and the supervisor write; every append takes a file lock, truncates a torn last line of a
+killed writer, and is one `write`. Steps repeat after a resume: the later line is valid.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ from plinth.storage.atomic import named_failures, open_plain, write_bytes
 
 Event = dict[str, Any]
 
-#: Events with which a job ends in order.
+#: Events that end a job in order.
 JOB_ENDS = frozenset({"finished", "failed", "stopped"})
 
 _TAIL_BYTES = 1 << 16
@@ -168,7 +168,7 @@ def read_events(path: Path, after_seq: int = 0) -> Iterator[Event]:
                     f"{path}, line {number} is not an event",
                     found=line[:80],
                     expected="a JSON object with `seq`",
-                    remedy="keep a copy of the file, and take that line out",
+                    remedy="keep a copy of the file, and remove that line",
                 ) from error
             if seq > after_seq:
                 yield event
@@ -244,10 +244,10 @@ class History:
     steps: dict[int, Event] = field(default_factory=dict)
     events: list[Event] = field(default_factory=list)  # everything but steps
     redone: int = 0  # step lines that a resume repeated
-    diverged: list[int] = field(default_factory=list)  # steps whose repetition gave another loss or gradient
-    skipped: set[int] = field(default_factory=set)  # steps that were left out for good
-    undone: list[Event] = field(default_factory=list)  # steps that a rollback took back, as they were
-    _rounded: int = 0  # steps up to here were taken by another layout: a repetition is equal in rounding only
+    diverged: list[int] = field(default_factory=list)  # steps with another loss or gradient when repeated
+    skipped: set[int] = field(default_factory=set)  # steps skipped permanently
+    undone: list[Event] = field(default_factory=list)  # steps discarded by a rollback
+    _rounded: int = 0  # steps up to here had another layout: equal in rounding only
 
     def add(self, event: Event) -> None:
         """Add the next event of the timeline."""
@@ -289,12 +289,12 @@ def timeline(path: Path) -> History:
     return found
 
 
-# The sign that a rank works through a long phase in which it writes no event.
+# Sign of progress for long phases without events.
 #
-# The supervisor ends ranks whose timeline does not change for long (`rank_watch`). A phase that hashes, reads,
-# gathers or writes calls its pulse after each piece of work, so a phase that does not come to its next piece is found.
+# The supervisor ends ranks whose timeline does not change for long (`rank_watch`). A phase that hashes, reads, gathers
+# or writes calls its pulse after each piece of work; a stuck phase stops calling.
 
-#: Least seconds between two changes of the file.
+#: Minimum seconds between two changes of the file.
 EVERY_S = 1.0
 
 
@@ -312,15 +312,15 @@ class Pulse:
                 os.utime(self._timeline)
 
 
-# The figures that people quote of a run: one definition each. Index, results page, run page, Dagster and MLflow read
-# them from here and label them with these words.
+# Key figures of a run, with one definition each. Index, results page, run page, Dagster and MLflow use these values and
+# labels.
 #
 # Does not belong here: curves over the run (`report.run_metrics`), its rank-seconds (`goodput`), the mean step by part
 # (`step_clock`).
 
-#: Steps of which the final loss is the mean. One step's loss is mostly the noise of its batch.
+#: Number of steps averaged for the final loss: a single step's loss is mostly the noise of its batch.
 FINAL_STEPS: Final = 20
-#: What each figure is, for people; its unit follows from the name.
+#: Label of each figure; its unit follows from the name.
 LABELS: Final[Mapping[str, str]] = {
     "final_loss": f"training loss, mean of the last {FINAL_STEPS} steps",
     "median_step_s": "median step time, seconds",
@@ -372,9 +372,9 @@ def _finite(name: str, steps: Iterable[Event]) -> Iterator[float]:
     yield from (float(value) for value in values if isinstance(value, int | float) and math.isfinite(value))
 
 
-# A rank's named error as data, so that the user's process can raise it again.
+# A rank's named error as data, so the user's process can raise it again.
 
-#: Words of the reason in the timeline when a node was lost.
+#: Reason in the timeline when a node was lost.
 NODE_SILENT = "sends no heartbeat"
 
 

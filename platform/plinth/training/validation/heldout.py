@@ -1,4 +1,4 @@
-"""The held-out text that a run evaluates while it trains: chosen and tokenised once, when the run is prepared.
+"""Held-out text that a run evaluates during training: selected and tokenized once, when the run is prepared.
 
 Documents are those of the final evaluation (`evaluation.slices.choice`): by smallest id, up to a number of bytes. A
 run names the result by digest and ranks read it from the store; none of it is in the run's identity.
@@ -32,7 +32,7 @@ PART = "heldout.parquet"
 SCHEMA = pa.schema(
     [
         pa.field("slice", pa.string(), nullable=False),
-        pa.field("bytes", pa.int64(), nullable=False),  # of the text that the tokens stand for
+        pa.field("bytes", pa.int64(), nullable=False),  # bytes of the tokenized text
         pa.field("tokens", pa.list_(pa.uint32()), nullable=False),
     ]
 )
@@ -109,7 +109,7 @@ def _tokenised(ctx: Context, params: Validation, wanted: Mapping[str, Manifest],
             "no bucket has held-out text to validate on",
             found=f"buckets {', '.join(wanted)}",
             expected="at least one document",
-            remedy="raise corpus.holdout.fraction, or leave training.validation out",
+            remedy="raise corpus.holdout.fraction, or remove training.validation",
         )
     (file,) = trained.named(tokenizer.FILE)
     ids = list(_encoded(encode.load(ctx.store, file.blob), documents))
@@ -133,10 +133,10 @@ def _encoded(model: Any, documents: Sequence[Document]) -> Iterator[npt.NDArray[
     for text, ids in zip(texts, encode.encode_texts(model, texts, "<u4"), strict=True):
         if model.decode(ids.tolist(), skip_special_tokens=False) != text:
             raise TrainingError(
-                "the tokenizer does not give held-out text back, so bits per byte would not count all of it",
+                "the tokenizer is lossy on held-out text, so bits per byte would omit text",
                 found=f"a document that begins {text[:40]!r}",
                 expected="the same text after encoding and decoding",
-                remedy="use a tokenizer without normalisation, or leave training.validation out",
+                remedy="use a tokenizer without normalization, or remove training.validation",
             )
         yield ids
 

@@ -1,5 +1,5 @@
-"""Probes over a run: their scores at each look, the noise of the curve, which may decide; looks kept with checkpoints,
-and the same probes under other seeds. No torch.
+"""Probe scores over a run: the noise of the curve, probes that may decide, scores kept with checkpoints, and the same
+probes under other seeds. No torch.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from plinth.training.config import UNIDENTIFIED, RunConfig
 from plinth.training.directory import RunDirectory
 from plinth.training.telemetry.timeline import read_events
 
-# Probes over a run: their scores at each look, the noise of the curve, and which ones may decide.
+# Probe scores over a run: the noise of the curve, and probes that may decide.
 #
-# A look is one scoring of all probes; its event has, by probe, bits per byte of the right answers (`score`), the same
-# under the control (`control`), and what they were made of (`set`). Pure functions of the timeline; no torch.
+# The event of an evaluation has, by probe, bits per byte of the correct answers (`score`), the same under the control
+# (`control`), and the digest of the items (`set`). Pure functions of the timeline; no torch.
 #
-# Does not belong here: the arithmetic of one look (evaluation.probes), making it (validation).
+# Does not belong here: the arithmetic (evaluation.probes), the evaluation itself (validation).
 
-#: Looks that a straight line is taken out of, at least.
+#: Minimum scores for removing a linear trend.
 FIT = 4
 
 
@@ -36,7 +36,7 @@ class ProbeLook(NamedTuple):
     tokens: int
     score: float  # bits per byte
     control: float
-    items: str = ""  # digest of what was asked
+    items: str = ""  # digest of the items
 
     @property
     def signal(self) -> float:
@@ -105,14 +105,14 @@ def detrended(looks: Sequence[ProbeLook]) -> list[float]:
     return [mean + widened * (look.score - mean - slope * (look.tokens - middle)) for look in looks]
 
 
-# The last looks at probes, kept with each checkpoint: what a probe is worth is read there.
+# Latest probe scores, kept with each checkpoint: a probe's worth is computed from them.
 #
-#     checkpoints/step-00000100/looks.json    by probe its newest looks until this step
+#     checkpoints/step-00000100/looks.json    latest scores by probe, up to this step
 #
-# The timeline is not signed; a checkpoint's files are. So a look is read from the timeline once, by the commit that
-# comes after it, and taken from the checkpoint before from then on: who changes the timeline later changes no worth.
+# The timeline is not signed; a checkpoint's files are. So a score is read from the timeline once, by the next commit,
+# and from then on from the previous checkpoint: later changes of the timeline have no effect.
 
-#: File of a checkpoint with the looks.
+#: File of a checkpoint with the scores.
 LOOKS: Final = "looks.json"
 
 Looks = Mapping[str, list[ProbeLook]]
@@ -147,7 +147,7 @@ def read(data: bytes) -> Looks:
     try:
         return of(json.loads(data)["looks"])
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise LineageError(f"{LOOKS} holds no looks at probes", found=error) from error
+        raise LineageError(f"{LOOKS} has no valid probe scores", found=error) from error
 
 
 def of(content: Mapping[str, Iterable[Iterable[Any]]]) -> dict[str, list[ProbeLook]]:
@@ -170,10 +170,9 @@ def _evaluated(events: Path) -> Iterator[dict[str, Any]]:
                     yield event
 
 
-# Runs of the workspace that differ from a run by the seed of their initial weights alone: the noise that no number of
-# looks at one run shows.
+# Runs of the workspace that differ by the seed of their initial weights alone: their noise is not visible in one run.
 
-#: Fields of a configuration that may differ between two runs of one model on one order of data.
+#: Fields that may differ between two runs of one model on one order of data.
 _OWN = {"run_id", "key", "recipe", "workspace", "seed", "provenance", "batches", "heldout", "probes", *UNIDENTIFIED}
 
 

@@ -1,10 +1,9 @@
-"""The items of probes that a run scores while it trains, and how often: decided once, when the run is prepared.
+"""Probe items that a run scores during training, and the interval: decided once, when the run is prepared.
 
-The decision is counted, not timed, so that it is the same on every machine: a token that is scored costs a third of one
-that is trained (no backward pass), and all looks together may cost a share of the tokens of the run. Where the whole
-sets would cost more than that, fewer looks are taken, down to `LEAST_LOOKS`; where that is not enough, of every probe
-the same number of items by a hash of their names. Every look asks the same items, and the result says how many of how
-many they are.
+The decision is computed, not timed, so it is the same on every machine: scoring a token costs a third of training one
+(no backward pass), and all evaluations together may cost a share of the run's tokens. If the full sets exceed that, the
+number of evaluations is reduced, down to `LEAST_LOOKS`; then the number of items, equally for every probe, by a hash of
+their names. Every evaluation scores the same items, and the result has their number and the total.
 
 A run names the result by digest and ranks read it from the store; none of it is in the run's identity.
 
@@ -38,15 +37,15 @@ ASSET = "run/probes"
 VERSION = "1"
 ITEMS, STREAMS = "items.parquet", "streams.parquet"
 
-#: Tokens that are trained for the price of one that is scored: 2 of the 6 FLOPs a parameter (Kaplan et al. 2020).
+#: Trained tokens per scored token at equal cost: 2 of the 6 FLOPs per parameter (Kaplan et al. 2020).
 COST = 1 / 3
 
-#: Looks that a run should have, rather than more items: noise and a regression are judged by as many.
+#: Minimum evaluations, preferred over more items: noise and a regression need as many.
 LEAST_LOOKS = 8
 
 STREAM_SCHEMA = pa.schema(
     [
-        pa.field("first", pa.int32(), nullable=False),  # the first token that is scored
+        pa.field("first", pa.int32(), nullable=False),  # first scored token
         pa.field("tokens", pa.list_(pa.uint32()), nullable=False),
     ]
 )
@@ -79,7 +78,7 @@ class Choice(NamedTuple):
     items: list[ProbeItem]
     streams: list[ScoredStream]
     every: int
-    tokens: int  # of a look, padding included
+    tokens: int  # per evaluation, padding included
 
 
 class ProbePlan(NamedTuple):
@@ -151,7 +150,7 @@ def choose(items: Sequence[ProbeItem], streams: Sequence[ScoredStream], budget: 
         return [items[number] for number in kept], chosen, _tokens(chosen, budget.sequence_tokens)
 
     low, high, wanted = 0, max(ranks, default=-1) + 1, min(budget.looks, LEAST_LOOKS)
-    while low < high:  # the most items with which so many looks are paid for
+    while low < high:  # the maximum number of items within the budget
         middle = -(-(low + high) // 2)
         low, high = (middle, high) if first(middle)[2] * wanted <= budget.scored_tokens else (low, middle - 1)
     chosen, found, tokens = first(low)

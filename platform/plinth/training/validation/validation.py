@@ -1,4 +1,4 @@
-"""Held-out text and probes while a run trains, scored on all its ranks."""
+"""Evaluation of held-out text and probes during training, on all ranks."""
 
 from __future__ import annotations
 
@@ -29,17 +29,16 @@ if TYPE_CHECKING:
     from plinth.training.validation.heldout import HeldoutSlice
 
 
-# Probes scored over the live model on all ranks of a run, as `evaluation.engine` scores them over a checkpoint.
+# Scoring of probes with the live model on all ranks, equivalent to `evaluation.engine` on a checkpoint.
 #
 #     N  targets of a batch
 #
-# The batches are those of the offline score (`evaluation.engine.batches`), fixed by the items, and are dealt to data
-# ranks in turn; of every target one rank has the answer, so that adding the ranks' answers changes no bit. Undivided,
-# on the same device and in the same precision, the bits are those of the offline score of the same weights; tensor,
-# sequence and pipeline ranks round as their kernels do. Blocks are not compiled here, whatever training does: probes
-# have many lengths.
+# The batches are those of the offline score (`evaluation.engine.batches`), determined by the items, and are dealt to
+# data ranks in turn; each target is computed on one rank, so adding the ranks' answers changes no bit. For an undivided
+# model on the same device and precision the bits equal those of the offline score of the same weights; tensor, sequence
+# and pipeline ranks round as their kernels do. Blocks are never compiled here: probes have many lengths.
 #
-# Nothing is drawn at random, no gradient is made and no parameter changes.
+# There is no randomness and no gradient, and no parameter changes.
 
 class ProbeResult(NamedTuple):
     """One evaluation of the probes.
@@ -101,7 +100,7 @@ class ProbeScorer:
         try:
             bits = inference.collect(self.streams, self._batches, own).bits.tolist()
             items = scoring.scored(self.items, bits)
-        except TrainingError:  # the model has diverged, which is the guard's to judge
+        except TrainingError:  # the model has diverged; the guard decides
             lost = sorted({f"probe {one.probe}" for one in self.items})
             return ProbeResult([], {}, self.digest, lost, time.monotonic() - begun)
         probes = {name: _shown(one) for name, one in scoring.by_probe(self.items, items).items()}
@@ -114,14 +113,14 @@ class ProbeScorer:
         sizes = [one.targets for one in self._batches]
         answers = torch.zeros(sum(sizes), 2, dtype=torch.float32, device=engine.rank.device)
         starts, place = list(accumulate(sizes, initial=0)), engine.topology.place
-        # One thread, as over a checkpoint: on some processors a sum by two rounds otherwise.
+        # One thread, as for a checkpoint: on some processors a sum by two threads rounds differently.
         with engine.evaluating(), _eager(self.config.parallel.compile), torch_threads():
             for index in dealt(engine, len(sizes)):
                 batch = self._batches[-1 if index is None else index]
                 found = run(
                     engine.arranged, batch, engine.rank.device, engine.dtype, multiple=engine.topology.shape.sequence
                 )
-                if index is not None and place.tensor == 0:  # tensor ranks know the same
+                if index is not None and place.tensor == 0:  # tensor ranks have the same values
                     answers[starts[index] : starts[index + 1]] = found
         dist.all_reduce(answers)
         return answers
@@ -145,7 +144,7 @@ def _eager(compiled: bool) -> contextlib.AbstractContextManager[Any]:
     return torch.compiler.set_stance("force_eager")  # type: ignore[no-any-return]
 
 
-#: Seconds after which a long evaluation touches the timeline, so that the supervisor does not end it as hanging.
+#: Interval in seconds at which a long evaluation touches the timeline, so that it does not count as hanging.
 HEARTBEAT_S = 1.0
 
 
@@ -161,19 +160,19 @@ def dealt(engine: TrainingEngine, count: int) -> Iterator[int | None]:
         if engine.rank.leads and time.monotonic() - shown > HEARTBEAT_S:
             shown = time.monotonic()
             with contextlib.suppress(OSError):
-                os.utime(engine.config.directory.events)  # the supervisor ends ranks that change nothing for long
+                os.utime(engine.config.directory.events)  # signals progress to the supervisor
 
 
-# Bits per byte of held-out slices while a run trains, on all its ranks.
+# Bits per byte of held-out slices during training, on all ranks.
 #
 #     M  windows of a micro batch    S  tokens of the longest window in it, and padding after it
 #
-# The windows are those of the final evaluation (`engine.batches.windows`). Micro batches are fixed by the text and the
-# recipe and dealt to data ranks in turn; each is summed by itself and the sums are added in their order, so that the
-# numbers do not depend on how many ranks share the work. Every rank makes as many forward passes as every other: with
-# ZeRO-3 each is a collective. Nothing is drawn at random, no gradient is made and no parameter changes.
+# The windows are those of the final evaluation (`engine.batches.windows`). Micro batches are determined by text and
+# recipe and dealt to data ranks in turn; each is summed separately and the sums are added in order, so the result does
+# not depend on the number of ranks. Every rank makes the same number of forward passes: with ZeRO-3 each is a
+# collective. There is no randomness and no gradient, and no parameter changes.
 
-#: Lengths that micro batches are padded to: few shapes for kernels, at most an eighth of a sequence wasted.
+#: Multiple for the padded lengths of micro batches: few kernel shapes, at most an eighth of a sequence wasted.
 LENGTHS = 8
 
 
@@ -242,7 +241,7 @@ class Validator:
             for index in dealt(engine, len(self._micros)):
                 tokens, scored = self._arrays(index)
                 loss = engine.loss_of(tokens, scored)
-                if index is not None and place.tensor == 0:  # tensor ranks know the same, sequence ranks their share
+                if index is not None and place.tensor == 0:  # equal on tensor ranks, a share on sequence ranks
                     totals[index] = loss.double() * int(scored.sum()) / shape.sequence
         dist.all_reduce(totals)
         return totals
@@ -301,7 +300,7 @@ def _named(config: RunConfig) -> str:
         raise TrainingError(
             f"run {config.run_id} has validation but no held-out text",
             found="training.validation in a configuration without `heldout`",
-            expected="the digest that preparing the run gives",
+            expected="the digest from the run's preparation",
             remedy="submit the run again: `plinth run --select run`",
         )
     return config.heldout

@@ -13,7 +13,7 @@ import pytest
 from plinth.compute.context import Context
 from plinth.errors import IntegrityError, MissingError, StageError
 from plinth.evaluation.comparison import job, pairs
-from plinth.evaluation.comparison.differences import Difference, corrected, in_order, of_measure, said
+from plinth.evaluation.comparison.differences import Difference, corrected, in_order, of_measure, result_text
 from plinth.evaluation.comparison.job import MeasuredModel, extremes, seen_items
 from plinth.evaluation.comparison.models import changes, weights
 from plinth.evaluation.comparison.pairs import Pairs, align, largest_slices
@@ -67,7 +67,7 @@ def test_a_difference_is_of_pairs_and_of_sums() -> None:
     assert (line.a.value, line.b.value) == (pytest.approx(a), pytest.approx(b))
     assert line.difference.value == pytest.approx(a - b)
     assert line.better == "a"  # fewer bits
-    assert said(line) == "A is better"
+    assert result_text(line) == "A is better"
     assert line.a.high > line.b.low  # unpaired, the intervals overlap
 
 
@@ -75,7 +75,7 @@ def test_no_difference_only_beside_what_could_have_been_seen() -> None:
     (line,) = differences([bits(HARD, HARD + NOISE - NOISE.mean())], seed=0)
     assert line.better == ""
     assert line.smallest is not None
-    assert said(line) == f"no significant difference; minimum detectable effect {line.smallest:.2g}"
+    assert result_text(line) == f"no significant difference; minimum detectable effect {line.smallest:.2g}"
     # the smallest effect is four fifths sure to be found: about 2.8 standard errors
     error = (line.difference.high - line.difference.low) / 2 / 2.145
     assert line.smallest == pytest.approx(2.8 * error, rel=0.2)
@@ -88,7 +88,7 @@ def test_a_clear_difference_is_found_among_any_number_of_lines() -> None:
               for _ in range(500)]  # fmt: skip
     lines = differences([bits(HARD, HARD + 0.3 + NOISE), *others], seed=0)
     assert lines[0].adjusted < 0.05
-    assert said(lines[0]) == "A is better"
+    assert result_text(lines[0]) == "A is better"
     assert [line.better for line in lines[1:]] == [""] * 500
 
 
@@ -96,11 +96,11 @@ def test_no_difference_is_not_said_of_an_interval_without_0() -> None:
     """What the correction takes away is undecided, and no effect as large as the smallest went unseen."""
     rng = np.random.default_rng(4)
     lines = differences([bits(HARD, HARD + NOISE + rng.normal(0, 0.01)) for _ in range(40)], seed=0)
-    found = {said(line).partition(";")[0]: line for line in lines}
+    found = {result_text(line).partition(";")[0]: line for line in lines}
     assert set(found) == {"A is better", "B is better", "not significant after correction", "no significant difference"}
     for line in lines:
         assert line.smallest is not None
-        if said(line).startswith("no difference"):
+        if result_text(line).startswith("no difference"):
             assert not line.difference.excludes()
         assert (abs(line.difference.value) < line.smallest) or line.better
 
@@ -108,7 +108,7 @@ def test_no_difference_is_not_said_of_an_interval_without_0() -> None:
 def test_nothing_varies_says_nothing() -> None:
     same = bits(HARD, HARD)
     (line,) = differences([same], seed=0)
-    assert (line.better, line.smallest, said(line)) == ("", None, "unknown: no variance, or too few items")
+    assert (line.better, line.smallest, result_text(line)) == ("", None, "unknown: no variance, or too few items")
 
 
 def test_holm_over_the_slices_of_a_kind() -> None:
@@ -167,7 +167,7 @@ def test_slices_by_weight_each_once() -> None:
 def test_other_text_is_not_compared() -> None:
     ours, theirs = documents(HARD), documents(HARD)
     theirs["d03"]["weight"] += 1
-    with pytest.raises(IntegrityError, match="other text"):
+    with pytest.raises(IntegrityError, match="different items"):
         aligned("slices", "bits per byte", ours, theirs, fewer_is_better=True, ratio=True)
     del theirs["d03"], ours["d05"]
     found = aligned("slices", "bits per byte", ours, theirs, fewer_is_better=True, ratio=True)
@@ -331,7 +331,7 @@ def test_the_evaluation_page_has_the_wholes(ctx: Context, models: tuple[Measured
 
 
 def test_nothing_measured_is_no_comparison(ctx: Context, models: tuple[MeasuredModel, MeasuredModel]) -> None:
-    with pytest.raises(StageError, match="nothing was measured"):
+    with pytest.raises(StageError, match="no measurement in common"):
         job.run(ctx, models[0], MeasuredModel(models[1].checkpoint, {}))
 
 
@@ -346,7 +346,7 @@ def test_a_folder_is_what_it_holds(ctx: Context, tmp_path) -> None:
     assert made[0].digest == made[1].digest
     assert [part.name for part in made[0].parts] == ["config.json", "model.safetensors", "tokenizer.json"]
     (tmp_path / "here" / "tokenizer.json").unlink()
-    with pytest.raises(MissingError, match="no model"):
+    with pytest.raises(MissingError, match="not a complete model folder"):
         weights(ctx, tmp_path / "here")
 
 

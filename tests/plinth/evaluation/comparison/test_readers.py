@@ -63,7 +63,7 @@ def test_exposure_is_of_pairs_of_the_same_canary(ctx: Context) -> None:
     assert told[inside, "repetitions 16"].better == "b"  # who knows less by heart
     assert told[inside, "repetitions 1"].better == told[outside, "all"].better == ""
     assert found[inside].rows["item"].to_pylist() == sorted(map(str, range(0, 20, 2)))
-    with pytest.raises(IntegrityError, match="other text"):
+    with pytest.raises(IntegrityError, match="different items"):
         by_measure(ctx, planted(ctx, a.tolist()), planted(ctx, b.tolist(), "others"))
 
 

@@ -56,7 +56,7 @@ def test_a_model_that_does_not_load_is_named(ctx: Context, model_directory: Mode
     (folder / "model.safetensors").write_bytes(b"not tensors")
     with (
         ModelEngine.of_folder(ctx, folder) as engine,
-        pytest.raises(CheckpointError, match=r"could not be evaluated[\s\S]*holds no model that can be loaded"),
+        pytest.raises(CheckpointError, match=r"could not be evaluated[\s\S]*is not a loadable model folder"),
     ):
         engine.likelihoods(REQUESTS)
     assert list(ctx.workspace.tmp.iterdir()) == []
@@ -75,6 +75,6 @@ def test_the_child_hashes_what_it_loads(ctx: Context, model_directory: ModelDire
     other.replace(folder / "tokenizer.json")
     with (
         ModelEngine.of_folder(ctx, folder, digests=digests) as engine,
-        pytest.raises(CheckpointError, match="is not the file that was verified"),
+        pytest.raises(CheckpointError, match="differs from the verified file"),
     ):
         engine.likelihoods(REQUESTS)

@@ -34,14 +34,14 @@ def test_items_stand_under_the_name_and_family_of_their_probe() -> None:
     ("made", "fault"),
     [
         ([], "no item"),
-        ([GOOD, GOOD], "item 1 .'1'.: its name stands twice"),
+        ([GOOD, GOOD], "item 1 .'1'.: duplicate name"),
         ([GOOD, {"prompt": "x"}], "item 1 is a dict"),
-        ([GOOD._replace(wrong=[" a"])], "`wrong` is a tuple"),
-        ([GOOD._replace(gold=3)], "are texts"),
+        ([GOOD._replace(wrong=[" a"])], "`wrong` a tuple"),
+        ([GOOD._replace(gold=3)], "must be strings"),
         ([GOOD._replace(gold="\ud800")], "surrogate"),
         ([GOOD._replace(gold=" ")], "an answer is empty"),
-        ([GOOD._replace(prompt="x ")], "white space at the end"),
-        ([GOOD._replace(wrong=(GOOD.gold,))], "stands twice"),
+        ([GOOD._replace(prompt="x ")], "ends with white space"),
+        ([GOOD._replace(wrong=(GOOD.gold,))], "duplicate"),
         ([GOOD._replace(control=GOOD.prompt)], "control"),
     ],
 )
@@ -82,6 +82,6 @@ def test_a_name_that_nothing_has(ctx: Context, tmp_path: Path) -> None:
     (problem,) = check(path)[1]
     assert (problem.key, problem.message) == ("evaluation.probes.families[1]", 'found "knowlege", no such probe')
     assert problem.hint == "did you mean `knowledge`?"
-    with pytest.raises(ValidationError, match="is a probe made by code"):
+    with pytest.raises(ValidationError, match="is a built-in or installed probe"):
         Probes(families=("own",), sets={"own": {"path": "x"}})
     assert Probes().names == FAMILIES

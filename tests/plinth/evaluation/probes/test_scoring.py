@@ -58,7 +58,7 @@ def test_a_probe_is_the_ratio_of_its_sums() -> None:
 
 @pytest.mark.parametrize("bits", [[6, 10, 15], [6, 10, 15, 18, 1], [6, 10, math.nan, 18], [6, math.inf, 1, 18]])
 def test_missing_likelihoods_are_an_error(bits: list[float]) -> None:
-    with pytest.raises(TrainingError, match="not scored"):
+    with pytest.raises(TrainingError, match="could not be scored"):
         scoring.scored([PARIS], bits)
 
 

@@ -91,7 +91,7 @@ def test_examples_stand_before_every_prompt_and_are_not_scored() -> None:
 
 @pytest.mark.parametrize("count", [0, 1, 2])
 def test_fewer_items_than_examples_is_a_named_error(count: int) -> None:
-    with pytest.raises(SourceError, match="probe mine has fewer items than examples"):
+    with pytest.raises(SourceError, match="probe mine has too few items"):
         probe_sets.read("mine", UserProbe(path="mine.jsonl", examples=2), jsonl(*rows(count)))
 
 
@@ -110,7 +110,7 @@ def test_no_content_gets_past_without_a_name(data: bytes) -> None:
 
 
 def test_a_name_of_a_built_in_probe_is_taken() -> None:
-    with pytest.raises(ValueError, match="'code' is a probe made by code"):
+    with pytest.raises(ValueError, match="'code' is a built-in or installed probe"):
         Probes(sets={"code": UserProbe(path="x")})
     assert Probes(families=("maths",), sets={"b": UserProbe(path="x"), "a": UserProbe(path="y")}).names == (
         "maths",

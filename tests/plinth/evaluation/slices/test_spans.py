@@ -114,5 +114,5 @@ def test_the_span_that_a_model_does_not_know_comes_first_with_its_text(
     with pytest.raises(IntegrityError, match="out of order"):
         tables.largest(ctx.store, ctx.refs, a, backwards)
     other = evaluated(ctx, [Document(hashlib.sha256(b"x").digest()[:16], "web", "x")], [cut(CUTTERS[0], "x", 1)], made)
-    with pytest.raises(MissingError, match="no document in common"):
+    with pytest.raises(MissingError, match="no documents in common"):
         tables.largest(ctx.store, ctx.refs, a, other)

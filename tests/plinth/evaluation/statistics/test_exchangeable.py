@@ -59,7 +59,7 @@ def test_the_stake_is_whole_and_nothing_is_won_before_a_change_may_begin() -> No
 
 @pytest.mark.parametrize("starts", [(1,), (0, 0), (2, 0), (0, 5)])
 def test_changes_begin_at_places_that_rise(starts: tuple[int, ...]) -> None:
-    with pytest.raises(ValueError, match="rise from 0"):
+    with pytest.raises(ValueError, match="increase from 0"):
         wealth([0.1, 0.2, 0.3], starts)
 
 

@@ -171,7 +171,7 @@ def test_an_unknown_name(harness: Any, folder: Path) -> None:
         ("{data_files: {test: /etc/hosts}}", "outside its folder"),
         ("{data_files: {test: ../secret.jsonl}}", "outside its folder"),
         ("{data_files: {test: 'https://127.0.0.1:9/x.jsonl'}}", "outside its folder"),
-        ("{data_files: {test: data/absent.jsonl}}", "cannot be made"),
+        ("{data_files: {test: data/absent.jsonl}}", "cannot be loaded"),
     ],
 )
 def test_data_that_is_not_in_the_folder(harness: Any, folder: Path, files: str, reason: str) -> None:

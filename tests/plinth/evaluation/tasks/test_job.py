@@ -198,7 +198,7 @@ def test_functions_of_tasks_reach_no_network(
             (folder / "functions.py").write_text(connect)
 
         exec(connect)
-        with pytest.raises(StageError, match=r"(?s)task pronouns cannot be made.*Network is unreachable"):
+        with pytest.raises(StageError, match=r"(?s)task pronouns cannot be loaded.*Network is unreachable"):
             job.run(ctx, "small", TaskSet(include="small", tasks=("pronouns",)), checkpoint, task_files(spoil))
 
 

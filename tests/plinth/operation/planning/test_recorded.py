@@ -148,7 +148,7 @@ def test_stall_restore_and_failures_by_hand(workspace: Workspace) -> None:
 
 def test_a_forecast_is_made_once_and_its_error_is_stated(workspace: Workspace) -> None:
     config = lived(workspace, "one", [2.0] * STEPS)
-    made = forecast.foretell(config, device())
+    made = forecast.predict(config, device())
     assert (made.step_s, made.device) == (pytest.approx(step_s(config, device().device, 0.5)), "cpu")
     assert made.low_s < made.step_s < made.high_s
     forecast.keep(config, made.model_copy(update={"step_s": 1.8, "low_s": 1.5, "high_s": 2.5}))
@@ -156,8 +156,8 @@ def test_a_forecast_is_made_once_and_its_error_is_stated(workspace: Workspace) -
     runs, broken = forecast.known(workspace)
     assert (runs[0].step_s, runs[0].error, broken) == (pytest.approx(2.25), pytest.approx(-0.2), [])
     assert forecast.errors(runs) == [
-        "foretold and measured: 1 run, a step off by 20% in the median, 1 within their range",
-        "the last, one: foretold 1.8 s (1.5 to 2.5), measured 2.25 s, -20%",
+        "predicted and measured: 1 run, a step off by 20% in the median, 1 within their range",
+        "the last, one: predicted 1.8 s (1.5 to 2.5), measured 2.25 s, -20%",
     ]
     config.directory.forecast.write_text("{}")
     with pytest.raises(IntegrityError, match="forecast of run one"):
@@ -202,7 +202,7 @@ def test_a_submission_foretells_and_is_bounded_as_runs_were(workspace: Workspace
     later = config.model_copy(update={"run_id": "later"})
     configuration.write(later)
     granted = admission.reserve(ctx, later)
-    least = "the least of 1 run of this model on h100, recorded"
+    least = "lowest of 1 run of this model on h100, recorded"
     assert granted.reason == f"the planner, at 1% of the device's peak, {least}"
     steps = later.total_steps + later.checkpoints.audit_steps
     seconds = step_s(later, DEVICES["h100"], 0.01) * steps * 1.25 + later.supervision.grace_s

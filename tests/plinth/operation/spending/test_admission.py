@@ -126,7 +126,7 @@ def test_bounds_are_the_planners_like_runs_and_the_recipes_own(ctx: Context) -> 
         Reservation(id="5", run="d", rank_s=9e9, spent=1, tokens=TOKENS // 11, **common),  # it came nowhere
     ]
     like = bound(config, h100, 0.25, 0.0, known)
-    assert like == (pytest.approx(400 * 1.25 + 60.0), "like runs in the ledger")
+    assert like == (pytest.approx(400 * 1.25 + 60.0), "similar runs in the ledger")
     config.directory.checkpoints.mkdir()
     (config.directory.checkpoints / "step-00000009.json").touch()  # a quarter is left
     assert bound(config, h100, 0.25, 0.0, known).rank_s == pytest.approx(100 * 1.25 + 60.0)
@@ -158,7 +158,7 @@ def test_a_job_is_settled_at_its_rank_seconds_times_its_price(ctx: Context) -> N
     third = admission.reserve(ctx, config)  # settles the second, whose job is gone
     assert [one.spent for one in ledger.find()] == [2 * MICROS, 2 * MICROS, None]
     assert third.before_s == 400.0
-    assert (third.reason, third.reserved) == ("like runs in the ledger", 5_600_000)  # no step is committed
+    assert (third.reason, third.reserved) == ("similar runs in the ledger", 5_600_000)  # no step is committed
 
 
 def test_a_submission_without_an_end_stays_open_at_first(ctx: Context) -> None:

@@ -47,7 +47,7 @@ def test_reserved_refused_and_settled(tmp_path: Path) -> None:
     context.save(ctx.workspace, LAST)
     held = admission.reserve_stage(ctx, "web/curated", 1000)
     assert held is not None
-    assert (held.run, held.reserved, held.reason) == ("corpus:web/curated", 32 * MICROS, "its last making")
+    assert (held.run, held.reserved, held.reason) == ("corpus:web/curated", 32 * MICROS, "the last materialization")
     assert admission.reserve_stage(ctx, "web/curated", 1000) == held  # of one whose process died
     ledger.limit(Limit(scope="all", name="", amount=63 * MICROS, period="total", person="bo", made=1.0))
     shared = Context(ctx.workspace, share=TaskShare(0, 2))

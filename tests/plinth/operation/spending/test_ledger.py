@@ -109,7 +109,7 @@ def test_what_nothing_bounds_is_refused_where_a_limit_holds_and_entered_where_no
 
 @pytest.mark.needs("PostgreSQL")
 def test_a_server_that_cannot_be_reached_is_named_without_its_password() -> None:
-    with pytest.raises(StorageError, match="did not do what it was asked") as failed:
+    with pytest.raises(StorageError, match="refused a statement") as failed:
         Ledger("postgresql://plinth:sesame@127.0.0.1:1/ledger").find()
     assert "postgresql://127.0.0.1:1/ledger: " in str(failed.value)
     assert "sesame" not in str(failed.value)
@@ -118,7 +118,7 @@ def test_a_server_that_cannot_be_reached_is_named_without_its_password() -> None
 def test_a_file_that_is_no_ledger_is_named(tmp_path: Path) -> None:
     path = tmp_path / "ledger.sqlite"
     path.write_bytes(b"no database" * 100)
-    with pytest.raises(StorageError, match="did not do what it was asked"):
+    with pytest.raises(StorageError, match="refused a statement"):
         Ledger(str(path)).find()
 
 

@@ -130,7 +130,7 @@ def test_what_the_money_went_to_and_the_energy(ctx: Context) -> None:
 def test_energy_says_how_it_is_known() -> None:
     assert Energy(1.0, 1.0).source == "100% measured"
     assert Energy(1.0, 0.25).source == "25% measured, 75% at rated power"
-    assert Energy(None, 0.5).source.startswith("not known")
+    assert Energy(None, 0.5).source.startswith("unknown")
     assert Energy(2.0, 0.0).kilograms(None) is None
 
 

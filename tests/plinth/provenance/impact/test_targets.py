@@ -38,7 +38,7 @@ def test_the_list_of_a_source_reaches_what_was_read_from_it(line: Any) -> None:
 def test_a_document_reaches_what_its_curated_text_reaches(line: Any) -> None:
     found = origin(line.ctx, line.id("code", 0))
     assert (found.kind, found.digests) == ("document", (line.made["code/curated"].digest,))
-    with pytest.raises(MissingError, match="nothing was made of"):
+    with pytest.raises(MissingError, match="nothing is derived from"):
         origin(line.ctx, line.id("prose", 3))  # dropped before
 
 
@@ -96,14 +96,14 @@ def test_a_damaged_provenance_hides_no_other(line: Any) -> None:
 
 @pytest.mark.parametrize("target", ["nothing", "", "ffffffff", "*", "\x1b[31m", "../run", "f" * 40])
 def test_what_nothing_was_made_of_is_named(line: Any, target: str) -> None:
-    with pytest.raises(MissingError, match="nothing was made of"):
+    with pytest.raises(MissingError, match="nothing is derived from"):
         origin(line.ctx, target)
 
 
 def test_two_meanings_are_refused(line: Any) -> None:
     tokenizer = line.made["tokenizer"].digest
     model(line, "one", {"commit": tokenizer[:40]})
-    with pytest.raises(MissingError, match="more than one thing"):
+    with pytest.raises(MissingError, match="is ambiguous"):
         origin(line.ctx, tokenizer[:10])
 
 

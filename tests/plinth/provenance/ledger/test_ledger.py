@@ -150,9 +150,9 @@ def test_an_index_of_other_documents_is_refused(ctx: Context, tmp_path: Path) ->
     ids = pa.FixedSizeBinaryArray.from_buffers(pa.binary(16), len(own), [None, pa.py_buffer(own.ids.tobytes())])
     swapped = write_index(ctx.store, index.name, [ids, *map(pa.array, own.columns[1:])], dict(index.stats))
     parts = tuple(swapped if part.name == index.name else part for part in shards.parts)
-    with pytest.raises(IntegrityError, match="does not follow its documents"):
+    with pytest.raises(IntegrityError, match="does not match its documents"):
         ledger.run(ctx, ledger_of(ctx, shards={**made.shards, "web": shards.model_copy(update={"parts": parts})}))
-    with pytest.raises(IntegrityError, match="made of other text"):
+    with pytest.raises(IntegrityError, match="derived from other text"):
         ledger.run(ctx, ledger_of(ctx, curated={bucket: ctx.refs.current("prose/curated") for bucket in PLANTED}))
 
 

@@ -92,10 +92,10 @@ def test_the_chain_has_the_parents_shards_and_calls_them_the_parents(ctx: Contex
 
 def test_what_cannot_be_replayed_is_refused_by_name(ctx: Context, parent: Any, made: SimpleNamespace) -> None:
     other, _, _ = made.pipeline(ctx, {"web": [made.texts(9, 60)]})
-    with pytest.raises(RecipeError, match="code was tokenised otherwise"):
+    with pytest.raises(RecipeError, match="code has another tokenizer"):
         beginning.of_parent(ctx, parent.initial, other)
     outside = saved(ctx, "initial", weights=saved(ctx, "weights"))
-    with pytest.raises(RecipeError, match="needs weights of a run"):
+    with pytest.raises(RecipeError, match="needs the weights of a run"):
         beginning.of_parent(ctx, outside, parent.tokenizer)
     few = recipe(web=1).model_copy(update={"max_epochs": 0.001})
     found = beginning.of_parent(ctx, parent.initial, parent.tokenizer)
@@ -104,11 +104,11 @@ def test_what_cannot_be_replayed_is_refused_by_name(ctx: Context, parent: Any, m
         mixture.run(ctx, few, parent.shards | found.shards, None, (), asked)
     blob = parent.shards["web"].parts[0].blob
     ctx.store.path(blob).unlink()
-    with pytest.raises(MissingError, match=r"web/shards of the run that the weights come from is gone"):
+    with pytest.raises(MissingError, match=r"web/shards of the parent run no longer exists"):
         beginning.of_parent(Context(ctx.workspace), parent.initial, parent.tokenizer)
     (kept,) = ctx.refs.saved(parent.shards["code"].digest)
     (ctx.workspace.manifests / kept.name).unlink()
     with pytest.raises(MissingError, match="code/shards"):
         beginning.of_parent(Context(ctx.workspace), parent.initial, parent.tokenizer)
-    with pytest.raises(ValueError, match="whose text is known"):
+    with pytest.raises(ValueError, match="with known training text"):
         InitialWeights(folder="x", licence="MIT", replay=0.1)

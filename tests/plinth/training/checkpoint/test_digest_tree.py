@@ -85,7 +85,7 @@ DAMAGE: dict[Damage, str] = {
     missing_branch: r"ranks/rank-00003\.json is missing",
     branch_of_another_step: r"ranks/rank-00001\.json has changed",
     branch_of_another_rank: r"ranks/rank-00001\.json has changed",
-    missing_file: "does not hold the files",
+    missing_file: "lacks files of its manifest",
     share_of_another_step: r"ranks/rank-00002\.json has changed",
     file_of_another_step: r"engine/rank-00001\.safetensors has changed",
     torn_file: r"engine/rank-00000\.safetensors has changed",
@@ -143,9 +143,9 @@ def test_an_earlier_form_is_refused_by_name(run: RunDirectory) -> None:
     at(run, "manifest.json").write_bytes(data)
     digest = hashlib.sha256(data).hexdigest()
     checkpoint.record_path(run, 2).write_bytes(commit_record.seal(run, 2, digest, 2)[1])
-    with pytest.raises(CheckpointError, match="the form of another version") as error:
+    with pytest.raises(CheckpointError, match="the format of another version") as error:
         checkpoint.verify(run, 2)
-    assert (error.value.found, "version that wrote it" in str(error.value.remedy)) == ("form 1", True)
+    assert (error.value.found, "version that wrote it" in str(error.value.remedy)) == ("format 1", True)
 
 
 @pytest.mark.parametrize("name", ["ranks/rank-00001.json", "../state.json", "manifest.json"])
@@ -158,17 +158,17 @@ def test_a_branch_cannot_name_what_is_not_its_own(run: RunDirectory, name: str) 
     more = stated.model_copy(update={"files": 2})
     good = digest_tree.manifest_bytes(RankManifest(rank=0, files=(file.model_copy(update={"path": "a"}),)))
     more = more.model_copy(update={"sha256": hashlib.sha256(good).hexdigest()})
-    with pytest.raises(CheckpointError, match="not what the root states"):
+    with pytest.raises(CheckpointError, match="differs from the root"):
         digest_tree.read_manifest(good, more, "it")
 
 
 def test_a_file_of_two_branches_and_a_rank_left_out_are_refused(run: RunDirectory) -> None:
     root = checkpoint.read_root(run, 2)
     ranks = checkpoint.rank_manifests(run, 2, root.ranks)
-    with pytest.raises(CheckpointError, match="names a file twice"):
+    with pytest.raises(CheckpointError, match="duplicate file"):
         digest_tree.every_file(root, [*ranks, ranks[0]], "it")
     left_out = root.model_copy(update={"ranks": (root.ranks[0], root.ranks[2])})
-    with pytest.raises(CheckpointError, match="no root of a checkpoint"):
+    with pytest.raises(CheckpointError, match="not the root of a checkpoint"):
         digest_tree.read_root(digest_tree.root_bytes(left_out), "it")
 
 

@@ -184,7 +184,7 @@ def test_lines_that_break_and_stall(
             assert line.cuts == 2
         checkpoint.verify(moved.directory, 1)
     moved = elsewhere(config, tmp_path / "never")
-    with bad_line(bucket.endpoint, 1 << 20, failures=99), pytest.raises(StorageError, match="cannot be used"):
+    with bad_line(bucket.endpoint, 1 << 20, failures=99), pytest.raises(StorageError, match="unreachable or refused"):
         upload.restore(moved)
     assert checkpoint.committed(moved.directory) == []
 
@@ -215,11 +215,11 @@ def test_bucket_that_is_away(
         away.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")  # nobody listens
         away.setenv("AWS_MAX_ATTEMPTS", "1")
         assert not followed(config)
-        with pytest.raises(StorageError, match="cannot be used"):
+        with pytest.raises(StorageError, match="unreachable or refused"):
             upload.restore(elsewhere(config, tmp_path / "other"))
     failed = timeline(run.events).of("upload_failed")
     assert [event["tries"] for event in failed] == [1, 2, 3, 4]
-    assert all("cannot be used" in event["reason"] for event in failed)
+    assert all("unreachable or refused" in event["reason"] for event in failed)
     assert selection.retain(run, config.checkpoints, set()) == []
     assert checkpoint.committed(run) == [1, 2]
 

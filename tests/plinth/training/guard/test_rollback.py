@@ -101,7 +101,7 @@ def test_a_checkpoint_that_has_learnt_from_the_window_is_refused(make: Make, tmp
     assert story.skipped == {7, 8, 9}
     (refused,) = story.of("refused")
     assert refused["step"] == 8
-    assert "has learnt from steps 7 to 9, which rollback 1 leaves out" in refused["reason"]
+    assert "trained on steps 7 to 9, which rollback 1 skips" in refused["reason"]
     assert checkpoint.committed(config.directory)[-2:] == [8, 12]
     checkpoint.verify(config.directory, 8)
 

@@ -87,7 +87,7 @@ def test_a_layer_is_judged_from_its_fifth_measurement_and_of_equals_the_first_is
 
 
 def test_rules_refuse_what_they_cannot_do() -> None:
-    with pytest.raises(ValueError, match="a clock must not decide"):
+    with pytest.raises(ValueError, match="timing must not affect training"):
         Throughput(action="rollback")
     with pytest.raises(ValueError, match="after its update"):
         LayerRule(action="skip")

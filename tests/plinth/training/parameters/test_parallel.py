@@ -62,7 +62,7 @@ def test_what_can_run_is_not_refused(block: dict[str, Any]) -> None:
             "does not go with tensor; expected none",
         ),
         ({"offload": "parameters", "zero_stage": 1, "compile": True}, "offload", "optimizer, or no compile"),
-        ({"activation_checkpointing": 5}, "activation_checkpointing", "every 5th of 4 layers is none"),
+        ({"activation_checkpointing": 5}, "activation_checkpointing", "every 5th layer of 4 selects none"),
         ({"compile": True, "zero_stage": 3}, "compile", "expected false, or zero_stage 0, 1 or 2"),
         ({"communication_dtype": "bf16"}, "communication_dtype", "expected auto or fp32"),
         ({"communication_dtype": "fp16", "precision": "bf16"}, "communication_dtype", "expected auto or fp32"),

@@ -250,4 +250,4 @@ def test_a_sink_that_is_away_is_said_once_and_its_numbers_come_later(
     turns = iter([False, False, False, True])
     relay.follow([Feed(config, SinkSource("memory", opened))], lambda seconds: next(turns))
     assert counted(kept) == TOLD
-    assert capfd.readouterr().err.count("sink memory has not taken its numbers") == 1
+    assert capfd.readouterr().err.count("sink memory rejected numbers") == 1

@@ -42,7 +42,7 @@ def test_without_a_grant_nothing_is_watched(make: Make) -> None:
     job_result.write_allowance(config.directory.allowance, None)
     assert job_result.read_allowance(config.directory.allowance) is None
     config.directory.allowance.write_text("{}")
-    with pytest.raises(TrainingError, match="is no allowance"):
+    with pytest.raises(TrainingError, match="is not an allowance"):
         AllowanceWatch.of(config)
 
 
@@ -55,7 +55,7 @@ def test_it_is_spent_when_only_the_time_to_leave_is_left(make: Make, clock: list
         clock[0] = 1000.0 + second
         said.append(watch.spent())
     assert said == [False] * 6 + [True] * 2
-    assert watch.reason == "its allowance is spent: 0.88 of 1.00, the rest is for leaving"
+    assert watch.reason == "the allowance is spent: 0.88 of 1.00, the rest is reserved for the stop"
     events = timeline(config.directory.events)
     assert [event["share"] for event in events.of("allowance")] == [0.5, 0.8]
     (spent,) = events.of("allowance_spent")

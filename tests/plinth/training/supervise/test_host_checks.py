@@ -55,7 +55,7 @@ print(disk(Path({str(tmp_path)!r}), HostChecks()).outcome)
 
 def test_bytes_that_come_back_others_fail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "fsync", lambda fd: os.pwrite(fd, b"x", 5))  # the disk changes one byte
-    assert "came back others" in host_checks.disk(tmp_path, HostChecks(disk_bytes=100)).evidence
+    assert "bytes read back" in host_checks.disk(tmp_path, HostChecks(disk_bytes=100)).evidence
 
 
 def test_too_little_memory(tmp_path: Path) -> None:
@@ -120,9 +120,9 @@ def nvml(**changes: Any) -> Any:
     ("changes", "words"),
     [
         ({}, []),
-        ({"ecc": 3}, ["3 ECC errors not corrected since it was reset"]),
-        ({"rows": (0, 1, 0, 1)}, ["a row of its memory could not be remapped"]),
-        ({"rows": (0, 1, 1, 0)}, ["a remapping of its memory waits for a reset"]),
+        ({"ecc": 3}, ["3 uncorrected ECC errors since the last reset"]),
+        ({"rows": (0, 1, 0, 1)}, ["a memory row could not be remapped"]),
+        ({"rows": (0, 1, 1, 0)}, ["a memory remapping is pending until a reset"]),
         ({"degrees": 95}, ["95 degrees Celsius, at most 88 wanted"]),
         ({"slowed": 0x48}, ["hardware slowdown", "hardware thermal slowdown"]),
         ({"slowed": 0x04}, []),  # its power cap: as it should be

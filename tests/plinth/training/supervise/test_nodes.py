@@ -94,9 +94,9 @@ def test_place_is_what_the_scheduler_says(pair: RunConfig, make: Make) -> None:
     assert (place.node, place.nodes, place.address) == (1, 2, "n1")
     assert (list(place.ranks(pair)), list(place.ranks(pair, 0))) == ([2, 3], [0, 1])
     assert NodePlace.of({}, make()) == NodePlace()
-    with pytest.raises(LaunchError, match="cannot be trained on this allocation"):
+    with pytest.raises(LaunchError, match="does not match this allocation"):
         NodePlace.of(given, make())
-    with pytest.raises(LaunchError, match="cannot be trained on this allocation"):
+    with pytest.raises(LaunchError, match="does not match this allocation"):
         NodePlace.of({**given, "PLINTH_NODE": "2"}, pair)
 
 

@@ -60,5 +60,5 @@ def test_torn_and_foreign_lines_are_passed_over(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("data", [b"", b"[]", b"{}", b'{"looks": [1]}', b'{"looks": {"a": [[1]]}}'])
 def test_a_file_of_something_else_is_named(data: bytes) -> None:
-    with pytest.raises(LineageError, match="holds no looks"):
+    with pytest.raises(LineageError, match="has no valid probe scores"):
         read(data)

@@ -173,6 +173,6 @@ def test_a_model_that_has_diverged_is_named() -> None:
 def test_a_regression_waits_for_probes_that_the_run_scores() -> None:
     rule = Stopping(regression=Regression(bits_per_byte=0.1))
     for validation in (None, Validation(probes_share=0.0)):
-        with pytest.raises(ValueError, match=r"waits for probes, which training\.validation does not score"):
+        with pytest.raises(ValueError, match=r"needs probes, which training\.validation does not score"):
             Training(stopping=rule, validation=validation)
     Training(stopping=rule, validation=Validation())

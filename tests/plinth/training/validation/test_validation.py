@@ -193,7 +193,7 @@ def test_looking_is_no_part_of_the_identity(run: Make) -> None:
 def test_a_plateau_waits_for_slices_that_validation_measures() -> None:
     rule = Stopping(plateau=Plateau(window_tokens=1000, slices=("web",)))
     for validation in (None, Validation(slices=("code",))):
-        with pytest.raises(ValueError, match=r"waits for web, which training\.validation does not measure"):
+        with pytest.raises(ValueError, match=r"needs web, which training\.validation does not evaluate"):
             Training(stopping=rule, validation=validation)
     Training(stopping=rule, validation=Validation())
 
