@@ -66,7 +66,7 @@ def run_page(page: Page, path: Path) -> None:
     """Take a picture of a run's metrics by step: a long pause between two jobs would squeeze them."""
     page.goto(path.absolute().as_uri())
     page.check("#by-step")
-    metrics = page.get_by_role("heading", name="Metrics")
+    metrics = page.locator("#metrics")
     picture(page, "run", (COLUMN, TALL), metrics)
 
 

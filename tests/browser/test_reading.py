@@ -11,7 +11,7 @@ import pytest
 from plinth.evaluation import statistics
 from plinth.evaluation.comparison.differences import Difference
 from plinth.records import Manifest
-from plinth.report import evaluation, release_pages, run_page
+from plinth.report import evaluation, release_pages, run_page, run_panels
 from plinth.report import evaluation as evaluation_page
 from plinth.report.page import (
     Fact,
@@ -172,3 +172,39 @@ def test_pages_of_every_kind_can_be_read_by_everybody(screen: Any, pages: dict[s
         screen.goto(path.as_uri())
         found[name] = reading.faults(screen)
     assert {name: own for name, own in found.items() if own} == {}
+
+
+def test_curves_show_values_at_the_pointer_zoom_in_and_reset(
+    screen: Any, timeline: list[dict[str, Any]], tmp_path: Path
+) -> None:
+    path = tmp_path / "run.html"
+    path.write_text(run_page.page(timeline, ABOUT), encoding="utf-8")
+    screen.set_viewport_size(reading.SCREEN)
+    screen.goto(path.as_uri())
+    screen.check("#by-step")
+    curve = screen.locator('.step svg[data-key="loss"]')
+    curve.scroll_into_view_if_needed()
+    left, top, width, height = (curve.bounding_box()[name] for name in ("x", "y", "width", "height"))
+
+    def point(step: float) -> tuple[float, float]:
+        inside = run_panels.LEFT + run_panels.INNER * step / 10
+        return left + width * inside / run_panels.WIDTH, top + height / 2
+
+    def ticks() -> list[str]:
+        return [
+            text for text in screen.locator('.step svg[data-key="ruler"] text').all_text_contents() if text[0].isdigit()
+        ]
+
+    screen.mouse.move(*point(7.1))
+    shown = screen.locator(".readout").inner_text().splitlines()
+    assert shown == ["step 7", "loss, nats per token", "each step 9", "smoothed 9"]
+    assert screen.locator('.step [data-line="rate"]').inner_text() == "0.1"  # the other panels follow
+    assert ticks()[0] == "0"
+    screen.mouse.down()
+    screen.mouse.move(*point(10), steps=3)
+    screen.mouse.up()
+    assert {int(tick) for tick in ticks()} <= {7, 8, 9, 10}
+    screen.mouse.move(*point(0.1))
+    assert screen.locator(".readout").inner_text().startswith("step 7\n")
+    screen.mouse.dblclick(*point(5))
+    assert ticks()[0] == "0"

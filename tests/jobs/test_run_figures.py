@@ -91,7 +91,7 @@ def test_every_output_shows_the_same_final_loss_and_step_time(
     line = workspace_index.run_line(ctx, run.directory.config)
     index = index_page(IndexData(workspace="w", written="", runs=(line,)))
     assert f">{of_loss}</th>" in index
-    assert f'<td class="n">{loss}</td>' in index
+    assert f'class="n">{loss}</td>' in index
 
     manifest: Any = SimpleNamespace(stats={"run_id": run.run_id, "final_loss": LOSSES[-1]})
     card = results._training(ctx, manifest)

@@ -38,9 +38,9 @@ class Measure(Frozen):
     high: float
     n: int
     level: float = 0.95
-    seed: int | None = Field(None, description="Of the interval's draws, where it draws.")
+    seed: int | None = Field(None, description="Seed of the resampling of the interval.")
     reference: float | None = None
-    noise: float | None = Field(None, description="Standard deviation over looks at the run, or over seeds.")
+    noise: float | None = Field(None, description="Standard deviation over evaluations, or over seeds.")
     decides: bool = Field(True, description="False where the score is not above its own noise.")
     note: str = ""
 
@@ -90,6 +90,21 @@ class Section(Frozen):
     curves: tuple[CurveGroup, ...] = ()
     tables: tuple[TextTable, ...] = ()
 
+    @property
+    def finding(self) -> str:
+        """Return the heading: the measures better than their reference, or the first measure, or the title."""
+        group = next(iter(self.groups), None)
+        known = [(one, one.reference) for one in group.measures if one.reference is not None] if group else []
+        if group and known:
+            lower = group.better == "lower"
+            better = sum(one.high < other if lower else one.low > other for one, other in known)
+            reference = "zero" if group.reference_name == "none" else group.reference_name
+            return f"{self.title}: {better} of {len(known)} significantly better than {reference}"
+        if group and group.measures:
+            one = group.measures[0]
+            return f"{self.title}: {one.name} {one.value:.3g} {group.unit} ({one.low:.3g} to {one.high:.3g})"
+        return self.title
+
 
 class EvaluationData(Frozen):
     """The page of an evaluation."""
@@ -102,6 +117,8 @@ class EvaluationData(Frozen):
 
 
 BITS = "bits per byte"
+#: Sections that the verdict of a page names.
+VERDICT_SECTIONS = 2
 
 
 def measure(name: str, found: Stats, value: str = "value", **more: Any) -> Measure:
@@ -121,11 +138,13 @@ def group(
 def page(data: EvaluationData) -> str:
     """Return the page as HTML. The same data gives the same bytes."""
     plots = {section.key: _plots(section) for section in data.sections}
-    return template("evaluation_page.html.j2").render(data=data, plots=plots, safe_link=safe_link)
+    compared = [section.finding for section in data.sections if section.finding != section.title]
+    verdict = f"{'; '.join(compared[:VERDICT_SECTIONS])}." if compared else ""
+    return template("evaluation_page.html.j2").render(data=data, plots=plots, verdict=verdict, safe_link=safe_link)
 
 
 def _plots(section: Section) -> list[str]:
-    """The figures of a section, in the order of its groups."""
+    """Draw the figures of a section, in the order of its groups."""
     made = [svg(intervals, [group], title=group.title) for group in section.groups]
     return made + [svg(curves, group, title=group.title) for group in section.curves]
 
@@ -253,7 +272,7 @@ def comparison_page(made: Manifest, a: str, b: str, spans: Sequence[SpanDifferen
         verdict=verdict([line for line in lines if line.slice == WHOLE]),
         headline=headline([line for line in lines if line.slice == WHOLE]),
         reasons=joined(made.stats["reasons"]),
-        kinds=[(named.get(kind, kind), own) for kind, own in kinds.items()],
+        kinds=[(named.get(kind, kind), heading(named.get(kind, kind), own), own) for kind, own in kinds.items()],
         plot=svg(figure, lines, title="Differences between the two models, with intervals"),
         methods=sorted({line.difference.method for line in lines}),
         spans=spans,
@@ -279,6 +298,17 @@ def verdict(wholes: Sequence[Difference]) -> str:
     words += f"{count[NONE] - unknown} without a significant difference"
     words += f", {unknown} unknown" if unknown else ""
     return f"{words}. Held-out text, {'; '.join(text)}." if text else f"{words}."
+
+
+def heading(name: str, lines: Sequence[Difference]) -> str:
+    """Return the finding of a kind: its largest significant difference, slices included."""
+    found = max(
+        (line for line in lines if line.better != NONE), key=lambda line: abs(line.difference.value), default=None
+    )
+    if found is None:
+        return f"{name}: no significant difference"
+    where = "" if found.slice == WHOLE else f" on {found.slice}"
+    return f"{name}: {found.better.upper()} is better{where} by {abs(found.difference.value):.2g} ({found.measure})"
 
 
 def headline(wholes: Sequence[Difference]) -> list[tuple[str, str, str]]:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 #: Names that read better than the keys of the statistics.
 STAGE_NAMES = {
     "documents": "parsed",
-    "policy": "quality, licence",
+    "policy": "quality, license",
     "exact": "exact duplicates",
     "near": "near duplicates",
     "semantic": "look-alikes",
@@ -42,7 +42,7 @@ STAGE_NAMES = {
     "curated": "for training",
 }
 
-#: Events of a run that are marked on its loss curve, with their colour.
+#: Events of a run that are marked on its loss curve, with their color.
 INTERVENTIONS = {"restart": WARNING, "refused": WARNING, "signal": MUTED, "failed": WARNING, "stopped": WARNING}
 
 #: The moving mean follows a thirtieth of the run, so that it neither lags nor trembles.
@@ -97,7 +97,7 @@ def mixture(rows: Sequence[Mapping[str, Any]]) -> Figure:
                 if value > 0.09:
                     ax.text(start + value / 2, number + offset, percent(value), **_inside(palette[bucket]))
                 start += value
-        labels += [(number - 0.2, f"{phase}  planned"), (number + 0.2, "realised")]
+        labels += [(number - 0.2, f"{phase}  planned"), (number + 0.2, "realized")]
     ax.set_yticks([at for at, _ in labels], [text for _, text in labels])
     ax.set_xlim(0, 1)
     ax.invert_yaxis()
@@ -240,12 +240,12 @@ def _legend(ax: Axes, columns: int) -> None:
               handlelength=0.9, columnspacing=1.3, handletextpad=0.5)  # fmt: skip
 
 
-# The mixture along a run: realised and planned shares of every stretch. Drawn inside `render`.
+# The mixture along a run: realized and planned shares of every stretch. Drawn inside `render`.
 #
 # A bucket that is cut by axes has up to a thousand streams; a legend of as many lines is unreadable: `gathered` keeps
 # the largest by name.
 
-#: Names in a legend, `REST` among them: each has a colour of its own (`style.tone`).
+#: Names in a legend, `REST` among them: each has its own color (`style.tone`).
 MOST = 12
 REST = "others"
 

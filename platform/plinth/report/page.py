@@ -8,14 +8,16 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from html import escape, unescape
 from typing import TYPE_CHECKING, Any, Literal
 
+from markupsafe import Markup
 from pydantic import Field
 
 from plinth.records import Frozen
 from plinth.report import figures, sankey, style
 from plinth.report.style import svg
-from plinth.text import markdown_code, markdown_text
+from plinth.text import counted, markdown_code, markdown_text
 from plinth.training.telemetry.timeline import LABELS
 
 if TYPE_CHECKING:
@@ -52,7 +54,7 @@ class GateOutcome(Frozen):
 
     name: str
     state: str
-    tone: Literal["pass", "note", "fail"] = Field(description="Badge: `fail` blocks promotion, `note` is no pass.")
+    tone: Literal["pass", "note", "fail"] = Field(description="Badge: `fail` blocks promotion, `note` is not a pass.")
     reason: str
 
 
@@ -87,7 +89,7 @@ class ReportData(Frozen):
 
     title: str
     subtitle: str = ""
-    written: str = Field("", description="When the page was written, for what may change afterwards.")
+    written: str = Field("", description="When the page was written, for what may change afterward.")
     headline: tuple[Fact, ...] = ()
     release: ReleaseCard | None = None
     gates: tuple[GateOutcome, ...] = ()
@@ -102,6 +104,8 @@ class ReportData(Frozen):
 
 
 REASONS_SHOWN = 12
+#: State of a gate that waits for a person or a measurement: a warning, not a failure.
+PENDING = "pending"
 LINK_SCHEMES = ("http://", "https://")  # a served page cannot open `file://`
 #: A page next to this one, or the Data Docs of the workspace.
 _BESIDE = re.compile(r"(\.\./gx/([a-z_]+/)+)?[A-Za-z0-9][A-Za-z0-9_.-]*\.html")
@@ -109,14 +113,59 @@ _BESIDE = re.compile(r"(\.\./gx/([a-z_]+/)+)?[A-Za-z0-9][A-Za-z0-9_.-]*\.html")
 
 def page(data: ReportData) -> str:
     """Return the page as HTML. The same data gives the same bytes."""
+    verdict, tone = _verdict(data)
     return template("page.html.j2").render(
         data=data,
+        verdict=verdict,
+        tone=tone,
+        findings=_findings(data),
         plots=_plots(data),
         reasons=reasons(data.funnel) if data.funnel else [],
         rules=rules(data.funnel) if data.funnel else [],
         factors=_factors(data.funnel) if data.funnel else [],
         safe_link=safe_link,
     )
+
+
+def _verdict(data: ReportData) -> tuple[str, str]:
+    """Answer "May this be released?", with the tone of the answer; empty if nothing was decided."""
+    failed = ", ".join(gate.name for gate in data.gates if gate.tone == "fail" and gate.state != PENDING)
+    pending = ", ".join(gate.name for gate in data.gates if gate.tone == "fail" and gate.state == PENDING)
+    alias = data.release.alias if data.release else ""
+    if failed:
+        return f"May not be released: blocked by {failed}.", "fail"
+    if pending:
+        return f"May not be released yet: {pending} pending.", "look"
+    if alias == "rolled back":
+        return "Rolled back.", "fail"
+    if alias:
+        return f"Released as {alias}: all required gates passed.", "pass"
+    return ("May be released: all required gates passed.", "pass") if data.gates else ("", "")
+
+
+def _findings(data: ReportData) -> dict[str, str]:
+    """Return the heading of each section that has a finding."""
+    found = {}
+    if data.gates:
+        passed = sum(gate.tone == "pass" for gate in data.gates)
+        found["gates"] = f"{passed} of {counted(len(data.gates), 'release gate')} passed"
+    if data.slices:
+        fewest = sum(row["model"] <= min(row["trigram"], row["gzip"]) for row in data.slices.values())
+        found["slices"] = (
+            f"The model needs the fewest bits per byte on {fewest} of {counted(len(data.slices), 'slice')}"
+        )
+    if data.mixture:
+        gap = max(abs(row["share"] - row["weight"]) for row in data.mixture)
+        found["mixture"] = f"Realized shares differ from the plan by at most {100 * gap:.2g} percentage points"
+    if data.run and data.run.steps:
+        found["run"] = style.change(
+            "Training loss", data.run.steps[0]["loss"], data.run.final_loss, len(data.run.steps)
+        )
+    if data.funnel:
+        stages = data.funnel["total"]["stages"]
+        read, kept = stages[0]["documents_in"], stages[-1]["documents_out"]
+        found["funnel"] = f"{style.percent(kept / (read or 1))} of {read:,} documents remain for training"
+    return {name: text for name, text in found.items() if text}
 
 
 def reasons(funnel: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -143,11 +192,11 @@ def _factors(funnel: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Return the factors of the effective token budget, as labels and values."""
     effective = funnel["total"].get("effective", {})
     shown = {
-        "nominal_bytes": ("text the sources would hold", style.size),
-        "rho_parse": ("share that parsed", style.percent),
-        "rho_quality": ("share that the policy keeps", style.percent),
-        "r_dup": ("share that was duplicated", style.percent),
-        "rho_rest": ("share of that for training, not held out or cut", style.percent),
+        "nominal_bytes": ("nominal text of the sources", style.size),
+        "rho_parse": ("share parsed", style.percent),
+        "rho_quality": ("share kept by the policy", style.percent),
+        "r_dup": ("share of duplicates", style.percent),
+        "rho_rest": ("share for training, after held-out text and cuts", style.percent),
         "r_pad": ("padding ratio", style.percent),
         "effective_bytes": ("effective text", style.size),
         "effective_tokens": ("effective tokens", style.count),
@@ -161,7 +210,7 @@ def _plots(data: ReportData) -> dict[str, str]:
         made["funnel"] = svg(figures.funnel, data.funnel, title="Documents left after each stage, by bucket")
         made["sankey"] = svg(sankey.figure, data.funnel, title="What each stage and reason took, by bucket")
     if data.mixture:
-        made["mixture"] = svg(figures.mixture, data.mixture, title="Planned and realised shares of the buckets")
+        made["mixture"] = svg(figures.mixture, data.mixture, title="Planned and realized shares of the buckets")
     if data.run and data.run.steps:
         drawn = data.run.steps, data.run.events, data.run.final_loss
         made["loss"] = svg(figures.loss, *drawn, title="Training loss by optimizer step")
@@ -188,15 +237,48 @@ def template(name: str, package: str = "plinth.report") -> Template:
         lstrip_blocks=True,
     )
     environment.filters |= {"count": style.count, "size": style.size, "percent": style.percent}
+    environment.filters |= {"contents": contents, "stacked": stacked}
     return environment.get_template(name)
+
+
+_SECTION = re.compile(
+    r'<section\b(?=[^>]* id="([^"]+)")(?:[^>]* aria-label="([^"]+)")?[^>]*>\s*<h2>(.*?)</h2>', re.DOTALL
+)
+_TABLE = re.compile(r"<table>.*?</table>", re.DOTALL)
+_HEAD = re.compile(r"<th\b[^>]*>(.*?)</th>", re.DOTALL)
+_TAG = re.compile(r"<[^>]*>")
+#: Columns of the widest table that fits a phone.
+NARROW = 3
+
+
+def contents(body: str) -> list[tuple[str, Markup]]:
+    """Return anchor and name of each section of a page: its `aria-label`, by default its heading."""
+    return [(place, Markup(_TAG.sub("", label or heading).strip())) for place, label, heading in _SECTION.findall(body)]
+
+
+def stacked(body: str) -> Markup:
+    """Label the cells of wide tables with their column: on a phone, each row becomes a block."""
+    return Markup(_TABLE.sub(_stacked, body))
+
+
+def _stacked(found: re.Match[str]) -> str:
+    table = found[0]
+    names = [_TAG.sub("", name) for name in _HEAD.findall(table)]
+    if len(names) <= NARROW:
+        return table
+    first, *rows = table.split("<tr")
+    labels = [f' data-label="{escape(unescape(name))}"' if name else "" for name in ["", *names[1:]]]
+    cells = [row.split("<td") for row in rows]
+    rows = [row[0] + "".join(map("<td{}{}".format, [*labels, *[""] * len(row)], row[1:])) for row in cells]
+    return "<tr".join([first.replace("<table", '<table class="stack"', 1), *rows])
 
 
 # The data card of a corpus: its text by bucket, and what it was screened for, in Markdown.
 #
-# A subject that nothing screens says so in these words, however many other filters there are.
+# A subject without a screening rule is always listed as not screened.
 
 NOT_SCREENED = "not screened"
-TEST = "**This is a test recipe**: labelled sets may be generated, and gates may be without evidence."
+TEST = "**This is a test recipe**: labeled sets may be generated, and gates may be without evidence."
 
 
 @dataclass(frozen=True)
@@ -266,10 +348,10 @@ def _row(cells: Iterable[object]) -> str:
 #
 # Does not belong here: reading the workspace (`plinth_jobs.workspace_index`).
 
-#: How a part of the workspace stands. `unknown`: it could not be read, which is not `good`.
+#: State of a part of the workspace. `unknown`: it could not be read, which is not `good`.
 Standing = Literal["good", "attention", "bad", "unknown", "none"]
 
-#: Each standing as a word, so that nothing is said by colour alone.
+#: Each state as a word, because color alone is not enough.
 WORDS: dict[Standing, str] = {
     "good": "ok",
     "attention": "warning",

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-# What came of something, drawn: an asset a box, from left to right as one was made of the other.
+# Graph of everything derived from an artifact: one box per asset, inputs to the left of what is derived from them.
 #
 # columns   the longest way from the origin, so that every link leads to the right
 # boxes     an asset with its manifests; many assets are drawn as one box by stage
@@ -226,14 +226,22 @@ class ImpactData(Frozen):
 
 def impact_page(data: ImpactData) -> str:
     """Return the page as HTML. The same data gives the same bytes."""
-    title = f"What came of {data.kind} {data.target}"
+    title = f"Derived from {data.kind} {data.target}"
     plot = svg(impact_figure, data.boxes, data.arrows, title=title) if data.boxes else ""
     shown, links = grouped(data.boxes, data.arrows)
     across = 1 + max(columns(shown, links).values(), default=0)
-    return template("impact_page.html.j2").render(data=data, title=title, plot=plot, width=across * COLUMN_PIXELS)
+    return template("impact_page.html.j2").render(
+        data=data, title=title, plot=plot, width=across * COLUMN_PIXELS, verdict=_verdict(data)
+    )
 
 
-# The page of a canary's trial: every stream beside the champion, what was taken in, what decides.
+def _verdict(data: ImpactData) -> str:
+    """Return the number of manifests, runs, versions and consumers that derive from the artifact."""
+    kinds = (("manifest", data.count), ("run", len(data.runs)), ("model version", len(data.versions)))
+    return ", ".join(counted(number, kind) for kind, number in (*kinds, ("consumer", len(data.consumers)))) + "."
+
+
+# The page of a canary's trial: every stream compared with the champion, accepted data, and the decision.
 
 
 class FeedRow(Frozen):
@@ -296,7 +304,7 @@ def trial_page(data: TrialData) -> str:
 
 #: Panels of a figure; a page lists the other streams in its table.
 MOST_PANELS = 12
-#: Before this share of the looks an interval is too wide to set the scale.
+#: Before this share of the evaluations an interval is too wide to set the scale.
 SETTLED = 0.2
 COLOURS = {"return": WARNING, "promote": PALETTE[2], "continue": ACCENT}
 
@@ -329,7 +337,7 @@ def _panel(ax: Axes, stream: TrialStream) -> None:
     ax.plot(pairs, mean, color=colour, linewidth=1.6)
     if stream.decided_at is not None:
         ax.axvline(stream.decided_at, color=WARNING, linewidth=1.2, linestyle=(0, (3, 2)))
-        ax.annotate(f" given back at {count(stream.decided_at)}", (stream.decided_at, 1), color=WARNING_INK,
+        ax.annotate(f" rolled back at {count(stream.decided_at)}", (stream.decided_at, 1), color=WARNING_INK,
                     fontsize=8, xycoords=("data", "axes fraction"), va="top")  # fmt: skip
     ax.set_ylim(*_scale(stream))
     ax.set_title(stream.name, loc="left", fontsize=9, parse_math=False)

@@ -124,7 +124,7 @@ def run_metrics(events: Iterable[Event]) -> RunMetrics:
             ranks = float(event["ranks"])
             saved_at = float(event["time"]) if math.isnan(saved_at) else saved_at
             for one in (*series.values(), *layers.values()):
-                one.add(event, None)  # a line does not go on where nobody trained
+                one.add(event, None)  # a gap in the line where no process trained
         elif kind == "step":
             _step(event, series, layers, saved_at)
             series["ranks"].add(event, ranks)

@@ -1,11 +1,10 @@
 """The page of one training run: what happened, why, and what it cost, on one axis. Self-contained.
 
-Everything is drawn before the page is written; its script only reads values out at the pointer.
+Everything is drawn before the page is written; a script shows values at the pointer and zooms in.
 """
 
 from __future__ import annotations
 
-import json
 import math
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
@@ -79,11 +78,12 @@ def page(events: Sequence[Event], about: About) -> str:
     measured = run_metrics(events)
     ledger = account(measured.events, about.ranks)
     views = [_view(axis, measured, about) for axis in ("time", "step")]
-    pointed = {f"{view['axis']}-{panel['key']}": panel["points"] for view in views for panel in view["panels"]}
     return template("run_page.html.j2").render(
         title=f"Run {about.run_id}",
         subtitle=about.description,
         verdict=_verdict(measured, about),
+        tone={"finished": "pass", "failed": "fail", "lost": "fail", "stopped": "look"}.get(_end(measured), ""),
+        findings=_findings(measured, about, ledger),
         facts=_facts(measured, about),
         added=[{"name": one.name, "title": one.title, "html": html} for one, html in about.added if html],
         spent=_spent(ledger),
@@ -94,20 +94,36 @@ def page(events: Sequence[Event], about: About) -> str:
         interventions=interventions(measured.events),
         events=_events(measured),
         next=_next(measured, about),
-        points=json.dumps(pointed, separators=(",", ":")).replace("<", "\\u003c"),
-        width=panels.WIDTH,
     )
 
 
 def _verdict(measured: RunMetrics, about: About) -> str:
     """Return one sentence: state, step, loss, restarts and interventions."""
-    last = next((event["event"] for event in reversed(measured.events) if event["event"] in {"job_started", *ENDS}), "")
-    state = {"finished": "Finished", "stopped": "Stopped", "failed": "Failed", "lost": "Failed"}.get(last, "Not ended,")
+    state = {"finished": "Finished", "stopped": "Stopped", "failed": "Failed", "lost": "Failed"}
     of = f" of {about.total_steps:,}" if about.total_steps else ""
     found = timeline.of_events(measured.events).rounded()
     loss = f", loss {found['final_loss']}" if "final_loss" in found else ""
     rest = f"{counted(measured.cost.restarts, 'restart')}, {counted(measured.cost.interventions, 'intervention')}"
-    return f"{state} at step {measured.last_step:,}{of}{loss}; {rest}."
+    return f"{state.get(_end(measured), 'Not ended,')} at step {measured.last_step:,}{of}{loss}; {rest}."
+
+
+def _end(measured: RunMetrics) -> str:
+    """Return the event that ended the last job, or `job_started`."""
+    ends = {"job_started", *ENDS}
+    return next((event["event"] for event in reversed(measured.events) if event["event"] in ends), "")
+
+
+def _findings(measured: RunMetrics, about: About, ledger: GoodputLedger) -> dict[str, str]:
+    """Return the heading of each section, as a finding."""
+    losses, last = measured.series.get("loss", Series()).values, timeline.of_events(measured.events).final_loss
+    probes, cost = sections.worths(measured, about.over_seeds).values(), measured.cost
+    return {
+        "cost": f"{style.percent(ledger.goodput)} of the rank-seconds advanced the run",
+        "metrics": style.change("Training loss", losses[0], last, measured.last_step) if losses else "",
+        "probes": f"{sum(one.decides for one in probes)} of {counted(len(probes), 'probe')} measured above noise",
+        "interventions": f"{counted(cost.interventions, 'intervention')} of the guard",
+        "events": f"{counted(cost.restarts, 'restart')} in {counted(cost.jobs, 'job')}",
+    }
 
 
 def _view(axis: Axis, measured: RunMetrics, about: About) -> dict[str, Any]:
@@ -117,8 +133,7 @@ def _view(axis: Axis, measured: RunMetrics, about: About) -> dict[str, Any]:
         drawn = panels.draw(panel, scale, measured.marks)
         if drawn:
             lines = [{"name": line.name, "colour": line.colour, "faint": line.faint} for line in panel.lines]
-            points = panels.points(panel, scale)
-            made.append({"key": panel.key, "title": panel.title, "lines": lines, "svg": drawn, "points": points})
+            made.append({"key": panel.key, "title": panel.title, "lines": lines, "svg": drawn})
     made += _extra(measured, about, scale)
     return {"axis": axis, "panels": made, "ruler": panels.ruler(scale)}
 
@@ -142,8 +157,8 @@ def _panels(measured: RunMetrics, about: About) -> list[Panel]:
             PanelLine("global", s.get("grad_norm", Series()), PALETTE[2])], number, log=True),
         Panel("lr", "learning rate", [PanelLine("rate", s.get("lr", Series()), MUTED)], number, zero=True, height=64),
         Panel("tokens_per_s", "tokens per second", [PanelLine("all ranks", speed, PALETTE[1])], style.count, zero=True),
-        Panel("mfu", "model FLOPs utilisation" if peak else "FLOP/s of one rank, as the model counts them",
-              [PanelLine("utilisation" if peak else "FLOP/s", used, PALETTE[3])],
+        Panel("mfu", "model FLOPs utilization" if peak else "model FLOP/s of one rank",
+              [PanelLine("utilization" if peak else "FLOP/s", used, PALETTE[3])],
               style.percent if peak else style.count, zero=True, height=84),
         Panel("wait", "share of a step that waited for data", [
             PanelLine("waiting", s.get("data_wait_share", Series()), PALETTE[5])], style.percent, zero=True, height=64),
@@ -154,11 +169,11 @@ def _panels(measured: RunMetrics, about: About) -> list[Panel]:
         Panel("device_memory", "memory of the leading rank's device", [
             PanelLine(name, s.get(f"device_{name}_bytes", Series()), PALETTE[at])
             for at, name in enumerate(("allocated", "reserved", "peak"))], style.size, zero=True, height=84),
-        Panel("gpu_utilisation", "utilisation of a node's GPUs, mean", [
-            PanelLine("utilisation", s.get("gpu_utilisation", Series()), PALETTE[3])], percents, zero=True, height=64),
+        Panel("gpu_utilisation", "utilization of a node's GPUs, mean", [
+            PanelLine("utilization", s.get("gpu_utilisation", Series()), PALETTE[3])], percents, zero=True, height=64),
         Panel("gpu_power", "power of a node's GPUs together", [
             PanelLine("power", s.get("gpu_power_w", Series()), PALETTE[1])], watts, zero=True, height=64),
-        Panel("gpu_temperature", "the warmest GPU of a node", [
+        Panel("gpu_temperature", "temperature of the hottest GPU of a node", [
             PanelLine("temperature", s.get("gpu_temperature_c", Series()), PALETTE[5])], degrees, height=64),
         Panel("age", "age of the last checkpoint", [
             PanelLine("age", s.get("checkpoint_age_s", Series()), MUTED)], seconds, zero=True, height=64),
@@ -184,16 +199,16 @@ def _extra(measured: RunMetrics, about: About, scale: TimeAxis) -> list[dict[str
         made.append({"key": "layers", "title": "gradient norm by layer, darker is larger", "svg": drawn})
     divided = sections.stretches(measured, scale)
     if divided:
-        made.append({"key": "parts", "title": "parts of a step, of the leading rank", **sections.drawn(divided)})
+        made.append({"key": "parts", "title": "parts of a step, of the leading rank", **sections.drawn(divided, scale)})
     places = _places(measured, about, scale)
     if places:
         rows = [row for row, _ in places]
         names = sorted(rows[0]["realised"])
         lines = [{"name": name, "colour": colour, "faint": False} for name, colour in style.colours(names).items()]
         spans = [place for _, place in places]
-        drawn, points = panels.shares(rows, spans, "mixture"), panels.share_points(rows, spans)
-        made.append({"key": "mixture", "title": "mixture", "lines": lines, "svg": drawn, "points": points})
-    return [{"lines": [], "points": {}, **one} for one in made if one["svg"]]
+        drawn = panels.shares(rows, spans, scale, "mixture")
+        made.append({"key": "mixture", "title": "mixture", "lines": lines, "svg": drawn})
+    return [{"lines": [], **one} for one in made if one["svg"]]
 
 
 def _places(measured: RunMetrics, about: About, scale: TimeAxis) -> list[tuple[Mapping[str, Any], tuple[float, float]]]:
@@ -226,13 +241,13 @@ def _facts(measured: RunMetrics, about: About) -> list[dict[str, str]]:
         ("steps", f"{measured.last_step:,}", f"of {about.total_steps:,}" if about.total_steps else ""),
         (LABELS["final_loss"], quoted.get("final_loss", "–"), "nats per token"),
         ("tokens", style.count(cost.tokens), f"of {style.count(about.total_tokens)}" if about.total_tokens else ""),
-        (LABELS["median_step_s"], quoted.get("median_step_s", "–"), "of all steps that count"),
+        (LABELS["median_step_s"], quoted.get("median_step_s", "–"), "of all steps kept"),
         (LABELS["median_tokens_per_s"], quoted.get("median_tokens_per_s", "–"), "all ranks"),
-        ("utilisation", style.percent(flops / about.peak_flops), "of the device's peak")
+        ("utilization", style.percent(flops / about.peak_flops), "of the device's peak")
         if about.peak_flops
-        else ("FLOP/s of a rank", style.count(flops), "no peak was stated"),
-        ("goodput", style.percent(ledger.goodput), "of the rank-seconds held, on steps that count"),
-        ("lost", seconds(lost_s), f"of all ranks: {counted(cost.lost_steps, 'step')} done again or undone"),
+        else ("FLOP/s of a rank", style.count(flops), "peak FLOP/s unknown"),
+        ("goodput", style.percent(ledger.goodput), "of the rank-seconds held, on steps kept"),
+        ("lost", seconds(lost_s), f"of all ranks: {counted(cost.lost_steps, 'step')} repeated or rolled back"),
         ("restarts", str(cost.restarts), f"within {counted(cost.jobs, 'job')}"),
         ("interventions", str(cost.interventions), f"of the guard; {counted(cost.skipped_steps, 'skipped step')}"),
         ("rank hours", f"{ledger.held_rank_s / 3600:,.2f}", "from a job's start to its end"),
@@ -240,7 +255,7 @@ def _facts(measured: RunMetrics, about: About) -> list[dict[str, str]]:
     if about.price_per_rank_hour is not None:
         money = ledger.held_rank_s / 3600 * about.price_per_rank_hour
         wasted = money * (1 - ledger.goodput)
-        facts.append(("money", f"{money:,.2f} {about.currency}", f"{wasted:,.2f} of it not on steps that count"))
+        facts.append(("cost", f"{money:,.2f} {about.currency}", f"{wasted:,.2f} of it not on steps kept"))
     return [{"label": label, "value": value, "note": note} for label, value, note in facts]
 
 
@@ -282,15 +297,15 @@ def _next(measured: RunMetrics, about: About) -> list[dict[str, str]]:
     acts = (event for event in measured.events if event["event"] == "intervention" and event.get("action") != "warn")
     bad = next((event["window"][0] for event in acts if event.get("window")), max(1, measured.last_step))
     return [
-        {"what": "the documents of a step", "command": f"plinth run batch {about.run_id} {bad}"},
-        {"what": "a step's loss, document by document", "command": f"plinth run replay {about.run_id} {bad}"},
-        {"what": "which sources a step's loss came from", "command": f"plinth run blame {about.run_id} {bad}"},
+        {"what": "Documents of a step", "command": f"plinth run batch {about.run_id} {bad}"},
+        {"what": "Loss of a step by document", "command": f"plinth run replay {about.run_id} {bad}"},
+        {"what": "Loss of a step by source", "command": f"plinth run blame {about.run_id} {bad}"},
         *({"what": one.question, "command": one.command.replace("RUN", about.run_id)} for one, _ in about.added),
         {
-            "what": "what is committed, and whether it is intact",
+            "what": "Committed checkpoints and their integrity",
             "command": f"plinth run checkpoint list {about.run_id}",
         },
-        {"what": "prove that a resume is exact", "command": f"plinth run audit resume {about.run_id}"},
+        {"what": "Test that a resume is bit-exact", "command": f"plinth run audit resume {about.run_id}"},
     ]
 
 
@@ -355,7 +370,7 @@ def _described(config: RunConfig, events: Sequence[dict[str, Any]]) -> str:
     last = started[-1] if started else {}
     model, parameters = config.model, planned.parameters(config.model, config.vocab_size)
     sizes = sorted({batch * config.sequence_tokens for batch in config.steps.batches})
-    batch = f"{' to '.join(f'{size:,}' for size in sizes)} tokens a step of sequences of {config.sequence_tokens:,}"
+    batch = f"{' to '.join(f'{size:,}' for size in sizes)} tokens per step in sequences of {config.sequence_tokens:,}"
     device = f"{last.get('device', 'device unknown')}, {last.get('precision', config.precision)}"
     place = f"{counted(config.ranks, 'rank')} ({device})"
     shape = f"{model.layers} layers of {model.dim}, {parameters.total:,} parameters"

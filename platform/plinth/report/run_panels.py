@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plinth.report.run_metrics import EventMark, RunMetrics, Series
-from plinth.report.style import ACCENT, FAINT, MUTED, PALETTE, SOFT_INK, WARNING, colours, svg
+from plinth.report.style import ACCENT, FAINT, MOVES, MUTED, PALETTE, SOFT_INK, WARNING, colours, svg
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -45,6 +45,8 @@ Place = TypeVar("Place", float, Values)
 Box = tuple[float, float, float, float]
 #: A column of the reduced series: place, least and greatest value.
 Column = tuple[float, float, float]
+#: Height of a panel of stacked shares.
+STACK = 90
 #: Steps of a ruler that people count in, in seconds.
 CLOCK = (1, 2, 5, 10, 30, 60, 120, 300, 600, 1800, 3600, 7200, 21600, 43200, 86400, 172800, 604800)
 
@@ -81,6 +83,19 @@ class TimeAxis:
         self.low = course.first_time if axis == "time" else 0.0
         self.high = max(course.last_time if axis == "time" else float(course.last_step), self.low + 1)
 
+    @property
+    def unit(self) -> str:
+        """Return the label of the axis."""
+        return "hours:minutes:seconds since the run started" if self.axis == "time" else "optimizer step"
+
+    def frame(self, height: float, title: str, lines: Sequence[Mapping[str, Any]] = ()) -> dict[str, Any]:
+        """Return a panel of this axis with its lines, for `curves.js`."""
+        timed = self.axis == "time"
+        low, high = (0.0, self.high - self.low) if timed else (self.low, self.high)
+        box = [LEFT, TOP, INNER, max(height - TOP - BOTTOM, 0) or 400]
+        return {"x": "after" if timed else "step", "y": title, "low": low, "high": high, "log": False, "whole": True,
+                "time": timed, "box": box, "lines": list(lines)}  # fmt: skip
+
     def at(self, value: Place) -> Place:
         """Return the place of a time or step, or of many."""
         return LEFT + INNER * (value - self.low) / (self.high - self.low)
@@ -108,7 +123,12 @@ def draw(panel: Panel, scale: TimeAxis, marks: Sequence[EventMark]) -> str:
     values = [high for _, columns in reduced for _, _, high in columns if math.isfinite(high)]
     if not any(value > 0 or not panel.log for value in values):
         return ""
-    text = svg(_lines, panel, reduced, scale, marks, title=panel.title, key=panel.key, tight=False)
+    lines = [
+        {"name": line.name, **_points([(x, panel.form(high)) for x, _, high in columns if math.isfinite(high)])}
+        for line, columns in reduced
+    ]
+    frame = scale.frame(panel.height, panel.title, [line for line in lines if line["x"]])
+    text = svg(_lines, panel, reduced, scale, marks, title=panel.title, key=panel.key, tight=False, curves=[frame])
     return _with_titles(text, marks)
 
 
@@ -117,11 +137,16 @@ def heat(rows: Mapping[str, Series], scale: TimeAxis, marks: Sequence[EventMark]
     reduced = {name: _columns(scale, series, 240) for name, series in rows.items()}
     if not any(high > 0 for columns in reduced.values() for _, _, high in columns):
         return ""
-    return _with_titles(svg(_cells, reduced, scale, marks, title=title, key="layers", tight=False), marks)
+    text = svg(_cells, reduced, scale, marks, title=title, key="layers", tight=False, curves=[scale.frame(0, title)])
+    return _with_titles(text, marks)
 
 
 def shares(
-    rows: Sequence[Mapping[str, Any]], places: Sequence[tuple[float, float]], title: str, key: str = "mixture"
+    rows: Sequence[Mapping[str, Any]],
+    places: Sequence[tuple[float, float]],
+    scale: TimeAxis,
+    title: str,
+    key: str = "mixture",
 ) -> str:
     """Draw stacked shares by name over stretches of the axis.
 
@@ -129,29 +154,24 @@ def shares(
         rows: `realised` (name to share) of each stretch.
         places: start and end of each on the canvas.
     """
-    return svg(_stacked, rows, places, title=title, key=key, tight=False) if rows else ""
+    if not rows:
+        return ""
+    middles = [(left + right) / 2 for left, right in places]
+    values = {name: [f"{float(row['realised'][name]):.1%}" for row in rows] for name in sorted(rows[0]["realised"])}
+    lines = [{"name": name, **_points(list(zip(middles, own, strict=True)))} for name, own in values.items()]
+    return svg(_stacked, rows, places, title=title, key=key, tight=False, curves=[scale.frame(STACK, title, lines)])
 
 
 def ruler(scale: TimeAxis) -> str:
     """Draw the axis below the panels."""
-    unit = "hours:minutes:seconds since the run began" if scale.axis == "time" else "optimizer step"
-    return svg(_ruler, scale, unit, title=f"axis: {unit}", key="ruler", tight=False)
+    frame = scale.frame(0, "")
+    title = f"axis: {scale.unit}"
+    return svg(_ruler, scale, scale.unit, title=title, key="ruler", tight=False, curves=[frame])
 
 
-def points(panel: Panel, scale: TimeAxis) -> dict[str, Any]:
-    """Return the values at the pointer: places on the axis and formatted values, by line."""
-    found = {}
-    for line in panel.lines:
-        columns = [(x, high) for x, low, high in _columns(scale, line.series) if math.isfinite(high)]
-        found[line.name] = {"x": [round(x, 1) for x, _ in columns], "y": [panel.form(y) for _, y in columns]}
-    return found
-
-
-def share_points(rows: Sequence[Mapping[str, Any]], places: Sequence[tuple[float, float]]) -> dict[str, Any]:
-    """Return the values of stacked shares at the pointer."""
-    x = [round((left + right) / 2, 1) for left, right in places]
-    names = sorted(rows[0]["realised"])
-    return {name: {"x": x, "y": [f"{float(row['realised'][name]):.1%}" for row in rows]} for name in names}
+def _points(found: Sequence[tuple[float, str]]) -> dict[str, Any]:
+    """Return the values at the pointer: places as shares of the axis, and formatted values."""
+    return {"x": [round((x - LEFT) / INNER, 6) for x, _ in found], "y": [y for _, y in found]}
 
 
 class _Canvas:
@@ -180,7 +200,8 @@ class _Canvas:
         kept = np.isfinite(low) & np.isfinite(high)
         corners = np.column_stack((np.r_[x[kept], x[kept][::-1]], np.r_[low[kept], high[kept][::-1]]))
         if kept.any():
-            self.figure.add_artist(Polygon(corners, facecolor=colour, alpha=0.18, linewidth=0, transform=self._units))
+            area = Polygon(corners, facecolor=colour, alpha=0.18, linewidth=0, transform=self._units, gid=MOVES)
+            self.figure.add_artist(area)
 
     def text(self, x: float, y: float, words: str, **style: Any) -> None:
         """Draw a label of an axis."""
@@ -193,7 +214,7 @@ class _Canvas:
 
         corners = np.array([[(x, y), (x + w, y), (x + w, y + h), (x, y + h)] for x, y, w, h in boxes])
         path = Path.make_compound_path_from_polys(corners)
-        self.figure.add_artist(PathPatch(path, facecolor=colour, linewidth=0, transform=self._units))
+        self.figure.add_artist(PathPatch(path, facecolor=colour, linewidth=0, transform=self._units, gid=MOVES))
 
     def marks(self, scale: TimeAxis, marks: Sequence[EventMark]) -> None:
         """Draw events as lines across the panel, named for `_with_titles`."""
@@ -221,7 +242,8 @@ def _lines(
     for line, x, y in lines:
         alone = "o" if np.isfinite(y).sum() == 1 else None  # a single point has no length
         alpha = 0.35 if line.faint else 1
-        canvas.line(x, place(y), color=line.colour, alpha=alpha, linewidth=1.4, marker=alone, markersize=5)
+        style = {"color": line.colour, "alpha": alpha, "linewidth": 1.4, "marker": alone, "markersize": 5}
+        canvas.line(x, place(y), gid=MOVES, **style)
     canvas.marks(scale, marks)
     return canvas.figure
 
@@ -276,7 +298,7 @@ def _cells(rows: Mapping[str, list[Column]], scale: TimeAxis, marks: Sequence[Ev
 
 
 def _stacked(rows: Sequence[Mapping[str, Any]], places: Sequence[tuple[float, float]]) -> Figure:
-    canvas, height = _Canvas(90), 90 - TOP - BOTTOM
+    canvas, height = _Canvas(STACK), STACK - TOP - BOTTOM
     before = [0.0] * len(rows)
     for name, colour in colours(rows[0]["realised"]).items():
         own = [float(row["realised"][name]) for row in rows]
@@ -293,8 +315,8 @@ def _stacked(rows: Sequence[Mapping[str, Any]], places: Sequence[tuple[float, fl
 
 def _ruler(scale: TimeAxis, unit: str) -> Figure:
     canvas = _Canvas(36)
-    for at, words in scale.ticks():
-        canvas.text(scale.at(at), TOP + 1, words, ha="center", va="top")
+    for number, (at, words) in enumerate(scale.ticks()):
+        canvas.text(scale.at(at), TOP + 1, words, ha="center", va="top", gid=f"xtick_{number}")
     canvas.text(LEFT + INNER / 2, 2 * TOP + TICK_SIZE, unit, ha="center", va="top")
     return canvas.figure
 
@@ -303,7 +325,7 @@ def _with_titles(text: str, marks: Sequence[EventMark]) -> str:
     """Replace the names of marks by tooltips with their events."""
     for number, mark in enumerate(marks):
         words = escape(f"{mark.kind} at step {mark.step}: {mark.text}")
-        text = text.replace(f'<g id="mark-{number}">', f"<g><title>{words}</title>")
+        text = text.replace(f'<g id="mark-{number}">', f'<g data-moves=""><title>{words}</title>')
     return text
 
 

@@ -140,12 +140,12 @@ def _documents(named: Sequence[Event]) -> str:
 
 # The parts of a step over a run as stacked shares: data, host, forward, backward, communication and so on.
 #
-# Steps that lie close together on the page are one stretch, whose shares are the means of theirs.
+# Steps that are close together on the page are one stretch, with the mean of their shares.
 
 #: Stretches that are drawn at most.
 STRETCHES = 120
 
-#: A stretch goes on to the next, but over a gap of more than so many stretches nobody trained.
+#: A stretch extends to the next one, but not over a longer gap than this number of stretches: no process trained.
 WIDEST = 3
 
 #: Seconds by part under the name that `panels.shares` draws, and the place on the canvas.
@@ -177,15 +177,11 @@ def stretches(measured: RunMetrics, scale: TimeAxis) -> list[Stretch]:
     ]
 
 
-def drawn(found: Sequence[Stretch]) -> dict[str, Any]:
-    """Return the panel: drawing, names with their colors, values at the pointer."""
+def drawn(found: Sequence[Stretch], scale: TimeAxis) -> dict[str, Any]:
+    """Return the panel: drawing, and names with their colors."""
     rows, places = [row for row, _ in found], [place for _, place in found]
     lines = [{"name": name, "colour": colour, "faint": False} for name, colour in colours(PARTS).items()]
-    return {
-        "lines": lines,
-        "svg": panels.shares(rows, places, "parts of a step", "parts"),
-        "points": panels.share_points(rows, places),
-    }
+    return {"lines": lines, "svg": panels.shares(rows, places, scale, "parts of a step", "parts")}
 
 
 #: Scores of a probe over runs that differ by the seed alone, this one's first.
@@ -230,12 +226,12 @@ def share(measured: RunMetrics) -> str:
 
 
 def _probe_row(name: str, scores: Mapping[str, Any], worth: Worth) -> dict[str, Any]:
-    over = f" over {worth.seeds} seeds" if worth.seeds else f" over {worth.checkpoints} looks"
+    over = f" over {worth.seeds} seeds" if worth.seeds else f" over {worth.checkpoints} evaluations"
     return {
         "name": name,
         "count": f"{scores['items']:,}",
         "score": number(scores["score"]),
-        "noise": number(worth.noise) + over if worth.noise is not None else "not known yet",
+        "noise": number(worth.noise) + over if worth.noise is not None else "unknown",
         "control": number(scores["control"]),
         "signal": number(worth.signal),
         "ratio": "" if worth.snr is None else f"{worth.snr:.3g}",
@@ -248,6 +244,6 @@ def _probe_row(name: str, scores: Mapping[str, Any], worth: Worth) -> dict[str, 
 
 def _words(worth: Worth) -> str:
     if worth.decides:
-        return "may decide"
-    found = "no signal" if worth.signal <= 0 else "noise not known yet" if worth.snr is None else "within its noise"
-    return f"{found}: stops nothing and opens or closes no gate"
+        return "above noise"
+    found = "no signal" if worth.signal <= 0 else "noise unknown" if worth.snr is None else "within its noise"
+    return f"{found}: not used to stop the run or to decide a gate"

@@ -1,7 +1,7 @@
 """The funnel as one picture: the stream of documents runs down, what each stage takes bends off to its reasons.
 
     x, to the right: documents, stacked by bucket; one width for a document all over the picture
-    y, downwards:    stages in order; beside each the reasons, a bar each, the largest first
+    y, downwards:    stages in order; next to each the reasons, a bar each, the largest first
 
 Reasons beyond the largest are drawn together, so that the labels stay readable whatever the number of rules.
 """

@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 import io
+import json
 import math
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from html import escape
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-#: Okabe and Ito's colours (jfly.uni-koeln.de/color), told apart by readers with any common colour blindness;
+#: Okabe and Ito's colors (jfly.uni-koeln.de/color), distinct for readers with any common color blindness;
 #: without its yellow and black, which vanish on one of the two themes.
 PALETTE = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00")
 ACCENT, WARNING, MUTED, FAINT = "#0072B2", "#D55E00", "#8A8F98", "#BFC4CC"
 
-#: Stands for the colour of text until a figure is rendered; no palette uses it.
+#: Placeholder for the color of text until a figure is rendered; no palette uses it.
 INK = "#010203"
-#: Stand for the colours of quiet, marked and warning text: no one colour can be read on both themes.
+#: Placeholders for quiet, marked and warning text: no single color is readable on both themes.
 SOFT_INK, ACCENT_INK, WARNING_INK = "#010204", "#010205", "#010206"
 
 WIDTH_INCHES = 6.4
@@ -81,6 +82,14 @@ def seconds(value: float) -> str:
     return f"{value * 1000**power:.3g} {('s', 'ms', 'µs')[power]}"
 
 
+def change(name: str, first: float, last: float | None, steps: int) -> str:
+    """Return the change of a value over steps as a sentence; empty if it is unknown."""
+    if last is None or not (math.isfinite(first) and math.isfinite(last)):
+        return ""
+    verb = "fell" if last < first else "rose" if last > first else "did not change"
+    return f"{name} {verb} from {first:.3g} to {last:.3g} in {steps:,} steps"
+
+
 def percent(share: float) -> str:
     """Format a share as a percentage with at most one decimal."""
     value = 100 * share
@@ -102,7 +111,7 @@ def _scaled(value: float, base: int, units: tuple[str, ...], whole_below: int) -
 
 
 PNG_DPI = 150
-#: Colours of text: of a page, by its theme, and on white paper.
+#: Colors of text: of a page, by its theme, and on white paper.
 THEMED = {INK: "currentColor", SOFT_INK: "var(--soft)", ACCENT_INK: "var(--accent)", WARNING_INK: "var(--bad)"}
 PRINTED = {INK: "#1b1f24", SOFT_INK: "#5b636e", ACCENT_INK: "#0072b2", WARNING_INK: "#b04300"}
 _VIEW = re.compile(r'viewBox="\S+ \S+ (\S+) ')
@@ -124,31 +133,93 @@ def png(draw: Callable[..., Figure], *args: Any) -> bytes:
     return out.getvalue()
 
 
-def svg(draw: Callable[..., Figure], *args: Any, title: str, key: str = "", tight: bool = True) -> str:
+def svg(
+    draw: Callable[..., Figure],
+    *args: Any,
+    title: str,
+    key: str = "",
+    tight: bool = True,
+    curves: Sequence[Mapping[str, Any]] = (),
+) -> str:
     """Draw a figure and render it as an inline SVG element.
 
     Args:
         title: text for screen readers.
         key: value of the attribute `data-key`, for scripts.
         tight: cut empty margins; if False, a unit of the element is a point of the figure.
+        curves: curves of a figure without axes, as `_curves` returns them, for `curves.js`.
     """
     import matplotlib
 
     with matplotlib.rc_context(settings()):
         figure = draw(*args)
+        found = [dict(one) for one in curves] or _curves(figure)
         out = io.StringIO()
         box = "tight" if tight else None
         figure.savefig(out, format="svg", bbox_inches=box, transparent=True, metadata={"Date": None})
     text = _PREAMBLE.sub("", out.getvalue(), count=1)
     for ink, colour in THEMED.items():
         text = text.replace(ink, colour)
+    for number, frame in enumerate(found if not curves else ()):
+        frame["box"] = _box(text, number)
+    text = _FRAME.sub(r'<g data-frame="\1">', text).replace(f'<g id="{MOVES}">', '<g data-moves="">')
     head, _, body = text.partition(">")
     head = re.sub(r' (width|height)="[^"]*"', "", head)
     width = _VIEW.search(head)
     head += f' role="img" aria-label="{escape(title)}" tabindex="0"' + (f' data-key="{escape(key)}"' if key else "")
     head += f' style="--points: {float(width[1]):g}"' if width else ""
+    head += f' data-curves="{escape(json.dumps(found, separators=(",", ":")))}"' if found else ""
     body = re.sub(r"<metadata>.*?</metadata>", "", body, count=1, flags=re.DOTALL)
     return f"{head}>{body}".strip()
+
+
+#: Name of artists that move along the axis when a reader zooms in.
+MOVES = "moves"
+#: Points of a curve that a reader can point at.
+POINTS = 1000
+_FRAME = re.compile(r'<g id="frame-(\d+)">')
+
+
+def _curves(figure: Figure) -> list[dict[str, Any]]:
+    """Return the curves of a figure for `curves.js`: per axes the range, labels, lines and their points.
+
+    Names the artists that the script moves. Places along the axis are shares of its range.
+    """
+    import numpy as np
+
+    found = list[dict[str, Any]]()
+    for ax in figure.axes:
+        own = [line for line in ax.lines if np.size(line.get_xdata()) > 2 and line.get_transform() == ax.transData]
+        if not own:
+            continue
+        ax.set_gid(f"frame-{len(found)}")
+        for artist in (*ax.lines, *ax.collections, *ax.texts):
+            if artist.get_transform().contains_branch_seperately(ax.transData)[0]:
+                artist.set_gid(MOVES)
+        (low, high), log, lines = ax.get_xlim(), ax.get_xscale() == "log", []
+        for line in own:
+            x, y = (np.asarray(values, dtype=float) for values in line.get_data())
+            kept = np.flatnonzero(np.isfinite(x) & np.isfinite(y))[:: math.ceil(len(x) / POINTS)]
+            ends, x = (np.log([low, high]), np.log(x)) if log else (np.array([low, high]), x)
+            shares = (x[kept] - ends[0]) / (ends[1] - ends[0])
+            name = "" if str(line.get_label()).startswith("_") else str(line.get_label())
+            points = {"x": shares.round(6).tolist(), "y": [float(f"{value:.4g}") for value in y[kept]]}
+            lines.append({"name": name, **points})
+        labels = [one.get_xlabel() for one in figure.axes if one.get_xlabel()]
+        unit = ", ".join(filter(None, (ax.get_title("left"), ax.get_ylabel())))
+        whole = all(bool(np.all(np.mod(np.asarray(line.get_xdata(), dtype=float), 1) == 0)) for line in own)
+        found.append({"x": labels[-1] if labels else "", "y": unit, "low": low, "high": high, "log": log,
+                      "whole": whole, "time": False, "lines": [line for line in lines if line["x"]]})  # fmt: skip
+    return found
+
+
+def _box(text: str, number: int) -> list[float]:
+    """Return left, top, width and height of a frame: the rectangle that clips its curves."""
+    frame = text[text.index(f'<g id="frame-{number}">') :]
+    clip = re.search(r'clip-path="url\(#([^)]+)\)"', frame)
+    assert clip is not None, "curves are clipped by their axes"
+    shape = text[text.index(f'<clipPath id="{clip[1]}">') :]
+    return [float(re.search(rf' {name}="([^"]+)"', shape)[1]) for name in ("x", "y", "width", "height")]  # type: ignore[index]
 
 
 def _inked(ink: str) -> Any:

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import html as markup
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
-import plinth.report
+from plinth.report.page import template
 from plinth.text import counted, visible
 
-STYLE = Path(plinth.report.__file__).parent / "page_style.css.j2"
 #: State of an asset, as `plinth status` shows it.
 UP_TO_DATE = "up to date"
 _ENTRY = ("number", "kind", "value", "found", "texts", "by", "at", "reason")
@@ -36,14 +34,11 @@ def markdown(facts: Mapping[str, Any]) -> str:
 
 
 def html(facts: Mapping[str, Any]) -> str:
-    """Render the report as a self-contained HTML page. The same facts give the same page."""
-    cards = "".join(_card(section) for section in _sections(facts))
-    return (
-        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
-        f'<meta name="viewport" content="width=device-width, initial-scale=1"><title>{_safe(_title(facts))}</title>'
-        f"<style>{STYLE.read_text()}</style></head><body><main><header><h1>{_safe(_title(facts))}</h1>"
-        f'<p class="lead">{_safe(_lead(facts))}</p></header><div class="column">{cards}</div></main></body></html>\n'
-    )
+    """Return the report as one page that loads nothing. The same facts give the same page."""
+    return template("page.html.j2", "plinth_audit.takedown").render(
+        title=_title(facts), lead=_lead(facts), verdict=_removed(facts["documents"]), sections=[*_sections(facts)],
+        shown=_shown,
+    )  # fmt: skip
 
 
 def _title(facts: Mapping[str, Any]) -> str:
@@ -137,16 +132,6 @@ def _interval(mean: Mapping[str, Any] | None) -> str:
     return f"{mean['value']:.2f}, {mean['low']:.2f} to {mean['high']:.2f}" if mean else "-"
 
 
-def _card(section: ReportTable) -> str:
-    table = ""
-    if section.rows:
-        head = "".join(f"<th>{_safe(name)}</th>" for name in section.columns)
-        rows = "".join("<tr>" + "".join(f"<td>{_safe(cell)}</td>" for cell in row) + "</tr>" for row in section.rows)
-        table = f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>"
-        table = f'<div class="scroll" tabindex="0" role="region" aria-label="Table">{table}</div>'
-    return f'<section class="card"><h2>{_safe(section.title)}</h2><p>{_safe(section.text)}</p>{table}</section>'
-
-
 def _row(cells: Sequence[object]) -> str:
     return "| " + " | ".join(_cell(cell) for cell in cells) + " |"
 
@@ -160,5 +145,8 @@ def _cell(value: object) -> str:
 
 
 def _safe(value: object) -> str:
-    shown = f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
-    return markup.escape(visible(shown))
+    return markup.escape(_shown(value))
+
+
+def _shown(value: object) -> str:
+    return visible(f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value))

@@ -13,6 +13,7 @@ from plinth.evaluation.statistics import DEGENERATE
 from plinth.records import Frozen
 from plinth.report.page import template
 from plinth.report.style import ACCENT, FAINT, MUTED, SOFT_INK, WARNING, WIDTH_INCHES, count, svg, tone
+from plinth.text import counted
 from plinth_lab.experiments.arms import SweepOptimum
 from plinth_lab.experiments.effects import ARM, BASE, WHOLE, ArmScores, Effect, StopDecision
 from plinth_lab.experiments.measure import NoiseScale
@@ -68,6 +69,7 @@ def page(
     return template("page.html.j2", "plinth_lab.experiments").render(
         name=name, question=question, measure=measure, base=base, notes=notes, decisions=decisions,
         facts=_facts(arms, scores, wholes),
+        verdict=_verdict(wholes, None if value is None else value[0], confirmation),
         wholes=wholes,
         slices=[(*key, own) for key, own in slices.items()],
         forest=_forest(wholes, measure),
@@ -83,6 +85,17 @@ def page(
         optima=optima, noise=noise or {},
         ladder=None if ladder is None else _ladder(*ladder, measure),
     )  # fmt: skip
+
+
+def _verdict(wholes: Sequence[Effect], value: SourceVerdict | None, confirmation: ConfirmationOutcome | None) -> str:
+    """Return the answer to the question in one sentence; empty if there is none yet."""
+    if value is not None:
+        return f"Verdict: {value.verdict}."
+    if confirmation is not None:
+        return f"Proposal: {confirmation.status}."
+    better, worse = (sum(line.better == who for line in wholes) for who in (ARM, BASE))
+    rest = f"{worse} worse, {len(wholes) - better - worse} without a significant difference"
+    return f"Compared with the base: {counted(better, 'effect')} better, {rest}." if wholes else ""
 
 
 def _facts(

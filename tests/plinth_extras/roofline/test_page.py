@@ -61,7 +61,7 @@ def test_on_the_page_of_a_run() -> None:
         return run_page.page(events, run_page.About(run_id="tiny-0123", added=added))
 
     measured, unmeasured, none = page(made()), page(made(roof=None)), page(None)
-    assert "What bounds a step: memory" in measured
+    assert "Memory bounds the step" in measured
     assert "a &lt;processor&gt;" in measured
     assert measured == page(made())
     assert len(re.findall("<svg", measured)) == len(re.findall("<svg", unmeasured)) + 1

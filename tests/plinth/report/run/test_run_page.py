@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 import math
 import re
@@ -195,14 +196,21 @@ def test_events_are_sentences_and_not_values_of_a_program() -> None:
     assert said == "bit exact yes, nodes 1, 2"
 
 
+def curves(text: str, key: str) -> list[list[dict[str, Any]]]:
+    """Curves of a panel for the script: by time, by step."""
+    found = re.findall(rf'data-key="{key}"[^>]* data-curves="([^"]+)"', text)
+    return [json.loads(html.unescape(one)) for one in found]
+
+
 def test_the_pointers_values_are_those_of_the_timeline(timeline: list[dict[str, Any]]) -> None:
     text = run_page.page(timeline, ABOUT)
-    points = json.loads(re.search(r'id="points">(.*?)</script>', text)[1])  # type: ignore[index]
-    by_step = points["step-loss"]["each step"]
+    (frame,) = curves(text, "loss")[1]
+    by_step = frame["lines"][0]
+    assert (by_step["name"], frame["x"], frame["y"]) == ("each step", "step", "loss, nats per token")
     assert len(by_step["x"]) == 10 - 0  # steps 1 to 10, one column each
     assert by_step["y"][6:8] == ["9", "9"]
     utilised = run_page.page(timeline, ABOUT.model_copy(update={"peak_flops": 1e9}))
-    assert "5%" in re.search(r'id="points">(.*?)</script>', utilised)[1]  # type: ignore[index]
+    assert "5%" in curves(utilised, "mfu")[0][0]["lines"][0]["y"]
 
 
 def test_work_on_other_ranks_and_rows_is_counted_as_it_was() -> None:
@@ -264,7 +272,7 @@ def test_no_spike_is_averaged_away() -> None:
     series.add({"time": 50_000.0, "step": 50_000}, "inf")
     made = metrics.RunMetrics({"loss": series}, {}, {}, [], metrics.cost([]), [], 0.0, 50_000.0, 50_000)
     panel = Panel("loss", "loss", [PanelLine("x", series)], str)
-    found = panels.points(panel, TimeAxis("step", made))["x"]
+    (found,) = curves(panels.draw(panel, TimeAxis("step", made), ()), "loss")[0][0]["lines"]
     assert len(found["x"]) <= panels.COLUMNS + 1
     assert found["y"].count("100.0") == 1
 
@@ -336,13 +344,13 @@ def test_probes_are_shown_with_their_noise_and_what_they_may_decide() -> None:
     # by hand: the line falls by 0.075 a look from 0.99, its residuals are 0.01, -0.015, 0.01, -0.015, 0.01
     noise = math.sqrt((3 * 0.01**2 + 2 * 0.015**2) / 3)
     assert (row["score"], row["control"], row["signal"], row["accuracy"]) == ("0.7", "1.5", "0.8", "25%")
-    assert row["noise"] == f"{noise:.4g} over 5 looks"
+    assert row["noise"] == f"{noise:.4g} over 5 evaluations"
     assert row["ratio"] == f"{0.8 / noise:.3g}"
-    assert row["words"] == "may decide"
+    assert row["words"] == "above noise"
     (seeded,) = sections.rows(measured, {"maths": (0.7, 2.9)})
     assert (seeded["noise"], seeded["weight"]) == ("1.556 over 2 seeds", "soft")
     assert seeded["words"].startswith("within its noise")
-    for more, words in (({"control": 0.5}, "no signal"), ({"probe_set": "b"}, "noise not known yet")):
+    for more, words in (({"control": 0.5}, "no signal"), ({"probe_set": "b"}, "noise unknown")):
         last = {**story.events[-2], "step": 6, "seq": 99, **look(0.7, control=more.get("control", 1.5)), **more}
         (other,) = sections.rows(run_metrics([*story.events, last]), {})
         assert other["words"].startswith(words)
