@@ -70,6 +70,7 @@ class Settings:
     workspace: Path
     recipe: Path | None = None
     debug: bool = False
+    overrides: tuple[str, ...] = ()
 
     def recipe_path(self) -> Path:
         """Return the given recipe, or the recipe last run in the workspace.
@@ -146,6 +147,10 @@ def shared(function: F) -> F:
     @wraps(command)
     def apart(settings: Settings, *arguments: Any, **options: Any) -> Any:
         processes.shut_out(settings.workspace)
+        if settings.overrides:
+            from plinth_jobs.recipes import overridden
+
+            settings.recipe = overridden(settings.recipe_path(), settings.overrides, settings.workspace)
         return command(settings, *arguments, **options)
 
     function = cast(F, apart)
@@ -163,14 +168,35 @@ def shared(function: F) -> F:
     return click.pass_obj(function)  # type: ignore[return-value]
 
 
-recipe_option = click.option(
-    "-r",
-    "--recipe",
-    type=PackagedFile("recipes"),
+set_option = click.option(
+    "--set",
+    "overrides",
+    metavar="KEY=VALUE",
+    multiple=True,
     expose_value=False,
     callback=_store,
-    help="Recipe: a file, or the name of a packaged one; default: the recipe last run in this workspace.",
+    help="Set a key of the recipe, such as training.seed=2, as a file that extends it would; repeatable.",
 )
+
+
+def recipe_option(function: F) -> F:
+    """`--recipe`, and `--set` for single keys of it."""
+    return click.option(
+        "-r",
+        "--recipe",
+        type=PackagedFile("recipes"),
+        expose_value=False,
+        callback=_store,
+        help="Recipe: a file, or the name of a packaged one; default: the recipe last run in this workspace.",
+    )(set_option(function))
+
+
+def recipe_argument(function: F) -> F:
+    """The recipe as an argument, with `--set`."""
+    return click.argument(
+        "recipe", metavar="[PATH]", required=False, type=PackagedFile("recipes"), expose_value=False, callback=_store
+    )(set_option(function))
+
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 

@@ -19,7 +19,7 @@ from plinth.compute.select_engine import ENGINES, Compute
 from plinth.errors import IntegrityError, PlinthError
 from plinth.text import counted
 from plinth_jobs.cli import output
-from plinth_jobs.cli.options import PackagedFile, Settings, examples, group, json_option, recipe_option, shared
+from plinth_jobs.cli.options import Settings, examples, group, json_option, recipe_argument, recipe_option, shared
 
 if TYPE_CHECKING:
     from plinth.compute.context import Context
@@ -27,9 +27,6 @@ if TYPE_CHECKING:
 
 
 # `plinth recipe`, `plinth run`, `plinth up`, `plinth down`: recipes, the pipeline, servers.
-
-path_argument = click.argument("path", required=False, type=PackagedFile("recipes"))
-
 
 @group(
     epilog=examples("plinth recipe check demo", "plinth recipe show | less", "plinth recipe schema"),
@@ -40,10 +37,10 @@ def recipe() -> None:
 
 
 @recipe.command(epilog=examples("plinth recipe check my.yaml", "plinth recipe check my.yaml --json"))
-@path_argument
+@recipe_argument
 @shared
 @json_option
-def check(settings: Settings, path: Path | None, as_json: bool) -> int:
+def check(settings: Settings, as_json: bool) -> int:
     """Check a recipe; list every problem by file, line and key.
 
     PATH defaults to the recipe last run in this workspace. Exit code 2 if there are problems.
@@ -54,7 +51,7 @@ def check(settings: Settings, path: Path | None, as_json: bool) -> int:
     from plinth.recipe.yaml_lines import Position, Problem, dotted
     from plinth_jobs.recipes import check as check_recipe
 
-    path = path or settings.recipe_path()
+    path = settings.recipe_path()
     checked, problems = check_recipe(path)
     if checked is not None:
         generated = generated_lists(checked, settings.workspace / "input")
@@ -89,10 +86,10 @@ def check(settings: Settings, path: Path | None, as_json: bool) -> int:
 
 
 @recipe.command(epilog=examples("plinth recipe show my.yaml", "plinth recipe show my.yaml --json | jq .mixture"))
-@path_argument
+@recipe_argument
 @shared
 @json_option
-def show(settings: Settings, path: Path | None, as_json: bool) -> None:
+def show(settings: Settings, as_json: bool) -> None:
     """Print the complete recipe, with `extends:` resolved and defaults filled in.
 
     The output is itself a recipe, with the same fingerprint.
@@ -101,7 +98,7 @@ def show(settings: Settings, path: Path | None, as_json: bool) -> None:
 
     from plinth_jobs.recipes import resolved
 
-    data = resolved(path or settings.recipe_path())
+    data = resolved(settings.recipe_path())
     if as_json:
         output.emit_json(data)
     else:

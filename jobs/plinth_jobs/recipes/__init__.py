@@ -68,6 +68,43 @@ def resolved(path: Path) -> dict[str, Any]:
     return loading.resolved(path, FOLDER)
 
 
+def overridden(recipe: Path, overrides: Iterable[str], workspace: Path) -> Path:
+    """Return a recipe that extends another and sets keys: `KEY=VALUE`, the key dotted, the value in YAML's flow style.
+
+    The file is in this user's private folder for the workspace, named by its content, so that later commands find it.
+
+    Raises:
+        RequestError: not KEY=VALUE, or a key is set twice or below another one.
+        WorkspaceError: the file cannot be written.
+    """
+    keys: dict[str, Any] = {}
+    for given in overrides:
+        key, separator, value = given.partition("=")
+        *parents, last = key.split(".")
+        section = keys
+        for step in parents:
+            section = section.setdefault(step, {}) if isinstance(section, dict) else {last: None}
+        if not (separator and all((*parents, last)) and isinstance(section, dict)) or last in section or "\n" in value:
+            raise RequestError(
+                f"cannot set {given!r}",
+                expected="KEY=VALUE with a dotted key and a value in one line; each key once",
+                remedy="for example --set training.seed=2",
+            )
+        section[last] = value
+    text = f"extends: {json.dumps(str(recipe.absolute()))}\n" + _yaml(keys, "")
+    path = notes_folder(workspace) / f"set-{hashlib.sha256(text.encode()).hexdigest()[:12]}.yaml"
+    write_bytes(path, text.encode())
+    return path
+
+
+def _yaml(keys: dict[str, Any], indent: str) -> str:
+    lines = (
+        f"{indent}{key}:\n{_yaml(value, indent + '  ')}" if isinstance(value, dict) else f"{indent}{key}: {value}\n"
+        for key, value in keys.items()
+    )
+    return "".join(lines)
+
+
 # The recipe last run in a workspace, which is the default of later commands; notes in a workspace, trusted only if this
 # user wrote them.
 

@@ -123,6 +123,28 @@ def test_schema_is_a_json_schema_of_recipes(plinth: Plinth) -> None:
     assert schema["additionalProperties"] is False
 
 
+def test_a_key_that_is_set_counts_as_in_a_file_that_extends(plinth: Plinth, right: Path, tmp_path: Path) -> None:
+    given = ("mixture.total_tokens=131072", "corpus.permitted_licences=[MIT, Apache-2.0]", "name=larger")
+    sets = [word for text in given for word in ("--set", text)]
+    body = "mixture: {total_tokens: 131072}\ncorpus: {permitted_licences: [MIT, Apache-2.0]}\nname: larger\n"
+    (tmp_path / "file.yaml").write_text(f"extends: right.yaml\n{body}")
+    same = load(tmp_path / "file.yaml")
+    assert fingerprint(same) in plinth("recipe", "check", str(right), *sets).out
+    assert yaml.safe_load(plinth("recipe", "show", str(right), *sets).out)["name"] == "larger"
+    remember(tmp_path / "workspace", recipes.overridden(right, given, tmp_path / "workspace"))
+    assert load(recall(tmp_path / "workspace")) == same
+    assert "total_tokns" in plinth("recipe", "check", str(right), "--set", "mixture.total_tokns=1").err
+
+
+@pytest.mark.parametrize(
+    "given", [["name"], ["=x"], ["a..b=1"], ["a=1", "a=2"], ["a=1", "a.b=2"], ["a.b=1", "a=2"], ["a=1\nb: 2"]]
+)
+def test_what_cannot_be_set_is_refused(plinth: Plinth, right: Path, given: list[str]) -> None:
+    refused = plinth("recipe", "check", str(right), *(word for text in given for word in ("--set", text)))
+    assert refused.code == 2
+    assert "expected: KEY=VALUE" in refused.err
+
+
 def test_absent_recipe(plinth: Plinth) -> None:
     outcome = plinth("recipe", "check", "absent.yaml")
     assert outcome.code == 2
