@@ -333,9 +333,9 @@ def _say_rest(count: int, what: str) -> None:
 
 
 def _row(line: Difference) -> tuple[object, ...]:
-    from plinth.evaluation.comparison.differences import said
+    from plinth.evaluation.comparison.differences import result_text
     from plinth.report.evaluation import interval, number
 
     gap = line.difference
     values = number(line.a.value), number(line.b.value), interval(gap, True)
-    return (line.measure, line.slice, gap.n, *values, said(line))
+    return (line.measure, line.slice, gap.n, *values, result_text(line))

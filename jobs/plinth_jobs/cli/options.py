@@ -175,12 +175,12 @@ set_option = click.option(
     multiple=True,
     expose_value=False,
     callback=_store,
-    help="Set a key of the recipe, such as training.seed=2, as a file that extends it would; repeatable.",
+    help="Set a key of the recipe, such as training.seed=2, as in a file that extends it; repeatable.",
 )
 
 
 def recipe_option(function: F) -> F:
-    """`--recipe`, and `--set` for single keys of it."""
+    """Add `--recipe`, and `--set` for single keys of it."""
     return click.option(
         "-r",
         "--recipe",
@@ -192,7 +192,7 @@ def recipe_option(function: F) -> F:
 
 
 def recipe_argument(function: F) -> F:
-    """The recipe as an argument, with `--set`."""
+    """Add the recipe as an argument, and `--set`."""
     return click.argument(
         "recipe", metavar="[PATH]", required=False, type=PackagedFile("recipes"), expose_value=False, callback=_store
     )(set_option(function))
