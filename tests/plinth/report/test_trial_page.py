@@ -55,7 +55,9 @@ def test_the_page_says_what_was_found_rejected_and_missing_and_loads_nothing() -
         assert loading not in found.replace("http://www.w3.org", "")
 
 
-@pytest.mark.parametrize(("decision", "shown"), [("promote", 'class="mark pass"'), ("continue", 'class="mark look"')])
+@pytest.mark.parametrize(
+    ("decision", "shown"), [("promote", 'class="verdict mark pass"'), ("continue", 'class="verdict mark look"')]
+)
 def test_a_page_without_observations_says_so(decision: str, shown: str) -> None:
     found = trial_page(trial(decision=decision))
     assert "Nothing was observed yet" in found
