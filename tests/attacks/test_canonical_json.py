@@ -136,7 +136,7 @@ def test_an_envelope_that_repeats_a_key(trust: Trust, tmp_path: Path) -> None:
         path.write_text(repeated)
         with pytest.raises(SignatureError, match="is repeated"):
             dsse.envelope_of(path)
-        with pytest.raises(RefusedExport, match="repeated key"):
+        with pytest.raises(RefusedExport, match="duplicate key in JSON"):
             standalone_verify._json(path.read_bytes())
 
 

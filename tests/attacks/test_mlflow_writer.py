@@ -127,7 +127,7 @@ def test_what_the_page_says_of_gates_is_written_over(ctx: Context, line: Any, ml
     assert not status.ready
     page = mlflow.get_model_version(found.model, found.version)
     assert "## Gates: failed (licence" in page.description
-    assert "| web | 1000 | 2.0 | 3.5 | 2.5 |" in page.description
+    assert "| web | 1,000 | 2.000 | 3.500 | 2.500 |" in page.description
     assert "0.01" not in page.description
     shown = page.tags
     assert shown["gates"].startswith("failed (licence")

@@ -130,7 +130,7 @@ def test_a_candidate_has_papers_before_it_is_released(
     assert made.checkpoint == line.checkpoint.digest
     card = made.files["README.md"].decode()
     assert f"# Model card: {line.recipe.release.name}-candidate/1" in card
-    assert f"**{UNRELEASED}**: this model was not released." in card
+    assert f"**{UNRELEASED}**: no signed history released this model." in card
     given = line.recipe.model_dump(mode="json", exclude_unset=True)
     given["corpus"]["annotate"] = {"language": {}, "licence": {}}  # a file without them is refused
     (tmp_path / "recipe.yaml").write_text(json.dumps(given))
@@ -193,7 +193,7 @@ def test_incomplete_lineage_is_not_registered(ctx: Context, line: Any) -> None:
 def test_an_evaluation_of_another_checkpoint_is_refused(ctx: Context, make_line: Any) -> None:
     line = make_line(1)
     line.evaluation = make_line(2).evaluation
-    with pytest.raises(LineageError, match="of another checkpoint"):
+    with pytest.raises(LineageError, match="belongs to another checkpoint"):
         register(ctx, line)
 
 

@@ -105,7 +105,7 @@ def test_nothing_is_reported_before_the_corpus_is_made_again(corpus: Corpus) -> 
     exclude(corpus, "text", essay(0))
     with pytest.raises(CheckFailedError, match="the removal is not complete") as caught:
         report.prove(corpus.ctx)
-    assert "2 documents" in str(caught.value.found)
+    assert "2 excluded documents" in str(caught.value.found)
 
 
 def test_tokens_that_were_not_made_again_stop_the_report(corpus: Corpus) -> None:

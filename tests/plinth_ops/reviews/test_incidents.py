@@ -119,7 +119,7 @@ def test_facts_are_those_of_the_records(ctx: Context, line: Any, approved: str) 
         api.promote(ctx, line.recipe, approved, "ops", "weekly")
     facts = postmortem.collect(ctx, opened, time.time())
     tables = {one.title: one.rows for one in facts.tables}
-    course = [row[1:] for row in tables["Course"]]
+    course = [row[1:] for row in tables["Timeline"]]
     assert ("alert", "mirror", hostile) in course
     assert ("incident", BEN, "open: bad shard") in course
     assert not any("of before" in row[-1] for row in course)

@@ -125,7 +125,7 @@ def test_a_chain_that_is_broken_is_named(ctx: Context) -> None:
     source = publish("web/documents", {"web": "5" * 64})
     publish("web/curated", {"web/documents": source.digest})
     publish("books/documents", {"books": "6" * 64})
-    assert section(ctx, "Provenance").verdict == "2 of 2 hold"
+    assert section(ctx, "Provenance").verdict == "2 of 2 complete"
     (ctx.workspace.manifests / f"{source.digest}.json").unlink()
     found = section(ctx, "Provenance")
     assert (found.good, found.verdict) == (False, "2 broken")
