@@ -1,4 +1,4 @@
-"""Training of one model from a mixture; a run may stop at any moment and resume.
+"""Training of one model from a mixture. A run can stop at any moment and resume.
 
     job ──► launcher ──► supervise ──► one process per rank: __main__ ──► loop ──► trainer ──► engine
      ▲                       │                                             │
@@ -33,7 +33,7 @@ The steps of a rank (these modules import torch):
 
 Around the steps:
 
-    attempts     signed statements of code and machines, one per start of the ranks
+    attempts        signed attestations of code and machines, one per start of the ranks
     supervise/   start the ranks, restart them within bounds, watch them; several nodes
     checkpoint/  commit, verify, select, resume on any layout, upload; writer is the process that writes
     guard/       spikes and divergence: find, confirm, skip or roll back

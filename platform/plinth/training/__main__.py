@@ -1,7 +1,7 @@
 """One rank of a run: `python -m plinth.training CONFIG --attempt N [--audit]`, started by the supervisor.
 
-Exit status: 0 done, 75 stopped by a signal with the state committed, 77 another rank has exited, a PlinthError's own
-status for an error that a retry would not fix, anything else for a crash.
+Exit status: 0 means done, 75 stopped by a signal after the state was committed, 77 that another rank has exited. An
+error that a retry would not fix exits with the status of its PlinthError. Any other status is a crash.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ def main() -> int:
     """Parse the arguments, join the ranks, train or audit, and return the exit status."""
     parser = argparse.ArgumentParser(prog="python -m plinth.training", description=__doc__)
     parser.add_argument("config", help="runs/<run_id>/config.json")
-    parser.add_argument("--attempt", type=int, default=0, help="how often the supervisor has started the ranks")
-    parser.add_argument("--audit", action="store_true", help="replay from an earlier checkpoint and compare")
+    parser.add_argument("--attempt", type=int, default=0, help="how many times the ranks have been started")
+    parser.add_argument("--audit", action="store_true", help="replay from an earlier checkpoint and compare results")
     parser.add_argument("--start", type=int, help="with --audit: the step to replay from")
     arguments = parser.parse_args()
     _die_with_parent()
@@ -57,7 +57,7 @@ def _run(config: configuration.RunConfig, attempt: int, audit: bool, start: int 
     from plinth.training.engine import engine
 
     rank = engine.join(config)
-    gc.freeze()  # DeepSpeed collects often while it starts, and would scan all imported modules
+    gc.freeze()  # DeepSpeed collects garbage often while it starts, and would scan all imported modules
     gc.enable()
     if audit:
         from plinth.training.forensics.audit import replay
@@ -85,6 +85,6 @@ if __name__ == "__main__":
     status = main()
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
-    # Everything is written. An interpreter at exit stops its background threads, and one that is in C++ code then
-    # aborts the process: a rank with complete work would count as crashed.
+    # All files are written. Skip the normal interpreter exit: it stops background threads, and a thread in C++ code
+    # would then abort the process, so a rank that has finished its work would count as crashed.
     os._exit(status)

@@ -1,5 +1,5 @@
-"""Attempts of a run: one signed statement per start of the ranks, with code, libraries, image and processors of each
-machine.
+"""Attempts of a run: one signed attestation per start of the ranks, with the code, libraries, image and processors of
+each machine.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from plinth.trust import dsse
 from plinth.trust.dsse import TRAINER, Authority
 from plinth.trust.root import Trust
 
-# Facts about a machine during training: code, libraries, image, processors.
+# Facts about a training machine: code, libraries, image, processors.
 #
 # Nothing is guessed: facts that a machine cannot determine are unknown. A process cannot see its container image;
 # `$PLINTH_IMAGE` names it, set by the launcher on Kubernetes and elsewhere by the operator. That name is not verified.
@@ -53,8 +53,8 @@ class HostFacts(Frozen):
     host: str
     version: str = Field(UNKNOWN, description="Version of Plinth's library.")
     commit: str = Field(UNKNOWN, description="Git commit of the code.")
-    dirty: bool | None = Field(None, description="True if files differ from the commit; None: no commit is known.")
-    no_commit: str = Field("", description="Why no commit is known.")
+    dirty: bool | None = Field(None, description="True if files differ from the commit; None if no commit is known.")
+    no_commit: str = Field("", description="Reason why no commit is known.")
     code: Mapping[str, str] = Field(description="SHA-256 of the Python files of each package of Plinth.")
     lockfile: str = Field(UNKNOWN, description="SHA-256 of the pinned versions next to the code.")
     distributions: str = Field(UNKNOWN, description="SHA-256 of names and versions of all installed distributions.")
@@ -68,7 +68,7 @@ class HostFacts(Frozen):
 
     @property
     def image_digest(self) -> str:
-        """SHA-256 of the image if its name has one; a tag can move to another image."""
+        """SHA-256 of the image if its name contains one; a tag alone can move to a different image."""
         found = _IMAGE_DIGEST.search(self.image)
         return found[1] if found else UNKNOWN
 
@@ -84,7 +84,7 @@ class HostFacts(Frozen):
 
 
 def this_host() -> HostFacts:
-    """Return the facts of this machine, as it is now."""
+    """Return the current facts about this machine."""
     folder = Path(plinth.__file__).resolve().parent
     named = map(name_and_version, metadata.distributions())
     installed = sorted({f"{name.lower()}=={version}" for name, version in named})
@@ -114,9 +114,9 @@ def hardware() -> tuple[str, str, int, tuple[str, ...]]:
 
 
 def commit_of(folder: Path) -> dict[str, object]:
-    """Return commit and state of the git work tree that tracks a package's folder, as fields of `HostFacts`.
+    """Return the commit and state of the git work tree that tracks a package's folder, as fields of `HostFacts`.
 
-    A package in an environment inside a repository does not count: git does not track it.
+    A package in a virtual environment inside a repository does not count, because git does not track it.
     """
     try:
         if not _git(folder, "ls-files", "--", "__init__.py"):
@@ -161,8 +161,8 @@ def _file_digest(path: Path) -> str:
 
 # Digests of the running code: Plinth's library, registry, assets and jobs, as their files are now.
 #
-# They cover Python files and C files of kernels. Packages that are not installed have no digest: a training machine
-# needs the library alone.
+# They cover Python files and C files of kernels. Packages that are not installed have no digest; a training machine
+# needs only the library.
 
 #: The packages, in the order in which they import each other.
 PACKAGES = ("plinth", "plinth_registry", "plinth_assets", "plinth_jobs")
@@ -224,12 +224,12 @@ class AttemptRecord(Frozen):
     run: str
     key: str = Field(description="Identity of the run: its parameters and data.")
     number: int = Field(ge=1)
-    previous: str = Field("", description="SHA-256 of the canonical envelope of the previous attempt; empty: first.")
-    config_sha256: str = Field(description="SHA-256 of config.json, which has all parameters of this attempt.")
-    from_step: int = Field(ge=0, description="Newest committed step at its start.")
+    previous: str = Field("", description="SHA-256 of the previous attempt's canonical envelope; empty for the first.")
+    config_sha256: str = Field(description="SHA-256 of config.json, which contains all parameters of this attempt.")
+    from_step: int = Field(ge=0, description="Newest committed step when the attempt started.")
     ranks: int = Field(ge=1)
     nodes: int = Field(ge=1)
-    hosts: tuple[HostFacts, ...] = Field(min_length=1, description="Machines, that of the leading rank first.")
+    hosts: tuple[HostFacts, ...] = Field(min_length=1, description="Machines; the leading rank's machine comes first.")
     audit: bool = Field(False, description="True if steps are replayed for the proof of resume, without training.")
     at: str = Field(description="Start time: UTC, ISO 8601.")
 
@@ -242,14 +242,14 @@ class AttemptRecord(Frozen):
 def state(
     run: RunDirectory, config: bytes, key: str, *, ranks: int, nodes: int, hosts: Sequence[HostFacts], audit: bool
 ) -> AttemptRecord:
-    """Sign and write the statement of an attempt that starts now.
+    """Sign and write the attestation of an attempt that starts now.
 
     Args:
         config: content of config.json.
         key: identity of the run.
 
     Raises:
-        LineageError: an earlier statement was changed or removed.
+        LineageError: an earlier attestation was changed or removed.
         SignatureError: this machine has no key as trainer.
     """
     trust, earlier = Trust.of(Workspace(run.workspace)), known(run)
@@ -278,20 +278,22 @@ def state(
 
 
 def known(run: RunDirectory) -> list[Envelope]:
-    """Return the envelopes of a run, in order: its own, or those in its newest committed checkpoint; unverified."""
+    """Return the unverified envelopes of a run, in order: from its own folder, or else from its newest committed
+    checkpoint.
+    """
     own: list[Envelope] = [dsse.envelope_of(path) for path in sorted(run.attempts.glob("[0-9]*.json"))]
     kept = [record.with_suffix("") / BUNDLE for record in _committed(run)]
     return own or [*next((unpacked(path.read_bytes()) for path in reversed(kept) if path.exists()), ())]
 
 
 def bundle(run: RunDirectory) -> bytes | None:
-    """Return the content of the file that a checkpoint keeps; None if the run has no statements."""
+    """Return the content of `attempts.json` for a checkpoint, or None if the run has no attestations."""
     envelopes = known(run)
     return fingerprint.canonical({"attempts": envelopes}) if envelopes else None
 
 
 def unpacked(data: bytes) -> tuple[Envelope, ...]:
-    """Return the envelopes in the content of such a file; unverified.
+    """Return the unverified envelopes in the content of an `attempts.json`.
 
     Raises:
         LineageError: the content is not a list of envelopes.
@@ -304,7 +306,8 @@ def unpacked(data: bytes) -> tuple[Envelope, ...]:
 
 
 def opened(envelopes: Sequence[Envelope], authority: Authority, run: str) -> tuple[AttemptRecord, ...]:
-    """Return the statements of a run, each signed by the trainer and linked to its predecessor.
+    """Return the attestations of a run after checking that the trainer signed each and that each links to its
+    predecessor.
 
     Raises:
         LineageError: there is none, one is missing or out of order, or they belong to another run.
@@ -323,10 +326,10 @@ def opened(envelopes: Sequence[Envelope], authority: Authority, run: str) -> tup
 
 
 def stated(envelope: Envelope, where: str) -> AttemptRecord:
-    """Return the record in an envelope; unverified. Use it for searches only.
+    """Return the record in an envelope without verifying it. Use it for searches only.
 
     Raises:
-        LineageError, SignatureError: the envelope is not a statement of an attempt.
+        LineageError, SignatureError: the envelope is not the attestation of an attempt.
     """
     return _record(dsse.unverified(envelope, where), where)
 

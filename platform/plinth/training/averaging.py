@@ -5,7 +5,7 @@
     step 1000 ─┘
 
 The result is a manifest of the asset `checkpoint` in the workspace, named by its digest: it can be evaluated, sampled
-from, used as initial weights, and released, with a signed statement of the mean (mean_record). Its inputs are the
+from, used as initial weights, and released, with a signed attestation of the mean (mean_record). Its inputs are the
 manifests of all parents, with their steps and the run. It cannot be resumed. If the run has finished, the result has
 the resume proof of the run.
 
@@ -42,7 +42,7 @@ VERSION = "1"
 
 
 def average(ctx: Context, config: RunConfig, steps: Sequence[int], weights: Sequence[float], *, ema: bool) -> Manifest:
-    """Average committed checkpoints, save the result, sign the statement about it, and return its manifest.
+    """Average committed checkpoints, save the result, sign its attestation, and return its manifest.
 
     Args:
         steps: steps of the run, each once.

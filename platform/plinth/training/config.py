@@ -89,7 +89,7 @@ class RunConfig(Frozen):
     validation: Validation | None = None
     heldout: str = Field("", description="Digest of the held-out text to evaluate; see `heldout`.")
     probes: str = Field("", description="Digest of the probes to score; see `probe_plan`.")
-    blocks: str = Field("", description="Digest of the block digests of shards that are read by spans.")
+    blocks: str = Field("", description="Digest over the block digests of the shards; set if shards are read in spans.")
     guard: GuardParameters = GuardParameters()
     checkpoints: Checkpoints
     supervision: Supervision
@@ -116,12 +116,12 @@ class RunConfig(Frozen):
 
     @property
     def steps(self) -> Steps:
-        """Positions of the order that each step takes. Step n of training is its step n - 1."""
+        """Positions in the data order that each step takes. Training step n is step n - 1 of the order."""
         return self._scheduled(self.amendments)
 
     @property
     def draws(self) -> Steps:
-        """Positions that each step actually takes: as `steps`, or those of a hook that draws them.
+        """Positions that each step actually takes: the same as `steps`, unless a hook draws them.
 
         Raises:
             SignatureError: the key of a private run is not on this machine.
@@ -138,24 +138,22 @@ class RunConfig(Frozen):
         return self.steps.batch(step - 1) // (self.data_ranks * self.micro_batch_sequences)
 
     def step_tokens(self, step: int = 1) -> int:
-        """Return the tokens of optimizer step `step` over all ranks."""
+        """Return the number of tokens in optimizer step `step`, over all ranks."""
         return self.steps.tokens(step - 1)
 
     def tokens_through(self, step: int) -> int:
-        """Return the tokens trained through step `step`; 0 for step 0."""
+        """Return the number of tokens trained up to and including step `step`; 0 for step 0."""
         return self.steps.tokens_before(step)
 
     @property
     def schedule_tokens(self) -> int:
-        """Tokens of the learning rate schedule, from the original configuration, so that an amendment changes no rate
-        of a past step.
+        """Total tokens of the learning rate schedule. They come from the original configuration, so an amendment does
+        not change the rate of a past step.
         """
         return self._scheduled(()).used * self.sequence_tokens
 
     def progress(self, step: int) -> tuple[int, int]:
-        """Return the tokens trained through step `step`, and the total of the schedule: the position in the learning
-        rate schedule.
-        """
+        """Return the position in the learning rate schedule: tokens trained through step `step`, and total tokens."""
         return min(self.tokens_through(step), self.schedule_tokens), self.schedule_tokens
 
     def _scheduled(self, amendments: tuple[Amendment, ...]) -> Steps:
@@ -165,7 +163,7 @@ class RunConfig(Frozen):
 
     @property
     def audit_step(self) -> int:
-        """Step whose checkpoint is kept to prove that a resumed run is exact; at least 1."""
+        """Step whose checkpoint is kept for the proof that a resumed run is exact; at least 1."""
         return max(1, self.total_steps - self.checkpoints.audit_steps, self.total_steps // 2)
 
     def saves_at(self, step: int) -> bool:
@@ -186,7 +184,7 @@ class RunConfig(Frozen):
 
 
 def identified(training: Training, *more: str) -> dict[str, Any]:
-    """Return the parameters that identify a run, without placement and names; initial weights are named by their
+    """Return the parameters that identify a run, without placement and names. Initial weights are identified by
     content.
 
     Args:
@@ -203,7 +201,7 @@ def _unidentified(section: Training | RunConfig) -> dict[str, set[str]]:
 
 
 def run_key(training: Training, mixture: str, tokenizer: str, *models: str) -> str:
-    """Return the identity of a run: its parameters, applied to its data and its initial or teacher weights."""
+    """Return the identity of a run: a digest over its parameters, its data, and its initial or teacher weights."""
     params, origin = identified(training), origin_of(training.optimizer)
     if origin is not None:
         params["optimizer"]["origin"] = origin
@@ -214,7 +212,9 @@ def run_key(training: Training, mixture: str, tokenizer: str, *models: str) -> s
 
 
 def _identified(fields: dict[str, Any]) -> dict[str, Any]:
-    """Return fields of a dump without DeepSpeed settings that change no number, and without a screening that is off."""
+    """Return the fields of a dump without DeepSpeed settings that have no effect on numbers, and without disabled
+    screening.
+    """
     block = identified_settings(fields.pop("deepspeed", {}))
     if "guard" in fields and fields["guard"].get("screening") is None:
         fields = {**fields, "guard": {name: one for name, one in fields["guard"].items() if name != "screening"}}
@@ -229,7 +229,7 @@ def write(config: RunConfig) -> Path:
 
 
 def load(path: Path | str) -> RunConfig:
-    """Read a configuration. Its workspace is the one that contains the file, which may have been moved or copied since.
+    """Read a configuration. Its workspace is the one that contains the file, since the workspace may have been moved.
 
     Raises:
         MissingError: the file does not exist.
@@ -245,7 +245,9 @@ def load(path: Path | str) -> RunConfig:
 
 
 def _where_it_lies(config: RunConfig, folder: Path) -> RunConfig:
-    """Return the configuration with the workspace whose `runs/ID` is `folder`; unchanged if `folder` is not a run's."""
+    """Return the configuration with the workspace whose `runs/ID` is `folder`, or unchanged if `folder` has another
+    form.
+    """
     if (folder.parent.name, folder.name) != ("runs", config.run_id):
         return config
     return config.model_copy(update={"workspace": str(folder.parent.parent)})
@@ -254,8 +256,9 @@ def _where_it_lies(config: RunConfig, folder: Path) -> RunConfig:
 def identity(config: RunConfig, step: int = 0) -> str:
     """Return the digest of everything that a checkpoint after `step` must share with the run that loads it.
 
-    It excludes paths, policies and the number of ranks. It covers the batches and lengths of past steps only, so an
-    amendment of later steps keeps earlier checkpoints valid and is part of the identity of every later checkpoint.
+    It excludes paths, policies and the number of ranks. It covers the batches and lengths of past steps only. An
+    amendment of later steps therefore leaves earlier checkpoints valid, and is part of the identity of every later
+    checkpoint.
     """
     names = ("workspace", "batches", "total_steps", "heldout", "probes", "blocks", *UNIDENTIFIED)
     unidentified: dict[str, Any] = dict.fromkeys(names, True) | _unidentified(config)

@@ -1,4 +1,4 @@
-"""Batches of a rank: the interface between data order and training loop."""
+"""Batches that a rank trains on: the interface between data order and training loop."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ READING = Reading()
 
 
 class Examination(NamedTuple):
-    """A replica's contribution to the sums over ranks about the text of a step's rows.
+    """One replica's share of two sums over ranks: the batch fingerprint, and the rows that violate screening rules.
 
     Attributes:
         words: two 32-bit words that identify content and position (`fingerprint_of`).
@@ -50,16 +50,16 @@ class StepBatch:
     A  micro batches    M  rows of a micro batch    l  tokens of a row
 
     Every token is a target, also the first token of a document after the end-of-text token of the previous one, so the
-    model learns to begin a text, as generation and evaluation need. Padding is not scored, nor is the context before a
-    piece that continues in the middle of a document.
+    model learns to begin a text, as generation and evaluation need. Padding is not scored. Neither is the context that
+    precedes a piece from the middle of a document.
 
     Attributes:
         micro: [A] sequences of each micro batch, as stored (`tokens.reading.compact_batch`).
         length: l, which divides S: batch expansion cuts a sequence into S / l rows.
         scored_tokens: scored targets of the whole step, over all ranks; None if all are scored.
         hook_inputs: [A] additional input of each hook that reads more than the text, by its name.
-        examination: examination of its rows, if the loading thread has done it.
-        numbered: True if rows have places in the global batch; False if a step is a set of rows.
+        examination: examination of the rows, if the loading thread has done it.
+        numbered: True if each row has a number in the global batch; False if a step is an unordered set of rows.
     """
 
     micro: tuple[CompactBatch, ...]
@@ -94,8 +94,8 @@ class StepBatch:
     def expanded(self) -> ExpandedBatch:
         """Return the batch token by token: ids [A, M, l + 1], and a mask of scored targets [A, M, l].
 
-        Neighboring rows that were one sequence share a token as sequences do, so that every target occurs once, and
-        number their documents like the sequence. Attention and positions restart in each row (Li et al.,
+        Neighboring rows cut from one sequence share a token, as neighboring sequences do, so every target occurs once.
+        They keep the document numbers of the sequence. Attention and positions restart in each row (Li et al.,
         arXiv:2108.06084, "sequence length warmup").
         """
         each = [rows.expanded() for rows in self.micro]
@@ -108,8 +108,8 @@ class StepBatch:
 
     def weights(self, data_ranks: int) -> list[float] | None:
         """Return the factor of each micro batch's mean loss, such that the mean over micro batches and data ranks is
-        the sum over all scored targets of the step divided by their number. None if every target is scored: all factors
-        are 1 then.
+        the sum over all scored targets of the step divided by their number. Return None if every target is scored,
+        because all factors are then 1.
 
         n scored targets of N, A micro batches, R ranks: n A R / N, since (1 / A R) sum(w mean) = sum(n mean) / N.
         """
@@ -224,7 +224,7 @@ def batches_of(config: RunConfig, rank: int) -> Batches:
 
 
 def examined(batch: StepBatch, config: RunConfig, place: RankPlace, streams: Sequence[str] = ()) -> Examination:
-    """Return this rank's contribution about the rows of a step: empty if another rank sees the same rows.
+    """Return this rank's examination of the rows of a step; empty if another rank counts the same rows.
 
     Args:
         streams: name of the stream of every row, in the order of the micro batches.
@@ -245,7 +245,7 @@ def fingerprint_of(batch: StepBatch, place: RankPlace) -> tuple[int, int]:
     """Return two 32-bit words that identify content and position; summed over ranks they stay exact in FP64.
 
     The sum over the rows of the global batch of a hash of row number and row is independent of the number of ranks and
-    of their layout. Ranks that see the same rows as another add nothing.
+    of their layout. If several ranks see the same rows, only one of them adds to the sum.
     """
     if not place.leads or not batch.micro:
         return 0, 0

@@ -23,10 +23,10 @@ class RunDirectory:
     events.jsonl    the timeline
     result.json     how the job ended, written last
     resume.json     evidence that a resumed run equals the uninterrupted one
-    attempts/       0001.json …: signed statements, one per start of the ranks
+    attempts/       0001.json …: signed attestations, one per start of the ranks
     audits/         0001.json …: all evidence, newest last
     checkpoints/    step-00000100/ and its commit record step-00000100.json
-    means/          signed statements about means of its checkpoints, named by the digest's prefix
+    means/          signed attestations of means of its checkpoints, named by the digest's prefix
     staging/        checkpoints in progress; never read
     profiles/       requests for traces, and the traces: 0001.json, 0001-steps-100-103-rank-0000.json.gz …
     sinks/          bookmarks and files of sinks: tensorboard/, wandb/, plinth.prom
@@ -61,10 +61,10 @@ class RunDirectory:
         self.federated = self.root / "federated"
 
     def require_no_links(self) -> None:
-        """Refuse links in place of the run's folder and of folders in which files are deleted.
+        """Refuse symbolic links in place of the run's folder, or of folders in which files are deleted.
 
         Raises:
-            WorkspaceError: one of them is a link.
+            WorkspaceError: one of these folders is a link.
         """
         require_no_link(self.root, self.checkpoints, self.staging, self.writers, self.hangs)
 
@@ -72,7 +72,7 @@ class RunDirectory:
         """Remove the result of the last job before another one starts; the modification time of `runs/` changes, as
         with a new run.
 
-        While that time is the same, no ended run has been resumed, so a watcher can skip their files.
+        While that time is unchanged, no ended run has been resumed, so a watcher can skip the files of ended runs.
         """
         if self.result.exists():
             self.result.unlink(missing_ok=True)
@@ -81,7 +81,7 @@ class RunDirectory:
 
 
 def without_result(runs: Path) -> Iterator[RunDirectory]:
-    """Yield runs with a submitted job and no result, by name: only these can have a live job.
+    """Yield the runs that have a submitted job and no result, sorted by name. Only these can have a live job.
 
     No file is opened: a workspace may have a hundred thousand runs.
     """
@@ -89,7 +89,7 @@ def without_result(runs: Path) -> Iterator[RunDirectory]:
         folder = os.open(runs, os.O_RDONLY | os.O_DIRECTORY)
     except FileNotFoundError:
         return
-    try:  # names from the folder on: the kernel walks the path to it once, not for each run
+    try:  # names relative to the folder, so the kernel resolves the folder's path once and not for each run
         found = [
             name
             for name in sorted(os.listdir(folder))

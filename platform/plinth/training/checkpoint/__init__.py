@@ -1,4 +1,4 @@
-"""Checkpoints: fully committed, or nonexistent.
+"""Checkpoints of a run. A checkpoint is either fully committed or does not exist.
 
     snapshot ──► saving ──► writer ──► staging/step-N ──► checkpoint: one rename, one record ──► upload ──► bucket
 
@@ -9,8 +9,8 @@ Files only, without torch:
     checkpoint      stage, commit, verify, list, delete
     commit_record   the signed record that makes a directory a checkpoint
     digest_tree     a signed root over one manifest per rank; files by path, size and digest
-    mean_record     signed statement of a mean: its files and parent checkpoints
-    selection       checkpoint to resume from; retention
+    mean_record     signed attestation of a mean: its files and parent checkpoints
+    selection       choice of the checkpoint to resume from; retention
     rank_part       writes one rank's part, and commits once every rank has written
     writer          process that writes a rank's part, and its client
     remote          committed checkpoints in a bucket

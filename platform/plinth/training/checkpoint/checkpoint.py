@@ -1,15 +1,16 @@
-"""Checkpoints on disk: fully committed, or nonexistent.
+"""Checkpoints on disk. A checkpoint is either fully committed or does not exist.
 
-    staging/step-00000100/             written here; never read; remains are deleted
-      attempts.json                    the trainer's statements of attempts so far (attempts)
+    staging/step-00000100/             written here; never read; leftovers are deleted
+      attempts.json                    the trainer's attestations of the attempts so far (attempts)
       looks.json                       latest probe scores, if any (validation.probe_curves)
       ranks/rank-00000.json            the files of a rank and their digests
       manifest.json                    the root: files of the run, and the digest of each rank's manifest (digest_tree)
     checkpoints/step-00000100/         the same directory after one rename
     checkpoints/step-00000100.json     the commit record: SHA-256 of the root, signed (commit_record)
 
-Order: files, flush, manifests, flush, root, flush, rename, flush, commit record. A directory without a record was
-interrupted and is deleted; one whose bytes differ from its record is refused with an error that names it.
+Order: files, flush, manifests, flush, root, flush, rename, flush, commit record. A directory without a record comes
+from an interrupted save and is deleted. A directory whose bytes differ from its record is refused with an error that
+names it.
 
 Does not belong here: the content of the files (snapshot); this module needs no torch.
 """
@@ -60,7 +61,7 @@ def name(step: int) -> str:
 
 
 def path(run: RunDirectory, step: int) -> Path:
-    """Return the directory of the checkpoint of a step, even if it does not exist."""
+    """Return the path of a step's checkpoint directory, which need not exist."""
     return run.checkpoints / name(step)
 
 
@@ -81,7 +82,7 @@ def stage(run: RunDirectory, step: int) -> Path:
     """Return an empty directory for the checkpoint of a step.
 
     Raises:
-        DiskFullError: there is clearly no room for a checkpoint of the size of the last one.
+        DiskFullError: there is no room for a checkpoint as large as the last one.
     """
     folder = run.staging / name(step)
     _require_space(run)
@@ -94,11 +95,11 @@ def stage(run: RunDirectory, step: int) -> Path:
 def commit(
     run: RunDirectory, step: int, files: Sequence[File] | None = None, ranks: Sequence[RankFiles] = ()
 ) -> Commit:
-    """Make the staged files of a step the committed checkpoint of that step.
+    """Commit the staged files of a step as its checkpoint.
 
     Args:
-        files: files of the run that the writers have already hashed and flushed. If given, no file is read.
-        ranks: the report of each rank's writer about its own files.
+        files: files of the run that the writers have already hashed and flushed. If given, the commit reads no file.
+        ranks: the report of each rank's writer on its own files.
 
     Raises:
         CheckpointError: the folder does not hold the files that the writers reported.
@@ -136,14 +137,14 @@ def _folders(staged: Path) -> list[Path]:
 
 
 def _accounts(run: RunDirectory, step: int) -> dict[str, bytes]:
-    """Return the files of a checkpoint about its run, next to the state: the trainer's statements and probe scores."""
+    """Return the files that a checkpoint stores about its run: the trainer's attestations and the probe scores."""
     looks = probe_curves.kept(*_looks_before(run, step), run.events, step)
     own = {attempts.BUNDLE: attempts.bundle(run), probe_curves.LOOKS: looks}
     return {item: content for item, content in own.items() if content is not None}
 
 
 def _looks_before(run: RunDirectory, step: int) -> tuple[bytes | None, int]:
-    """Return the probe scores in the newest earlier checkpoint, unchanged, and its step; step 0 if there is none."""
+    """Return the probe scores from the newest earlier checkpoint and its step, or None and step 0 if there is none."""
     for earlier in reversed([known for known in committed(run) if known < step]):
         with contextlib.suppress(CheckpointError, OSError):
             stated = {file.path: file.sha256 for file in read_root(run, earlier).files}
@@ -158,7 +159,7 @@ def verify(run: RunDirectory, step: int, beat: Beat = silent) -> Path:
     """Compare every byte of a committed checkpoint with its record, in this process, and return its directory.
 
     Raises:
-        CheckpointError: not committed by a trainer, torn, changed, or with unlisted files.
+        CheckpointError: the checkpoint was not committed by a trainer, is incomplete or changed, or has unlisted files.
         SignatureError: no root of trust is pinned on this machine.
     """
     folder, files = path(run, step), listed_files(run, step)
@@ -174,10 +175,11 @@ def verify(run: RunDirectory, step: int, beat: Beat = silent) -> Path:
 
 
 def verify_share(run: RunDirectory, step: int, index: int, count: int, beat: Beat = silent) -> None:
-    """Compare the bytes in the share of reader `index` of `count`; together the readers compare every listed byte.
+    """Compare the bytes that are assigned to reader `index` of `count`. Together the readers compare every listed byte.
 
-    A share is the files of ranks `index`, `index + count`, …: its own rank's if the counts are equal. The first reader
-    also compares the files of the run. All readers compare `state.json`, which all of them read.
+    A reader's share is the files of ranks `index`, `index + count`, …; if there are as many readers as ranks, each
+    reader compares its own rank's files. The first reader also compares the files of the run. Every reader compares
+    `state.json`, because every reader loads it.
 
     Raises:
         CheckpointError, SignatureError: as `verify`, except that files missing from the manifests are not detected.
@@ -205,10 +207,10 @@ def _compare(step: int, folder: Path, files: Sequence[File], beat: Beat, threads
 
 
 def digests(run: RunDirectory, step: int, folder: str = "") -> dict[str, str]:
-    """Return SHA-256 of a checkpoint's files, or those in one of its folders by file name, for callers that hash on
-    load.
+    """Return the SHA-256 of each file of a checkpoint, or of one of its folders, by file name, for callers that hash
+    on load.
 
-    Files that only ranks read have none.
+    Files that only ranks read have no SHA-256 and are left out.
 
     Raises:
         CheckpointError, SignatureError: as `listed_files`.
@@ -222,7 +224,7 @@ def listed_files(run: RunDirectory, step: int) -> list[File]:
     """Return the files of a committed checkpoint, as the trainer signed them. Only manifests are read.
 
     Raises:
-        CheckpointError: not committed by a trainer, or a manifest has changed.
+        CheckpointError: the checkpoint was not committed by a trainer, or a manifest has changed.
         SignatureError: no root of trust is pinned on this machine.
     """
     root = read_root(run, step)
@@ -230,7 +232,7 @@ def listed_files(run: RunDirectory, step: int) -> list[File]:
 
 
 def rank_manifests(run: RunDirectory, step: int, ranks: Sequence[RankFiles]) -> list[RankManifest]:
-    """Return the manifests of some ranks.
+    """Return the manifests of the given ranks.
 
     Raises:
         CheckpointError: one has changed or is missing.
@@ -242,7 +244,7 @@ def read_root(run: RunDirectory, step: int) -> CheckpointRoot:
     """Return the root of a committed checkpoint and verify its signature.
 
     Raises:
-        CheckpointError: not committed by a trainer, changed, or in the form of an earlier version.
+        CheckpointError: the root was not committed by a trainer, has changed, or has the format of an earlier version.
         SignatureError: no root of trust is pinned on this machine.
     """
     folder = path(run, step)
@@ -272,11 +274,10 @@ def is_valid(run: RunDirectory, step: int) -> bool:
 def newest_valid(
     run: RunDirectory, check: Callable[[RunDirectory, int], object] = verify
 ) -> tuple[int | None, list[tuple[int, CheckpointError]]]:
-    """Return the newest committed step that passes `check`, and the newer ones that failed, with the reason.
+    """Return the newest committed step that passes `check`, and the newer steps that failed, with the reasons.
 
     Raises:
-        CheckpointError: checkpoints are committed but none verifies; training must not silently
-            start over.
+        CheckpointError: checkpoints are committed but none passes; training must not silently start over.
     """
     refused: list[tuple[int, CheckpointError]] = []
     for step in reversed(committed(run)):
@@ -297,7 +298,7 @@ def newest_valid(
 
 
 def refuse(run: RunDirectory, step: int) -> None:
-    """Rename the commit record: the checkpoint is ignored, its bytes stay until the step is saved again."""
+    """Rename the commit record, so that the checkpoint is ignored. Its files stay until the step is saved again."""
     record_path(run, step).rename(run.checkpoints / f"{name(step)}.refused.json")
 
 
@@ -320,18 +321,18 @@ def delete(run: RunDirectory, step: int) -> None:
 
 
 def uploaded_path(run: RunDirectory, step: int) -> Path:
-    """Return the path of the note that a checkpoint is complete in the remote store: a copy of its commit record."""
+    """Return the path of the file that marks a checkpoint as uploaded: a copy of its commit record."""
     return run.checkpoints / f"{name(step)}.uploaded.json"
 
 
 def is_uploaded(run: RunDirectory, step: int) -> bool:
-    """Return True if this very checkpoint, not an earlier one of the same step, is in the remote store."""
+    """Return True if the remote store has this checkpoint, and not an earlier save of the same step."""
     note = uploaded_path(run, step)
     return note.exists() and note.read_bytes() == record_path(run, step).read_bytes()
 
 
 def clean(run: RunDirectory) -> None:
-    """Delete remains of interrupted writers: staging, and directories without a record.
+    """Delete what interrupted writers left: the staging folder, and directories without a record.
 
     Raises:
         WorkspaceError: a folder of the run is a link.
@@ -349,7 +350,7 @@ def clean(run: RunDirectory) -> None:
 
 
 def size_of_last(run: RunDirectory) -> int:
-    """Return the bytes of the newest committed checkpoint, or 0."""
+    """Return the size of the newest committed checkpoint in bytes, or 0 if there is none."""
     steps = committed(run)
     try:
         return stated_bytes(run, steps[-1]) if steps else 0
@@ -358,7 +359,7 @@ def size_of_last(run: RunDirectory) -> int:
 
 
 def stated_bytes(run: RunDirectory, step: int) -> int:
-    """Return the bytes of a checkpoint according to its record; unverified."""
+    """Return the size of a checkpoint in bytes according to its unverified record."""
     return commit_record.stated(record_path(run, step).read_bytes(), name(step)).bytes
 
 

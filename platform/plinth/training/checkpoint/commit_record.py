@@ -1,11 +1,11 @@
-"""Commit record of a checkpoint: a statement about the digest of its manifest, signed as trainer.
+"""Commit record of a checkpoint: an attestation of the digest of its manifest, signed as trainer.
 
     step-00000100.json           DSSE envelope; subject RUN/step-00000100/manifest.json, predicate `Commit`
     step-00000100.events.json    in a bucket: DSSE envelope; subject RUN/step-00000100.events.jsonl, its timeline
 
 The leading rank's writer signs, which requires the pinned root and the trainer's key on that machine
 (`plinth.trust.root`). Restore, resume, rollback, evaluation and export verify the record before they read or fetch
-anything else. A record that is unsigned, or of another run, step or signer, is void.
+anything else. A record that is unsigned, or that belongs to another run, step or signer, is refused.
 
 Does not belong here: the files (checkpoint), the root (plinth.trust).
 """
@@ -42,7 +42,7 @@ class Commit(Frozen):
 
 
 def trainer_of(run: RunDirectory) -> Signer:
-    """Return this machine's key for commits of a run. A job loads it before its first step, to fail early.
+    """Return this machine's key for signing the commits of a run. A job loads it before its first step, to fail early.
 
     Raises:
         SignatureError: no root is pinned here, or there is no key as trainer.
@@ -51,7 +51,7 @@ def trainer_of(run: RunDirectory) -> Signer:
 
 
 def seal(run: RunDirectory, step: int, manifest_sha256: str, size: int) -> tuple[Commit, bytes]:
-    """Return the commit and the bytes of its signed record.
+    """Return the commit of a step and the bytes of its signed record.
 
     Raises:
         SignatureError: as `trainer_of`, or the key cannot be used.
@@ -93,7 +93,7 @@ def seal_timeline(run: RunDirectory, step: int, events: bytes) -> bytes:
 
 
 def require_timeline(run: RunDirectory, step: int, events: bytes, data: bytes, where: str) -> None:
-    """Check that a trainer signed this very timeline, for this step of this run.
+    """Check that a trainer signed exactly this timeline for this step of this run.
 
     Raises:
         CheckpointError: not signed, signed by another key, or another timeline.
@@ -109,7 +109,7 @@ def require_timeline(run: RunDirectory, step: int, events: bytes, data: bytes, w
 
 
 def stated(data: bytes, where: str) -> Commit:
-    """Return the content of a record; unverified. Use it for sizes in lists only.
+    """Return the content of a record without verifying it. Use it only to show sizes in lists.
 
     Raises:
         CheckpointError: the data is not a record.

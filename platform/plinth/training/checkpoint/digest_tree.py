@@ -3,12 +3,12 @@
     step-00000100.json                    commit record, signed: SHA-256 of the root
     step-00000100/manifest.json           the root: files of the run, SHA-256 of each rank's manifest, and the
                                           files of its part of the model, which leave the run
-    step-00000100/ranks/rank-00000.json   the files of a rank, their digests, and their pieces of the state
+    step-00000100/ranks/rank-00000.json   the files of a rank, their digests, and the ranges of the state in them
     step-00000100/…                       the files
 
 Each rank hashes its own files and writes its own manifest; the commit adds a digest per rank and reads no file. A
-restore reads the root and the manifests of its share: bytes per rank do not grow with the number of ranks, except for
-the root's line per rank.
+restore reads the root and the manifests of its share. The bytes that a rank reads therefore do not grow with the
+number of ranks, except for the root, which has one line per rank.
 
 Does not belong here: the record (commit_record), the bytes of a file (file_digests).
 """
@@ -34,12 +34,12 @@ from plinth.storage.atomic import join, relative
 # The files of a directory by path, size and digest.
 #
 #     engine/, rng/    BLAKE3: 7/8 of the bytes, read by ranks only
-#     all others       SHA-256: files that leave the run: content store, model signing, consumers
+#     all others       SHA-256: files that leave the run, for the content store, model signing and consumers
 
 #: The file that lists the others.
 MANIFEST = "manifest.json"
 
-#: Bytes read and hashed at a time: small enough for the cache, and each piece counts as progress of a long phase.
+#: Bytes read and hashed at a time: small enough for the CPU cache; each chunk counts as progress of a long phase.
 CHUNK_BYTES = 1 << 19
 
 #: Folders read by ranks only.
@@ -50,7 +50,7 @@ Beat = Callable[[], object]
 
 
 def silent() -> None:
-    """Do nothing: the callback of a phase without a watchdog."""
+    """Do nothing. Used as the callback of a phase without a watchdog."""
 
 
 class File(Frozen):
@@ -82,17 +82,17 @@ class File(Frozen):
 
 
 def hasher_of(path: str) -> Any:
-    """Return an empty hash of the kind that a new file of a checkpoint gets."""
+    """Return an empty hash of the kind that a new checkpoint file at this path gets."""
     return blake3() if path.startswith(_OF_RANKS) else hashlib.sha256()
 
 
 def made(path: str, size: int, digest: str) -> File:
-    """Return the record of a file that was written with the hash of `hasher_of`."""
+    """Return the record of a file whose digest was computed with `hasher_of`."""
     return File(path=path, bytes=size, **{"blake3" if path.startswith(_OF_RANKS) else "sha256": digest})
 
 
 def files_of(entries: Sequence[Any], where: str, reserved: Iterable[str] = (MANIFEST,)) -> list[File]:
-    """Return the files of a list, with names that stay below its directory.
+    """Return the files in a list after checking that their names stay below its directory.
 
     Raises:
         CheckpointError: an entry is not a file, or a name is unsafe or occurs twice.
@@ -112,7 +112,7 @@ def path_in(folder: Path, item: str) -> Path:
     """Return the path of a listed file.
 
     Raises:
-        CheckpointError: it leaves the folder, by its name or by a link.
+        CheckpointError: the path leaves the folder, by its name or through a link.
     """
     return join(folder, item, f"{folder.name}/{MANIFEST}", error=CheckpointError)
 
@@ -123,7 +123,7 @@ def listed(folder: Path) -> list[str]:
 
 
 def hash_files(folder: Path, names: Sequence[str], *, flush: bool) -> list[File]:
-    """Hash the named files in parallel, by the kind of `hasher_of`; `flush` waits until their bytes are on disk."""
+    """Hash the named files in parallel, each with its `hasher_of`; with `flush`, wait until their bytes are on disk."""
 
     def one(item: str) -> File:
         size, digest = _hash(path_in(folder, item), hasher_of(item), flush, silent)
@@ -134,11 +134,11 @@ def hash_files(folder: Path, names: Sequence[str], *, flush: bool) -> list[File]
 
 
 def differing(folder: Path, files: Sequence[File], beat: Beat = silent, threads: int = 1) -> tuple[File, str] | None:
-    """Return the first file whose bytes differ from the list, and its actual content; None if all match.
+    """Return the first file whose bytes differ from the list, with a record of its actual content, or None if all
+    match.
 
     Raises:
-        CheckpointError: a name leaves the folder by a link.
-        FileNotFoundError: one is missing.
+        CheckpointError: a name leaves the folder through a link. FileNotFoundError: a file is missing.
     """
 
     def found(file: File) -> str:
@@ -153,7 +153,8 @@ def differing(folder: Path, files: Sequence[File], beat: Beat = silent, threads:
 
 
 def require_total(folder: Path, files: Mapping[str, int], count: int, size: int) -> None:
-    """Check the number of files and bytes in a folder against the writers' report, and the sizes of `files` by name.
+    """Check the number of files and bytes in a folder against the writers' report, and the size of each file in
+    `files`.
 
     Raises:
         CheckpointError: they differ.
@@ -192,8 +193,8 @@ RANKS = "ranks"
 
 
 class RankFiles(Frozen):
-    """Entry of a rank in the root: its manifest, the number and bytes of its files, and its model files. The model
-    files are listed so that a registration can show by the root alone that they were committed.
+    """Entry of a rank in the root: its manifest, the number and total size of its files, and its model files. Model
+    files are listed so that the root alone proves to the registry that they were committed.
     """
 
     rank: int = Field(ge=0)
@@ -240,7 +241,7 @@ class RankManifest(Frozen):
 
 
 def of_model(files: Sequence[File]) -> tuple[File, ...]:
-    """Return those of a rank's files that leave the run."""
+    """Return the model files among a rank's files; they leave the run."""
     return tuple(file for file in files if file.path.startswith(MODEL))
 
 
@@ -265,10 +266,10 @@ def manifest_bytes(manifest: RankManifest) -> bytes:
 
 
 def read_root(data: bytes, checkpoint: str) -> CheckpointRoot:
-    """Return the root in the bytes of `manifest.json`, whose digest was compared.
+    """Parse the bytes of `manifest.json`, whose digest the caller has compared, and return the root.
 
     Raises:
-        CheckpointError: not a root, in an earlier format, or with names outside the directory.
+        CheckpointError: the bytes are not a root, have an earlier format, or name files outside the directory.
     """
     where = f"{checkpoint}: {MANIFEST}"
     content = _content(data, where)
@@ -285,7 +286,7 @@ def read_manifest(data: bytes, expected: RankFiles, checkpoint: str) -> RankMani
     """Compare a rank's manifest with its entry in the root and return it.
 
     Raises:
-        CheckpointError: it has changed, belongs to another rank, or names files outside the directory.
+        CheckpointError: the manifest has changed, belongs to another rank, or names files outside the directory.
     """
     where, found = f"{checkpoint}: {expected.path}", hashlib.sha256(data).hexdigest()
     if found != expected.sha256:
@@ -315,7 +316,7 @@ def manifest_in(folder: Path, expected: RankFiles, checkpoint: str) -> RankManif
     """Return a rank's manifest in the directory of a checkpoint.
 
     Raises:
-        CheckpointError: as `read_manifest`, or it is missing.
+        CheckpointError: as for `read_manifest`, or the manifest is missing.
     """
     try:
         data = (folder / expected.path).read_bytes()
@@ -342,7 +343,7 @@ def every_file(root: CheckpointRoot, manifests: Sequence[RankManifest], checkpoi
 
 
 def share(root: CheckpointRoot, index: int, count: int) -> tuple[RankFiles, ...]:
-    """Return the ranks whose files reader `index` of `count` must check: its own if the counts are equal."""
+    """Return the ranks whose files reader `index` of `count` must check; with one reader per rank, its own rank."""
     return root.ranks[index::count]
 
 

@@ -1,10 +1,10 @@
-"""Signed statement of a mean of checkpoints: its files and its committed parent checkpoints.
+"""Signed attestation of a mean of checkpoints: its files and its committed parent checkpoints.
 
     runs/<run>/means/<digest 16>.json    DSSE envelope: subjects `checkpoint` (the manifest) and each of its files by
                                          SHA-256, predicate `MeanRecord`
 
-The averaging process signs as trainer after every byte of the parents was compared with their signed records. Such a
-mean can be released like a checkpoint; weights without a statement are refused as a mean. No torch.
+The averaging process signs as trainer after it has compared every byte of the parents with their signed records. Such
+a mean can be released like a checkpoint. A mean without an attestation cannot. This module needs no torch.
 
 Does not belong here: the arithmetic (averaging).
 """
@@ -27,7 +27,7 @@ from plinth.trust.dsse import TRAINER, Authority, now
 from plinth.trust.root import Trust
 
 PREDICATE: Final = "urn:plinth:checkpoint-mean:v1"
-#: Step of a manifest that is a mean, and prefix of the input keys of its parents.
+#: `step` value of a mean's manifest, and prefix of the input keys of its parents.
 AVERAGE, PARENT = "average", "checkpoint/"
 
 
@@ -40,14 +40,14 @@ class MeanParent(Frozen):
 
 
 class MeanRecord(Frozen):
-    """Content of the statement about a mean."""
+    """Content of the attestation of a mean."""
 
     run: str
     checkpoint: str = Field(description="Digest of the manifest.")
     of: Literal["weights", "ema"]
     parents: tuple[MeanParent, ...] = Field(min_length=1)
-    files: Mapping[str, str] = Field(description="SHA-256 by name.")
-    at: str = Field(description="UTC, ISO 8601.")
+    files: Mapping[str, str] = Field(description="SHA-256 of each file, by file name.")
+    at: str = Field(description="Signing time: UTC, ISO 8601.")
 
 
 def is_mean(one: Manifest) -> bool:
@@ -67,7 +67,7 @@ def in_words(mean: Manifest) -> str:
 
 
 def state(run: RunDirectory, mean: Manifest) -> None:
-    """Sign that a manifest is the mean of the committed checkpoints that it names.
+    """Sign the attestation that a manifest is the mean of the committed checkpoints that it names.
 
     Raises:
         CheckpointError: a parent is not committed by a trainer.
@@ -86,15 +86,15 @@ def state(run: RunDirectory, mean: Manifest) -> None:
 
 
 def path(run: RunDirectory, digest: str) -> Path:
-    """Return the path of the statement about the mean with this digest."""
+    """Return the path of the attestation of the mean with this digest."""
     return run.means / f"{digest[:16]}.json"
 
 
 def require(run: RunDirectory, mean: Manifest) -> MeanRecord:
-    """Return the stored statement of a mean of this run.
+    """Return the stored attestation of a mean of this run.
 
     Raises:
-        LineageError: there is no statement, or it is about another mean.
+        LineageError: there is no attestation, or it belongs to another mean.
         SignatureError: no trainer signed it.
     """
     target = path(run, mean.digest)
@@ -104,11 +104,10 @@ def require(run: RunDirectory, mean: Manifest) -> MeanRecord:
 
 
 def opened(envelope: Any, authority: Authority, mean: Manifest) -> MeanRecord:
-    """Return the trainer's statement about this very manifest: its files and its parents.
+    """Return the trainer's attestation of exactly this manifest: its files and its parents.
 
     Raises:
-        LineageError: it is about another mean.
-        SignatureError: no trainer signed it.
+        LineageError: the attestation belongs to another mean. SignatureError: no trainer signed it.
     """
     content = dsse.opened(envelope, authority, PREDICATE, f"the statement of the mean {mean.digest[:12]}")
     try:

@@ -26,7 +26,7 @@ from plinth.training.parameters.parallel import Parallel
 # Assignment of whole parameters to writing ranks, by bytes.
 #
 # A parameter can be written by the ranks of its pipeline stage. Each stage assigns its parameters, largest first, to
-# the rank with the fewest bytes (Graham's rule): no rank writes more than the mean plus one parameter. Every rank
+# the rank with the fewest bytes (Graham's rule): so no rank writes more than the mean plus one parameter. Every rank
 # computes the same assignment, without communication.
 
 #: Minimum bytes per file: a small model is written by fewer ranks.
@@ -47,7 +47,7 @@ def divide(
 
     Args:
         stages: the parameters of each stage, and its ranks.
-        least: bytes below which a file is not divided further.
+        least: minimum bytes per file; smaller files are not divided further.
     """
     found = {}
     for parameters, ranks in stages:
@@ -63,8 +63,8 @@ def divide(
 
 
 def file_names(division: Mapping[str, int]) -> dict[int, str]:
-    """Return the file name of each rank that writes: numbered in rank order like in `transformers`, unnumbered if
-    alone.
+    """Return the file name of each rank that writes: numbered in rank order as in `transformers`, or unnumbered for a
+    single file.
     """
     writers = sorted(set(division.values()))
     if len(writers) == 1:
@@ -74,7 +74,7 @@ def file_names(division: Mapping[str, int]) -> dict[int, str]:
 
 
 def index_text(division: Mapping[str, int], total_bytes: int) -> dict[str, str]:
-    """Return the index file that maps tensors to files, by its name; empty if one file holds all tensors."""
+    """Return the name and text of the index that maps tensors to files; an empty dict if one file has all tensors."""
     names = file_names(division)
     if len(names) == 1:
         return {}
@@ -84,7 +84,7 @@ def index_text(division: Mapping[str, int], total_bytes: int) -> dict[str, str]:
 
 # This rank's share of the model as whole parameters, which it writes, hashes and compares.
 #
-#     ZeRO 0 to 2        every rank holds them: no copy, nothing is sent
+#     ZeRO 0 to 2        every rank holds the whole model, so nothing is copied or sent
 #     ZeRO-3, tensor     a parameter is assembled at its writing rank; the others send their part
 #     pipeline           a rank's share is part of its own stage
 #
@@ -103,7 +103,9 @@ class ModelDivision(NamedTuple):
 
 
 def division_of(engine: TrainingEngine) -> ModelDivision:
-    """Return the division of the engine's model: the same on every rank, computed once and without communication."""
+    """Return the division of the engine's model. It is the same on every rank, and is computed once, without
+    communication.
+    """
     config = engine.config
     size = next(engine.module.parameters()).element_size()
     return _division(config.model, config.vocab_size, config.parallel, config.ranks, size)
@@ -126,7 +128,7 @@ def _division(model: Model, vocab_size: int, parallel: Parallel, ranks: int, ele
 def share(engine: TrainingEngine, division: ModelDivision, beat: Beat = silent) -> Iterator[tuple[str, Tensor]]:
     """Yield whole parameters of this rank's share, one at a time. All ranks must iterate together.
 
-    Parameters that this rank holds whole are its own memory, not a copy; others are on the CPU.
+    A parameter that this rank holds whole is yielded without a copy; others are assembled on the CPU.
     """
     for name, parameter in engine.module.named_parameters():
         plain = plain_name(name)

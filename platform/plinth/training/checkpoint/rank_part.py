@@ -54,7 +54,7 @@ class TensorsFile(Frozen):
 
 
 class Lead(Frozen):
-    """Data that the leading rank's writer needs for the commit."""
+    """Additional data for the writer of the leading rank, which commits."""
 
     ranks: int
     state: Mapping[str, Any]  # content of `state.json`, without digests
@@ -84,7 +84,7 @@ class WritePlan(Frozen):
 
 
 class RankPart(Frozen):
-    """Report of a rank to the leading writer: the digest of its file list, and of its engine's state."""
+    """Report from a rank to the leading writer: the digests of its file list and of its engine's state."""
 
     files: RankFiles
     parameters: Mapping[str, str]  # `tensor_line` of each parameter of its share
@@ -93,17 +93,17 @@ class RankPart(Frozen):
 
 
 def parts_folder(run: RunDirectory, step: int) -> Path:
-    """Return the folder of the parts, which holds the record of each rank's files."""
+    """Return the folder in which each rank reports its part of a checkpoint."""
     return run.staging / f"{checkpoint.name(step)}.parts"
 
 
 def part_path(run: RunDirectory, step: int, rank: int) -> Path:
-    """Return the path of one rank's part."""
+    """Return the path of a rank's report on its part."""
     return parts_folder(run, step) / f"rank-{rank:05d}.json"
 
 
 def write(plan: WritePlan, block: memoryview, do: Do = at_once) -> RankPart:
-    """Write and flush the files of a rank, then its part. `do` runs most of the work in pieces.
+    """Write and flush the files of a rank, then the report on its part. `do` runs most of the work in small pieces.
 
     Raises:
         DiskFullError, WorkspaceError, StorageError: the operating system refused.
@@ -142,7 +142,7 @@ def write(plan: WritePlan, block: memoryview, do: Do = at_once) -> RankPart:
 
 
 class Timing(NamedTuple):
-    """Seconds of a save before its files were started, and its start time (`time.monotonic`)."""
+    """Start time of a save (`time.monotonic`), and the seconds that it took before the first file was written."""
 
     begun: float
     stall_s: float
@@ -150,7 +150,7 @@ class Timing(NamedTuple):
 
 
 def missing(plan: WritePlan, lead: Lead) -> list[int]:
-    """Return the ranks whose part is missing; empty when the checkpoint can be committed."""
+    """Return the ranks whose part is missing; the checkpoint can be committed when there are none."""
     ranks = range(lead.ranks)
     return [rank for rank in ranks if not part_path(plan.directory, plan.step, rank).exists()]
 
@@ -210,7 +210,7 @@ def _path_of(file: File) -> str:
 
 
 def _line(tensor: Tensor, block: memoryview, do: Do) -> str:
-    """Return the `tensor_line` of a tensor in the block."""
+    """Return the digest line (`tensor_line`) of a tensor in the block."""
     digest, end = blake3(), tensor.at + tensor.bytes
     for at in range(tensor.at, end, tensor_file.CHUNK_BYTES):
         do(partial(digest.update, block[at : min(at + tensor_file.CHUNK_BYTES, end)]))
@@ -218,7 +218,7 @@ def _line(tensor: Tensor, block: memoryview, do: Do) -> str:
 
 
 def tensor_line(name: str, dtype: str, shape: Sequence[int], digest: str) -> str:
-    """Return the line of a tensor in a digest of several: name, dtype, shape, and the BLAKE3 of its bytes."""
+    """Return one tensor's line for a digest over many tensors: name, dtype, shape, and the BLAKE3 of its bytes."""
     return f"{name} {dtype} {tuple(shape)} {digest}\n"
 
 

@@ -1,7 +1,7 @@
-"""Committed checkpoints in a bucket: the same files, with digests verified in both directions.
+"""Committed checkpoints in a bucket: the same files as on disk, verified by digest on upload and download.
 
     s3://bucket/prefix/RUN/step-00000100/…            files and manifest
-    s3://bucket/prefix/RUN/step-00000100.events.jsonl the timeline until then, and its digest, signed:
+    s3://bucket/prefix/RUN/step-00000100.events.jsonl the timeline up to that step, and its signed digest:
     s3://bucket/prefix/RUN/step-00000100.events.json
     s3://bucket/prefix/RUN/step-00000100.json         the signed commit record, last: makes it committed
 
@@ -62,11 +62,11 @@ class OtherNodes(Protocol):
         """Tell each node to fetch its share."""
 
     def failed(self) -> list[int]:
-        """Wait for the nodes; return those whose share is missing."""
+        """Wait for the nodes; return the nodes that failed to fetch their share."""
 
 
 class _There(NamedTuple):
-    """Verified record and root of a checkpoint in a bucket."""
+    """Verified commit record and root of a checkpoint in a bucket."""
 
     name: str
     where: str
@@ -88,11 +88,11 @@ class RemoteCheckpoints:
         self.client: Any = boto3.client("s3", config=boto3.session.Config(**patience, retries=retries))
 
     def upload(self, run: RunDirectory, step: int) -> int:
-        """Copy a committed checkpoint and return its bytes. The copy is idempotent.
+        """Upload a committed checkpoint and return its size in bytes. The upload is idempotent.
 
         Raises:
             MissingError: the checkpoint is gone.
-            IntegrityError: a file differs from the manifest, as read here or as stored there.
+            IntegrityError: a file differs from the manifest, either on this disk or in the bucket.
             StorageError: the bucket is unreachable or refuses.
         """
         folder, name = checkpoint.path(run, step), checkpoint.name(step)
@@ -138,7 +138,7 @@ class RemoteCheckpoints:
 
     def download(self, run: RunDirectory, step: int, others: OtherNodes | None = None) -> None:
         """Download a checkpoint and commit it here: first its record, whose signature is verified, then the lists of
-        its files, then the files, every byte compared.
+        its files, then the files. Every byte is compared with its digest.
 
         Args:
             run: directory of the run.
@@ -147,8 +147,8 @@ class RemoteCheckpoints:
                 fetched here.
 
         Raises:
-            CheckpointError: no trainer signed its record or its timeline, it differs from them, or a part is gone.
-            SignatureError: no root of trust is pinned on this machine.
+            CheckpointError: no trainer signed its record or its timeline, a file differs from its digest, or a file is
+            gone. SignatureError: no root of trust is pinned on this machine.
             StorageError: the bucket is unreachable.
         """
         name, target = checkpoint.name(step), checkpoint.path(run, step)
@@ -198,7 +198,7 @@ class RemoteCheckpoints:
     def _fetch(
         self, pool: ThreadPoolExecutor, there: _There, staged: Path, index: int, count: int, events: Path
     ) -> None:
-        """Fetch the files in a node's share of the ranks; the first node also fetches those of the run."""
+        """Fetch the files of the ranks in a node's share; the first node also fetches the files of the run."""
         beat, ranks = Pulse(events), digest_tree.share(there.root, index, count)
         manifests = list(pool.map(lambda one: self._get_manifest(one, staged, there.name), ranks))
         files = [*there.root.files] if index == 0 else []
@@ -241,12 +241,12 @@ class RemoteCheckpoints:
         _require_same(answer, checksum, key)
 
     def _get(self, key: str, most: int | None = None) -> bytes:
-        """Return an object, truncated to one byte more than expected."""
+        """Return an object's bytes, reading at most `most` plus one, so that a longer object is noticed."""
         data: bytes = self._body(key).read(None if most is None else most + 1)
         return data
 
     def _body(self, key: str) -> Any:
-        """Return the content of an object as a stream. A missing object invalidates its checkpoint, and no other."""
+        """Return the content of an object as a stream. A missing object invalidates its own checkpoint only."""
         try:
             return self.client.get_object(Bucket=self.bucket, Key=f"{self.prefix}/{key}")["Body"]
         except self.client.exceptions.NoSuchKey as error:
@@ -294,7 +294,7 @@ class RemoteCheckpoints:
 
 
 def _broken_lines() -> tuple[type[Exception], ...]:
-    """Return the errors of a connection that was cut or that timed out."""
+    """Return the exception classes of a connection that was cut or timed out."""
     from botocore.exceptions import HTTPClientError, IncompleteReadError
     from urllib3.exceptions import HTTPError
 
@@ -344,7 +344,9 @@ def _require_digest(path: Path, found: str, file: File) -> None:
 
 
 def _require_same(answer: dict[str, Any], checksum: str, key: str) -> None:
-    """Compare with the server's SHA-256. If the server returns none, the check happens when the checkpoint is read."""
+    """Compare a checksum with the server's SHA-256. If the server returns none, the bytes are checked when the
+    checkpoint is read.
+    """
     found = answer.get("ChecksumSHA256", checksum)
     if found != checksum:
         raise IntegrityError(f"{key} was corrupted during the upload", found=found, expected=checksum)

@@ -21,7 +21,7 @@ from plinth.training.guard.rules import Intervention
 from plinth.training.parameters.optimizers import Optimizer
 from plinth.training.telemetry.timeline import Pulse, RankFailure, Timeline
 
-# Shared verification: each rank compares its part of a checkpoint, and all agree on the outcome.
+# Shared verification: each rank compares its share of a checkpoint's bytes, and all agree on the outcome.
 #
 #     leading rank    select_checkpoint ── candidate ──▶ every rank: verify_share ── outcomes ──▶ refused, or chosen
 #     the others      answer candidates until the leading rank has chosen
@@ -40,8 +40,8 @@ class SharedVerification:
         """Return the newest checkpoint that no rank refuses, and the rollbacks of the run; the same on every rank.
 
         Raises:
-            CheckpointError: checkpoints are committed, and none can be trusted; on every rank.
-            SignatureError: no root of trust is pinned on a machine; on every rank.
+            CheckpointError: checkpoints are committed, but none can be trusted. It is raised on every rank.
+            SignatureError: no root of trust is pinned on a machine. It is raised on every rank.
         """
         if not self.rank.leads:
             return self._answer()
@@ -57,7 +57,8 @@ class SharedVerification:
         """Verify one committed checkpoint of this run or of another.
 
         Raises:
-            CheckpointError, SignatureError: the error of the first rank that refuses it; on every rank.
+            CheckpointError, SignatureError: the error of the first rank that refuses the checkpoint. It is raised on
+            every rank.
         """
         failure: RankFailure | None = None
         try:
@@ -99,8 +100,8 @@ def _sent(value: Any) -> Any:
 
 # Optimizer state of the parent run: FP32 masters and moments, on any layout of ranks.
 #
-# Read once, before the first step; later commits contain it. Step counters restart at 0, except that of the optimizer
-# (for its bias correction).
+# It is read once, before the first step; later commits contain it. Step counters restart at 0, except the optimizer's
+# own counter, which its bias correction needs.
 
 
 def restore(engine: TrainingEngine) -> None:
@@ -126,7 +127,9 @@ def restore(engine: TrainingEngine) -> None:
 
 
 def _require_same_kind(ours: Optimizer, theirs: Optimizer) -> None:
-    """Raise if the optimizer or its weight average differs from the parent's: the state's tensors would differ."""
+    """Raise if the optimizer or its weight average differs from the parent's, because the state would then have other
+    tensors.
+    """
     kinds = [(one.kind, dict(one.options), one.ema_decay is not None) for one in (ours, theirs)]
     if kinds[0] != kinds[1]:
         found, expected = (f"{kind} {options or ''}{' with a mean of weights' * mean}" for kind, options, mean in kinds)

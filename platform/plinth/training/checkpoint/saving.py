@@ -8,9 +8,9 @@
              two (`failed`): at most one checkpoint interval is lost
     drain()  waits for the commit; if it failed, writes the same staged state again, synchronously
 
-Saves never overlap: a second save waits for the first and logs the wait (`wait_s`). With `checkpoints.mode: sync`, or
-after a failure, the rank itself writes, and a failure raises. The stall is the time that training waits: `save` itself,
-and an update that waits.
+Saves never overlap. A second save waits for the first and logs the wait as `wait_s`. With `checkpoints.mode: sync`, or
+after a failure, the rank itself writes, and a failure raises. The stall is the time that training waits: in `save`
+itself, and before an update.
 
 Does not belong here: the content of the state (snapshot), the copy (staging), files and commit (rank_part), the process
 that writes (writer/).
@@ -99,7 +99,7 @@ class Saver:
             self._write_here(self._timing)
 
     def wait_until_copied(self) -> None:
-        """Return once the state is copied. Call it before any change of the state other than an update."""
+        """Wait until the state is copied. Call it before any change of the state other than an optimizer update."""
         if self._copying is not None:
             self._copying.wait()
 
@@ -120,9 +120,10 @@ class Saver:
         checkpoint.stage(self.run, step)
 
     def _stage(self, layout: StagingLayout, plan_bytes: int) -> None:
-        """Copy the state and order the writer to save. On CPUs the copy overlaps with the next step, up to its update.
+        """Copy the state and order the writer to save it. On CPUs the copy overlaps with the next step, up to its
+        update.
 
-        On GPUs the copy to page-locked memory runs at bus speed, at once.
+        On GPUs the copy to page-locked memory runs at bus speed, so it completes before this method returns.
         """
         writer, timing, order = self._writer, self._timing, (layout.bytes, plan_bytes, self._arena.size)
         assert writer is not None
@@ -164,12 +165,12 @@ class Saver:
         self._raise_together(failure)
 
     def _piecewise(self, work: Callable[[], object]) -> None:
-        """Run a piece of a long write."""
+        """Run one piece of a long write, and report progress to the watchdog."""
         work()
         self._pulse()
 
     def _raise_together(self, error: PlinthError | None) -> None:
-        """Raise the error of one rank on every rank."""
+        """Raise one rank's error on every rank."""
         if not self._on_any_rank(error is not None):
             return
         failures: list[RankFailure | None] = [None] * dist.get_world_size()

@@ -1,5 +1,6 @@
-"""Selection of the checkpoint to resume from (the newest that verifies and was not trained on skipped windows), and
-retention: the last, every n-th, the best, audited, final, or not yet uploaded checkpoints are kept.
+"""Selection of the checkpoint to resume from, and retention of checkpoints. Resume uses the newest checkpoint that
+verifies and was not trained on skipped windows. Retention keeps the last, every n-th, the best, audited, final and not
+yet uploaded checkpoints.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ def select_checkpoint(
     trained on the data of that window.
 
     Raises:
-        CheckpointError: checkpoints are committed, and none can be trusted.
+        CheckpointError: checkpoints are committed, but none can be trusted.
         SignatureError: no root of trust is pinned on this machine.
     """
     run = config.directory
@@ -57,7 +58,7 @@ def rollbacks_of(config: RunConfig) -> list[Intervention]:
 
 
 def _unknown_rollback(config: RunConfig, step: int, rollbacks: list[Intervention]) -> Intervention | None:
-    """Return the rollback whose window a checkpoint was trained on; None if there is none."""
+    """Return the rollback whose skipped window a checkpoint was trained on, or None."""
     known = {made["number"] for made in checkpoint.read_state(config.directory, step)["monitor"]["guard"]["rollbacks"]}
     return next((made for made in rollbacks if made.first <= step and made.number not in known), None)
 
@@ -69,7 +70,7 @@ def _unknown_rollback(config: RunConfig, step: int, rollbacks: list[Intervention
 
 
 def kept(policy: Checkpoints, steps: list[int], scores: dict[int, float], always: set[int]) -> set[int]:
-    """Return the committed steps to keep (oldest first); lower `scores` are better."""
+    """Return which of the committed steps (oldest first) to keep; lower `scores` are better."""
     staying = set(steps[-policy.keep_last :]) | (always & set(steps))
     if policy.keep_every:
         staying |= {step for step in steps if step % policy.keep_every == 0}
@@ -82,7 +83,7 @@ def kept(policy: Checkpoints, steps: list[int], scores: dict[int, float], always
 def retain(run: RunDirectory, policy: Checkpoints, always: set[int]) -> list[int]:
     """Delete the checkpoints that the policy does not keep; return the deleted steps.
 
-    If checkpoints are uploaded, a checkpoint that is not in the bucket yet stays, whatever its age.
+    If checkpoints are uploaded, a checkpoint that is not in the bucket yet is kept, whatever its age.
     """
     steps = checkpoint.committed(run)
     staying = kept(policy, steps, scores(run, steps) if policy.keep_best else {}, always)
@@ -109,7 +110,7 @@ def free_space(run: RunDirectory, policy: Checkpoints, always: set[int], needed:
 def scores(run: RunDirectory, steps: list[int]) -> dict[int, float]:
     """Return the score of each checkpoint: the mean bits per byte of its held-out slices, or else its smoothed loss.
 
-    If any checkpoint has slices, only slices decide, and checkpoints without them have no score.
+    If any checkpoint has held-out slices, only slices are used, and checkpoints without slices have no score.
     """
     monitors = {step: checkpoint.read_state(run, step).get("monitor", {}) for step in steps}
     by_slices = {step: fmean(monitor["slices"].values()) for step, monitor in monitors.items() if monitor.get("slices")}

@@ -1,15 +1,16 @@
 """Layout-independent state: pieces of whole parameters, by name, in safetensors.
 
-    rank-00000.safetensors      written by one rank, read by every rank that needs a piece of it
+    rank-00000.safetensors      written by one rank, read by every rank that needs part of it
         layers.0.mlp.up_proj.weight/exp_avg/0.0.1/4096      parameter / kind / shard / first element
         layers.0.mlp.up_proj.weight/master/0.0.1/4096       FP32 master weights
     its metadata                the writer's header, JSON, with the shape of every shard in it
 
 ZeRO divides a flattened parameter into ranges; tensor parallelism first divides it along a dimension into shards;
-pipeline parallelism assigns whole layers. Every number has one address (parameter, kind, shard, element), so any layout
-can read the files of any other. Numbers are copied exactly, never recomputed, and nothing is pickled.
+pipeline parallelism assigns whole layers. Every number has one address (parameter, kind, shard, element), so a run in
+any layout can read files that another layout wrote. Numbers are copied exactly, never recomputed, and nothing is
+pickled.
 
-A rank opens its own file if that is enough, otherwise the files that the index of all pieces names.
+A rank opens its own file if that file has everything it needs, otherwise the files that the index of all pieces names.
 
 Does not belong here: the location of these numbers in an engine (universal).
 """
@@ -41,7 +42,7 @@ from plinth.training.checkpoint.staging import FilledTensors, bytes_of
 
 FORMAT = 1
 
-#: Kind of the weights that the optimizer updates; the other kinds are its moments, by name.
+#: State kind of the weights that the optimizer updates. The other kinds are its moments, by name.
 MASTER = "master"
 
 
@@ -86,7 +87,7 @@ class Captured:
     """One rank's contribution to a checkpoint: views of live memory until they are copied.
 
     Attributes:
-        pieces: range of each parameter's state in the engine's own state.
+        pieces: range of each parameter's state that this rank has.
     """
 
     tensors: dict[str, Tensor]
@@ -117,9 +118,9 @@ def write(captured: Captured, folder: Path, rank: int) -> None:
 
 
 class ShardedState:
-    """The pieces in all of a checkpoint's files, or in some; only requested pieces are read.
+    """The pieces in some or all files of a checkpoint. Only requested pieces are read.
 
-    Pieces for host memory are read into it directly, without another copy.
+    If the target is host memory, a piece is read into it directly, without another copy.
 
     Args:
         stack: keeps the files open.
@@ -129,7 +130,7 @@ class ShardedState:
         files: files to open instead, with any names.
 
     Raises:
-        CheckpointError: there is no file, or one has another format.
+        CheckpointError: there is no file, or a file has another format.
     """
 
     def __init__(
@@ -172,7 +173,7 @@ class ShardedState:
         return tuple(sizes)
 
     def fill(self, target: Tensor, share: Share, kind: str, held: FilledTensors | None = None) -> None:
-        """Copy the numbers of a share into `target` [elements], and record it in `held`.
+        """Copy the numbers of a share into `target` [elements], and add them to the digest `held`.
 
         Raises:
             CheckpointError: some are missing.
@@ -256,7 +257,7 @@ class _Piece(NamedTuple):
     place: tensor_file.TensorPlace
 
     def read(self, target: Tensor, first: int, held: FilledTensors | None, beat: Callable[[], object]) -> None:
-        """Read elements into `target`, beginning at `first`; for host tensors directly into their memory.
+        """Read elements into `target`, beginning at element `first`. Host tensors are filled in place.
 
         Raises:
             CheckpointError: the file has become shorter.
@@ -286,7 +287,7 @@ class _Piece(NamedTuple):
 # and moments. If the layout differs from the writing one, each rank reads a share of the manifests, and the ranks
 # exchange tables of fixed-size rows, 40 bytes per piece.
 
-#: Row of the table; parameters as 64 bits of the BLAKE3 of their name.
+#: Row of the table. A parameter is identified by 64 bits of the BLAKE3 of its name.
 _SMALL = [(name, "<i4") for name in ("dim", "part", "parts", "rank")]
 ROW = np.dtype([("name", "<u8"), *_SMALL, ("first", "<i8"), ("end", "<i8")])
 
@@ -299,7 +300,7 @@ def covers(held: Mapping[str, tuple[int, int, int, int, int]], wanted: Mapping[s
 
 
 def table_of(manifests: Iterable[RankManifest]) -> Table:
-    """Return the table of the pieces of some ranks."""
+    """Return the table of the pieces that the given ranks wrote."""
     tables = [np.zeros(0, ROW)]
     keys: dict[str, int] = {}
     for manifest in manifests:
@@ -316,7 +317,7 @@ def table_of(manifests: Iterable[RankManifest]) -> Table:
 def ranks_for(table: Table, wanted: Mapping[str, Piece]) -> list[int]:
     """Return the ranks whose files hold any of the wanted pieces, in order.
 
-    If no rank wrote that very shard, the whole parameter is needed.
+    If no rank wrote exactly that shard, the whole parameter is needed.
     """
     ordered = table[np.argsort(table["name"], kind="stable")]
     found: set[int] = set()

@@ -7,9 +7,9 @@
     state.json     step, data position, monitor, digests of parameters and of every rank's optimizer state
     config.json    the run's configuration;  data.json  the manifests it reads
 
-Nothing is pickled. Every byte is compared with the manifests before it is read (resume), and digests of the engine's
-state are compared during loading, each rank's of its share: optimizer state as it is read, the derived weights at the
-end.
+Nothing is pickled. Every byte is compared with the manifests before it is read (resume). During loading, each rank
+also compares the digests of its share of the engine's state: the optimizer state as it is read, and the derived
+weights at the end.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ def _lead(engine: TrainingEngine, step: int, monitor: dict[str, Any], division: 
     return Lead(ranks=config.ranks, state=state, texts=texts, checkpoints=config.checkpoints, always=always)
 
 
-#: Cache by engine and by the model's configuration at a step: only rotary positions change during a run.
+#: Cached texts by engine and by the model's configuration at a step. Only rotary positions change during a run.
 _TEXTS: WeakKeyDictionary[TrainingEngine, dict[Model, dict[str, str]]] = WeakKeyDictionary()
 
 
@@ -111,7 +111,7 @@ def _texts(engine: TrainingEngine, step: int, division: model_share.ModelDivisio
 
 
 def _described(config: RunConfig, precision: str, step: int) -> dict[str, str]:
-    """Return files that describe the tensors and their training data."""
+    """Return the text files that describe the tensors and their training data, by path."""
     dtype = {"bf16": "bfloat16", "fp16": "float16"}.get(precision, "float32")
     model = hf_config(config.model_at(step), config.vocab_size, config.sequence_tokens, dtype, config.end_of_text)
     return {
@@ -124,12 +124,12 @@ def _described(config: RunConfig, precision: str, step: int) -> dict[str, str]:
 def load(engine: TrainingEngine, step: int) -> dict[str, Any]:
     """Load the state of a *verified* checkpoint into the engine and the generators, and return its `state.json`.
 
-    A collective. If the layout of ranks is the one that saved it, everything is compared; otherwise only the whole
-    parameters, since each rank's share of the rest differs.
+    A collective. In the layout that saved the checkpoint, all digests are compared. In another layout only those of
+    the whole parameters are, since each rank's share of the rest differs.
 
     Raises:
         ResumeError: the checkpoint belongs to another run or precision.
-        CheckpointError: the loaded state differs from the saved one; on every rank.
+        CheckpointError: the loaded state differs from the saved state. It is raised on every rank.
     """
     config, beat = engine.config, Pulse(engine.config.directory.events)
     state = checkpoint.read_state(config.directory, step)
@@ -140,7 +140,7 @@ def load(engine: TrainingEngine, step: int) -> dict[str, Any]:
     universal.restore(engine, folder / "engine", ranks_needed(engine, step, beat), beat, held)
     if same_layout:
         restore_generators(json.loads((folder / "rng" / f"rank-{engine.rank.index:05d}.json").read_bytes()))
-    else:  # a rank's generators belong to its data; our steps never draw from them
+    else:  # a rank's random generators belong to its data; Plinth's training steps never draw from them
         seed(config.seed + engine.rank.index)
     found = digests(engine, held)
     for subject in DIGESTS if same_layout else ("parameters_sha256",):
@@ -156,10 +156,10 @@ def load(engine: TrainingEngine, step: int) -> dict[str, Any]:
 def ranks_needed(
     engine: TrainingEngine, step: int, beat: Beat = silent, other: RunDirectory | None = None
 ) -> list[int]:
-    """Return the ranks whose state files this rank must open: only its own if it wrote all that it now needs.
+    """Return the ranks whose state files this rank must open: only itself if it wrote everything that it now needs.
 
-    A collective. Otherwise each rank reads a share of the manifests, and the ranks exchange their content. `other` is
-    the run of the checkpoint if it is not the engine's.
+    A collective. If some rank needs more than its own file, each rank reads a share of the manifests, and the ranks
+    exchange their content. `other` is the run of the checkpoint if it is not the engine's own run.
     """
     run, rank = other or engine.config.directory, engine.rank
     root, wanted = checkpoint.read_root(run, step), universal.pieces_of(engine)
@@ -185,11 +185,11 @@ class _Own(NamedTuple):
 
 
 def digests(engine: TrainingEngine, held: FilledTensors | None = None) -> dict[str, Any]:
-    """Return digests of the whole parameters, each hashed by the rank that writes it, and of every rank's optimizer
-    state and generators.
+    """Return the digests of the whole parameters (each hashed by the rank that writes it) and of every rank's
+    optimizer state and generators.
 
-    A collective. The digest of the parameters is independent of the layout. `held` has the optimizer's state, hashed
-    while it was filled.
+    A collective. The digest of the parameters is independent of the layout. `held` is the digest of the optimizer's
+    state, computed while the state was filled.
     """
     beat = Pulse(engine.config.directory.events)
     share = model_share.share(engine, model_share.division_of(engine), beat)
@@ -260,7 +260,7 @@ def _json(value: Any) -> str:
 
 
 def require_same_run(config: RunConfig, precision: str, state: Mapping[str, Any]) -> None:
-    """Refuse a state from which this run cannot continue exactly.
+    """Refuse a saved state from which this run cannot continue exactly.
 
     Raises:
         ResumeError: the state belongs to another run or precision.

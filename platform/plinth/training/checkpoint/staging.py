@@ -1,4 +1,4 @@
-"""A rank's state in shared memory: the copy, and digests while it is filled."""
+"""Copy of a rank's state in shared memory, and digests that are computed while it is filled."""
 
 from __future__ import annotations
 
@@ -26,21 +26,22 @@ from plinth.training.checkpoint.rank_part import digest_of_lines, tensor_line
 #     │ tensors  │ ────────────────────────▶ │ bytes     │ plan │
 #     └──────────┘                           └───────────┴──────┘
 #
-# For tensors that are views of one buffer, such as DeepSpeed's flat partitions, every used byte is copied once, and no
-# gaps. The state does not change between two updates of the optimizer, so the copy may run parallel to forward and
-# backward (`BackgroundCopy`). On GPUs the block is page-locked for copies at bus speed. The block is anonymous memory
-# with a descriptor: it is freed when rank and writer end, and a kill leaves nothing in /dev/shm.
+# For tensors that are views of one buffer, such as DeepSpeed's flat partitions, every used byte is copied once, and
+# gaps are not copied. The state does not change between two updates of the optimizer, so the copy may run parallel to
+# forward and backward (`BackgroundCopy`). On GPUs the block is page-locked for copies at bus speed. The block is
+# anonymous memory with a descriptor: it is freed when rank and writer end, and a kill leaves nothing in /dev/shm.
 
 #: Alignment of storages in the block, in bytes.
 ALIGN = 64
 
-#: Growth of the block in bytes: the plan in it varies by a few bytes between saves, and remapping the block costs as
+#: Growth of the block in bytes: the plan in it varies by a few bytes from save to save, and remapping the block costs
+# as
 #: much as filling it.
 GROWTH = 1 << 20
 
 
 class Span(NamedTuple):
-    """Required bytes of one storage, and a tensor that has the storage."""
+    """Range of bytes to copy from one storage, and a tensor that keeps the storage alive."""
 
     begin: int
     end: int
@@ -48,7 +49,7 @@ class Span(NamedTuple):
 
 
 class StagingLayout:
-    """Place of every tensor in the block: required bytes of each storage, once and without gaps."""
+    """Place of every tensor in the block. Each required byte of a storage is in the block once, without gaps."""
 
     def __init__(self, tensors: Iterable[Tensor]) -> None:
         self.tensors = [tensor if tensor.is_contiguous() else tensor.contiguous() for tensor in tensors]
@@ -68,7 +69,7 @@ class StagingLayout:
             self.spans += spans
 
     def describe(self, index: int, name: str) -> rank_part.Tensor:
-        """Describe the tensor at an index of the list, under a name."""
+        """Return the description, under a given name, of the tensor at an index of the list."""
         tensor = self.tensors[index]
         key, begin, end = _place(tensor)
         begins, starts = self._starts[key]
@@ -83,7 +84,7 @@ class StagingLayout:
         )
 
     def copy(self, block: Tensor) -> None:
-        """Copy every span to its place in a block of bytes on the CPU, and wait for the end."""
+        """Copy every span to its place in a block of bytes on the CPU, and wait until all are copied."""
         at = 0
         for span in self.spans:
             size = span.end - span.begin
@@ -101,7 +102,7 @@ class BackgroundCopy(Thread):
     Args:
         layout: layout of the state.
         block: destination.
-        then: called on this thread after the copy, with the seconds that a caller waited.
+        then: called after the copy, on the waiting thread, with the seconds that it waited.
     """
 
     def __init__(self, layout: StagingLayout, block: Tensor, then: Callable[[float], None]) -> None:
@@ -112,7 +113,7 @@ class BackgroundCopy(Thread):
         self._error: BaseException | None = None
 
     def run(self) -> None:
-        """Copy; the interpreter's lock is needed only between storages."""
+        """Copy the state. The interpreter's lock is needed only between storages."""
         try:
             assert self._layout is not None
             self._layout.copy(self._block)
@@ -141,7 +142,7 @@ class Arena:
         self._pinned = 0
 
     def reserve(self, size: int) -> Tensor:
-        """Return the block as a tensor [size] of uint8 with at least `size` bytes. Its old content may be lost."""
+        """Return a uint8 tensor [size] over the block, growing the block if needed. Its old content may be lost."""
         if size > self.size:
             self._unpin()
             size = -(-size // GROWTH) * GROWTH + GROWTH
@@ -191,7 +192,7 @@ def _place(tensor: Tensor) -> tuple[tuple[str, int], int, int]:
 
 
 def _runtime() -> Any:
-    """Return the CUDA runtime, which has no types."""
+    """Return the CUDA runtime; it has no type annotations."""
     return torch.cuda.cudart()  # type: ignore[no-untyped-call]
 
 
@@ -200,7 +201,7 @@ def _runtime() -> Any:
 # A restore reads a piece of a file into the engine's memory and hashes that memory at once, while it is in the cache:
 # one pass verifies file and copy.
 #
-# Does not belong here: which tensors (snapshot), the reading (sharded_state).
+# Does not belong here: the choice of tensors (snapshot), reading files (sharded_state).
 
 
 def tensors_digest(tensors: Iterable[Tensor], beat: Beat = silent) -> str:
@@ -209,15 +210,15 @@ def tensors_digest(tensors: Iterable[Tensor], beat: Beat = silent) -> str:
 
 
 def line_of(name: str, tensor: Tensor, beat: Beat = silent) -> str:
-    """Return the line of a tensor in a digest of several."""
+    """Return one tensor's line for a digest over many tensors."""
     return _Hashed(tensor).line(name, beat)
 
 
 class FilledTensors:
     """Tensors that are hashed while they are filled, front to back, in pieces of any size.
 
-    The result equals `tensors_digest` after the last piece. Tensors on a device, and tensors with a part that was
-    filled again after it was hashed, are hashed at the end.
+    The result equals `tensors_digest` after the last piece. A tensor on a device, or one that was written again after
+    it was hashed, is hashed at the end.
     """
 
     def __init__(self) -> None:
@@ -226,16 +227,16 @@ class FilledTensors:
         self._addresses: list[int] = []
 
     def follow(self, tensors: Iterable[Tensor]) -> None:
-        """Start with unfilled tensors."""
+        """Start to follow tensors that are not filled yet."""
         self._tensors = [_Hashed(tensor) for tensor in tensors]
         on_host = (one for one in self._tensors if one.tensor.is_cpu and one.tensor.is_contiguous())
         self._by_address = sorted(on_host, key=lambda one: one.address)
         self._addresses = [one.address for one in self._by_address]
 
     def filled(self, address: int, size: int) -> None:
-        """Hash `size` filled bytes of a tensor, and any bytes before them that have not been hashed.
+        """Record that `size` bytes of a tensor were filled. Hash them, and any earlier bytes that were not hashed yet.
 
-        Memory on a device, or of a tensor that is not followed, is ignored.
+        Memory on a device, and memory outside the followed tensors, is ignored.
         """
         index = bisect_right(self._addresses, address) - 1
         if index >= 0 and address + size <= self._addresses[index] + self._by_address[index].bytes:
@@ -256,13 +257,15 @@ class _Hashed:
         self._data: Any = None  # bytes of the tensor, from first use
 
     def reach(self, begin: int, end: int) -> None:
-        """Hash up to `end` once the bytes from `begin` to `end` are filled; hash refilled tensors at the end."""
+        """Record that bytes `begin` to `end` are filled, and hash up to `end`. Tensors that are filled twice are
+        hashed at the end.
+        """
         self._again |= begin < self._done
         if not self._again:
             self._hash(end, silent)
 
     def line(self, name: str, beat: Beat) -> str:
-        """Return the tensor's line after its last change."""
+        """Return the tensor's digest line. Call it after the last change of the tensor."""
         if self._again:
             self._digest, self._done = blake3(), 0
         self._hash(self.bytes, beat)
@@ -278,5 +281,5 @@ class _Hashed:
 
 
 def bytes_of(tensor: Tensor) -> Any:
-    """Return the tensor's memory, on the host without a copy."""
+    """Return the bytes of a tensor; for a host tensor without a copy."""
     return tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data

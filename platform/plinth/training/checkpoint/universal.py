@@ -33,7 +33,7 @@ _SCALER = ("cur_scale", "cur_iter", "last_overflow_iter", "cur_hysteresis")
 
 
 class _Slot(NamedTuple):
-    """Place of one parameter's range in the flat tensors that the optimizer steps."""
+    """Place of one parameter's range in the flat tensors that the optimizer updates."""
 
     start: int  # first element of the flattened parameter
     flat: Tensor  # master weights
@@ -42,7 +42,7 @@ class _Slot(NamedTuple):
 
 
 def layout_of(config: RunConfig) -> dict[str, int]:
-    """Return the division of state and sums over ranks. Equal layouts resume bit for bit."""
+    """Return how state and sums are divided over ranks. A run resumes bit for bit in an equal layout."""
     parallel = config.parallel
     degrees = {name: int(getattr(parallel, name)) for name in ("zero_stage", "tensor", "pipeline", "sequence")}
     return {"ranks": config.ranks, "micro_batch_sequences": config.micro_batch_sequences, **degrees}
@@ -74,7 +74,9 @@ def capture(engine: TrainingEngine) -> Captured:
 
 
 def _kinds_by_group(outer: Any) -> list[dict[str, list[str]]]:
-    """Return the kinds of state of every parameter whose group has memory here, also if this rank's range is empty."""
+    """Return the state kinds of every parameter whose group has memory on this rank, even if this rank's range is
+    empty.
+    """
     inner, found = outer.basic_optimizer, list[dict[str, list[str]]]()
     for flat, group in _flats(outer):
         kinds = sorted(_moments(inner, flat))
@@ -129,17 +131,17 @@ def restore(
 
 
 def masters_of(engine: TrainingEngine) -> Captured:
-    """Return only the master weights of `capture`."""
+    """Return the contribution of `capture`, limited to the master weights."""
     captured = capture(engine)
     masters = {key: values for key, values in captured.tensors.items() if key.split("/")[1] == MASTER}
     return Captured(masters, {"shapes": captured.header["shapes"]})
 
 
 def replace_masters(engine: TrainingEngine, file: Path, beat: Callable[[], object] = int) -> None:
-    """Replace the engine's master weights from a file with all of them; keep the optimizer's state. A collective.
+    """Load all master weights of the engine from one file; keep the optimizer's state. A collective.
 
     Raises:
-        CheckpointError: the file cannot be read, or lacks some of a parameter.
+        CheckpointError: the file cannot be read, or lacks part of a parameter.
     """
     with ExitStack() as stack:
         pieces = ShardedState(stack, file.parent, beat=beat, files=[file])
@@ -191,7 +193,7 @@ def _slot(outer: Any, parameter: Any, masters: Mapping[int, Tensor]) -> _Slot | 
 
 
 def _unfused_masters(outer: Any) -> dict[int, Tensor]:
-    """Return the FP32 master of each parameter by the parameter's id, without ZeRO in reduced precision."""
+    """Return the FP32 master of each parameter, by the parameter's id, for runs in reduced precision without ZeRO."""
     if hasattr(outer, "fp32_partitioned_groups_flat"):
         return {}
     pairs = zip(getattr(outer, "fp16_groups", []), getattr(outer, "fp32_groups", []), strict=True)
@@ -204,7 +206,9 @@ def _moments(inner: Any, flat: Tensor) -> dict[str, Tensor]:
 
 
 def _is_copy(engine: TrainingEngine, shard: Shard) -> bool:
-    """Return True if another rank has and writes the same numbers: parameters that tensor ranks do not divide."""
+    """Return True if another rank holds and writes the same numbers, as for parameters that tensor ranks do not
+    divide.
+    """
     return shard == WHOLE and engine.topology.place.tensor > 0
 
 
@@ -221,7 +225,7 @@ def _written_range(engine: TrainingEngine, share: Share) -> tuple[int, int]:
 
 
 def _flats(outer: Any) -> list[tuple[Tensor, dict[str, Any]]]:
-    """Return the tensors that the optimizer steps, and their groups; ZeRO-3 empties its groups between steps."""
+    """Return the tensors that the optimizer updates, with their groups. ZeRO-3 empties its groups between steps."""
     groups, three = outer.basic_optimizer.param_groups, getattr(outer.optimizer, "fp32_partitioned_groups_flat", None)
     if three:
         return [(flat, groups[outer.optimizer.sub_group_to_group_id[number]]) for number, flat in enumerate(three)]
@@ -233,7 +237,7 @@ def _optimizer_step(inner: Any) -> int:
 
 
 def _prepare(outer: Any, step: int, pieces: ShardedState) -> None:
-    """Create the optimizer state after `step` steps; the numbers of the moments are filled in later."""
+    """Create the optimizer state as it is after `step` steps; the values of the moments are filled in later."""
     inner = outer.basic_optimizer
     counts_in_tensors = not type(inner).__module__.startswith("deepspeed")
     for flat, group in _flats(outer):
@@ -254,7 +258,7 @@ def _scaler(outer: Any) -> Any:
 
 
 class _NoLossScaler:
-    """Placeholder if no loss is scaled."""
+    """Stand-in for the loss scaler of runs without loss scaling."""
 
 
 def _refresh_weights(outer: Any) -> None:

@@ -1,10 +1,10 @@
-"""Upload of committed checkpoints during training, and restore from them on a machine without any.
+"""Upload of committed checkpoints during training, and restore from the bucket on a machine that has none.
 
 `python -m plinth.training.checkpoint.upload CONFIG` follows the run's checkpoints and uploads each, newest first, with
-growing pauses after failures. The supervisor starts the process, orders it at the end (a line on standard input) to
-finish, and it exits when its standard input closes. With `--fetch STEP NODE NODES` it fetches that node's share of a
-checkpoint instead. Training never waits for it: retention keeps checkpoints that are not yet uploaded, and the note
-`step-….uploaded.json` next to a checkpoint marks uploaded ones.
+exponential backoff after failures. The supervisor starts the process. At the end of the run it orders the process to
+finish by a line on standard input; the process exits when its standard input closes. With `--fetch STEP NODE NODES` it
+fetches that node's share of a checkpoint instead. Training never waits for an upload, because retention keeps
+checkpoints that are not yet uploaded. The file `step-….uploaded.json` next to a checkpoint marks uploaded ones.
 """
 
 from __future__ import annotations
@@ -110,13 +110,13 @@ class Uploader:
         self._started = float("-inf")
 
     def keep_alive(self) -> None:
-        """Start the process, or restart it after it has ended, at a limited rate."""
+        """Start the process, or restart it if it has ended; restarts are rate-limited."""
         alive = self._process is not None and self._process.poll() is None
         if not alive and time.monotonic() - self._started > FIRST_PAUSE_S * 30:
             self._start()
 
     def finish(self, hurry: Callable[[], bool]) -> None:
-        """Upload the rest, then end the process; with `hurry`, within the recipe's grace period."""
+        """Upload the remaining checkpoints, then end the process; with `hurry`, within the recipe's grace period."""
         if self._process is None or self._process.poll() is not None:
             self._start()
         process = self._process
@@ -140,11 +140,12 @@ class Uploader:
 
 
 def restore(config: RunConfig, others: OtherNodes | None = None) -> int | None:
-    """Download the newest whole checkpoint of the bucket, commit it here with `others`, and return its step.
+    """Download the newest complete checkpoint from the bucket together with `others`, commit it here, and return its
+    step.
 
     Raises:
-        StorageError: the bucket is unreachable: the run may have started, and it must not start twice.
-        CheckpointError: there are checkpoints, and all differ from their records.
+        StorageError: the bucket is unreachable. The run may have checkpoints there, and it must not start twice.
+        CheckpointError: there are checkpoints, but all differ from their records.
     """
     assert config.checkpoints.upload is not None
     remote, run = RemoteCheckpoints(config.checkpoints.upload, config.run_id), config.directory
@@ -191,7 +192,7 @@ def _fetch(config: RunConfig, remote: RemoteCheckpoints, step: int, node: int, n
 
 
 def _read_orders(following: UploadLoop) -> None:
-    """Finish on a line of standard input; exit at once when it closes, since the supervisor is gone."""
+    """Finish when a line arrives on standard input; exit at once when it closes, since the supervisor is then gone."""
     for _ in sys.stdin:
         following.finishing.set()
     os._exit(2)

@@ -1,4 +1,4 @@
-"""Process that writes a rank's part of a checkpoint, and the client that starts it.
+"""Process that writes a rank's part of a checkpoint, and the client in the rank that starts it.
 
     rank:    staging ──► shared memory      client ──► one JSON line per save
                               │                              │
@@ -9,8 +9,8 @@ Started as `python -m plinth.training.checkpoint.writer RUN RANK DESCRIPTOR`.
 
 The process reads the rank's memory block through the descriptor, needs no torch, and ignores SIGTERM and SIGINT: state
 that is staged on every rank is committed even if the ranks are killed meanwhile. It works while cores are idle, and at
-the lowest priority once a rank waits for it or has exited, or after a time limit (idle). Standard input brings one JSON
-line per save, and an empty line when the rank waits; standard output answers each save with one.
+the lowest priority once a rank waits for it or has exited, or after a time limit (idle). Standard input receives one
+JSON line per save, and an empty line when the rank waits. Standard output answers each save with one JSON line.
 
 While alive it holds a lock, `writers/rank-00000.lock`: the leading writer tests the lock to see whether a missing part
 can still arrive, and the supervisor starts no ranks before the writers of the last attempt have ended.
@@ -80,7 +80,9 @@ class WriterClient:
         self._write("")
 
     def answer(self, timeout_s: float) -> dict[str, Any] | None:
-        """Return the writer's answer, or None if there is none yet; the end of the process is an answer too."""
+        """Return the writer's answer, or None if there is none yet. If the process has ended, that is returned as an
+        answer too.
+        """
         line = self._line(timeout_s)
         if line is not None:
             return dict(json.loads(line))
@@ -101,7 +103,9 @@ class WriterClient:
         return self._process.poll() is None
 
     def made_progress(self) -> bool:
-        """Return True if it has written or computed since the last call (Linux; elsewhere: if it is alive)."""
+        """Return True if the writer has written or computed since the last call (on other systems than Linux: if it is
+        alive).
+        """
         try:
             fields = Path(f"/proc/{self._process.pid}/stat").read_text().rpartition(")")[2].split()
             written = Path(f"/proc/{self._process.pid}/io").read_text().split("wchar: ")[1].split()[0]
@@ -133,7 +137,7 @@ class WriterClient:
         return line
 
 
-#: Seconds between checks of the leading writer for the parts of the others.
+#: Seconds between the leading writer's checks for the parts of other ranks.
 POLL_S = 0.02
 
 
@@ -177,8 +181,8 @@ def _serve(memory: memoryview, order: dict[str, Any], idle: Idle) -> None:
 
 
 def _report_failure(plan: WritePlan, failure: dict[str, Any]) -> None:
-    """Report a failure to the leading writer, which waits for this part: by a file or, on a full disk, by exiting,
-    which releases the lock.
+    """Report a failure to the leading writer, which waits for this part. The report is a file; on a full disk the
+    process exits instead, which releases the lock.
     """
     path = failed_path(plan, plan.rank)
     try:
@@ -209,12 +213,12 @@ def wait_for_parts(plan: WritePlan, lead: Lead) -> None:
 
 
 def failed_path(plan: WritePlan, rank: int) -> Path:
-    """Return the file by which a writer reports to the leading one that its part will not arrive."""
+    """Return the path of the file by which a writer tells the leading writer that its part will not arrive."""
     return rank_part.part_path(plan.directory, plan.step, rank).with_suffix(".failed")
 
 
 def lock_path(run: RunDirectory, rank: int) -> Path:
-    """Return the lock that the writer of a rank holds while it lives."""
+    """Return the path of the lock that the writer of a rank holds while it runs."""
     return run.writers / f"rank-{rank:05d}.lock"
 
 
@@ -245,7 +249,8 @@ def wait_until_gone(run: RunDirectory, timeout_s: float) -> list[int]:
 def end(run: RunDirectory, rank: int) -> None:
     """Kill a writer that does not end by itself, on its host.
 
-    The lock is in the workspace, where anyone may write another number: only a writer of this run is killed.
+    The process id comes from the lock file, which anyone can edit, so a process is killed only if it is a writer of
+    this run.
     """
     if is_alive(run, rank):
         number, _, host = atomic.owner(lock_path(run, rank)).partition(" ")
@@ -267,15 +272,15 @@ def _answer(message: dict[str, Any]) -> None:
 #
 # Linux runs a thread of the class SCHED_IDLE only if nothing else would run, and preempts it at once when another
 # thread becomes runnable (sched(7)). A process at the lowest priority would keep a core for some milliseconds, which
-# stalls ranks that wait for each other hundreds of times per second. Leaving that class requires a privilege, so the
-# work goes piece by piece to a thread of that class, and the caller does it itself once it is urgent.
+# stalls ranks that wait for each other hundreds of times per second. Leaving that class requires a privilege. The work
+# is therefore handed piece by piece to a thread of that class, and the caller does it itself once it is urgent.
 
-#: Seconds that busy cores may delay the work; afterward it has the caller's own priority.
+#: Maximum seconds that busy cores can delay the work. After that it runs at the caller's own priority.
 TIMEOUT_S = 10.0
 
 
 class Idle:
-    """Runner of small pieces of work, one after the other; each should be short, as a rank may wait for its end."""
+    """Runs small pieces of work one after the other. Keep each piece short, because a rank may wait for it."""
 
     def __init__(self, urgent: Callable[[], bool], timeout_s: float = TIMEOUT_S) -> None:
         self._urgent, self._timeout_s = urgent, timeout_s
@@ -283,11 +288,11 @@ class Idle:
         self.begin()
 
     def begin(self) -> None:
-        """Start new work that no rank waits for yet."""
+        """Start a new batch of work that no rank waits for yet."""
         self._until, self._hurries = time.monotonic() + self._timeout_s, False
 
     def __call__(self, work: Callable[[], object]) -> None:
-        """Run a piece; raise its exception here."""
+        """Run a piece of work; raise its exception in the caller."""
         self._hurries = self._hurries or time.monotonic() > self._until or self._urgent()
         if self._hurries:
             work()
@@ -296,7 +301,7 @@ class Idle:
 
 
 def _give_way() -> None:
-    """Put this thread into the class; on systems without it, keep the priority of its process."""
+    """Put this thread into SCHED_IDLE; on systems without that class it keeps the priority of its process."""
     with contextlib.suppress(AttributeError, OSError):
         os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
 

@@ -1,4 +1,6 @@
-"""Batches on a rank: sent to the ranks that divide a model, and expanded on the device to the model's input."""
+"""Batches on a rank. They are sent to the ranks that divide a model, and expanded on the device to the model's
+input.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,7 @@ from plinth.training.parallel.topology import Axis, place_of, ranks_of
 #: Number of batches that are sent ahead.
 DEPTH = 2
 
-#: Seconds that a rank that leaves a stream waits for the other ranks to leave; a failed rank never does.
+#: Seconds that a rank that leaves a stream waits for the other ranks to leave. A failed rank never leaves.
 LEAVE_S = 5.0
 
 REPLICA: tuple[Axis, ...] = ("pipeline", "sequence", "tensor")
@@ -62,11 +64,11 @@ def replica_batches(config: RunConfig, rank: int, opened: Callable[[], Batches])
 
 
 class ReplicaBatches:
-    """Batches that one rank of a group reads and all of its ranks take, beginning at any step.
+    """Batches that one rank of a group reads and sends to all ranks of the group, beginning at any step.
 
     Args:
-        group: the replica's gloo group, used by nothing else.
-        source: the batches, on the group's first rank; None on the others.
+        group: the replica's gloo group, used for nothing else. source: the batches on the group's first rank; None on
+        other ranks.
     """
 
     def __init__(self, group: Any, source: Batches | None) -> None:
@@ -119,7 +121,7 @@ def _next(source: Iterator[StepBatch]) -> StepBatch | Exception | None:
 
 
 def _taken(thread: threading.Thread, wanted: Wanted, ready: Ready) -> Iterator[StepBatch]:
-    """Yield the batches of a thread and request one more per batch taken."""
+    """Yield the batches that a thread prepares, and request one more for each batch taken."""
     try:
         while True:
             item = ready.get()
@@ -140,7 +142,8 @@ def _taken(thread: threading.Thread, wanted: Wanted, ready: Ready) -> Iterator[S
 #
 # Two bytes per token are copied to the device. Nothing here waits for it.
 
-#: Signed types of the same width; devices support few operations on unsigned ones. Ids of 32 bits are below 2^31.
+#: Signed integer types of the same width, because devices support few operations on unsigned types. Ids of 32 bits are
+# below 2^31.
 _SIGNED = {2: np.int16, 4: np.int32, 8: np.int64}
 
 
@@ -148,7 +151,7 @@ class ModelInput(NamedTuple):
     """The input of the model.
 
     Attributes:
-        inputs, targets: ids [B S / l, l], int64; a target that is not scored is `IGNORED`.
+        inputs, targets: ids [B S / l, l], int64; targets that are not scored are `IGNORED`.
         segments: [B S / l, l] int32, one number per document; None if not requested.
     """
 
@@ -158,7 +161,9 @@ class ModelInput(NamedTuple):
 
 
 def expand_batch(rows: CompactBatch, length: int, device: torch.device, *, segments: bool) -> ModelInput:
-    """Return ids of 64 bits on a device, in rows of `length` tokens; with `segments`, also documents by token."""
+    """Return a batch on a device as 64-bit ids in rows of `length` tokens; with `segments`, also each token's
+    document.
+    """
     width = rows.tokens.shape[1]
     ids = to_device(signed(rows.tokens), device).long()
     if rows.tokens.itemsize == 2:
@@ -174,14 +179,18 @@ def expand_batch(rows: CompactBatch, length: int, device: torch.device, *, segme
 
 
 def _segments(rows: CompactBatch, device: torch.device) -> Tensor:
-    """Return the number of documents of the sequence that have started [B, S + 1]: one more than in `Expanded`."""
+    """Return, for each token, how many documents of the sequence have started [B, S + 1]: one more than in
+    `Expanded`.
+    """
     begins = torch.zeros(rows.tokens.shape, dtype=torch.int32, device=device)
     begins.view(-1)[to_device(rows.starts, device).long()] = 1
     return begins.cumsum(1, dtype=torch.int32)
 
 
 def _mask_of_runs(runs: np.ndarray, shape: torch.Size, device: torch.device) -> Tensor:
-    """Return a bool mask of the positions of the flat array in runs (begin and end, ascending, disjoint)."""
+    """Return a bool mask that is True at the positions inside `runs` (begin and end, ascending, disjoint) of the flat
+    array.
+    """
     edges = torch.zeros(shape.numel() + 1, dtype=torch.int32, device=device)
     places = to_device(runs, device).long()
     edges.index_add_(0, places[:, 0], torch.ones_like(places[:, 0], dtype=torch.int32))
@@ -194,7 +203,7 @@ def _cut(array: Tensor, length: int) -> Tensor:
 
 
 def signed(array: np.ndarray) -> np.ndarray:
-    """Return the integers as signed ones of the same width and bits."""
+    """Reinterpret unsigned integers as signed integers with the same bits."""
     return array.view(_SIGNED[array.itemsize])
 
 

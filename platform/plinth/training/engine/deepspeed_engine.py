@@ -74,7 +74,7 @@ def _own_engine(bucket: int) -> Iterator[None]:
 
 
 def _leave_norm_out(outer: Any) -> None:
-    """Replace DeepSpeed's norm and overflow by constants that it accepts, if no setting disables them."""
+    """Replace DeepSpeed's norm and overflow checks by constants where no DeepSpeed setting disables them."""
     if hasattr(outer, "_get_norm_groups"):  # ZeRO-3
         outer._get_norm_groups = lambda: [0.0]
     elif getattr(outer, "cpu_offload", False):  # ZeRO-1 and ZeRO-2
@@ -83,8 +83,8 @@ def _leave_norm_out(outer: Any) -> None:
 
 
 def _release_reduced(outer: Any) -> None:
-    """Release gradients in ZeRO-1 and ZeRO-2 as soon as they are reduced, if this rank keeps its sum elsewhere or
-    another rank has it. DeepSpeed keeps those larger than a bucket until the backward pass ends.
+    """Release gradients in ZeRO-1 and ZeRO-2 as soon as they are reduced, if their sum is stored elsewhere on this
+    rank or on another rank. DeepSpeed keeps gradients larger than a bucket until the backward pass ends.
     """
     reduce = outer.reduce_ipg_grads
 
@@ -144,7 +144,7 @@ def _end_backward_without_wait(outer: Any) -> None:
 
 
 def _gather_persistent_on_stream(outer: Any) -> None:
-    """Gather the parameters that ZeRO-3 does not divide between steps together, on the stream."""
+    """Gather in one call, on the stream, the parameters that ZeRO-3 keeps whole between steps."""
     kept, finish = outer.persistent_parameters, outer._post_step
     if not kept or torch.distributed.get_world_size(outer.dp_process_group) == 1:
         return
@@ -165,18 +165,17 @@ def deepspeed_config(
 ) -> dict[str, Any]:
     """Return the configuration for `deepspeed.initialize`.
 
-    DeepSpeed sees sequence ranks as data ranks with other sequences, so its batch size counts them; ours does not.
-    Unless `theirs`, DeepSpeed neither measures nor clips the gradient: both happen on the device
+    DeepSpeed treats sequence ranks as data ranks with other sequences, so its batch size counts them; Plinth's does
+    not. Unless `theirs`, DeepSpeed neither measures nor clips the gradient: both happen on the device
     (`device_measurements`). Without ZeRO it has no FP32 accumulation for BF16, so the configuration declares FP32, and
-    `master_weights` does the rest.
+    `master_weights` provides the BF16 part.
 
     Args:
         config: configuration of the run.
         precision: resolved, never `auto`.
-        parameters: number of parameters of this rank, an upper bound of a bucket.
-        theirs: True if DeepSpeed does norm, clipping and overflow: in FP16, whose loss scale needs them, and with an
-            optimizer that cannot withhold an update.
-        gpu: True if this rank computes on a GPU.
+        parameters: number of parameters on this rank, the upper bound for a bucket.
+        theirs: True if DeepSpeed computes norm, clipping and overflow. That is the case in FP16, whose loss scale
+        needs them, and with an optimizer that cannot skip an update. gpu: True if this rank computes on a GPU.
 
     Raises:
         TrainingError: the recipe's block `deepspeed` sets a key that the engine owns.
@@ -203,7 +202,7 @@ def deepspeed_config(
 
 def sums_gradients(config: RunConfig, precision: str) -> bool:
     """Return True if gradients are divided by the number of replicas after their sum. DeepSpeed's ZeRO-2 would divide
-    them before it, in BF16, where a division by 3 rounds.
+    before the sum, in BF16, where a division by 3 rounds.
     """
     return precision == "bf16" and config.parallel.zero_stage == 2
 
@@ -225,8 +224,8 @@ def _zero(config: RunConfig, parameters: int, gpu: bool) -> dict[str, Any]:
 
 
 def _norm(config: RunConfig, theirs: bool) -> dict[str, Any]:
-    """Return DeepSpeed's norm settings. It can disable its norm in ZeRO-1 and ZeRO-2 without offload; elsewhere this
-    module replaces it.
+    """Return DeepSpeed's norm settings. DeepSpeed can disable its norm in ZeRO-1 and ZeRO-2 without offload; in other
+    cases this module replaces the norm.
     """
     parallel = config.parallel
     left_out = not theirs and parallel.zero_stage in (1, 2) and parallel.offload == "none"

@@ -1,4 +1,4 @@
-"""Measurements of a step on the device: norm, clipping and finiteness of its gradient; numbers by layer."""
+"""Measurements of a step on the device: norm, clipping and finiteness of the gradient, and statistics by layer."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class DeviceGradients:
             self._host = HostCopy(self.norm)
 
     def _norms(self) -> Iterator[Tensor]:
-        """Yield the FP32 norms of this rank's gradients, by parameter."""
+        """Yield the FP32 norm of each parameter's gradient on this rank."""
         outer = self._engine.optimizer
         if self._stage == 0:
             yield from _foreach_norm(
@@ -96,7 +96,7 @@ class DeviceGradients:
 
 
 class HostCopy:
-    """Copy of a tensor to the host, without a wait until it is read."""
+    """Asynchronous copy of a tensor to the host. Only `read` waits."""
 
     def __init__(self, source: Tensor) -> None:
         self._event: Any = None
@@ -115,12 +115,12 @@ class HostCopy:
 
 
 def keeps_back(optimizer: Any) -> bool:
-    """Return True if an optimizer changes nothing when its `found_inf` is 1, as PyTorch's fused ones do."""
+    """Return True if an optimizer changes nothing when its `found_inf` is 1, like PyTorch's fused optimizers."""
     return all(group.get("fused") for group in optimizer.param_groups)
 
 
 def state_device(optimizer: Any) -> torch.device:
-    """Return the device of the tensors that a step changes."""
+    """Return the device of the tensors that an optimizer step changes."""
     device: torch.device = next(p.device for group in optimizer.param_groups for p in group["params"])
     return device
 
@@ -147,14 +147,13 @@ def _zero(device: Any) -> Tensor:
 # Hooks add to two small tensors on the device; nothing is read on the host within the step. `end` starts one
 # sum and one maximum over ranks and a copy; `at` and `latest` read what has arrived.
 #
-# A gradient norm is that of one micro batch's gradient on one rank, before it is accumulated, reduced, partitioned or
-# clipped; over micro batches and ranks the root of the mean square is taken. ZeRO divides
-# gradients over ranks only afterward, so the number has one meaning in stages 0 to 3, in any precision. It
-# is not the norm of the averaged gradient, which is smaller where gradients disagree (their noise: McCandlish
-# et al., arXiv:1812.06162); the global norm of that is in every step event as `grad_norm`.
-# If the tokens of a sequence are divided over ranks, it is the gradient of a rank's share of the sequence.
-# A token's gradient counts once under activation checkpointing; recomputed activations count again,
-# which changes no mean.
+# A gradient norm is taken of one micro batch's gradient on one rank, before the gradient is accumulated, reduced,
+# partitioned or clipped. Over micro batches and ranks the root mean square is reported. ZeRO divides gradients over
+# ranks only afterward, so the number has one meaning in stages 0 to 3, in any precision. It is not the norm of the
+# averaged gradient, which is smaller where gradients disagree (their noise: McCandlish et al., arXiv:1812.06162); the
+# global norm of that is in every step event as `grad_norm`. If the tokens of a sequence are divided over ranks, it is
+# the gradient of a rank's share of the sequence. A token's gradient counts once under activation checkpointing;
+# recomputed activations count again, which changes no mean.
 
 #: C: `grad_norm` root mean square over micro batches; `rms` and `max_abs` of activations; `zero` share of exact
 #: zeros; `logit_bound` the largest |q| |k| / scale of a head, which no attention logit exceeds (Cauchy-Schwarz;
@@ -170,7 +169,7 @@ _MAX_ABS, _LOGIT = range(2)
 
 @dataclass(frozen=True)
 class LayerStatistics:
-    """Layer statistics of one step over all ranks."""
+    """Layer statistics of one step, over all ranks."""
 
     step: int
     names: tuple[str, ...]  # R: "embedding", "0" … "L-1", "head"
@@ -182,7 +181,7 @@ class LayerStatistics:
         return values
 
     def named(self, name: str) -> dict[str, float]:
-        """Return one of `COLUMNS` by row, without rows that were not measured."""
+        """Return one of `COLUMNS` by row name, without rows that were not measured."""
         return {row: float(x) for row, x in zip(self.names, self.column(name), strict=True) if not math.isnan(x)}
 
     def event(self) -> dict[str, Any]:
@@ -197,7 +196,7 @@ class LayerStatistics:
 class LayerMonitor:
     """Layer statistics of a model. Attach once, before or after DeepSpeed takes the model.
 
-    In every step: `begin(step)`, forward and backward, `end()`; then `at(step)`. All ranks do so together.
+    In every step call `begin(step)`, run forward and backward, call `end()`, then `at(step)`, on all ranks together.
     """
 
     def __init__(self, module: nn.Module, layers: int, every: int, *, ranks: int = 1, tensor_ranks: int = 1) -> None:
@@ -205,8 +204,8 @@ class LayerMonitor:
 
         Args:
             layers: blocks of the whole model.
-            every: interval of measured steps; 0 measures none and adds no hooks.
-            ranks: size of the process group of sums and maxima; 1: this rank's numbers alone.
+            every: interval between measured steps; 0 measures no step and adds no hooks.
+            ranks: size of the process group for sums and maxima; 1 measures this rank alone.
             tensor_ranks: number of ranks that divide parameters marked `model_parallel`.
         """
         self.every, self.ranks, self.tensor_ranks = every, ranks, tensor_ranks
@@ -227,7 +226,7 @@ class LayerMonitor:
         self.again()
 
     def again(self) -> None:
-        """Discard the measurements since `begin`: the step is repeated."""
+        """Discard the measurements since `begin`, because the step is repeated."""
         if self._active:
             self._counts[:] = 0
             self._sums.zero_()
@@ -261,8 +260,8 @@ class LayerMonitor:
     def at(self, step: int) -> LayerStatistics | None:
         """Return the measurement of exactly this step, or None if it was not measured.
 
-        Call it in the order of steps, after the step's loss has been read on the host: then the measurement has arrived
-        too.
+        Call it in the order of steps, after the step's loss has been read on the host; the measurement has then
+        arrived too.
         """
         while self._sent and self._sent[0][0] <= step:
             self._receive()
@@ -295,7 +294,7 @@ class LayerMonitor:
         self._maxima = torch.zeros(len(self.names), 2, dtype=torch.float64, device=device)
 
     def _gradients(self, row: int, parameters: list[nn.Parameter]) -> None:
-        """Add the squared norms of these parameters' gradients, when autograd has computed them."""
+        """Register hooks that add the squared norms of these parameters' gradients once autograd has computed them."""
 
         def adder(weight: int) -> Callable[[Tensor], None]:
             def add(gradient: Tensor) -> None:
@@ -325,7 +324,7 @@ class LayerMonitor:
         self._measure(0, inputs[0])
 
     def _measure(self, row: int, x: Tensor) -> None:
-        """Add the statistics of [B, S, D], in passes that keep no copy of it."""
+        """Add the statistics of the activations `x` [B, S, D], without copying them."""
         if not self._active:
             return
         with torch.no_grad():
@@ -354,7 +353,7 @@ def blocks(module: nn.Module) -> Iterator[Any]:
 
 
 def _longest(x: Tensor) -> Tensor:
-    """Return the largest norm of a row of each head: [B, H, S, E] to [H]."""
+    """Return each head's largest row norm: [B, H, S, E] to [H]."""
     longest: Tensor = torch.linalg.vector_norm(x, dim=-1, dtype=torch.float32).amax(dim=(0, 2))
     return longest
 

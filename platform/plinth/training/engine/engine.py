@@ -54,7 +54,7 @@ OVERFLOWS = 64
 
 @dataclass(frozen=True)
 class PassHooks:
-    """Callbacks of training hooks within the passes of a step; see `RankHook`."""
+    """Callbacks of training hooks during the forward and backward passes of a step; see `RankHook`."""
 
     inputs: tuple[Callable[[StepBatch, int, ModelInput, bool], Mapping[str, Any]], ...] = ()
     loss: tuple[Callable[[Tensor, ModelInput], Tensor], ...] = ()
@@ -112,7 +112,8 @@ class TrainingEngine:
             bucket=config.parallel.reduce_bucket_elements,
             device_norm=not theirs,
         )
-        #: Gradient of a step on the device; None if its norm is DeepSpeed's: in FP16, and with an optimizer that cannot
+        #: Gradient of a step on the device; None if DeepSpeed computes its norm: in FP16, and with an optimizer that
+        # cannot
         #: skip an update.
         self.gradients = None if theirs else self._device_gradients()
         if isinstance(optimizer, Muon):
@@ -136,7 +137,7 @@ class TrainingEngine:
         )
 
     def _model(self) -> Decoder:
-        """Return this rank's part of the model, without its weights."""
+        """Build this rank's part of the model, without weights."""
         config = self.config
         model = divided_decoder(config.model, config.vocab_size, self.topology, self.rank.device, self.dtype)
         model.attend_by(config.parallel.attention)
@@ -146,7 +147,7 @@ class TrainingEngine:
         return model
 
     def _initialise(self, model: Decoder, settings: dict[str, Any], mpu: ModelParallelUnit | None) -> None:
-        """Initialize this rank's part: no rank creates or reads more than its share plus one parameter."""
+        """Initialize this rank's part of the model. No rank creates or reads more than its share plus one parameter."""
         with weight_source(self.config) as initial:
             if self.config.parallel.zero_stage == 3:
                 partition_initialised(model, initial, settings, mpu)
@@ -154,11 +155,11 @@ class TrainingEngine:
                 initialise(model, initial)
 
     def _unit(self) -> ModelParallelUnit | None:
-        """Return the process groups that DeepSpeed uses if other ranks divide the model too."""
+        """Return the process groups for DeepSpeed if the model is divided over ranks, otherwise None."""
         return ModelParallelUnit(self.topology) if self.topology.tensor is not None else None
 
     def rotate_at(self, step: int) -> None:
-        """Set the rotary positions of a step: nothing else of the model's configuration may change in a run."""
+        """Set the rotary positions of a step. Nothing else in the model's configuration can change during a run."""
         if self.config.rotary_schedule:
             decoder = next(one for one in self.module.modules() if isinstance(one, Decoder))  # through any wrappers
             decoder.config = self.config.model_at(step)
@@ -205,7 +206,7 @@ class TrainingEngine:
         return total
 
     def _hooked_attempt(self, batch: StepBatch) -> Tensor:
-        """Run a step like `_attempt`, with the gradient of a hook."""
+        """Run a step like `_attempt`, but with the gradient that a hook computes."""
         assert self.hooks.gradient is not None
         accumulate(self.deepspeed, 1)
         self.clock.enter("forward")  # forward and backward, sequence by sequence
@@ -216,7 +217,9 @@ class TrainingEngine:
         return total
 
     def _step(self, total: Tensor | None) -> None:
-        """Run DeepSpeed's step after a backward pass; `total` is the loss of the step if its gradient is complete."""
+        """Run DeepSpeed's step after a backward pass. Pass the loss of the step as `total` once its gradient is
+        complete.
+        """
         if total is not None:
             self._complete(total)
         self.clock.enter("optimizer")
@@ -232,13 +235,15 @@ class TrainingEngine:
             self.on_gradient(total)
 
     def sequence_loss(self, batch: StepBatch, rows: CompactBatch) -> Tensor:
-        """Return the loss of some rows of a step, by the model alone."""
+        """Return the model's own loss over the given rows of a step, without hooks."""
         loss: Tensor = self.module(*self._on_device(rows, batch.length), whole=rows.unbroken(batch.length))
         return loss
 
     @contextmanager
     def evaluating(self) -> Iterator[None]:
-        """Return a context for `loss_of`. A collective. No gradient is computed, and z-loss is left out."""
+        """Return a context in which `loss_of` may be called. A collective. Gradients are off, and z-loss is left
+        out.
+        """
         self.module.eval()
         try:
             with torch.no_grad():
@@ -261,7 +266,7 @@ class TrainingEngine:
         """Run `Decoder.arranged` on the live model: per target of a layout, -ln p and 1 if it is the most probable
         token, [N, 2] (FP32, on the device).
 
-        Sequence ranks return zeros for the targets of others, and pipeline stages before the last for all targets.
+        A sequence rank returns zeros for targets on other ranks. A pipeline stage before the last returns only zeros.
         """
         found: Tensor = self.deepspeed(tokens, layout=layout)
         return found
@@ -272,9 +277,9 @@ class TrainingEngine:
         return DTYPES[self.precision]
 
     def gradient_norm(self) -> Tensor:
-        """Return the global norm of this step's gradient before clipping; known when the optimizer's step starts.
+        """Return the global norm of this step's gradient before clipping. It is known when the optimizer's step starts.
 
-        Infinite if DeepSpeed measures it and has found an overflow.
+        The norm is infinite if DeepSpeed measures it and has found an overflow.
         """
         if self.gradients is not None:
             assert self.gradients.norm is not None
@@ -328,8 +333,8 @@ class TrainingEngine:
 def accumulate(engine: Any, micro_batches: int) -> None:
     """Set the number of micro batches of the next optimizer step.
 
-    DeepSpeed counts micro batches over the whole run and takes multiples of the accumulation as boundaries. If the
-    global batch changes, these no longer match, so the count restarts in every step.
+    DeepSpeed counts micro batches over the whole run and takes multiples of the accumulation as step boundaries. These
+    would no longer match after a change of the global batch, so the count restarts in every step.
     """
     if micro_batches != engine.gradient_accumulation_steps():
         engine.set_train_batch_size(micro_batches * engine.train_micro_batch_size_per_gpu() * engine.dp_world_size)

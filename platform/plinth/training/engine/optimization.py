@@ -28,14 +28,14 @@ from plinth.training.parameters.optimizers import OPTIMIZERS, Groups, MuonOption
 # WSD with horizons decays before each of them, over `decay_fraction` of the tokens until there, and returns to the peak
 # with the next step (WSD-S, Wen et al., arXiv:2410.05192): one run gives the loss of every horizon.
 #
-# A run that goes on from a trained checkpoint warms up again from `start_lr` (Ibrahim et al., arXiv:2403.08763).
+# A run that continues from a trained checkpoint warms up again from `start_lr` (Ibrahim et al., arXiv:2403.08763).
 
 
 def learning_rate(optimizer: Optimizer, tokens: int, total_tokens: int) -> float:
-    """Return the peak group's rate for the optimizer step that ends at `tokens` (1 … total_tokens); other groups are
-    multiples.
+    """Return the base learning rate for the optimizer step that ends at `tokens` (1 … total_tokens). Each parameter
+    group multiplies it by its own factor.
 
-    Both arguments may have any unit, as long as it is the same.
+    `tokens` and `total_tokens` may be in any unit, if it is the same for both.
     """
     warmup = math.ceil(optimizer.warmup(total_tokens))
     if tokens <= warmup:
@@ -47,7 +47,7 @@ def learning_rate(optimizer: Optimizer, tokens: int, total_tokens: int) -> float
 
 
 def _share(optimizer: Optimizer, tokens: int, total_tokens: int, done: float) -> float:
-    """Return the remaining share of the span between peak and minimum: 1 after warm-up, 0 at the end."""
+    """Return the schedule's position between minimum (0) and peak (1): 1 after warm-up, 0 at the end."""
     if optimizer.schedule == "cosine":
         return 0.5 * (1 + math.cos(math.pi * done))
     if optimizer.schedule == "linear":
@@ -100,7 +100,7 @@ def _hidden_factor(optimizer: Optimizer, model: Model) -> float | None:
 
 
 def lr_factor(optimizer: Optimizer, model: Model, name: str, parameter: nn.Parameter) -> float:
-    """Return the factor of the schedule's rate for a parameter."""
+    """Return the factor by which the schedule's rate is multiplied for a parameter."""
     if _is_embedding(name):
         return optimizer.embedding_lr_factor
     return 1 / model.width_multiplier if parameter.dim() >= 2 else 1.0
@@ -116,7 +116,7 @@ def weight_decay(optimizer: Optimizer, name: str, parameter: nn.Parameter) -> fl
 
 
 def set_rates(groups: Iterable[dict[str, Any]], lr: float) -> None:
-    """Set every group to the schedule's rate times its factor."""
+    """Set the learning rate of every group to the schedule's rate times the group's factor."""
     for group in groups:
         group["lr"] = lr * group.get("lr_factor", 1.0)
 
@@ -152,7 +152,7 @@ def _group(optimizer: Optimizer, factor: float, decay: float, hidden: bool) -> d
 # If `found_inf` is 1, weights, momentum and moments do not change, without a host wait: the new values are computed and
 # discarded.
 
-#: Coefficients of the iteration, number of steps, and minimum norm for division (Jordan et al.).
+#: Newton-Schulz iteration: coefficients, number of steps, and minimum norm to divide by (Jordan et al.).
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 STEPS = 5
 LEAST_NORM = 1e-7
@@ -194,7 +194,7 @@ class Muon(torch.optim.Optimizer):
         for group in groups:
             group["counts_steps"] = not group.get("hidden_matrices")
         self._adamw = torch.optim.AdamW(others, fused=True) if others else None
-        #: Parts of matrices in each flat tensor, if ZeRO replaces matrices with flat tensors.
+        #: Parts of matrices in each flat tensor, for runs in which ZeRO replaces matrices with flat tensors.
         self.division = MatrixDivision()
 
     @torch.no_grad()
@@ -225,7 +225,9 @@ class Muon(torch.optim.Optimizer):
             self._step_wave(wave, tensors, group, bad)
 
     def _step_wave(self, wave: Wave, flat: tuple[Tensor, ...], group: dict[str, Any], bad: Tensor | None) -> None:
-        """Update matrices of one wave: send the parts to the rank that multiplies each matrix, and back."""
+        """Update the matrices of one wave. The parts of a matrix are sent to the rank that orthogonalizes it, and
+        back.
+        """
         weights, gradient, momentum = ([all_[one.held] for one in wave.matrices] for all_ in flat)
         ahead = [self._look_ahead(v, g, bad) for v, g in zip(momentum, gradient, strict=True)]
         whole = wave.gather(ahead)
@@ -265,7 +267,7 @@ def _unless(bad: Tensor | None, new: Tensor, old: Tensor) -> Tensor:
 
 
 class HeldRange(NamedTuple):
-    """Elements of a flattened matrix that a rank holds."""
+    """Range of elements of a flattened matrix that one rank holds."""
 
     rank: int  # in the group
     first: int
@@ -293,7 +295,7 @@ class Wave(NamedTuple):
     group: Any  # None: nothing is sent
 
     def gather(self, parts: Sequence[Tensor]) -> dict[int, Tensor]:
-        """Gather the whole matrices that this rank owns, by index, from the parts [elements] of all ranks. A
+        """Assemble the matrices that this rank owns from the parts [elements] on all ranks; return them by index. A
         collective.
         """
         whole, transfers = dict[int, Tensor](), list[dist.P2POp]()
@@ -313,7 +315,9 @@ class Wave(NamedTuple):
         return {index: flat.view(self.matrices[index].shape) for index, flat in whole.items()}
 
     def scatter(self, whole: dict[int, Tensor], like: Sequence[Tensor]) -> list[Tensor]:
-        """Return this rank's part of every matrix from the whole matrices [elements] of their owners. A collective."""
+        """Send the whole matrices [elements] from their owners; return this rank's part of every matrix. A
+        collective.
+        """
         parts, transfers = [torch.empty_like(part) for part in like], list[dist.P2POp]()
         for index, (one, owner) in enumerate(zip(self.matrices, self.owners, strict=True)):
             for span in one.ranges:
@@ -333,13 +337,13 @@ class Wave(NamedTuple):
 
 
 class MatrixDivision:
-    """The waves of every flat tensor; a tensor that is not flat is a whole matrix."""
+    """Division of matrices over ranks: the waves of every flat tensor. A tensor that is not flat is a whole matrix."""
 
     def __init__(self) -> None:
         self._waves: dict[Tensor, list[Wave]] = {}
 
     def waves(self, flat: Tensor) -> list[Wave]:
-        """Return the matrices of a tensor that the optimizer steps, in an order that all ranks share."""
+        """Return the matrices in a tensor that the optimizer updates, in the same order on every rank."""
         if flat not in self._waves:
             rows, columns = flat.shape  # without ZeRO
             whole = HeldRange(0, 0, flat.numel())
@@ -347,7 +351,7 @@ class MatrixDivision:
         return self._waves[flat]
 
     def follow(self, outer: Any, groups: Sequence[dict[str, Any]]) -> None:
-        """Find the place of the `hidden_matrices` groups in DeepSpeed's optimizer."""
+        """Find where DeepSpeed's optimizer keeps the `hidden_matrices` groups."""
         hidden = [index for index, group in enumerate(groups) if group.get("hidden_matrices")]
         if hasattr(outer, "fp32_partitioned_groups_flat"):
             self._waves = dict(_divided_each(outer, hidden))
@@ -363,7 +367,7 @@ def _alone(one: HeldMatrix, rank: int) -> Wave:
 
 
 def _end_to_end(members: Sequence[Tensor], offsets: Sequence[int], share: int, group: Any) -> list[Wave]:
-    """Divide for ZeRO-1 and ZeRO-2: rank r holds the elements that begin at r x share."""
+    """Divide as ZeRO-1 and ZeRO-2 do: rank r holds `share` elements of the concatenated group, from r x share on."""
     rank = dist.get_rank(group)
     waves, across = list[Wave](), list[HeldMatrix]()
     for member, offset in zip(members, offsets, strict=True):
@@ -386,7 +390,7 @@ def _end_to_end(members: Sequence[Tensor], offsets: Sequence[int], share: int, g
 
 
 def _divided_each(outer: Any, hidden: Sequence[int]) -> Iterator[tuple[Tensor, list[Wave]]]:
-    """Divide for ZeRO-3: rank r holds the elements of each matrix from r x its share on, the last share padded."""
+    """Divide as ZeRO-3 does: rank r holds one share of each matrix, from r x share on; the last share is padded."""
     group = outer.dp_process_group
     rank, world = dist.get_rank(group), dist.get_world_size(group)
     for sub_group, members in enumerate(outer.fp16_groups):

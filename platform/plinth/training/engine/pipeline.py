@@ -1,6 +1,8 @@
-"""Exchange between stages of a pipeline: activations, their gradients, and a tied embedding matrix.
+"""Pipeline parallelism: exchange of activations, gradients and a tied embedding matrix between stages; engine of a
+stage.
 
-Concurrent sends and receives are one batch of operations: NCCL would deadlock if both stages sent first.
+Concurrent sends and receives are issued as one batch of operations, because NCCL would deadlock if both stages sent
+first.
 """
 
 from __future__ import annotations
@@ -29,8 +31,8 @@ class StageExchange:
     """Sends to and receives from the previous and next stages."""
 
     def __init__(self, stage: PipelineStage, ranks: Sequence[int], like: Tensor, device: torch.device) -> None:
-        """Set up the exchange. `ranks`: global ranks of the pipeline, first stage first. `like`: activations, without
-        memory.
+        """Set up the exchange. `ranks` are the global ranks of the pipeline, first stage first; `like` is a meta
+        tensor with the shape of the activations.
         """
         self._before = None if stage.first else ranks[stage.index - 1]
         self._after = None if stage.last else ranks[stage.index + 1]
@@ -62,9 +64,10 @@ class StageExchange:
 
 
 class ReceivedGradient(torch.autograd.Function):
-    """A loss whose gradient with respect to a stage's output is the one received from the next stage.
+    """A loss whose gradient with respect to a stage's output is the gradient received from the next stage.
 
-    Any factor on this loss is ignored: the last stage's loss carries accumulation and loss scale.
+    Any factor on this loss is ignored, because the last stage's loss already has the factors for accumulation and loss
+    scale.
     """
 
     @staticmethod
@@ -78,7 +81,7 @@ class ReceivedGradient(torch.autograd.Function):
 
 
 class TiedEmbedding:
-    """A tied embedding matrix: owned by the first stage, borrowed by the last."""
+    """A tied embedding matrix. The first stage owns it; the last stage uses a copy."""
 
     def __init__(self, model: Decoder, ranks: Sequence[int], device: torch.device, dtype: torch.dtype) -> None:
         self._model, self._stage, self._ranks = model, model.division.stage, ranks
@@ -90,7 +93,7 @@ class TiedEmbedding:
             model.borrowed_embedding = borrowed
 
     def _add(self, borrowed: Tensor) -> None:
-        """Add a micro batch's gradient in FP32, as DeepSpeed does for its own parameters."""
+        """Add a micro batch's gradient in FP32, as DeepSpeed does for the parameters that it manages."""
         assert borrowed.grad is not None
         if self._gradient is None:
             self._gradient = torch.zeros_like(borrowed, dtype=torch.float32)
@@ -107,7 +110,9 @@ class TiedEmbedding:
         _wait(operations)
 
     def send_gradient(self, outer: Any) -> None:
-        """Add the last stage's gradient to the first's, in the place where DeepSpeed's optimizer `outer` keeps it."""
+        """Send the last stage's gradient to the first stage and add it to the gradient that DeepSpeed's optimizer
+        `outer` keeps.
+        """
         operations: list[dist.P2POp] = []
         if self._stage.last:
             _send(operations, self._gradient, self._ranks[0])
@@ -152,8 +157,9 @@ def _accumulated(outer: Any, parameter: Any) -> Tensor:
 # rows may vary between steps; each sequence rank has a pipeline of its own, for its slice of the rows. DeepSpeed keeps
 # the optimizer (on the device or offloaded), ZeRO-0 or 1, precision, clipping and the sum over data and sequence ranks;
 # each stage is an engine of its own whose model-parallel group is the pipeline. DeepSpeed's PipelineEngine is
-# unsuitable: it trains a step in one call, so the guard could not skip an update after the gradient; it names
-# parameters by position, so a checkpoint would fit one number of stages; and it steps each copy of a tied matrix.
+# unsuitable. It trains a step in one call, so the guard could not skip an update after the gradient. It names
+# parameters by position, so a checkpoint would fit only one number of stages. It also updates each copy of a tied
+# matrix separately.
 #
 # With tied embeddings the first stage owns the matrix and its optimizer state. The last stage receives the weights at
 # the start of a step and sends its gradient after the backward passes: no second state, and no copies that drift apart.
@@ -170,7 +176,7 @@ def open_engine(config: RunConfig, rank: Rank, hooks: PassHooks = NO_HOOKS) -> T
 
 
 class PipelineEngine(TrainingEngine):
-    """`TrainingEngine` of one pipeline stage. `parameters` and losses cover the whole model, on every rank."""
+    """`TrainingEngine` of one pipeline stage. `parameters` and losses are those of the whole model, on every rank."""
 
     def __init__(self, config: RunConfig, rank: Rank, hooks: PassHooks) -> None:
         super().__init__(config, rank, hooks)
@@ -258,7 +264,7 @@ class PipelineEngine(TrainingEngine):
             yield
 
     def loss_of(self, tokens: Any, scored: Any) -> Tensor:
-        """Return the loss as `TrainingEngine.loss_of` on the last stage, zero elsewhere."""
+        """Return the loss like `TrainingEngine.loss_of` on the last stage, and zero on other stages."""
         rows = CompactBatch.of(tokens, None, scored)
         y = self._passed_on(tokens.shape, *self._on_device(rows, tokens.shape[1] - 1), whole=True)
         return y if self._stage.last else torch.zeros((), device=self.rank.device)
@@ -277,8 +283,8 @@ class PipelineEngine(TrainingEngine):
         return y
 
     def _activations(self, shape_of_tokens: Sequence[int]) -> Tensor:
-        """Return activations between stages without memory: [B, S/n, D] in the precision of the model, for tokens […,
-        B, S + 1] and n ranks that share a sequence.
+        """Return a meta tensor with shape and dtype of the activations between stages: [B, S/n, D] in the model's
+        precision, for tokens […, B, S + 1] and n ranks that share a sequence.
         """
         *_, micro, length = shape_of_tokens
         shape = micro, (length - 1) // self.config.parallel.sequence, self.config.model.dim
@@ -300,7 +306,7 @@ class PipelineEngine(TrainingEngine):
 
 
 class PipelineUnit(ModelParallelUnit):
-    """Model-parallel group, for DeepSpeed, of the ranks of one replica: stages and tensor ranks."""
+    """Model-parallel group for DeepSpeed: the ranks of one replica, over pipeline stages and tensor ranks."""
 
     def __init__(self, topology: Topology) -> None:
         super().__init__(topology)

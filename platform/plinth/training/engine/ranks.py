@@ -33,8 +33,8 @@ DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 def precision_of(config: RunConfig, device: torch.device) -> str:
-    """Resolve `auto`: BF16 if the device supports it natively, and FP32 on CPUs that would emulate it, 3 to 4 times
-    slower.
+    """Return the run's precision, with `auto` resolved: BF16 if the device supports it natively, otherwise FP32, since
+    CPUs that emulate BF16 are 3 to 4 times slower.
     """
     if config.precision != "auto":
         return config.precision
@@ -47,7 +47,7 @@ def precision_of(config: RunConfig, device: torch.device) -> str:
 
 
 def require_device(precision: str, device: torch.device) -> None:
-    """Refuse a precision that this device lacks: DeepSpeed's own check, with a remedy.
+    """Refuse a precision that this device lacks. The check is DeepSpeed's own; the error adds a remedy.
 
     Raises:
         TrainingError: the device has no FP16 arithmetic.
@@ -78,7 +78,7 @@ def require_gradient(path: AttentionPath, device: torch.device) -> None:
         )
 
 
-# FP8 products of the blocks' linear layers, by torchao: both factors are cast with dynamic scales.
+# FP8 matrix products for the blocks' linear layers, by torchao. Both factors are cast with dynamic scales.
 #
 #     tensorwise           one scale per tensor; E4M3, gradients in E5M2. Scales depend on the micro batch, so the
 #                          rounding of losses depends on the division of a batch
@@ -104,8 +104,8 @@ def require_float8(config: RunConfig, precision: str, device: torch.device) -> N
         precision: resolved precision of the run.
 
     Raises:
-        TrainingError: the device has no FP8 arithmetic, the run is not in BF16, or the tokens of a micro batch are not
-            divisible.
+        TrainingError: the device has no FP8 arithmetic, the run is not in BF16, or the number of tokens in a micro
+        batch is not divisible by `MULTIPLE`.
     """
     kind = config.float8
     if kind == "none":
@@ -135,10 +135,10 @@ def require_float8(config: RunConfig, precision: str, device: torch.device) -> N
 
 
 def convert(model: Decoder, kind: str, *, emulate: bool = False) -> None:
-    """Convert the linear layers of the blocks to FP8 products.
+    """Convert the linear layers of the blocks to FP8 matrix products.
 
     Args:
-        emulate: True for the same rounding by products in FP32, on any device.
+        emulate: True to compute in FP32 with the rounding of FP8, on any device.
 
     Raises:
         MissingError: torchao is not installed.
@@ -149,7 +149,7 @@ def convert(model: Decoder, kind: str, *, emulate: bool = False) -> None:
 
 
 def divides(module: nn.Module, name: str = "") -> bool:
-    """Return True if the kernels support a linear layer."""
+    """Return True if the FP8 kernels support the sizes of a linear layer."""
     return isinstance(module, nn.Linear) and not (module.in_features % MULTIPLE or module.out_features % MULTIPLE)
 
 
@@ -209,8 +209,8 @@ def join(config: RunConfig) -> Rank:
 def _set_determinism(deterministic: bool, *, compiles: bool) -> None:
     """Set deterministic kernels, or fail with an error that names the unsupported operation.
 
-    `use_deterministic_algorithms` sets Inductor's flag too, and imports Inductor for it, a fifth of a rank's start-up
-    time: only a run that compiles needs that.
+    `use_deterministic_algorithms` also sets Inductor's flag. It imports Inductor for that, which takes a fifth of a
+    rank's start-up time and is only needed by a run that compiles.
 
     Not `warn_only`: with it, the gradients of flash and memory-efficient attention stay nondeterministic, and cuDNN's
     attention is chosen (ATen, transformers/cuda: attention_backward.cu, sdp_utils.cpp).
@@ -220,7 +220,7 @@ def _set_determinism(deterministic: bool, *, compiles: bool) -> None:
         torch.use_deterministic_algorithms(deterministic)
     else:
         torch.set_deterministic_debug_mode("error" if deterministic else "default")
-    # skips the fill of new tensors, which only reads of uninitialized memory could notice
+    # do not fill new tensors: the fill only matters to code that reads uninitialized memory
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
 
 
@@ -248,7 +248,7 @@ def seed(value: int) -> None:
 
 
 def leave() -> None:
-    """Leave the process group, so that no part of it outlives the rank."""
+    """Leave the process group, so that none of its resources outlive the rank."""
     if torch.distributed.is_initialized():
         torch.distributed.barrier()
         torch.distributed.destroy_process_group()
@@ -256,7 +256,7 @@ def leave() -> None:
 
 @contextmanager
 def _without(name: str) -> Iterator[None]:
-    """Hide a package. DeepSpeed's autotuner, which is not used, would import MLflow, and that is most of a rank's
+    """Hide a package from imports. DeepSpeed's unused autotuner would import MLflow, which takes most of a rank's
     start-up time.
     """
     if name in sys.modules:
@@ -271,8 +271,8 @@ def _without(name: str) -> Iterator[None]:
 
 @contextmanager
 def _nothing_compiled() -> Iterator[None]:
-    """Disable compilation during DeepSpeed's import. It imports its Muon to check an optimizer's type, and decorating
-    its kernels loads Inductor, a quarter of a rank's start-up time.
+    """Disable compilation while DeepSpeed is imported. DeepSpeed imports its own Muon to check an optimizer's type,
+    and decorating Muon's kernels loads Inductor, which takes a quarter of a rank's start-up time.
     """
     from deepspeed.runtime import compiler
 
@@ -284,16 +284,18 @@ def _nothing_compiled() -> Iterator[None]:
 
 
 class _DeferredDynamo(ModuleType):
-    """Placeholder for `torch._dynamo` in a process that compiles nothing; any other attribute loads the real module."""
+    """Placeholder for `torch._dynamo` in a process that compiles nothing. Access to any other attribute loads the real
+    module.
+    """
 
     @staticmethod
     def disable(fn: Any, *args: Any, **options: Any) -> Any:
-        """Return `fn` itself, since nothing traces it."""
+        """Return `fn` unchanged, since nothing is traced."""
         return fn
 
     @staticmethod
     def graph_break() -> None:
-        """Do nothing: there is no graph."""
+        """Do nothing, since there is no graph to break."""
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") and name != "__path__":  # module scans need no compiler
@@ -304,8 +306,8 @@ class _DeferredDynamo(ModuleType):
 
 
 def defer_dynamo() -> None:
-    """Load TorchDynamo only when something compiles. An optimizer imports it to break its graph, which is a quarter of
-    the CPU time of a rank's start-up.
+    """Load TorchDynamo only when something compiles. An optimizer imports it only to break its graph, and the import
+    takes a quarter of the CPU time of a rank's start-up.
     """
     if "torch._dynamo" not in sys.modules:
         torch._dynamo = sys.modules["torch._dynamo"] = _DeferredDynamo("torch._dynamo")

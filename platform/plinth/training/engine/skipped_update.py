@@ -5,12 +5,12 @@
     host, at the end of the step or while the next one runs ◄── one copy of all of it ◄────┘
 
 The update is skipped with `found_inf` of PyTorch's fused AdamW (our Muon has it too), the flag of loss scaling: if it
-is 1, the kernel changes neither parameters nor moments nor the step count, and the host does not wait
+is 1, the kernel leaves parameters, moments and step count unchanged, and the host does not wait
 (`torch.optim.Optimizer`; OLMo-core's SkipStepOptimizer multiplies by a similar factor). DeepSpeed's ZeRO stages 0 to 3
 call that optimizer last, after reduction, norm and clipping, on every rank with the same loss and norm: all ranks skip
 the update or none does. An offloaded optimizer runs on the host, which waits for the verdict there, as it does for the
 gradient: PyTorch's own copy of the flag would be read too early. Steps that DeepSpeed itself skips (an overflow in
-FP16) never get here and count as skipped.
+FP16) do not reach this code; they count as skipped.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ from plinth.training.engine.engine import TrainingEngine
 from plinth.training.guard.rules import NONE_BROKEN, TEXT_RULES, Limits
 from plinth.training.telemetry.step_clock import StepMarks, StepTime
 
-#: Request of a rank to save in place of a failed save; any other request has priority.
+#: Request from a rank to save again after a failed save. Any other request has priority.
 SAVE_AGAIN = -1
 
-#: Request of the stopping rules to end the run; every real signal has priority.
+#: Request from the stopping rules to end the run. Every real signal has priority.
 STOP_REQUESTED = 1
 
-#: Requests of a rank to all ranks, counted over ranks, the most urgent last.
+#: Requests that a rank can send to all ranks, the most urgent last. The vector counts the ranks that send each.
 SIGNALS = (SAVE_AGAIN, STOP_REQUESTED, int(signal.SIGINT), int(signal.SIGTERM))
 
-#: Positions in the vector. Sums of 32-bit words over a million ranks stay exact in FP64.
+#: Positions in the shared vector. Sums of 32-bit words over a million ranks stay exact in FP64.
 _LOSS, _FIRST, _SECOND, _SECONDS, _RANKS = range(5)
 _ASKED = slice(5, 5 + len(SIGNALS))
 _TRACE = _ASKED.stop
@@ -49,7 +49,7 @@ _NORM, _SKIPPED = range(_BROKEN.stop, _BROKEN.stop + 2)
 
 @dataclass(frozen=True)
 class Shared:
-    """Numbers of a step shared by all ranks, on the host."""
+    """Numbers of a step that all ranks share, on the host."""
 
     loss: float  # mean over ranks
     grad_norm: float
@@ -62,7 +62,7 @@ class Shared:
 
 
 class UpdateSkipper:
-    """Shares a step's numbers among ranks and skips its update when they are bad."""
+    """Shares a step's numbers among ranks, and skips the update when the numbers are bad."""
 
     def __init__(self, engine: TrainingEngine) -> None:
         self.engine, self.device = engine, engine.rank.device
@@ -86,8 +86,8 @@ class UpdateSkipper:
         trace: int = 0,
         broken: Sequence[int] = NONE_BROKEN,
     ) -> None:
-        """Prepare a step: its limits, and this rank's fingerprint, signal, and seconds of its last step; on the leading
-        rank the newest trace request; and the number of rows that violate each rule of screening.
+        """Prepare a step: its limits, this rank's fingerprint, signal and seconds of the last step, the number of rows
+        that violate each screening rule, and (on the leading rank) the newest trace request.
         """
         self._limits, self._summed, self._bad, self._flag = limits, None, None, None
         asked = [float(pending == number) for number in SIGNALS]
@@ -111,7 +111,9 @@ class UpdateSkipper:
         self._summed = summed
 
     def _judge(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        """Judge at the beginning of the optimizer's step. ZeRO-3 takes several per step, which share one verdict."""
+        """Decide at the beginning of the optimizer's step whether to update. ZeRO-3 calls the optimizer several times
+        per step, with one shared verdict.
+        """
         if self._bad is None:
             norm, summed = self.engine.gradient_norm(), self._summed
             loss = norm if summed is None else summed[_LOSS] / summed[_RANKS]
@@ -127,13 +129,13 @@ class UpdateSkipper:
 
 
 class PendingNumbers:
-    """Pending copy of a step's numbers to the host; reading waits for it."""
+    """Copy of a step's numbers to the host that is still in progress. Reading waits for it."""
 
     def __init__(self, values: Tensor) -> None:
         self._copy = HostCopy(values)
 
     def read(self) -> Shared:
-        """Read the numbers: the only read of a step."""
+        """Wait for the numbers and return them. The host reads a step's numbers only here."""
         values = self._copy.read().tolist()
         ranks = values[_RANKS]
         return Shared(
@@ -169,7 +171,7 @@ class Measured:
 
 @dataclass(frozen=True)
 class Launched:
-    """One step in flight: the numbers on the host, and those still on the device."""
+    """One step in flight: the numbers that the host knows, and those still on the device."""
 
     step: int
     lr: float

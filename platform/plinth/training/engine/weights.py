@@ -1,4 +1,4 @@
-"""Weights of the model on a rank: initial weights from files, and copies of the model's weights."""
+"""Model weights on a rank: initial weights from files, FP32 master weights, and the exponential mean of the weights."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ from plinth.tokens.tokenizer.encode import load as load_tokenizer
 from plinth.training.config import RunConfig
 from plinth.training.parameters.optimizers import Optimizer
 
-# Initial weights of any part of any parameter, from saved weights: every rank reads its share only.
+# Initial weights for any part of any parameter, read from saved weights. Every rank reads only its share.
 #
 # The same interface as `plinth.model.division.Initial`, which draws weights: a part is requested by its place, so
 # ZeRO-3, tensor and pipeline ranks need no code of their own. A file is opened at the first request for one of its
-# tensors; its first reader on a machine compares the digest.
+# tensors. The first rank on a machine that reads a file also compares its digest.
 #
 #     V  rows of the parent's embeddings    D  model width
 
@@ -41,7 +41,7 @@ BLOCK_ROWS = 4096
 
 @contextmanager
 def weight_source(config: RunConfig) -> Iterator[WeightSource]:
-    """Open the run's initial weights: drawn from its seed, or read from files.
+    """Open the run's initial weights, which are drawn from its seed or read from files.
 
     Raises:
         CheckpointError: the files do not hold the parameters of the model.
@@ -61,8 +61,8 @@ def weight_source(config: RunConfig) -> Iterator[WeightSource]:
 
 
 def parent_rows(store: Store, tokenizer: Manifest, initial: Manifest, vocab_size: int) -> NDArray[np.int64]:
-    """Return the parent's row of each token of the run's vocabulary [vocab_size], by the token's text; -1 if it has
-    none.
+    """Return, for each token of the run's vocabulary, the row of the parent's token with the same text, or -1 if there
+    is none [vocab_size].
     """
     (ours,), (theirs,) = tokenizer.named(TOKENIZER), initial.named(TOKENIZER)
     known = load_tokenizer(store, theirs.blob).get_vocab()
@@ -80,7 +80,8 @@ class SavedInitial:
         rows: parent's row of each token [vocabulary], if vocabularies differ.
 
     Raises:
-        CheckpointError: tensors are missing or unknown; the error lists all. Shapes are compared when a tensor is read.
+        CheckpointError: tensors are missing or unknown; the error lists all of them. Shapes are compared when a tensor
+        is read.
     """
 
     def __init__(
@@ -106,8 +107,8 @@ class SavedInitial:
             target.copy_(tensor[rows, placement.column : placement.column + target.shape[1]])
 
     def _fill_rows(self, target: Tensor, tensor: Any, placement: Placement) -> None:
-        """Fill the rows of tokens that the parent knows, and the mean of the parent's rows [V, D] for others, block by
-        block in FP64: the same on every rank.
+        """Fill the rows of tokens that the parent knows with the parent's rows [V, D], and all other rows with the
+        mean of the parent's rows. The mean is computed block by block in FP64, so it is the same on every rank.
         """
         assert self._rows is not None
         wanted = torch.from_numpy(self._rows[placement.row : placement.row + target.shape[0]])
@@ -167,7 +168,7 @@ class SavedInitial:
         )
 
 
-# Copies of the model's weights: FP32 masters and gradients of a BF16 model without ZeRO, and the exponential mean.
+# Copies of the model's weights: FP32 master weights of a BF16 model without ZeRO, and the exponential mean.
 
 # FP32 master weights and FP32 gradients of a BF16 model without ZeRO.
 #
@@ -189,7 +190,8 @@ def _master(parameter: nn.Parameter) -> nn.Parameter:
 class MasterWeights:
     """Links the masters of an optimizer to their parameters.
 
-    The optimizer gets DeepSpeed's names for both (`fp16_groups`, `fp32_groups`), by which checkpoints find them.
+    The optimizer stores parameters and masters under DeepSpeed's names (`fp16_groups`, `fp32_groups`), where
+    checkpoints find them.
     """
 
     def __init__(self, groups: list[dict[str, Any]], optimizer: Any) -> None:
@@ -199,7 +201,9 @@ class MasterWeights:
         optimizer.register_step_pre_hook(self._lend)
 
     def follow(self) -> None:
-        """Copy the new weights after each step; call it after other hooks that read the optimizer's gradients."""
+        """Register a hook that copies the new weights to the parameters after each step. Call it after other hooks
+        that read the optimizer's gradients.
+        """
         self._optimizer.register_step_post_hook(self._update)
 
     def _pairs(self) -> Iterator[tuple[Any, Tensor]]:
@@ -229,7 +233,7 @@ EMA = "ema"
 
 
 def step_weight(optimizer: Optimizer, tokens: int) -> float:
-    """Return the weight of the new weights in the mean after a step of `tokens` tokens."""
+    """Return the weight of the current parameters in the mean after a step of `tokens` tokens."""
     if optimizer.ema_decay is None:
         return 0.0
     return float(1 - optimizer.ema_decay ** (tokens / (optimizer.ema_tokens or tokens)))
@@ -244,7 +248,9 @@ class WeightAverage:
 
     @torch.no_grad()
     def _follow(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        """Update at the end of the optimizer's step. ZeRO takes several, each for a part of the parameters."""
+        """Update the mean at the end of the optimizer's step. ZeRO-3 calls the optimizer several times, each for part
+        of the parameters.
+        """
         bad = getattr(optimizer, "found_inf", None)
         for flat in (flat for group in optimizer.param_groups for flat in group["params"]):
             state = optimizer.state.get(flat)
@@ -254,5 +260,5 @@ class WeightAverage:
                 state[EMA] = flat.detach().clone()
             elif bad is None:
                 state[EMA].lerp_(flat, self.weight)
-            else:  # weights stay finite after a skipped update, so a share of 0 leaves the mean unchanged
+            else:  # finite weights: after a skipped update the factor 0 leaves the mean unchanged
                 state[EMA].lerp_(flat, (bad.to(flat.device) == 0) * self.weight)

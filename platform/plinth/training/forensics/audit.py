@@ -1,4 +1,4 @@
-"""Proof that a resume is exact: replay of a range of steps from a committed checkpoint, with a comparison.
+"""Proof that a resume is exact: a range of steps is replayed from a committed checkpoint and compared.
 
 A fresh process per rank loads the checkpoint, trains to a later committed one without writing into the run, and
 compares with the original timeline and checkpoints
@@ -10,8 +10,8 @@ compares with the original timeline and checkpoints
 If anything differs, the same steps are replayed once more from the same checkpoint: two replays measure the
 nondeterminism of kernels on this hardware (tolerance).
 
-The result is evidence, not an assertion: differences are recorded, and a gate decides. The evidence has no times or
-paths. `resume.json` is the newest; `audits/` keeps all.
+The result is evidence, not an assertion: differences are recorded, and a gate decides. The evidence contains no times
+or paths. `resume.json` is the newest evidence; `audits/` keeps all.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from plinth.training.trainer import Trainer
 
 @dataclass
 class Replayed:
-    """Steps and states of the replay; `states` by the step of each commit in between."""
+    """Steps and states of the replay; `states` has the state at each commit in the range, by step."""
 
     steps: dict[int, dict[str, Any]] = field(default_factory=dict)
     skipped: list[int] = field(default_factory=list)
@@ -57,12 +57,12 @@ class Replayed:
 
 
 def replay(config: RunConfig, rank: Rank, start: int | None = None) -> None:
-    """Replay from the newest committed checkpoint up to `start` (by default `config.audit_step`) to the newest; the
-    leading rank writes the evidence.
+    """Replay up to the newest committed checkpoint, beginning at the last one that was committed up to step `start`
+    (by default `config.audit_step`). The leading rank writes the evidence.
 
     Raises:
         MissingError: there are no two committed checkpoints to replay between.
-        CheckpointError, ResumeError: one of them cannot be trusted.
+        CheckpointError, ResumeError: a checkpoint cannot be trusted.
     """
     first, commits = span(config, start)
     verification = SharedVerification(config, rank)
@@ -84,8 +84,8 @@ def _differs(config: RunConfig, rank: Rank, first: int, found: Replayed) -> bool
 
 
 def _measure(trainer: Trainer, first: int, commits: list[int]) -> dict[str, Any]:
-    """Replay once more. Return the measured numbers of each step, and the distance of the final state to that of the
-    first replay, with the distance of the first replay to the original. A collective.
+    """Replay once more. Return the measured numbers of each step, the distance between the final states of both
+    replays, and the distance between the first replay and the original. A collective.
     """
     engine = trainer.engine
     before = share_of(engine)
@@ -135,7 +135,7 @@ def _step(measured: Measured, loss_ema: float | None) -> dict[str, Any]:
 
 
 def compare(config: RunConfig, first: int, found: Replayed) -> dict[str, Any]:
-    """Return the evidence: original and replayed values, and True for each if they are equal."""
+    """Return the evidence: original and replayed values, each with True if they are equal."""
     history, last = timeline(config.directory.events), max(found.states)
     steps = [_compared(history.steps.get(step, {}), step, again) for step, again in found.steps.items()]
     skipped = sorted(step for step in history.skipped if first < step <= last)
@@ -164,7 +164,7 @@ def compare(config: RunConfig, first: int, found: Replayed) -> dict[str, Any]:
         "interventions": {"original": acted, "replayed": again},
         "ranks": config.ranks,
         "zero_stage": config.parallel.zero_stage,
-        "layouts": {  # the order of sums depends on the layout: only a replay on the same layout is exact
+        "layouts": {  # the order of sums depends on the layout, so only a replay on the same layout is exact
             "original": {str(step): _layout(config, step) for step in (first, *sorted(found.states))},
             "replayed": layout_of(config),
         },
@@ -201,7 +201,9 @@ def write(config: RunConfig, evidence: Mapping[str, Any]) -> None:
 
 
 def _compared(original: Mapping[str, Any], step: int, again: Mapping[str, Any]) -> dict[str, Any]:
-    """Compare one step, original and replayed; a step that the timeline lacks differs in everything."""
+    """Compare one step of the original with the replay. A step that the timeline lacks counts as different in every
+    value.
+    """
     pairs = {
         name: {"original": original.get(name, False if name == "vetoed" else None), "replayed": again[name]}
         for name in COMPARED
@@ -225,8 +227,8 @@ def _commit(config: RunConfig, step: int, again: Mapping[str, Any]) -> dict[str,
 
 
 def _monitor_at(monitor: Mapping[str, Any], step: int) -> dict[str, Any]:
-    """Return the monitor without rollbacks of later windows, which a replay has from its beginning, and without the
-    held-out slices, which it does not evaluate.
+    """Return the monitor as comparable with a replay: without rollbacks of later windows, which a replay knows from
+    its start, and without held-out slices, which a replay does not evaluate.
     """
     guard = monitor["guard"]
     made = [rollback for rollback in guard["rollbacks"] if rollback["window"][0] <= step]
@@ -235,8 +237,8 @@ def _monitor_at(monitor: Mapping[str, Any], step: int) -> dict[str, Any]:
 
 
 def _repeatable_interventions(history: History, first: int, last: int) -> Iterator[dict[str, Any]]:
-    """Yield the interventions that a replay of these steps repeats: without rollbacks, whose steps it skips, and
-    without interventions on steps that a rollback discarded or of the throughput rule.
+    """Yield the interventions that a replay of these steps repeats: without rollbacks, whose steps a replay skips,
+    without interventions on discarded steps, and without those of the throughput rule.
     """
     for event in history.of("intervention"):
         again = event["action"] != "rollback" and event["rule"] != "throughput"
@@ -251,13 +253,15 @@ def _comparable(event: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _largest_difference(steps: list[dict[str, Any]], name: str) -> float:
-    """Return the largest absolute difference of a number over all compared steps that have it twice."""
+    """Return the largest absolute difference of a number over all steps where original and replay both have it."""
     pairs = ((row[name]["original"], row[name]["replayed"]) for row in steps)
     return max((abs(a - b) for a, b in pairs if isinstance(a, float) and isinstance(b, float)), default=0.0)
 
 
 def _relative_difference(steps: list[dict[str, Any]], name: str) -> float:
-    """Return the largest relative difference of a number over all compared steps; infinite if one of two is missing."""
+    """Return the largest relative difference of a number over all compared steps; infinite if one of the two values is
+    missing.
+    """
     pairs = [(row[name]["original"], row[name]["replayed"]) for row in steps]
     if not all(isinstance(one, float) for pair in pairs for one in pair):
         return math.inf
@@ -265,8 +269,8 @@ def _relative_difference(steps: list[dict[str, Any]], name: str) -> float:
 
 
 def _parameter_difference(engine: TrainingEngine, step: int) -> float:
-    """Return the largest absolute difference to the parameters of a checkpoint, each compared by one rank. A
-    collective.
+    """Return the largest absolute difference between the engine's parameters and a checkpoint's. Each parameter is
+    compared by one rank. A collective.
     """
     division = model_share.division_of(engine)
     wanted = {hf_name(name) for name in division.share(engine.rank.index)}
@@ -280,7 +284,7 @@ def _parameter_difference(engine: TrainingEngine, step: int) -> float:
     return float(found)
 
 
-# Distance of two replays of the same steps on this hardware: the basis of a proof of the class `measured`.
+# Distance between two replays of the same steps on this hardware: the basis of a proof of the class `measured`.
 #
 # If kernels sum in a nondeterministic order, a resumed run cannot equal the uninterrupted one bit for bit. Two replays
 # from the same checkpoint then differ by as much as original and replay do, if the resume is exact. Each rank compares
@@ -302,8 +306,8 @@ def share_of(engine: TrainingEngine) -> list[Tensor]:
 
 
 def distance(engine: TrainingEngine, other: list[Tensor]) -> float:
-    """Return the distance of the state of all ranks to copies of `share_of`: the largest norm of a tensor's difference
-    over the larger norm, 0 … 2. A collective.
+    """Return the distance, from 0 to 2, between the current state of all ranks and an earlier copy by `share_of`: over
+    all tensors, the largest norm of the difference divided by the larger norm. A collective.
     """
     found = [_relative(now.detach(), then) for now, then in zip(engine.optimizer_tensors(), other, strict=True)]
     largest = torch.tensor(max(found, default=0.0), dtype=torch.float64, device=engine.rank.device)

@@ -1,7 +1,7 @@
-"""Verification of the evidence that a resume is exact: conclusions are recomputed from the listed values. No torch.
+"""Verification of the evidence that a resume is exact. Conclusions are recomputed from the listed values. No torch.
 
 The evidence lists every step and every committed state of the replay with the original. They are compared again here,
-and tied to the parameters of the checkpoint to be released.
+and the digest of the parameters is compared with the checkpoint to be released.
 
 There are two classes of proof; the gate policy names those that it accepts:
 
@@ -53,7 +53,9 @@ ToleranceClass = Literal["bit-equal", "measured"]
 
 
 class MeasuredBound(Frozen):
-    """One quantity: its largest relative difference between original and replay, between two replays, and the bound."""
+    """Bound for one quantity: its largest relative difference between original and replay, the largest between two
+    replays, and the allowed maximum.
+    """
 
     difference: float
     spread: float
@@ -88,8 +90,8 @@ class Tolerance(Frozen):
 
 
 class ResumeProof(Frozen):
-    """Result of the verification: number of compared steps, reasons why they are not bit-equal, one sentence each, and
-    the measured tolerance if they are not.
+    """Result of the verification: number of compared steps, reasons why they are not bit-equal (one sentence each),
+    and in that case the measured tolerance.
     """
 
     compared_steps: int
@@ -98,7 +100,7 @@ class ResumeProof(Frozen):
 
     @property
     def bit_exact(self) -> bool:
-        """True if something was compared, and all of it is equal and about this checkpoint."""
+        """True if steps were compared, all are equal, and the evidence belongs to this checkpoint."""
         return not self.faults and self.compared_steps > 0
 
     @property
@@ -111,7 +113,7 @@ class ResumeProof(Frozen):
 
 
 def examined(evidence: Mapping[str, Any], *, step: int, parameters_sha256: str) -> ResumeProof:
-    """Compare original and replay again.
+    """Recompute the comparison of original and replay from the evidence.
 
     Args:
         evidence: content of `resume.json`.
@@ -119,7 +121,7 @@ def examined(evidence: Mapping[str, Any], *, step: int, parameters_sha256: str) 
         parameters_sha256: digest of its parameters, from its manifest.
 
     Returns:
-        A proof with faults if the evidence is incomplete.
+        A proof that lists faults if the evidence is incomplete.
     """
     try:
         skeleton = tuple(_skeleton(evidence, step))
@@ -137,7 +139,7 @@ def examined(evidence: Mapping[str, Any], *, step: int, parameters_sha256: str) 
 
 
 def _skeleton(evidence: Mapping[str, Any], step: int) -> Iterator[str]:
-    """Yield faults that no tolerance excuses: in compared steps, skipped steps and interventions."""
+    """Yield the faults that no tolerance can excuse: wrong compared steps, skipped steps or interventions."""
     skipped, acted = evidence["skipped_steps"], evidence["interventions"]
     listed = sorted({int(row["step"]) for row in evidence["steps"]} | set(skipped["replayed"]))
     expected = list(range(int(evidence["from_step"]) + 1, int(evidence["to_step"]) + 1))
@@ -190,7 +192,9 @@ def _tolerance(evidence: Mapping[str, Any], faults: tuple[str, ...]) -> Toleranc
 
 
 def _of_steps(rows: list[Mapping[str, Any]], name: str, least: float) -> MeasuredBound:
-    """Return the largest relative differences of a number over all steps; between two replays at least `least`."""
+    """Return a number's largest relative differences over all steps; the difference between two replays counts as at
+    least `least`.
+    """
     pairs = [row[name] for row in rows]
     return MeasuredBound(
         difference=max(relative(pair["original"], pair["replayed"]) for pair in pairs),
@@ -199,7 +203,9 @@ def _of_steps(rows: list[Mapping[str, Any]], name: str, least: float) -> Measure
 
 
 def relative(first: float, second: float) -> float:
-    """Return the difference of two numbers as a share of the larger, at most `WHOLLY`, also if only one is finite."""
+    """Return the difference of two numbers as a share of the larger, at most `WHOLLY`; it is `WHOLLY` if only one is
+    finite.
+    """
     if first == second or (math.isnan(first) and math.isnan(second)):
         return 0.0
     found = abs(first - second) / max(abs(first), abs(second))
@@ -207,7 +213,7 @@ def relative(first: float, second: float) -> float:
 
 
 def _undecided(evidence: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the decisions that differ."""
+    """Yield the decisions of the run (batches, rates, updates, interventions) that differ in the replay."""
     for row in evidence["steps"]:
         exact = [name for name in COMPARED if name not in MEASURED]
         if different := [name for name in exact if row[name]["original"] != row[name]["replayed"]]:
@@ -222,7 +228,7 @@ def _undecided(evidence: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _decisions(value: Any) -> Any:
-    """Return a record without its measured numbers: floats, also those written as text."""
+    """Return a record without its measured numbers, which are floats, or floats written as text."""
     if isinstance(value, Mapping):
         return {name: _decisions(inner) for name, inner in value.items()}
     if isinstance(value, (list, tuple)):
@@ -247,14 +253,15 @@ def _equal(part: Mapping[str, Any]) -> bool:
     return part["equal"] is True
 
 
-# Audit of a run that is not training: selection of the checkpoints to replay between, from files only, so the command
-# line can check first.
+# Audit of a run that is not training: selection of the checkpoints to replay between. It reads files only, so the
+# command line can check them before it starts ranks.
 
 
 def span(config: RunConfig, start: int | None = None) -> tuple[int, list[int]]:
-    """Return the newest checkpoint committed up to `start`, and the committed ones after it, in order.
+    """Return the newest step committed up to `start`, and the later committed steps in order.
 
-    By default `start` is the one kept for the audit, or an earlier one if a stopping rule ended the run before it.
+    By default `start` is the checkpoint kept for the audit, or an earlier one if a stopping rule ended the run before
+    it.
 
     Raises:
         MissingError: there is no such checkpoint, or none after it.
@@ -273,13 +280,13 @@ def span(config: RunConfig, start: int | None = None) -> tuple[int, list[int]]:
     return before[-1], after
 
 
-# Audit of a run that is not training: ranks are started for the audit.
+# Audit of a run that is not training: start ranks for the audit.
 #
 # The audit holds the run's lock, so no job changes the compared state. No torch; the ranks are processes of their own.
 
 
 def audit(config: RunConfig, start: int | None = None) -> dict[str, Any]:
-    """Replay from the newest committed checkpoint up to `start` and return the evidence, which is stored too.
+    """Replay from the newest checkpoint committed up to step `start`; store the evidence and return it.
 
     Raises:
         LaunchError: the run is training.
